@@ -1,0 +1,44 @@
+# Two commands do all set-up: `make demo` and `make test`.
+PYTHON ?= python3.11
+PYTHON := $(shell command -v $(PYTHON) 2>/dev/null || echo python3)
+VENV := .venv
+BIN := $(VENV)/bin
+AREA ?= all
+BENCH ?= all
+
+.PHONY: setup demo test check bench verify docs clean
+
+setup: $(VENV)/.dev
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
+$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,plot]'
+	touch $@
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,plot,transformers,lightning]' --group dev
+	touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo
+	$(BIN)/python examples/demo/demo.py
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/python -m pytest -m 'not slow'
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks $(BENCH)
+
+verify: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow $(if $(filter all,$(AREA)),,tests -k $(AREA))
+
+docs: $(VENV)/.dev
+	$(BIN)/python docs/build.py
+
+clean:
+	rm -rf $(VENV) out

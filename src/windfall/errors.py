@@ -1,0 +1,93 @@
+"""Every error Windfall tells a user about, with its exit code.
+
+    WindfallError                    1
+    |-- Misuse                       2   the command line, a value, a file the user wrote
+    |-- StoreError                   1   the object store said no
+    |   |-- StoreUnreachable         1   no answer, wrong address
+    |   |-- StoreDenied              1   wrong or missing credentials
+    |   |-- StoreUnfit               2   a store that does not keep its conditions
+    |   `-- StoreFull                1   no space left
+    |-- PointDamaged                 1   a recovery point that does not match its manifest
+    |-- NewerFormat                  2   written by a newer Windfall
+    |-- RunFailed                    1   the script failed by itself too often
+    |-- RunHeld                     75   a live machine holds the run
+    |-- Fenced                      75   another machine took the run from this one
+    `-- Preempted                   75   saved; start the same line again
+
+A message is one sentence or two: what is wrong, where, and what to do instead.  It never carries a secret.
+"""
+
+from __future__ import annotations
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_MISUSE = 2
+EXIT_INFEASIBLE = 3
+EXIT_BUDGET = 4
+EXIT_AGAIN = 75
+
+
+class WindfallError(Exception):
+    """Anything Windfall reports in one sentence; `exit_code` is what the process ends with."""
+
+    exit_code = EXIT_FAILED
+
+
+class Misuse(WindfallError):
+    """What the user wrote cannot be carried out."""
+
+    exit_code = EXIT_MISUSE
+
+
+class StoreError(WindfallError):
+    """The object store did not do what was asked."""
+
+
+class StoreUnreachable(StoreError):
+    """Nothing answers at the store's address."""
+
+
+class StoreDenied(StoreError):
+    """The store refuses these credentials."""
+
+
+class StoreUnfit(StoreError):
+    """The store accepts a second creation of the same key: no fence can be built on it."""
+
+    exit_code = EXIT_MISUSE
+
+
+class StoreFull(StoreError):
+    """No space is left where data must be written."""
+
+
+class PointDamaged(WindfallError):
+    """A recovery point is missing bytes or has other bytes than its manifest says."""
+
+
+class NewerFormat(WindfallError):
+    """Something was written by a newer version of Windfall."""
+
+    exit_code = EXIT_MISUSE
+
+
+class RunFailed(WindfallError):
+    """The script failed by itself more often than allowed."""
+
+
+class RunHeld(WindfallError):
+    """A live machine holds the run."""
+
+    exit_code = EXIT_AGAIN
+
+
+class Fenced(WindfallError):
+    """Another machine has taken the run; this one must stop and commit nothing more."""
+
+    exit_code = EXIT_AGAIN
+
+
+class Preempted(WindfallError):
+    """The machine was about to be taken; the run can be taken up elsewhere."""
+
+    exit_code = EXIT_AGAIN

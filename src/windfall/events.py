@@ -1,0 +1,419 @@
+"""Facts, commands and decisions: what goes into and comes out of the reducers, and the journal's rows.
+
+A *fact* is something that happened; a *command* is something to be done by a port; a *decision* says which policy chose
+and *because* of which numbers.  All are frozen dataclasses of plain values, so that the journal can hold them and
+`replay` can feed them back.  `to_json` and `from_json` are the codec; every journal row carries `VERSION`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from windfall.terms import (
+    Bytes,
+    Cause,
+    Epoch,
+    Instant,
+    Notice,
+    Outcome,
+    Phase,
+    PointRef,
+    SaveKind,
+    Seconds,
+    Shard,
+    Step,
+    WallTime,
+)
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that happened on this machine or in the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something a port shall do."""
+
+
+# ---------------------------------------------------------------------------------------------------------------- facts
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBegan(Fact):
+    """The first fact of an epoch: what the reducer has to know and cannot observe.
+
+    Attributes:
+        policy: `adaptive`, `thesis`, `young-daly`, `never`, `every:<n>steps` or `every:<s>s`.
+        provider: whose habits of notice apply (`aws`, `google`, `azure`, `slurm`, `local`).
+        lives_s, preemptions, announced: the run's earlier machines: their total life, how many were taken, how many of
+            those with a notice.
+        failures: how often the script has already failed by itself in this run.
+        points: the live points of the run, oldest first.
+        mttp_s: mean time to preemption as given by the user or the controller; None to learn it from the prior on.
+        restart_s: mean time from a loss to training again, as measured; None if never.
+        keep: how many periodic points to keep; None for all.
+    """
+
+    run: str
+    epoch: Epoch
+    policy: str
+    provider: str
+    points: tuple[PointRef, ...]
+    attempt: int
+    failures: int
+    failures_max: int
+    lives_s: Seconds
+    preemptions: int
+    announced: int
+    mttp_s: Seconds | None = None
+    restart_s: Seconds | None = None
+    keep: int | None = None
+    generation: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AgentResumed(Fact):
+    """The agent died and was started again; commands under way were lost, the script was not."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointRestored(Fact):
+    """The newest whole point is on the local disk (`point_id` None: a fresh start).
+
+    Attributes:
+        skipped: one sentence for each newer point that was damaged.
+    """
+
+    point_id: str | None
+    step: Step
+    size_bytes: Bytes
+    duration_s: Seconds
+    skipped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptStarted(Fact):
+    """The script's process runs."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankStatus:
+    """What a rank's page says now.  `phase_since` is when the present phase began."""
+
+    rank: int
+    step: Step
+    phase: Phase
+    phase_since: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class RanksObserved(Fact):
+    """A look at all pages: sent when a rank joins, with each window, with each notice, and after each published request."""
+
+    ranks: tuple[RankStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepsMeasured(Fact):
+    """A window of finished steps of the slowest rank: mean and longest step [s], saves not counted."""
+
+    step: Step
+    count: int
+    mean_s: Seconds
+    longest_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseMeasured(Fact):
+    """A phase other than a step has ended after this long."""
+
+    rank: int
+    phase: Phase
+    duration_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeReceived(Fact):
+    """A notice arrived; its deadline is already on this machine's clock, less the clock's error."""
+
+    notice: Notice
+
+
+@dataclass(frozen=True, slots=True)
+class SaveAnswered(Fact):
+    """`check_save` answered True to a request on this rank at this step."""
+
+    rank: int
+    request: int
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class PartHandedOver(Fact):
+    """`backup(path)`: a rank's part of a point lies on the local disk.
+
+    Attributes:
+        request: the request that it answers, 0 for the user's own schedule.
+        stall_s: how long the script stood still for it.
+    """
+
+    rank: int
+    step: Step
+    request: int
+    path: str
+    size_bytes: Bytes
+    stall_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class RankMovedOn(Fact):
+    """A rank began its next step after `step` without (further) handing over: it has no (further) part at `step`."""
+
+    rank: int
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class PartUploaded(Fact):
+    """A part is whole and durable in the store (but not yet part of any commit)."""
+
+    point_id: str
+    rank: int
+    shard: Shard
+    size_bytes: Bytes
+    duration_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PartFailed(Fact):
+    """A part could not be uploaded; `overwritten` when the script changed it meanwhile."""
+
+    point_id: str
+    rank: int
+    reason: str
+    overwritten: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PointCommitted(Fact):
+    """The point's record is in the log: from now on it is what a restart restores."""
+
+    point: PointRef
+    record: int
+    duration_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFailed(Fact):
+    """The commit did not happen, for a reason other than the fence."""
+
+    point_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FenceLost(Fact):
+    """Another machine has taken the run: record `record` says so."""
+
+    record: int
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptExited(Fact):
+    """The script's process ended: `status` as a shell shows it (128 + n for signal n)."""
+
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked(Fact):
+    """The user wants the run to stop, after a save, or `now`."""
+
+    now: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeliefsChanged(Fact):
+    """The controller (or a message in the run's inbox) knows more about losses than this machine."""
+
+    mttp_s: Seconds | None = None
+    restart_s: Seconds | None = None
+    unannounced_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Woke(Fact):
+    """The instant of an earlier `WakeAt` has come."""
+
+    why: str
+
+
+# ------------------------------------------------------------------------------------------------------------- commands
+
+
+@dataclass(frozen=True, slots=True)
+class StartScript(Command):
+    """Restore the newest whole point, then start the script."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillScript(Command):
+    """End the script and every descendant, now."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublishSave(Command):
+    """Put a request into every page: save once `step` is complete (exactly then, if there are several ranks)."""
+
+    request: int
+    step: Step
+    kind: SaveKind
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawSave(Command):
+    """Take the request out of every page."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShowNotice(Command):
+    """Show a notice to the script: page and notice file."""
+
+    notice: Notice
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPart(Command):
+    """Move one rank's part to the store; answered by `PartUploaded` or `PartFailed`."""
+
+    point_id: str
+    rank: int
+    path: str
+    kind: SaveKind
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPoint(Command):
+    """Write the manifest, then the next record of the log; answered by `PointCommitted`, `CommitFailed` or `FenceLost`."""
+
+    point_id: str
+    step: Step
+    kind: SaveKind
+    generation: int
+    shards: tuple[Shard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonPoint(Command):
+    """Stop working on an uncommitted point and delete what was uploaded of it."""
+
+    point_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePoints(Command):
+    """Delete committed points that retention no longer wants."""
+
+    points: tuple[PointRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeNotice(Command):
+    """Tell the source that nothing is left to be saved (Azure: hastens the eviction)."""
+
+    notice: Notice
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRun(Command):
+    """Append the record that ends this epoch."""
+
+    outcome: Outcome
+    cause: Cause
+    exit_status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExitAgent(Command):
+    """End `windfall exec` with this code, after everything before it has been carried out."""
+
+    code: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tell(Command):
+    """One sentence for the user."""
+
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt(Command):
+    """Ask for a `Woke(why)` at this instant; a later request with the same `why` replaces it."""
+
+    at: Instant
+    why: str
+
+
+# ------------------------------------------------------------------------------------------------------------ decisions
+
+
+@dataclass(frozen=True, slots=True)
+class Because:
+    """One number that was compared: `name = value unit`."""
+
+    name: str
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a policy chose, and the numbers it compared.
+
+    Attributes:
+        policy, version: which rule decided.
+        choice: in words (`insurance save at step 51`).
+        alternatives: what else there was to choose, in words.
+    """
+
+    policy: str
+    version: int
+    choice: str
+    because: tuple[Because, ...] = ()
+    alternatives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the journal: a batch of facts, the decisions they led to, the commands that left.
+
+    Attributes:
+        sequence: from 1 in each epoch, without gaps.
+        at: this machine's monotonic clock; the reducer's `now`.
+        wall: this machine's wall clock, for people.
+    """
+
+    epoch: Epoch
+    sequence: int
+    at: Instant
+    wall: WallTime
+    facts: tuple[Fact, ...]
+    decisions: tuple[Decision, ...] = ()
+    commands: tuple[Command, ...] = field(default=())

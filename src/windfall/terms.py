@@ -1,0 +1,310 @@
+"""The words of Windfall: one meaning each, used alike in code, journal, commands and documentation.
+
+Every other module may import this one; it imports nothing of ours.  All values are immutable.
+
+Two clocks exist and must not be mixed:
+
+* `Instant` - seconds of the machine's monotonic clock.  Comparable between processes of one boot of one machine only.
+* `WallTime` - seconds since 1970-01-01 UTC.  For records that other machines read, and for people.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import NewType
+
+Seconds = NewType("Seconds", float)
+"""A length of time [s]."""
+Instant = NewType("Instant", float)
+"""A moment on this machine's monotonic clock [s]."""
+WallTime = NewType("WallTime", float)
+"""A moment as seconds since the Unix epoch, UTC [s]."""
+Bytes = NewType("Bytes", int)
+"""An amount of data [B]."""
+Usd = NewType("Usd", float)
+"""An amount of money [USD]."""
+Epoch = NewType("Epoch", int)
+"""The number of the log record by which a holder took the run; larger is newer."""
+Step = NewType("Step", int)
+"""How many training steps are complete since the run began, restarts not counted twice."""
+
+
+class Reliability(enum.StrEnum):
+    """Whether the owner of the machine may take it back."""
+
+    RELIABLE = "reliable"
+    TRANSIENT = "transient"
+
+
+class Unit(enum.StrEnum):
+    """What work is counted in."""
+
+    STEP = "step"
+    SAMPLE = "sample"
+    TOKEN = "token"
+    ITEM = "item"
+
+
+class SaveKind(enum.StrEnum):
+    """Why a recovery point was made (thesis, sections 4.2 to 4.4)."""
+
+    PERIODIC = "periodic"
+    """The user's own schedule: it stays."""
+    INSURANCE = "insurance"
+    """Against a loss without (sufficient) notice: it goes when a newer point is committed."""
+    EMERGENCY = "emergency"
+    """Because of a notice: it goes when a newer point is committed."""
+    STOP = "stop"
+    """Because the user asked the run to stop: kept like an emergency point."""
+
+
+class NoticeLevel(enum.StrEnum):
+    """How much a message about this machine's end is worth."""
+
+    HINT = "hint"
+    """The machine is at elevated risk; it may never be taken."""
+    ANNOUNCED = "announced"
+    """The machine will be taken at a deadline."""
+    WITHDRAWN = "withdrawn"
+    """What was announced will not happen."""
+    GONE = "gone"
+    """The machine has been taken."""
+
+
+class Phase(enum.StrEnum):
+    """What the script is doing; each phase but `BETWEEN` is uninterruptible (no save can start inside it)."""
+
+    START = "start"
+    STEP = "step"
+    BETWEEN = "between"
+    SAVE = "save"
+    EVALUATION = "evaluation"
+    COMPILE = "compile"
+    DATA = "data"
+
+
+class Cause(enum.StrEnum):
+    """Why a machine or an attempt ended."""
+
+    DONE = "done"
+    PREEMPTED_SAVED = "preempted-saved"
+    """Announced, and the newest step was committed before the end."""
+    PREEMPTED_UNSAVED = "preempted-unsaved"
+    """Announced, but the last steps were lost."""
+    VANISHED = "vanished"
+    """Gone without a word."""
+    SCRIPT_FAILED = "script-failed"
+    STOPPED = "stopped"
+    FENCED = "fenced"
+    """Another machine took the run."""
+
+
+class Outcome(enum.StrEnum):
+    """What has become of a run."""
+
+    RUNNING = "running"
+    """Held by a machine, or left behind by one that vanished."""
+    WAITING = "waiting"
+    """Released after a preemption or a stop: the same line takes it up again."""
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkDone:
+    """An amount of finished work, with the loss where there is one."""
+
+    amount: float
+    unit: Unit = Unit.STEP
+    loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A message about this machine's end.
+
+    Attributes:
+        deadline: when the machine is taken; None where nobody says (hint, withdrawn).
+        source: which notice path spoke (`aws`, `google`, `azure`, `signal`, `inject`).
+        notice_id: the source's own identity of the event; the same id withdraws it.
+    """
+
+    level: NoticeLevel
+    source: str
+    notice_id: str
+    deadline: Instant | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The shape of a generation: data x pipeline ranks on this many machines.  Changing it is not a restart."""
+
+    machines: int = 1
+    ranks_per_machine: int = 1
+    data_parallel: int = 1
+    pipeline_depth: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Who is in, in which shape.  `number` grows with each change of membership."""
+
+    number: int
+    members: tuple[str, ...]
+    layout: Layout = field(default_factory=Layout)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A need for a machine."""
+
+    role: str
+    reliability: Reliability
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A stretch of a file, stored as one object: `digest` is `xxh3-128:<hex>` of its bytes, `key` relative to the run."""
+
+    key: str
+    size_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One stored file of a shard: its chunks in order (none for an empty file).
+
+    Attributes:
+        path: relative POSIX path inside the shard's root; `.` when the shard is a single file; ends in `/` for an
+            empty folder.
+        mode: permission bits.
+    """
+
+    path: str
+    mode: int
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The file's length [B]."""
+        return sum(chunk.size_bytes for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one rank handed over: a file or a folder named `name`, with its files."""
+
+    rank: int
+    name: str
+    files: tuple[FileEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PointRef:
+    """A committed recovery point as the log names it.
+
+    Attributes:
+        point_id: unique in the run; `<step>-<epoch>-<nonce>`.
+        manifest_digest: digest of the manifest's bytes, so that a damaged or replaced manifest is noticed.
+        committed_at: by the committing machine's wall clock.
+    """
+
+    point_id: str
+    step: Step
+    kind: SaveKind
+    epoch: Epoch
+    generation: int
+    size_bytes: int
+    manifest_key: str
+    manifest_digest: str
+    committed_at: WallTime
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPoint:
+    """A manifest: everything needed to restore the run as it was after `step` steps."""
+
+    point_id: str
+    step: Step
+    kind: SaveKind
+    epoch: Epoch
+    generation: int
+    shards: tuple[Shard, ...]
+    created_at: WallTime
+
+    @property
+    def size_bytes(self) -> int:
+        """The point's length over all files of all shards [B]."""
+        return sum(entry.size_bytes for shard in self.shards for entry in shard.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """The user's code, content-addressed: `digest` is the SHA-256 of the archive stored at `key`."""
+
+    digest: str
+    key: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRef:
+    """The name of a secret; its value never enters an event, a log or a command line."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BootSpec:
+    """How a machine becomes a worker: image, set-up commands, the code, the one-time credential."""
+
+    image: str | None = None
+    setup: str | None = None
+    bundle: Bundle | None = None
+    credential: SecretRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a provider would sell.  `notice_s` is the warning it promises, `bid` whether a price limit can be given."""
+
+    provider: str
+    machine_type: str
+    zone: str
+    price_usd_per_hour: float
+    reliability: Reliability
+    notice_s: Seconds
+    startup_s: Seconds
+    bid: bool = False
+    refund: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A wish to buy between `count_min` and `count_max` machines; `token` makes it idempotent."""
+
+    token: str
+    offer: Offer
+    count_min: int
+    count_max: int
+    bid_usd_per_hour: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine that lives and dies with its allocation."""
+
+    machine_id: str
+    allocation_id: str
+    offer: Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Money owed for a machine; `settled` once the provider's bill says so."""
+
+    machine_id: str
+    amount_usd: Usd
+    settled: bool
