@@ -1,16 +1,16 @@
 """Where everything of a run lies under its URL.  Keys are relative; names that must never collide carry epoch and nonce.
 
-    windfall.json                     the marker: format version, run id; created once, after the store proved itself
-    log/00000001 ...                  the create-only sequence of records: the fence (architecture, "the law of the store")
-    heartbeats/00000007               one per epoch, replaced by its holder, watched by contenders
-    parts/<epoch>-<nonce>/<point>/... the bytes of recovery points; never overwritten
-    points/<point>/manifest.json      written after all parts, before the record that commits it
-    bundles/<sha256>.tar.gz           the user's code
-    code/<sha256>.json                path -> digest of the code files that an attempt ran
-    spool/<epoch>/00000001.jsonl      the journal of an epoch in numbered segments
-    output/<epoch>/00000001           what the script printed, in numbered segments
-    inbox/<nonce>.json                messages to whoever holds the run (stop, inject, beliefs)
-    probe/<nonce>                     left by the first `exec` and by `doctor`; deleted at once
+windfall.json                     the marker: format version, run id; created once, after the store proved itself
+log/00000001 ...                  the create-only sequence of records: the fence (architecture, "the law of the store")
+heartbeats/00000007               one per epoch, replaced by its holder, watched by contenders
+parts/<epoch>-<nonce>/<point>/... the bytes of recovery points; never overwritten
+points/<point>/manifest.json      written after all parts, before the record that commits it
+bundles/<sha256>.tar.gz           the user's code
+code/<sha256>.json                path -> digest of the code files that an attempt ran
+spool/<epoch>/00000001.jsonl      the journal of an epoch in numbered segments
+output/<epoch>/00000001           what the script printed, in numbered segments
+inbox/<nonce>.json                messages to whoever holds the run (stop, inject, beliefs)
+probe/<nonce>                     left by the first `exec` and by `doctor`; deleted at once
 """
 
 FORMAT_VERSION = 1
