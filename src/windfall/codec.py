@@ -22,12 +22,8 @@ _TAG = "is"
 
 @functools.cache
 def _classes() -> dict[str, type]:
-    found: dict[str, type] = {}
-    for module in (terms, events):
-        for name, value in vars(module).items():
-            if isinstance(value, type) and dataclasses.is_dataclass(value):
-                found[name] = value
-    return found
+    named = (*vars(terms).items(), *vars(events).items())
+    return {name: value for name, value in named if isinstance(value, type) and dataclasses.is_dataclass(value)}
 
 
 @functools.cache
@@ -103,7 +99,7 @@ def _decode_tagged(data: dict[str, Any]) -> object:
     hints = _fields(cls)
     unknown = set(data) - set(hints) - {_TAG}
     if unknown:
-        raise ValueError(f"{name} has no field {sorted(unknown)[0]!r}")
+        raise ValueError(f"{name} has no field {min(unknown)!r}")
     return cls(**{field: decode(value, hints[field]) for field, value in data.items() if field != _TAG})
 
 
