@@ -8,6 +8,8 @@
     |   |-- StoreUnfit               2   a store that does not keep its conditions
     |   `-- StoreFull                1   no space left
     |-- PointDamaged                 1   a recovery point that does not match its manifest
+    |-- Overwritten                  1   a part changed while it was copied
+    |-- LogDamaged                   1   a record of the run's log that cannot be read
     |-- NewerFormat                  2   written by a newer Windfall
     |-- RunFailed                    1   the script failed by itself too often
     |-- RunHeld                     75   a live machine holds the run
@@ -65,6 +67,14 @@ class PointDamaged(WindfallError):
     """A recovery point is missing bytes or has other bytes than its manifest says."""
 
 
+class Overwritten(WindfallError):
+    """A part was changed or removed while it was being copied; what was copied may be torn and is not used."""
+
+
+class LogDamaged(WindfallError):
+    """A record of the run's log, or of its journal, is not what Windfall wrote."""
+
+
 class NewerFormat(WindfallError):
     """Something was written by a newer version of Windfall."""
 
@@ -82,9 +92,19 @@ class RunHeld(WindfallError):
 
 
 class Fenced(WindfallError):
-    """Another machine has taken the run; this one must stop and commit nothing more."""
+    """Another machine has taken the run; this one must stop and commit nothing more.
+
+    Attributes:
+        record: number of the record that says so; 0 if this machine's own release does.
+        holder: the host that took the run.
+    """
 
     exit_code = EXIT_AGAIN
+
+    def __init__(self, sentence: str, *, record: int = 0, holder: str = "") -> None:
+        super().__init__(sentence)
+        self.record = record
+        self.holder = holder
 
 
 class Preempted(WindfallError):

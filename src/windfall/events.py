@@ -225,6 +225,27 @@ class FenceLost(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class PagesRead(Fact):
+    """How far the agent has read what the script wrote, so that one that restarts reads nothing twice.
+
+    Attributes:
+        marks: per rank (rank, bytes of its message file, last acknowledged request).
+    """
+
+    attempt: int
+    marks: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsReported(Fact):
+    """`report(...)`: what the script wants to be known of itself; no policy looks at it."""
+
+    rank: int
+    step: Step
+    metrics: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ScriptExited(Fact):
     """The script's process ended: `status` as a shell shows it (128 + n for signal n)."""
 

@@ -11,7 +11,20 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from windfall.terms import Bytes, Instant, Notice, Seconds, WallTime
+from windfall.events import CommitPoint, UploadPart
+from windfall.terms import (
+    Bytes,
+    Cause,
+    Instant,
+    Notice,
+    Outcome,
+    PointRef,
+    RunState,
+    Seconds,
+    Shard,
+    Step,
+    WallTime,
+)
 
 T = TypeVar("T")
 
@@ -181,6 +194,91 @@ class NoticeSource(Protocol):
 
     def acknowledge(self, notice: Notice) -> None:
         """Tell the source that the machine may go (only Azure listens)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore brought back.
+
+    Attributes:
+        point_id: None when the run has no whole point (a fresh start).
+        checkpoint: the lowest rank's file or folder; None on a fresh start.
+        skipped: one sentence for each newer point that was damaged.
+    """
+
+    point_id: str | None
+    step: Step
+    size_bytes: Bytes
+    checkpoint: str | None
+    skipped: tuple[str, ...]
+
+
+class RunHold(Protocol):
+    """A run as the machine that holds it sees it; made by taking the run.  Calls of one kind come from one thread.
+
+    Any call may raise a `StoreError`; those that write to the log raise `Fenced` once another machine took the run.
+    """
+
+    @property
+    def state(self) -> RunState:
+        """The newest state that this machine knows."""
+        ...
+
+    def restore(self, folder: str) -> Restored:
+        """Bring the newest whole point to `<folder>/<rank>/<name>` and verify it."""
+        ...
+
+    def upload(self, command: UploadPart, cancelled: Callable[[], bool]) -> Shard | None:
+        """Move one rank's part to the store; None if it was cancelled.
+
+        Raises:
+            Overwritten: the script changed the files meanwhile.
+        """
+        ...
+
+    def commit(self, command: CommitPoint) -> tuple[PointRef, int]:
+        """Write manifest and record; return the point and the record's number."""
+        ...
+
+    def give_up(self, refs: tuple[PointRef, ...]) -> None:
+        """Append the record after which no restart wants these points."""
+        ...
+
+    def delete(self, refs: tuple[PointRef, ...]) -> None:
+        """Delete the bytes of points that were given up."""
+        ...
+
+    def abandon(self, point_id: str) -> None:
+        """Delete what was uploaded of a point that will not be committed."""
+        ...
+
+    def sweep(self) -> None:
+        """Delete what dead epochs left behind."""
+        ...
+
+    def write_counts(self) -> None:
+        """Append a record if the counts have changed."""
+        ...
+
+    def count(self, *, attempts: int, failures: int) -> None:
+        """Remember how often the script was started and failed; written with the next record."""
+        ...
+
+    def release(self, outcome: Outcome, cause: Cause) -> None:
+        """Append the record that lets the run go."""
+        ...
+
+    def beat(self) -> None:
+        """Show that this machine lives, and look whether it still holds the run."""
+        ...
+
+    def ship(self) -> None:
+        """Append what the session's journal and output have gained to the run in the store."""
+        ...
+
+    def messages(self) -> list[dict[str, object]]:
+        """Take what others wrote into the run's inbox."""
         ...
 
 

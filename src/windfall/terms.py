@@ -250,6 +250,102 @@ class Bundle:
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a run: enough for another process of the same machine to tell whether this one still lives.
+
+    Attributes:
+        boot_id: the kernel's identity of the machine's present boot (`/proc/sys/kernel/random/boot_id`).
+        pid_namespace: inode of the PID namespace in which `pid` counts.
+        pid_started: start time of `pid` in clock ticks since boot, because numbers of processes are used again.
+        nonce: random; names this holding and nothing else.
+    """
+
+    host: str
+    boot_id: str
+    pid_namespace: int
+    pid: int
+    pid_started: int
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """How one epoch of the run ended: `step` is the newest committed step at that time."""
+
+    cause: Cause
+    epoch: Epoch
+    wall: WallTime
+    step: Step
+
+
+class RecordKind(enum.StrEnum):
+    """What a record of the log did."""
+
+    TAKE = "take"
+    """A holder took the run; the record's number is its epoch."""
+    COMMIT = "commit"
+    """A recovery point became what a restart restores."""
+    DROP = "drop"
+    """Points are given up; their bytes may be deleted from now on."""
+    ATTEMPT = "attempt"
+    """The script was started again, or failed by itself, inside the epoch."""
+    RELEASE = "release"
+    """The holder let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Everything the log says about a run; each record carries it whole, so that the newest record suffices.
+
+    Attributes:
+        epoch: number of the record by which the run was last taken.
+        holder: None once released.
+        holder_since: by the holder's wall clock.
+        lease_s: how long the holder's heartbeat may stand still before others may take the run.
+        points: the live recovery points, oldest first.
+        attempts: how often the script was started so far.
+        failures: how often it failed by itself since a person last started it.
+        lives_s: total life of the machines that were taken away or released.
+        preemptions, announced: how many machines were taken away, how many of them with a notice.
+        losses: how the last epochs ended, oldest first (at most 64).
+        code: digest of the listing of the code files that the newest attempt ran; None if unknown.
+    """
+
+    run_id: str
+    epoch: Epoch
+    outcome: Outcome
+    holder: Holder | None
+    holder_since: WallTime
+    lease_s: Seconds
+    points: tuple[PointRef, ...] = ()
+    attempts: int = 0
+    failures: int = 0
+    lives_s: Seconds = Seconds(0.0)
+    preemptions: int = 0
+    announced: int = 0
+    losses: tuple[Loss, ...] = ()
+    command: tuple[str, ...] = ()
+    bundle: Bundle | None = None
+    code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of a run's log: `log/<number>`, created once, never changed.
+
+    Attributes:
+        nonce: random; by it the writer knows its own record again after a lost reply.
+        wall: by the writer's wall clock.
+    """
+
+    number: int
+    nonce: str
+    kind: RecordKind
+    wall: WallTime
+    state: RunState
+
+
+@dataclass(frozen=True, slots=True)
 class SecretRef:
     """The name of a secret; its value never enters an event, a log or a command line."""
 

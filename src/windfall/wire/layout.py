@@ -17,6 +17,8 @@ FORMAT_VERSION = 1
 MARKER = "windfall.json"
 INBOX = "inbox/"
 LOG = "log/"
+PARTS = "parts/"
+POINTS = "points/"
 SPOOL = "spool/"
 OUTPUT = "output/"
 

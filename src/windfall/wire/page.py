@@ -48,6 +48,8 @@ MESSAGES = 12
 """How many lines the message file has."""
 SIGTERM_NS = 13
 """Monotonic time at which the script's process received SIGTERM; 0 if it did not."""
+LOCAL_WORLD = 14
+"""How many ranks this machine has; the agent looks at none before all pages are there."""
 
 # Written by the agent.
 TARGET = 64
@@ -78,7 +80,7 @@ def messages_name(rank: int) -> str:
     return f"rank-{rank}.messages"
 
 
-def create(path: str, *, pid: int, rank: int, step: int) -> memoryview:
+def create(path: str, *, pid: int, rank: int, step: int, local_world: int = 1) -> memoryview:
     """Create a page and map it; the words are int64.
 
     The file appears under its name only when its script words are set, so that a reader never sees half a page.
@@ -90,12 +92,13 @@ def create(path: str, *, pid: int, rank: int, step: int) -> memoryview:
     draft = f"{path}.{pid}"
     fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        os.ftruncate(fd, SIZE_BYTES)
+        os.posix_fallocate(fd, 0, SIZE_BYTES)  # a hole would be SIGBUS, not an error, once the disk is full
         words = memoryview(mmap.mmap(fd, SIZE_BYTES)).cast("q")
         words[W_VERSION] = VERSION
         words[PID] = pid
         words[RANK] = rank
         words[STEP] = step
+        words[LOCAL_WORLD] = local_world
         words[TARGET] = NEVER
         words[W_MAGIC] = MAGIC
         os.link(draft, path)

@@ -1,0 +1,110 @@
+"""Threads that do what takes long, one queue each, and put what came of it into the agent's inbox as facts.
+
+Uploads have a thread of their own, so that a commit, a deletion or a heartbeat never waits behind bytes; everything
+that appends to the log is done by one other thread in the order of the commands.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from windfall.errors import Fenced, Overwritten, WindfallError
+from windfall.events import (
+    CommitFailed,
+    CommitPoint,
+    Fact,
+    FenceLost,
+    PartFailed,
+    PartUploaded,
+    PointCommitted,
+    UploadPart,
+)
+from windfall.ports import Clock, RunHold
+from windfall.terms import Bytes, Seconds
+
+Deliver = Callable[[Fact], None]
+
+
+class Worker:
+    """A thread that carries out actions one after the other.  It dies with the process and is never joined."""
+
+    def __init__(self, name: str) -> None:
+        self._actions: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def do(self, action: Callable[[], object]) -> None:
+        """Queue an action; it reports its own errors."""
+        self._actions.put(action)
+
+    def _work(self) -> None:
+        while True:
+            self._actions.get()()
+
+
+class Uploads:
+    """Which points are being uploaded, and which of them nobody wants any more."""
+
+    def __init__(self, hold: RunHold, clock: Clock, deliver: Deliver) -> None:
+        self._hold = hold
+        self._clock = clock
+        self._deliver = deliver
+        self._abandoned: set[str] = set()
+        self._worker = Worker("upload")
+
+    def start(self, command: UploadPart) -> None:
+        """Upload a part and deliver `PartUploaded` or `PartFailed`; nothing if it is abandoned meanwhile."""
+        self._worker.do(lambda: self._upload(command))
+
+    def abandon(self, point_id: str) -> None:
+        """Stop uploading a point's parts at the next chunk."""
+        self._abandoned.add(point_id)
+
+    def _upload(self, command: UploadPart) -> None:
+        began = self._clock.now()
+        try:
+            shard = self._hold.upload(command, lambda: command.point_id in self._abandoned)
+        except (WindfallError, OSError) as error:
+            overwritten = isinstance(error, Overwritten)
+            self._deliver(PartFailed(command.point_id, command.rank, _reason(error), overwritten))
+            return
+        if shard is None:
+            return
+        size = Bytes(sum(entry.size_bytes for entry in shard.files))
+        took = Seconds(self._clock.now() - began)
+        self._deliver(PartUploaded(command.point_id, command.rank, shard, size, took))
+
+
+def commit(hold: RunHold, clock: Clock, deliver: Deliver, command: CommitPoint) -> None:
+    """Commit a point and deliver what came of it."""
+    began = clock.now()
+    try:
+        point, number = hold.commit(command)
+    except Fenced as error:
+        deliver(FenceLost(error.record, error.holder))
+    except WindfallError as error:
+        deliver(CommitFailed(command.point_id, _reason(error)))
+    else:
+        deliver(PointCommitted(point, number, Seconds(clock.now() - began)))
+
+
+def tidy(action: Callable[[], object], deliver: Deliver, tell: Callable[[str], None], what: str) -> bool:
+    """Do some cleaning; a store that refuses costs space, not work: the user is told and the run goes on.
+
+    Returns:
+        Whether it was done.
+    """
+    try:
+        action()
+    except Fenced as error:
+        deliver(FenceLost(error.record, error.holder))
+    except WindfallError as error:
+        tell(f"{what} could not be deleted: {error}")
+    else:
+        return True
+    return False
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, WindfallError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,339 @@
+"""The agent's loop: facts in, `core.worker` decides, commands out.  Everything slow happens in threads (`hands`).
+
+The loop journals each batch of facts with the decision it caused before any command leaves.  An agent that restarts
+feeds its journal back to the reducer, and is where it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import json
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from windfall import codec
+from windfall.agent import hands
+from windfall.agent.pages import PageWatcher
+from windfall.agent.session import ExecRequest
+from windfall.agent.supervision import Supervision
+from windfall.core import worker
+from windfall.errors import Fenced, StoreError, WindfallError
+from windfall.events import (
+    AbandonPoint,
+    AcknowledgeNotice,
+    AgentResumed,
+    Command,
+    CommitPoint,
+    DeletePoints,
+    ExitAgent,
+    Fact,
+    FenceLost,
+    KillScript,
+    NoticeReceived,
+    PagesRead,
+    PointRestored,
+    PublishSave,
+    ReleaseRun,
+    Row,
+    ScriptExited,
+    ScriptStarted,
+    ShowNotice,
+    StartScript,
+    Tell,
+    UploadPart,
+    WakeAt,
+    WithdrawSave,
+    Woke,
+    WorkerBegan,
+)
+from windfall.ports import Clock, Journal, NoticeSource, Restored, RunHold
+from windfall.terms import Bytes, Epoch, Instant, Notice, NoticeLevel, Seconds
+from windfall.wire import environment, page
+
+LOOK_S = 0.01
+"""How often the pages are looked at."""
+_IDLE_S = 0.5
+
+
+@dataclass(slots=True)
+class AgentPorts:
+    """Everything the loop touches."""
+
+    clock: Clock
+    hold: RunHold
+    journal: Journal
+    supervision: Supervision
+    sources: Sequence[NoticeSource]
+    inbox: queue.SimpleQueue[Fact] = field(default_factory=queue.SimpleQueue)
+
+
+class Agent:
+    """One epoch on one machine."""
+
+    def __init__(self, request: ExecRequest, ports: AgentPorts) -> None:
+        self._request = request
+        self._ports = ports
+        self._clock = ports.clock
+        self._hold = ports.hold
+        self._state = worker.begin()
+        self._sequence = 0
+        self._watcher: PageWatcher | None = None
+        self._marks: dict[int, tuple[tuple[int, int, int], ...]] = {}
+        self._timers: list[tuple[Instant, int, str]] = []
+        self._wanted: dict[str, Instant] = {}
+        self._log_thread = hands.Worker("log")
+        self._cleaning_thread = hands.Worker("cleaning")
+        self._uploads = hands.Uploads(ports.hold, ports.clock, ports.inbox.put)
+        self._shown: Notice | None = None
+        self._ended = threading.Event()
+
+    # ------------------------------------------------------------------------------------------------------ the loop
+
+    def run(self, began: WorkerBegan | None) -> None:
+        """Run the epoch to its end.
+
+        Args:
+            began: what the reducer has to know at the start; None to go on from this session's journal.
+        """
+        for source in self._ports.sources:
+            threading.Thread(
+                target=source.watch,
+                args=(lambda notice: self._ports.inbox.put(NoticeReceived(notice)), self._ended.is_set),
+                name=f"notices-{source.name}",
+                daemon=True,
+            ).start()
+        self._react([began] if began is not None else self._resume())
+        while not self._ended.is_set():
+            facts = self._gather()
+            if facts:
+                self._react(facts)
+
+    def _gather(self) -> list[Fact]:
+        """Wait for facts until the next look or timer is due; simultaneous facts come as one batch."""
+        facts: list[Fact] = []
+        with contextlib.suppress(queue.Empty):
+            facts.append(self._ports.inbox.get(timeout=self._patience_s()))
+            while True:
+                facts.append(self._ports.inbox.get_nowait())
+        now = self._clock.now()
+        seen = self._watcher.look(now) if self._watcher is not None else []
+        if any(isinstance(fact, ScriptExited) for fact in facts):
+            # This was the last look: what the script handed over before it ended has just been read.
+            self._watcher = None
+        if self._watcher is not None and self._watcher.attached and _asks_for_status(facts):
+            seen.append(self._watcher.observe())
+        return seen + facts + self._due(now)
+
+    def _patience_s(self) -> float:
+        patience_s = LOOK_S if self._watcher is not None else _IDLE_S
+        if self._timers:
+            patience_s = min(patience_s, max(0.0, self._timers[0][0] - self._clock.now()))
+        return patience_s
+
+    def _due(self, now: Instant) -> list[Fact]:
+        facts: list[Fact] = []
+        while self._timers and self._timers[0][0] <= now:
+            at, _, why = heapq.heappop(self._timers)
+            if self._wanted.get(why) == at:
+                del self._wanted[why]
+                facts.append(Woke(why))
+        return facts
+
+    def _react(self, facts: list[Fact]) -> None:
+        now = self._clock.now()
+        self._state, decisions, commands = worker.react(self._state, now, tuple(facts))
+        self._sequence += 1
+        epoch, wall = Epoch(self._hold.state.epoch), self._clock.wall()
+        row = Row(epoch, self._sequence, now, wall, tuple(facts), decisions, commands)
+        self._ports.journal.append(codec.row_to_line(row))
+        for command in commands:
+            self._obey(command)
+
+    def _resume(self) -> list[Fact]:
+        """Feed the journal back; return the facts that tell the reducer what happened while no agent was there."""
+        started = exited = 0
+        for line in self._ports.journal.rows():
+            row = codec.row_from_line(line)
+            self._state, _, _ = worker.react(self._state, row.at, row.facts)
+            self._sequence = row.sequence
+            for fact in row.facts:
+                if isinstance(fact, PagesRead):
+                    self._marks[fact.attempt] = fact.marks
+                elif isinstance(fact, ScriptStarted):
+                    started = fact.attempt
+                elif isinstance(fact, ScriptExited):
+                    exited = started
+        supervision = self._ports.supervision
+        facts: list[Fact] = [AgentResumed()]
+        if supervision.attempt > started:
+            facts.append(ScriptStarted(supervision.attempt))
+        if supervision.attempt:
+            self._watch_pages(supervision.attempt)
+        if supervision.status is not None and supervision.attempt > exited:
+            facts.append(ScriptExited(supervision.status))
+        return facts
+
+    # ---------------------------------------------------------------------------------------------------- the commands
+
+    def _obey(self, command: Command) -> None:
+        handlers: dict[type[Command], Callable[[], None]] = {
+            StartScript: lambda: self._log_thread.do(lambda: self._start(command)),  # type: ignore[arg-type]
+            KillScript: self._kill,
+            PublishSave: lambda: self._publish(command),  # type: ignore[arg-type]
+            WithdrawSave: self._withdraw,
+            ShowNotice: lambda: self._show(command.notice),  # type: ignore[attr-defined]
+            UploadPart: lambda: self._uploads.start(command),  # type: ignore[arg-type]
+            AbandonPoint: lambda: self._abandon(command.point_id),  # type: ignore[attr-defined]
+            CommitPoint: lambda: self._log_thread.do(lambda: self._commit(command)),  # type: ignore[arg-type]
+            DeletePoints: lambda: self._log_thread.do(lambda: self._delete(command)),  # type: ignore[arg-type]
+            AcknowledgeNotice: lambda: self._acknowledge(command.notice),  # type: ignore[attr-defined]
+            ReleaseRun: lambda: self._log_thread.do(lambda: self._release(command)),  # type: ignore[arg-type]
+            ExitAgent: lambda: self._log_thread.do(lambda: self._exit(command)),  # type: ignore[arg-type]
+            Tell: lambda: self._ports.supervision.say(command.sentence),  # type: ignore[attr-defined]
+            WakeAt: lambda: self._wake_at(command),  # type: ignore[arg-type]
+        }
+        handlers[type(command)]()
+
+    def _start(self, command: StartScript) -> None:
+        if self._ports.supervision.attempt >= command.attempt:
+            return  # an earlier agent started it before it died
+        began = self._clock.now()
+        try:
+            restored = self._hold.restore(self._request.path("points", str(command.attempt)))
+        except (WindfallError, OSError) as error:
+            # Without its newest point a run would silently begin anew: better not to run at all.
+            self._ports.supervision.say(f"the newest recovery point could not be read: {error}")
+            self._finish(getattr(error, "exit_code", 1))
+            return
+        took = Seconds(self._clock.now() - began)
+        env = script_environment(self._request, self._hold, command.attempt, restored)
+        folder = env[environment.SESSION]
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        argv = self._request.argv or self._hold.state.command
+        self._ports.inbox.put(
+            PointRestored(restored.point_id, restored.step, Bytes(restored.size_bytes), took, restored.skipped)
+        )
+        self._watch_pages(command.attempt)
+        self._ports.supervision.start(command.attempt, argv, self._request.cwd, env)
+        self._ports.inbox.put(ScriptStarted(command.attempt))
+
+    def _watch_pages(self, attempt: int) -> None:
+        folder = os.path.join(self._request.pages, str(attempt))
+        self._watcher = PageWatcher(folder, attempt, self._clock.now(), self._marks.get(attempt, ()))
+        self._shown = None
+
+    def _kill(self) -> None:
+        self._ports.supervision.kill()
+        self._watcher = None
+
+    def _publish(self, command: PublishSave) -> None:
+        if self._watcher is None:
+            return
+        self._watcher.publish(command)
+        self._clock.sleep(Seconds(page.SETTLE_S))
+        self._ports.inbox.put(self._watcher.observe())
+
+    def _withdraw(self) -> None:
+        if self._watcher is not None:
+            self._watcher.withdraw()
+
+    def _show(self, notice: Notice) -> None:
+        if self._watcher is not None:
+            self._watcher.show_notice(notice.level, notice.deadline)
+        path = notice_file(self._request)
+        if notice.level is NoticeLevel.WITHDRAWN:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            return
+        left_s = None if notice.deadline is None else notice.deadline - self._clock.now()
+        unix = None if left_s is None else self._clock.wall() + left_s
+        content = {"level": notice.level.value, "seconds_left": left_s, "deadline_unix": unix, "source": notice.source}
+        with open(f"{path}.new", "w") as file:
+            json.dump(content, file)
+        os.replace(f"{path}.new", path)
+
+    def _commit(self, command: CommitPoint) -> None:
+        self._hold.count(**worker.counts(self._state))
+        hands.commit(self._hold, self._clock, self._ports.inbox.put, command)
+
+    def _delete(self, command: DeletePoints) -> None:
+        if self._tidy(lambda: self._hold.give_up(command.points), "old recovery points"):
+            self._cleaning_thread.do(
+                lambda: self._tidy(lambda: self._hold.delete(command.points), "old recovery points")
+            )
+
+    def _abandon(self, point_id: str) -> None:
+        self._uploads.abandon(point_id)
+        self._cleaning_thread.do(
+            lambda: self._tidy(lambda: self._hold.abandon(point_id), f"the uncommitted point {point_id}")
+        )
+
+    def _tidy(self, action: Callable[[], object], what: str) -> bool:
+        return hands.tidy(action, self._ports.inbox.put, self._ports.supervision.say, what)
+
+    def _acknowledge(self, notice: Notice) -> None:
+        for source in self._ports.sources:
+            if source.name == notice.source:
+                threading.Thread(target=source.acknowledge, args=(notice,), name="acknowledge", daemon=True).start()
+
+    def _release(self, command: ReleaseRun) -> None:
+        try:
+            self._hold.count(**worker.counts(self._state))
+            self._hold.ship()
+            self._hold.release(command.outcome, command.cause)
+        except Fenced as error:
+            self._ports.inbox.put(FenceLost(error.record, error.holder))
+        except StoreError as error:
+            self._ports.supervision.say(f"the run could not be released ({error}); its lease will run out by itself")
+
+    def _exit(self, command: ExitAgent) -> None:
+        if command.sentence:
+            self._ports.supervision.say(command.sentence)
+        with contextlib.suppress(WindfallError):
+            self._hold.ship()
+        self._finish(command.code)
+
+    def _finish(self, code: int) -> None:
+        self._ports.supervision.exit(code)
+        self._ended.set()
+
+    def _wake_at(self, command: WakeAt) -> None:
+        self._wanted[command.why] = command.at
+        heapq.heappush(self._timers, (command.at, len(self._timers), command.why))
+
+
+def _asks_for_status(facts: list[Fact]) -> bool:
+    return any(isinstance(fact, NoticeReceived) for fact in facts)
+
+
+def notice_file(request: ExecRequest) -> str:
+    """Return the path of the file that appears when a notice arrives."""
+    return os.path.join(request.pages, "notice.json")
+
+
+def script_environment(request: ExecRequest, hold: RunHold, attempt: int, restored: Restored) -> dict[str, str]:
+    """Return the environment of the script: this one's, plus ours, minus what belonged to an earlier attempt."""
+    run_id = hold.state.run_id
+    env = {name: value for name, value in os.environ.items() if not name.startswith("WINDFALL_")}
+    # A script whose output is a pipe would otherwise hold it back, and a killed one would lose it.
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    # A tracker run goes on over restarts unless the user decided otherwise.
+    env.setdefault("WANDB_RUN_ID", run_id)
+    env.setdefault("WANDB_RESUME", "allow")
+    # The tightest of cloud, orchestrator and launcher wins: torchrun's own 30 s must not be it.
+    env.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(int(request.grace_s)))
+    env[environment.SESSION] = os.path.join(request.pages, str(attempt))
+    env[environment.RUN] = request.url
+    env[environment.EPOCH] = str(hold.state.epoch)
+    env[environment.ATTEMPT] = str(attempt)
+    env[environment.STEP] = str(restored.step)
+    env[environment.NOTICE_FILE] = notice_file(request)
+    env[environment.NODE_RANK], env[environment.NODE_COUNT] = "0", "1"
+    if restored.checkpoint is not None:
+        env[environment.POINT] = request.path("points", str(attempt))
+        env[environment.CHECKPOINT] = restored.checkpoint
+    return env

@@ -1,0 +1,274 @@
+"""What the ranks' pages and message files say, as facts; and the requests that go the other way.
+
+The order of reads is what makes the facts true.  A rank writes its acknowledgement, then its message, then its next
+step; a look reads the step first, then the messages, then the acknowledgement.  So a rank whose step lies beyond a
+request, and whose message is not there, has really gone on without handing anything over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from windfall.events import (
+    Fact,
+    MetricsReported,
+    PagesRead,
+    PartHandedOver,
+    PhaseMeasured,
+    PublishSave,
+    RankMovedOn,
+    RanksObserved,
+    RankStatus,
+    SaveAnswered,
+    StepsMeasured,
+)
+from windfall.terms import Bytes, Instant, NoticeLevel, Phase, Seconds, Step
+from windfall.wire import page
+
+_WINDOW_FIRST_S = 0.25
+_WINDOW_S_MAX = 5.0
+"""Windows grow from the first to the second: early numbers soon, few journal rows later."""
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What was last seen of one rank."""
+
+    words: memoryview
+    messages_path: str
+    position: int = 0
+    messages: int = 0
+    step: int = 0
+    step_end_ns: int = 0
+    ack: int = 0
+    open_request: tuple[int, int] | None = None
+    """Answered and not yet followed by a hand-over: (request, step)."""
+    excluded_ns: dict[int, int] = field(default_factory=dict)
+    """Time inside the interval after step k that was not work on a step: stalls of saves, other phases."""
+
+
+@dataclass(slots=True)
+class _Window:
+    """Finished steps of the slowest rank since the last report."""
+
+    count: int = 0
+    sum_s: float = 0.0
+    longest_s: float = 0.0
+
+
+class PageWatcher:
+    """The agent's side of all pages of one attempt."""
+
+    def __init__(self, folder: str, attempt: int, started: Instant, marks: tuple[tuple[int, int, int], ...] = ()) -> None:
+        self._folder = folder
+        self._attempt = attempt
+        self._resume = {rank: (position, ack) for rank, position, ack in marks}
+        self._started = started
+        self._ranks: dict[int, _Rank] = {}
+        self._complete = False
+        self._windows: dict[int, _Window] = {}
+        self._window_s = _WINDOW_FIRST_S
+        self._window_ends = started
+        self._periodic: dict[int, set[int]] = {}
+
+    @property
+    def attached(self) -> bool:
+        """Whether every rank of this machine has its page."""
+        return self._complete
+
+    # ------------------------------------------------------------------------------------------------- script -> agent
+
+    def look(self, now: Instant) -> list[Fact]:
+        """Return what is new since the last look."""
+        facts: list[Fact] = []
+        if not self._complete and not self._attach_all(facts):
+            return facts
+        before = self._marks()
+        for number, rank in self._ranks.items():
+            self._look_at(number, rank, now, facts)
+        self._find_bystanders(facts)
+        if (after := self._marks()) != before:
+            facts.append(PagesRead(self._attempt, after))
+        if now >= self._window_ends:
+            self._close_window(now, facts)
+        return facts
+
+    def observe(self) -> RanksObserved:
+        """Return what every rank is doing now."""
+        return RanksObserved(tuple(self._status(number, rank) for number, rank in sorted(self._ranks.items())))
+
+    def sigterm_seen_ns(self) -> int:
+        """Return when the first rank received SIGTERM (monotonic), 0 if none did."""
+        seen = [rank.words[page.SIGTERM_NS] for rank in self._ranks.values() if rank.words[page.SIGTERM_NS]]
+        return min(seen, default=0)
+
+    def _marks(self) -> tuple[tuple[int, int, int], ...]:
+        return tuple((number, rank.position, rank.ack) for number, rank in sorted(self._ranks.items()))
+
+    def _attach_all(self, facts: list[Fact]) -> bool:
+        names = [name for name in os.listdir(self._folder) if name.startswith("rank-") and name.endswith(".page")]
+        for name in names:
+            number = int(name[len("rank-") : -len(".page")])
+            if number not in self._ranks:
+                words = page.attach(os.path.join(self._folder, name))
+                messages = os.path.join(self._folder, page.messages_name(number))
+                self._ranks[number] = _resumed(_Rank(words, messages), *self._resume.get(number, (0, 0)))
+                self._windows[number] = _Window()
+        if not self._ranks:
+            return False
+        expected = max(rank.words[page.LOCAL_WORLD] for rank in self._ranks.values())
+        self._complete = len(self._ranks) >= expected
+        if self._complete:
+            facts.append(self.observe())
+        return self._complete
+
+    def _look_at(self, number: int, rank: _Rank, now: Instant, facts: list[Fact]) -> None:
+        words = rank.words
+        words[page.AGENT_NS] = int(now * 1e9)
+        step, step_end_ns, began_ns = words[page.STEP], words[page.STEP_END_NS], words[page.STEP_BEGIN_NS]
+        messages = self._read_messages(rank) if words[page.MESSAGES] > rank.messages else []
+        ack = words[page.ACK]
+        if ack != rank.ack:
+            rank.ack = ack
+            rank.open_request = (ack, words[page.ACK_STEP])
+            facts.append(SaveAnswered(number, ack, Step(words[page.ACK_STEP])))
+        for message in messages:
+            self._understand(number, rank, message, facts)
+        if rank.open_request is not None:
+            request, asked_at = rank.open_request
+            if step > asked_at or (began_ns > step_end_ns and began_ns > words[page.ACK_NS]):
+                rank.open_request = None
+                facts.append(RankMovedOn(number, Step(asked_at)))
+        self._measure(rank, self._windows[number], step, step_end_ns, began_ns)
+
+    def _measure(self, rank: _Rank, window: _Window, step: int, step_end_ns: int, began_ns: int) -> None:
+        count = step - rank.step
+        if count > 0 and step_end_ns != rank.step_end_ns:
+            since_ns = rank.step_end_ns or (began_ns if count == 1 and began_ns < step_end_ns else 0)
+            if since_ns:
+                excluded_ns = sum(ns for at, ns in rank.excluded_ns.items() if at < step)
+                mean_s = max(step_end_ns - since_ns - excluded_ns, 0) / count / 1e9
+                window.count += count
+                window.sum_s += mean_s * count
+                window.longest_s = max(window.longest_s, mean_s)
+            rank.excluded_ns = {at: ns for at, ns in rank.excluded_ns.items() if at >= step}
+        rank.step, rank.step_end_ns = step, step_end_ns
+
+    def _read_messages(self, rank: _Rank) -> list[dict[str, Any]]:
+        with open(rank.messages_path, "rb") as file:
+            file.seek(rank.position)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        rank.position += len(whole)
+        lines = whole.splitlines()
+        rank.messages += len(lines)
+        return [json.loads(line) for line in lines]
+
+    def _understand(self, number: int, rank: _Rank, message: dict[str, Any], facts: list[Fact]) -> None:
+        kind = message["it"]
+        step = int(message.get("step", rank.words[page.STEP]))
+        if kind == "backup":
+            self._understand_backup(number, rank, message, facts)
+        elif kind == "phase":
+            rank.excluded_ns[step] = rank.excluded_ns.get(step, 0) + int(message["duration_ns"])
+            facts.append(PhaseMeasured(number, Phase(message["name"]), Seconds(message["duration_ns"] / 1e9)))
+        elif kind == "report":
+            numbers = {name: value for name, value in message["metrics"].items() if isinstance(value, (int, float))}
+            metrics = tuple((name, float(value)) for name, value in sorted(numbers.items()))
+            facts.append(MetricsReported(number, Step(step), metrics))
+
+    def _understand_backup(self, number: int, rank: _Rank, message: dict[str, Any], facts: list[Fact]) -> None:
+        request, step, stall_ns = int(message["request"]), int(message["step"]), int(message["stall_ns"])
+        rank.excluded_ns[step] = rank.excluded_ns.get(step, 0) + stall_ns
+        if rank.open_request is not None and request == rank.open_request[0]:
+            rank.open_request = None
+        if request == 0 and len(self._ranks) > 1:
+            self._periodic.setdefault(step, set()).add(number)
+        if message["path"] is None:
+            facts.append(RankMovedOn(number, Step(step)))
+            return
+        size = Bytes(_size_of(message["path"]))
+        facts.append(PartHandedOver(number, Step(step), request, message["path"], size, Seconds(stall_ns / 1e9)))
+
+    def _find_bystanders(self, facts: list[Fact]) -> None:
+        """Ranks that went past a step at which another rank saved by the user's own schedule have no part in it."""
+        for step, handed in list(self._periodic.items()):
+            for number, rank in self._ranks.items():
+                if number not in handed and rank.step > step:
+                    handed.add(number)
+                    facts.append(RankMovedOn(number, Step(step)))
+            if len(handed) == len(self._ranks):
+                del self._periodic[step]
+
+    def _close_window(self, now: Instant, facts: list[Fact]) -> None:
+        self._window_s = min(self._window_s * 2, _WINDOW_S_MAX)
+        self._window_ends = Instant(now + self._window_s)
+        slowest = min(self._ranks, key=lambda number: self._ranks[number].step)
+        window = self._windows[slowest]
+        self._windows = {number: _Window() for number in self._ranks}
+        if window.count:
+            step = Step(self._ranks[slowest].step)
+            mean_s, longest_s = Seconds(window.sum_s / window.count), Seconds(window.longest_s)
+            facts.append(StepsMeasured(step, window.count, mean_s, longest_s))
+        facts.append(self.observe())
+
+    def _status(self, number: int, rank: _Rank) -> RankStatus:
+        words = rank.words
+        name = page.PHASES[words[page.PHASE]]
+        step, ended_ns = Step(words[page.STEP]), words[page.STEP_END_NS]
+        if name in {"evaluation", "compile", "data"}:
+            return RankStatus(number, step, Phase(name), Instant(words[page.PHASE_SINCE_NS] / 1e9))
+        if rank.open_request is not None:
+            return RankStatus(number, step, Phase.SAVE, Instant(words[page.ACK_NS] / 1e9))
+        if ended_ns == 0:
+            began_ns = words[page.STEP_BEGIN_NS]
+            since = Instant(began_ns / 1e9) if began_ns else self._started
+            return RankStatus(number, step, Phase.STEP if began_ns else Phase.START, since)
+        # The next chance to save comes at the end of the next step, so that the wait for data counts into it.
+        return RankStatus(number, step, Phase.STEP, Instant(ended_ns / 1e9))
+
+    # ------------------------------------------------------------------------------------------------- agent -> script
+
+    def publish(self, command: PublishSave) -> None:
+        """Put a request into every page."""
+        kind = page.KINDS.index(command.kind)
+        for rank in self._ranks.values():
+            page.publish(rank.words, request=command.request, target=command.step, exact=command.exact, kind=kind)
+
+    def withdraw(self) -> None:
+        """Take the request out of every page."""
+        for rank in self._ranks.values():
+            rank.words[page.TARGET] = page.NEVER
+
+    def show_notice(self, level: NoticeLevel, deadline: Instant | None) -> None:
+        """Show the level and the deadline to the script."""
+        for rank in self._ranks.values():
+            rank.words[page.DEADLINE_NS] = int(deadline * 1e9) if deadline is not None else 0
+            rank.words[page.NOTICE] = page.LEVELS.index(level)
+
+
+def _resumed(rank: _Rank, position: int, ack: int) -> _Rank:
+    """Take up a rank where an earlier agent stopped reading; its unanswered acknowledgement is found in its messages."""
+    rank.step, rank.step_end_ns = rank.words[page.STEP], rank.words[page.STEP_END_NS]
+    if position == 0 and ack == 0:
+        return rank
+    rank.position, rank.ack = position, ack
+    read: list[dict[str, Any]] = []
+    if position:
+        with open(rank.messages_path, "rb") as file:
+            read = [json.loads(line) for line in file.read(position).splitlines()]
+    rank.messages = len(read)
+    if ack and all(message.get("request") != ack for message in read):
+        rank.open_request = (ack, rank.words[page.ACK_STEP])
+    return rank
+
+
+def _size_of(path: str) -> int:
+    """Return the bytes under a file or folder; 0 if it is not there (the upload will say so)."""
+    if not os.path.isdir(path):
+        return os.path.getsize(path) if os.path.exists(path) else 0
+    folders = os.walk(path)
+    return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in folders for name in names)

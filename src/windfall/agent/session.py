@@ -1,0 +1,71 @@
+"""What `windfall exec` was asked for, and the folder on the local disk in which one such call keeps its things.
+
+    <session>/exec.json       the request (no secret is in it: credentials stay in the environment)
+    <session>/journal.jsonl   the epoch's journal, before it is shipped
+    <session>/hold.json       which epoch this machine holds, so that an agent that restarts goes on with it
+    <session>/output.log      what the script printed, before it is shipped
+    <session>/points/<n>/     the recovery point restored for attempt n
+    <pages>/<n>/              pages and message files of attempt n (on a memory file system where there is one)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ExecRequest:
+    """One `windfall exec`, with all defaults filled in.
+
+    Attributes:
+        argv: the script's command; empty to take the run's own.
+        cwd: where it runs (and where a bundle is unpacked).
+        session, pages: the folders described above.
+        policy: text understood by `policies.saving`.
+        provider: `local`, `aws`, `google`, `azure`, `slurm`, `kubernetes`: whose notices to watch.
+        metadata_url: where the provider's metadata service is, if not at its documented address.
+        grace_s: how long after SIGTERM the machine lives on.
+        lease_s: how long a heartbeat may stand still before another machine may take the run.
+        bundle: take the folder's code along.
+        new_code: replace the run's bundle with the folder's code.
+    """
+
+    url: str
+    argv: tuple[str, ...]
+    cwd: str
+    session: str
+    pages: str
+    policy: str = "adaptive"
+    provider: str = "local"
+    metadata_url: str | None = None
+    mttp_s: float | None = None
+    keep: int | None = None
+    failures_max: int = 3
+    grace_s: float = 30.0
+    lease_s: float = 30.0
+    wait: bool = False
+    bundle: bool = False
+    new_code: bool = False
+    isolation: str = "auto"
+    uplink_bytes_per_s: float | None = None
+    supervisor_pid: int = 0
+
+    def save(self) -> None:
+        """Write the request into its session folder."""
+        with open(os.path.join(self.session, "exec.json"), "w") as file:
+            json.dump(dataclasses.asdict(self), file)
+
+    def path(self, *names: str) -> str:
+        """Return a path inside the session folder."""
+        return os.path.join(self.session, *names)
+
+
+def load(session: str) -> ExecRequest:
+    """Read the request of a session folder."""
+    with open(os.path.join(session, "exec.json")) as file:
+        data = json.load(file)
+    data["argv"] = tuple(data["argv"])
+    return ExecRequest(**data)

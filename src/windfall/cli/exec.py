@@ -1,0 +1,153 @@
+"""`windfall exec`: check what was asked for, make the session folder, become the supervisor."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from windfall.agent import kernel
+from windfall.agent.session import ExecRequest
+from windfall.errors import Misuse
+from windfall.notices.detect import detect
+from windfall.policies.saving.decide import parse_policy
+from windfall.units import duration_s, rate_bytes_per_s
+
+PROVIDERS = ("auto", "aws", "google", "azure", "slurm", "kubernetes", "local")
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a memory file system: pages on a disk would be written back
+
+
+def exec_(
+    url: str,
+    *command: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+    policy: str = "adaptive",
+    mttp: str | None = None,
+    keep: int | None = None,
+    max_failures: int = 3,
+    grace: str = "30s",
+    lease: str = "30s",
+    wait: bool = False,
+    bundle: bool = False,
+    new_code: bool = False,
+    provider: str = "auto",
+    metadata_url: str | None = None,
+    uplink: str | None = None,
+    isolation: str = "auto",
+    state: Path | None = None,
+) -> int:
+    """Run a command on this machine so that it survives the machine: `windfall exec URL -- python train.py`.
+
+    Takes the run at URL, restores its newest checkpoint, runs the command, saves, and starts it again if it fails by
+    itself.  Start the same line again anywhere: it goes on where the last machine left off.
+
+    Args:
+        url: where everything of the run lives: a folder, file://, s3://, gs:// or az://.
+        command: after `--`; left out, the run's own command.
+        policy: adaptive, thesis, young-daly, never, "every 100 steps" or "every 10m".
+        mttp: mean time to preemption, if you know it (3h); learnt from the run otherwise.
+        keep: how many of your own periodic checkpoints to keep; all if not given.
+        max_failures: how often the script may fail by itself before the run is given up.
+        grace: how long this machine lives on after SIGTERM (Slurm's --signal, Kubernetes' grace period).
+        lease: after how long without a heartbeat another machine may take the run.
+        wait: wait while another machine holds the run, instead of exit code 75.
+        bundle: take the code in this folder along, so that `windfall exec URL` is enough elsewhere.
+        new_code: replace the run's bundle with this folder's code.
+        provider: whose preemption notices to watch: auto, aws, google, azure, slurm, kubernetes, local.
+        metadata_url: where the provider's metadata service answers, if not at its usual address.
+        uplink: upload no faster than this (20MB/s).
+        isolation: namespace, subreaper or auto: how every descendant is made to end with the run.
+        state: folder for this machine's own files (default: $XDG_STATE_HOME/windfall).
+    """
+    request = ExecRequest(
+        url=absolute_url(url),
+        argv=_checked_command(command),
+        cwd=os.getcwd(),
+        session="",
+        pages="",
+        policy=parse_policy(policy),
+        provider=_provider(provider),
+        metadata_url=metadata_url,
+        mttp_s=None if mttp is None else duration_s(mttp, "--mttp"),
+        keep=_at_least(keep, 1, "--keep"),
+        failures_max=_at_least(max_failures, 1, "--max-failures") or 1,
+        grace_s=duration_s(grace, "--grace"),
+        lease_s=_lease(lease),
+        wait=wait,
+        bundle=bundle or new_code,
+        new_code=new_code,
+        isolation=_one_of(isolation, ("auto", "namespace", "subreaper"), "--isolation"),
+        uplink_bytes_per_s=None if uplink is None else rate_bytes_per_s(uplink, "--uplink"),
+    )
+    become_supervisor(request, state or state_folder())
+    raise AssertionError("unreachable: the process is the supervisor now")
+
+
+def become_supervisor(request: ExecRequest, state: Path) -> None:
+    """Make the session's folders and replace this process by the supervisor; only an error returns."""
+    name = f"{os.getpid()}-{kernel.started_at(os.getpid())}"
+    shared = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else state
+    session, pages = state / "sessions" / name, shared / f"windfall-{os.getuid()}" / name
+    for folder in (session, pages):
+        sweep(folder.parent)
+        try:
+            folder.mkdir(parents=True, mode=0o700)
+        except OSError as error:
+            raise Misuse(f"{folder} cannot be made ({error.strerror}): name another place with --state") from error
+    dataclasses.replace(request, session=str(session), pages=str(pages), supervisor_pid=os.getpid()).save()
+    sys.stdout.flush()
+    argv = [sys.executable, "-m", "windfall.agent.supervisor", str(session), str(pages), request.isolation]
+    os.execv(sys.executable, argv)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what sessions left behind whose process is gone."""
+    for left in folder.glob("*-*"):
+        pid, _, started = left.name.partition("-")
+        if pid.isdigit() and str(kernel.started_at(int(pid))) != started:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def state_folder() -> Path:
+    """Return the folder for this machine's own files."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(base) / "windfall"
+
+
+def absolute_url(url: str) -> str:
+    """Return the URL of a run; a path becomes a file:// URL."""
+    return url if "://" in url else f"file://{os.path.abspath(url)}"
+
+
+def _checked_command(command: tuple[str, ...]) -> tuple[str, ...]:
+    if command and shutil.which(command[0]) is None:
+        raise Misuse(f"{command[0]}: no such command; give one that is on PATH, or its path from {os.getcwd()}")
+    return command
+
+
+def _provider(name: str) -> str:
+    chosen = _one_of(name, PROVIDERS, "--provider")
+    return detect(os.environ) if chosen == "auto" else chosen
+
+
+def _lease(text: str) -> float:
+    lease_s = duration_s(text, "--lease")
+    if lease_s < 1:
+        raise Misuse(f"--lease: {text!r} is too short; a second is the least, and a store needs time to answer")
+    return lease_s
+
+
+def _one_of(value: str, allowed: tuple[str, ...], option: str) -> str:
+    if value not in allowed:
+        raise Misuse(f"{option}: {value!r} is not known; choose one of {', '.join(allowed)}")
+    return value
+
+
+def _at_least(value: int | None, least: int, option: str) -> int | None:
+    if value is not None and value < least:
+        raise Misuse(f"{option}: {value} is too small; {least} is the least")
+    return value

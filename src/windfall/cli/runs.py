@@ -1,0 +1,301 @@
+"""The verbs that look at a run or send it a message; each works from any machine that reaches the store."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import cyclopts
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+
+from windfall import codec, wiring
+from windfall.cli.exec import absolute_url
+from windfall.errors import EXIT_FAILED, Misuse, RunFailed
+from windfall.events import Row
+from windfall.storage import journal, log, restore
+from windfall.storage.operations import get, keys_under
+from windfall.terms import Outcome, PointRef, RunState
+from windfall.units import duration_s, duration_text, size_text
+from windfall.wire.layout import OUTPUT, inbox_key
+
+Json = Annotated[bool, Parameter(name="--json", negative="")]
+_POLL_S = 0.5
+
+
+def register(app: cyclopts.App) -> None:
+    """Add this file's verbs to the application."""
+    for verb in (ps, logs, events, points, get_, stop, inject, explain, replay):
+        app.command(verb, name=verb.__name__.rstrip("_"))
+
+
+def open_run(url: str) -> tuple[wiring.Reader, RunState]:
+    """Open a run that exists.
+
+    Raises:
+        Misuse: there is none at the URL.
+    """
+    reader = wiring.open_reader(absolute_url(url))
+    head = reader.run(log.read_head())
+    if head is None:
+        raise Misuse(f"there is no run at {url}: start one with `windfall exec {url} -- COMMAND`")
+    return reader, head.state
+
+
+def read_rows(reader: wiring.Reader) -> tuple[Row, ...]:
+    """Return the run's journal as far as it was shipped."""
+    return reader.run(journal.read_journal()).rows
+
+
+def ps(*urls: str, json_: Json = False) -> None:
+    """Show what has become of runs: `windfall ps URL ...`.
+
+    Args:
+        urls: the runs.
+        json_: one JSON object a line.
+    """
+    if not urls:
+        raise Misuse("name at least one run: `windfall ps URL`")
+    table = Table("run", "state", "step", "points", "starts", "lost", "held by", box=None)
+    for url in urls:
+        _, state = open_run(url)
+        newest = max((point.step for point in state.points), default=0)
+        holder = state.holder.host if state.holder else "-"
+        if json_:
+            print(json.dumps({"url": url, "newest_step": newest, "state": codec.encode(state)}))
+        counts = (str(newest), str(len(state.points)), str(state.attempts), str(state.preemptions))
+        table.add_row(url, state.outcome.value, *counts, holder)
+    if not json_:
+        Console().print(table)
+
+
+def logs(url: str, *, follow: Annotated[bool, Parameter(name=("-f", "--follow"))] = False) -> None:
+    """Print what the script printed, all attempts and machines as one stream.
+
+    Args:
+        url: the run.
+        follow: go on until the run is no longer running.
+    """
+    reader, _ = open_run(url)
+    seen: set[str] = set()
+    while True:
+        _, state = open_run(url)
+        for data in _output(reader, seen):
+            sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        if not follow or state.outcome in (Outcome.DONE, Outcome.FAILED):
+            return
+        time.sleep(_POLL_S)
+
+
+def _output(reader: wiring.Reader, seen: set[str]) -> Iterator[bytes]:
+    for key in reader.run(keys_under(OUTPUT)):
+        if key not in seen:
+            seen.add(key)
+            yield reader.run(get(key)) or b""
+
+
+def events(url: str, *, json_: Json = False) -> None:
+    """Print the run's journal: every fact, and the decision and commands it caused.
+
+    Args:
+        url: the run.
+        json_: one journal row a line, as it is stored.
+    """
+    reader, _ = open_run(url)
+    for row in read_rows(reader):
+        if json_:
+            print(codec.row_to_line(row))
+            continue
+        when = time.strftime("%H:%M:%S", time.gmtime(row.wall))
+        for fact in row.facts:
+            print(f"{when}  {row.epoch}.{row.sequence:<5d} {_in_words(fact)}")
+        for decision in row.decisions:
+            print(f"{when}  {row.epoch}.{row.sequence:<5d}   decided: {decision.choice}")
+        for command in row.commands:
+            print(f"{when}  {row.epoch}.{row.sequence:<5d}   -> {_in_words(command)}")
+
+
+def _in_words(word: object) -> str:
+    data = codec.encode(word)
+    assert isinstance(data, dict)
+    fields = " ".join(f"{name}={_short(value)}" for name, value in data.items() if name != "is")
+    return f"{data['is']} {fields}".strip()
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, (dict, list)):
+        text = json.dumps(value, separators=(",", ":"))
+        return text if len(text) <= 60 else f"{text[:57]}..."
+    return str(value)
+
+
+def points(url: str, *, json_: Json = False) -> None:
+    """List the run's recovery points, newest first.
+
+    Args:
+        url: the run.
+        json_: one JSON object a line.
+    """
+    _, state = open_run(url)
+    table = Table("step", "kind", "size", "committed (UTC)", "point", box=None)
+    for point in reversed(state.points):
+        if json_:
+            print(json.dumps(codec.encode(point)))
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(point.committed_at))
+        table.add_row(str(point.step), point.kind.value, size_text(point.size_bytes), when, point.point_id)
+    if not json_:
+        Console().print(table if state.points else "no recovery points yet")
+
+
+def get_(url: str, dest: Path = Path(), *, point: str | None = None, json_: Json = False) -> None:
+    """Bring a recovery point's files back: `windfall get URL [DEST]`.
+
+    Args:
+        url: the run.
+        dest: folder for the files; made if absent.
+        point: which one (see `windfall points`); the newest whole one if not given.
+        json_: one JSON object.
+    """
+    reader, state = open_run(url)
+    wanted = _chosen(state, point, url)
+    if not wanted:
+        raise Misuse(f"the run at {url} has no recovery point yet")
+    draft = str(dest / f".windfall-get-{os.getpid()}")
+    os.makedirs(dest, exist_ok=True)
+    found = reader.run(restore.restore(wanted, draft))
+    assert found.point is not None
+    for sentence in found.skipped:
+        print(f"windfall: {sentence}", file=sys.stderr)
+    single = len(found.point.shards) == 1
+    moved = []
+    for shard in found.point.shards:
+        target = dest if single else dest / f"rank-{shard.rank}"
+        target.mkdir(exist_ok=True)
+        if (target / shard.name).exists():
+            raise Misuse(f"{target / shard.name} is there already: name another folder")
+        os.rename(os.path.join(draft, str(shard.rank), shard.name), target / shard.name)
+        moved.append(str(target / shard.name))
+    for folder, _, _ in os.walk(draft, topdown=False):
+        os.rmdir(folder)
+    if json_:
+        print(json.dumps({"step": found.point.step, "point": found.point.point_id, "files": moved}))
+    else:
+        print(f"step {found.point.step}: {', '.join(moved)}")
+
+
+def _chosen(state: RunState, point: str | None, url: str) -> tuple[PointRef, ...]:
+    newest_first = tuple(reversed(state.points))
+    if point is None:
+        return newest_first
+    chosen = tuple(ref for ref in newest_first if ref.point_id == point)
+    if not chosen:
+        raise Misuse(f"the run at {url} has no point {point}: `windfall points {url}` lists them")
+    return chosen
+
+
+def stop(url: str, *, now: bool = False, wait: bool = True) -> int:
+    """Stop a run: it saves first; started again, it goes on from there.
+
+    Args:
+        url: the run.
+        now: do not save first.
+        wait: wait until it has stopped, and say how it ended.
+    """
+    reader, state = open_run(url)
+    if state.holder is None:
+        print(f"nothing runs there: the run is {state.outcome}")
+        return 0
+    _send(reader, {"do": "stop", "now": now, "reason": "windfall stop"})
+    began, epoch = time.monotonic(), state.epoch
+    while wait:
+        _, state = open_run(url)
+        if state.epoch != epoch or state.holder is None:
+            newest = max((point.step for point in state.points), default=0)
+            print(f"stopped after {duration_text(time.monotonic() - began)}: {state.outcome}, saved at step {newest}")
+            return 0
+        if time.monotonic() - began > 2 * state.lease_s and _silent(reader, state):
+            raise RunFailed(f"{state.holder.host} does not answer: the run is free when its lease has run out")
+        time.sleep(_POLL_S)
+    print("asked to stop")
+    return 0
+
+
+def _silent(reader: wiring.Reader, state: RunState) -> bool:
+    first = reader.run(log.read_beat(state.epoch))
+    time.sleep(state.lease_s)
+    return reader.run(log.read_beat(state.epoch)) == first
+
+
+def inject(url: str, *, notice: str) -> None:
+    """Take the machine away that holds the run, through its own notice path: a rehearsal.
+
+    Args:
+        url: the run.
+        notice: how long before the end the machine is told (30s), or none.
+    """
+    reader, state = open_run(url)
+    if state.holder is None:
+        raise Misuse(f"no machine holds the run at {url}: it is {state.outcome}")
+    notice_s = None if notice == "none" else float(duration_s(notice, "--notice"))
+    _send(reader, {"do": "inject", "notice_s": notice_s})
+    print(f"{state.holder.host} will be taken away, {'without notice' if notice_s is None else f'{notice} notice'}")
+
+
+def _send(reader: wiring.Reader, message: dict[str, object]) -> None:
+    reader.store.create(inbox_key(wiring.new_nonce()), json.dumps(message).encode())
+
+
+def explain(url: str, number: int | None = None, *, json_: Json = False) -> None:
+    """Say why decisions were taken: which rule, which numbers, what else there was to choose.
+
+    Args:
+        url: the run.
+        number: one decision, counted from 1; all if not given.
+        json_: the decisions as stored, one a line.
+    """
+    from windfall.core import replay as core_replay
+
+    reader, _ = open_run(url)
+    rows = read_rows(reader)
+    if json_:
+        for row in rows:
+            for decision in row.decisions:
+                print(json.dumps(codec.encode(decision)))
+        return
+    for line in core_replay.explain(rows, number):
+        print(line)
+
+
+def replay(url: str, *, json_: Json = False) -> int:
+    """Feed the journal back to the policies and check that they decide the same.
+
+    Args:
+        url: the run.
+        json_: one JSON object.
+    """
+    from windfall.core import replay as core_replay
+
+    reader, _ = open_run(url)
+    merged = reader.run(journal.read_journal())
+    differences = core_replay.replay(merged.rows)
+    if json_:
+        found = [str(difference) for difference in differences]
+        print(json.dumps({"rows": len(merged.rows), "gaps": len(merged.gaps), "differences": found}))
+        return EXIT_FAILED if differences else 0
+    for difference in differences:
+        print(difference)
+    decisions = sum(len(row.decisions) for row in merged.rows)
+    verdict = "the same" if not differences else f"{len(differences)} differ"
+    print(f"{len(merged.rows)} rows, {decisions} decisions: {verdict}")
+    for gap in merged.gaps:
+        print(f"epoch {gap.epoch}: what happened after row {gap.after} was lost with the machine")
+    return EXIT_FAILED if differences else 0

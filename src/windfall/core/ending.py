@@ -1,0 +1,341 @@
+"""How a machine's work ends: notices, stops, the script's own end, the fence.
+
+Each way ends in one `finish`: the script is killed, the run released, the notice acknowledged (only if nothing is left to
+be saved), the agent exits; nothing is committed after that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from windfall.core import asking, points
+from windfall.core.lifecycle import WORKER, Stage, move
+from windfall.core.state import Ending, Turn
+from windfall.errors import EXIT_AGAIN, EXIT_DONE, EXIT_FAILED
+from windfall.events import (
+    AcknowledgeNotice,
+    Because,
+    Command,
+    Decision,
+    ExitAgent,
+    FenceLost,
+    KillScript,
+    NoticeReceived,
+    ReleaseRun,
+    ScriptExited,
+    ShowNotice,
+    StartScript,
+    StopAsked,
+)
+from windfall.policies.saving.decide import VERSION, Choice
+from windfall.terms import Cause, Instant, Notice, NoticeLevel, Outcome, SaveKind
+
+LEAVE_BEFORE_S = 1.0
+"""The run is let go so long before an announced end, at most ..."""
+LEAVE_SHARE = 0.2
+"""... or this share of what is left at the announcement, so that the successor need not wait for the lease."""
+OVERDUE_S = 60.0
+"""A machine that lives on past its announced end still finishes an upload for so long."""
+STOP_PATIENCE_S = 600.0
+"""A script that was asked to save and stop gets so long."""
+RETRY_FIRST_S = 1.0
+RETRY_MAX_S = 60.0
+"""Pause before a script that failed is started again: doubles from the first to the second."""
+
+# -------------------------------------------------------------------------------------------------------------- notices
+
+
+def noticed(turn: Turn, fact: NoticeReceived) -> None:
+    """A message about this machine's end."""
+    notice = fact.notice
+    if notice.level is NoticeLevel.GONE and notice.deadline is None:
+        notice = replace(notice, deadline=turn.now)
+    if notice in turn.state.notices:
+        return
+    others = tuple(
+        known for known in turn.state.notices if (known.source, known.notice_id) != (notice.source, notice.notice_id)
+    )
+    if notice.level is NoticeLevel.HINT:
+        turn.order(ShowNotice(notice))
+        turn.change(hinted=True)
+    elif notice.level is NoticeLevel.WITHDRAWN:
+        turn.change(notices=others)
+        turn.order(ShowNotice(others[0] if others else notice))
+        _withdrawn(turn)
+    else:
+        turn.change(notices=(*others, notice))
+        turn.order(ShowNotice(notice))
+        _set_leave(turn)
+        if turn.state.ending is None:
+            turn.change(ending=Ending(stop=False))
+
+
+def _set_leave(turn: Turn) -> None:
+    remaining_s = turn.remaining_s()
+    if remaining_s is None:
+        turn.change(leave_at=None)
+        return
+    margin_s = min(LEAVE_BEFORE_S, LEAVE_SHARE * max(remaining_s, 0.0))
+    leave_at = Instant(turn.now + max(remaining_s - margin_s, 0.0))
+    turn.change(leave_at=leave_at)
+    turn.wake("deadline", leave_at - turn.now)
+
+
+def _withdrawn(turn: Turn) -> None:
+    state = turn.state
+    _set_leave(turn)
+    if state.notices or state.ending is None or state.ending.stop:
+        return
+    request = state.request
+    if request is not None and request.number == state.ending.request and not request.answered:
+        asking.withdraw(turn)
+    turn.change(ending=None)
+    if turn.state.stage is Stage.SAVING:
+        turn.change(stage=move(WORKER, Stage.SAVING, Stage.RUNNING))
+
+
+# ---------------------------------------------------------------------------------------------------------------- stops
+
+
+def stop_asked(turn: Turn, fact: StopAsked) -> None:
+    """The user wants the run to stop."""
+    if fact.now:
+        turn.change(ending=Ending(stop=True))
+        finish(turn, Outcome.WAITING, Cause.STOPPED, code=EXIT_DONE, sentence=_stopped(turn))
+        return
+    ending = turn.state.ending or Ending(stop=True)
+    if not ending.stop or turn.state.ending is None:
+        turn.wake("stop", STOP_PATIENCE_S)
+    turn.change(ending=replace(ending, stop=True))
+
+
+def out_of_patience(turn: Turn) -> None:
+    """The script did not save in time after a stop was asked for."""
+    if turn.state.ending is not None and turn.state.ending.stop:
+        turn.tell(f"the script did not save within {STOP_PATIENCE_S:g} s: stopping without")
+        finish(turn, Outcome.WAITING, Cause.STOPPED, code=EXIT_DONE, sentence=_stopped(turn))
+
+
+def _stopped(turn: Turn) -> str:
+    return f"stopped; {_stands(turn)}, the same line goes on from there"
+
+
+def _stands(turn: Turn) -> str:
+    state = turn.state
+    return f"step {state.committed_step} is stored" if state.live else "nothing is stored yet"
+
+
+# ------------------------------------------------------------------------------------------------------- the last save
+
+
+def consider(turn: Turn) -> None:
+    """Go on towards the end that is in force, as far as the facts allow."""
+    state = turn.state
+    if state.stage in {Stage.NEW, Stage.ENDED}:
+        return
+    if state.stage is Stage.DRAINING:
+        _consider_drained(turn)
+        return
+    ending = state.ending
+    if ending is None:
+        return
+    if ending.saved or state.stage is Stage.STARTING or _must_leave(turn):
+        _finish_ending(turn)
+    else:
+        _ask_last_save(turn, ending)
+
+
+def _must_leave(turn: Turn) -> bool:
+    """Return whether the announced end is so near that nothing more can be saved."""
+    state = turn.state
+    remaining_s = turn.remaining_s()
+    if state.leave_at is None or remaining_s is None or turn.now < state.leave_at:
+        return False
+    if not any(point.whole for point in state.points) or remaining_s <= -OVERDUE_S:
+        return True
+    point = state.active or state.queued
+    assert point is not None, "a whole point waits for the uplink or has it"
+    spent_s = 0.0 if point.begun_at is None else turn.now - point.begun_at
+    rest_s = state.costs.upload_s(point.size_bytes) - spent_s
+    if state.costs.measured and rest_s > 2.0 * max(remaining_s, LEAVE_BEFORE_S):
+        return True
+    turn.wake("deadline", remaining_s + OVERDUE_S)
+    return False
+
+
+def _ask_last_save(turn: Turn, ending: Ending) -> None:
+    state = turn.state
+    if ending.request is not None:
+        pending = state.request is not None and state.request.number == ending.request
+        if pending or any(point.request == ending.request for point in state.points):
+            return
+        ending = replace(ending, request=None)
+        turn.change(ending=ending)
+    if not state.ranks:
+        if ending.stop:
+            _finish_ending(turn)
+        else:
+            turn.tell("the script does not call Windfall, so that nothing can be saved before the end", once="mute")
+        return
+    if ending.stop and state.live and state.committed_step >= state.step:
+        _finish_ending(turn)
+        return
+    choice = _choose_last(turn)
+    if choice.save_at is None:
+        if not ending.refused:
+            turn.decisions.append(choice.decision)
+            turn.tell(f"this machine ends too soon for another save: {_stands(turn)}, later steps will be redone")
+            turn.change(ending=replace(ending, refused=True))
+        return
+    _request_last(turn, replace(ending, refused=False), choice)
+
+
+def _choose_last(turn: Turn) -> Choice:
+    remaining_s = turn.remaining_s()
+    if remaining_s is not None:
+        return asking.choose(turn, remaining_s)
+    step = asking.earliest_step(turn)
+    because = (Because("step", float(turn.state.step), "step"),)
+    decision = Decision("stop", VERSION, f"save at step {step}, then stop", because, ("stop without a save",))
+    return Choice(step, SaveKind.STOP, decision)
+
+
+def _request_last(turn: Turn, ending: Ending, choice: Choice) -> None:
+    pending = turn.state.request
+    assert choice.save_at is not None, "the caller has seen it"
+    soon = pending is not None and pending.exact and pending.step <= choice.save_at
+    if pending is not None and pending.sure and (pending.answered or soon):
+        words = f"count the save at step {pending.step} that is already under way"
+        turn.decisions.append(replace(choice.decision, choice=words, alternatives=(choice.decision.choice,)))
+        number = pending.number
+    else:
+        number = asking.publish(turn, choice, choice.kind).number
+    turn.change(ending=replace(ending, request=number))
+    if turn.state.stage is Stage.RUNNING:
+        turn.change(stage=move(WORKER, Stage.RUNNING, Stage.SAVING))
+
+
+def saved(turn: Turn, point_id: str) -> None:
+    """A point was committed (and is still known by its id in the state before): is it the last save?"""
+    ending = turn.state.ending
+    if ending is None:
+        return
+    point = next((point for point in turn.state.points if point.point_id == point_id), None)
+    if point is None:
+        return
+    last = ending.request is not None and point.request == ending.request
+    if last or point.kind in {SaveKind.EMERGENCY, SaveKind.STOP}:
+        turn.change(ending=replace(ending, saved=True))
+
+
+def _finish_ending(turn: Turn) -> None:
+    state = turn.state
+    assert state.ending is not None, "an end is in force"
+    acknowledge = state.notices if state.ending.saved else ()
+    nothing_lost = state.ending.saved or state.committed_step >= state.step
+    if state.ending.stop:
+        finish(turn, Outcome.WAITING, Cause.STOPPED, code=EXIT_DONE, sentence=_stopped(turn), acknowledge=acknowledge)
+        return
+    cause = Cause.PREEMPTED_SAVED if nothing_lost else Cause.PREEMPTED_UNSAVED
+    lost = "" if nothing_lost else ", later steps will be redone"
+    sentence = f"this machine is being taken: {_stands(turn)}{lost}; start the same line again to go on"
+    finish(turn, Outcome.WAITING, cause, code=EXIT_AGAIN, sentence=sentence, acknowledge=acknowledge)
+
+
+# ------------------------------------------------------------------------------------------------------ the script ends
+
+
+def script_exited(turn: Turn, fact: ScriptExited) -> None:
+    """The script's process ended by itself."""
+    state = turn.state
+    if state.stage not in {Stage.STARTING, Stage.RUNNING, Stage.SAVING}:
+        return
+    turn.change(script=False, exit_status=fact.status, request=None, stage=move(WORKER, state.stage, Stage.DRAINING))
+    points.script_gone(turn, in_order=fact.status == 0)
+    if fact.status == 0 or state.ending is not None:
+        return
+    failures = state.failures + 1
+    turn.change(failures=failures)
+    if failures < state.first.failures_max:
+        pause_s = min(RETRY_FIRST_S * 2 ** (failures - 1), RETRY_MAX_S)
+        turn.change(retry_at=Instant(turn.now + pause_s))
+        turn.wake("retry", pause_s)
+        left = state.first.failures_max - failures
+        turn.tell(
+            f"the script ended with status {fact.status}: starting it again in {pause_s:g} s "
+            f"({left} more {'failure' if left == 1 else 'failures'} and the run has failed)"
+        )
+
+
+def _consider_drained(turn: Turn) -> None:
+    state = turn.state
+    if state.points and not (state.ending is not None and _must_leave(turn)):
+        return
+    if state.exit_status == 0:
+        finish(turn, Outcome.DONE, Cause.DONE, code=EXIT_DONE, sentence="the script is done", status=0)
+    elif state.ending is not None:
+        _finish_ending(turn)
+    elif state.retry_at is None:
+        sentence = f"the script failed {state.failures} times, the last time with status {state.exit_status}"
+        finish(
+            turn,
+            Outcome.FAILED,
+            Cause.SCRIPT_FAILED,
+            code=EXIT_FAILED,
+            sentence=f"{sentence}: {_stands(turn)}; mend it and start the same line again",
+            status=state.exit_status,
+        )
+    elif turn.now >= state.retry_at:
+        start(turn, state.attempt + 1)
+
+
+def start(turn: Turn, attempt: int) -> None:
+    """Restore the newest point and start the script."""
+    turn.change(
+        stage=move(WORKER, turn.state.stage, Stage.STARTING),
+        attempt=attempt,
+        exit_status=None,
+        retry_at=None,
+        ranks=(),
+        request=None,
+        misses=0,
+        held=None,
+        floor_step=0,
+    )
+    turn.order(StartScript(attempt))
+
+
+# ----------------------------------------------------------------------------------------------------------- the end
+
+
+def fence_lost(turn: Turn, fact: FenceLost) -> None:
+    """Another machine has the run: nothing more is ever committed here."""
+    holder = fact.holder or "another machine"
+    _end(
+        turn,
+        (
+            KillScript("another machine took the run"),
+            ExitAgent(EXIT_AGAIN, f"{holder} has taken the run; this machine stops and stores nothing more"),
+        ),
+    )
+
+
+def finish(
+    turn: Turn,
+    outcome: Outcome,
+    cause: Cause,
+    *,
+    code: int,
+    sentence: str,
+    status: int | None = None,
+    acknowledge: tuple[Notice, ...] = (),
+) -> None:
+    """Say the last words: kill, release, acknowledge, exit."""
+    kill: tuple[Command, ...] = (KillScript(sentence),) if turn.state.script else ()
+    acknowledgements = tuple(AcknowledgeNotice(notice) for notice in acknowledge)
+    _end(turn, (*kill, ReleaseRun(outcome, cause, status), *acknowledgements, ExitAgent(code, sentence)))
+
+
+def _end(turn: Turn, words: tuple[Command, ...]) -> None:
+    turn.change(stage=move(WORKER, turn.state.stage, Stage.ENDED), points=(), request=None, last_words=words)
+    turn.order(*words)

@@ -1,0 +1,320 @@
+"""The way of a recovery point: parts handed over, uploaded, committed, kept or deleted.
+
+One point at a time holds the uplink, at most one whole point waits for it; the upload begins once every rank has handed
+over or gone on, because ranks may write into one folder.  Every rank's part is needed: a rank without one must have
+answered the request that the others saved for (then it has nothing to add), or the point is abandoned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from windfall.core import retention
+from windfall.core.lifecycle import POINT, PointState, move
+from windfall.core.state import Part, Point, Turn
+from windfall.events import (
+    AbandonPoint,
+    CommitFailed,
+    CommitPoint,
+    DeletePoints,
+    PartFailed,
+    PartHandedOver,
+    PartUploaded,
+    PointCommitted,
+    RankMovedOn,
+    UploadPart,
+)
+from windfall.terms import Instant, SaveKind, Step
+
+UPLOAD_TRIES = 3
+"""Uploads of a part before its point is abandoned; the store's own retries are inside each."""
+COMMIT_TRIES = 5
+BACKOFF_S = 1.0
+"""First pause before another try [s]; it doubles with each."""
+OPEN_MAX = 4
+"""Points of which parts are missing; the oldest is abandoned when there are more."""
+
+
+def handed_over(turn: Turn, fact: PartHandedOver) -> None:
+    """A rank's part lies on the local disk: it opens a point, or joins the one of its step."""
+    turn.change(costs=turn.state.costs.add_stall(fact.stall_s))
+    part = Part(fact.rank, fact.path, fact.request, fact.size_bytes)
+    for point in turn.state.points:
+        if point.step != fact.step:
+            continue
+        mine = next((known for known in point.parts if known.rank == fact.rank), None)
+        if mine is not None and mine.path != fact.path:
+            turn.tell(
+                f"rank {fact.rank} handed over two paths at step {fact.step}: each becomes a recovery point of its own; "
+                "put what belongs together into one folder and hand that over",
+                once="two paths",
+            )
+        if point.state is PointState.HANDED_OVER and not point.whole and mine is None and fact.rank not in point.absent:
+            _join(turn, point, part)
+            return
+    _open(turn, fact, part)
+
+
+def _open(turn: Turn, fact: PartHandedOver, part: Part) -> None:
+    state = turn.state
+    number = state.made + 1
+    origin = f"p{number}" if fact.request == 0 else f"{fact.request}.{number}"
+    kind = _kind(turn, fact.request)
+    point = Point(
+        point_id=f"{fact.step:08d}-{state.first.epoch}-{origin}",
+        step=fact.step,
+        kind=kind,
+        request=fact.request,
+        state=move(POINT, PointState.ASKED, PointState.HANDED_OVER),
+        parts=(part,),
+    )
+    turn.change(points=(*state.points, point), made=number)
+    incomplete = [point for point in turn.state.points if not point.whole and not point.active]
+    if len(incomplete) > OPEN_MAX:
+        abandon(turn, incomplete[0], "parts of other ranks never came")
+
+
+def _join(turn: Turn, point: Point, part: Part) -> None:
+    kind = SaveKind.PERIODIC if part.request == 0 else point.kind
+    turn.set_point(replace(point, parts=(*point.parts, part), kind=kind, request=max(point.request, part.request)))
+
+
+def _kind(turn: Turn, number: int) -> SaveKind:
+    if number == 0:
+        return SaveKind.PERIODIC
+    request = turn.state.request_of(number)
+    return SaveKind.INSURANCE if request is None else request.kind
+
+
+def moved_on(turn: Turn, fact: RankMovedOn) -> None:
+    """A rank has no (further) part at a step."""
+    for point in turn.state.points:
+        if point.whole or point.step > fact.step or fact.rank in point.absent:
+            continue
+        if all(part.rank != fact.rank for part in point.parts):
+            turn.set_point(replace(point, absent=(*point.absent, fact.rank)))
+
+
+def script_gone(turn: Turn, *, in_order: bool) -> None:
+    """No rank will hand over anything more: after an orderly end the missing ranks simply have no part."""
+    for point in turn.state.points:
+        if point.whole:
+            continue
+        if not in_order:
+            abandon(turn, point, "the script died before every rank had handed over")
+            continue
+        ranks = {status.rank for status in turn.state.ranks} - {part.rank for part in point.parts}
+        turn.set_point(replace(point, absent=tuple(sorted(ranks))))
+
+
+def settle(turn: Turn) -> None:
+    """Judge the points whose last rank has spoken, and give the uplink to the next one."""
+    ranks = {status.rank for status in turn.state.ranks}
+    for point in turn.state.points:
+        heard = {part.rank for part in point.parts} | set(point.absent)
+        if not point.whole and ranks <= heard:
+            _judge(turn, point)
+    _forward(turn)
+
+
+def _judge(turn: Turn, point: Point) -> None:
+    if point.absent and not _agreed(turn, point):
+        missing = ", ".join(str(rank) for rank in point.absent)
+        abandon(turn, point, f"rank {missing} did not save at step {point.step}")
+        return
+    waiting = turn.state.queued
+    turn.set_point(replace(point, whole=True))
+    if waiting is None:
+        return
+    if waiting.kind is SaveKind.PERIODIC and point.kind is SaveKind.INSURANCE:
+        abandon(turn, replace(point, whole=True), "the user's own save of about the same time waits already")
+    else:
+        abandon(turn, waiting, f"the save at step {point.step} replaces it")
+
+
+def _agreed(turn: Turn, point: Point) -> bool:
+    """Return whether the ranks without a part were asked the same, said yes, and so have none to give."""
+    for number in {part.request for part in point.parts} - {0}:
+        request = turn.state.request_of(number)
+        if request is None or (request.exact and request.step != point.step):
+            return False
+        if not set(point.absent) <= set(request.answered):
+            return False
+    return True
+
+
+def _forward(turn: Turn) -> None:
+    waiting, active = turn.state.queued, turn.state.active
+    if waiting is None:
+        return
+    if active is not None:
+        if waiting.kind is not SaveKind.EMERGENCY or not _must_yield(turn, active, waiting):
+            return
+        abandon(turn, active, f"the emergency save at step {waiting.step} needs the uplink")
+    point = replace(waiting, state=move(POINT, waiting.state, PointState.UPLOADING), begun_at=turn.now)
+    turn.set_point(point)
+    turn.order(*uploads(point))
+
+
+def _must_yield(turn: Turn, active: Point, waiting: Point) -> bool:
+    remaining_s = turn.remaining_s()
+    if remaining_s is None or active.state is not PointState.UPLOADING:
+        return False
+    costs = turn.state.costs
+    commit_s = costs.commits.p95 or 0.0
+    spent_s = 0.0 if active.begun_at is None else turn.now - active.begun_at
+    rest_s = max(costs.upload_p95_s(active.size_bytes) - spent_s, 0.0) + commit_s
+    return rest_s + costs.upload_p95_s(waiting.size_bytes) + commit_s >= remaining_s
+
+
+def uploads(point: Point) -> tuple[UploadPart, ...]:
+    """Return the commands for the parts that are not in the store yet."""
+    missing = (part for part in point.owners if part.shard is None)
+    return tuple(UploadPart(point.point_id, part.rank, part.path, point.kind) for part in missing)
+
+
+def uploaded(turn: Turn, fact: PartUploaded) -> None:
+    """A part is in the store; with the last one the point is committed."""
+    point = _active(turn, fact.point_id)
+    if point is None or point.state is not PointState.UPLOADING:
+        return
+    parts = tuple(
+        replace(part, shard=fact.shard, size_bytes=fact.size_bytes) if part.rank == fact.rank else part
+        for part in point.parts
+    )
+    point = replace(point, parts=parts)
+    turn.set_point(point)
+    if any(part.shard is None for part in point.owners):
+        return
+    if point.begun_at is not None:
+        alone = len(point.owners) == 1
+        took_s = fact.duration_s if alone else max(turn.now - point.begun_at, fact.duration_s)
+        turn.change(costs=turn.state.costs.add_upload(point.size_bytes, took_s))
+    point = replace(point, state=move(POINT, point.state, PointState.UPLOADED))
+    point = replace(point, state=move(POINT, point.state, PointState.COMMITTING))
+    turn.set_point(point)
+    turn.order(commit(turn, point))
+
+
+def commit(turn: Turn, point: Point) -> CommitPoint:
+    """Return the command that commits a point."""
+    shards = tuple(part.shard for part in point.owners if part.shard is not None)
+    assert len(shards) == len(point.owners), "every part is in the store before the commit"
+    return CommitPoint(point.point_id, point.step, point.kind, turn.state.first.generation, shards)
+
+
+def part_failed(turn: Turn, fact: PartFailed) -> None:
+    """A part could not be uploaded: try again if the files are still the same, a bounded number of times."""
+    point = _active(turn, fact.point_id)
+    if point is None or point.state is not PointState.UPLOADING:
+        return
+    tries = 1 + max((part.tries for part in point.parts if part.rank == fact.rank), default=0)
+    if fact.overwritten:
+        turn.tell(
+            f"the save at step {point.step} was changed by the script before it was stored: save into a new file or "
+            "folder each time",
+            once="overwritten",
+        )
+        abandon(turn, point, fact.reason)
+    elif tries >= UPLOAD_TRIES:
+        turn.tell(f"the save at step {point.step} could not be stored: {fact.reason}")
+        turn.change(floor_step=max(turn.state.floor_step, point.step))
+        abandon(turn, point, fact.reason)
+    else:
+        parts = tuple(replace(part, tries=tries) if part.rank == fact.rank else part for part in point.parts)
+        turn.set_point(replace(point, parts=parts, begun_at=None))
+        turn.wake(f"upload {point.point_id}", _backoff_s(turn, tries))
+
+
+def commit_failed(turn: Turn, fact: CommitFailed) -> None:
+    """A commit did not happen: try again a bounded number of times."""
+    point = _active(turn, fact.point_id)
+    if point is None or point.state is not PointState.COMMITTING:
+        return
+    tries = point.tries + 1
+    if tries >= COMMIT_TRIES:
+        turn.tell(f"the save at step {point.step} could not be committed: {fact.reason}")
+        turn.change(floor_step=max(turn.state.floor_step, point.step))
+        abandon(turn, point, fact.reason)
+        return
+    turn.set_point(replace(point, tries=tries))
+    turn.wake(f"commit {point.point_id}", _backoff_s(turn, tries))
+
+
+def _backoff_s(turn: Turn, tries: int) -> float:
+    urgent = turn.remaining_s() is not None
+    return float((0.1 if urgent else BACKOFF_S) * 2 ** (tries - 1))
+
+
+def try_again(turn: Turn, why: str) -> None:
+    """The pause before another upload or commit is over."""
+    action, _, point_id = why.partition(" ")
+    point = _active(turn, point_id)
+    if point is None:
+        return
+    if action == "upload" and point.state is PointState.UPLOADING:
+        turn.order(*uploads(point))
+    elif action == "commit" and point.state is PointState.COMMITTING:
+        turn.order(commit(turn, point))
+
+
+def committed(turn: Turn, fact: PointCommitted) -> None:
+    """A record names the point: it is what a restart restores."""
+    point = _active(turn, fact.point.point_id)
+    if any(live.point_id == fact.point.point_id for live in turn.state.live):
+        return
+    if point is not None:
+        move(POINT, point.state, PointState.COMMITTED)
+        turn.drop_point(point.point_id)
+    turn.change(
+        live=(*turn.state.live, fact.point),
+        committed_step=fact.point.step,
+        costs=turn.state.costs.add_commit(fact.duration_s),
+    )
+    retire(turn)
+
+
+def abandon(turn: Turn, point: Point, why: str) -> None:
+    """Give a point up."""
+    move(POINT, point.state, PointState.ABANDONED)
+    turn.drop_point(point.point_id)
+    turn.order(AbandonPoint(point.point_id, why))
+
+
+def retire(turn: Turn) -> None:
+    """Let superseded points go after a time of grace."""
+    state = turn.state
+    going = {point.point_id for point in _superseded(turn)}
+    doomed = [entry for entry in state.doomed if entry[1] in going]
+    known = {point_id for _, point_id in doomed}
+    at = Instant(turn.now + retention.GRACE_S)
+    doomed += [(at, point.point_id) for point in state.live if point.point_id in going - known]
+    turn.change(doomed=tuple(doomed))
+    if doomed:
+        turn.wake("retention", min(at for at, _ in doomed) - turn.now)
+
+
+def delete_due(turn: Turn) -> None:
+    """Delete the superseded points whose time of grace is over."""
+    due = {point_id for at, point_id in turn.state.doomed if at <= turn.now}
+    points = tuple(point for point in _superseded(turn) if point.point_id in due)
+    if points:
+        gone = {point.point_id for point in points}
+        turn.change(live=tuple(point for point in turn.state.live if point.point_id not in gone))
+        turn.order(DeletePoints(points))
+    turn.change(doomed=tuple(entry for entry in turn.state.doomed if entry[1] not in due))
+    retire(turn)
+
+
+def _superseded(turn: Turn) -> tuple:  # type: ignore[type-arg]
+    state = turn.state
+    return retention.superseded(state.live, keep=state.first.keep, damaged=state.damaged)
+
+
+def _active(turn: Turn, point_id: str) -> Point | None:
+    return next((point for point in turn.state.points if point.point_id == point_id), None)
+
+
+def newest_step(turn: Turn) -> Step:
+    """Return the newest step that is committed or on its way to be."""
+    return max((turn.state.committed_step, *(point.step for point in turn.state.points if point.whole)))

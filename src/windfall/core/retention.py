@@ -1,0 +1,45 @@
+"""Which committed points may go (thesis, section 5.2): insurance, emergency and stop points go when newer ones are there.
+
+Pure: what is no longer wanted follows from the live points alone.
+"""
+
+from __future__ import annotations
+
+from windfall.terms import PointRef, SaveKind
+
+WHOLE_MIN = 2
+"""So many whole points always stay: the newest may turn out to be damaged."""
+GRACE_S = 60.0
+"""How long a superseded point stays, because a contender may just be restoring it (deletes cannot be fenced) [s]."""
+
+
+def superseded(
+    points: tuple[PointRef, ...], *, keep: int | None = None, damaged: frozenset[str] = frozenset()
+) -> tuple[PointRef, ...]:
+    """Return the points that may be deleted.
+
+    The two newest whole points stay, whatever their kind.  Of the others periodic ones stay, or the `keep` newest of
+    them; insurance, emergency and stop points go.
+
+    Args:
+        points: the live points in the order of their commits.
+        keep: how many periodic points the user wants; None for all.
+        damaged: ids of points known not to be whole: they never count as whole, and periodic ones of them stay for
+            the user to look at.
+
+    Returns:
+        In the order of their commits.
+    """
+    whole = [point for point in points if point.point_id not in damaged]
+    periodic = [point for point in whole if point.kind is SaveKind.PERIODIC]
+    kept = {point.point_id for point in whole[-WHOLE_MIN:]}
+    kept |= {
+        point.point_id for point in (periodic if keep is None else periodic[len(periodic) - min(keep, len(periodic)) :])
+    }
+    if len(whole) < WHOLE_MIN:
+        return ()
+    return tuple(
+        point
+        for point in points
+        if point.point_id not in kept and not (point.point_id in damaged and point.kind is SaveKind.PERIODIC)
+    )

@@ -1,0 +1,270 @@
+"""What the worker's reducer knows between two batches of facts, and the turn in which it reacts to one.
+
+The state is immutable.  A `Turn` is local to one call of `worker.react`: handlers replace its state and append commands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from windfall.core.lifecycle import PointState, Stage
+from windfall.events import Command, Decision, RankStatus, Tell, WakeAt, WorkerBegan
+from windfall.models.costs import Costs
+from windfall.models.losses import Losses
+from windfall.policies.saving.decide import Beliefs, Standing
+from windfall.terms import Instant, Notice, PointRef, SaveKind, Seconds, Shard, Step
+
+_NO_TIME = Instant(0.0)
+_NO_STEPS = Step(0)
+REQUESTS_KEPT = 16
+"""How many earlier requests are remembered, to know what a late answer answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A save asked of the script.
+
+    Attributes:
+        number: grows with each request of an epoch.
+        sure: every rank was seen below `step` after the publication, so that every rank will see it in time.
+        answered: ranks whose `check_save` answered True to it.
+        passed: ranks seen beyond `step` without an answer, once.
+        served: ranks that handed over for it, or said yes and went on without a part; `handed` if any handed over.
+        withdrawn: the script is no longer asked.
+    """
+
+    number: int
+    step: Step
+    kind: SaveKind
+    exact: bool
+    sure: bool = False
+    answered: tuple[int, ...] = ()
+    passed: tuple[int, ...] = ()
+    served: tuple[int, ...] = ()
+    handed: bool = False
+    withdrawn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one rank handed over; `shard` once it is in the store.  `owner` uploads for all ranks of the same path."""
+
+    rank: int
+    path: str
+    request: int
+    size_bytes: int
+    shard: Shard | None = None
+    tries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A recovery point that is not committed yet.
+
+    Attributes:
+        absent: ranks that went on without a part.
+        whole: every rank has handed over or gone on.
+        begun_at: when its upload began; None if not measurable (the agent died meanwhile).
+        tries: failed commits.
+    """
+
+    point_id: str
+    step: Step
+    kind: SaveKind
+    request: int
+    state: PointState
+    parts: tuple[Part, ...]
+    absent: tuple[int, ...] = ()
+    whole: bool = False
+    begun_at: Instant | None = None
+    tries: int = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether it holds the uplink."""
+        return self.state not in {PointState.ASKED, PointState.HANDED_OVER}
+
+    @property
+    def owners(self) -> tuple[Part, ...]:
+        """One part for each path, the lowest rank's: ranks that name the same path share one shard."""
+        lowest: dict[str, Part] = {}
+        for part in sorted(self.parts, key=lambda part: part.rank):
+            lowest.setdefault(part.path, part)
+        return tuple(lowest.values())
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes to upload."""
+        return sum(part.size_bytes for part in self.owners)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How this machine's work shall end.
+
+    Attributes:
+        stop: the user asked for it (otherwise an announced end).
+        request: the newest request for the last save; None while none is made.
+        saved: the last save is committed.
+        refused: it was said that an emergency save does not fit.
+    """
+
+    stop: bool
+    request: int | None = None
+    saved: bool = False
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """One epoch on one machine.
+
+    Attributes:
+        began: the first fact; None before it.
+        began_at: when it came.
+        attempt: number of the script's present start.
+        script: whether the script's process is believed to run.
+        exit_status: of the script's end that is being dealt with.
+        ranks, observed_at: the newest look at the pages.
+        request: the pending one; `past` holds the newest earlier ones.
+        requests: how many were made; the number of the newest.
+        misses: agreements that failed in a row; each doubles the margin.
+        held: (anchor, step) of the thesis' plan.
+        floor_step: no insurance counts from before this step (a request or point that came to nothing).
+        points: points on their way, oldest first.
+        made: how many points were begun.
+        live: committed points, oldest first; `damaged` those known not to be whole.
+        committed_step: step of what a restart would restore.
+        doomed: (when, point id) to be deleted.
+        notices: announcements in force.
+        leave_at: when to let the run go although nothing more was saved, shortly before the announced end.
+        retry_at: when the next attempt may start, after the script failed.
+        wakes: (why, when) asked for.
+        told: what was already said once.
+        last_words: the commands that ended it.
+    """
+
+    stage: Stage = Stage.NEW
+    began: WorkerBegan | None = None
+    began_at: Instant = _NO_TIME
+    losses: Losses = field(default_factory=lambda: Losses("local"))
+    costs: Costs = field(default_factory=Costs)
+    attempt: int = 0
+    failures: int = 0
+    script: bool = False
+    exit_status: int | None = None
+    ranks: tuple[RankStatus, ...] = ()
+    observed_at: Instant = _NO_TIME
+    base_step: Step = _NO_STEPS
+    request: Request | None = None
+    past: tuple[Request, ...] = ()
+    requests: int = 0
+    misses: int = 0
+    held: tuple[int, int] | None = None
+    floor_step: Step = _NO_STEPS
+    hinted: bool = False
+    points: tuple[Point, ...] = ()
+    made: int = 0
+    live: tuple[PointRef, ...] = ()
+    damaged: frozenset[str] = frozenset()
+    committed_step: Step = _NO_STEPS
+    doomed: tuple[tuple[Instant, str], ...] = ()
+    notices: tuple[Notice, ...] = ()
+    ending: Ending | None = None
+    leave_at: Instant | None = None
+    retry_at: Instant | None = None
+    wakes: tuple[tuple[str, Instant], ...] = ()
+    told: frozenset[str] = frozenset()
+    last_words: tuple[Command, ...] = ()
+
+    @property
+    def first(self) -> WorkerBegan:
+        """The first fact."""
+        assert self.began is not None, "nothing can happen before WorkerBegan"
+        return self.began
+
+    @property
+    def active(self) -> Point | None:
+        """The point that holds the uplink."""
+        return next((point for point in self.points if point.active), None)
+
+    @property
+    def queued(self) -> Point | None:
+        """The whole point that waits for the uplink."""
+        return next((point for point in self.points if point.whole and not point.active), None)
+
+    @property
+    def step(self) -> Step:
+        """Complete steps of the fastest rank, as last seen."""
+        return max((status.step for status in self.ranks), default=self.base_step)
+
+    @property
+    def deadline(self) -> Instant | None:
+        """The earliest announced end in force."""
+        return min((notice.deadline for notice in self.notices if notice.deadline is not None), default=None)
+
+    @property
+    def anchor_step(self) -> Step:
+        """Step of the newest save that is made or under way."""
+        return max((self.committed_step, self.floor_step, self.base_step, *(point.step for point in self.points)))
+
+    @property
+    def beliefs(self) -> Beliefs:
+        """Losses and costs as believed now."""
+        return Beliefs(self.losses, self.costs)
+
+    def request_of(self, number: int) -> Request | None:
+        """Return a request that is pending or remembered."""
+        candidates = (*self.past, self.request) if self.request is not None else self.past
+        return next((request for request in candidates if request.number == number), None)
+
+
+@dataclass(slots=True)
+class Turn:
+    """One reaction in the making."""
+
+    state: WorkerState
+    now: Instant
+    commands: list[Command] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+
+    def change(self, **changes: object) -> None:
+        """Replace fields of the state."""
+        self.state = replace(self.state, **changes)  # type: ignore[arg-type]
+
+    def order(self, *commands: Command) -> None:
+        """Append commands."""
+        self.commands.extend(commands)
+
+    def tell(self, sentence: str, *, once: str | None = None) -> None:
+        """Say a sentence; with `once` only the first time."""
+        if once is not None:
+            if once in self.state.told:
+                return
+            self.change(told=self.state.told | {once})
+        self.order(Tell(sentence))
+
+    def wake(self, why: str, after_s: float) -> None:
+        """Ask to be woken."""
+        at = Instant(self.now + max(after_s, 0.0))
+        others = tuple(wake for wake in self.state.wakes if wake[0] != why)
+        self.change(wakes=(*others, (why, at)))
+        self.order(WakeAt(at, why))
+
+    def set_point(self, point: Point) -> None:
+        """Replace a point by its newer self."""
+        self.change(points=tuple(point if old.point_id == point.point_id else old for old in self.state.points))
+
+    def drop_point(self, point_id: str) -> None:
+        """Forget a point that is committed or abandoned."""
+        self.change(points=tuple(point for point in self.state.points if point.point_id != point_id))
+
+    def remaining_s(self) -> Seconds | None:
+        """Return the time until the earliest announced end [s]."""
+        deadline = self.state.deadline
+        return None if deadline is None else Seconds(deadline - self.now)
+
+
+def standings(state: WorkerState, now: Instant) -> tuple[Standing, ...]:
+    """Return where the ranks stand, for the policies."""
+    return tuple(Standing(status.step, status.phase, max(now - status.phase_since, 0.0)) for status in state.ranks)

@@ -1,0 +1,260 @@
+"""The worker's reducer: facts of one machine in, decisions and commands out.
+
+`react` is a pure function: it reads no clock and does nothing.  Facts that happened together come as one batch; each is
+taken in first, and what follows from all of them is decided once, in this order: points that can go on, the end that is
+in force, the next insurance save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from windfall.core import asking, ending, points
+from windfall.core.lifecycle import WORKER, PointState, Stage, move
+from windfall.core.state import Turn, WorkerState
+from windfall.events import (
+    AgentResumed,
+    BeliefsChanged,
+    Command,
+    CommitFailed,
+    Decision,
+    ExitAgent,
+    Fact,
+    FenceLost,
+    NoticeReceived,
+    PartFailed,
+    PartHandedOver,
+    PartUploaded,
+    PhaseMeasured,
+    PointCommitted,
+    PointRestored,
+    PublishSave,
+    RankMovedOn,
+    RanksObserved,
+    SaveAnswered,
+    ScriptExited,
+    ScriptStarted,
+    ShowNotice,
+    StartScript,
+    StepsMeasured,
+    StopAsked,
+    WakeAt,
+    Woke,
+    WorkerBegan,
+)
+from windfall.models.losses import Losses
+from windfall.policies.saving.decide import parse_policy
+from windfall.terms import Instant
+
+MUTE_AFTER_S = 60.0
+"""A script of which no page was seen for so long is said not to call Windfall."""
+
+
+def begin() -> WorkerState:
+    """Return the state before the first fact."""
+    return WorkerState()
+
+
+def react(
+    state: WorkerState, now: Instant, facts: tuple[Fact, ...]
+) -> tuple[WorkerState, tuple[Decision, ...], tuple[Command, ...]]:
+    """Take in a batch of facts.
+
+    Args:
+        state: as the last call returned it.
+        now: the instant of the batch; never before the last one's.
+        facts: what happened, oldest first.
+
+    Returns:
+        The new state, the decisions taken, the commands to carry out in this order.
+
+    Raises:
+        IllegalMove: a state was asked to become one that it cannot become; the given state is unchanged.
+    """
+    turn = Turn(state, now)
+    for fact in facts:
+        handler = _HANDLERS.get(type(fact))
+        if handler is not None and _matters(turn, fact):
+            handler(turn, fact)
+    if turn.state.stage not in {Stage.NEW, Stage.ENDED}:
+        points.settle(turn)
+        ending.consider(turn)
+        asking.plan(turn)
+    commands = tuple(turn.commands)
+    _assert_invariants(state, turn.state, facts, commands)
+    return turn.state, tuple(turn.decisions), commands
+
+
+def counts(state: WorkerState) -> dict[str, int]:
+    """Return how often the script was started (`attempts`) and failed by itself (`failures`) in this run."""
+    return {"attempts": state.attempt, "failures": state.failures}
+
+
+def _matters(turn: Turn, fact: Fact) -> bool:
+    """After the end only a restart of the agent matters; before the beginning only the beginning."""
+    if turn.state.stage is Stage.ENDED:
+        return isinstance(fact, AgentResumed)
+    return (turn.state.stage is Stage.NEW) == isinstance(fact, WorkerBegan)
+
+
+# ------------------------------------------------------------------------------------------------------------- handlers
+
+
+def _worker_began(turn: Turn, fact: WorkerBegan) -> None:
+    fact = replace(fact, policy=parse_policy(fact.policy))
+    losses = Losses(
+        provider=fact.provider,
+        lives_s=fact.lives_s,
+        preemptions=fact.preemptions,
+        announced=fact.announced,
+        mttp_given_s=fact.mttp_s,
+        restart_given_s=fact.restart_s,
+    )
+    turn.change(
+        began=fact,
+        began_at=turn.now,
+        losses=losses,
+        failures=fact.failures,
+        live=fact.points,
+        committed_step=fact.points[-1].step if fact.points else 0,
+    )
+    points.retire(turn)
+    ending.start(turn, fact.attempt)
+
+
+def _agent_resumed(turn: Turn, fact: AgentResumed) -> None:
+    del fact
+    state = turn.state
+    if state.stage is Stage.ENDED:
+        turn.order(*state.last_words)
+        return
+    if state.stage is Stage.STARTING:
+        turn.order(StartScript(state.attempt))
+    for notice in state.notices:
+        turn.order(ShowNotice(notice))
+    for point in state.points:
+        if point.state is PointState.UPLOADING:
+            turn.set_point(replace(point, begun_at=None))
+            turn.order(*points.uploads(point))
+        elif point.state is PointState.COMMITTING:
+            turn.order(points.commit(turn, point))
+    request = state.request
+    if request is not None and not (request.exact and request.sure):
+        # An agreed request stands in the pages already; publishing it anew would hide it for a moment from some ranks.
+        turn.order(PublishSave(request.number, request.step, request.kind, request.exact))
+    turn.order(*(WakeAt(at, why) for why, at in state.wakes))
+
+
+def _point_restored(turn: Turn, fact: PointRestored) -> None:
+    ids = [point.point_id for point in turn.state.live]
+    newer = ids[ids.index(fact.point_id) + 1 :] if fact.point_id in ids else ids
+    for sentence in fact.skipped:
+        turn.tell(sentence)
+    costs = turn.state.costs
+    if costs.state_bytes is None and fact.size_bytes > 0:
+        costs = replace(costs, state_bytes=fact.size_bytes)
+    turn.change(
+        base_step=fact.step, committed_step=fact.step, damaged=turn.state.damaged | frozenset(newer), costs=costs
+    )
+
+
+def _script_started(turn: Turn, fact: ScriptStarted) -> None:
+    if turn.state.stage is not Stage.STARTING or fact.attempt != turn.state.attempt:
+        return
+    turn.change(stage=move(WORKER, Stage.STARTING, Stage.RUNNING), script=True)
+    turn.wake("mute", MUTE_AFTER_S)
+
+
+def _steps_measured(turn: Turn, fact: StepsMeasured) -> None:
+    if fact.count > 0:
+        turn.change(costs=turn.state.costs.add_steps(fact.count, fact.mean_s, fact.longest_s))
+
+
+def _phase_measured(turn: Turn, fact: PhaseMeasured) -> None:
+    turn.change(costs=turn.state.costs.add_phase(fact.phase, fact.duration_s))
+
+
+def _part_handed_over(turn: Turn, fact: PartHandedOver) -> None:
+    points.handed_over(turn, fact)
+    asking.served(turn, fact.rank, fact.step, fact.request)
+
+
+def _rank_moved_on(turn: Turn, fact: RankMovedOn) -> None:
+    points.moved_on(turn, fact)
+    asking.served(turn, fact.rank, fact.step, None)
+
+
+def _point_committed(turn: Turn, fact: PointCommitted) -> None:
+    ending.saved(turn, fact.point.point_id)
+    points.committed(turn, fact)
+
+
+def _beliefs_changed(turn: Turn, fact: BeliefsChanged) -> None:
+    losses = turn.state.losses
+    turn.change(
+        losses=replace(
+            losses,
+            mttp_given_s=losses.mttp_given_s if fact.mttp_s is None else fact.mttp_s,
+            restart_given_s=losses.restart_given_s if fact.restart_s is None else fact.restart_s,
+            share_given=losses.share_given if fact.unannounced_share is None else fact.unannounced_share,
+        )
+    )
+
+
+def _woke(turn: Turn, fact: Woke) -> None:
+    turn.change(wakes=tuple(wake for wake in turn.state.wakes if wake[0] != fact.why))
+    if fact.why == "mute" and not turn.state.ranks and turn.state.script:
+        turn.tell(
+            f"the script has not called Windfall in its first {MUTE_AFTER_S:g} s: as long as it does not, nothing is saved",
+            once="mute",
+        )
+    elif fact.why == "retention":
+        points.delete_due(turn)
+    elif fact.why == "stop":
+        ending.out_of_patience(turn)
+    elif fact.why.startswith(("upload ", "commit ")):
+        points.try_again(turn, fact.why)
+
+
+_HANDLERS: Mapping[type[Fact], Callable[[Turn, Any], None]] = MappingProxyType(
+    {
+        WorkerBegan: _worker_began,
+        AgentResumed: _agent_resumed,
+        PointRestored: _point_restored,
+        ScriptStarted: _script_started,
+        RanksObserved: asking.observed,
+        StepsMeasured: _steps_measured,
+        PhaseMeasured: _phase_measured,
+        NoticeReceived: ending.noticed,
+        SaveAnswered: asking.answered,
+        PartHandedOver: _part_handed_over,
+        RankMovedOn: _rank_moved_on,
+        PartUploaded: points.uploaded,
+        PartFailed: points.part_failed,
+        PointCommitted: _point_committed,
+        CommitFailed: points.commit_failed,
+        FenceLost: ending.fence_lost,
+        ScriptExited: ending.script_exited,
+        StopAsked: ending.stop_asked,
+        BeliefsChanged: _beliefs_changed,
+        Woke: _woke,
+    }
+)
+
+
+def _assert_invariants(
+    before: WorkerState, after: WorkerState, facts: tuple[Fact, ...], commands: tuple[Command, ...]
+) -> None:
+    """What holds after every batch, whatever the facts."""
+    assert after.requests >= before.requests, "numbers of requests grow"
+    published = [command.request for command in commands if isinstance(command, PublishSave)]
+    resumed = any(isinstance(fact, AgentResumed) for fact in facts)
+    assert resumed or all(number > before.requests for number in published), "no number of a request is used twice"
+    assert sum(point.active for point in after.points) <= 1, "one point at a time holds the uplink"
+    assert sum(point.whole and not point.active for point in after.points) <= 1, "at most one point waits for it"
+    exits = [index for index, command in enumerate(commands) if isinstance(command, ExitAgent)]
+    assert not exits or exits == [len(commands) - 1], "nothing comes after the exit"
+    assert before.stage is not Stage.ENDED or resumed or not commands, "nothing is ordered after the end"

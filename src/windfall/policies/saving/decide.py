@@ -1,0 +1,278 @@
+"""When to ask the script for a save: the policies by name, each a pure function of view and beliefs.
+
+`adaptive` (default)  insurance always, at the corrected interval; emergency save iff it is committed in time
+`thesis`              Algorithm 1 exactly
+`young-daly`          insurance at sqrt(2 delta MTTP) whatever the notice; emergency save as `adaptive`
+`every:<n>steps`      insurance every n steps; emergency save as `adaptive`
+`every:<s>s`          insurance every s seconds; emergency save as `adaptive`
+`never`               no insurance: only the user's own saves, and the emergency save, which costs nothing
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from dataclasses import dataclass
+
+from windfall.errors import Misuse
+from windfall.events import Because, Decision
+from windfall.models.costs import Costs
+from windfall.models.losses import Losses
+from windfall.policies.saving import rules
+from windfall.terms import Instant, Phase, SaveKind
+
+VERSION = 1
+_NAMES = ("adaptive", "thesis", "young-daly", "never")
+_EVERY = re.compile(r"every[ :=]+(.+)")
+_COUNT = re.compile(r"(\d+) *(?:steps?)?")
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?) *(?:h|hours?))? *(?:(\d+(?:\.\d+)?) *(?:m|min|minutes?))? *"
+                       r"(?:(\d+(?:\.\d+)?) *(?:s|seconds?))?")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a rank stands: complete steps, what it is doing, and for how long already [s]."""
+
+    step: int
+    phase: Phase
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SavingView:
+    """What the saving policies look at.
+
+    Attributes:
+        policy: canonical name (`parse_policy`).
+        life_s: how long this machine has held the run [s].
+        ranks: where each rank stands.
+        earliest_step: the first step at which all ranks can still be asked to save.
+        anchor_step: step of the newest save that is made or under way; intervals count from it.
+        held: (anchor, step) of the thesis' plan, which is made once per save and then kept.
+        remaining_s: until an announced end [s]; None without an announcement.
+    """
+
+    policy: str
+    life_s: float
+    ranks: tuple[Standing, ...]
+    earliest_step: int
+    anchor_step: int
+    held: tuple[int, int] | None = None
+    remaining_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Beliefs:
+    """Models with their parameters."""
+
+    losses: Losses
+    costs: Costs
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A decision in words for people (`decision`) and in values for the reducer.
+
+    Attributes:
+        save_at: the step after which to save; None for no save.
+        kind: of that save.
+        interval_s: the interval behind an insurance save [s].
+    """
+
+    save_at: int | None
+    kind: SaveKind
+    decision: Decision
+    interval_s: float | None = None
+
+
+def parse_policy(text: str) -> str:
+    """Return the canonical name of a policy as the user wrote it.
+
+    Accepts `adaptive`, `thesis`, `young-daly`, `never`, `every 100 steps`, `every:100`, `every 10m`, `every:1h30m`.
+
+    Raises:
+        Misuse: nothing of the kind.
+    """
+    wanted = " ".join(text.strip().lower().split())
+    if wanted in _NAMES:
+        return wanted
+    if every := _EVERY.fullmatch(wanted):
+        return f"every:{_parse_every(text, every[1].strip())}"
+    near = difflib.get_close_matches(wanted, (*_NAMES, "every"), n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise Misuse(f"saving policy {text!r} is unknown: {hint}use {', '.join(_NAMES)}, 'every 100 steps' or 'every 10m'")
+
+
+def _parse_every(text: str, amount: str) -> str:
+    if count := _COUNT.fullmatch(amount):
+        steps = int(count[1])
+        if steps > 0:
+            return f"{steps}steps"
+    elif (length := _DURATION.fullmatch(amount)) and any(length.groups()):
+        hours, minutes, seconds = (float(part or 0.0) for part in length.groups())
+        total_s = 3600.0 * hours + 60.0 * minutes + seconds
+        if total_s > 0.0:
+            return f"{total_s:g}s"
+    raise Misuse(f"saving policy {text!r} has no valid interval: write 'every 100 steps', 'every 90s' or 'every 10m'")
+
+
+def decide(now: Instant, view: SavingView, beliefs: Beliefs) -> Choice:
+    """Return what to ask the script for.
+
+    With an announced end (`view.remaining_s`) the choice is the emergency save, otherwise the next insurance save.
+
+    Args:
+        now: the present instant; only quoted, all lengths of time are in the view.
+        view: the snapshot.
+        beliefs: losses and costs as learnt so far.
+    """
+    del now  # part of every policy's signature; this one needs lengths of time only
+    if view.remaining_s is not None:
+        return _emergency(view, view.remaining_s, beliefs)
+    return _insurance(view, beliefs)
+
+
+# ------------------------------------------------------------------------------------------------------------ emergency
+
+
+def time_to_step_s(rank: Standing, step: int, costs: Costs) -> float:
+    """Return how long a rank needs until `step` steps are complete [s], by the 95th percentiles.
+
+    A phase that was never measured counts as over: nothing better is known, and trying costs nothing.  Between two
+    steps a whole step is counted, because the time since the last one may have been a wait for data.
+    """
+    step_s = costs.step_p95_s or 0.0
+    steps = max(step - rank.step, 0)
+    if rank.phase is Phase.BETWEEN or steps == 0:
+        return steps * step_s
+    rest_s = max((costs.phase_p95_s(rank.phase) or 0.0) - rank.elapsed_s, 0.0)
+    return rest_s + (steps - 1 if rank.phase is Phase.STEP else steps) * step_s
+
+
+def _emergency(view: SavingView, remaining_s: float, beliefs: Beliefs) -> Choice:
+    costs, target = beliefs.costs, view.earliest_step
+    because: tuple[Because, ...]
+    size = costs.state_bytes or 0
+    if view.policy == "thesis":
+        step_s = costs.step_running_mean_s or 0.0
+        upload_s = costs.upload_s(size)
+        fits = rules.thesis_emergency_fits(step_s, costs.stall_s, upload_s, remaining_s)
+        because = (_s("T_grace", remaining_s), _s("T_step", step_s), _s("delta", costs.stall_s), _s("beta", upload_s))
+    else:
+        rest_s = max((time_to_step_s(rank, target, costs) for rank in view.ranks), default=0.0)
+        snapshot_s = costs.stalls.p95 or 0.0
+        upload_s, commit_s = costs.upload_p95_s(size), costs.commits.p95 or 0.0
+        fits = rules.emergency_fits(remaining_s, rest_s, snapshot_s, upload_s, commit_s)
+        because = (
+            _s("remaining", remaining_s),
+            _s("rest of phase", rest_s),
+            _s("snapshot", snapshot_s),
+            _s("upload", upload_s),
+            _s("commit", commit_s),
+            Because("state", float(size), "B"),
+        )
+    attempt = f"emergency save at step {target}"
+    refusal = "no emergency save: it would not be committed in time"
+    if fits or (not costs.measured and remaining_s > 0.0):
+        doubt = "" if costs.measured else " (its cost is not known yet: trying anyway)"
+        return Choice(target, SaveKind.EMERGENCY, Decision(view.policy, VERSION, attempt + doubt, because, (refusal,)))
+    return Choice(None, SaveKind.EMERGENCY, Decision(view.policy, VERSION, refusal, because, (attempt,)))
+
+
+# ------------------------------------------------------------------------------------------------------------ insurance
+
+
+def _insurance(view: SavingView, beliefs: Beliefs) -> Choice:
+    if view.policy == "never":
+        return _no_insurance(view, "no insurance saves: the user wants none", ())
+    if view.policy.startswith("every:") and view.policy.endswith("steps"):
+        steps = int(view.policy.removeprefix("every:").removesuffix("steps"))
+        return _at(view, view.anchor_step + steps, None, (Because("every", float(steps), "steps"),))
+    if beliefs.costs.step_mean_s is None:
+        return _no_insurance(view, "no insurance save yet: no step has been measured", ())
+    if view.policy == "thesis":
+        return _thesis_insurance(view, beliefs)
+    interval_s, because = _interval(view, beliefs)
+    step_s = beliefs.costs.step_mean_s
+    if not math.isfinite(interval_s):
+        return _no_insurance(view, "no insurance saves: no loss is expected that a notice does not cover", because)
+    step = rules.thesis_insurance_step(view.anchor_step, interval_s, step_s)
+    return _at(view, step, interval_s, (*because, _s("step", step_s), _s("interval", interval_s)))
+
+
+def _interval(view: SavingView, beliefs: Beliefs) -> tuple[float, tuple[Because, ...]]:
+    losses, costs = beliefs.losses, beliefs.costs
+    if view.policy.startswith("every:"):
+        interval_s = float(view.policy.removeprefix("every:").removesuffix("s"))
+        return interval_s, (_s("every", interval_s),)
+    mttp_s = losses.mttp_s(view.life_s)
+    if view.policy == "young-daly":
+        return rules.young_interval_s(costs.stall_s, mttp_s), (_s("delta", costs.stall_s), _s("MTTP", mttp_s))
+    suffices = notice_suffices(beliefs)
+    unprotected_s = losses.unprotected_mttl_s(view.life_s, notice_suffices=suffices)
+    interval_s = rules.adaptive_interval_s(costs.stall_s, unprotected_s, losses.restart_s, costs.to_durable_s)
+    share = losses.unannounced_share() if suffices else 1.0
+    return interval_s, (
+        _s("stall", costs.stall_s),
+        _s("MTTP", mttp_s),
+        Because("uncovered share of losses", share, ""),
+        *((_s("mean time to an uncovered loss", unprotected_s),) if math.isfinite(unprotected_s) else ()),
+        _s("restart", losses.restart_s),
+        _s("time to durable", costs.to_durable_s),
+    )
+
+
+def notice_suffices(beliefs: Beliefs) -> bool:
+    """Return whether an emergency save is known to fit the notice that the provider usually gives."""
+    costs = beliefs.costs
+    size = costs.state_bytes or 0
+    return costs.measured and rules.emergency_fits(
+        beliefs.losses.notice_s,
+        costs.step_p95_s or 0.0,
+        costs.stalls.p95 or 0.0,
+        costs.upload_p95_s(size),
+        costs.commits.p95 or 0.0,
+    )
+
+
+def _thesis_insurance(view: SavingView, beliefs: Beliefs) -> Choice:
+    losses, costs = beliefs.losses, beliefs.costs
+    step_s = costs.step_running_mean_s
+    assert step_s is not None, "the caller has seen a measured step"
+    upload_s = costs.upload_s(costs.state_bytes or 0)
+    grace = (
+        _s("T_grace", losses.notice_s),
+        _s("T_step", step_s),
+        _s("delta", costs.stall_s),
+        _s("beta", upload_s),
+    )
+    if costs.measured and rules.thesis_emergency_fits(step_s, costs.stall_s, upload_s, losses.notice_s):
+        return _no_insurance(view, "no insurance save: an emergency save fits the provider's notice", grace)
+    mttp_s = losses.mttp_s(view.life_s)
+    interval_s = rules.thesis_interval_s(costs.stall_s, mttp_s, losses.restart_s)
+    step = rules.thesis_insurance_step(view.anchor_step, interval_s, step_s)
+    if view.held is not None and view.held[0] == view.anchor_step:
+        step = view.held[1]
+    because = (*grace, _s("MTTP", mttp_s), _s("R", losses.restart_s), _s("tau_opt", interval_s))
+    return _at(view, step, interval_s, because)
+
+
+def _at(view: SavingView, step: int, interval_s: float | None, because: tuple[Because, ...]) -> Choice:
+    target = max(step, view.earliest_step)
+    decision = Decision(
+        view.policy,
+        VERSION,
+        f"insurance save at step {target}",
+        (*because, Because("last save", float(view.anchor_step), "step")),
+        (f"not before step {view.earliest_step}", "no save"),
+    )
+    return Choice(target, SaveKind.INSURANCE, decision, interval_s)
+
+
+def _no_insurance(view: SavingView, words: str, because: tuple[Because, ...]) -> Choice:
+    return Choice(None, SaveKind.INSURANCE, Decision(view.policy, VERSION, words, because, ("insurance save",)))
+
+
+def _s(name: str, seconds: float) -> Because:
+    return Because(name, seconds, "s")

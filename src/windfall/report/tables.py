@@ -1,0 +1,119 @@
+"""An account as tables for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from windfall.report.account import Account, Loss
+from windfall.report.spells import Kind
+
+MEANING = {
+    Kind.COMPUTE: "steps computed for the first time",
+    Kind.REDO: "steps computed again after a loss",
+    Kind.SAVE: "the script stood still to save",
+    Kind.RESTORE: "fetching and verifying a recovery point",
+    Kind.START: "until the first step: taking the run, imports",
+    Kind.OTHER: "evaluation, compilation, data, cut-off steps",
+    Kind.FINISH: "after the script: last uploads, release",
+    Kind.WAITING: "no machine held the run",
+    Kind.UNKNOWN: "the journal of this time never arrived",
+}
+
+
+def duration(seconds: float) -> str:
+    """Write a length of time as people say it: `8.4 s`, `3 m 20 s`, `5 h 07 m`."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} m"
+
+
+def size(size_bytes: int) -> str:
+    """Write an amount of data in powers of ten: `640 B`, `1.5 MB`."""
+    amount = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 999.5:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} TB"
+
+
+def moment(made: Account, at: float) -> str:
+    """Write a moment as time since the run began."""
+    return "+" + duration(max(0.0, at - made.begin))
+
+
+def spent(made: Account) -> Table:
+    """Where the time went: one row a kind that occurred, their sum below."""
+    table = Table(title="Where the time went", title_justify="left", box=None, pad_edge=False, show_footer=True)
+    table.add_column("kind", footer="total")
+    table.add_column("time", justify="right", footer=duration(made.total_s))
+    table.add_column("share", justify="right", footer="100.0 %" if made.total_s else "")
+    table.add_column("what it is", footer="", no_wrap=True)
+    for kind, seconds in made.spent:
+        if seconds:
+            table.add_row(
+                kind.value, duration(seconds), f"{seconds / made.total_s:.1%}".replace("%", " %"), MEANING[kind]
+            )
+    return table
+
+
+def losses(made: Account) -> Table:
+    """Every loss with its cause and its price."""
+    table = Table(title="Losses", title_justify="left", box=None, pad_edge=False)
+    for name, justify in (("at", "right"), ("epoch", "right"), ("attempt", "right"), ("cause", "left")):
+        table.add_column(name, justify="right" if justify == "right" else "left")
+    table.add_column("steps lost", justify="right")
+    table.add_column("redone in", justify="right")
+    for loss in made.losses:
+        table.add_row(
+            moment(made, loss.at), str(loss.epoch), str(loss.attempt), loss.cause.value, str(loss.steps), _redone(loss)
+        )
+    return table
+
+
+def _redone(loss: Loss) -> str:
+    if loss.steps == 0:
+        return "-"
+    if loss.redone < loss.steps:
+        return f"{duration(loss.redo_s)}, {loss.steps - loss.redone} to go"
+    return duration(loss.redo_s)
+
+
+def saves(made: Account) -> Table:
+    """The committed recovery points by kind."""
+    table = Table(title="Committed recovery points", title_justify="left", box=None, pad_edge=False)
+    table.add_column("kind")
+    table.add_column("points", justify="right")
+    table.add_column("written", justify="right")
+    for row in made.saves:
+        table.add_row(row.kind.value, str(row.count), size(row.size_bytes))
+    return table
+
+
+def summary(made: Account) -> str:
+    """The account in two lines."""
+    goodput = "-" if made.goodput is None else f"{made.goodput:.1%}".replace("%", " %")
+    machines, count = len(made.tenures), len(made.losses)
+    return (
+        f"{made.steps} steps on {machines} machine{'s' * (machines != 1)} with {count} loss{'es' * (count != 1)}; "
+        f"{made.steps_redone} steps computed again.\n"
+        f"Goodput {goodput}; machine-hours {made.machine_hours:.3f}; uploads behind the script {duration(made.upload_s)}."
+    )
+
+
+def whole(made: Account) -> RenderableType:
+    """The account as `windfall cost` prints it."""
+    parts: list[RenderableType] = [Text(summary(made)), Text(), spent(made)]
+    if made.losses:
+        parts += [Text(), losses(made)]
+    if made.commits:
+        parts += [Text(), saves(made)]
+    if made.unknown:
+        parts += [Text(), Text("Not known", style="italic"), *(Text(f"- {sentence}") for sentence in made.unknown)]
+    return Group(*parts)

@@ -1,0 +1,234 @@
+"""The user's code: packed so that it can travel with the run, and listed so that a change between attempts is noticed.
+
+What belongs to the code is what git would consider (`git ls-files`, so `.gitignore` counts); outside a git tree it is
+everything but the folders and files that tools make (`SKIPPED`).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import gzip
+import hashlib
+import io
+import json
+import os
+import subprocess
+import tarfile
+from collections.abc import Iterator, Mapping
+
+from windfall.errors import LogDamaged, Misuse, StoreError
+from windfall.ports import Steps
+from windfall.storage.manifest import digest_of
+from windfall.storage.operations import create, get
+from windfall.terms import Bundle
+from windfall.wire.layout import bundle_key, code_key
+
+SKIPPED = (".git", ".venv", "venv", "node_modules", "__pycache__", "*.pyc", ".windfall")
+"""Names that are no code, at any depth."""
+SIZE_BYTES_MAX = 512 * 1024 * 1024
+"""The largest bundle, before compression [B]: more than this is data or checkpoints, not code."""
+FILES_MAX = 20_000
+"""The most files of a bundle: more than this is a data set, not code."""
+CODE_SUFFIXES = (
+    *(".py", ".pyi", ".pyx", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".rs", ".go", ".jl", ".r", ".lua"),
+    *(".sh", ".yaml", ".yml", ".toml", ".cfg", ".ini"),
+)
+"""Files whose change is told.  JSON is not among them: training scripts write it beside their code."""
+
+
+def pack(folder: str) -> bytes:
+    """Return the folder's code as a tar.gz; the same code gives the same bytes, whoever packs it, whenever.
+
+    Raises:
+        Misuse: it is too large, or a link leads outside.
+    """
+    paths = list(_bounded(_code_files(folder), folder))
+    _check_size(folder, paths)
+    packed = io.BytesIO()
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as squeezed,
+        tarfile.open(fileobj=squeezed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path in sorted(paths):
+            _add(archive, folder, path)
+    return packed.getvalue()
+
+
+def _add(archive: tarfile.TarFile, folder: str, path: str) -> None:
+    source = os.path.join(folder, path)
+    entry = tarfile.TarInfo(path)
+    if os.path.islink(source):
+        entry.type = tarfile.SYMTYPE
+        entry.linkname = _link_inside(folder, source)
+        archive.addfile(entry)
+        return
+    with open(source, "rb") as file:
+        status = os.fstat(file.fileno())
+        entry.size = status.st_size
+        entry.mode = 0o755 if status.st_mode & 0o100 else 0o644
+        archive.addfile(entry, file)
+
+
+def _link_inside(folder: str, source: str) -> str:
+    root, real = os.path.realpath(folder), os.path.realpath(source)
+    if os.path.commonpath((root, real)) != root:
+        raise Misuse(
+            f"{source} is a link to {real}, outside the code that shall travel: "
+            "put the link into .gitignore, or copy what it points to"
+        )
+    return os.path.relpath(real, os.path.realpath(os.path.dirname(source)))
+
+
+def _check_size(folder: str, paths: list[str]) -> None:
+    sizes = {path: os.lstat(os.path.join(folder, path)).st_size for path in paths}
+    if sum(sizes.values()) > SIZE_BYTES_MAX:
+        largest = max(sizes, key=lambda path: sizes[path])
+        raise Misuse(
+            f"the code in {folder} has {sum(sizes.values()) / 1e6:.0f} MB, more than the {SIZE_BYTES_MAX / 1e6:.0f} MB "
+            f"that may travel: put data and checkpoints into .gitignore (the largest file is {largest})"
+        )
+
+
+def _bounded(paths: Iterator[str], folder: str) -> Iterator[str]:
+    for count, path in enumerate(paths):
+        if count == FILES_MAX:
+            raise Misuse(
+                f"{folder} has more than {FILES_MAX} files, too many for code: start in the folder of the code alone, "
+                "or put data into .gitignore"
+            )
+        yield path
+
+
+def _code_files(folder: str) -> Iterator[str]:
+    """Yield the relative paths of the files and links that belong to the code."""
+    listed = _listed_by_git(folder)
+    if listed is None:
+        yield from _walk(folder)
+        return
+    for path in listed:
+        source = os.path.join(folder, path)
+        if _skipped(path) or not os.path.lexists(source):
+            continue
+        if os.path.isdir(source) and not os.path.islink(source):
+            yield from (f"{path.rstrip('/')}/{below}" for below in _code_files(source))
+        else:
+            yield path
+
+
+def _listed_by_git(folder: str) -> list[str] | None:
+    """Return what git considers in this folder; None if git is absent or the folder is not of a git tree."""
+    command = ("git", "-C", folder, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
+    try:
+        ended = subprocess.run(command, capture_output=True, check=False)
+    except FileNotFoundError:
+        return None
+    if ended.returncode != 0:
+        return None
+    return sorted({os.fsdecode(path) for path in ended.stdout.split(b"\0") if path})
+
+
+def _skipped(path: str) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for name in path.split("/") for pattern in SKIPPED)
+
+
+def _walk(folder: str) -> Iterator[str]:
+    for place, folders, names in os.walk(folder):
+        inside = os.path.relpath(place, folder)
+        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        folders[:] = sorted(name for name in folders if not _skipped(name) and name not in links)
+        for name in sorted((*names, *links)):
+            source = os.path.join(place, name)
+            if not _skipped(name) and (os.path.islink(source) or os.path.isfile(source)):
+                yield name if inside == "." else f"{inside}/{name}"
+
+
+def unpack(data: bytes, folder: str) -> None:
+    """Unpack a bundle; nothing is written outside the folder, no owner, device or special permission is taken over.
+
+    Raises:
+        StoreError: it is damaged, or tries to leave the folder.
+    """
+    os.makedirs(folder, exist_ok=True)
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+            archive.extractall(folder, filter="data")
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
+        raise StoreError(f"the bundle of code cannot be unpacked ({error}): replace it with --new-code") from error
+
+
+def describe(data: bytes) -> Bundle:
+    """Return the name under which a packed bundle is stored."""
+    digest = hashlib.sha256(data).hexdigest()
+    return Bundle(digest, bundle_key(digest), len(data))
+
+
+def store(data: bytes) -> Steps[Bundle]:
+    """Store a packed bundle; the same code is stored once."""
+    bundle = describe(data)
+    yield from create(bundle.key, data)
+    return bundle
+
+
+def fetch(bundle: Bundle) -> Steps[bytes]:
+    """Return a stored bundle's bytes, checked.
+
+    Raises:
+        StoreError: it is missing or damaged.
+    """
+    data = yield from get(bundle.key)
+    if data is None or hashlib.sha256(data).hexdigest() != bundle.digest:
+        what = "missing" if data is None else "damaged"
+        raise StoreError(f"the run's code ({bundle.key}) is {what} in the store: give it anew with --new-code")
+    return data
+
+
+def listing(folder: str) -> dict[str, str]:
+    """Return path -> digest of the code files of a folder; of its top level alone if it is too large to be only code."""
+    try:
+        paths = [path for path in _bounded(_code_files(folder), folder) if _is_code(folder, path)]
+    except Misuse:
+        paths = sorted(path for path in os.listdir(folder) if _is_code(folder, path))
+    digests: dict[str, str] = {}
+    for path in paths:
+        with open(os.path.join(folder, path), "rb") as file:
+            digests[path] = digest_of(file.read())
+    return digests
+
+
+def _is_code(folder: str, path: str) -> bool:
+    return os.path.splitext(path)[1].lower() in CODE_SUFFIXES and os.path.isfile(os.path.join(folder, path))
+
+
+def changed(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
+    """Return one phrase for each file that differs between two listings, sorted by path."""
+    return tuple(_difference(path, old, new) for path in sorted({*old, *new}) if old.get(path) != new.get(path))
+
+
+def _difference(path: str, old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    if path not in old:
+        return f"{path} added"
+    return f"{path} changed" if path in new else f"{path} removed"
+
+
+def store_listing(digests: Mapping[str, str]) -> Steps[str]:
+    """Store a listing; return the name by which a run's state refers to it."""
+    data = json.dumps(dict(sorted(digests.items()))).encode()
+    name = hashlib.sha256(data).hexdigest()
+    yield from create(code_key(name), data)
+    return name
+
+
+def read_listing(name: str) -> Steps[dict[str, str] | None]:
+    """Return a stored listing, None if it is not there.
+
+    Raises:
+        LogDamaged: it is not a listing.
+    """
+    data = yield from get(code_key(name))
+    if data is None:
+        return None
+    try:
+        parsed = json.loads(data)
+        return {str(path): str(digest) for path, digest in parsed.items()}
+    except (ValueError, AttributeError) as error:
+        raise LogDamaged(f"{code_key(name)} is not a listing of code ({error})") from error

@@ -1,0 +1,296 @@
+"""A run in the hand of this machine: `ports.RunHold` over a store, with the epoch's bookkeeping on the local disk.
+
+The head of the log is touched by one lock's holder at a time.  What must survive a restart of the agent (the newest
+record's number, the heartbeat's counter, what was shipped, chunks already uploaded) is kept in one small file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from windfall.errors import Fenced, StoreError
+from windfall.events import CommitPoint, UploadPart
+from windfall.ports import Clock, ObjectStore, Restored, Steps, StoreOp, T
+from windfall.storage import executor, journal, log, parts, points, restore
+from windfall.storage.journal import SpoolJournal
+from windfall.storage.state import attempted, released
+from windfall.terms import (
+    Bytes,
+    Cause,
+    Chunk,
+    Outcome,
+    PointRef,
+    Record,
+    RecordKind,
+    RecoveryPoint,
+    RunState,
+    Seconds,
+    Shard,
+    Step,
+)
+from windfall.wire.layout import INBOX, output_key, part_prefix
+
+_SEGMENT_BYTES_MAX = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """This machine's side of a hold: clock, randomness, and the session's files.
+
+    Attributes:
+        new_nonce: gives a fresh random name at each call.
+        folder: of the journal's spool.
+        bookkeeping: file for what must survive a restart of the agent.
+        output: file that the supervisor appends the script's output to.
+    """
+
+    clock: Clock
+    new_nonce: Callable[[], str]
+    folder: str
+    bookkeeping: str
+    output: str
+
+
+class Hold:
+    """`ports.RunHold`; made by `storage.taking`, or by `reopen` after a restart of the agent."""
+
+    def __init__(self, store: ObjectStore, head: Record, local: Local) -> None:
+        self._store = store
+        self._clock = local.clock
+        self._head = head
+        self._local = local
+        self.journal = SpoolJournal(local.folder, head.state.epoch)
+        self._new_nonce = local.new_nonce
+        self._log_lock = threading.Lock()
+        self._ship_lock = threading.Lock()
+        self._attempts = head.state.attempts
+        self._failures = head.state.failures
+        holder = head.state.holder
+        assert holder is not None, "a hold is made of a taken run"
+        self._nonce = holder.nonce
+        self._counter = 0
+        self._chunks: dict[str, str] = {}
+        self._output_shipped = (0, 0)
+
+    def remember(self, chunks: dict[str, str], output_shipped: tuple[int, int]) -> None:
+        """Take over the bookkeeping of an earlier agent of this session."""
+        self._chunks, self._output_shipped = chunks, output_shipped
+        # A counter that starts again at 1 would look like a heartbeat that stands still.
+        self._counter = int(self._clock.now() * 1000)
+
+    def keep(self) -> None:
+        """Write the bookkeeping: from now on an agent that is started again goes on with this hold."""
+        self._save()
+
+    @property
+    def state(self) -> RunState:
+        """The newest state that this machine knows."""
+        return self._head.state
+
+    # ------------------------------------------------------------------------------------------------- recovery points
+
+    def restore(self, folder: str) -> Restored:
+        """Bring the newest whole point to `<folder>/<rank>/<name>`; see `storage.restore`."""
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        newest_first = tuple(reversed(self.state.points))
+        found = self._run(restore.restore(newest_first, folder))
+        if found.point is None:
+            return Restored(None, Step(0), Bytes(0), None, found.skipped)
+        first = min(found.point.shards, key=lambda shard: shard.rank)
+        checkpoint = os.path.join(folder, str(first.rank), first.name)
+        size = Bytes(found.point.size_bytes)
+        return Restored(found.point.point_id, found.point.step, size, checkpoint, found.skipped)
+
+    def upload(self, command: UploadPart, cancelled: Callable[[], bool]) -> Shard | None:
+        """Move one rank's part to the store; chunks that an earlier agent of this epoch moved are not moved again."""
+        plan = parts.plan_part(command.path)
+        prefix = part_prefix(self.state.epoch, self._nonce, command.point_id, command.rank)
+        steps = parts.upload_part(plan, prefix, command.rank, already=self._chunks, on_chunk=self._remember_chunk)
+        return self._run(_unless(steps, cancelled))
+
+    def _remember_chunk(self, chunk: Chunk) -> None:
+        self._chunks[chunk.key] = chunk.digest
+        self._save()
+
+    def commit(self, command: CommitPoint) -> tuple[PointRef, int]:
+        """Write manifest and record; the journal so far is shipped first, so that no commit is without its reasons."""
+        with contextlib.suppress(StoreError):
+            self.ship()
+        point = RecoveryPoint(
+            command.point_id,
+            command.step,
+            command.kind,
+            self.state.epoch,
+            command.generation,
+            command.shards,
+            self._clock.wall(),
+        )
+        with self._log_lock:
+            ref, self._head = self._run(
+                points.commit(
+                    self._head,
+                    point,
+                    nonce=self._new_nonce(),
+                    wall=self._clock.wall(),
+                    attempts=self._attempts,
+                    failures=self._failures,
+                )
+            )
+            self._chunks = {}
+            self._save()
+            return ref, self._head.number
+
+    def give_up(self, refs: tuple[PointRef, ...]) -> None:
+        """Append the record after which no restart wants these points."""
+        with self._log_lock:
+            self._head = self._run(points.drop(self._head, refs, nonce=self._new_nonce(), wall=self._clock.wall()))
+            self._save()
+
+    def delete(self, refs: tuple[PointRef, ...]) -> None:
+        """Delete the bytes of points that were given up."""
+        self._run(points.delete(self._head, refs, grace_s=Seconds(0.0)))
+
+    def abandon(self, point_id: str) -> None:
+        """Delete what was uploaded of a point that will not be committed."""
+        prefix = part_prefix(self.state.epoch, self._nonce, point_id, 0).removesuffix("0/")
+        self._run(points.abandon(prefix, point_id))
+
+    def sweep(self) -> None:
+        """Delete what dead epochs left behind, after a lease of grace."""
+        self._run(points.sweep(self._head, grace_s=self.state.lease_s))
+
+    # --------------------------------------------------------------------------------------------------------- the log
+
+    def count(self, *, attempts: int, failures: int) -> None:
+        """Remember the counts for the next record."""
+        self._attempts, self._failures = attempts, failures
+
+    def write_counts(self) -> None:
+        """Append a record if the counts have changed, so that a machine that vanishes does not forget its failures."""
+        with self._log_lock:
+            self._head = self._run(
+                log.append(
+                    self._head,
+                    lambda state: attempted(state, attempts=self._attempts, failures=self._failures),
+                    kind=RecordKind.ATTEMPT,
+                    nonce=self._new_nonce(),
+                    wall=self._clock.wall(),
+                )
+            )
+            self._save()
+
+    def release(self, outcome: Outcome, cause: Cause) -> None:
+        """Append the record that lets the run go."""
+        wall = self._clock.wall()
+
+        def advance(state: RunState) -> RunState:
+            return released(
+                state, outcome=outcome, cause=cause, wall=wall, attempts=self._attempts, failures=self._failures
+            )
+
+        with self._log_lock:
+            self._head = self._run(
+                log.append(self._head, advance, kind=RecordKind.RELEASE, nonce=self._new_nonce(), wall=wall)
+            )
+
+    def beat(self) -> None:
+        """Write the heartbeat, then look whether another machine took the run."""
+        self._counter += 1
+        head = self._head
+        self._run(log.beat(head.state.epoch, self._counter, self._clock.wall(), head.number, self._nonce))
+        taken_by = self._run(log.still_mine(head))
+        if taken_by is not None:
+            raise log.fenced_by(taken_by)
+
+    # --------------------------------------------------------------------------------------------------------- the rest
+
+    def ship(self) -> None:
+        """Append what journal and output have gained to the run, in numbered segments."""
+        with self._ship_lock:
+            self._run(journal.ship(self.journal))
+            self._ship_output()
+
+    def _ship_output(self) -> None:
+        segment, position = self._output_shipped
+        while os.path.exists(self._local.output):
+            with open(self._local.output, "rb") as file:
+                file.seek(position)
+                data = file.read(_SEGMENT_BYTES_MAX)
+            if not data:
+                return
+            self._store.put(output_key(self.state.epoch, segment + 1), data)
+            segment, position = segment + 1, position + len(data)
+            self._output_shipped = (segment, position)
+            self._save()
+
+    def messages(self) -> list[dict[str, object]]:
+        """Take what others wrote into the inbox: each message is read, deleted, then returned."""
+        taken = []
+        for key in self._store.list(INBOX):
+            data = self._store.get(key)
+            self._store.delete(key)
+            with contextlib.suppress(ValueError):
+                message = json.loads(data or b"null")
+                if isinstance(message, dict) and "do" in message:
+                    taken.append(message)
+        return taken
+
+    def _run(self, steps: Steps[T]) -> T:
+        return executor.run(steps, self._store, self._clock)
+
+    def _save(self) -> None:
+        """Keep the bookkeeping for an agent that is started again; it need not survive the machine."""
+        data = {
+            "head": self._head.number,
+            "nonce": self._nonce,
+            "chunks": self._chunks,
+            "output_shipped": self._output_shipped,
+        }
+        draft = f"{self._local.bookkeeping}.{threading.get_ident()}"
+        with open(draft, "w") as file:
+            json.dump(data, file)
+        os.replace(draft, self._local.bookkeeping)
+
+
+def reopen(store: ObjectStore, local: Local) -> Hold | None:
+    """Return the hold that an earlier agent of this session had; None if it had none yet.
+
+    Raises:
+        Fenced: another machine took the run meanwhile.
+    """
+    if not os.path.exists(local.bookkeeping):
+        return None
+    with open(local.bookkeeping) as file:
+        data = json.load(file)
+    head = executor.run(log.read_head(data["head"]), store, local.clock)
+    if head is None or head.state.holder is None:
+        raise Fenced("this machine already let the run go")
+    if head.state.holder.nonce != data["nonce"]:
+        raise log.fenced_by(head)
+    hold = Hold(store, head, local)
+    segment, position = data["output_shipped"]
+    hold.remember(data["chunks"], (segment, position))
+    return hold
+
+
+def _unless(steps: Steps[T], cancelled: Callable[[], bool]) -> Steps[T | None]:
+    """Carry on with a step function until somebody no longer wants it; None then."""
+    try:
+        operation: StoreOp = next(steps)
+        while not cancelled():
+            try:
+                result = yield operation
+            except Exception as error:
+                operation = steps.throw(error)
+            else:
+                operation = steps.send(result)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    steps.close()
+    return None

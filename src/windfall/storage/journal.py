@@ -1,0 +1,191 @@
+"""The journal of a run: on the machine's disk first, then in the store as numbered segments, merged when read.
+
+Each epoch writes a spool of its own; rows are numbered within it, so that what a vanished machine could not ship shows
+as a gap.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from windfall import codec
+from windfall.errors import LogDamaged, StoreFull
+from windfall.events import ReleaseRun, Row
+from windfall.ports import Steps
+from windfall.storage.operations import get_all, keys_under, put
+from windfall.terms import Epoch
+from windfall.wire.layout import SPOOL, spool_key
+
+SEGMENT_BYTES_MAX = 4 * 1024 * 1024
+"""The longest segment [B]: a spool that grew while the store was away goes in several."""
+SEGMENTS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of whole rows on its way to the store: the bytes of the spool from `start` to `end`."""
+
+    key: str
+    number: int
+    start: int
+    end: int
+    data: bytes
+
+
+class SpoolJournal:
+    """An epoch's journal on the local disk (`ports.Journal`), and how far it has been shipped.
+
+    One thread may append while another ships.  An agent that is started again opens the same folder and goes on; a row
+    torn by a crash is cut off when the spool is opened.
+    """
+
+    def __init__(self, folder: str, epoch: int) -> None:
+        os.makedirs(folder, exist_ok=True)
+        self.epoch = epoch
+        self._path = os.path.join(folder, f"journal-{epoch:08d}.jsonl")
+        self._mark = f"{self._path}.shipped"
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._cut_torn_row()
+
+    def _cut_torn_row(self) -> None:
+        with open(self._path, "rb") as file:
+            whole = sum(len(line) for line in file if line.endswith(b"\n"))
+        os.ftruncate(self._file, whole)
+
+    def append(self, line: str) -> None:
+        """Append one row and wait until the disk has it.
+
+        Raises:
+            StoreFull: the disk is full; nothing was appended.
+        """
+        assert "\n" not in line, "a row is one line"
+        data = f"{line}\n".encode()
+        end = os.fstat(self._file).st_size
+        try:
+            written = os.write(self._file, data)
+            if written < len(data):
+                raise OSError(errno.ENOSPC, "no space left for a whole row")
+            os.fdatasync(self._file)
+        except OSError as error:
+            os.ftruncate(self._file, end)
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise StoreFull(f"{self._path} cannot be written, the disk is full: free some space") from error
+
+    def rows(self) -> Iterator[str]:
+        """Yield the rows so far, oldest first."""
+        with open(self._path, encoding="utf-8") as file:
+            for line in file:
+                if line.endswith("\n"):
+                    yield line[:-1]
+
+    def unshipped(self) -> Segment | None:
+        """Return the next stretch of whole rows that the store does not have, None if it has all."""
+        number, start = self._shipped()
+        data = os.pread(self._file, SEGMENT_BYTES_MAX, start)
+        length = data.rfind(b"\n") + 1
+        if length == 0:
+            if len(data) == SEGMENT_BYTES_MAX:
+                raise LogDamaged(f"{self._path} has a row of more than {SEGMENT_BYTES_MAX} bytes")
+            return None
+        key = spool_key(self.epoch, number + 1)
+        return Segment(key, number + 1, start, start + length, data[:length])
+
+    def _shipped(self) -> tuple[int, int]:
+        try:
+            with open(self._mark, encoding="ascii") as file:
+                number, end = file.read().split()
+        except FileNotFoundError:
+            return 0, 0
+        return int(number), int(end)
+
+    def mark_shipped(self, segment: Segment) -> None:
+        """Note that the store has this segment.  If the note is lost the segment is written again, never shorter."""
+        draft = f"{self._mark}.new"
+        with open(draft, "w", encoding="ascii") as file:
+            file.write(f"{segment.number} {segment.end}")
+        os.replace(draft, self._mark)
+
+    def close(self) -> None:
+        """Let the file go."""
+        os.close(self._file)
+
+
+def ship(journal: SpoolJournal) -> Steps[int]:
+    """Bring all rows so far to the store; return how many segments that took."""
+    count = 0
+    while (segment := journal.unshipped()) is not None:
+        yield from put(segment.key, segment.data)
+        journal.mark_shipped(segment)
+        count += 1
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Rows that are missing: those after `after`, up to `before` (None: nobody knows how many, the epoch has no end)."""
+
+    epoch: Epoch
+    after: int
+    before: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The rows of all epochs in order, and where rows are missing."""
+
+    rows: tuple[Row, ...]
+    gaps: tuple[Gap, ...]
+
+
+def read_spool(epoch: int) -> Steps[list[Row]]:
+    """Return the rows that one epoch has shipped, oldest first.
+
+    Raises:
+        LogDamaged: a segment cannot be read.
+        NewerFormat: a newer Windfall wrote it.
+    """
+    rows: list[Row] = []
+    first = 1
+    while True:
+        keys = [spool_key(epoch, number) for number in range(first, first + SEGMENTS_AT_ONCE)]
+        for key, data in zip(keys, (yield from get_all(keys)), strict=True):
+            if data is None:
+                return rows
+            rows.extend(_parse(key, data))
+        first += SEGMENTS_AT_ONCE
+
+
+def _parse(key: str, data: bytes) -> Iterator[Row]:
+    for number, line in enumerate(data.decode(errors="replace").splitlines(), start=1):
+        try:
+            yield codec.row_from_line(line)
+        except (ValueError, KeyError, TypeError) as error:
+            raise LogDamaged(f"{key} is damaged in line {number} ({error})") from error
+
+
+def read_journal() -> Steps[Merged]:
+    """Return the rows of all epochs, in order of epoch and sequence, with the gaps between them."""
+    keys = yield from keys_under(SPOOL)
+    epochs = sorted({int(name) for key in keys if (name := key.split("/")[1]).isdecimal()})
+    rows: list[Row] = []
+    gaps: list[Gap] = []
+    for epoch in epochs:
+        found = yield from read_spool(epoch)
+        gaps.extend(_gaps(found, Epoch(epoch), newest=epoch == epochs[-1]))
+        rows.extend(found)
+    return Merged(tuple(rows), tuple(gaps))
+
+
+def _gaps(rows: list[Row], epoch: Epoch, *, newest: bool) -> Iterator[Gap]:
+    last = 0
+    for row in rows:
+        if row.sequence != last + 1:
+            yield Gap(epoch, last, row.sequence)
+        last = row.sequence
+    ended = any(isinstance(command, ReleaseRun) for row in rows for command in row.commands)
+    if not newest and not ended:
+        yield Gap(epoch, last, None)

@@ -1,0 +1,97 @@
+"""From a URL to an object store, and the proof that a fence can be built on it."""
+
+from __future__ import annotations
+
+import os
+from typing import cast
+from urllib.parse import unquote, urlsplit
+
+from windfall.errors import Misuse, StoreUnfit
+from windfall.ports import Create, Delete, Get, ObjectStore, Steps
+from windfall.storage import failpoints
+from windfall.storage.clocks import SystemClock
+from windfall.storage.disk import DiskOps, FileOps
+from windfall.storage.failpoints import FailpointOps, FailpointStore
+from windfall.storage.files import FileStore
+from windfall.storage.throttle import ThrottledStore, Uplink
+from windfall.wire import layout
+
+ALLOWED = "a folder, file:///FOLDER, s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH"
+
+
+def open_store(url: str, *, uplink_bytes_per_s: float | None = None) -> ObjectStore:
+    """Return the store that a URL or path names; nothing is read or written yet.
+
+    Args:
+        url: `file://`, `s3://`, `gs://`, `az://`, or a path (relative ones from the current folder).
+        uplink_bytes_per_s: limit on uploads of this process through this store [B/s]; None for no limit.
+
+    Raises:
+        Misuse: another scheme, a missing bucket, credentials inside the URL, or a limit that is not positive.
+    """
+    store = _plain_store(url)
+    if failpoints.active():
+        store = FailpointStore(store)
+    if uplink_bytes_per_s is not None:
+        store = ThrottledStore(store, Uplink(uplink_bytes_per_s, SystemClock()))
+    return store
+
+
+def prove_conditions(nonce: str) -> Steps[None]:
+    """Create a probe twice, with different content: the second must be refused and change nothing.
+
+    A lost reply may make the first `Create` report that the key exists; content tells whose it is.
+
+    Args:
+        nonce: unique to this proof.
+
+    Raises:
+        StoreUnfit: the store accepted the second creation, or lost the first.
+    """
+    key = layout.probe_key(nonce)
+    first, second = f"first {nonce}".encode(), f"second {nonce}".encode()
+    yield Create(key, first)
+    again = yield Create(key, second)
+    kept = yield Get(key)
+    yield Delete(key)
+    if again or kept != first:
+        raise StoreUnfit(
+            "This store creates an object although one of that name exists, so two machines could hold one run: "
+            "use a store that honours conditional writes (If-None-Match)."
+        )
+
+
+def _plain_store(url: str) -> ObjectStore:
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return _file_store(url)
+    if scheme == "file":
+        return _file_store(_path_of(url))
+    if scheme not in ("s3", "gs", "az"):
+        raise Misuse(f"{scheme}:// is no store that Windfall knows: write {ALLOWED}.")
+    parts = urlsplit(url)
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise Misuse(
+            f"{scheme}://{parts.hostname or ''}{parts.path} was given with more than a place in its URL: "
+            "leave out user, query and fragment; credentials are read from the environment."
+        )
+    if not parts.netloc:
+        raise Misuse(f"{scheme}://{rest} names no bucket: write {ALLOWED}.")
+    # Imported here: the client below it must not be loaded before a process forks, nor where only files are used.
+    from windfall.storage.remote import RemoteStore, Scheme  # noqa: PLC0415
+
+    return RemoteStore(cast("Scheme", scheme), parts.netloc, parts.path.strip("/"))
+
+
+def _file_store(path: str) -> ObjectStore:
+    if not path:
+        raise Misuse(f"An empty place was named: write {ALLOWED}.")
+    ops: FileOps = FailpointOps(DiskOps()) if failpoints.active() else DiskOps()
+    return FileStore(os.path.abspath(path), ops)
+
+
+def _path_of(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise Misuse(f"{url} names a machine where a folder should be: write file:///FOLDER with three slashes.")
+    return unquote(parts.path)

@@ -1,0 +1,192 @@
+"""Restore: the newest recovery point that is whole, on the local disk, every byte checked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from windfall.errors import Misuse, PointDamaged, StoreFull
+from windfall.ports import GetRange, Steps
+from windfall.storage.manifest import digest_of, from_bytes
+from windfall.storage.operations import get, ranges
+from windfall.storage.parts import SINGLE
+from windfall.terms import FileEntry, PointRef, RecoveryPoint, Shard
+from windfall.wire.layout import PARTS
+
+CHUNKS_AT_ONCE = 32
+"""How many chunks come side by side; nothing is lost by a larger number but open requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was restored.
+
+    Attributes:
+        ref: the point, None if the run has none.
+        point: its manifest.
+        skipped: one sentence for each newer point that was damaged.
+    """
+
+    ref: PointRef | None = None
+    point: RecoveryPoint | None = None
+    skipped: tuple[str, ...] = ()
+
+
+def restore(refs: Iterable[PointRef], folder: str) -> Steps[Restored]:
+    """Bring the newest whole point to `folder/<rank>/<name>`; the store is only read.
+
+    The folder appears under its name when all of it is there and checked; until then it is `<folder>.restoring`.
+
+    Args:
+        refs: the live points, newest first.
+        folder: where to; must not exist, or be empty.
+
+    Raises:
+        Misuse: the folder has something in it.
+        StoreFull: the local disk is too small.
+        PointDamaged: there are points, and none is whole.
+        NewerFormat: a newer Windfall wrote the manifest.
+    """
+    if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
+        raise Misuse(f"{folder} already has something in it: restore to a folder that is empty or does not exist")
+    skipped: list[str] = []
+    for ref in refs:
+        try:
+            point = yield from _restore_one(ref, folder)
+        except PointDamaged as damage:
+            skipped.append(str(damage))
+        else:
+            return Restored(ref, point, tuple(skipped))
+    if skipped:
+        raise PointDamaged(f"none of the run's {len(skipped)} recovery points is whole: {'; '.join(skipped)}")
+    return Restored()
+
+
+def read_manifest(ref: PointRef) -> Steps[RecoveryPoint]:
+    """Return a point's manifest, checked against the log's digest of it.
+
+    Raises:
+        PointDamaged: it is missing, or not the one that was committed.
+        NewerFormat: a newer Windfall wrote it.
+    """
+    data = yield from get(ref.manifest_key)
+    if data is None:
+        raise PointDamaged(f"point {ref.point_id} (step {ref.step}) has lost its manifest")
+    if digest_of(data) != ref.manifest_digest:
+        raise PointDamaged(f"point {ref.point_id} (step {ref.step}) has another manifest than was committed")
+    return from_bytes(data, ref.manifest_key)
+
+
+def _restore_one(ref: PointRef, folder: str) -> Steps[RecoveryPoint]:
+    point = yield from read_manifest(ref)
+    check_names(point)
+    draft = f"{folder}.restoring"
+    if os.path.lexists(draft):
+        shutil.rmtree(draft)
+    os.makedirs(draft)
+    try:
+        _check_space(draft, point)
+        _lay_out(draft, point)
+        waiting = list(_chunk_ops(draft, point))
+        for first in range(0, len(waiting), CHUNKS_AT_ONCE):
+            yield from _fetch(ref, waiting[first : first + CHUNKS_AT_ONCE])
+        _set_modes(draft, point)
+    except Exception:
+        shutil.rmtree(draft)
+        raise
+    if os.path.isdir(folder):
+        os.rmdir(folder)
+    os.rename(draft, folder)
+    return point
+
+
+def _fetch(ref: PointRef, batch: list[tuple[GetRange, str]]) -> Steps[None]:
+    digests = yield from ranges(tuple(op for op, _ in batch))
+    for (op, expected), digest in zip(batch, digests, strict=True):
+        if digest is None:
+            raise PointDamaged(f"point {ref.point_id} (step {ref.step}) has lost the bytes {op.key}")
+        if digest != expected:
+            raise PointDamaged(f"point {ref.point_id} (step {ref.step}) has other bytes in {op.key} than were saved")
+
+
+def check_names(point: RecoveryPoint) -> None:
+    """Refuse a manifest whose names lead anywhere but below the folder it is restored to.
+
+    Raises:
+        PointDamaged: such a name, or two names that exclude each other.
+    """
+    seen: set[str] = set()
+    for shard in point.shards:
+        if not _harmless(shard.name) or "/" in shard.name or shard.rank < 0:
+            raise PointDamaged(f"point {point.point_id} names a part {shard.name!r}, which is no name of a file")
+        for entry in shard.files:
+            _check_entry(point, entry)
+            place = f"{shard.rank}/{shard.name}" + ("" if entry.path == SINGLE else f"/{entry.path.removesuffix('/')}")
+            if place in seen:
+                raise PointDamaged(f"point {point.point_id} names the file {place!r} twice")
+            seen.add(place)
+    for place in seen:
+        if any(place[:end] in seen for end, letter in enumerate(place) if letter == "/"):
+            raise PointDamaged(f"point {point.point_id} has {place!r} inside something that is a file")
+
+
+def _check_entry(point: RecoveryPoint, entry: FileEntry) -> None:
+    if entry.path != SINGLE and not _harmless(entry.path.removesuffix("/")):
+        raise PointDamaged(f"point {point.point_id} names a file {entry.path!r}, which is not inside its part")
+    for chunk in entry.chunks:
+        if not (chunk.key.startswith(PARTS) and _harmless(chunk.key)) or chunk.size_bytes < 1:
+            raise PointDamaged(f"point {point.point_id} names bytes {chunk.key!r}, which no upload wrote")
+
+
+def _harmless(path: str) -> bool:
+    return "\0" not in path and all(part not in ("", ".", "..") for part in path.split("/"))
+
+
+def _check_space(draft: str, point: RecoveryPoint) -> None:
+    free = shutil.disk_usage(draft).free
+    if point.size_bytes > free:
+        raise StoreFull(
+            f"point {point.point_id} needs {point.size_bytes / 1e9:.2f} GB, and {draft} has {free / 1e9:.2f} GB free: "
+            "free some space or start elsewhere"
+        )
+
+
+def _target(draft: str, shard: Shard, entry: FileEntry) -> str:
+    root = os.path.join(draft, str(shard.rank), shard.name)
+    return root if entry.path == SINGLE else os.path.join(root, entry.path)
+
+
+def _lay_out(draft: str, point: RecoveryPoint) -> None:
+    """Make every folder, and every file at its full length."""
+    for shard in point.shards:
+        os.makedirs(os.path.join(draft, str(shard.rank)), exist_ok=True)
+        if not any(entry.path == SINGLE for entry in shard.files):
+            os.makedirs(os.path.join(draft, str(shard.rank), shard.name), exist_ok=True)
+        for entry in shard.files:
+            target = _target(draft, shard, entry)
+            if entry.path.endswith("/"):
+                os.makedirs(target, exist_ok=True)
+                continue
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with open(target, "xb") as file:
+                file.truncate(entry.size_bytes)
+
+
+def _chunk_ops(draft: str, point: RecoveryPoint) -> Iterator[tuple[GetRange, str]]:
+    for shard in point.shards:
+        for entry in shard.files:
+            offset = 0
+            for chunk in entry.chunks:
+                target = _target(draft, shard, entry)
+                yield GetRange(chunk.key, target, offset, chunk.size_bytes), chunk.digest
+                offset += chunk.size_bytes
+
+
+def _set_modes(draft: str, point: RecoveryPoint) -> None:
+    for shard in point.shards:
+        for entry in shard.files:
+            # A folder stays writable for its owner, or the restored files could not be removed again.
+            extra = 0o700 if entry.path.endswith("/") else 0
+            os.chmod(_target(draft, shard, entry), (entry.mode & 0o777) | extra)

@@ -1,0 +1,246 @@
+"""The state of a run as its log carries it: how each record follows from the one before, and how it is written down.
+
+Pure functions.  Every record carries the whole state, so that a reader needs the newest record alone.  What can only
+grow (number, epoch, counts) is asserted to grow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from windfall import codec
+from windfall.errors import Fenced, LogDamaged, NewerFormat
+from windfall.terms import (
+    Bundle,
+    Cause,
+    Epoch,
+    Holder,
+    Loss,
+    Outcome,
+    PointRef,
+    Record,
+    RecordKind,
+    RunState,
+    Seconds,
+    Step,
+    WallTime,
+)
+
+VERSION = 1
+"""Of the records' format."""
+LOSSES_MAX = 64
+"""How many ends of epochs a state remembers: enough to learn habits from, small enough for every record."""
+WHOLE_POINTS_MIN = 2
+"""How many points always stay, so that one damaged point never costs the run (architecture, "the law of the store")."""
+
+_PREEMPTIONS = (Cause.PREEMPTED_SAVED, Cause.PREEMPTED_UNSAVED)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who wants to take a run, and with what.
+
+    Attributes:
+        lease_s: how long this holder's heartbeat may stand still before others may take the run.
+        command: the script's command line; empty to go on with the run's own.
+        bundle, code: None to keep the run's own.
+    """
+
+    holder: Holder
+    run_id: str
+    lease_s: Seconds
+    command: tuple[str, ...] = ()
+    bundle: Bundle | None = None
+    code: str | None = None
+
+
+def newest_step(state: RunState) -> Step:
+    """Return the newest committed step, 0 without any point."""
+    return max((point.step for point in state.points), default=Step(0))
+
+
+def taken(previous: Record | None, claim: Claim, *, wall: WallTime, last_seen: WallTime | None = None) -> RunState:
+    """Return the state after `claim` takes the run by the record that follows `previous`.
+
+    A holder that is still written in `previous` has vanished: its life and its loss are added.  A run that had failed
+    starts with no failures again, because a person started it.
+
+    Args:
+        previous: the newest record; None for a new run.
+        claim: who takes it.
+        wall: the taker's wall clock.
+        last_seen: the vanished holder's own wall clock in its last heartbeat; None if it never had one.
+    """
+    if previous is None:
+        return RunState(
+            claim.run_id, Epoch(1), Outcome.RUNNING, claim.holder, wall, claim.lease_s,
+            attempts=1, command=claim.command, bundle=claim.bundle, code=claim.code,
+        )  # fmt: skip
+    old = previous.state
+    ended = old if old.holder is None else _vanished(old, wall=wall, last_seen=last_seen)
+    return dataclasses.replace(
+        ended,
+        epoch=Epoch(previous.number + 1),
+        outcome=Outcome.RUNNING,
+        holder=claim.holder,
+        holder_since=wall,
+        lease_s=claim.lease_s,
+        attempts=old.attempts + 1,
+        failures=0 if old.outcome is Outcome.FAILED else old.failures,
+        command=claim.command or old.command,
+        bundle=claim.bundle or old.bundle,
+        code=claim.code or old.code,
+    )
+
+
+def _vanished(old: RunState, *, wall: WallTime, last_seen: WallTime | None) -> RunState:
+    end = old.holder_since if last_seen is None else last_seen
+    return dataclasses.replace(
+        old,
+        lives_s=_lived(old, end),
+        preemptions=old.preemptions + 1,
+        losses=_with_loss(old, Cause.VANISHED, wall),
+    )
+
+
+def _lived(state: RunState, end: WallTime) -> Seconds:
+    # A wall clock that was set back between the two readings gives no life rather than a negative one.
+    return Seconds(state.lives_s + max(0.0, end - state.holder_since))
+
+
+def _with_loss(state: RunState, cause: Cause, wall: WallTime) -> tuple[Loss, ...]:
+    return (*state.losses, Loss(cause, state.epoch, wall, newest_step(state)))[-LOSSES_MAX:]
+
+
+def committed(state: RunState, ref: PointRef, *, attempts: int | None = None, failures: int | None = None) -> RunState:
+    """Return the state in which `ref` is live; the same state if it already is (a repeated commit).
+
+    Raises:
+        Fenced: the epoch is over.
+    """
+    if any(point.point_id == ref.point_id for point in state.points):
+        return state
+    _must_be_held(state)
+    assert ref.epoch == state.epoch, "a holder commits points of its own epoch alone"
+    return _counted(dataclasses.replace(state, points=(*state.points, ref)), attempts, failures)
+
+
+def dropped(state: RunState, point_ids: Collection[str]) -> RunState:
+    """Return the state without these points; the same state if none of them is live.
+
+    Raises:
+        Fenced: the epoch is over.
+        ValueError: fewer than two points would stay.
+    """
+    rest = tuple(point for point in state.points if point.point_id not in point_ids)
+    if rest == state.points:
+        return state
+    _must_be_held(state)
+    if len(rest) < WHOLE_POINTS_MIN:
+        raise ValueError(f"{len(rest)} of {len(state.points)} points would stay; at least {WHOLE_POINTS_MIN} must")
+    return dataclasses.replace(state, points=rest)
+
+
+def attempted(state: RunState, *, attempts: int, failures: int) -> RunState:
+    """Return the state after the script was started again, or failed, within the epoch."""
+    if (attempts, failures) == (state.attempts, state.failures):
+        return state
+    _must_be_held(state)
+    return _counted(state, attempts, failures)
+
+
+def released(
+    state: RunState,
+    *,
+    outcome: Outcome,
+    cause: Cause,
+    wall: WallTime,
+    attempts: int | None = None,
+    failures: int | None = None,
+) -> RunState:
+    """Return the state after the holder let go; the same state if it already has.
+
+    Args:
+        state: the newest state.
+        outcome: what has become of the run.
+        cause: why the epoch ended; preemptions are counted, as announced ones.
+        wall: the holder's wall clock.
+        attempts: starts of the script by now; None if unchanged.
+        failures: its own failures by now; None if unchanged.
+    """
+    if state.holder is None:
+        return state
+    assert outcome is not Outcome.RUNNING, "a run that was let go is not running"
+    taken_away = int(cause in _PREEMPTIONS)
+    after = dataclasses.replace(
+        state,
+        outcome=outcome,
+        holder=None,
+        lives_s=_lived(state, wall),
+        preemptions=state.preemptions + taken_away,
+        announced=state.announced + taken_away,
+        losses=_with_loss(state, cause, wall),
+    )
+    return _counted(after, attempts, failures)
+
+
+def _counted(state: RunState, attempts: int | None, failures: int | None) -> RunState:
+    return dataclasses.replace(
+        state,
+        attempts=state.attempts if attempts is None else attempts,
+        failures=state.failures if failures is None else failures,
+    )
+
+
+def _must_be_held(state: RunState) -> None:
+    if state.holder is None:
+        raise Fenced(f"epoch {state.epoch} is over: this machine already let the run go")
+
+
+def follow(head: Record | None, state: RunState, *, kind: RecordKind, nonce: str, wall: WallTime) -> Record:
+    """Return the record that comes after `head` and carries `state`."""
+    record = Record(1 if head is None else head.number + 1, nonce, kind, wall, state)
+    if kind is RecordKind.TAKE:
+        assert state.epoch == record.number, "the number of the taking record is the epoch"
+    else:
+        assert head is not None, "the log begins with a taking record"
+        assert state.epoch == head.state.epoch, "only a taking record begins an epoch"
+    if head is not None:
+        assert state.epoch >= head.state.epoch, "an epoch never falls"
+        assert state.attempts >= head.state.attempts, "the number of starts never falls"
+        assert state.preemptions >= head.state.preemptions, "the number of losses never falls"
+    return record
+
+
+def to_bytes(record: Record) -> bytes:
+    """Write a record as JSON, version first."""
+    return json.dumps({"v": VERSION, "record": codec.encode(record)}, separators=(",", ":")).encode()
+
+
+def from_bytes(data: bytes, key: str) -> Record:
+    """Read a record back.
+
+    Args:
+        data: the object's content.
+        key: where it was found, for the message.
+
+    Raises:
+        NewerFormat: a newer Windfall wrote it.
+        LogDamaged: it is not a record.
+    """
+    try:
+        parsed = json.loads(data)
+        version = parsed["v"]
+        if isinstance(version, int) and version > VERSION:
+            raise NewerFormat(
+                f"{key} has version {version}, this Windfall reads up to {VERSION}: upgrade Windfall on this machine"
+            )
+        record = codec.decode(parsed["record"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise LogDamaged(f"{key} is damaged ({error}): the run's log cannot be read past it") from error
+    if not isinstance(record, Record):
+        raise LogDamaged(f"{key} is damaged (no record): the run's log cannot be read past it")
+    return record

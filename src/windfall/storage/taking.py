@@ -1,0 +1,146 @@
+"""Taking a run: prove the store, bring the code, create the record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from windfall.errors import LogDamaged, Misuse, NewerFormat
+from windfall.ports import ObjectStore, Steps
+from windfall.storage import bundle, executor, log
+from windfall.storage.hold import Hold, Local
+from windfall.storage.objects import prove_conditions
+from windfall.storage.operations import create, get
+from windfall.storage.state import Claim
+from windfall.terms import Bundle, Holder, Outcome, Record, Seconds
+from windfall.wire.layout import FORMAT_VERSION, MARKER
+
+_FILES_NAMED_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How somebody wants to take a run.
+
+    Attributes:
+        command: empty to take the run's own.
+        folder: whose code is listed, and packed if `bundle`.
+        new_code: replace the bundle that the run has.
+        wait: wait for a live holder to let go.
+    """
+
+    holder: Holder
+    lease_s: Seconds
+    command: tuple[str, ...]
+    folder: str
+    bundle: bool
+    new_code: bool
+    wait: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """What came of it: `hold` is None if the run is done already."""
+
+    hold: Hold | None
+    record: Record
+    previous: Record | None
+
+
+def take(
+    store: ObjectStore,
+    local: Local,
+    wish: Wish,
+    *,
+    holder_is_dead: Callable[[Holder], bool],
+    tell: Callable[[str], None],
+) -> Taking:
+    """Take the run at a store.
+
+    Raises:
+        StoreUnfit: the store does not keep its conditions.
+        RunHeld: a live machine holds the run, and the wish is not to wait.
+        Misuse: there is no command, neither given nor in the run.
+        NewerFormat, LogDamaged: the run cannot be read.
+    """
+
+    def run(steps: Steps[Record | None]) -> Record | None:
+        return executor.run(steps, store, local.clock)
+
+    run_id = executor.run(_open_marker(local.new_nonce), store, local.clock)
+    head = run(log.read_head())
+    if head is None and not wish.command:
+        raise Misuse(f"there is no run at {store.url} yet: give its command after `--`")
+    if head is not None and not (wish.command or head.state.command):
+        raise Misuse(f"the run at {store.url} has no command: give one after `--`")
+    if head is not None and head.state.outcome is Outcome.DONE:
+        return Taking(None, head, head)
+    packed, code = executor.run(_bring_code(head, wish, tell), store, local.clock)
+    claim = Claim(wish.holder, run_id, wish.lease_s, wish.command, packed, code)
+    steps = log.take(
+        claim, holder_is_dead=holder_is_dead, wall=local.clock.wall, wait=wish.wait, tell=tell,
+        hint=0 if head is None else head.number,
+    )  # fmt: skip
+    taken = executor.run(steps, store, local.clock)
+    if not taken.mine:
+        return Taking(None, taken.record, taken.previous)
+    hold = Hold(store, taken.record, local)
+    hold.keep()
+    return Taking(hold, taken.record, taken.previous)
+
+
+def _open_marker(new_nonce: Callable[[], str]) -> Steps[str]:
+    """Return the run's id; on a store that nobody used yet, prove its conditions and create the marker."""
+    data = yield from get(MARKER)
+    if data is None:
+        yield from prove_conditions(new_nonce())
+        mine = json.dumps({"v": FORMAT_VERSION, "run_id": new_nonce()}).encode()
+        data = mine if (yield from create(MARKER, mine)) else (yield from get(MARKER))
+    return parse_marker(data or b"")
+
+
+def parse_marker(data: bytes) -> str:
+    """Return the run's id from the marker's content.
+
+    Raises:
+        NewerFormat: a newer Windfall made the run.
+        LogDamaged: it is not a marker.
+    """
+    try:
+        said = json.loads(data)
+        version, run_id = int(said["v"]), str(said["run_id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise LogDamaged(f"{MARKER} is damaged ({error}): this is not a run of Windfall") from error
+    if version > FORMAT_VERSION:
+        raise NewerFormat(f"the run has format {version}, this Windfall reads up to {FORMAT_VERSION}: upgrade Windfall")
+    return run_id
+
+
+def _bring_code(head: Record | None, wish: Wish, tell: Callable[[str], None]) -> Steps[tuple[Bundle | None, str]]:
+    """Store the code that travels, list the code that runs, and tell which files changed since the last attempt."""
+    here = bundle.listing(wish.folder)
+    known = yield from _known_listing(head)
+    differences = bundle.changed(known, here) if known is not None else ()
+    has_bundle = head is not None and head.state.bundle is not None
+    if has_bundle and not wish.new_code:
+        assert head is not None
+        if wish.bundle and differences:
+            tell(f"the run's bundle is used, not this folder's code ({_named(differences)}); --new-code replaces it")
+        return None, head.state.code or ""
+    if differences:
+        tell(f"the code changed since the last attempt: {_named(differences)}")
+    code = yield from bundle.store_listing(here)
+    packed = (yield from bundle.store(bundle.pack(wish.folder))) if wish.bundle else None
+    return packed, code
+
+
+def _known_listing(head: Record | None) -> Steps[dict[str, str] | None]:
+    if head is None or not head.state.code:
+        return None
+    return (yield from bundle.read_listing(head.state.code))
+
+
+def _named(differences: tuple[str, ...]) -> str:
+    more = len(differences) - _FILES_NAMED_MAX
+    return ", ".join(differences[:_FILES_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,185 @@
+"""Which implementation stands behind which port: the only module that knows them all."""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from windfall.agent import beats, kernel
+from windfall.agent.loop import Agent, AgentPorts
+from windfall.agent.session import ExecRequest
+from windfall.agent.supervision import Supervision
+from windfall.errors import EXIT_DONE, WindfallError
+from windfall.events import Fact, WorkerBegan
+from windfall.notices.aws import AWS_URL, AwsNotices
+from windfall.notices.azure import AZURE_URL, AzureNotices
+from windfall.notices.google import GOOGLE_URL, GoogleNotices
+from windfall.notices.signals import SignalNotices
+from windfall.ports import Clock, NoticeSource, ObjectStore, Steps, T
+from windfall.storage import executor, taking
+from windfall.storage.clocks import SystemClock
+from windfall.storage.hold import Hold, Local, reopen
+from windfall.storage.objects import open_store
+from windfall.terms import Cause, Holder, Record, Seconds
+from windfall.wire.metadata import MetadataServer, serve
+
+_LOCAL_POLL_S = Seconds(0.25)
+_LOCAL_MARGIN_S = Seconds(0.05)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A run opened for reading, or for a message to whoever holds it."""
+
+    store: ObjectStore
+    clock: Clock
+
+    def run(self, steps: Steps[T]) -> T:
+        """Drive a storage step function."""
+        return executor.run(steps, self.store, self.clock)
+
+
+def open_reader(url: str) -> Reader:
+    """Open a run's store; nothing is read yet."""
+    return Reader(open_store(url), SystemClock())
+
+
+def new_nonce() -> str:
+    """Return a fresh random name."""
+    return secrets.token_hex(8)
+
+
+def run_agent(request: ExecRequest, channel: socket.socket) -> None:
+    """Be the agent of one `windfall exec` until it ends; errors a user can mend end it with their sentence and code."""
+    supervision = Supervision(channel)
+    try:
+        _run_agent(request, supervision)
+    except WindfallError as error:
+        supervision.say(str(error))
+        supervision.exit(error.exit_code)
+
+
+def _run_agent(request: ExecRequest, supervision: Supervision) -> None:
+    clock = SystemClock()
+    store = open_store(request.url, uplink_bytes_per_s=request.uplink_bytes_per_s)
+    local = Local(clock, new_nonce, request.session, request.path("hold.json"), request.path("output.log"))
+    inbox: queue.SimpleQueue[Fact] = queue.SimpleQueue()
+    signals = SignalNotices(grace_s=Seconds(request.grace_s))
+    supervision.listen(inbox.put, signals.deliver_signal)
+    hold, began = _hold_of(request, store, local, supervision)
+    if hold is None:
+        return
+    metadata = serve((), "aws", now=clock.wall) if request.provider == "local" and request.metadata_url is None else None
+    sources = (signals, *_cloud_sources(request, clock, metadata))
+    ports = AgentPorts(clock, hold, hold.journal, supervision, sources, inbox)
+    beats.start(
+        hold,
+        clock,
+        request.lease_s,
+        deliver=inbox.put,
+        inject=lambda notice_s: _preempt(supervision, metadata, notice_s),
+        tell=supervision.say,
+    )
+    Agent(request, ports).run(began)
+
+
+def _hold_of(
+    request: ExecRequest, store: ObjectStore, local: Local, supervision: Supervision
+) -> tuple[Hold | None, WorkerBegan | None]:
+    """Go on with the hold of an earlier agent of this session, or take the run."""
+    hold = reopen(store, local)
+    if hold is not None:
+        return hold, None
+    wish = taking.Wish(
+        holder=_this_machine(request.supervisor_pid),
+        lease_s=Seconds(request.lease_s),
+        command=request.argv,
+        folder=request.cwd,
+        bundle=request.bundle,
+        new_code=request.new_code,
+        wait=request.wait,
+    )
+    taken = taking.take(store, local, wish, holder_is_dead=is_dead, tell=supervision.say)
+    if taken.hold is None:
+        supervision.say(f"the run at {request.url} is done already; nothing was started")
+        supervision.exit(EXIT_DONE)
+        return None, None
+    supervision.say(_greeting(taken.record, taken.previous))
+    return taken.hold, _beginning(request, taken.hold)
+
+
+def _beginning(request: ExecRequest, hold: Hold) -> WorkerBegan:
+    state = hold.state
+    return WorkerBegan(
+        run=request.url,
+        epoch=state.epoch,
+        policy=request.policy,
+        provider=request.provider,
+        points=state.points,
+        attempt=state.attempts,
+        failures=state.failures,
+        failures_max=request.failures_max,
+        lives_s=state.lives_s,
+        preemptions=state.preemptions,
+        announced=state.announced,
+        mttp_s=None if request.mttp_s is None else Seconds(request.mttp_s),
+        keep=request.keep,
+    )
+
+
+def _greeting(record: Record, previous: Record | None) -> str:
+    state = record.state
+    if previous is None:
+        return f"new run {state.run_id}"
+    step = max((point.step for point in state.points), default=0)
+    saved = f"its newest checkpoint is at step {step}" if state.points else "it has no checkpoint yet"
+    last = state.losses[-1].cause if state.losses else Cause.VANISHED
+    return f"run {state.run_id} taken up (epoch {state.epoch}): the last machine ended as {last}; {saved}"
+
+
+def _cloud_sources(
+    request: ExecRequest, clock: Clock, metadata: MetadataServer | None
+) -> tuple[NoticeSource, ...]:
+    url = request.metadata_url
+    if metadata is not None:
+        return (AwsNotices(clock, metadata.url, poll_s=_LOCAL_POLL_S, margin_s=_LOCAL_MARGIN_S),)
+    makers: dict[str, Callable[[], NoticeSource]] = {
+        "aws": lambda: AwsNotices(clock, url or AWS_URL),
+        "google": lambda: GoogleNotices(clock, url or GOOGLE_URL),
+        "azure": lambda: AzureNotices(clock, url or AZURE_URL),
+        "local": lambda: AwsNotices(clock, url or AWS_URL),
+    }
+    maker = makers.get(request.provider)
+    return () if maker is None else (maker(),)
+
+
+def _preempt(supervision: Supervision, metadata: MetadataServer | None, notice_s: float | None) -> None:
+    """Take this machine away, as somebody asked for by `windfall inject`: notice first, then everything is killed."""
+    if metadata is None and notice_s is not None:
+        supervision.say("a preemption with notice can only be injected on a machine of provider local")
+        return
+    if metadata is not None and notice_s is not None:
+        metadata.announce(notice_s)
+    supervision.vanish(notice_s or 0.0)
+
+
+def _this_machine(supervisor_pid: int) -> Holder:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        boot_id = file.read().strip()
+    return Holder(
+        host=socket.gethostname(),
+        boot_id=boot_id,
+        pid_namespace=os.stat("/proc/self/ns/pid").st_ino,
+        pid=supervisor_pid,
+        pid_started=kernel.started_at(supervisor_pid) or 0,
+        nonce=new_nonce(),
+    )
+
+
+def is_dead(holder: Holder) -> bool:
+    """Say whether a holder of this boot and PID namespace is gone (its process, told by number and start time)."""
+    return kernel.started_at(holder.pid) != holder.pid_started

@@ -1,0 +1,104 @@
+"""Time, chance, output and the environment are handed in: whoever reads them directly is listed here with the reason."""
+
+from __future__ import annotations
+
+import fnmatch
+
+import pytest
+
+from tests.house.source import PACKAGE, Use, parse, python_files, uses, where
+
+BANNED = (
+    "time.*",
+    "datetime.datetime.now",
+    "datetime.datetime.utcnow",
+    "datetime.datetime.today",
+    "datetime.date.today",
+    "random.*",
+    "numpy.random.*",
+    "secrets.*",
+    "uuid.uuid1",
+    "uuid.uuid4",
+    "os.urandom",
+    "os.environ",
+    "os.environ.*",
+    "os.environb*",
+    "os.getenv",
+    "print",
+    "input",
+)
+# A stream of chance that is created from a seed and handed on is what the rule asks for.
+HARMLESS = frozenset({"random.Random"})
+
+# (file, banned name): why this file may.  Both are patterns.
+ALLOWED: dict[tuple[str, str], str] = {}
+
+
+def breaches(path_name: str, used: list[Use], allowed: dict[tuple[str, str], str]) -> list[Use]:
+    """The uses of banned names in a file that no entry of `allowed` covers."""
+    mine = [name for file, name in allowed if fnmatch.fnmatch(path_name, file)]
+    banned = [use for use in used if any(fnmatch.fnmatch(use.name, name) for name in BANNED)]
+    return [
+        use
+        for use in banned
+        if use.name not in HARMLESS and not any(fnmatch.fnmatch(use.name, name) for name in mine)
+    ]
+
+
+def test_no_file_reads_time_chance_or_the_environment_without_a_reason() -> None:
+    """Every clock, global random number, environment variable and `print` in the source is on the list with its reason."""
+    found = []
+    for path in python_files(PACKAGE):
+        name = path.relative_to(PACKAGE).as_posix()
+        found += [f"{where(path, use.line)}: {use.name}" for use in breaches(name, uses(parse(path)), ALLOWED)]
+
+    assert found == []
+
+
+@pytest.mark.parametrize(("file", "name"), sorted(ALLOWED))
+def test_every_exception_is_still_needed(file: str, name: str) -> None:
+    """An exception whose file or call is gone leaves the list."""
+    files = [path for path in python_files(PACKAGE) if fnmatch.fnmatch(path.relative_to(PACKAGE).as_posix(), file)]
+
+    assert any(fnmatch.fnmatch(use.name, name) for path in files for use in uses(parse(path)))
+    assert ALLOWED[file, name]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import time; time.time()",
+        "from time import sleep; sleep(1)",
+        "import time as t; t.monotonic()",
+        "import datetime; datetime.datetime.now()",
+        "from datetime import datetime; datetime.utcnow()",
+        "import random; random.shuffle([])",
+        "from random import choice; choice([1])",
+        "print('hello')",
+        "import os; os.environ['HOME']",
+        "import os; os.environ.get('HOME')",
+        "from os import environ; environ['HOME']",
+        "import os; os.getenv('HOME')",
+        "import uuid; uuid.uuid4()",
+    ],
+)
+def test_the_ban_sees_through_the_ways_to_write_a_call(line: str) -> None:
+    """However a banned thing is imported, its use is found."""
+    import ast
+
+    assert breaches("core/worker.py", uses(ast.parse(line)), {}) != []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import random; stream = random.Random(7); stream.random()",
+        "def f(print): print('x')",
+        "clock.now()",
+    ],
+)
+def test_the_ban_leaves_what_is_handed_in_alone(line: str) -> None:
+    """A seeded stream, a clock that is a parameter and a local name are not banned."""
+    import ast
+
+    assert breaches("core/worker.py", uses(ast.parse(line)), {}) == []

@@ -1,0 +1,135 @@
+"""Who may import whom: the table of rooms, import-linter's contracts, and what a fresh process really loads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.house.source import PACKAGE, ROOT, imports, module_name, parse, python_files, where
+
+WORDS = frozenset({"terms", "events", "errors", "ports", "codec"})
+NUMERIC = frozenset({"numpy", "scipy", "numba"})
+TO_CORE = WORDS | {"wire", "models", "policies", "core"}
+ANY = frozenset({"*"})
+NONE: frozenset[str] = frozenset()
+
+# The longest matching prefix rules.  `ours` names rooms or modules under `windfall`, `others` packages outside the
+# standard library.  A room that is not here has no right to exist yet.
+RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
+    "terms": (NONE, NONE),
+    "errors": (NONE, NONE),
+    "events": (frozenset({"terms"}), NONE),
+    "ports": (frozenset({"terms", "events", "errors"}), NONE),
+    "codec": (frozenset({"terms", "events", "errors"}), NONE),
+    "wire": (WORDS | {"wire"}, NONE),
+    "wire.page": (NONE, NONE),
+    "wire.environment": (NONE, NONE),
+    "models": (WORDS | {"models"}, NUMERIC),
+    "policies": (WORDS | {"models", "policies"}, NUMERIC),
+    "policies.saving.rules": (NONE, NONE),
+    "core": (TO_CORE - {"wire"}, NONE),
+    "storage": (WORDS | {"wire", "storage"}, frozenset({"obstore", "sqlalchemy", "xxhash"})),
+    "notices": (WORDS | {"wire", "notices"}, NONE),
+    "sdk": (frozenset({"wire.page", "wire.environment", "policies.saving.rules", "sdk"}), NONE),
+    "sdk.torch": (frozenset({"sdk", "storage", "wire"}), frozenset({"torch", "numpy"})),
+    "sdk.transformers": (frozenset({"sdk", "storage", "wire"}), frozenset({"torch", "transformers", "accelerate"})),
+    "sdk.lightning": (frozenset({"sdk", "storage", "wire"}), frozenset({"torch", "lightning"})),
+    "agent": (TO_CORE | {"agent"}, NONE),
+    "supervisor": (frozenset({"errors", "wire", "supervisor"}), NONE),
+    "report": (ANY, frozenset({"rich", "matplotlib"})),
+    "wiring": (ANY, ANY),
+    "cli": (ANY, frozenset({"rich", "cyclopts"})),
+    "": (frozenset({"sdk"}), NONE),
+}
+ROOMS_ABOVE = frozenset({"report", "wiring", "cli"})
+
+
+def _rule(module: str) -> str:
+    inside = module.removeprefix("windfall").removeprefix(".")
+    matching = [key for key in RULES if inside == key or (key and inside.startswith(f"{key}."))]
+    assert matching, f"{module}: no row in the table of rooms says what it may import"
+    return max(matching, key=len)
+
+
+def _within(target: str, allowed: frozenset[str]) -> bool:
+    inside = target.removeprefix("windfall.")
+    return "*" in allowed or any(inside == room or inside.startswith(f"{room}.") for room in allowed)
+
+
+def _breach(module: str, target: str) -> str | None:
+    ours, others = RULES[_rule(module)]
+    top = target.split(".")[0]
+    if top == "windfall":
+        return None if _within(target, ours) else f"{module} may not import {target}"
+    if top in sys.stdlib_module_names or "*" in others or top in others:
+        return None
+    return f"{module} may not import {top}"
+
+
+def test_every_module_imports_only_what_its_room_may() -> None:
+    """Each import of each file, lazy ones included, is allowed by the row of its room."""
+    breaches = []
+    for path in python_files(PACKAGE):
+        for use in imports(parse(path)):
+            if breach := _breach(module_name(path), use.name):
+                breaches.append(f"{where(path, use.line)}: {breach}")
+
+    assert breaches == []
+
+
+def test_nobody_imports_from_the_rooms_above() -> None:
+    """`report`, `wiring` and `cli` are imported only by one another."""
+    breaches = []
+    for path in python_files(PACKAGE):
+        if _rule(module_name(path)).split(".")[0] in ROOMS_ABOVE:
+            continue
+        for use in imports(parse(path)):
+            if use.name.startswith("windfall.") and use.name.split(".")[1] in ROOMS_ABOVE:
+                breaches.append(f"{where(path, use.line)}: {use.name}")
+
+    assert breaches == []
+
+
+def test_the_rules_of_saving_import_only_math() -> None:
+    """`policies/saving/rules.py` runs in a script and compiles in a kernel, so it knows only `math`."""
+    path = PACKAGE / "policies" / "saving" / "rules.py"
+
+    assert {use.name.split(".")[0] for use in imports(parse(path))} <= {"math", "__future__"}
+
+
+def test_the_contracts_hold() -> None:
+    """import-linter keeps every contract of `.importlinter`."""
+    linter = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
+
+    result = subprocess.run([*linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.fixture(scope="module")
+def loaded() -> set[str]:
+    """The modules that `import windfall` adds to a fresh interpreter."""
+    code = "import sys, json; before = set(sys.modules); import windfall; print(json.dumps([*set(sys.modules) - before]))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(result.stdout))
+
+
+def test_import_windfall_loads_nothing_heavy(loaded: set[str]) -> None:
+    """A training script that says `import windfall` gets the standard library's light part and nothing else."""
+    heavy = {"asyncio", "dataclasses", "inspect", "logging", "numpy", "pydantic", "subprocess", "torch", "typing_extensions"}
+    foreign = {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names | {"windfall"}}
+
+    assert (loaded & heavy, foreign) == (set(), set())
+
+
+def test_import_windfall_loads_only_the_sdk(loaded: set[str]) -> None:
+    """Of our own modules, `import windfall` loads the session, the page, the names of variables and the saving rules."""
+    allowed = ("windfall.sdk", "windfall.wire.page", "windfall.wire.environment", "windfall.policies.saving.rules")
+    packages = {"windfall", "windfall.wire", "windfall.policies", "windfall.policies.saving"}
+    ours = {name for name in loaded if name.split(".")[0] == "windfall"} - packages
+
+    assert {name for name in ours if not name.startswith(allowed)} == set()
+    assert not ours & {"windfall.sdk.torch", "windfall.sdk.transformers", "windfall.sdk.lightning"}

@@ -1,0 +1,165 @@
+"""A run told by hand: the rows that agents would have written, with round numbers."""
+
+from __future__ import annotations
+
+from windfall import events
+from windfall.report.account import Account, Tenure, account
+from windfall.terms import (
+    Bytes,
+    Cause,
+    Epoch,
+    Instant,
+    Notice,
+    NoticeLevel,
+    Outcome,
+    Phase,
+    PointRef,
+    SaveKind,
+    Seconds,
+    Shard,
+    Step,
+    WallTime,
+)
+
+
+def began(epoch: int = 1) -> events.WorkerBegan:
+    """The first fact of an epoch."""
+    return events.WorkerBegan(
+        run="run",
+        epoch=Epoch(epoch),
+        policy="adaptive",
+        provider="local",
+        points=(),
+        attempt=1,
+        failures=0,
+        failures_max=3,
+        lives_s=Seconds(0.0),
+        preemptions=0,
+        announced=0,
+    )
+
+
+def restored(step: int, duration_s: float) -> events.PointRestored:
+    """A restore; step 0 is a fresh start."""
+    point = f"{step}-1-a" if step else None
+    return events.PointRestored(point, Step(step), Bytes(1000 * step), Seconds(duration_s))
+
+
+def started(attempt: int) -> events.ScriptStarted:
+    """The script runs."""
+    return events.ScriptStarted(attempt)
+
+
+def first_step() -> events.PhaseMeasured:
+    """The script's start has ended."""
+    return events.PhaseMeasured(0, Phase.START, Seconds(1.0))
+
+
+def steps(last: int, count: int, mean_s: float = 1.0) -> events.StepsMeasured:
+    """A window of steps."""
+    return events.StepsMeasured(Step(last), count, Seconds(mean_s), Seconds(mean_s))
+
+
+def handed_over(step: int, stall_s: float, rank: int = 0) -> events.PartHandedOver:
+    """The script has saved."""
+    return events.PartHandedOver(rank, Step(step), 1, "ckpt", Bytes(1000), Seconds(stall_s))
+
+
+def uploaded(step: int, duration_s: float) -> events.PartUploaded:
+    """An upload is over."""
+    return events.PartUploaded(f"{step}-1-a", 0, Shard(0, "ckpt", ()), Bytes(1000), Seconds(duration_s))
+
+
+def point(step: int, at: float, *, epoch: int = 1, kind: SaveKind = SaveKind.INSURANCE) -> PointRef:
+    """A committed point of 1000 bytes."""
+    return PointRef(
+        f"{step}-{epoch}-a", Step(step), kind, Epoch(epoch), 1, 1000, f"points/{step}", "xxh3-128:0", WallTime(at)
+    )
+
+
+def committed(ref: PointRef) -> events.PointCommitted:
+    """A commit."""
+    return events.PointCommitted(ref, 2, Seconds(0.1))
+
+
+def notice(level: NoticeLevel, deadline: float | None = None) -> events.NoticeReceived:
+    """A notice."""
+    return events.NoticeReceived(Notice(level, "aws", "n1", None if deadline is None else Instant(deadline)))
+
+
+def exited(status: int) -> events.ScriptExited:
+    """The script's end."""
+    return events.ScriptExited(status)
+
+
+def release(cause: Cause) -> events.ReleaseRun:
+    """The command that ends an epoch."""
+    return events.ReleaseRun(Outcome.WAITING, cause)
+
+
+def rows(epoch: int, offset: float, *told: tuple[float, events.Fact | events.Command]) -> list[events.Row]:
+    """Rows of one epoch at these wall times; the machine's monotonic clock is behind by `offset`."""
+    made = []
+    for sequence, (wall, said) in enumerate(told, 1):
+        facts = (said,) if isinstance(said, events.Fact) else ()
+        commands = (said,) if isinstance(said, events.Command) else ()
+        made.append(
+            events.Row(Epoch(epoch), sequence, Instant(wall - offset), WallTime(wall), facts, commands=commands)
+        )
+    return made
+
+
+def preempted_twice() -> Account:
+    """Three machines: one announced and saved, one vanished, one that finishes.
+
+    Times are seconds after 1000.  The first machine computes steps 1 to 20 with an insurance point at 10 and an
+    emergency point at 20; the second computes 21 to 35 with a point at 25 and vanishes; the third computes 26 to 50.
+    """
+    first = rows(
+        1,
+        900.0,
+        (1000.0, began(1)),
+        (1001.0, restored(0, 0.5)),
+        (1001.0, started(1)),
+        (1003.0, first_step()),
+        (1013.0, steps(10, 10)),
+        (1015.0, handed_over(10, 2.0)),
+        (1018.0, uploaded(10, 3.0)),
+        (1018.0, committed(point(10, 1018.0))),
+        (1022.0, notice(NoticeLevel.ANNOUNCED, 122.0 + 30.0)),
+        (1025.0, steps(20, 10)),
+        (1027.0, handed_over(20, 2.0)),
+        (1028.0, committed(point(20, 1028.0, kind=SaveKind.EMERGENCY))),
+        (1029.0, exited(143)),
+        (1030.0, release(Cause.PREEMPTED_SAVED)),
+    )
+    second = rows(
+        2,
+        -5000.0,
+        (1040.0, began(2)),
+        (1043.0, restored(20, 2.0)),
+        (1043.0, started(2)),
+        (1045.0, first_step()),
+        (1050.0, steps(25, 5)),
+        (1051.0, handed_over(25, 1.0)),
+        (1052.0, committed(point(25, 1052.0, epoch=2))),
+        (1061.0, steps(35, 10)),
+    )
+    third = rows(
+        3,
+        0.0,
+        (1081.0, began(3)),
+        (1082.0, restored(25, 1.0)),
+        (1082.0, started(3)),
+        (1084.0, first_step()),
+        (1099.0, steps(40, 15)),
+        (1109.0, steps(50, 10)),
+        (1109.0, exited(0)),
+        (1110.0, release(Cause.DONE)),
+    )
+    tenures = [
+        Tenure(Epoch(1), "one", WallTime(1000.0), WallTime(1030.0), Cause.PREEMPTED_SAVED),
+        Tenure(Epoch(2), "two", WallTime(1040.0)),
+        Tenure(Epoch(3), "three", WallTime(1081.0), WallTime(1110.0), Cause.DONE),
+    ]
+    return account({Epoch(1): first, Epoch(2): second, Epoch(3): third}, tenures)

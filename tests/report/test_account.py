@@ -1,0 +1,352 @@
+"""The account: every moment has one kind, every loss its cause and price, and what is not known is named."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.report import story
+from windfall import events
+from windfall.report.account import Account, Loss, Saves, Tenure, account, as_json
+from windfall.report.spells import Kind
+from windfall.terms import Cause, Epoch, NoticeLevel, Phase, SaveKind, Seconds, Step, WallTime
+
+
+@pytest.fixture
+def made() -> Account:
+    """The account of the run that was preempted twice."""
+    return story.preempted_twice()
+
+
+def one_machine(*told: tuple[float, events.Fact | events.Command], cause: Cause | None = Cause.DONE) -> Account:
+    """The account of a run on one machine that took it at 1000 and released it with its last row."""
+    rows = story.rows(1, 0.0, *told)
+    released = None if cause is None else rows[-1].wall
+    return account({Epoch(1): rows}, [Tenure(Epoch(1), "one", WallTime(1000.0), released, cause)])
+
+
+def spent(made: Account) -> dict[str, float]:
+    """Seconds by kind, kinds without time left out."""
+    return {kind.value: seconds for kind, seconds in made.spent if seconds}
+
+
+def test_every_second_of_the_run_has_one_kind(made: Account) -> None:
+    """The hand-told run's 110 seconds are split as a reader of the story would split them."""
+    assert spent(made) == {
+        "compute": 50.0,
+        "redo": 10.0,
+        "save": 5.0,
+        "restore": 3.5,
+        "start": 7.5,
+        "other": 2.0,
+        "finish": 2.0,
+        "waiting": 30.0,
+    }
+
+
+def test_the_kinds_add_up_to_the_time_between_first_and_last_sign_of_life(made: Account) -> None:
+    """The sum over the kinds is the run's extent, exactly."""
+    assert made.total_s == made.end - made.begin == 110.0
+
+
+def test_goodput_is_the_share_of_new_steps(made: Account) -> None:
+    """Of 110 s, 50 s were spent on steps computed for the first time."""
+    assert made.goodput == 50.0 / 110.0
+
+
+def test_a_loss_has_a_cause_and_a_price(made: Account) -> None:
+    """The announced loss cost no step; the silent one cost ten, and ten seconds to compute them again."""
+    assert made.losses == (
+        Loss(Epoch(1), 1, WallTime(1030.0), Cause.PREEMPTED_SAVED, steps=0, redone=0, redo_s=Seconds(0.0)),
+        Loss(Epoch(2), 2, WallTime(1061.0), Cause.VANISHED, steps=10, redone=10, redo_s=Seconds(10.0)),
+    )
+
+
+def test_steps_are_counted_once(made: Account) -> None:
+    """Fifty steps are complete; ten of them were computed twice."""
+    assert (made.steps, made.steps_redone) == (50, 10)
+
+
+def test_saves_are_listed_by_kind(made: Account) -> None:
+    """Two insurance points and an emergency point were committed, of 1000 bytes each."""
+    assert made.saves == (Saves(SaveKind.INSURANCE, 2, 2000), Saves(SaveKind.EMERGENCY, 1, 1000))
+
+
+def test_uploads_behind_the_script_are_no_stall(made: Account) -> None:
+    """Three seconds of upload are told apart and are part of no kind."""
+    assert (made.upload_s, made.total_s) == (3.0, 110.0)
+
+
+def test_machine_hours_leave_out_the_waiting(made: Account) -> None:
+    """Machines were held for 30 + 21 + 29 seconds."""
+    assert made.machine_s == 80.0
+    assert made.machine_hours == pytest.approx(80.0 / 3600)
+
+
+def test_a_vanished_machine_is_named_among_what_is_not_known(made: Account) -> None:
+    """Nobody can know what the second machine did after its last row, and the account says so."""
+    assert made.unknown == (
+        "epoch 2: its machine gave no sign after row 8; steps it may have completed since then are not counted",
+    )
+
+
+def test_a_notice_keeps_its_deadline_on_the_wall_clock(made: Account) -> None:
+    """The notice at 1022 promised 30 more seconds, on whatever clock its machine counts."""
+    (seen,) = made.notices
+    assert (seen.at, seen.deadline, seen.level) == (1022.0, 1052.0, NoticeLevel.ANNOUNCED)
+
+
+def test_rows_that_never_arrived_are_time_unknown_not_guessed() -> None:
+    """A missing spool segment is named with its rows and its length, and its time belongs to no other kind."""
+    rows = story.rows(
+        1,
+        0.0,
+        (1000.0, story.began()),
+        (1001.0, story.restored(0, 1.0)),
+        (1001.0, story.started(1)),
+        (1002.0, story.first_step()),
+        (1012.0, story.steps(10, 10)),
+        (1022.0, story.steps(20, 10)),
+        (1032.0, story.steps(30, 10)),
+        (1042.0, story.steps(40, 10)),
+        (1042.0, story.exited(0)),
+    )
+    del rows[5:7]
+
+    made = account({Epoch(1): rows}, [Tenure(Epoch(1), "one", WallTime(1000.0), WallTime(1042.0), Cause.DONE)])
+
+    assert spent(made) == {"compute": 10.0, "restore": 1.0, "start": 1.0, "unknown": 30.0}
+    assert made.unknown == ("epoch 1: rows 6 to 7 of the journal never arrived; 30.0 s are not known",)
+
+
+def test_an_epoch_without_any_row_is_unknown() -> None:
+    """A machine that took the run and whose journal never arrived is not passed over in silence."""
+    rows = story.rows(2, 0.0, (1050.0, story.began(2)), (1060.0, story.restored(0, 10.0)))
+    tenures = [
+        Tenure(Epoch(1), "one", WallTime(1000.0)),
+        Tenure(Epoch(2), "two", WallTime(1050.0), WallTime(1060.0), Cause.STOPPED),
+    ]
+
+    made = account({Epoch(2): rows}, tenures)
+
+    assert spent(made) == {"restore": 10.0, "unknown": 50.0}
+    assert made.unknown[0] == "epoch 1: no row of its journal arrived; what its machine did is not known"
+
+
+def test_a_script_that_fails_is_a_loss_of_its_own() -> None:
+    """A retry on the same machine shows the failure, the steps it cost, and the second computation of them."""
+    made = one_machine(
+        (1000.0, story.began()),
+        (1000.0, story.restored(0, 0.0)),
+        (1000.0, story.started(1)),
+        (1001.0, story.first_step()),
+        (1009.0, story.steps(8, 8)),
+        (1009.0, story.exited(1)),
+        (1014.0, story.restored(0, 0.0)),
+        (1014.0, story.started(2)),
+        (1015.0, story.first_step()),
+        (1025.0, story.steps(10, 10)),
+        (1025.0, story.exited(0)),
+    )
+
+    assert made.losses == (
+        Loss(Epoch(1), 1, WallTime(1009.0), Cause.SCRIPT_FAILED, steps=8, redone=8, redo_s=Seconds(8.0)),
+    )
+    assert spent(made) == {"compute": 10.0, "redo": 8.0, "start": 7.0}
+
+
+@pytest.mark.parametrize(
+    ("told", "cause", "lost"),
+    [
+        ((1021.0, story.notice(NoticeLevel.HINT)), Cause.VANISHED, 10),
+        ((1021.0, story.notice(NoticeLevel.WITHDRAWN)), Cause.VANISHED, 10),
+        ((1021.0, story.notice(NoticeLevel.ANNOUNCED, 1030.0)), Cause.PREEMPTED_UNSAVED, 10),
+    ],
+)
+def test_without_a_last_word_the_notices_tell_the_cause(
+    told: tuple[float, events.Fact], cause: Cause, lost: int
+) -> None:
+    """A machine that ends without a release was preempted if an end was announced, and vanished if not."""
+    made = one_machine(
+        (1000.0, story.restored(0, 0.0)),
+        (1000.0, story.started(1)),
+        (1000.0, story.first_step()),
+        (1010.0, story.steps(10, 10)),
+        (1010.0, story.committed(story.point(10, 1010.0))),
+        (1020.0, story.steps(20, 10)),
+        told,
+        cause=None,
+    )
+
+    assert [(loss.cause, loss.steps) for loss in made.losses] == [(cause, lost)]
+
+
+def test_an_announced_end_whose_newest_step_is_committed_counts_as_saved() -> None:
+    """The release may never arrive; a commit at the last step is enough to know that nothing was lost."""
+    made = one_machine(
+        (1000.0, story.restored(0, 0.0)),
+        (1000.0, story.started(1)),
+        (1000.0, story.first_step()),
+        (1005.0, story.notice(NoticeLevel.ANNOUNCED, 1030.0)),
+        (1010.0, story.steps(10, 10)),
+        (1011.0, story.committed(story.point(10, 1011.0, kind=SaveKind.EMERGENCY))),
+        cause=None,
+    )
+
+    assert [(loss.cause, loss.steps) for loss in made.losses] == [(Cause.PREEMPTED_SAVED, 0)]
+
+
+def test_a_live_holder_is_no_loss() -> None:
+    """While a machine is known to live, its epoch has not ended."""
+    rows = story.rows(1, 0.0, (1000.0, story.began()), (1001.0, story.restored(0, 1.0)))
+
+    made = account({Epoch(1): rows}, [Tenure(Epoch(1), "one", WallTime(1000.0))], alive=Epoch(1))
+
+    assert (made.losses, made.unknown) == ((), ())
+
+
+def test_steps_lost_twice_are_charged_to_the_loss_that_made_them_necessary_again() -> None:
+    """Steps 6 to 8 are redone because of the second loss, 9 and 10 still because of the first."""
+    told: list[list[tuple[float, events.Fact]]] = [
+        [(1000.0, story.restored(0, 0.0)), (1000.0, story.started(1)), (1010.0, story.steps(10, 10))],
+        [(1010.0, story.restored(5, 0.0)), (1010.0, story.started(2)), (1013.0, story.steps(8, 3))],
+        [(1013.0, story.restored(5, 0.0)), (1013.0, story.started(3)), (1023.0, story.steps(15, 10))],
+    ]
+    journal = {Epoch(n): story.rows(n, 0.0, *facts) for n, facts in enumerate(told, 1)}
+    tenures = [Tenure(epoch, "m", rows[0].wall) for epoch, rows in journal.items()]
+
+    made = account(journal, tenures, alive=Epoch(3))
+
+    assert [(loss.steps, loss.redone, loss.redo_s) for loss in made.losses] == [(5, 5, 5.0), (3, 3, 3.0)]
+    assert spent(made) == {"compute": 15.0, "redo": 8.0}
+
+
+def test_a_machine_lost_before_it_restored_costs_no_steps_and_takes_no_blame() -> None:
+    """The steps are charged to the machine that computed and lost them, not to the one that never began."""
+    told: list[list[tuple[float, events.Fact]]] = [
+        [(1000.0, story.restored(0, 0.0)), (1000.0, story.started(1)), (1010.0, story.steps(10, 10))],
+        [(1010.0, story.began(2))],
+        [(1020.0, story.restored(4, 0.0)), (1020.0, story.started(2)), (1030.0, story.steps(14, 10))],
+    ]
+    journal = {Epoch(n): story.rows(n, 0.0, *facts) for n, facts in enumerate(told, 1)}
+    tenures = [Tenure(epoch, "m", rows[0].wall) for epoch, rows in journal.items()]
+
+    made = account(journal, tenures, alive=Epoch(3))
+
+    assert [(loss.steps, loss.redone) for loss in made.losses] == [(6, 6), (0, 0)]
+
+
+def test_steps_seen_after_the_last_window_are_work_not_a_hole() -> None:
+    """A look at the ranks says that three more steps were complete when the machine vanished."""
+    seen = events.RanksObserved((events.RankStatus(0, Step(13), Phase.STEP, story.Instant(1012.0)),))
+    made = one_machine(
+        (1000.0, story.restored(0, 0.0)),
+        (1000.0, story.started(1)),
+        (1010.0, story.steps(10, 10)),
+        (1013.5, seen),
+        cause=None,
+    )
+
+    assert spent(made) == {"compute": 13.0, "other": 0.5}
+    assert made.losses[0].steps == 13
+
+
+def test_the_stall_of_several_ranks_counts_once() -> None:
+    """Four ranks that save at the same time hold the script up for two seconds, not eight."""
+    made = one_machine(
+        (1000.0, story.restored(0, 0.0)),
+        (1000.0, story.started(1)),
+        (1010.0, story.steps(10, 10)),
+        *[(1012.0, story.handed_over(10, 2.0, rank)) for rank in range(4)],
+        (1012.0, story.exited(0)),
+    )
+
+    assert spent(made) == {"compute": 10.0, "save": 2.0}
+
+
+def test_clocks_that_disagree_are_named_and_the_time_is_counted_once() -> None:
+    """When a successor's clock says that it began before its predecessor ended, the overlap is cut and named."""
+    journal = {
+        Epoch(1): story.rows(1, 0.0, (1000.0, story.restored(0, 0.0)), (1020.0, story.exited(143))),
+        Epoch(2): story.rows(2, 0.0, (1018.0, story.restored(0, 0.0)), (1030.0, story.exited(0))),
+    }
+
+    made = account(journal, [], alive=Epoch(2))
+
+    assert made.total_s == 30.0
+    assert made.machine_s == 32.0
+    assert "overlap by 2.0 s" in made.unknown[-1]
+
+
+def test_a_commit_that_only_the_log_knows_is_counted() -> None:
+    """The machine died with the row of its last commit; the record in the log is enough."""
+    rows = story.rows(1, 0.0, (1000.0, story.restored(0, 0.0)))
+    ref = story.point(10, 1010.0)
+
+    made = account({Epoch(1): rows}, [], commits=[ref])
+
+    assert made.commits == (ref,)
+
+
+def test_a_run_that_nobody_took_has_no_account() -> None:
+    """Without any epoch there is nothing to account for, and the user is told so."""
+    with pytest.raises(ValueError, match="no epoch yet"):
+        account({}, [])
+
+
+def test_the_json_carries_the_same_numbers_with_units_in_the_names(made: Account) -> None:
+    """What a program reads is what the table shows."""
+    read = json.loads(json.dumps(as_json(made)))
+
+    assert read["spent"]["compute_s"] == 50.0
+    assert read["total_s"] == 110.0
+    assert read["losses"][1]["cause"] == "vanished"
+    assert read["saves"][0] == {"kind": "insurance", "count": 2, "size_bytes": 2000}
+
+
+@st.composite
+def journals(draw: st.DrawFn) -> tuple[list[events.Row], ...]:
+    """Journals of one to four epochs with windows, stalls and looks in any order, some rows missing."""
+    now, made = 1000.0, []
+    for epoch in range(1, draw(st.integers(1, 4)) + 1):
+        told: list[tuple[float, events.Fact]] = [(now, story.began(epoch))]
+        step = draw(st.integers(0, 20))
+        now += draw(st.floats(0, 5))
+        told += [(now, story.restored(step, draw(st.floats(0, 8)))), (now, story.started(epoch))]
+        for _ in range(draw(st.integers(0, 8))):
+            now += draw(st.floats(0, 20))
+            what, length = draw(st.integers(0, 3)), draw(st.floats(0, 30))
+            count = draw(st.integers(1, 9))
+            step += count if what == 0 else 0
+            told.append(
+                (
+                    now,
+                    (
+                        story.steps(step, count, length / 9),
+                        story.handed_over(step, length),
+                        events.PhaseMeasured(0, Phase.EVALUATION, Seconds(length)),
+                        story.exited(0),
+                    )[what],
+                )
+            )
+        rows = story.rows(epoch, draw(st.floats(-1e4, 1e4)), *told)
+        lost = draw(st.integers(0, len(rows)))
+        made.append([row for row in rows if row.sequence != lost])
+        now += draw(st.floats(-3, 50))
+    return tuple(made)
+
+
+@settings(max_examples=200, deadline=None)
+@given(journals())
+def test_no_moment_is_counted_twice_or_not_at_all(told: tuple[list[events.Row], ...]) -> None:
+    """Whatever the journals say, the spells lie end to end from the run's begin to its end."""
+    made = account({rows[0].epoch: rows for rows in told if rows}, [])
+
+    assert all(older.end == newer.begin for older, newer in itertools.pairwise(made.spells))
+    assert all(spell.duration_s > 0 for spell in made.spells)
+    assert made.total_s == pytest.approx(made.end - made.begin, abs=1e-6)
+    assert made.of(Kind.REDO) == pytest.approx(sum(loss.redo_s for loss in made.losses), abs=1e-6)

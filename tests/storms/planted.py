@@ -1,0 +1,146 @@
+"""Bugs that a take-over must not have, planted one at a time to see that the races catch them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from tests.support.simulated_store import World
+from windfall.ports import Delete, Put, Steps
+from windfall.storage import log, manifest, points
+from windfall.storage.operations import delete_all
+from windfall.terms import Epoch, PointRef, Record, RecordKind, RecoveryPoint, RunState
+from windfall.wire.layout import manifest_key
+
+Patch = tuple[object, str, Callable[..., object]]
+
+
+def _judge_by_wall_clock(world: World) -> Callable[..., Steps[object]]:
+    def judge(head: Record, *_: object, **__: object) -> Steps[object]:
+        me = world.current
+        assert me is not None
+        while True:
+            last = yield from log.read_beat(head.state.epoch)
+            since = head.state.holder_since if last is None else last.wall
+            newest = yield from log.read_head(head.number)
+            assert newest is not None
+            if newest.number != head.number:
+                return log._Verdict(moved_to=newest)
+            if me.wall() - since > head.state.lease_s:
+                return log._Verdict()
+            yield from log.pause(1.0)
+
+    return judge
+
+
+def _ref(point: RecoveryPoint, data: bytes, wall: float) -> PointRef:
+    return PointRef(
+        point.point_id, point.step, point.kind, point.epoch, 1, point.size_bytes,
+        manifest_key(point.point_id), manifest.digest_of(data), wall,
+    )  # fmt: skip
+
+
+def _commit(*, manifest_first: bool) -> Callable[..., Steps[tuple[PointRef, Record]]]:
+    def commit(head: Record, point: RecoveryPoint, *, nonce: str, wall: float) -> Steps[tuple[PointRef, Record]]:
+        data = manifest.to_bytes(point)
+        ref = _ref(point, data, wall)
+
+        def advance(state: RunState) -> RunState:
+            return log_committed(state, ref)
+
+        if manifest_first:
+            yield Put(manifest_key(point.point_id), data)
+        record = yield from log.append(head, advance, kind=RecordKind.COMMIT, nonce=nonce, wall=wall)
+        if not manifest_first:
+            yield Put(manifest_key(point.point_id), data)
+        return ref, record
+
+    log_committed = points.committed
+    return commit
+
+
+def _delete_without_record(head: Record, refs: tuple[PointRef, ...], **_: object) -> Steps[None]:
+    for ref in refs:
+        found = yield from points.read_manifest(ref)
+        yield Delete(ref.manifest_key)
+        yield from delete_all(points._keys(found))
+
+
+def _drop_nothing(head: Record, *_: object, **__: object) -> Steps[Record]:
+    yield from log.refresh(head)
+    return head
+
+
+def _retire_newest(head: Record, refs: tuple[PointRef, ...], **_: object) -> Steps[None]:
+    yield from _delete_without_record(head, head.state.points[-1:])
+
+
+def _forgetful(state: RunState, ref: PointRef, **_: object) -> RunState:
+    return points_committed(state, ref) if not state.points else points_committed(_without_points(state), ref)
+
+
+def _without_points(state: RunState) -> RunState:
+    import dataclasses
+
+    return dataclasses.replace(state, points=())
+
+
+points_committed = points.committed
+
+
+def _reborn(previous: Record | None, *arguments: object, **named: object) -> RunState:
+    return _without_points(log_taken(previous, *arguments, **named))
+
+
+log_taken: Callable[..., RunState] = log.taken
+
+
+def _restarted_epoch(previous: Record | None, *arguments: object, **named: object) -> RunState:
+    import dataclasses
+
+    after = log_taken(previous, *arguments, **named)
+    return after if previous is None else dataclasses.replace(after, epoch=Epoch(previous.state.epoch))
+
+
+def _create_replaces(world: World) -> Callable[[str, bytes], bool]:
+    def create(key: str, data: bytes) -> bool:
+        world.store.objects[key] = data
+        return True
+
+    return create
+
+
+BUGS: dict[str, Callable[[World], tuple[Patch, ...]]] = {
+    "stale holder trusted": lambda _: ((log, "_same_epoch", lambda mine, there: True),),
+    "nonce not checked on read-back": lambda _: ((log, "_wrote", lambda there, nonce: True),),
+    "take-over by age of the wall clock": lambda world: ((log, "_judge", _judge_by_wall_clock(world)),),
+    "lease not waited": lambda _: ((log, "_stood_still", lambda still_s, lease_s: True),),
+    "heartbeat's counter ignored": lambda _: ((log, "_alive", lambda seen, content: False),),
+    "manifest after the record": lambda _: ((points, "commit", _commit(manifest_first=False)),),
+    "repeated commit replaces the manifest": lambda _: ((points, "commit", _commit(manifest_first=True)),),
+    "deleted before a record gave it up": lambda _: (
+        (points, "delete", _retire_newest),
+        (points, "drop", _drop_nothing),
+    ),
+    "sweep takes live points": lambda _: (
+        (points, "_stale_part", lambda key, epoch, live: True),
+    ),
+    "taker forgets the points": lambda _: ((log, "taken", _reborn),),
+    "taker keeps the old epoch": lambda _: ((log, "taken", _restarted_epoch),),
+    "dead only by name": lambda _: ((log, "_same_machine", lambda one, other: True),),
+    "store replaces what exists": lambda world: ((world.store, "create", _create_replaces(world)),),
+}
+
+
+@contextmanager
+def bug(name: str, world: World) -> Iterator[None]:
+    """Plant one bug."""
+    patches = [patch.object(target, attribute, wrong) for target, attribute, wrong in BUGS[name](world)]
+    for one in patches:
+        one.start()
+    try:
+        yield
+    finally:
+        for one in patches:
+            one.stop()
