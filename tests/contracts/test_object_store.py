@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from tests.contracts.servers import azure_server, fake_bucket, google_environment, no_azurite, s3_server
+from tests.contracts.servers import fake_bucket, google_environment
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.simulated_store import MemoryStore
 from windfall.ports import ObjectStore
@@ -28,7 +28,7 @@ def opener(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[], ObjectStore]]:
     """Opens an empty store of one kind; its server, if any, lives as long as the module's tests of that kind."""
-    folder = tmp_path_factory.mktemp("servers")
+    folder = tmp_path_factory.mktemp("runs")
     numbers = itertools.count()
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "folder":
@@ -38,15 +38,11 @@ def opener(
         elif request.param == "memory":
             yield MemoryStore
         elif request.param == "s3":
-            with s3_server(folder) as environment:
-                _set(patch, environment)
-                yield lambda: open_store(f"s3://lab/team/run{next(numbers)}")
+            _set(patch, request.getfixturevalue("s3"))
+            yield lambda: open_store(f"s3://lab/team/run{next(numbers)}")
         elif request.param == "azure":
-            if reason := no_azurite():
-                pytest.skip(reason)
-            with azure_server(folder) as environment:
-                _set(patch, environment)
-                yield lambda: open_store(f"az://lab/team/run{next(numbers)}")
+            _set(patch, request.getfixturevalue("azure"))
+            yield lambda: open_store(f"az://lab/team/run{next(numbers)}")
         else:
             with fake_bucket() as (endpoint, _):
                 _set(patch, google_environment(endpoint))

@@ -18,9 +18,25 @@ CODE = [path for folder in ("src", "tests", "examples", "benchmarks", "docs") fo
 STATE_ALLOWED: dict[tuple[str, str], str] = {}
 MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 MAKERS = frozenset(
-    "list dict set bytearray defaultdict deque Counter OrderedDict Lock RLock Event Queue local ContextVar count iter open".split()
+    {"list", "dict", "set", "bytearray", "defaultdict", "deque", "Counter", "OrderedDict", "Lock", "RLock", "Event"}
+    | {"Queue", "local", "ContextVar", "count", "iter", "open"}
 )
-MUTATORS = frozenset("append extend insert add update setdefault pop popitem clear remove discard sort".split())
+MUTATORS = frozenset(
+    {
+        "append",
+        "extend",
+        "insert",
+        "add",
+        "update",
+        "setdefault",
+        "pop",
+        "popitem",
+        "clear",
+        "remove",
+        "discard",
+        "sort",
+    }
+)
 
 
 def test_no_file_is_longer_than_its_subject() -> None:
@@ -71,7 +87,9 @@ def _top_names(tree: ast.Module) -> dict[str, tuple[int, bool]]:
     """Name -> (line, is something that can change) of each module-level assignment."""
     found = {}
     for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
         for target in targets:
             if isinstance(target, ast.Name):
                 found[target.id] = (node.lineno, _makes_mutable(node.value))
@@ -106,7 +124,9 @@ def module_state(tree: ast.Module) -> list[tuple[str, int]]:
 def test_no_module_keeps_state() -> None:
     """Nothing at the top of a module of the product changes after its import, but for the listed exceptions."""
     found = {
-        (path.relative_to(PACKAGE).as_posix(), name) for path in python_files(PACKAGE) for name, _ in module_state(parse(path))
+        (path.relative_to(PACKAGE).as_posix(), name)
+        for path in python_files(PACKAGE)
+        for name, _ in module_state(parse(path))
     }
 
     assert found == set(STATE_ALLOWED)

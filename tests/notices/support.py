@@ -39,7 +39,8 @@ class Front(ThreadingHTTPServer):
 
     Modes: `pass`, `500`, `404`, `garbage` (a page of HTML), `stall` (no answer), `drip` (a byte at a time for ever),
     `short` (the connection breaks inside the body), `flood` (an endless body), `hang-up`, `impatient` (long polls are
-    answered at once), `nameless` (the machine's name is not told), `crowd` (every event lists a second machine).
+    answered at once), `nameless` (the machine's name is not told), `misnamed` (an error page in its place), `crowd`
+    (every event lists a second machine).
     """
 
     daemon_threads = True
@@ -76,11 +77,13 @@ class _FrontHandler(BaseHTTPRequestHandler):
         self.server.requests += 1
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         mode = self.server.mode
-        if mode in ("pass", "impatient", "crowd") or (mode == "nameless" and "compute/name" not in self.path):
+        if mode in ("pass", "impatient", "crowd") or (
+            mode in ("nameless", "misnamed") and "compute/name" not in self.path
+        ):
             self._pass_on(body)
         elif mode in ("500", "404", "nameless"):
             self.send_error(500 if mode == "nameless" else int(mode))
-        elif mode == "garbage":
+        elif mode in ("garbage", "misnamed"):
             self._send(200, {"ETag": "x"}, b'<html>{"Events": [{"action": TRUE</html>')
         elif mode == "stall":
             self.server.closed.wait(60)

@@ -142,10 +142,11 @@ def test_an_approval_that_cannot_be_sent_gives_up() -> None:
         assert made.front.requests == 3
 
 
-def test_while_its_name_is_unknown_a_machine_takes_every_event_for_a_hint() -> None:
+@pytest.mark.parametrize("mode", ["nameless", "misnamed"])
+def test_while_its_name_is_unknown_a_machine_takes_every_event_for_a_hint(mode: str) -> None:
     """An event that may be ours is worth a save, not a farewell; once the name is known it is what it says."""
     with rig("azure") as made:
-        made.front.mode = "nameless"
+        made.front.mode = mode
         made.announce()
         with Watch(made.source) as watch:
             assert watch.wait_for(1)[0].level is HINT

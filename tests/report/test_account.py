@@ -255,6 +255,22 @@ def test_steps_seen_after_the_last_window_are_work_not_a_hole() -> None:
     assert made.losses[0].steps == 13
 
 
+def test_what_follows_the_release_is_the_end_not_a_hole() -> None:
+    """A script that is ended with its machine writes no more rows; the time until the release record is `finish`."""
+    rows = story.rows(
+        1,
+        0.0,
+        (1000.0, story.restored(0, 0.0)),
+        (1000.0, story.started(1)),
+        (1010.0, story.steps(10, 10)),
+        (1010.0, story.release(Cause.STOPPED)),
+    )
+
+    made = account({Epoch(1): rows}, [Tenure(Epoch(1), "one", WallTime(1000.0), WallTime(1012.0), Cause.STOPPED)])
+
+    assert (spent(made), made.losses, made.unknown) == ({"compute": 10.0, "finish": 2.0}, (), ())
+
+
 def test_the_stall_of_several_ranks_counts_once() -> None:
     """Four ranks that save at the same time hold the script up for two seconds, not eight."""
     made = one_machine(

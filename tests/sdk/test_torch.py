@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -15,10 +14,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset  # noqa: E402
 
-from tests.support.fake_agent import FakeAgent, finish, start  # noqa: E402
+from tests.support.fake_agent import FakeAgent  # noqa: E402
+from tests.support.forked import server  # noqa: E402
 from windfall.sdk.torch import Loader, random_state, set_random_state  # noqa: E402
-
-TRAINING = Path(__file__).with_name("training_torch.py")
 
 
 class Numbers(Dataset):
@@ -162,26 +160,27 @@ def test_random_states_come_back() -> None:
     assert draw() == first
 
 
-def _train(agent: FakeAgent, name: str, *, until: int, restored: str = "", at: int = 0, **variables: str) -> str:
-    """Run the training script up to a step; return the digest of its final state."""
-    out = agent.folder.parent / name
-    given = agent.environment(restored=restored or None, step=at) | variables
-    return finish(start([sys.executable, str(TRAINING), str(until), str(out)], given))
+def _variables(agent: FakeAgent, *, until: int, restored: str = "", at: int = 0, **more: str) -> dict[str, str]:
+    """Return the environment of one training that ends at a step."""
+    job = {"STEPS": str(until), "OUT": str(agent.folder.parent / f"files-{until}")}
+    return agent.environment(restored=restored or None, step=at) | job | more
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", ["0", "2"])
 def test_weights_after_resumes_equal_an_uninterrupted_runs(tmp_path: Path, workers: str) -> None:
     """Model, AdamW, scheduler, dropout and shuffled noisy data: bit for bit the same after two interruptions."""
-    whole = _train(FakeAgent(tmp_path / "whole"), "whole", until=20, WORKERS=workers)
     restored, at = "", 0
-    for number, until in enumerate((7, 13, 20)):
-        agent = FakeAgent(tmp_path / str(number))
-        digest = _train(agent, str(number), until=until, restored=restored, at=at, SAVE_AT=str(until), WORKERS=workers)
-        (backup,) = agent.backups()
-        restored, at = str(backup["path"]), until
-        assert backup["step"] == until
-    assert digest == whole
+    with server("tests.sdk.training_torch") as train:
+        whole = train(_variables(FakeAgent(tmp_path / "whole"), until=20, WORKERS=workers))
+        for until in (7, 13, 20):
+            agent = FakeAgent(tmp_path / str(until))
+            job = _variables(agent, until=until, restored=restored, at=at, SAVE_AT=str(until), WORKERS=workers)
+            result = train(job)
+            (backup,) = agent.backups()
+            assert backup["step"] == until
+            restored, at = str(backup["path"]), until
+    assert result == whole
 
 
 def test_old_files_go_and_a_failed_save_is_a_warning(

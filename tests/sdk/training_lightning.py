@@ -1,10 +1,10 @@
-"""A tiny module under Lightning: `training_lightning.py STEPS OUT`; prints a digest."""
+"""A tiny module under Lightning: run by `tests.support.forked`."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import sys
+import signal
 import warnings
 
 import torch
@@ -14,10 +14,13 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import windfall as wf
+from tests.support.forked import serve
 from windfall.sdk.lightning import Loader, WindfallCallback
 from windfall.wire import page
 
-SAVE_AT = int(os.environ.get("SAVE_AT", "0"))
+
+def _save_at() -> int:
+    return int(os.environ.get("SAVE_AT", "0"))
 
 
 class Tiny(LightningModule):
@@ -42,15 +45,18 @@ class Ask(Callback):
     """Publishes the agent's request at step SAVE_AT, and stops there; comes before and after Windfall's callback."""
 
     def on_train_batch_start(self, trainer, module, batch, number):
-        if trainer.global_step + 1 == SAVE_AT:
+        if trainer.global_step + 1 == int(os.environ.get("SIGTERM_AT", "0")):
+            os.kill(os.getpid(), signal.SIGTERM)
+        if trainer.global_step + 1 == _save_at():
             words = page.attach(os.path.join(os.environ["WINDFALL_SESSION"], page.page_name(0)))
-            page.publish(words, request=1, target=SAVE_AT, exact=True, kind=3)
+            page.publish(words, request=1, target=_save_at(), exact=True, kind=3)
 
     def on_train_batch_end(self, trainer, module, outputs, batch, number):
-        trainer.should_stop = trainer.global_step == SAVE_AT
+        trainer.should_stop = trainer.global_step == _save_at()
 
 
-def main(steps: int, out: str) -> None:
+def main() -> str:
+    steps, out = int(os.environ["STEPS"]), os.environ["OUT"]
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -72,7 +78,8 @@ def main(steps: int, out: str) -> None:
     digest = hashlib.sha256()
     for tensor in module.state_dict().values():
         digest.update(tensor.numpy().tobytes())
-    sys.stdout.write(f"DIGEST {trainer.global_step} {digest.hexdigest()}\n")
+    return f"{trainer.global_step} {digest.hexdigest()}"
 
 
-main(int(sys.argv[1]), sys.argv[2])
+if __name__ == "__main__":
+    serve(main)

@@ -1,17 +1,17 @@
-"""A small but complete PyTorch training: `training_torch.py STEPS OUT`, saving at step SAVE_AT; prints a digest."""
+"""A small but complete PyTorch training: run by `tests.support.forked`."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import random
-import sys
 
 import torch
 from torch import nn
 from torch.utils.data import Dataset
 
 import windfall as wf
+from tests.support.forked import serve
 from windfall.sdk.torch import Checkpoint
 
 EPOCHS = 3
@@ -25,7 +25,8 @@ class Noisy(Dataset):
         return torch.full((8,), index / 32) + 0.1 * torch.rand(8) + 0.01 * random.random()
 
 
-def main(steps: int, out: str) -> None:
+def main() -> str:
+    steps, out = int(os.environ["STEPS"]), os.environ["OUT"]
     torch.set_num_threads(1)
     torch.manual_seed(0)
     random.seed(0)
@@ -55,7 +56,8 @@ def main(steps: int, out: str) -> None:
     digest = hashlib.sha256()
     for tensor in model.state_dict().values():
         digest.update(tensor.numpy().tobytes())
-    sys.stdout.write(f"{digest.hexdigest()} {scheduler.get_last_lr()} {torch.rand(()).item()}\n")
+    return f"{digest.hexdigest()} {scheduler.get_last_lr()} {torch.rand(()).item()}"
 
 
-main(int(sys.argv[1]), sys.argv[2])
+if __name__ == "__main__":
+    serve(main)

@@ -1,16 +1,18 @@
-"""A tiny model of a config alone under `Trainer`: `training_transformers.py STEPS OUT`; prints a digest."""
+"""A tiny model of a config alone under `Trainer`: run by `tests.support.forked`."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import sys
+import signal
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 import windfall as wf
+from tests.support.forked import serve
 from windfall.sdk.transformers import WindfallCallback
+from windfall.wire import page
 
 
 class Texts(torch.utils.data.Dataset):
@@ -26,9 +28,9 @@ class Ask(TrainerCallback):
     """Publishes the agent's request at step SAVE_AT, and ends the process there once it is saved."""
 
     def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step + 1 == int(os.environ.get("SIGTERM_AT", "0")):
+            os.kill(os.getpid(), signal.SIGTERM)
         if state.global_step + 1 == int(os.environ.get("SAVE_AT", "0")):
-            from windfall.wire import page
-
             words = page.attach(os.path.join(os.environ["WINDFALL_SESSION"], page.page_name(0)))
             page.publish(words, request=1, target=state.global_step + 1, exact=True, kind=3)
 
@@ -37,7 +39,8 @@ class Ask(TrainerCallback):
             control.should_training_stop = True
 
 
-def main(steps: int, out: str) -> None:
+def main() -> str:
+    steps, out = int(os.environ["STEPS"]), os.environ["OUT"]
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=8, n_embd=16, n_layer=1, n_head=2))
@@ -61,7 +64,8 @@ def main(steps: int, out: str) -> None:
     digest = hashlib.sha256()
     for tensor in trainer.model.state_dict().values():
         digest.update(tensor.numpy().tobytes())
-    sys.stdout.write(f"DIGEST {trainer.state.global_step} {digest.hexdigest()}\n")
+    return f"{trainer.state.global_step} {digest.hexdigest()}"
 
 
-main(int(sys.argv[1]), sys.argv[2])
+if __name__ == "__main__":
+    serve(main)

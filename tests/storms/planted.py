@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -10,6 +11,8 @@ from tests.support.simulated_store import World
 from windfall.ports import Delete, Put, Steps
 from windfall.storage import log, manifest, points
 from windfall.storage.operations import delete_all
+from windfall.storage.state import committed as state_committed
+from windfall.storage.state import taken as state_taken
 from windfall.terms import Epoch, PointRef, Record, RecordKind, RecoveryPoint, RunState
 from windfall.wire.layout import manifest_key
 
@@ -47,7 +50,7 @@ def _commit(*, manifest_first: bool) -> Callable[..., Steps[tuple[PointRef, Reco
         ref = _ref(point, data, wall)
 
         def advance(state: RunState) -> RunState:
-            return log_committed(state, ref)
+            return state_committed(state, ref)
 
         if manifest_first:
             yield Put(manifest_key(point.point_id), data)
@@ -56,7 +59,6 @@ def _commit(*, manifest_first: bool) -> Callable[..., Steps[tuple[PointRef, Reco
             yield Put(manifest_key(point.point_id), data)
         return ref, record
 
-    log_committed = points.committed
     return commit
 
 
@@ -76,30 +78,16 @@ def _retire_newest(head: Record, refs: tuple[PointRef, ...], **_: object) -> Ste
     yield from _delete_without_record(head, head.state.points[-1:])
 
 
-def _forgetful(state: RunState, ref: PointRef, **_: object) -> RunState:
-    return points_committed(state, ref) if not state.points else points_committed(_without_points(state), ref)
-
-
 def _without_points(state: RunState) -> RunState:
-    import dataclasses
-
     return dataclasses.replace(state, points=())
 
 
-points_committed = points.committed
-
-
 def _reborn(previous: Record | None, *arguments: object, **named: object) -> RunState:
-    return _without_points(log_taken(previous, *arguments, **named))
-
-
-log_taken: Callable[..., RunState] = log.taken
+    return _without_points(state_taken(previous, *arguments, **named))
 
 
 def _restarted_epoch(previous: Record | None, *arguments: object, **named: object) -> RunState:
-    import dataclasses
-
-    after = log_taken(previous, *arguments, **named)
+    after = state_taken(previous, *arguments, **named)
     return after if previous is None else dataclasses.replace(after, epoch=Epoch(previous.state.epoch))
 
 
@@ -117,15 +105,14 @@ BUGS: dict[str, Callable[[World], tuple[Patch, ...]]] = {
     "take-over by age of the wall clock": lambda world: ((log, "_judge", _judge_by_wall_clock(world)),),
     "lease not waited": lambda _: ((log, "_stood_still", lambda still_s, lease_s: True),),
     "heartbeat's counter ignored": lambda _: ((log, "_alive", lambda seen, content: False),),
+    "own absence taken for silence": lambda _: ((log, "min", lambda seen, most: seen),),
     "manifest after the record": lambda _: ((points, "commit", _commit(manifest_first=False)),),
     "repeated commit replaces the manifest": lambda _: ((points, "commit", _commit(manifest_first=True)),),
     "deleted before a record gave it up": lambda _: (
         (points, "delete", _retire_newest),
         (points, "drop", _drop_nothing),
     ),
-    "sweep takes live points": lambda _: (
-        (points, "_stale_part", lambda key, epoch, live: True),
-    ),
+    "sweep takes live points": lambda _: ((points, "_stale_part", lambda key, epoch, live: True),),
     "taker forgets the points": lambda _: ((log, "taken", _reborn),),
     "taker keeps the old epoch": lambda _: ((log, "taken", _restarted_epoch),),
     "dead only by name": lambda _: ((log, "_same_machine", lambda one, other: True),),
@@ -136,7 +123,7 @@ BUGS: dict[str, Callable[[World], tuple[Patch, ...]]] = {
 @contextmanager
 def bug(name: str, world: World) -> Iterator[None]:
     """Plant one bug."""
-    patches = [patch.object(target, attribute, wrong) for target, attribute, wrong in BUGS[name](world)]
+    patches = [patch.object(target, attribute, wrong, create=True) for target, attribute, wrong in BUGS[name](world)]
     for one in patches:
         one.start()
     try:

@@ -19,7 +19,6 @@ from windfall.storage import log, manifest, points, state
 from windfall.terms import (
     Cause,
     Chunk,
-    Epoch,
     FileEntry,
     Holder,
     Outcome,
@@ -94,9 +93,7 @@ class Race:
     def contend(self, me: Actor, nonce: str) -> Steps[object]:
         holder = Holder(me.host, me.host, 1, len(self.lives), 0, nonce)
         claim = state.Claim(holder, "run", LEASE_S, command=("train",))
-        taken = yield from self.persist(
-            lambda: log.take(claim, holder_is_dead=self.is_dead, wall=me.wall, wait=True)
-        )
+        taken = yield from self.persist(lambda: log.take(claim, holder_is_dead=self.is_dead, wall=me.wall, wait=True))
         if not taken.mine:
             return "done"
         epoch = taken.record.state.epoch
@@ -281,7 +278,7 @@ def main() -> None:
     one = race(arguments.seed, arguments.bug)
     for record, writer in zip(one.records, one.writers, strict=True):
         steps = [point.step for point in record.state.points]
-        print(f"{record.number:4d} {record.kind:8s} epoch {record.state.epoch:3d} {writer.name:8s} points {steps}")
+        print(f"{record.number:4d} {record.kind:8s} epoch {record.state.epoch:3d} {writer.name:8s} points {steps}")  # noqa: T201
 
 
 if __name__ == "__main__":

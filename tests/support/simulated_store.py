@@ -170,15 +170,18 @@ class World:
             return
         self.current = actor
         try:
-            if isinstance(value, Exception):
-                operation = steps.throw(value)
-            else:
-                operation = next(steps) if first else steps.send(value)
+            operation = self._step(steps, value, first=first)
         except StopIteration as end:
             actor.finished, actor.result = True, end.value
             self._on_end(actor)
             return
         self._carry_out(actor, steps, operation)
+
+    @staticmethod
+    def _step(steps: Steps[object], value: object, *, first: bool) -> StoreOp:
+        if isinstance(value, Exception):
+            return steps.throw(value)
+        return next(steps) if first else steps.send(value)
 
     def _carry_out(self, actor: Actor, steps: Steps[object], operation: StoreOp) -> None:
         ops = operation.ops if isinstance(operation, Together) else (operation,)
@@ -214,25 +217,26 @@ class World:
         elif fault == "crash before":
             self.at(0.0, lambda: self.kill(actor))
             return
+        self.at(there, lambda: self._effect(actor, op, fault, back, answer))
 
-        def effect() -> None:
-            # What a machine has sent reaches the store even if the machine dies meanwhile.
-            if fault == "unreachable":
-                self.at(back, lambda: answer(StoreUnreachable("the store does not answer")))
-                return
-            result = self._apply(actor, op)
-            if fault == "crash after":
-                self.kill(actor)
-            elif fault == "lost reply, error":
-                self.at(back, lambda: answer(StoreUnreachable("the reply was lost")))
-            elif fault == "lost reply, tried again":
-                self.at(back, lambda: self.at(back, lambda result=self._apply(actor, op): answer(result)))
-            else:
-                if fault == "doubled" and not isinstance(op, (Get, List)):
-                    self.at(self.rng.uniform(0, self.faults.pause_s_max), lambda: self._apply(actor, op))
-                self.at(back, lambda: answer(result))
-
-        self.at(there, effect)
+    def _effect(
+        self, actor: Actor, op: SimpleOp, fault: str | None, back: float, answer: Callable[[object], None]
+    ) -> None:
+        """Let an operation reach the store; what a machine has sent arrives even if the machine dies meanwhile."""
+        if fault == "unreachable":
+            self.at(back, lambda: answer(StoreUnreachable("the store does not answer")))
+            return
+        result = self._apply(actor, op)
+        if fault == "crash after":
+            self.kill(actor)
+        elif fault == "lost reply, error":
+            self.at(back, lambda: answer(StoreUnreachable("the reply was lost")))
+        elif fault == "lost reply, tried again":
+            self.at(back, lambda: self._effect(actor, op, None, back, answer))
+        else:
+            self.at(back, lambda: answer(result))
+        if fault == "doubled" and not isinstance(op, (Get, List)):
+            self.at(self.rng.uniform(0, self.faults.pause_s_max), lambda: self._apply(actor, op))
 
     def _apply(self, actor: Actor, op: SimpleOp) -> object:
         result = perform(op, self.store, actor)
@@ -278,6 +282,7 @@ class CrashingStore:
     clock: ManualClock
     deadly: int | None = None
     passed: list[str] = field(default_factory=list)
+    abandoned: list[object] = field(default_factory=list)
 
     def hit(self, name: str) -> None:
         self.passed.append(name)
@@ -285,7 +290,8 @@ class CrashingStore:
             raise Killed(name)
 
     def drive(self, steps: Steps[object]) -> object:
-        """Run a step function; a death does not run its `finally` and `except` clauses, as a real one would not."""
+        """Run a step function; it is kept, so that a death runs none of its `finally` clauses, as a real one would not."""
+        self.abandoned.append(steps)
         try:
             operation = next(steps)
             while True:
@@ -304,4 +310,3 @@ class CrashingStore:
         result = perform(op, self.store, self.clock)
         self.hit(f"{name}:after")
         return result
-

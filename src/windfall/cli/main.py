@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import cyclopts
 
 from windfall.cli import runs
+from windfall.cli.cost import cost
 from windfall.cli.exec import exec_
 from windfall.errors import EXIT_FAILED, EXIT_MISUSE, WindfallError
 
@@ -26,6 +27,7 @@ def build() -> cyclopts.App:
     )
     app.command(exec_, name="exec")
     runs.register(app)
+    app.command(cost, name="cost")
     return app
 
 

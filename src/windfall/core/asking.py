@@ -194,8 +194,8 @@ def plan(turn: Turn) -> None:
     pending = state.request
     if pending is not None and (pending.answered or pending.kind is not SaveKind.INSURANCE):
         return
-    if pending is None and any(not point.whole for point in state.points):
-        return
+    if state.queued is not None or (pending is None and any(not point.whole for point in state.points)):
+        return  # the uplink is behind already, or the ranks are busy with a save
     choice = choose(turn)
     if state.hinted:
         choice = replace(choice, save_at=earliest_step(turn))

@@ -297,6 +297,7 @@ def start(turn: Turn, attempt: int) -> None:
         exit_status=None,
         retry_at=None,
         ranks=(),
+        moved=(),
         request=None,
         misses=0,
         held=None,

@@ -67,6 +67,7 @@ def _open(turn: Turn, fact: PartHandedOver, part: Part) -> None:
         request=fact.request,
         state=move(POINT, PointState.ASKED, PointState.HANDED_OVER),
         parts=(part,),
+        absent=tuple(rank for rank, step in state.moved if step >= fact.step and rank != fact.rank),
     )
     turn.change(points=(*state.points, point), made=number)
     incomplete = [point for point in turn.state.points if not point.whole and not point.active]
@@ -87,7 +88,9 @@ def _kind(turn: Turn, number: int) -> SaveKind:
 
 
 def moved_on(turn: Turn, fact: RankMovedOn) -> None:
-    """A rank has no (further) part at a step."""
+    """A rank has no (further) part at a step, nor at earlier ones; it may say so before others hand over theirs."""
+    newest = {**dict(turn.state.moved), fact.rank: fact.step}
+    turn.change(moved=tuple(sorted(newest.items())))
     for point in turn.state.points:
         if point.whole or point.step > fact.step or fact.rank in point.absent:
             continue
@@ -112,9 +115,22 @@ def settle(turn: Turn) -> None:
     ranks = {status.rank for status in turn.state.ranks}
     for point in turn.state.points:
         heard = {part.rank for part in point.parts} | set(point.absent)
-        if not point.whole and ranks <= heard:
+        if point.whole:
+            continue
+        if ranks <= heard:
             _judge(turn, point)
+        elif _hopeless(turn, point, ranks - heard):
+            abandon(turn, point, f"not every rank was asked in time to save at step {point.step}")
     _forward(turn)
+
+
+def _hopeless(turn: Turn, point: Point, missing: set[int]) -> bool:
+    """Return whether a rank is past the step of a request that was taken back, and never said yes to it."""
+    if point.request == 0 or (turn.state.request is not None and turn.state.request.number == point.request):
+        return False
+    request = turn.state.request_of(point.request)
+    silent = missing - set(() if request is None else request.answered)
+    return any(status.rank in silent and status.step > point.step for status in turn.state.ranks)
 
 
 def _judge(turn: Turn, point: Point) -> None:

@@ -131,6 +131,7 @@ class WorkerState:
         misses: agreements that failed in a row; each doubles the margin.
         held: (anchor, step) of the thesis' plan.
         floor_step: no insurance counts from before this step (a request or point that came to nothing).
+        moved: (rank, step) of the newest step at which a rank went on without a part.
         points: points on their way, oldest first.
         made: how many points were begun.
         live: committed points, oldest first; `damaged` those known not to be whole.
@@ -163,6 +164,7 @@ class WorkerState:
     held: tuple[int, int] | None = None
     floor_step: Step = _NO_STEPS
     hinted: bool = False
+    moved: tuple[tuple[int, Step], ...] = ()
     points: tuple[Point, ...] = ()
     made: int = 0
     live: tuple[PointRef, ...] = ()

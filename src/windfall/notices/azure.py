@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from windfall.notices.http import Answer, NoAnswer, ask
@@ -27,7 +28,8 @@ REQUEST_S = Seconds(2.0)
 FIRST_REQUEST_S = Seconds(130.0)
 """Limit on the request that switches the service on: it may take two minutes [s]."""
 ACKNOWLEDGE_TRIES = 3
-MACHINE_NAME_CHARS_MAX = 128
+MACHINE_NAME = r"[\w.-]{1,128}"
+"""What a resource name looks like."""
 
 
 class AzureNotices:
@@ -112,7 +114,8 @@ class AzureNotices:
         except NoAnswer:
             return
         name = answer.body.decode("utf-8", errors="replace").strip()
-        if answer.status == 200 and name.isprintable() and 0 < len(name) <= MACHINE_NAME_CHARS_MAX:
+        # An error page taken for a name would make every later event somebody else's.
+        if answer.status == 200 and re.fullmatch(MACHINE_NAME, name):
             self._machine = name
 
     def _ask(

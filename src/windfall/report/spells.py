@@ -78,7 +78,7 @@ class Ledger:
         losses: so far, oldest first.
         redone: steps computed again so far, by the loss that made it necessary.
         pending: the loss whose price the next restore tells.
-        begun: whether the present attempt has restored.
+        begun: whether the present attempt has restored, or completed a step.
     """
 
     furthest: int = 0
@@ -91,6 +91,7 @@ class Ledger:
 
     def see(self, step: int) -> None:
         """Note that the present attempt has completed `step`."""
+        self.begun = True
         self.last = max(self.last, step)
         self.furthest = max(self.furthest, step)
 
@@ -173,6 +174,8 @@ class Walk:
                 self._missing(expected, row.sequence - 1, since=previous + anchor, until=now)
             for fact in row.facts:
                 self._fact(fact, now)
+            if any(isinstance(command, events.ReleaseRun) for command in row.commands):
+                self._end_script(now)
             expected, previous = row.sequence + 1, row.at
         self._settle(previous + anchor)
         return WallTime(previous + anchor)
@@ -199,17 +202,25 @@ class Walk:
                 self._running(now - fact.stall_s)
                 self._carve(now - fact.stall_s, now, Kind.SAVE)
                 self.ledger.see(fact.step)
-            case events.RanksObserved() if fact.ranks and self._stage is _Stage.RUNNING:
+            case events.RanksObserved() if fact.ranks and self._stage in (_Stage.RUNNING, _Stage.ENDED):
                 self.ledger.see(min(rank.step for rank in fact.ranks))
             case events.ScriptExited():
-                self._settle(now)
-                self._stage, self.exit_status, self.exit_at = _Stage.ENDED, fact.status, now
+                self._end_script(now)
+                self.exit_status, self.exit_at = fact.status, now
             case _:
                 pass
+
+    def _end_script(self, now: float) -> None:
+        """The script ended, or is about to be ended because the run is released."""
+        if self._stage in (_Stage.STARTING, _Stage.RUNNING):
+            self._running(now)
+            self._extend(now)
+        self._stage = _Stage.ENDED
 
     def _restored(self, fact: events.PointRestored, now: float) -> None:
         if self._stage is _Stage.ENDED and self.exit_status:
             self.ledger.lose(self.epoch, self.attempt, WallTime(self.exit_at), Cause.SCRIPT_FAILED)
+        self._close_script()
         self._stage = _Stage.PREPARING
         self._to(now - fact.duration_s, Kind.START)
         self._to(now, Kind.RESTORE)
@@ -248,7 +259,7 @@ class Walk:
             self._stage = _Stage.RUNNING
 
     def _extend(self, now: float) -> None:
-        if now > self._front:
+        if now > self._front and self._stage is _Stage.RUNNING:
             self._open.append((self._front, now))
             self._front = now
 
@@ -263,13 +274,14 @@ class Walk:
 
     def _take(self, length_s: float, kind: Kind, loss: int | None = None) -> None:
         """Give the first `length_s` of what is unassigned to `kind`."""
-        while length_s > 0 and self._open:
-            left, right = self._open.pop(0)
-            cut = min(right, left + length_s)
+        rest = []
+        for left, right in self._open:
+            cut = min(right, left + length_s) if length_s > 0 else left
             self._add(kind, left, cut, loss)
             length_s -= cut - left
             if right > cut:
-                self._open.insert(0, (cut, right))
+                rest.append((cut, right))
+        self._open = rest
 
     def _fill(self, length_s: float, shares: list[tuple[Kind, int | None, int]], *, keep_s: float) -> None:
         """Lay a window's steps over the unassigned time; the step under way (`keep_s` at most) waits for the next window."""
@@ -281,20 +293,20 @@ class Walk:
         self._take(free_s - steps_s - keep_s, Kind.OTHER)
 
     def _settle(self, now: float) -> None:
-        """Close the script's time at `now`: steps seen since the last window first, the rest is `OTHER`."""
-        if self._stage is _Stage.STARTING:
-            self._to(now, Kind.START)
-        elif self._stage is _Stage.RUNNING:
-            self._extend(now)
-            step, mean_s = self._window
-            if mean_s and (more := self.ledger.last - step) > 0:
-                self._fill(more * mean_s, self.ledger.split(step + 1, self.ledger.last), keep_s=0.0)
-                self._window = (self.ledger.last, mean_s)
-            self._take(now - self.begin, Kind.OTHER)
-        elif self._stage is _Stage.PREPARING:
-            self._to(now, Kind.START)
-        else:
-            self._to(now, Kind.FINISH)
+        """Assign everything up to `now`."""
+        self._extend(now)
+        self._close_script()
+        self._to(now, Kind.FINISH if self._stage is _Stage.ENDED else Kind.START)
+
+    def _close_script(self) -> None:
+        """Assign the script's open time: steps seen since the last window first, the rest is `OTHER`."""
+        step, mean_s = self._window
+        if mean_s and self._open and (more := self.ledger.last - step) > 0:
+            self._fill(more * mean_s, self.ledger.split(step + 1, self.ledger.last), keep_s=0.0)
+            self._window = (self.ledger.last, mean_s)
+        for begin, end in self._open:
+            self._add(Kind.OTHER, begin, end)
+        self._open = []
 
     def _missing(self, first: int, last: int, *, since: float, until: float) -> None:
         self._settle(since)

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from windfall.report.account import Account, Loss
 from windfall.report.spells import Kind
+from windfall.units import duration_text, size_text
 
 MEANING = {
     Kind.COMPUTE: "steps computed for the first time",
@@ -22,43 +23,22 @@ MEANING = {
 }
 
 
-def duration(seconds: float) -> str:
-    """Write a length of time as people say it: `8.4 s`, `3 m 20 s`, `5 h 07 m`."""
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} m {whole % 60:02d} s"
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60:02d} m"
-
-
-def size(size_bytes: int) -> str:
-    """Write an amount of data in powers of ten: `640 B`, `1.5 MB`."""
-    amount = float(size_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 999.5:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.3g} {unit}"
-        amount /= 1000
-    return f"{amount:.3g} TB"
-
-
 def moment(made: Account, at: float) -> str:
     """Write a moment as time since the run began."""
-    return "+" + duration(max(0.0, at - made.begin))
+    return "+" + duration_text(max(0.0, at - made.begin))
 
 
 def spent(made: Account) -> Table:
     """Where the time went: one row a kind that occurred, their sum below."""
     table = Table(title="Where the time went", title_justify="left", box=None, pad_edge=False, show_footer=True)
     table.add_column("kind", footer="total")
-    table.add_column("time", justify="right", footer=duration(made.total_s))
+    table.add_column("time", justify="right", footer=duration_text(made.total_s))
     table.add_column("share", justify="right", footer="100.0 %" if made.total_s else "")
     table.add_column("what it is", footer="", no_wrap=True)
     for kind, seconds in made.spent:
         if seconds:
             table.add_row(
-                kind.value, duration(seconds), f"{seconds / made.total_s:.1%}".replace("%", " %"), MEANING[kind]
+                kind.value, duration_text(seconds), f"{seconds / made.total_s:.1%}".replace("%", " %"), MEANING[kind]
             )
     return table
 
@@ -81,8 +61,8 @@ def _redone(loss: Loss) -> str:
     if loss.steps == 0:
         return "-"
     if loss.redone < loss.steps:
-        return f"{duration(loss.redo_s)}, {loss.steps - loss.redone} to go"
-    return duration(loss.redo_s)
+        return f"{duration_text(loss.redo_s)}, {loss.steps - loss.redone} to go"
+    return duration_text(loss.redo_s)
 
 
 def saves(made: Account) -> Table:
@@ -92,7 +72,7 @@ def saves(made: Account) -> Table:
     table.add_column("points", justify="right")
     table.add_column("written", justify="right")
     for row in made.saves:
-        table.add_row(row.kind.value, str(row.count), size(row.size_bytes))
+        table.add_row(row.kind.value, str(row.count), size_text(row.size_bytes))
     return table
 
 
@@ -103,7 +83,7 @@ def summary(made: Account) -> str:
     return (
         f"{made.steps} steps on {machines} machine{'s' * (machines != 1)} with {count} loss{'es' * (count != 1)}; "
         f"{made.steps_redone} steps computed again.\n"
-        f"Goodput {goodput}; machine-hours {made.machine_hours:.3f}; uploads behind the script {duration(made.upload_s)}."
+        f"Goodput {goodput}; machine-hours {made.machine_hours:.3f}; uploads behind the script {duration_text(made.upload_s)}."
     )
 
 

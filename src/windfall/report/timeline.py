@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from windfall.errors import Misuse
 from windfall.report.account import Account, Loss
 from windfall.report.spells import Kind, Spell
-from windfall.report.tables import duration
 from windfall.terms import NoticeLevel, SaveKind
+from windfall.units import duration_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -199,7 +199,7 @@ def _decorate(axes: Axes, made: Account, rows: Sequence[Line], *, title: str, un
     axes.set_yticks(range(0, len(rows), every), [row.label for row in rows[::every]])
     axes.set_xlabel(f"{unit} since the run began")
     goodput = "" if made.goodput is None else f", {made.goodput:.0%} of it new steps"
-    axes.set_title(f"{title}: {made.steps} steps in {duration(made.total_s)}{goodput}", loc="left", fontsize=11)
+    axes.set_title(f"{title}: {made.steps} steps in {duration_text(made.total_s)}{goodput}", loc="left", fontsize=11)
     axes.grid(axis="x", color="#DDDDDD", linewidth=0.7)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
@@ -258,7 +258,7 @@ def text(made: Account, *, columns: int = 80) -> str:
         if row.loss is not None:
             steps = f"{row.loss.steps} step{'s' * (row.loss.steps != 1)} lost"
             out.append(f"{'':>{label}} |{_beside(cells, f'{row.loss.cause.value}, {steps}', width)}".rstrip())
-    left, right = "0", duration(span)
+    left, right = "0", duration_text(span)
     out.append(f"{'':>{label}} |{left}{right:>{width - len(left)}}")
     used = [kind for kind, seconds in made.spent if seconds and kind is not Kind.WAITING]
     return "\n".join([*out, *_key(used, bool(made.losses), columns)])

@@ -10,6 +10,8 @@ generators nor the position within an epoch: the callback adds the first, `windf
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -34,6 +36,7 @@ class WindfallCallback(Callback):  # type: ignore[misc]  # the library has no ty
 
     def __init__(self, folder: str | None = None) -> None:
         self._folder = folder or os.path.join(os.environ.get(environment.SESSION) or os.curdir, "checkpoints")
+        self._sigterm: Any = None
         self._validation: AbstractContextManager[object] | None = None
         self._restored: dict[str, Any] | None = None
         self._files: list[str] = []
@@ -48,8 +51,24 @@ class WindfallCallback(Callback):  # type: ignore[misc]  # the library has no ty
         """Keep the states until training really begins: what happens before it draws random numbers too."""
         self._restored = state["random"]
 
+    def setup(self, trainer: Any, _module: Any, stage: str) -> None:  # noqa: ARG002 - Lightning's signature
+        """Remember who hears SIGTERM before Lightning does.
+
+        Raises:
+            ValueError: Lightning starts the ranks itself, so that nobody else knows which is which.
+        """
+        inside = windfall.context().run is not None
+        if inside and trainer.world_size > 1 and "RANK" not in os.environ:
+            raise ValueError(
+                f"Lightning would start {trainer.world_size} ranks by itself, which Windfall cannot tell apart: "
+                "start the script with torchrun"
+            )
+        self._sigterm = signal.getsignal(signal.SIGTERM) if inside else None
+
     def on_train_start(self, trainer: Any, _module: Any) -> None:
-        """Shield the data-loader workers from a SIGTERM to every process."""
+        """Shield the data-loader workers, and this process from Lightning, which would stop before the save."""
+        if self._sigterm not in (None, signal.SIG_DFL):
+            signal.signal(signal.SIGTERM, self._sigterm)
         self._step = trainer.global_step
         shield_workers(trainer.train_dataloader)
 
@@ -89,5 +108,13 @@ class WindfallCallback(Callback):  # type: ignore[misc]  # the library has no ty
         windfall.backup(path)
         self._files.append(path)
         for old in self._files[:-KEPT_FILES]:
-            os.unlink(old)
+            _remove(old)
         del self._files[:-KEPT_FILES]
+
+
+def _remove(path: str) -> None:
+    """Delete a checkpoint, which some strategies make a folder."""
+    if os.path.isdir(path):
+        shutil.rmtree(path, ignore_errors=True)
+    elif os.path.exists(path):
+        os.unlink(path)

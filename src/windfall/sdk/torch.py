@@ -100,10 +100,15 @@ class Checkpoint:
             ValueError: the checkpoint is of another kind, of other objects, or of another number of ranks.
         """
         path = windfall.last()
+        rank, world_size = _rank_and_world_size()
+        if world_size > 1 and windfall.context().rank != rank:
+            raise ValueError(
+                f"torch.distributed says that this is rank {rank}, the environment says {windfall.context().rank}: "
+                "start the script with torchrun, or set RANK and LOCAL_WORLD_SIZE before the first call of windfall"
+            )
         if path is None:
             return Position(self._epoch(), 0)
         own = _read(path)
-        rank, world_size = _rank_and_world_size()
         if own["world_size"] != world_size or own["rank"] != rank:
             raise ValueError(
                 f"{path} is the part of rank {own['rank']} of {own['world_size']}, this is rank {rank} of {world_size}: "
@@ -299,7 +304,8 @@ def random_state(*, cuda: bool = True) -> dict[str, Any]:
     """Return the states of the random generators: Python's, numpy's if it is loaded, torch's, CUDA's if it is in use."""
     state = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if "numpy" in sys.modules:
-        state["numpy"] = sys.modules["numpy"].random.get_state()
+        name, keys, *rest = sys.modules["numpy"].random.get_state()
+        state["numpy"] = (name, keys.tolist(), *rest)  # plain numbers: Lightning loads nothing else
     if cuda and torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state

@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 
 from windfall.errors import LogDamaged, Misuse, StoreError
@@ -152,7 +153,7 @@ def unpack(data: bytes, folder: str) -> None:
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
             archive.extractall(folder, filter="data")
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise StoreError(f"the bundle of code cannot be unpacked ({error}): replace it with --new-code") from error
 
 

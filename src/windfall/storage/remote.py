@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from windfall.errors import StoreDenied, StoreError, StoreFull, StoreUnreachable
@@ -42,7 +42,7 @@ RETRIES_MAX = 5
 RETRY_TIMEOUT_S = 60
 
 _ENDPOINTS = {
-    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"),
     "gs": ("GOOGLE_BASE_URL",),
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
 }
@@ -61,6 +61,7 @@ _CREDENTIALS = {
     "gs": "GOOGLE_SERVICE_ACCOUNT (or the machine's service account)",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or the machine's identity)",
 }
+_DENIED = ("401 Unauthorized", "403 Forbidden", "InvalidAccessKeyId", "AuthorizationFailure")
 _NO_ROOM = ("QuotaExceeded", "InsufficientStorage", "507 ")
 _REASONS = (
     ("ConnectionRefused", "connection refused"),
@@ -221,7 +222,7 @@ class RemoteStore:
             )
         if any(sign in text for sign in _NO_CREDENTIALS):
             return StoreDenied(f"No credentials for {self.url} were found: set {_CREDENTIALS[self._scheme]}.")
-        if isinstance(error, PermissionDeniedError | UnauthenticatedError) or "InvalidAccessKeyId" in text:
+        if any(sign in text for sign in _DENIED):
             return StoreDenied(
                 f"{self.url} refuses these credentials ({_reason(text)}): check {_CREDENTIALS[self._scheme]}, "
                 "and what they are allowed."
@@ -232,7 +233,7 @@ class RemoteStore:
             return StoreFull(f"{self.url} has no room left ({_reason(text)}): free some space or name another place.")
         return StoreUnreachable(
             f"{self.url} does not answer as it should ({_reason(text)}): check the network, the bucket's name and "
-            f"{_ENDPOINTS[self._scheme][-1]}."
+            f"{_ENDPOINTS[self._scheme][0]}."
         )
 
 
@@ -267,11 +268,10 @@ def _parts(stretch: _Stretch) -> Iterator[bytearray]:
 
 
 def _client(scheme: Scheme, bucket: str, prefix: str, timeout_s: float, retries_max: int) -> Client:
-    endpoint = next((os.environ[name] for name in _ENDPOINTS[scheme] if name in os.environ), "")
     options: ClientConfig = {
         "timeout": timedelta(seconds=timeout_s),
         "connect_timeout": timedelta(seconds=5),
-        "allow_http": endpoint.startswith("http://"),
+        "allow_http": any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS[scheme]),
     }
     retry: RetryConfig = {
         "max_retries": retries_max,
@@ -285,7 +285,15 @@ def _client(scheme: Scheme, bucket: str, prefix: str, timeout_s: float, retries_
     where = prefix or None
     if scheme == "s3":
         # Our own digest is in the manifest; signing the payload's SHA-256 as well costs 3x (performance notes, I).
-        return S3Store(bucket, prefix=where, unsigned_payload=True, client_options=options, retry_config=retry)
+        # Keys are deleted one by one: not every S3-compatible store has the bulk request.
+        return S3Store(
+            bucket,
+            prefix=where,
+            unsigned_payload=True,
+            disable_bulk_delete=True,
+            client_options=options,
+            retry_config=retry,
+        )
     if scheme == "gs":
         return GCSStore(bucket, prefix=where, client_options=options, retry_config=retry)
     return AzureStore(bucket, prefix=where, client_options=options, retry_config=retry)

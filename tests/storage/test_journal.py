@@ -1,0 +1,146 @@
+"""The journal: on disk before anything else, in the store soon after, and honest about what is missing."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.storage.make import Bench
+from windfall import codec
+from windfall.errors import LogDamaged, NewerFormat, StoreFull, StoreUnreachable
+from windfall.events import AgentResumed, ReleaseRun, Row
+from windfall.storage import journal
+from windfall.terms import Cause, Epoch, Instant, Outcome, WallTime
+from windfall.wire.layout import spool_key
+
+
+def row(sequence: int, epoch: int = 1, *, last: bool = False) -> Row:
+    commands = (ReleaseRun(Outcome.DONE, Cause.DONE),) if last else ()
+    return Row(Epoch(epoch), sequence, Instant(1.0 * sequence), WallTime(0), (AgentResumed(),), (), commands)
+
+
+def write(spool: journal.SpoolJournal, *rows: Row) -> None:
+    for one in rows:
+        spool.append(codec.row_to_line(one))
+
+
+def test_rows_survive_the_agent(tmp_path: Path) -> None:
+    """What was appended is there for the next agent of the epoch, in order."""
+    spool = journal.SpoolJournal(str(tmp_path), 1)
+    write(spool, row(1), row(2))
+    spool.close()
+    again = journal.SpoolJournal(str(tmp_path), 1)
+    write(again, row(3))
+    assert [codec.row_from_line(line).sequence for line in again.rows()] == [1, 2, 3]
+
+
+def test_a_torn_row_is_cut_off(tmp_path: Path) -> None:
+    """A crash in the middle of a row loses that row alone, and does not spoil the next one."""
+    write(journal.SpoolJournal(str(tmp_path), 1), row(1))
+    with (tmp_path / "journal-00000001.jsonl").open("a") as file:
+        file.write('{"v": 1, "ro')
+    again = journal.SpoolJournal(str(tmp_path), 1)
+    assert len(list(again.rows())) == 1
+    write(again, row(2))
+    assert [codec.row_from_line(line).sequence for line in again.rows()] == [1, 2]
+
+
+def test_a_full_disk_leaves_no_half_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row that did not fit is not there, and the sentence says what to do."""
+    spool = journal.SpoolJournal(str(tmp_path), 1)
+    write(spool, row(1))
+    real = os.write
+
+    def short(file: int, data: bytes) -> int:
+        return real(file, data[:10])
+
+    monkeypatch.setattr(os, "write", short)
+    with pytest.raises(StoreFull, match="the disk is full: free some space"):
+        write(spool, row(2))
+    monkeypatch.setattr(os, "write", real)
+    write(spool, row(2))
+    assert [codec.row_from_line(line).sequence for line in spool.rows()] == [1, 2]
+
+
+def test_other_errors_of_the_disk_are_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that breaks is not called full."""
+    spool = journal.SpoolJournal(str(tmp_path), 1)
+
+    def broken(_: int) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(os, "fdatasync", broken)
+    with pytest.raises(OSError, match="broken"):
+        write(spool, row(1))
+
+
+def test_rows_are_shipped_once_in_segments(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each shipping sends what is new; long spools go in several segments of whole rows."""
+    spool = journal.SpoolJournal(str(tmp_path), 1)
+    write(spool, row(1))
+    assert bench.run(journal.ship(spool)) == 1
+    assert bench.run(journal.ship(spool)) == 0
+    monkeypatch.setattr(journal, "SEGMENT_BYTES_MAX", 500)
+    write(spool, *(row(number) for number in range(2, 12)))
+    assert bench.run(journal.ship(spool)) > 2
+    assert [one.sequence for one in bench.run(journal.read_spool(1))] == list(range(1, 12))
+
+
+def test_an_agent_started_again_ships_on(bench: Bench, tmp_path: Path) -> None:
+    """Neither a reply that was lost nor a new agent doubles or loses a row."""
+    spool = journal.SpoolJournal(str(tmp_path), 1)
+    write(spool, row(1))
+    bench.run(journal.ship(spool))
+    write(spool, row(2))
+    steps = journal.ship(spool)
+    operation = next(steps)
+    bench.store.put(operation.key, operation.data)
+    with pytest.raises(StoreUnreachable):
+        steps.throw(StoreUnreachable("the reply was lost"))
+    again = journal.SpoolJournal(str(tmp_path), 1)
+    write(again, row(3))
+    bench.run(journal.ship(again))
+    assert [one.sequence for one in bench.run(journal.read_spool(1))] == [1, 2, 3]
+
+
+def test_many_segments_are_read_in_order(bench: Bench, tmp_path: Path) -> None:
+    """More segments than are fetched side by side come back in order."""
+    spool = journal.SpoolJournal(str(tmp_path), 1)
+    for number in range(1, 40):
+        write(spool, row(number))
+        bench.run(journal.ship(spool))
+    assert [one.sequence for one in bench.run(journal.read_spool(1))] == list(range(1, 40))
+
+
+def ship_epoch(bench: Bench, folder: Path, *rows: Row) -> None:
+    spool = journal.SpoolJournal(str(folder / f"machine-{rows[0].epoch}"), rows[0].epoch)
+    write(spool, *rows)
+    bench.run(journal.ship(spool))
+
+
+def test_epochs_are_merged_and_gaps_are_named(bench: Bench, tmp_path: Path) -> None:
+    """A vanished machine's missing end, and rows missing in between, are told; the newest epoch may still run."""
+    ship_epoch(bench, tmp_path, row(1, 1), row(2, 1, last=True))
+    ship_epoch(bench, tmp_path, row(1, 3), row(2, 3))
+    ship_epoch(bench, tmp_path, row(1, 7), row(4, 7))
+    merged = bench.run(journal.read_journal())
+    assert [(one.epoch, one.sequence) for one in merged.rows] == [(1, 1), (1, 2), (3, 1), (3, 2), (7, 1), (7, 4)]
+    assert merged.gaps == (journal.Gap(Epoch(3), 2, None), journal.Gap(Epoch(7), 1, 4))
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'{"v": 1}', b'{"v": 1, "row": {"is": "Row"}}', b"null"])
+def test_a_damaged_segment_is_named(bench: Bench, content: bytes) -> None:
+    """The sentence says which object and which line."""
+    bench.store.put(spool_key(1, 1), codec.row_to_line(row(1)).encode() + b"\n" + content)
+    with pytest.raises(LogDamaged, match=r"^spool/00000001/00000001.jsonl is damaged in line 2"):
+        bench.run(journal.read_spool(1))
+
+
+def test_a_newer_journal_is_refused(bench: Bench) -> None:
+    """A row of a newer Windfall is not guessed at."""
+    bench.store.put(spool_key(1, 1), b'{"v": 99, "row": {}}')
+    with pytest.raises(NewerFormat, match="version 99"):
+        bench.run(journal.read_journal())

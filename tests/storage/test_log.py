@@ -1,0 +1,261 @@
+"""The log: who creates the next record goes on, everybody else learns why not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.storage.make import LEASE_S, Bench, claim, holder
+from tests.support.simulated_store import ManualClock, MemoryStore
+from windfall.errors import Fenced, LogDamaged, NewerFormat, RunHeld, StoreUnreachable
+from windfall.ports import Create, Get, Pause, Steps, StoreOp
+from windfall.storage import log, state
+from windfall.terms import Cause, Outcome, Record, RecordKind, RunState, Seconds, WallTime
+from windfall.wire.layout import heartbeat_key, record_key
+
+
+def released(bench: Bench, head: Record, outcome: Outcome = Outcome.WAITING) -> Record:
+    def advance(now: RunState) -> RunState:
+        return state.released(now, outcome=outcome, cause=Cause.PREEMPTED_SAVED, wall=bench.clock.wall())
+
+    return bench.run(log.append(head, advance, kind=RecordKind.RELEASE, nonce=bench.nonce(), wall=bench.clock.wall()))
+
+
+def started_again(attempts: int) -> Callable[[RunState], RunState]:
+    return lambda now: state.attempted(now, attempts=attempts, failures=0)
+
+
+def append(bench: Bench, head: Record, attempts: int, nonce: str) -> Record:
+    return bench.run(
+        log.append(head, started_again(attempts), kind=RecordKind.ATTEMPT, nonce=nonce, wall=bench.clock.wall())
+    )
+
+
+@given(length=st.integers(0, 300), hint=st.integers(0, 400))
+def test_the_head_is_found_from_any_hint_in_few_reads(length: int, hint: int) -> None:
+    """A wrong hint costs reads, never the right answer; no listing is needed."""
+    store, clock = MemoryStore(), ManualClock()
+    first = state.follow(None, state.taken(None, claim("a"), wall=WallTime(0)), kind=RecordKind.TAKE, nonce="a", wall=0)
+    for number in range(1, length + 1):
+        store.put(record_key(number), state.to_bytes(dataclasses.replace(first, number=number)))
+    bench = Bench(Path(), store, clock)
+    reads: list[StoreOp] = []
+    head = drive(bench, log.read_head(hint), reads.append)
+    assert (head.number if head else 0) == length
+    assert len(reads) <= 22
+    assert all(isinstance(read, Get) for read in reads)
+
+
+def test_a_run_without_records_has_no_head(bench: Bench) -> None:
+    """A new run is told apart from every other."""
+    assert bench.run(log.read_head()) is None
+
+
+def test_a_lost_reply_is_known_again_by_the_nonce(bench: Bench) -> None:
+    """A creation whose reply was lost counts as made, once."""
+    head = bench.take("a").record
+    first = append(bench, head, 2, "same")
+    again = append(bench, head, 2, "same")
+    assert again == first
+    assert bench.store.list("log/") == [record_key(1), record_key(2)]
+
+
+def test_an_agent_that_was_started_again_goes_on_after_its_own_records(bench: Bench) -> None:
+    """A record of one's own epoch that one does not know is no fence; the next one builds on it."""
+    head = bench.take("a").record
+    forgotten = append(bench, head, 2, "before the agent died")
+    after = append(bench, head, 3, "after it was started again")
+    assert (after.number, after.state.attempts) == (forgotten.number + 1, 3)
+
+
+def test_a_fenced_holder_is_told_by_whom(bench: Bench) -> None:
+    """The machine that lost the run says which host took it, and that it stops."""
+    head = bench.take("a", "one").record
+    bench.take("b", "two")
+    with pytest.raises(Fenced, match=r"^two took the run at .* UTC \(record 2\): this machine stops") as caught:
+        append(bench, head, 2, "late")
+    assert (caught.value.record, caught.value.holder) == (2, "two")
+    assert bench.store.list("log/") == [record_key(1), record_key(2)]
+
+
+def test_a_holder_learns_of_the_fence_without_writing(bench: Bench) -> None:
+    """`still_mine` passes over one's own newer records and finds another's."""
+    head = bench.take("a", "one").record
+    append(bench, head, 2, "own")
+    assert bench.run(log.still_mine(head)) is None
+    taken = bench.take("b", "two").record
+    assert bench.run(log.still_mine(head)) == taken
+    with pytest.raises(Fenced):
+        bench.run(log.refresh(head))
+
+
+def test_nothing_is_appended_after_ones_own_release(bench: Bench) -> None:
+    """A release ends the epoch for its holder too; releasing twice is the same as once."""
+    head = bench.take("a").record
+    end = released(bench, head)
+    assert released(bench, head) == end
+    with pytest.raises(Fenced, match="already let the run go"):
+        append(bench, head, 2, "late")
+
+
+def test_a_released_run_is_taken_at_once(bench: Bench) -> None:
+    """Nobody waits for a lease when the last holder let go; what it left is returned."""
+    end = released(bench, bench.take("a", "one").record)
+    before = bench.clock.now()
+    taken = bench.take("b", "two", dead=False)
+    assert (taken.mine, taken.previous, bench.clock.now()) == (True, end, before)
+    assert taken.record.state.epoch == taken.record.number == 3
+    assert taken.record.state.attempts == 2
+
+
+def test_a_run_that_is_done_is_not_taken(bench: Bench) -> None:
+    """The same line after the end changes nothing."""
+    end = released(bench, bench.take("a").record, Outcome.DONE)
+    taken = bench.take("b")
+    assert (taken.mine, taken.record) == (False, end)
+    assert len(bench.store.list("log/")) == 2
+
+
+def test_the_same_claim_taken_twice_is_one_epoch(bench: Bench) -> None:
+    """A take whose reply was lost is known again when the same claim tries once more."""
+    first = bench.take("a", dead=False)
+    again = bench.take("a", dead=False)
+    assert (again.mine, again.record) == (True, first.record)
+
+
+def test_a_dead_process_of_the_same_boot_is_succeeded_at_once(bench: Bench) -> None:
+    """On one machine nobody waits for the lease of a process that is gone; its life is counted."""
+    head = bench.take("a", "one").record
+    bench.clock.sleep(100)
+    bench.run(log.beat(1, 1, bench.clock.wall(), head.number, "a"))
+    before = bench.clock.now()
+    taken = bench.take("b", "one", dead=True)
+    assert bench.clock.now() == before
+    assert taken.record.state.lives_s == pytest.approx(100)
+    assert [loss.cause for loss in taken.record.state.losses] == [Cause.VANISHED]
+
+
+def test_death_is_not_judged_from_another_machine(bench: Bench) -> None:
+    """Process numbers of another boot mean nothing here: the lease decides."""
+    bench.take("a", "one")
+    before = bench.clock.now()
+    assert bench.take("b", "two", dead=True).mine
+    assert LEASE_S <= bench.clock.now() - before <= 1.2 * LEASE_S
+
+
+def test_a_live_holder_is_left_alone_with_one_sentence(bench: Bench) -> None:
+    """Without `--wait` a contender ends with 75 and says who holds the run, since when, and what to do."""
+    bench.take("a", "one")
+    steps = log.take(claim("b", "two"), holder_is_dead=lambda _: False, wall=bench.clock.wall)
+    with pytest.raises(
+        RunHeld, match=r"^one holds this run since .* UTC and is alive .*--wait.*windfall stop`$"
+    ) as held:
+        drive_with_beats(bench, steps, beats=3)
+    assert held.value.exit_code == 75
+
+
+def test_with_wait_a_contender_takes_over_a_lease_after_the_last_beat(bench: Bench) -> None:
+    """The lease counts from the last sign of life, on the contender's own clock; it is told whom it watches."""
+    bench.take("a", "one")
+    told: list[str] = []
+    steps = log.take(
+        claim("b", "two"), holder_is_dead=lambda _: False, wall=bench.clock.wall, wait=True, tell=told.append
+    )
+    began = bench.clock.now()
+    taken = drive_with_beats(bench, steps, beats=25)
+    assert isinstance(taken, log.Taken)
+    assert taken.record.state.epoch == 2
+    assert bench.clock.now() - began >= 25 + LEASE_S
+    assert told[0].startswith("one holds this run since")
+    assert told[0].endswith("watching its heartbeat for up to 10 s")
+
+
+def drive_with_beats(bench: Bench, steps: Steps[object], *, beats: int) -> object:
+    """Run a contender while the holder of epoch 1 beats at each of the contender's first pauses."""
+    counter = iter(range(1, beats + 1))
+
+    def beat(operation: StoreOp) -> None:
+        if isinstance(operation, Pause) and operation.duration_s > 0 and (count := next(counter, None)):
+            bench.run(log.beat(1, count, bench.clock.wall(), 1, "a"))
+
+    return drive(bench, steps, beat)
+
+
+def drive(bench: Bench, steps: Steps[object], before: Callable[[StoreOp], None]) -> object:
+    """Run a step function and let something happen before each of its operations."""
+
+    def told() -> Steps[object]:
+        operation = next(steps)
+        try:
+            while True:
+                before(operation)
+                operation = steps.send((yield operation))
+        except StopIteration as end:
+            return end.value
+
+    return bench.run(told())
+
+
+def test_a_contender_that_slept_does_not_take_its_own_sleep_for_silence(bench: Bench) -> None:
+    """Two looks a lease apart are no watch: time in which the contender did not look does not count."""
+    bench.take("a", "one")
+    steps = log.take(claim("b", "two"), holder_is_dead=lambda _: False, wall=bench.clock.wall, wait=True)
+    looks = 0
+
+    def sleep(operation: StoreOp) -> None:
+        nonlocal looks
+        if isinstance(operation, Pause) and operation.duration_s > 0:
+            looks += 1
+            bench.clock.sleep(Seconds(1000))
+
+    assert drive(bench, steps, sleep).mine
+    assert looks >= 5
+
+
+def test_a_newer_record_is_refused(bench: Bench) -> None:
+    """A run that a newer Windfall wrote is not touched by an older one."""
+    bench.store.put(record_key(1), b'{"v": 2, "record": {}}')
+    with pytest.raises(NewerFormat, match=r"log/00000001 has version 2, this Windfall reads up to 1: upgrade"):
+        bench.take("a")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"v": 1}', b'{"v": 1, "record": {"is": "Chunk"}}', b"\xff"])
+def test_a_damaged_record_is_named(bench: Bench, content: bytes) -> None:
+    """Whatever lies in the log instead of a record, the sentence says which object it is."""
+    bench.store.put(record_key(1), content)
+    with pytest.raises(LogDamaged, match=r"^log/00000001 is damaged"):
+        bench.take("a")
+
+
+def test_a_heartbeat_is_read_back(bench: Bench) -> None:
+    """The heartbeat carries the holder's clock and a hint where the log ends."""
+    assert bench.run(log.read_beat(4)) is None
+    bench.run(log.beat(4, 9, WallTime(5.5), 12, "n"))
+    assert bench.run(log.read_beat(4)) == log.Beat(9, WallTime(5.5), 12, "n")
+    bench.store.put(heartbeat_key(4), b"{}")
+    with pytest.raises(LogDamaged, match="is not a heartbeat"):
+        bench.run(log.read_beat(4))
+
+
+def test_errors_of_the_store_reach_the_caller(bench: Bench) -> None:
+    """A store that does not answer is the caller's to try again, with the same nonce."""
+    head = bench.take("a").record
+    steps = log.append(head, started_again(2), kind=RecordKind.ATTEMPT, nonce="x", wall=bench.clock.wall())
+    operation = next(steps)
+    assert isinstance(operation, Create)
+    with pytest.raises(StoreUnreachable):
+        steps.throw(StoreUnreachable("no answer"))
+    assert append(bench, head, 2, "x").nonce == "x"
+
+
+def test_the_holder_is_kept_whole_in_the_record(bench: Bench) -> None:
+    """Another process of the machine can tell from the record whether the holder lives."""
+    bench.take("a", "one")
+    record = bench.run(log.read_record(1))
+    assert record is not None
+    assert record.state.holder == holder("a", "one")

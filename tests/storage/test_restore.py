@@ -1,0 +1,142 @@
+"""Restore: byte for byte what was handed over, or the one before it, or a clear word."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from tests.storage.make import Bench, model, tree
+from windfall.errors import Misuse, NewerFormat, PointDamaged, StoreFull
+from windfall.storage import manifest, parts, restore
+from windfall.terms import Chunk, FileEntry, PointRef, Record, RecoveryPoint, SaveKind, Shard
+
+
+@pytest.fixture
+def saved(bench: Bench) -> Record:
+    """A run with three points."""
+    head = bench.take("a").record
+    for step in (1, 2, 3):
+        _, head = bench.save(head, step, f"weights {step}".encode())
+    return head
+
+
+def first_chunk(bench: Bench, ref: PointRef) -> str:
+    point = manifest.from_bytes(bench.store.objects[ref.manifest_key], "")
+    return point.shards[0].files[0].chunks[0].key
+
+
+def test_everything_comes_back(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names, bytes, permissions, empty files and folders are as they were."""
+    monkeypatch.setattr(parts, "CHUNK_BYTES", 7)
+    root = tmp_path / "c"
+    (root / "a" / "b").mkdir(parents=True)
+    (root / "empty").mkdir()
+    (root / "a" / "b" / "x y\nü.bin").write_bytes(bytes(range(100)))
+    (root / "run.sh").write_bytes(b"#!")
+    (root / "run.sh").chmod(0o750)
+    (root / "nothing").touch()
+    _, head = bench.run(bench.save_steps(bench.take("a").record, 4, root))
+    restored, place = bench.restore(head)
+    assert restored.ref == head.state.points[-1]
+    assert tree(place / "0" / "c") == tree(root)
+
+
+def test_a_run_without_points_restores_nothing(bench: Bench) -> None:
+    """A fresh start is no error."""
+    restored, place = bench.restore(bench.take("a").record)
+    assert restored == restore.Restored()
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("harm", ["flipped", "shorter", "lost", "no manifest", "other manifest"])
+def test_a_damaged_point_is_passed_over(bench: Bench, saved: Record, harm: str) -> None:
+    """Whatever happened to the newest point, the one before is restored, and one sentence says why."""
+    newest = saved.state.points[-1]
+    key = first_chunk(bench, newest)
+    data = bench.store.objects[key]
+    match harm:
+        case "flipped":
+            bench.store.objects[key] = bytes([data[0] ^ 1]) + data[1:]
+        case "shorter":
+            bench.store.objects[key] = data[:-1]
+        case "lost":
+            bench.store.delete(key)
+        case "no manifest":
+            bench.store.delete(newest.manifest_key)
+        case _:
+            bench.store.objects[newest.manifest_key] = bench.store.objects[saved.state.points[0].manifest_key]
+    before = dict(bench.store.objects)
+    restored, place = bench.restore(saved)
+    assert model(place) == b"weights 2"
+    (sentence,) = restored.skipped
+    assert sentence.startswith(f"point {newest.point_id} (step 3) has ")
+    assert bench.store.objects == before, "a restore never touches the store"
+
+
+def test_without_a_whole_point_nothing_is_started(bench: Bench, saved: Record) -> None:
+    """If no point is whole the run does not silently begin anew."""
+    for ref in saved.state.points:
+        bench.store.delete(first_chunk(bench, ref))
+    with pytest.raises(PointDamaged, match="none of the run's 3 recovery points is whole: point 3-"):
+        bench.restore(saved)
+    assert not list(bench.folder.glob("restored*"))
+
+
+def test_a_newer_manifest_is_not_passed_over(bench: Bench, saved: Record) -> None:
+    """A point of a newer Windfall is no damaged one: going back behind it would lose work."""
+    data = b'{"v": 2, "point": {}}'
+    newest = dataclasses.replace(saved.state.points[-1], manifest_digest=manifest.digest_of(data))
+    bench.store.put(newest.manifest_key, data)
+    with pytest.raises(NewerFormat, match="version 2"):
+        bench.run(restore.restore((newest, *saved.state.points[1::-1]), str(bench.folder / "r")))
+
+
+def test_nothing_is_written_over(bench: Bench, saved: Record) -> None:
+    """A folder with something in it is left alone."""
+    (bench.folder / "mine").mkdir()
+    (bench.folder / "mine" / "thesis.tex").touch()
+    with pytest.raises(Misuse, match="already has something in it"):
+        bench.restore(saved, "mine")
+
+
+def test_a_small_disk_is_noticed_before_the_copy(bench: Bench, saved: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too little space is said in numbers, is no damage, and leaves nothing behind."""
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 9, 1))
+    with pytest.raises(StoreFull, match=r"needs 0.00 GB, and .* has 0.00 GB free"):
+        bench.restore(saved)
+    assert not list(bench.folder.glob("restored*"))
+
+
+BYTES = (Chunk("parts/1-a/p/0/x", 1, "xxh3-128:00"),)
+
+
+@pytest.mark.parametrize(
+    "shard",
+    [
+        Shard(0, "..", ()),
+        Shard(0, "a/b", ()),
+        Shard(0, "", ()),
+        Shard(-1, "m", ()),
+        Shard(0, "m", (FileEntry("../../etc/passwd", 0o644, BYTES),)),
+        Shard(0, "m", (FileEntry("/etc/passwd", 0o644, BYTES),)),
+        Shard(0, "m", (FileEntry("a//b", 0o644, BYTES),)),
+        Shard(0, "m", (FileEntry("a/./b", 0o644, BYTES),)),
+        Shard(0, "m", (FileEntry("a\0b", 0o644, BYTES),)),
+        Shard(0, "m", (FileEntry("a", 0o644, BYTES), FileEntry("a", 0o644, BYTES))),
+        Shard(0, "m", (FileEntry("a", 0o644, BYTES), FileEntry("a/b", 0o644, BYTES))),
+        Shard(0, "m", (FileEntry(".", 0o644, BYTES), FileEntry("b", 0o644, BYTES))),
+        Shard(0, "m", (FileEntry("a", 0o644, (Chunk("parts/../../x", 1, ""),)),)),
+        Shard(0, "m", (FileEntry("a", 0o644, (Chunk("log/00000001", 1, ""),)),)),
+        Shard(0, "m", (FileEntry("a", 0o644, (Chunk("parts/x", -1, ""),)),)),
+    ],
+)
+def test_a_manifest_cannot_lead_outside(shard: Shard) -> None:
+    """Names that would leave the folder, exclude each other or read other objects are refused before a byte is written."""
+    point = RecoveryPoint("1-1-a", 1, SaveKind.PERIODIC, 1, 1, (shard,), 0.0)
+    with pytest.raises(PointDamaged, match="point 1-1-a"):
+        restore.check_names(point)

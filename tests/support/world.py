@@ -1,0 +1,626 @@
+"""A world for the worker's reducer on virtual time: machines that die, a store that fails, ranks that train.
+
+Everything is drawn from one seed.  The agent is the reducer plus the simplest loop around it; it follows the contract of
+`events` and `wire.page`: what a rank did is seen in order, a look follows each published request.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.support.checks import Checks, Violation
+from tests.support.fate import Fate
+from windfall import events as ev
+from windfall import terms
+from windfall.core import worker
+from windfall.terms import Cause, Outcome, Phase, PointRef
+
+LOOK_S = 0.01
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a seed draws once."""
+
+    seed: int
+    ranks: int
+    sharded: bool
+    shared_folder: bool
+    steps: int
+    step_s: float
+    stall_s: float
+    size: int
+    rate: float
+    latency_s: float
+    commit_s: float
+    periodic: int
+    evaluation: int
+    evaluation_s: float
+    policy: str
+    broken: bool
+    store_faults: float
+    calm_s: float
+    failures_max: int = 3
+    lease_s: float = 30.0
+
+    @staticmethod
+    def draw(seed: int) -> Scene:
+        """Draw a scene."""
+        rng = random.Random(f"scene {seed}")
+        step_s = rng.choice([0.5, 1.0, 3.0])
+        steps = rng.randint(60, 150)
+        return Scene(
+            seed=seed,
+            ranks=rng.choice([1, 1, 2, 4]),
+            sharded=rng.random() < 0.7,
+            shared_folder=rng.random() < 0.3,
+            steps=steps,
+            step_s=step_s,
+            stall_s=rng.choice([0.05, 0.3, 1.0]),
+            size=rng.choice([10**6, 10**8, 10**9]),
+            rate=rng.choice([10**7, 5 * 10**7, 10**9]),
+            latency_s=rng.choice([0.05, 0.5]),
+            commit_s=rng.choice([0.05, 0.4]),
+            periodic=rng.choice([0, 0, 10, 17]),
+            evaluation=rng.choice([0, 0, 13]),
+            evaluation_s=step_s * rng.choice([2.0, 6.0]),
+            policy=rng.choice(["adaptive", "adaptive", "adaptive", "thesis", "young-daly", "every:9steps", "never"]),
+            broken=rng.random() < 0.12,
+            store_faults=rng.choice([0.0, 0.0, 0.0, 0.1, 0.3]),
+            calm_s=steps * step_s * rng.uniform(2.0, 5.0) + 60.0,
+        )
+
+
+@dataclass
+class Store:
+    """The run as the store has it."""
+
+    live: list[PointRef] = field(default_factory=list)
+    content: dict[str, frozenset[tuple[int, int]]] = field(default_factory=dict)
+    damaged: set[str] = field(default_factory=set)
+    epoch: int = 0
+    records: int = 0
+    attempts: int = 0
+    failures: int = 0
+    preemptions: int = 0
+    announced: int = 0
+
+    def whole(self) -> list[PointRef]:
+        """Points that a restart can use."""
+        return [point for point in self.live if point.point_id not in self.damaged]
+
+    @property
+    def step(self) -> int:
+        """What a restart would restore."""
+        whole = self.whole()
+        return whole[-1].step if whole else 0
+
+
+class World:
+    """Time, chance, the store and the machine of the present epoch."""
+
+    def __init__(self, seed: int, *, scene: Scene | None = None) -> None:
+        self.scene = scene or Scene.draw(seed)
+        self.rng = random.Random(f"world {seed}")
+        self.now = 0.0
+        self.sequence = 0
+        self.heap: list[tuple[float, int, Callable[[], None]]] = []
+        self.store = Store()
+        self.machine: Machine | None = None
+        self.done = False
+        self.rate = self.scene.rate
+        self.rate_changed_at = 0.0
+        self.tally: dict[str, int] = {}
+
+    @property
+    def calm(self) -> bool:
+        """Whether the faults are over."""
+        return self.now >= self.scene.calm_s
+
+    def count(self, what: str) -> None:
+        """Remember that something was visited."""
+        self.tally[what] = self.tally.get(what, 0) + 1
+
+    def at(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Do something later."""
+        self.sequence += 1
+        heapq.heappush(self.heap, (self.now + delay_s, self.sequence, action))
+
+    def jitter(self, value: float) -> float:
+        """Return about the same value."""
+        return value * self.rng.uniform(0.97, 1.03)
+
+    def run(self) -> None:
+        """Run to the end; it must come in bounded time once the faults are over."""
+        self.next_machine(0.0)
+        scene = self.scene
+        bound_s = scene.calm_s + 3 * scene.steps * (scene.step_s + scene.stall_s) + 200 * scene.size / scene.rate + 1500
+        while not self.done:
+            if not self.heap:
+                raise Violation("nothing will ever happen again, but the run is not done")
+            self.now, _, action = heapq.heappop(self.heap)
+            if self.now > bound_s:
+                raise Violation(f"not done by {bound_s:.0f} s although the faults ended at {scene.calm_s:.0f} s")
+            action()
+
+    def next_machine(self, delay_s: float) -> None:
+        """The same line is started elsewhere."""
+
+        def start() -> None:
+            self.store.epoch += 1
+            self.machine = Machine(self, self.store.epoch)
+            self.machine.begin()
+
+        self.at(delay_s, start)
+
+
+@dataclass
+class Rank:
+    """One process of the script."""
+
+    number: int
+    step: int
+    phase: Phase = Phase.START
+    since: float = 0.0
+    acked: int = 0
+    waiting: bool = False
+    finished: bool = False
+
+
+class Script:
+    """One attempt of the user's script."""
+
+    def __init__(self, machine: Machine, step: int) -> None:
+        self.machine = machine
+        self.world = machine.world
+        self.ranks = [Rank(number, step, since=self.world.now) for number in range(self.world.scene.ranks)]
+        self.attempt = machine.state.attempt
+        self.request: tuple[int, int, bool] | None = None
+        self.alive = True
+        self.window: list[float] = []
+        self.fails_at = step + self.world.rng.randint(1, 6) if self._shall_fail() else None
+        for rank in self.ranks:
+            self._later(self.world.jitter(1.0), lambda rank=rank: self._begin_step(rank))
+
+    def _shall_fail(self) -> bool:
+        if self.world.calm:
+            return False
+        return self.world.scene.broken or self.world.rng.random() < 0.05
+
+    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
+        self.world.at(delay_s, lambda: action() if self.alive and self.machine.alive else None)
+
+    def status(self) -> ev.RanksObserved:
+        """What the pages say."""
+        ranks = (ev.RankStatus(rank.number, rank.step, rank.phase, rank.since) for rank in self.ranks)
+        return ev.RanksObserved(tuple(ranks))
+
+    def _enter(self, rank: Rank, phase: Phase) -> None:
+        rank.phase, rank.since = phase, self.world.now
+
+    def _begin_step(self, rank: Rank) -> None:
+        scene = self.world.scene
+        if rank.step >= scene.steps:
+            self._enter(rank, Phase.BETWEEN)
+            rank.finished = True
+            if all(other.finished for other in self.ranks):
+                self._later(0.2, lambda: self.exit(0))
+            return
+        if rank.step - min(other.step for other in self.ranks) >= 3:
+            rank.waiting = True
+            return
+        rank.waiting = False
+        self._enter(rank, Phase.STEP)
+        took_s = self.world.jitter(scene.step_s)
+        self._later(took_s, lambda: self._end_step(rank, took_s))
+
+    def _end_step(self, rank: Rank, took_s: float) -> None:
+        rank.step += 1
+        self._enter(rank, Phase.BETWEEN)
+        if rank.number == 0:
+            self.window.append(took_s)
+        if rank.step == self.fails_at:
+            self.exit(1)
+            return
+        for other in self.ranks:
+            if other.waiting:
+                self._begin_step(other)
+        request = self._asked(rank)
+        scene = self.world.scene
+        periodic = bool(scene.periodic) and rank.step % scene.periodic == 0
+        if request:
+            rank.acked = request
+            self.machine.script_fact(ev.SaveAnswered(rank.number, request, rank.step))
+        if request or periodic:
+            self._save(rank, request)
+        else:
+            self._evaluate(rank)
+
+    def _asked(self, rank: Rank) -> int:
+        if self.request is None:
+            return 0
+        number, step, exact = self.request
+        hit = rank.step == step if exact else rank.step >= step
+        return number if hit and rank.acked < number else 0
+
+    def _save(self, rank: Rank, request: int) -> None:
+        scene = self.world.scene
+        step = rank.step
+        if not scene.sharded and rank.number != 0:
+            self._later(0.001, lambda: self._move_on(rank, step))
+            return
+        self._enter(rank, Phase.SAVE)
+        stall_s = self.world.jitter(scene.stall_s)
+
+        def hand_over() -> None:
+            owner = 0 if scene.shared_folder else rank.number
+            path = f"{self.machine.epoch}/{self.machine.state.attempt}/{step}/{owner}"
+            size = int(self.world.jitter(scene.size) / (1 if scene.shared_folder or not scene.sharded else scene.ranks))
+            self.machine.disk.setdefault(path, set()).add((rank.number, step))
+            self.machine.script_fact(ev.PartHandedOver(rank.number, step, request, path, size, stall_s))
+            self._evaluate(rank)
+
+        self._later(stall_s, hand_over)
+
+    def _move_on(self, rank: Rank, step: int) -> None:
+        self.machine.script_fact(ev.RankMovedOn(rank.number, step))
+        self._evaluate(rank)
+
+    def _evaluate(self, rank: Rank) -> None:
+        scene = self.world.scene
+        if not scene.evaluation or rank.step % scene.evaluation:
+            self._begin_step(rank)
+            return
+        self._enter(rank, Phase.EVALUATION)
+        took_s = self.world.jitter(scene.evaluation_s)
+
+        def over() -> None:
+            self.machine.script_fact(ev.PhaseMeasured(rank.number, Phase.EVALUATION, took_s))
+            self._begin_step(rank)
+
+        self._later(took_s, over)
+
+    def measure(self) -> list[ev.Fact]:
+        """Close a window of steps."""
+        facts: list[ev.Fact] = []
+        if self.window:
+            mean = sum(self.window) / len(self.window)
+            slowest = min(rank.step for rank in self.ranks)
+            facts.append(ev.StepsMeasured(slowest, len(self.window), mean, max(self.window)))
+            self.window = []
+        return [*facts, self.status()]
+
+    def exit(self, status: int) -> None:
+        """The process ends."""
+        if self.alive:
+            self.alive = False
+            self.machine.script_fact(ev.ScriptExited(status))
+
+
+class Machine:
+    """One epoch: reducer, loop, script, uplink, and what fate has in store."""
+
+    def __init__(self, world: World, epoch: int) -> None:
+        self.world = world
+        self.epoch = epoch
+        self.alive = True
+        self.exited = False
+        self.agent_life = 1
+        self.agent_alive = True
+        self.state = worker.begin()
+        self.rows: list[ev.Row] = []
+        self.inbox: list[ev.Fact] = []
+        self.script_inbox: list[ev.Fact] = []
+        self.lasting_inbox: list[ev.Fact] = []
+        self.observe = False
+        self.busy = False
+        self.look_at = -1.0
+        self.timers: dict[str, float] = {}
+        self.script: Script | None = None
+        self.disk: dict[str, set[tuple[int, int]]] = {}
+        self.uplink_free = 0.0
+        self.abandoned: set[str] = set()
+        self.began = world.now
+        self.checks = Checks(self)
+
+    # ------------------------------------------------------------------------------------------------------- the loop
+
+    def begin(self) -> None:
+        """Take the run."""
+        store, scene = self.world.store, self.world.scene
+        self.inbox.append(
+            ev.WorkerBegan(
+                run="run",
+                epoch=self.epoch,
+                policy=scene.policy,
+                provider="local",
+                points=tuple(store.live),
+                attempt=store.attempts + 1,
+                failures=store.failures,
+                failures_max=scene.failures_max,
+                lives_s=0.0,
+                preemptions=store.preemptions,
+                announced=store.announced,
+                mttp_s=self.world.rng.choice([None, 60.0, 300.0]),
+                keep=self.world.rng.choice([None, 2]),
+            )
+        )
+        self.fate = Fate(self)
+        self.look()
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Do something later, if this machine and this agent then still live."""
+        life = self.agent_life
+        self.world.at(delay_s, lambda: action() if self.alive and life == self.agent_life else None)
+
+    def fact(self, fact: ev.Fact) -> None:
+        """Something that only the agent knows: lost when it dies."""
+        self.inbox.append(fact)
+        self._soon()
+
+    def script_fact(self, fact: ev.Fact) -> None:
+        """Something that stays in pages and message files until an agent has read it."""
+        self.script_inbox.append(fact)
+        self._soon()
+
+    def lasting_fact(self, fact: ev.Fact) -> None:
+        """A message of the outside world: its source says it again until an agent has heard it."""
+        self.lasting_inbox.append(fact)
+        self._soon()
+
+    def _soon(self) -> None:
+        if self.agent_alive and self.look_at <= self.world.now:
+            self.look_at = self.world.now + LOOK_S
+            self.later(LOOK_S, self.look)
+
+    def look(self) -> None:
+        """One turn of the loop."""
+        if self.exited or not self.agent_alive:
+            return
+        self.look_at = -1.0
+        if self.busy:
+            return
+        facts = [*self.script_inbox]
+        self.script_inbox = []
+        if (self.observe or self.lasting_inbox) and self.script is not None and self.script.alive:
+            facts.append(self.script.status())
+        self.observe = False
+        facts += self.inbox + self.lasting_inbox
+        self.inbox, self.lasting_inbox = [], []
+        due = [why for why, at in self.timers.items() if at <= self.world.now]
+        for why in due:
+            del self.timers[why]
+            facts.append(ev.Woke(why))
+        if facts:
+            self.react(tuple(facts))
+
+    def react(self, facts: tuple[ev.Fact, ...]) -> None:
+        """One batch."""
+        before = self.state
+        self.state, decisions, commands = worker.react(before, self.world.now, facts)
+        row = ev.Row(self.epoch, len(self.rows) + 1, self.world.now, self.world.now, facts, decisions, commands)
+        self.rows.append(row)
+        self.checks.reacted(before, facts, decisions, commands)
+        if not self.world.calm and self.world.rng.random() < 0.01:
+            # The agent is stopped for a while between deciding and doing.
+            pause_s = self.world.rng.uniform(0.0, 5.0) * self.world.scene.step_s
+            self.busy = True
+            self.later(pause_s, lambda: self._go_on(commands))
+            return
+        for command in commands:
+            self.obey(command)
+
+    def _go_on(self, commands: tuple[ev.Command, ...]) -> None:
+        self.busy = False
+        for command in commands:
+            self.obey(command)
+        self._soon()
+
+    def agent_dies(self) -> None:
+        """The agent dies and comes back from its journal."""
+        if self.exited:
+            return
+        self.agent_life += 1
+        self.agent_alive = False
+        self.busy = False
+        self.inbox, self.timers = [], {}
+        self.world.at(0.3, self._agent_returns)
+
+    def _agent_returns(self) -> None:
+        if not self.alive or self.exited:
+            return
+        self.agent_alive = True
+        self.state = worker.begin()
+        for row in self.rows:
+            self.state, decisions, commands = worker.react(self.state, row.at, row.facts)
+            if (decisions, commands) != (row.decisions, row.commands):
+                raise Violation(f"the journal fed back gives {commands}, not {row.commands}")
+        self.look_at = -1.0
+        self.uplink_free = self.world.now
+        self.observe = True
+        self.inbox.append(ev.AgentResumed())
+        self._window()
+        self.look()
+
+    def _window(self) -> None:
+        if self.script is not None and self.script.alive and not self.exited:
+            for fact in self.script.measure():
+                self.fact(fact)
+            self.later(4 * self.world.scene.step_s, self._window)
+
+    # -------------------------------------------------------------------------------------------------- the commands
+
+    def obey(self, command: ev.Command) -> None:
+        """Carry a command out."""
+        if self.exited:
+            return
+        self.checks.obeyed(command)
+        getattr(self, f"_do_{type(command).__name__}", lambda _: None)(command)
+
+    def _do_StartScript(self, command: ev.StartScript) -> None:  # noqa: N802
+        self.world.store.attempts = command.attempt
+        if self.script is not None and self.script.alive:
+            self._started(command.attempt, self.script.ranks[0].step)
+            return
+        self.later(self.world.jitter(2.0), lambda: self._restore(command.attempt))
+
+    def _restore(self, attempt: int) -> None:
+        store = self.world.store
+        if len(store.whole()) > 1 and not self.world.calm and self.world.rng.random() < 0.03:
+            store.damaged.add(store.whole()[-1].point_id)
+            self.world.count("damaged")
+        self.script = Script(self, store.step)
+        self._started(attempt, store.step)
+        self.later(4 * self.world.scene.step_s, self._window)
+
+    def _started(self, attempt: int, step: int) -> None:
+        whole = self.world.store.whole()
+        newest = whole[-1].point_id if whole else None
+        size = whole[-1].size_bytes if whole else 0
+        del step
+        self.fact(ev.PointRestored(newest, self.world.store.step, size, 2.0))
+        self.fact(ev.ScriptStarted(attempt))
+        self.observe = True
+
+    def _do_KillScript(self, command: ev.KillScript) -> None:  # noqa: N802
+        if self.script is not None:
+            self.script.alive = False
+
+    def _do_PublishSave(self, command: ev.PublishSave) -> None:  # noqa: N802
+        if self.script is not None and self.script.alive:
+            self.script.request = (command.request, command.step, command.exact)
+            self.observe = True
+            self._soon()
+
+    def _do_WithdrawSave(self, command: ev.WithdrawSave) -> None:  # noqa: N802
+        if self.script is not None:
+            self.script.request = None
+
+    def _do_UploadPart(self, command: ev.UploadPart) -> None:  # noqa: N802
+        content = frozenset(self.disk[command.path])
+        ranks = max(len(content), 1)
+        scene = self.world.scene
+        size = int(scene.size / scene.ranks * ranks) if scene.sharded else scene.size
+        took_s = self.world.jitter(scene.latency_s + size / self.world.rate)
+        begin = max(self.world.now, self.uplink_free)
+        self.uplink_free = begin + took_s
+
+        def end() -> None:
+            if command.point_id in self.abandoned:
+                return
+            if self._faulty():
+                self.checks.blemish("store")
+                self.fact(ev.PartFailed(command.point_id, command.rank, "lost", self.world.rng.random() < 0.2))
+                return
+            digest = ",".join(f"{rank}@{step}" for rank, step in sorted(content))
+            entry = terms.FileEntry(".", 0o600, (terms.Chunk("key", size, digest),))
+            shard = terms.Shard(command.rank, "state", (entry,))
+            self.checks.uploads_since_change = begin
+            self.fact(ev.PartUploaded(command.point_id, command.rank, shard, size, took_s))
+
+        self.later(self.uplink_free - self.world.now, end)
+
+    def _faulty(self) -> bool:
+        return not self.world.calm and self.world.rng.random() < self.world.scene.store_faults
+
+    def _do_AbandonPoint(self, command: ev.AbandonPoint) -> None:  # noqa: N802
+        self.abandoned.add(command.point_id)
+        self.uplink_free = self.world.now
+
+    def _do_CommitPoint(self, command: ev.CommitPoint) -> None:  # noqa: N802
+        took_s = self.world.jitter(self.world.scene.commit_s)
+        # A commit that has left the machine happens even if the agent dies before the answer.
+        self.world.at(took_s, lambda: self._commit(command, took_s, self.agent_life))
+
+    def _commit(self, command: ev.CommitPoint, took_s: float, life: int) -> None:
+        if not self.alive or self.exited:
+            return
+        store = self.world.store
+        answer: ev.Fact
+        if store.epoch != self.epoch:
+            answer = ev.FenceLost(store.records, "another")
+        elif self._faulty():
+            self.checks.blemish("store")
+            answer = ev.CommitFailed(command.point_id, "no answer")
+        else:
+            known = [point for point in store.live if point.point_id == command.point_id]
+            if not known:
+                store.records += 1
+                point = _point_of(command, self.epoch, self.world.now)
+                store.live.append(point)
+                store.content[point.point_id] = _content_of(command)
+                self.checks.committed(point)
+                known = [point]
+            answer = ev.PointCommitted(known[0], store.records, took_s)
+        if life == self.agent_life:
+            self.fact(answer)
+
+    def _do_DeletePoints(self, command: ev.DeletePoints) -> None:  # noqa: N802
+        if self.world.store.epoch == self.epoch:
+            gone = {point.point_id for point in command.points}
+            self.world.store.live = [point for point in self.world.store.live if point.point_id not in gone]
+            self.world.count("deleted")
+            self.checks.deleted()
+
+    def _do_ReleaseRun(self, command: ev.ReleaseRun) -> None:  # noqa: N802
+        if self.world.store.epoch != self.epoch:
+            return
+        self.checks.released(command)
+        store = self.world.store
+        store.failures = self.state.failures
+        if command.cause in {Cause.PREEMPTED_SAVED, Cause.PREEMPTED_UNSAVED}:
+            store.preemptions += 1
+            store.announced += 1
+        self.outcome = command.outcome
+        self.world.count(command.cause)
+
+    def _do_ExitAgent(self, command: ev.ExitAgent) -> None:  # noqa: N802
+        self.exited = True
+        self.alive = False
+        if self.script is not None:
+            self.script.alive = False
+        outcome = getattr(self, "outcome", None)
+        if self.world.machine is not self:
+            return
+        if outcome is Outcome.DONE:
+            self.checks.done()
+            self.world.done = True
+            return
+        if outcome is Outcome.FAILED:
+            self.world.store.failures = 0
+        self.world.next_machine(self.world.jitter(5.0))
+
+    def _do_WakeAt(self, command: ev.WakeAt) -> None:  # noqa: N802
+        self.timers[command.why] = command.at
+        self.later(max(command.at - self.world.now, 0.0), self._soon)
+
+    def dies(self) -> None:
+        """The machine is gone with everything on it."""
+        if not self.alive:
+            return
+        self.checks.died()
+        self.alive = False
+        self.world.store.preemptions += 1
+        self.world.count("vanished")
+        if self.world.machine is self and self.world.store.epoch == self.epoch:
+            self.world.next_machine(self.world.scene.lease_s)
+
+
+def _content_of(command: ev.CommitPoint) -> frozenset[tuple[int, int]]:
+    pairs = set()
+    for shard in command.shards:
+        for entry in shard.files[0].chunks[0].digest.split(","):
+            rank, step = entry.split("@")
+            pairs.add((int(rank), int(step)))
+    return frozenset(pairs)
+
+
+def _point_of(command: ev.CommitPoint, epoch: int, now: float) -> PointRef:
+    size = sum(entry.size_bytes for shard in command.shards for entry in shard.files)
+    return PointRef(
+        command.point_id, command.step, command.kind, epoch, command.generation, size, "manifest", "digest", now
+    )
+
