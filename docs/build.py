@@ -63,7 +63,7 @@ def page_environment() -> str:
     lines.append(prose(environment.__doc__) + "\n\n| variable | what it says |\n|---|---|\n")
     for name, value, meaning in documented(tree_of(environment).body):
         if isinstance(value, ast.Constant):
-            lines.append(f"| `{value.value}` | {meaning or name.lower().replace('_', ' ') + '.'} |\n")
+            lines.append(f"| `{value.value}` | {meaning or name.capitalize().replace('_', ' ') + '.'} |\n")
     return "".join(lines)
 
 
@@ -80,9 +80,8 @@ def page_errors() -> str:
     }
     table = "".join(f"| {code} | {meaning} |\n" for code, meaning in codes.items())
     drawn = textwrap.indent(textwrap.dedent(tree), "    ")
-    return (
-        f"{HEAD.format(source='errors.py')}# Errors and exit codes\n\n| code | meaning |\n|---|---|\n{table}\n{text}\n\n{drawn}\n"
-    )
+    head = HEAD.format(source="errors.py") + "# Errors and exit codes\n\n| code | meaning |\n|---|---|\n"
+    return f"{head}{table}\n{text}\n\n{drawn}\n"
 
 
 def page_lifecycle() -> str:
@@ -101,9 +100,10 @@ def page_lifecycle() -> str:
 def members(name: str, module: ModuleType) -> str:
     """An enumeration's values with what they mean, as a table."""
     (cls,) = (node for node in tree_of(module).body if isinstance(node, ast.ClassDef) and node.name == name)
-    rows = [
-        f"| {value.value} | {meaning} |\n" for _, value, meaning in documented(cls.body) if isinstance(value, ast.Constant)
-    ]
+    listed = [(value.value, meaning) for _, value, meaning in documented(cls.body) if isinstance(value, ast.Constant)]
+    if not any(meaning for _, meaning in listed):
+        return "Values: " + ", ".join(f"`{value}`" for value, _ in listed) + ".\n"
+    rows = [f"| {value} | {meaning} |\n" for value, meaning in listed]
     return "| value | meaning |\n|---|---|\n" + "".join(rows)
 
 
@@ -137,7 +137,9 @@ def page_journal() -> str:
 
 def words_of(module: ModuleType, base: type) -> list[type]:
     """The data classes of a module that have exactly this base, in the order of their definition."""
-    found = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
+    found = [
+        value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__
+    ]
     return [cls for cls in found if cls.__bases__ == (base,) and hasattr(cls, "__dataclass_fields__") and fields(cls)]
 
 

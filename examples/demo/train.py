@@ -51,7 +51,9 @@ def batch_of(corpus: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tenso
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=1200)
-    steps = parser.parse_args().steps
+    parser.add_argument("--print-every", type=int, default=100)
+    options = parser.parse_args()
+    steps = options.steps
     torch.set_num_threads(1)  # so that every machine adds in the same order
     torch.manual_seed(0)
     random.seed(0)
@@ -83,7 +85,7 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             schedule.step()
-        if (step + 1) % 100 == 0:
+        if (step + 1) % options.print_every == 0:
             print(f"step {step + 1:5d}  loss {loss.item():.4f}")
         if wf.check_save() or step + 1 == steps:  # <-
             wf.backup(save(step + 1))  # <-

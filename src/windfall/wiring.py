@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import queue
 import secrets
@@ -73,6 +74,7 @@ def _run_agent(request: ExecRequest, supervision: Supervision) -> None:
     hold, began = _hold_of(request, store, local, supervision)
     if hold is None:
         return
+    request = dataclasses.replace(request, cwd=taking.place_code(store, local, hold.state, request.cwd, supervision.say))
     metadata = serve((), "aws", now=clock.wall) if request.provider == "local" and request.metadata_url is None else None
     sources = (signals, *_cloud_sources(request, clock, metadata))
     ports = AgentPorts(clock, hold, hold.journal, supervision, sources, inbox)

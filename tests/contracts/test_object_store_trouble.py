@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -200,6 +201,46 @@ def test_a_disk_that_may_not_be_written_is_said_to_be_closed(tmp_path: Path, num
     with pytest.raises(StoreDenied) as error:
         FileStore(str(tmp_path), FailingOps("write", number)).create("log/00000001", b"new")
     told(error, f"file://{tmp_path}", "may not be used")
+
+
+@pytest.mark.parametrize("refused", ["open", "transfer"])
+def test_where_direct_transfers_are_refused_the_page_cache_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """File systems that refuse O_DIRECT, at once or only at the first transfer, store and restore the same bytes."""
+    system_open, system_pwrite, system_preadv, direct = os.open, os.pwrite, os.preadv, []
+
+    def refuse_direct(handle: int) -> None:
+        if fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_DIRECT:
+            direct.append(handle)
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    def picky_open(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_DIRECT and refused == "open":
+            os.close(system_open(path, flags & ~os.O_DIRECT, mode))
+            direct.append(0)
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return system_open(path, flags, mode)
+
+    def picky_pwrite(handle: int, data: memoryview, offset: int) -> int:
+        refuse_direct(handle)
+        return system_pwrite(handle, data, offset)
+
+    def picky_preadv(handle: int, into: list[memoryview], offset: int) -> int:
+        refuse_direct(handle)
+        return system_preadv(handle, into, offset)
+
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(os.urandom(3_000_001))
+    target.write_bytes(b"")
+    monkeypatch.setattr(os, "open", picky_open)
+    monkeypatch.setattr(os, "pwrite", picky_pwrite)
+    monkeypatch.setattr(os, "preadv", picky_preadv)
+    store = FileStore(str(tmp_path / "run"))
+    stored = store.put_range("parts/0", str(source), 0, 3_000_001)
+    assert store.get_range("parts/0", str(target), 0, 3_000_001) == stored
+    assert target.read_bytes() == source.read_bytes()
+    assert len(direct) == 2, "asked once for the write, once for the read"
 
 
 def test_a_root_that_is_a_file_is_named(tmp_path: Path) -> None:

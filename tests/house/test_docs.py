@@ -50,7 +50,7 @@ def test_links_lead_to_files_that_exist(path: Path) -> None:
 def test_pages_name_only_verbs_that_exist(builder: ModuleType) -> None:
     """Every `windfall VERB` in a block of code or in backticks is a verb of the command line."""
     verbs = {name for name in builder.build_cli() if not name.startswith("-")}
-    written = re.compile(r"(?:^ {4}|^|`|\$ |\s)windfall ([a-z]+)\b(?=[ `\n])", re.MULTILINE)
+    written = re.compile(r"(?<!import )(?<![\w.-])windfall ([a-z]+)\b(?=[ `\n])")
     code = re.compile(r"```.*?```|`[^`\n]+`|^ {4}.*$", re.MULTILINE | re.DOTALL)
     unknown = {
         (path.relative_to(ROOT).as_posix(), verb)

@@ -248,3 +248,39 @@ def test_the_launchers_rank_names_the_page(environ: dict[str, str], agent: FakeA
     session = Session(environ | {"RANK": "5", "LOCAL_WORLD_SIZE": "2"})
     words = agent.words(rank=5)
     assert (session.context().rank, words[page.RANK], words[page.LOCAL_WORLD]) == (5, 5, 2)
+
+
+def test_the_users_own_handover_before_the_target_answers_nothing(session: Session, agent: FakeAgent) -> None:
+    """A hand-over at step 2 is not what was asked for at step 4."""
+    agent.request(4)
+    assert _steps(session, 2) == []
+    session.backup("early.pt")
+    assert (agent.backups()[0]["request"], agent.words()[page.ACK]) == (0, 0)
+    assert _steps(session, 4) == [4]
+
+
+class Racing:
+    """A page on which the agent changes the request at the moment when one of its words is read."""
+
+    def __init__(self, words: memoryview, word: int) -> None:
+        self.words = words
+        self.word = word
+
+    def __getitem__(self, word: int) -> int:
+        value = self.words[word]
+        if word == self.word:
+            page.publish(self.words, request=2, target=page.NEVER, exact=False, kind=1)
+        return value
+
+    def __setitem__(self, word: int, value: int) -> None:
+        self.words[word] = value
+
+
+@pytest.mark.parametrize("word", [page.TARGET, page.REQUEST, page.EXACT])
+def test_a_request_that_changes_while_it_is_read_is_not_answered(session: Session, agent: FakeAgent, word: int) -> None:
+    """Half of the old request and half of the new one is no request."""
+    agent.request(1)
+    words = agent.words()
+    session._words = Racing(words, word)
+    assert not session.step()
+    assert words[page.ACK] == 0

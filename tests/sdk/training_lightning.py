@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
 import warnings
 
 import torch
@@ -14,7 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import windfall as wf
-from tests.support.forked import serve
+from tests.support.forked import serve, sigterm_to_all
 from windfall.sdk.lightning import Loader, WindfallCallback
 from windfall.wire import page
 
@@ -46,7 +45,7 @@ class Ask(Callback):
 
     def on_train_batch_start(self, trainer, module, batch, number):
         if trainer.global_step + 1 == int(os.environ.get("SIGTERM_AT", "0")):
-            os.kill(os.getpid(), signal.SIGTERM)
+            sigterm_to_all()
         if trainer.global_step + 1 == _save_at():
             words = page.attach(os.path.join(os.environ["WINDFALL_SESSION"], page.page_name(0)))
             page.publish(words, request=1, target=_save_at(), exact=True, kind=3)

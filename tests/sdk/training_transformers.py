@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 import windfall as wf
-from tests.support.forked import serve
+from tests.support.forked import serve, sigterm_to_all
 from windfall.sdk.transformers import WindfallCallback
 from windfall.wire import page
 
@@ -29,7 +28,7 @@ class Ask(TrainerCallback):
 
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step + 1 == int(os.environ.get("SIGTERM_AT", "0")):
-            os.kill(os.getpid(), signal.SIGTERM)
+            sigterm_to_all()
         if state.global_step + 1 == int(os.environ.get("SAVE_AT", "0")):
             words = page.attach(os.path.join(os.environ["WINDFALL_SESSION"], page.page_name(0)))
             page.publish(words, request=1, target=state.global_step + 1, exact=True, kind=3)

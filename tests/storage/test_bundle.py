@@ -47,7 +47,9 @@ def test_the_same_code_gives_the_same_bytes(tmp_path: Path) -> None:
     """Another folder, another time, other owners: the bundle is stored once."""
     one, two = project(tmp_path / "one"), project(tmp_path / "two")
     os.utime(two / "train.py", (1, 1))
-    assert bundle.pack(str(one)) == bundle.pack(str(two))
+    packed = bundle.pack(str(one))
+    assert packed == bundle.pack(str(two))
+    assert packed[4:8] == bytes(4), "gzip's own time stamp is not set"
 
 
 def test_in_a_git_tree_git_decides(tmp_path: Path) -> None:
@@ -123,6 +125,7 @@ def evil(name: str, **fields: object) -> bytes:
         gzip.compress(b"x")[:-4],
         evil("fine")[:12] + b"\xff" * 20,
     ],
+    ids=["no archive", "outside", "link", "device", "cut", "scrambled"],
 )
 def test_a_bundle_cannot_leave_its_folder(tmp_path: Path, data: bytes) -> None:
     """A damaged or hostile archive is refused in one sentence, and nothing lies outside."""

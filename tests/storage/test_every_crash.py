@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.storage.make import Bench, claim, model
-from tests.support.simulated_store import CrashingStore, Killed
+from tests.support.simulated_store import CrashingStore, Killed, digest
 from windfall.ports import Steps
-from windfall.storage import log, points, restore
+from windfall.storage import log, manifest, points, restore
 from windfall.terms import Record, Seconds
 
 OLD, MIDDLE, NEW = b"old" * 100, b"middle" * 100, b"new" * 100
@@ -66,6 +66,7 @@ def die_at(folder: Path, story: Story, deadly: int) -> CrashingStore | None:
         crashing.drive(story(bench, head))
     except Killed:
         died = True
+    every_manifest_has_its_bytes(bench)
     before = len(head.state.points)
     record = bench.run(log.read_head())
     assert record is not None
@@ -84,6 +85,14 @@ def die_at(folder: Path, story: Story, deadly: int) -> CrashingStore | None:
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(bench.folder / "first-try.restoring")
     return crashing if died else None
+
+
+def every_manifest_has_its_bytes(bench: Bench) -> None:
+    """A point is there whole or not at all, whether the log names it or not."""
+    for key in bench.store.list("points/"):
+        for shard in manifest.from_bytes(bench.store.objects[key], key).shards:
+            for chunk in (chunk for entry in shard.files for chunk in entry.chunks):
+                assert digest(bench.store.objects.get(chunk.key, b"")) == chunk.digest
 
 
 @pytest.mark.parametrize("story", [saving, retiring, taking, taking_and_sweeping, restoring])

@@ -171,8 +171,27 @@ def test_with_wait_a_contender_takes_over_a_lease_after_the_last_beat(bench: Ben
     assert isinstance(taken, log.Taken)
     assert taken.record.state.epoch == 2
     assert bench.clock.now() - began >= 25 + LEASE_S
-    assert told[0].startswith("one holds this run since")
-    assert told[0].endswith("watching its heartbeat for up to 10 s")
+    (sentence,) = told
+    assert sentence.startswith("one holds this run since")
+    assert sentence.endswith("waiting until it lets go or is silent for 10 s")
+
+
+def test_a_waiting_contender_is_told_of_each_holder_once(bench: Bench) -> None:
+    """A holder that commits while somebody waits is no news."""
+    head = bench.take("a", "one").record
+    told: list[str] = []
+    steps = log.take(
+        claim("b", "two"), holder_is_dead=lambda _: False, wall=bench.clock.wall, wait=True, tell=told.append
+    )
+    counts = iter(range(2, 6))
+
+    def commit(operation: StoreOp) -> None:
+        nonlocal head
+        if isinstance(operation, Pause) and operation.duration_s > 0 and (count := next(counts, None)):
+            head = append(bench, head, count, bench.nonce())
+
+    assert drive(bench, steps, commit).previous == head
+    assert len(told) == 1
 
 
 def drive_with_beats(bench: Bench, steps: Steps[object], *, beats: int) -> object:

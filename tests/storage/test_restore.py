@@ -140,3 +140,19 @@ def test_a_manifest_cannot_lead_outside(shard: Shard) -> None:
     point = RecoveryPoint("1-1-a", 1, SaveKind.PERIODIC, 1, 1, (shard,), 0.0)
     with pytest.raises(PointDamaged, match="point 1-1-a"):
         restore.check_names(point)
+
+
+def test_a_hostile_manifest_writes_nothing(bench: Bench, saved: Record) -> None:
+    """A manifest whose names lead outside counts as damaged: the point before it is restored."""
+    newest = saved.state.points[-1]
+    point = manifest.from_bytes(bench.store.objects[newest.manifest_key], "")
+    entry = dataclasses.replace(point.shards[0].files[0], path="../../../../escaped")
+    data = manifest.to_bytes(dataclasses.replace(point, shards=(Shard(0, "m", (entry,)),)))
+    bench.store.put(newest.manifest_key, data)
+    hostile = dataclasses.replace(newest, manifest_digest=manifest.digest_of(data))
+    place = bench.folder / "r"
+    restored = bench.run(restore.restore((hostile, *saved.state.points[1::-1]), str(place)))
+    assert model(place) == b"weights 2"
+    assert "is not inside its part" in restored.skipped[0]
+    assert not (bench.folder / "escaped").exists()
+    assert not (bench.folder.parent / "escaped").exists()

@@ -97,10 +97,15 @@ class Checks:
         numbers = {item.name: item.value for item in decision.because}
         if "interval" in numbers:
             self.intervals.append(numbers["interval"])
-        if decision.policy == "thesis" or not self.honest or self.blemishes:
-            return
         scene = self.world.scene
         steady = self.uploads_since_change >= self.world.rate_changed_at
+        if decision.policy == "thesis" or self.blemishes:
+            return
+        if "upload" in numbers and steady and "not known" not in decision.choice:
+            truth_s = scene.latency_s + scene.size / self.world.rate
+            demand(numbers["upload"] > 0.85 * truth_s, f"an upload of {truth_s:.1f} s is foreseen, not {numbers['upload']:.1f} s")
+        if not self.honest:
+            return
         if decision.choice.startswith("emergency save") and "not known" not in decision.choice:
             parts = ("rest of phase", "snapshot", "upload", "commit")
             needs_s = sum(numbers[part] for part in parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -27,6 +28,12 @@ def serve(main: Callable[[], str]) -> None:
             sys.stdout.flush()
             os._exit(0)
         os.waitpid(pid, 0)
+
+
+def sigterm_to_all() -> None:
+    """Have another process send SIGTERM to this one and to its workers, as a machine that goes down does."""
+    workers = [str(child.pid) for child in multiprocessing.active_children()]
+    subprocess.run(["kill", "-TERM", str(os.getpid()), *workers], check=True)
 
 
 @contextmanager

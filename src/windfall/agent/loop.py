@@ -278,7 +278,8 @@ class Agent:
     def _acknowledge(self, notice: Notice) -> None:
         for source in self._ports.sources:
             if source.name == notice.source:
-                threading.Thread(target=source.acknowledge, args=(notice,), name="acknowledge", daemon=True).start()
+                # Behind the release and before the exit, which wait in the same queue: the source bounds its tries.
+                self._log_thread.do(lambda: source.acknowledge(notice))
 
     def _release(self, command: ReleaseRun) -> None:
         try:

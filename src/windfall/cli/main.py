@@ -22,10 +22,11 @@ def build() -> cyclopts.App:
         name="windfall",
         help="Keep training runs alive on machines that can vanish.",
         version=VERSION,
-        help_format="plaintext",
+        help_format="markdown",
+        default_parameter=cyclopts.Parameter(negative=()),
         result_action="return_value",
     )
-    app.command(exec_, name="exec")
+    app.command(exec_, name="exec", usage="Usage: windfall exec [OPTIONS] URL [-- COMMAND ...]")
     runs.register(app)
     app.command(cost, name="cost")
     return app

@@ -56,7 +56,8 @@ def noticed(turn: Turn, fact: NoticeReceived) -> None:
         known for known in turn.state.notices if (known.source, known.notice_id) != (notice.source, notice.notice_id)
     )
     if notice.level is NoticeLevel.HINT:
-        turn.order(ShowNotice(notice))
+        if not turn.state.notices:
+            turn.order(ShowNotice(notice))
         turn.change(hinted=True)
     elif notice.level is NoticeLevel.WITHDRAWN:
         turn.change(notices=others)

@@ -18,7 +18,7 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback
 
 import windfall
-from windfall.sdk.torch import Loader, random_state, set_random_state, shield_workers
+from windfall.sdk.torch import Loader, random_state, set_random_state
 from windfall.wire import environment
 
 __all__ = ["Loader", "WindfallCallback"]
@@ -66,11 +66,10 @@ class WindfallCallback(Callback):  # type: ignore[misc]  # the library has no ty
         self._sigterm = signal.getsignal(signal.SIGTERM) if inside else None
 
     def on_train_start(self, trainer: Any, _module: Any) -> None:
-        """Shield the data-loader workers, and this process from Lightning, which would stop before the save."""
+        """Take SIGTERM back from Lightning, which would stop before the save (`Loader` shields its workers itself)."""
         if self._sigterm not in (None, signal.SIG_DFL):
             signal.signal(signal.SIGTERM, self._sigterm)
         self._step = trainer.global_step
-        shield_workers(trainer.train_dataloader)
 
     def on_train_batch_start(self, _trainer: Any, _module: Any, _batch: Any, _number: int) -> None:
         """Put the random generators back where the checkpoint left them."""

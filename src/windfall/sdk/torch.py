@@ -296,8 +296,9 @@ def shield_workers(loader: Any) -> None:
 
     Each worker shields itself once it runs; a signal in the instant before still ends it, as it does not with `Loader`.
     """
-    if isinstance(loader, DataLoader) and loader.num_workers and not isinstance(loader.worker_init_fn, ShieldedWorker):
-        loader.worker_init_fn = ShieldedWorker(loader.worker_init_fn)
+    for one in (loader, getattr(loader, "base_dataloader", None)):  # accelerate's loaders hold the one that iterates
+        if isinstance(one, DataLoader) and one.num_workers and not isinstance(one.worker_init_fn, ShieldedWorker):
+            one.worker_init_fn = ShieldedWorker(one.worker_init_fn)
 
 
 def random_state(*, cuda: bool = True) -> dict[str, Any]:

@@ -245,6 +245,7 @@ def take(
         NewerFormat, LogDamaged: the log cannot be read.
     """
     head = yield from read_head(hint)
+    told = None
     while True:
         if head is not None and head.state.outcome is Outcome.DONE:
             return Taken(head, mine=False, previous=head)
@@ -253,7 +254,9 @@ def take(
             if head.state.holder.nonce == claim.holder.nonce:
                 previous = yield from _before(head)
                 return Taken(head, mine=True, previous=previous)
-            verdict = yield from _judge(head, head.state.holder, claim, holder_is_dead, wait=wait, tell=tell)
+            once = tell if head.state.epoch != told else None
+            told = head.state.epoch
+            verdict = yield from _judge(head, head.state.holder, claim, holder_is_dead, wait=wait, tell=once)
             if verdict.moved_to is not None:
                 head = verdict.moved_to
                 continue
@@ -294,10 +297,9 @@ def _judge(
         last = yield from read_beat(head.state.epoch)
         return _Verdict(last_seen=None if last is None else last.wall)
     if tell is not None:
-        tell(
-            f"{holder.host} holds this run since {_utc(head.state.holder_since)}: "
-            f"watching its heartbeat for up to {head.state.lease_s:g} s"
-        )
+        what = "waiting until it lets go or is" if wait else "looking whether it is"
+        since = _utc(head.state.holder_since)
+        tell(f"{holder.host} holds this run since {since}: {what} silent for {head.state.lease_s:g} s")
     return (yield from _watch(head, holder, wait=wait))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from windfall.storage.hold import Hold, Local
 from windfall.storage.objects import prove_conditions
 from windfall.storage.operations import create, get
 from windfall.storage.state import Claim
-from windfall.terms import Bundle, Holder, Outcome, Record, Seconds
+from windfall.terms import Bundle, Holder, Outcome, Record, RunState, Seconds
 from windfall.wire.layout import FORMAT_VERSION, MARKER
 
 _FILES_NAMED_MAX = 5
@@ -88,6 +89,25 @@ def take(
     hold = Hold(store, taken.record, local)
     hold.keep()
     return Taking(hold, taken.record, taken.previous)
+
+
+def place_code(store: ObjectStore, local: Local, state: RunState, folder: str, tell: Callable[[str], None]) -> str:
+    """Return the folder to run in: `folder` itself unless the run has a bundle and this is not its code.
+
+    A bundle is unpacked into `folder` if that is empty, else into a folder of the run's own inside it.
+
+    Raises:
+        StoreError: the bundle is missing or damaged.
+    """
+    if state.bundle is None:
+        return folder
+    known = executor.run(bundle.read_listing(state.code), store, local.clock) if state.code else None
+    if known is not None and not bundle.changed(known, bundle.listing(folder)):
+        return folder
+    place = folder if not os.listdir(folder) else os.path.join(folder, f"windfall-{state.run_id}")
+    bundle.unpack(executor.run(bundle.fetch(state.bundle), store, local.clock), place)
+    tell(f"the run's code was unpacked into {place}")
+    return place
 
 
 def _open_marker(new_nonce: Callable[[], str]) -> Steps[str]:

@@ -1,0 +1,122 @@
+"""A small language for stories about one worker: what happens, and which commands answer it."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from windfall import events as ev
+from windfall import terms
+from windfall.core import worker
+from windfall.terms import Notice, NoticeLevel, Phase, PointRef, SaveKind
+
+C = TypeVar("C", bound=ev.Command)
+
+
+class Story:
+    """One worker; `happens` moves time and gives facts, `said` holds the answer to the last batch."""
+
+    def __init__(self, **began: object) -> None:
+        defaults: dict[str, object] = {
+            "run": "r",
+            "epoch": 7,
+            "policy": "adaptive",
+            "provider": "local",
+            "points": (),
+            "attempt": 1,
+            "failures": 0,
+            "failures_max": 3,
+            "lives_s": 0.0,
+            "preemptions": 0,
+            "announced": 0,
+        }
+        self.state = worker.begin()
+        self.now = 100.0
+        self.rows: list[ev.Row] = []
+        self.said: tuple[ev.Command, ...] = ()
+        self.decided: tuple[ev.Decision, ...] = ()
+        self.happens(ev.WorkerBegan(**{**defaults, **began}))  # type: ignore[arg-type]
+
+    def happens(self, *facts: ev.Fact, after: float = 0.0) -> Story:
+        """Facts that come together, `after` seconds later."""
+        self.now += after
+        self.state, self.decided, self.said = worker.react(self.state, self.now, facts)
+        number = len(self.rows) + 1
+        self.rows.append(ev.Row(7, number, self.now, self.now, facts, self.decided, self.said))
+        return self
+
+    def starts(self, ranks: int = 1, step: int = 0, point: str | None = None, size: int = 0) -> Story:
+        """The script runs, its ranks are there."""
+        attempt = self.state.attempt
+        self.happens(ev.PointRestored(point, step, size, 1.0), ev.ScriptStarted(attempt))
+        return self.ranks(*[step] * ranks)
+
+    def ranks(self, *steps: int, phase: Phase = Phase.STEP, after: float = 0.0) -> Story:
+        """A look at the pages."""
+        self.now += after
+        statuses = tuple(ev.RankStatus(rank, step, phase, self.now) for rank, step in enumerate(steps))
+        return self.happens(ev.RanksObserved(statuses))
+
+    def measures(self, step_s: float = 1.0, step: int = 5, count: int = 5) -> Story:
+        """A window of steps."""
+        return self.happens(ev.StepsMeasured(step, count, step_s, step_s))
+
+    def answers(self, step: int, request: int, *ranks: int) -> Story:
+        """`check_save` is True on these ranks."""
+        return self.happens(*(ev.SaveAnswered(rank, request, step) for rank in ranks or (0,)))
+
+    def hands_over(
+        self, step: int, request: int = 0, rank: int = 0, path: str | None = None, size: int = 1000, stall: float = 0.1
+    ) -> Story:
+        """`backup(path)`."""
+        return self.happens(ev.PartHandedOver(rank, step, request, path or f"/s{step}/{rank}", size, stall))
+
+    def uploads(self, took: float = 1.0) -> Story:
+        """All parts that are under way arrive in the store."""
+        point = self.state.active
+        assert point is not None
+        facts = [
+            ev.PartUploaded(point.point_id, part.rank, terms.Shard(part.rank, "x", ()), part.size_bytes, took)
+            for part in point.owners
+        ]
+        return self.happens(*facts, after=took)
+
+    def commits(self, took: float = 0.1) -> Story:
+        """The record is written."""
+        point = self.state.active
+        assert point is not None
+        ref = ref_to(point.point_id, point.step, point.kind)
+        return self.happens(ev.PointCommitted(ref, 9, took), after=took)
+
+    def stores(self, step: int, request: int = 0, took: float = 1.0) -> Story:
+        """A single rank's save all the way."""
+        if request:
+            self.answers(step, request)
+        return self.hands_over(step, request).uploads(took).commits()
+
+    def notice(self, lead: float, notice_id: str = "n") -> Story:
+        """An end is announced."""
+        return self.happens(ev.NoticeReceived(Notice(NoticeLevel.ANNOUNCED, "aws", notice_id, self.now + lead)))
+
+    def withdrawn(self, notice_id: str = "n") -> Story:
+        """It is called off."""
+        return self.happens(ev.NoticeReceived(Notice(NoticeLevel.WITHDRAWN, "aws", notice_id)))
+
+    def the(self, kind: type[C]) -> C:
+        """The one command of a kind in the last answer."""
+        found = [command for command in self.said if isinstance(command, kind)]
+        assert len(found) == 1, f"one {kind.__name__} was expected in {self.said}"
+        return found[0]
+
+    def none(self, *kinds: type[ev.Command]) -> bool:
+        """Whether the last answer has no command of these kinds."""
+        return not any(isinstance(command, kinds) for command in self.said)
+
+    @property
+    def kinds(self) -> list[type[ev.Command]]:
+        """The last answer's kinds of commands."""
+        return [type(command) for command in self.said]
+
+
+def ref_to(point_id: str, step: int, kind: SaveKind = SaveKind.INSURANCE) -> PointRef:
+    """A committed point."""
+    return PointRef(point_id, step, kind, 7, 1, 1000, "m", "d", 0.0)

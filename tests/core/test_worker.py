@@ -1,0 +1,382 @@
+"""Stories about the worker's reducer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.core.story import Story, ref_to
+from windfall import events as ev
+from windfall.core import ending, points, retention, worker
+from windfall.core.lifecycle import Stage
+from windfall.terms import Cause, Notice, NoticeLevel, Outcome, Phase, SaveKind
+
+# ------------------------------------------------------------------------------------------------------------ insurance
+
+
+def test_a_fresh_run_insures_early_with_the_stated_costs() -> None:
+    """Before anything was measured, a standstill of 1 s and a loss after 3 h without notice set the first save."""
+    story = Story().starts().measures(step_s=2.0)
+    expected = math.floor(math.sqrt(2 * 1.0 * (3 * 3600 + 136.5)) / 2.0)
+    assert story.the(ev.PublishSave) == ev.PublishSave(1, expected, SaveKind.INSURANCE, False)
+    assert story.decided[0].choice == f"insurance save at step {expected}"
+
+
+def test_the_interval_follows_the_mean_time_to_preemption() -> None:
+    """A change of MTTP during the run moves the planned save."""
+    story = Story(mttp_s=10_800.0).starts().measures()
+    before = story.the(ev.PublishSave).step
+    story.happens(ev.BeliefsChanged(mttp_s=2_700.0))
+    assert story.the(ev.PublishSave).step == pytest.approx(before / 2, rel=0.02)
+    assert story.the(ev.PublishSave).request == 2
+
+
+def test_the_interval_follows_the_cost_of_a_save() -> None:
+    """Once saves prove to be slow to become durable, none is asked for before the last one is safe."""
+    story = Story(mttp_s=60.0).starts().measures(step_s=1.0)
+    story.stores(11, request=1, took=400.0)
+    assert story.the(ev.PublishSave).step >= 11 + 400
+
+
+def test_the_users_own_save_resets_the_insurance() -> None:
+    """Intervals count from the newest save, whoever asked for it."""
+    story = Story(policy="every:50steps").starts()
+    assert story.the(ev.PublishSave).step == 50
+    story.hands_over(30)
+    assert story.the(ev.PublishSave).step == 80
+
+
+def test_no_save_is_asked_for_by_the_policy_never() -> None:
+    """The user wants none."""
+    assert Story(policy="never").starts().measures().none(ev.PublishSave)
+
+
+def test_a_hint_brings_one_save_and_no_end() -> None:
+    """A machine at risk saves at the next step, once, and goes on."""
+    story = Story(policy="never").starts().ranks(3)
+    story.happens(ev.NoticeReceived(Notice(NoticeLevel.HINT, "aws", "h")))
+    assert story.the(ev.PublishSave).step == 4
+    story.stores(4, request=1)
+    assert story.state.stage is Stage.RUNNING
+    assert story.none(ev.PublishSave, ev.KillScript, ev.ExitAgent)
+
+
+# ------------------------------------------------------------------------------------------------------------ agreement
+
+
+def test_several_ranks_are_asked_for_exactly_one_step_beyond_all_of_them() -> None:
+    """The target lies at least two steps and 50 ms beyond the fastest rank."""
+    story = Story(policy="every:1steps").starts(ranks=2)
+    story.ranks(6, 8)
+    asked = story.state.request
+    assert asked is not None
+    assert asked.exact
+    story.measures(step_s=0.01).ranks(20, 22)
+    assert story.the(ev.PublishSave).step >= 22 + 5
+
+
+def test_a_request_that_a_rank_has_already_passed_is_withdrawn_and_made_later() -> None:
+    """The look after the publication sees a rank at the target: all would not save at the same step."""
+    story = Story(policy="every:1steps").starts(ranks=2)
+    first = story.the(ev.PublishSave)
+    story.ranks(first.step - 1, first.step)
+    assert story.the(ev.WithdrawSave).request == first.request
+    second = story.the(ev.PublishSave)
+    assert second.request > first.request
+    assert second.step >= first.step + 4
+
+
+def test_a_point_waits_for_every_rank() -> None:
+    """Nothing is uploaded, let alone committed, before the last rank has handed over."""
+    story = Story(policy="every:10steps").starts(ranks=2)
+    story.ranks(5, 5).answers(10, 1, 0, 1).hands_over(10, 1, rank=0)
+    assert story.none(ev.UploadPart)
+    story.hands_over(10, 1, rank=1)
+    assert [upload.rank for upload in story.said if isinstance(upload, ev.UploadPart)] == [0, 1]
+    story.uploads()
+    assert len(story.the(ev.CommitPoint).shards) == 2
+
+
+def test_ranks_that_name_the_same_folder_share_one_shard() -> None:
+    """The lowest rank uploads for all."""
+    story = Story(policy="every:10steps").starts(ranks=2).ranks(5, 5).answers(10, 1, 0, 1)
+    story.hands_over(10, 1, rank=1, path="/dcp").hands_over(10, 1, rank=0, path="/dcp")
+    assert story.the(ev.UploadPart).rank == 0
+    assert len(story.uploads().the(ev.CommitPoint).shards) == 1
+
+
+def test_a_rank_that_said_yes_and_went_on_has_no_part() -> None:
+    """Only rank 0 saves a replicated model, in whichever order the ranks are heard."""
+    story = Story(policy="every:10steps").starts(ranks=2).ranks(5, 5).answers(10, 1, 0, 1)
+    story.happens(ev.RankMovedOn(1, 10)).hands_over(10, 1, rank=0)
+    assert story.the(ev.UploadPart).rank == 0
+
+
+def test_a_point_without_a_dead_ranks_part_is_never_committed() -> None:
+    """The script dies between two hand-overs."""
+    story = Story(policy="every:10steps").starts(ranks=2).ranks(5, 5).answers(10, 1, 0, 1).hands_over(10, 1, rank=0)
+    story.happens(ev.ScriptExited(137))
+    assert story.the(ev.AbandonPoint).point_id.startswith("00000010-7-")
+    assert story.none(ev.UploadPart, ev.CommitPoint)
+
+
+def test_a_rank_that_never_asks_is_named_once() -> None:
+    """Every rank must call check_save, otherwise nothing can be agreed."""
+    story = Story(policy="every:10steps").starts(ranks=2).ranks(5, 5)
+    story.answers(10, 1, 0).hands_over(10, 1, rank=0).ranks(11, 11).ranks(12, 12)
+    assert "rank 1" in story.the(ev.Tell).sentence
+    assert isinstance(story.the(ev.AbandonPoint), ev.AbandonPoint)
+
+
+# --------------------------------------------------------------------------------------------------------------- points
+
+
+def test_point_ids_are_unique_and_tell_step_and_epoch() -> None:
+    """`<step>-<epoch>-<request>.<n>`, or `p<n>` for the user's own."""
+    story = Story(policy="every:10steps").starts()
+    story.answers(10, 1).hands_over(10, 1)
+    assert story.the(ev.UploadPart).point_id == "00000010-7-1.1"
+    story.uploads().commits().hands_over(10, 0, path="/again")
+    assert story.the(ev.UploadPart).point_id == "00000010-7-p2"
+
+
+def test_only_the_newest_save_waits_for_the_uplink() -> None:
+    """An upload under way is finished; of those that wait the newest stays."""
+    story = Story(policy="never").starts()
+    story.hands_over(1).hands_over(2)
+    assert story.none(ev.UploadPart, ev.AbandonPoint)
+    story.hands_over(3)
+    assert story.the(ev.AbandonPoint).point_id.startswith("00000002")
+    story.uploads().commits()
+    assert story.the(ev.UploadPart).path == "/s3/0"
+
+
+def test_an_upload_that_fails_is_tried_again_and_then_given_up_in_a_sentence() -> None:
+    """Three tries with growing pauses."""
+    story = Story(policy="never").starts().hands_over(1)
+    point_id = story.the(ev.UploadPart).point_id
+    for pause in (1.0, 2.0):
+        story.happens(ev.PartFailed(point_id, 0, "no route"))
+        wake = story.the(ev.WakeAt)
+        assert wake.at == pytest.approx(story.now + pause)
+        story.happens(ev.Woke(wake.why), after=pause)
+        assert story.the(ev.UploadPart).point_id == point_id
+    story.happens(ev.PartFailed(point_id, 0, "no route"))
+    assert "no route" in story.the(ev.Tell).sentence
+    assert story.the(ev.AbandonPoint).point_id == point_id
+
+
+def test_files_changed_during_the_upload_are_not_committed() -> None:
+    """The user is told to save into a new file each time."""
+    story = Story(policy="never").starts().hands_over(1)
+    story.happens(ev.PartFailed(story.the(ev.UploadPart).point_id, 0, "changed", overwritten=True))
+    assert "new file" in story.the(ev.Tell).sentence
+    assert story.the(ev.AbandonPoint)
+
+
+def test_a_commit_that_fails_is_tried_a_bounded_number_of_times() -> None:
+    """Five tries."""
+    story = Story(policy="never").starts().hands_over(1).uploads()
+    point_id = story.the(ev.CommitPoint).point_id
+    for _ in range(points.COMMIT_TRIES - 1):
+        story.happens(ev.CommitFailed(point_id, "busy"))
+        wake = story.the(ev.WakeAt)
+        story.happens(ev.Woke(wake.why), after=wake.at - story.now)
+        assert story.the(ev.CommitPoint).point_id == point_id
+    story.happens(ev.CommitFailed(point_id, "busy"))
+    assert story.the(ev.AbandonPoint).point_id == point_id
+
+
+def test_superseded_insurance_goes_after_the_grace_and_two_whole_points_stay() -> None:
+    """Of three insurance points the oldest is deleted, a lease of grace later."""
+    story = Story(policy="every:10steps").starts()
+    for number, step in enumerate((10, 20, 30), start=1):
+        story.stores(step, request=number)
+    story.happens(ev.Woke("retention"), after=retention.GRACE_S + 1)
+    assert [point.step for point in story.the(ev.DeletePoints).points] == [10]
+    assert [point.step for point in story.state.live] == [20, 30]
+
+
+# -------------------------------------------------------------------------------------------------------------- notices
+
+
+def trained() -> Story:
+    """A worker that has measured everything: steps 1 s, standstill 0.1 s, upload 1 s, commit 0.1 s."""
+    return Story(policy="every:10steps").starts().measures().stores(10, request=1).ranks(12)
+
+
+def test_a_notice_that_suffices_ends_in_a_committed_emergency_save() -> None:
+    """Save, commit, and only then: kill, release, acknowledge, exit with 75."""
+    story = trained().notice(30.0)
+    request = story.the(ev.PublishSave)
+    assert (request.kind, request.step) == (SaveKind.EMERGENCY, 13)
+    assert {item.name for item in story.decided[0].because} >= {"remaining", "rest of phase", "snapshot", "upload"}
+    story.answers(13, request.request).hands_over(13, request.request).uploads()
+    assert story.none(ev.AcknowledgeNotice, ev.KillScript)
+    story.commits()
+    assert story.kinds[-4:] == [ev.KillScript, ev.ReleaseRun, ev.AcknowledgeNotice, ev.ExitAgent]
+    assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_SAVED
+    assert story.the(ev.ExitAgent).code == 75
+
+
+def test_a_notice_that_is_too_short_is_refused_with_what_stands_and_the_run_let_go_in_time() -> None:
+    """No save is asked for; shortly before the end the run is released, so that the successor need not wait."""
+    story = trained().notice(2.0)
+    assert story.none(ev.PublishSave)
+    assert "step 10 is stored" in story.the(ev.Tell).sentence
+    assert story.decided[0].choice.startswith("no emergency save")
+    wake = story.the(ev.WakeAt)
+    assert wake.at < story.now + 2.0
+    story.happens(ev.Woke(wake.why), after=wake.at - story.now)
+    assert story.kinds == [ev.KillScript, ev.ReleaseRun, ev.ExitAgent]
+    assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_UNSAVED
+
+
+def test_a_long_evaluation_counts_against_the_notice() -> None:
+    """What cannot be interrupted must end first."""
+    story = trained().happens(ev.PhaseMeasured(0, Phase.EVALUATION, 60.0)).ranks(12, phase=Phase.EVALUATION)
+    assert story.notice(30.0).none(ev.PublishSave)
+
+
+def test_with_unknown_costs_the_save_is_tried_anyway() -> None:
+    """Nothing is lost by trying, and the decision says that it is a guess."""
+    story = Story(policy="never").starts().notice(30.0)
+    assert story.the(ev.PublishSave).kind is SaveKind.EMERGENCY
+    assert "not known" in story.decided[0].choice
+
+
+def test_a_withdrawn_notice_withdraws_the_save_and_training_goes_on() -> None:
+    """Before the commit nothing has happened that could not be taken back."""
+    story = trained().notice(30.0)
+    request = story.the(ev.PublishSave).request
+    story.withdrawn()
+    assert story.the(ev.WithdrawSave).request == request
+    assert story.state.stage is Stage.RUNNING
+    story.happens(ev.Woke("deadline"), after=60.0)
+    assert story.none(ev.KillScript, ev.ExitAgent)
+
+
+def test_a_save_that_is_already_under_way_is_counted() -> None:
+    """The script is just saving for another reason: asking again would only cost time."""
+    story = trained().ranks(19)
+    story.answers(20, story.state.requests).notice(30.0)
+    assert story.none(ev.PublishSave)
+    story.hands_over(20, story.state.requests).uploads().commits()
+    assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_SAVED
+
+
+def test_a_machine_that_outlives_its_end_finishes_the_upload() -> None:
+    """A deadline is a promise of the worst, not an order to give up."""
+    story = trained().notice(4.0)
+    number = story.the(ev.PublishSave).request
+    story.answers(13, number).hands_over(13, number)
+    story.happens(ev.Woke("deadline"), after=3.5)
+    assert story.none(ev.ExitAgent)
+    story.uploads(took=4.0).commits()
+    assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_SAVED
+
+
+def test_a_script_that_dies_of_the_notices_signal_is_a_preemption() -> None:
+    """SIGTERM reaches the script too: what it handed over is committed first, and no failure is counted."""
+    story = trained().notice(30.0)
+    number = story.the(ev.PublishSave).request
+    story.answers(13, number).hands_over(13, number).happens(ev.ScriptExited(143))
+    assert story.none(ev.ExitAgent, ev.StartScript)
+    story.uploads().commits()
+    assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_SAVED
+    assert worker.counts(story.state) == {"attempts": 1, "failures": 0}
+
+
+def test_a_notice_while_nothing_runs_lets_the_run_go_at_once() -> None:
+    """During a restore there is nothing to save."""
+    story = Story().notice(30.0)
+    assert story.the(ev.ReleaseRun).outcome is Outcome.WAITING
+    assert story.the(ev.ExitAgent).code == 75
+
+
+# ------------------------------------------------------------------------------------------------------ stops and exits
+
+
+def test_a_stop_saves_first() -> None:
+    """Save, commit, kill, release as stopped, exit 0."""
+    story = trained().happens(ev.StopAsked(False, "user"))
+    number = story.the(ev.PublishSave).request
+    assert story.the(ev.PublishSave).kind is SaveKind.STOP
+    story.stores(13, request=number)
+    assert story.the(ev.ReleaseRun).cause is Cause.STOPPED
+    assert story.the(ev.ExitAgent).code == 0
+
+
+def test_a_stop_now_stops_now() -> None:
+    """No save is waited for."""
+    story = trained().happens(ev.StopAsked(True, "user"))
+    assert story.kinds == [ev.KillScript, ev.ReleaseRun, ev.ExitAgent]
+
+
+def test_a_script_that_ends_well_is_done_once_its_last_save_is_committed() -> None:
+    """Exit 0 waits for what is in flight."""
+    story = Story(policy="never").starts().hands_over(9).happens(ev.ScriptExited(0))
+    assert story.none(ev.ReleaseRun)
+    story.uploads().commits()
+    assert story.the(ev.ReleaseRun) == ev.ReleaseRun(Outcome.DONE, Cause.DONE, 0)
+    assert story.the(ev.ExitAgent).code == 0
+
+
+def test_a_script_that_fails_by_itself_is_started_a_bounded_number_of_times() -> None:
+    """Two restarts after growing pauses, then the run has failed."""
+    story = Story()
+    for attempt, pause in ((2, ending.RETRY_FIRST_S), (3, 2 * ending.RETRY_FIRST_S)):
+        story.starts().happens(ev.ScriptExited(1))
+        assert story.the(ev.WakeAt).at == pytest.approx(story.now + pause)
+        story.happens(ev.Woke("retry"), after=pause)
+        assert story.the(ev.StartScript).attempt == attempt
+    story.starts().happens(ev.ScriptExited(3))
+    assert story.the(ev.ReleaseRun) == ev.ReleaseRun(Outcome.FAILED, Cause.SCRIPT_FAILED, 3)
+    assert story.the(ev.ExitAgent).code == 1
+    assert worker.counts(story.state) == {"attempts": 3, "failures": 3}
+
+
+def test_who_lost_the_fence_stops_at_once_and_stores_nothing_more() -> None:
+    """Kill, exit 75; later facts change nothing."""
+    story = trained().hands_over(12)
+    story.happens(ev.FenceLost(12, "other"))
+    assert story.kinds == [ev.KillScript, ev.ExitAgent]
+    story.hands_over(14)
+    assert story.said == ()
+
+
+def test_a_script_that_never_calls_windfall_is_told_so_once() -> None:
+    """After a minute without a page."""
+    story = Story().happens(ev.PointRestored(None, 0, 0, 0.0), ev.ScriptStarted(1))
+    story.happens(ev.Woke("mute"), after=worker.MUTE_AFTER_S)
+    assert "nothing is saved" in story.the(ev.Tell).sentence
+
+
+# --------------------------------------------------------------------------------------------------------------- resume
+
+
+def test_an_agent_that_comes_back_goes_on_with_what_was_under_way() -> None:
+    """Uploads, the pending request, notices and alarms are asked for again; all are idempotent."""
+    story = trained().hands_over(12).happens(ev.AgentResumed())
+    assert story.the(ev.UploadPart).path == "/s12/0"
+    assert story.the(ev.PublishSave).request == story.state.requests
+    assert {why for why, _ in story.state.wakes} == {c.why for c in story.said if isinstance(c, ev.WakeAt)}
+    story.uploads().happens(ev.AgentResumed())
+    assert story.the(ev.CommitPoint)
+
+
+def test_an_agent_that_died_during_its_last_words_says_them_again() -> None:
+    """The release may not have left."""
+    story = trained().happens(ev.StopAsked(True, "user"))
+    words = story.said
+    assert story.happens(ev.AgentResumed()).said == words
+
+
+def test_a_damaged_point_does_not_count_as_whole() -> None:
+    """The restore went one back: the damaged one must not push the good ones out."""
+    refs = tuple(ref_to(f"0000000{step}-1-1.{step}", step) for step in (1, 2, 3))
+    story = Story(policy="every:10steps", points=refs)
+    story.starts(step=2, point=refs[1].point_id).stores(12, request=1)
+    story.happens(ev.Woke("retention"), after=retention.GRACE_S + 1)
+    assert {point.step for point in story.state.live} == {2, 12}
