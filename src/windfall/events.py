@@ -18,6 +18,7 @@ from windfall.terms import (
     Outcome,
     Phase,
     PointRef,
+    SaveCosts,
     SaveKind,
     Seconds,
     Shard,
@@ -55,6 +56,7 @@ class WorkerBegan(Fact):
         mttp_s: mean time to preemption as given by the user or the controller; None to learn it from the prior on.
         restart_s: mean time from a loss to training again, as measured; None if never.
         keep: how many periodic points to keep; None for all.
+        costs: what saves cost on the run's earlier machines; None if never measured.
     """
 
     run: str
@@ -72,6 +74,7 @@ class WorkerBegan(Fact):
     restart_s: Seconds | None = None
     keep: int | None = None
     generation: int = 1
+    costs: SaveCosts | None = None
 
 
 @dataclass(frozen=True, slots=True)

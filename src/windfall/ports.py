@@ -20,6 +20,7 @@ from windfall.terms import (
     Outcome,
     PointRef,
     RunState,
+    SaveCosts,
     Seconds,
     Shard,
     Step,
@@ -261,8 +262,8 @@ class RunHold(Protocol):
         """Append a record if the counts have changed."""
         ...
 
-    def count(self, *, attempts: int, failures: int) -> None:
-        """Remember how often the script was started and failed; written with the next record."""
+    def count(self, *, attempts: int, failures: int, costs: SaveCosts | None) -> None:
+        """Remember how often the script was started and failed, and what saves cost; written with the next record."""
         ...
 
     def release(self, outcome: Outcome, cause: Cause) -> None:

@@ -269,6 +269,23 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveCosts:
+    """What the run's last save cost, so that the next machine need not learn it anew.
+
+    Attributes:
+        stall_s: how long the script stood still [s].
+        size_bytes: length of the state [B].
+        upload_s: how long its upload took [s].
+        commit_s: how long a commit took [s].
+    """
+
+    stall_s: Seconds
+    size_bytes: Bytes
+    upload_s: Seconds
+    commit_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
 class Loss:
     """How one epoch of the run ended: `step` is the newest committed step at that time."""
 
@@ -309,6 +326,7 @@ class RunState:
         preemptions, announced: how many machines were taken away, how many of them with a notice.
         losses: how the last epochs ended, oldest first (at most 64).
         code: digest of the listing of the code files that the newest attempt ran; None if unknown.
+        costs: of the last save that was measured whole; None before the first.
     """
 
     run_id: str
@@ -327,6 +345,7 @@ class RunState:
     command: tuple[str, ...] = ()
     bundle: Bundle | None = None
     code: str | None = None
+    costs: SaveCosts | None = None
 
 
 @dataclass(frozen=True, slots=True)

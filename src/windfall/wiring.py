@@ -130,6 +130,7 @@ def _beginning(request: ExecRequest, hold: Hold) -> WorkerBegan:
         announced=state.announced,
         mttp_s=None if request.mttp_s is None else Seconds(request.mttp_s),
         keep=request.keep,
+        costs=state.costs,
     )
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.house.source import ROOT
 
 
+@pytest.mark.real
 def test_the_tutorials_script_ends_alike_with_and_without_a_break(tmp_path: Path) -> None:
     """The script of the tutorial, started twice on one run, ends with the numbers of the plain script, digit for digit."""
     script = re.search(r"```python\n(.*?)```", (ROOT / "docs/tutorial.md").read_text("utf-8"), re.DOTALL)

@@ -62,7 +62,7 @@ def test_a_loss_has_a_cause_and_a_price(made: Account) -> None:
     """The announced loss cost no step; the silent one cost ten, and ten seconds to compute them again."""
     assert made.losses == (
         Loss(Epoch(1), 1, WallTime(1030.0), Cause.PREEMPTED_SAVED, steps=0, redone=0, redo_s=Seconds(0.0)),
-        Loss(Epoch(2), 2, WallTime(1061.0), Cause.VANISHED, steps=10, redone=10, redo_s=Seconds(10.0)),
+        Loss(Epoch(2), 2, WallTime(1061.0), Cause.VANISHED, steps=10, redone=10, redo_s=Seconds(10.0), exact=False),
     )
 
 
@@ -198,6 +198,23 @@ def test_an_announced_end_whose_newest_step_is_committed_counts_as_saved() -> No
     )
 
     assert [(loss.cause, loss.steps) for loss in made.losses] == [(Cause.PREEMPTED_SAVED, 0)]
+
+
+def test_a_heartbeat_after_the_last_row_is_time_unknown_not_waiting() -> None:
+    """A machine whose heart beat for five seconds more than its journal tells was not idle in them."""
+    rows = story.rows(
+        1, 0.0, (1000.0, story.restored(0, 0.0)), (1000.0, story.started(1)), (1010.0, story.steps(10, 10))
+    )
+    next_rows = story.rows(2, 0.0, (1020.0, story.restored(0, 0.0)))
+    tenures = [
+        Tenure(Epoch(1), "one", WallTime(1000.0), beat_at=WallTime(1015.0)),
+        Tenure(Epoch(2), "two", WallTime(1020.0)),
+    ]
+
+    made = account({Epoch(1): rows, Epoch(2): next_rows}, tenures, alive=Epoch(2))
+
+    assert spent(made) == {"compute": 10.0, "waiting": 5.0, "unknown": 5.0}
+    assert [(loss.steps, loss.exact) for loss in made.losses] == [(10, False)]
 
 
 def test_a_live_holder_is_no_loss() -> None:

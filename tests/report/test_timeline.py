@@ -21,9 +21,9 @@ def test_the_text_timeline_reads_like_the_story() -> None:
 
     assert shown == [
         "attempt 1 |..######S#######S-x",
-        "          |                  preempted-saved, 0 steps lost",
+        "          |                  preempted-saved: 0 steps lost",
         "attempt 2 |                         .<.###S######x",
-        "          |                                      vanished, 10 steps lost",
+        "          |                                     vanished: at least 10 steps lost",
         "attempt 3 |                                                  <..rrrrrr#########~",
         "          |0                                                               110 s",
         "# compute  r redo  S save  < restore  . start  - other  ~ finish  x loss",

@@ -103,7 +103,10 @@ class Checks:
             return
         if "upload" in numbers and steady and "not known" not in decision.choice:
             truth_s = scene.latency_s + scene.size / self.world.rate
-            demand(numbers["upload"] > 0.85 * truth_s, f"an upload of {truth_s:.1f} s is foreseen, not {numbers['upload']:.1f} s")
+            demand(
+                numbers["upload"] > 0.85 * truth_s,
+                f"an upload of {truth_s:.1f} s is foreseen, not {numbers['upload']:.1f} s",
+            )
         if not self.honest:
             return
         if decision.choice.startswith("emergency save") and "not known" not in decision.choice:
@@ -129,7 +132,9 @@ class Checks:
         script = self.machine.script
         evaluating = script is not None and any(rank.phase is Phase.EVALUATION for rank in script.ranks)
         evaluation_s = scene.evaluation_s if evaluating else 0.0
-        saving_s = scene.stall_s if script is not None and any(rank.phase is Phase.SAVE for rank in script.ranks) else 0.0
+        saving_s = (
+            scene.stall_s if script is not None and any(rank.phase is Phase.SAVE for rank in script.ranks) else 0.0
+        )
         shards = scene.ranks if scene.sharded and not scene.shared_folder else 1
         upload_s = shards * scene.latency_s + scene.size / self.world.rate
         return (margin + 4) * scene.step_s + evaluation_s + saving_s + scene.stall_s + upload_s + scene.commit_s
@@ -148,7 +153,9 @@ class Checks:
             newest = self.world.store.step
             demand(newest >= (self.step_at_notice or 0), "a notice is acknowledged only after the commit")
         elif isinstance(command, ev.StartScript):
-            demand(self.failures < self.world.scene.failures_max, "a failing script is started a bounded number of times")
+            demand(
+                self.failures < self.world.scene.failures_max, "a failing script is started a bounded number of times"
+            )
 
     def committed(self, point: PointRef) -> None:
         """A point was committed."""
@@ -166,8 +173,15 @@ class Checks:
 
     def released(self, command: ev.ReleaseRun) -> None:
         """The run was let go."""
-        if command.cause is Cause.PREEMPTED_SAVED and self.step_at_notice is not None and "script" not in self.blemishes:
-            demand(self.world.store.step >= self.step_at_notice, "what is called saved is saved: no step before the notice is redone")
+        if (
+            command.cause is Cause.PREEMPTED_SAVED
+            and self.step_at_notice is not None
+            and "script" not in self.blemishes
+        ):
+            demand(
+                self.world.store.step >= self.step_at_notice,
+                "what is called saved is saved: no step before the notice is redone",
+            )
         if command.cause in {Cause.PREEMPTED_SAVED, Cause.PREEMPTED_UNSAVED}:
             demand(self.announced, "a machine whose end was called off goes on")
 
@@ -188,7 +202,9 @@ class Checks:
             return
         scene = self.world.scene
         shards = scene.ranks if scene.sharded and not scene.shared_folder else 1
-        durable_s = scene.stall_s + shards * scene.latency_s + scene.size / min(self.world.rate, scene.rate) + scene.commit_s
+        durable_s = (
+            scene.stall_s + shards * scene.latency_s + scene.size / min(self.world.rate, scene.rate) + scene.commit_s
+        )
         margin = 12 if scene.ranks > 1 else 2
         bound_s = max(self.intervals) * 1.1 + 2.2 * durable_s + margin * scene.step_s + scene.evaluation_s
         lost = max(self._steps()) - self.world.store.step

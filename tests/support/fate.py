@@ -10,7 +10,19 @@ from windfall.terms import Notice, NoticeLevel
 if TYPE_CHECKING:
     from tests.support.world import Machine
 
-KINDS = ("vanish", "announced", "announced", "announced", "withdrawn", "early", "hint", "stolen", "stop", "stop now", "none")
+KINDS = (
+    "vanish",
+    "announced",
+    "announced",
+    "announced",
+    "withdrawn",
+    "early",
+    "hint",
+    "stolen",
+    "stop",
+    "stop now",
+    "none",
+)
 
 
 class Fate:
@@ -67,4 +79,3 @@ class Fate:
             world.next_machine(0.0)
         else:
             self.machine.lasting_fact(ev.StopAsked(self.kind == "stop now", "user"))
-

@@ -9,94 +9,17 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from tests.support.checks import Checks, Violation
 from tests.support.fate import Fate
+from tests.support.scene import Scene, Store
+from tests.support.script import Script
 from windfall import events as ev
 from windfall import terms
 from windfall.core import worker
-from windfall.terms import Cause, Outcome, Phase, PointRef
+from windfall.terms import Cause, Outcome, PointRef
 
 LOOK_S = 0.01
-
-
-@dataclass(frozen=True)
-class Scene:
-    """What a seed draws once."""
-
-    seed: int
-    ranks: int
-    sharded: bool
-    shared_folder: bool
-    steps: int
-    step_s: float
-    stall_s: float
-    size: int
-    rate: float
-    latency_s: float
-    commit_s: float
-    periodic: int
-    evaluation: int
-    evaluation_s: float
-    policy: str
-    broken: bool
-    store_faults: float
-    calm_s: float
-    failures_max: int = 3
-    lease_s: float = 30.0
-
-    @staticmethod
-    def draw(seed: int) -> Scene:
-        """Draw a scene."""
-        rng = random.Random(f"scene {seed}")
-        step_s = rng.choice([0.5, 1.0, 3.0])
-        steps = rng.randint(60, 150)
-        return Scene(
-            seed=seed,
-            ranks=rng.choice([1, 1, 2, 4]),
-            sharded=rng.random() < 0.7,
-            shared_folder=rng.random() < 0.3,
-            steps=steps,
-            step_s=step_s,
-            stall_s=rng.choice([0.05, 0.3, 1.0]),
-            size=rng.choice([10**6, 10**8, 10**9]),
-            rate=rng.choice([10**7, 5 * 10**7, 10**9]),
-            latency_s=rng.choice([0.05, 0.5]),
-            commit_s=rng.choice([0.05, 0.4]),
-            periodic=rng.choice([0, 0, 10, 17]),
-            evaluation=rng.choice([0, 0, 13]),
-            evaluation_s=step_s * rng.choice([2.0, 6.0]),
-            policy=rng.choice(["adaptive", "adaptive", "adaptive", "thesis", "young-daly", "every:9steps", "never"]),
-            broken=rng.random() < 0.12,
-            store_faults=rng.choice([0.0, 0.0, 0.0, 0.1, 0.3]),
-            calm_s=steps * step_s * rng.uniform(2.0, 5.0) + 60.0,
-        )
-
-
-@dataclass
-class Store:
-    """The run as the store has it."""
-
-    live: list[PointRef] = field(default_factory=list)
-    content: dict[str, frozenset[tuple[int, int]]] = field(default_factory=dict)
-    damaged: set[str] = field(default_factory=set)
-    epoch: int = 0
-    records: int = 0
-    attempts: int = 0
-    failures: int = 0
-    preemptions: int = 0
-    announced: int = 0
-
-    def whole(self) -> list[PointRef]:
-        """Points that a restart can use."""
-        return [point for point in self.live if point.point_id not in self.damaged]
-
-    @property
-    def step(self) -> int:
-        """What a restart would restore."""
-        whole = self.whole()
-        return whole[-1].step if whole else 0
 
 
 class World:
@@ -155,149 +78,6 @@ class World:
             self.machine.begin()
 
         self.at(delay_s, start)
-
-
-@dataclass
-class Rank:
-    """One process of the script."""
-
-    number: int
-    step: int
-    phase: Phase = Phase.START
-    since: float = 0.0
-    acked: int = 0
-    waiting: bool = False
-    finished: bool = False
-
-
-class Script:
-    """One attempt of the user's script."""
-
-    def __init__(self, machine: Machine, step: int) -> None:
-        self.machine = machine
-        self.world = machine.world
-        self.ranks = [Rank(number, step, since=self.world.now) for number in range(self.world.scene.ranks)]
-        self.attempt = machine.state.attempt
-        self.request: tuple[int, int, bool] | None = None
-        self.alive = True
-        self.window: list[float] = []
-        self.fails_at = step + self.world.rng.randint(1, 6) if self._shall_fail() else None
-        for rank in self.ranks:
-            self._later(self.world.jitter(1.0), lambda rank=rank: self._begin_step(rank))
-
-    def _shall_fail(self) -> bool:
-        if self.world.calm:
-            return False
-        return self.world.scene.broken or self.world.rng.random() < 0.05
-
-    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
-        self.world.at(delay_s, lambda: action() if self.alive and self.machine.alive else None)
-
-    def status(self) -> ev.RanksObserved:
-        """What the pages say."""
-        ranks = (ev.RankStatus(rank.number, rank.step, rank.phase, rank.since) for rank in self.ranks)
-        return ev.RanksObserved(tuple(ranks))
-
-    def _enter(self, rank: Rank, phase: Phase) -> None:
-        rank.phase, rank.since = phase, self.world.now
-
-    def _begin_step(self, rank: Rank) -> None:
-        scene = self.world.scene
-        if rank.step >= scene.steps:
-            self._enter(rank, Phase.BETWEEN)
-            rank.finished = True
-            if all(other.finished for other in self.ranks):
-                self._later(0.2, lambda: self.exit(0))
-            return
-        if rank.step - min(other.step for other in self.ranks) >= 3:
-            rank.waiting = True
-            return
-        rank.waiting = False
-        self._enter(rank, Phase.STEP)
-        took_s = self.world.jitter(scene.step_s)
-        self._later(took_s, lambda: self._end_step(rank, took_s))
-
-    def _end_step(self, rank: Rank, took_s: float) -> None:
-        rank.step += 1
-        self._enter(rank, Phase.BETWEEN)
-        if rank.number == 0:
-            self.window.append(took_s)
-        if rank.step == self.fails_at:
-            self.exit(1)
-            return
-        for other in self.ranks:
-            if other.waiting:
-                self._begin_step(other)
-        request = self._asked(rank)
-        scene = self.world.scene
-        periodic = bool(scene.periodic) and rank.step % scene.periodic == 0
-        if request:
-            rank.acked = request
-            self.machine.script_fact(ev.SaveAnswered(rank.number, request, rank.step))
-        if request or periodic:
-            self._save(rank, request)
-        else:
-            self._evaluate(rank)
-
-    def _asked(self, rank: Rank) -> int:
-        if self.request is None:
-            return 0
-        number, step, exact = self.request
-        hit = rank.step == step if exact else rank.step >= step
-        return number if hit and rank.acked < number else 0
-
-    def _save(self, rank: Rank, request: int) -> None:
-        scene = self.world.scene
-        step = rank.step
-        if not scene.sharded and rank.number != 0:
-            self._later(0.001, lambda: self._move_on(rank, step))
-            return
-        self._enter(rank, Phase.SAVE)
-        stall_s = self.world.jitter(scene.stall_s)
-
-        def hand_over() -> None:
-            owner = 0 if scene.shared_folder else rank.number
-            path = f"{self.machine.epoch}/{self.machine.state.attempt}/{step}/{owner}"
-            size = int(self.world.jitter(scene.size) / (1 if scene.shared_folder or not scene.sharded else scene.ranks))
-            self.machine.disk.setdefault(path, set()).add((rank.number, step))
-            self.machine.script_fact(ev.PartHandedOver(rank.number, step, request, path, size, stall_s))
-            self._evaluate(rank)
-
-        self._later(stall_s, hand_over)
-
-    def _move_on(self, rank: Rank, step: int) -> None:
-        self.machine.script_fact(ev.RankMovedOn(rank.number, step))
-        self._evaluate(rank)
-
-    def _evaluate(self, rank: Rank) -> None:
-        scene = self.world.scene
-        if not scene.evaluation or rank.step % scene.evaluation:
-            self._begin_step(rank)
-            return
-        self._enter(rank, Phase.EVALUATION)
-        took_s = self.world.jitter(scene.evaluation_s)
-
-        def over() -> None:
-            self.machine.script_fact(ev.PhaseMeasured(rank.number, Phase.EVALUATION, took_s))
-            self._begin_step(rank)
-
-        self._later(took_s, over)
-
-    def measure(self) -> list[ev.Fact]:
-        """Close a window of steps."""
-        facts: list[ev.Fact] = []
-        if self.window:
-            mean = sum(self.window) / len(self.window)
-            slowest = min(rank.step for rank in self.ranks)
-            facts.append(ev.StepsMeasured(slowest, len(self.window), mean, max(self.window)))
-            self.window = []
-        return [*facts, self.status()]
-
-    def exit(self, status: int) -> None:
-        """The process ends."""
-        if self.alive:
-            self.alive = False
-            self.machine.script_fact(ev.ScriptExited(status))
 
 
 class Machine:
@@ -623,4 +403,3 @@ def _point_of(command: ev.CommitPoint, epoch: int, now: float) -> PointRef:
     return PointRef(
         command.point_id, command.step, command.kind, epoch, command.generation, size, "manifest", "digest", now
     )
-

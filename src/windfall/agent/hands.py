@@ -90,7 +90,14 @@ def commit(hold: RunHold, clock: Clock, deliver: Deliver, command: CommitPoint) 
 
 
 def tidy(action: Callable[[], object], deliver: Deliver, tell: Callable[[str], None], what: str) -> bool:
-    """Do some cleaning; a store that refuses costs space, not work: the user is told and the run goes on.
+    """Do what the run can do without; a store that refuses costs no work: the user is told and the run goes on.
+
+    Args:
+        action: what to do.
+        deliver: takes the fact that the run was lost.
+        tell: takes a sentence for the user.
+        what: what could not be done, as the beginning of that sentence.
+
 
     Returns:
         Whether it was done.
@@ -100,7 +107,7 @@ def tidy(action: Callable[[], object], deliver: Deliver, tell: Callable[[str], N
     except Fenced as error:
         deliver(FenceLost(error.record, error.holder))
     except WindfallError as error:
-        tell(f"{what} could not be deleted: {error}")
+        tell(f"{what}: {error}")
     else:
         return True
     return False

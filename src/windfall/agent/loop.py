@@ -99,6 +99,9 @@ class Agent:
         Args:
             began: what the reducer has to know at the start; None to go on from this session's journal.
         """
+        self._cleaning_thread.do(
+            lambda: self._tidy(self._hold.sweep, "what dead machines left behind could not be deleted")
+        )
         for source in self._ports.sources:
             threading.Thread(
                 target=source.watch,
@@ -201,6 +204,8 @@ class Agent:
     def _start(self, command: StartScript) -> None:
         if self._ports.supervision.attempt >= command.attempt:
             return  # an earlier agent started it before it died
+        self._count()
+        self._tidy(self._hold.write_counts, "the number of starts could not be stored")
         began = self._clock.now()
         try:
             restored = self._hold.restore(self._request.path("points", str(command.attempt)))
@@ -256,20 +261,23 @@ class Agent:
             json.dump(content, file)
         os.replace(f"{path}.new", path)
 
+    def _count(self) -> None:
+        self._hold.count(**worker.counts(self._state), costs=worker.save_costs(self._state))
+
     def _commit(self, command: CommitPoint) -> None:
-        self._hold.count(**worker.counts(self._state))
+        self._count()
         hands.commit(self._hold, self._clock, self._ports.inbox.put, command)
 
     def _delete(self, command: DeletePoints) -> None:
-        if self._tidy(lambda: self._hold.give_up(command.points), "old recovery points"):
+        if self._tidy(lambda: self._hold.give_up(command.points), "old recovery points could not be deleted"):
             self._cleaning_thread.do(
-                lambda: self._tidy(lambda: self._hold.delete(command.points), "old recovery points")
+                lambda: self._tidy(lambda: self._hold.delete(command.points), "old recovery points could not be deleted")
             )
 
     def _abandon(self, point_id: str) -> None:
         self._uploads.abandon(point_id)
         self._cleaning_thread.do(
-            lambda: self._tidy(lambda: self._hold.abandon(point_id), f"the uncommitted point {point_id}")
+            lambda: self._tidy(lambda: self._hold.abandon(point_id), f"the uncommitted point {point_id} could not be deleted")
         )
 
     def _tidy(self, action: Callable[[], object], what: str) -> bool:
@@ -283,7 +291,7 @@ class Agent:
 
     def _release(self, command: ReleaseRun) -> None:
         try:
-            self._hold.count(**worker.counts(self._state))
+            self._count()
             self._hold.ship()
             self._hold.release(command.outcome, command.cause)
         except Fenced as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -43,7 +43,9 @@ def replay(rows: Iterable[Row]) -> list[Difference]:
         if torn:
             continue
         if row.sequence != expected:
-            differences.append(Difference(epoch, row.sequence, "gap", f"row {row.sequence}", f"row {expected} expected"))
+            differences.append(
+                Difference(epoch, row.sequence, "gap", f"row {row.sequence}", f"row {expected} expected")
+            )
             torn = True
             continue
         expected += 1
@@ -75,7 +77,7 @@ def explain(rows: Iterable[Row], number: int | None = None) -> list[str]:
 
 
 def _sentences(number: int, row: Row, decision: Decision) -> list[str]:
-    clock = datetime.datetime.fromtimestamp(row.wall, tz=datetime.UTC).strftime("%H:%M:%S")
+    clock = dt.datetime.fromtimestamp(row.wall, tz=dt.UTC).strftime("%H:%M:%S")
     lines = [f"{number:4d}  {clock}  {decision.choice}  ({decision.policy}, version {decision.version})"]
     lines += [f"        {item.name} = {_number(item.value)} {item.unit}".rstrip() for item in decision.because]
     if decision.alternatives:

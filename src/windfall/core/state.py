@@ -232,7 +232,8 @@ class Turn:
 
     def change(self, **changes: object) -> None:
         """Replace fields of the state."""
-        self.state = replace(self.state, **changes)  # type: ignore[arg-type]
+        if any(getattr(self.state, name) is not value for name, value in changes.items()):
+            self.state = replace(self.state, **changes)  # type: ignore[arg-type]
 
     def order(self, *commands: Command) -> None:
         """Append commands."""

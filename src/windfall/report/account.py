@@ -27,6 +27,7 @@ class Tenure:
     Attributes:
         taken_at, released_at: by the holder's wall clock; `released_at` None when no record ended the epoch.
         cause: what the record that ended the epoch says.
+        beat_at: the holder's last heartbeat, by its wall clock, where known: it lived until then at least.
     """
 
     epoch: Epoch
@@ -34,6 +35,7 @@ class Tenure:
     taken_at: WallTime
     released_at: WallTime | None = None
     cause: Cause | None = None
+    beat_at: WallTime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Loss:
     Attributes:
         cause: why it ended.
         steps: complete steps that no committed point holds: they have to be computed again.
+        exact: whether the attempt's last rows arrived; if not, it may have lost more steps than anybody knows.
         redo_s: time spent so far on computing them again [s].
         redone: how many of them have been computed again so far.
     """
@@ -54,6 +57,7 @@ class Loss:
     steps: int
     redone: int
     redo_s: Seconds
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +220,7 @@ def _all_tenures(rows_by_epoch: Mapping[Epoch, Sequence[events.Row]], tenures: S
 def _walk(rows: Sequence[events.Row], tenure: Tenure, ledger: Ledger, alive: Epoch | None) -> Walk:
     walk = Walk(tenure.epoch, tenure.taken_at, ledger)
     last = walk.rows(rows)
-    end = max(last, tenure.released_at or last)
+    end = max(last, tenure.released_at or last, tenure.beat_at or last)
     walk.close(end)
     cause = _cause(rows, tenure, ledger)
     if not rows:
@@ -227,15 +231,19 @@ def _walk(rows: Sequence[events.Row], tenure: Tenure, ledger: Ledger, alive: Epo
             "since then are not counted"
         )
     if tenure.epoch != alive and cause in LOSSES:
-        ledger.lose(tenure.epoch, walk.attempt, end, cause)
+        ledger.lose(tenure.epoch, walk.attempt, end, cause, exact=bool(_releases(rows)))
     return walk
+
+
+def _releases(rows: Sequence[events.Row]) -> list[events.ReleaseRun]:
+    return [command for row in rows for command in row.commands if isinstance(command, events.ReleaseRun)]
 
 
 def _cause(rows: Sequence[events.Row], tenure: Tenure, ledger: Ledger) -> Cause:
     """Why an epoch ended: as the log says, else as its last command says, else as its notices tell."""
     if tenure.cause is not None:
         return tenure.cause
-    released = [command for row in rows for command in row.commands if isinstance(command, events.ReleaseRun)]
+    released = _releases(rows)
     facts = [fact for row in rows for fact in row.facts]
     if any(isinstance(fact, events.FenceLost) for fact in facts):
         return Cause.FENCED
@@ -290,6 +298,7 @@ def _loss(lost: Lost, number: int, spells: Sequence[Spell], ledger: Ledger, comm
         steps=max(0, lost.last - kept),
         redone=ledger.redone.get(number, 0),
         redo_s=Seconds(redo_s),
+        exact=lost.exact,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from windfall import events
 from windfall.terms import Cause, Epoch, Phase, Seconds, Step, WallTime
@@ -57,13 +57,20 @@ class Spell:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The end of an attempt that did not finish its work.  `restored` is the step its successor began from, if any did."""
+    """The end of an attempt that did not finish its work.
+
+    Attributes:
+        last: the newest step it is known to have completed.
+        exact: whether its last rows arrived, so that it completed no more.
+        restored: the step its successor began from, if any did.
+    """
 
     epoch: Epoch
     attempt: int
     at: WallTime
     cause: Cause
     last: Step
+    exact: bool
     restored: Step | None = None
 
 
@@ -95,20 +102,19 @@ class Ledger:
         self.last = max(self.last, step)
         self.furthest = max(self.furthest, step)
 
-    def lose(self, epoch: Epoch, attempt: int, at: WallTime, cause: Cause) -> None:
+    def lose(self, epoch: Epoch, attempt: int, at: WallTime, cause: Cause, *, exact: bool) -> None:
         """Note that the present attempt was lost; what that costs is known when its successor restores.
 
         An attempt that was lost before it restored anything costs no steps of its own.
         """
-        self.losses.append(Lost(epoch, attempt, at, cause, Step(self.last if self.begun else 0)))
+        self.losses.append(Lost(epoch, attempt, at, cause, Step(self.last if self.begun else 0), exact))
         self.pending = len(self.losses) - 1 if self.begun else self.pending
         self.begun = False
 
     def restore(self, step: int) -> None:
         """Begin an attempt from `step`: what was computed beyond it will be computed again."""
         if self.pending is not None:
-            lost = self.losses[self.pending]
-            self.losses[self.pending] = Lost(lost.epoch, lost.attempt, lost.at, lost.cause, lost.last, Step(step))
+            self.losses[self.pending] = replace(self.losses[self.pending], restored=Step(step))
         older = [(loss, upto) for loss, upto in self.owed if upto > max(self.last, step)]
         self.owed = [(self.pending, self.last), *older] if self.last > step else older
         self.last = step
@@ -219,7 +225,7 @@ class Walk:
 
     def _restored(self, fact: events.PointRestored, now: float) -> None:
         if self._stage is _Stage.ENDED and self.exit_status:
-            self.ledger.lose(self.epoch, self.attempt, WallTime(self.exit_at), Cause.SCRIPT_FAILED)
+            self.ledger.lose(self.epoch, self.attempt, WallTime(self.exit_at), Cause.SCRIPT_FAILED, exact=True)
         self._close_script()
         self._stage = _Stage.PREPARING
         self._to(now - fact.duration_s, Kind.START)

@@ -52,14 +52,19 @@ def losses(made: Account) -> Table:
     table.add_column("redone in", justify="right")
     for loss in made.losses:
         table.add_row(
-            moment(made, loss.at), str(loss.epoch), str(loss.attempt), loss.cause.value, str(loss.steps), _redone(loss)
+            moment(made, loss.at),
+            str(loss.epoch),
+            str(loss.attempt),
+            loss.cause.value,
+            f"{'' if loss.exact else '>= '}{loss.steps}",
+            _redone(loss),
         )
     return table
 
 
 def _redone(loss: Loss) -> str:
     if loss.steps == 0:
-        return "-"
+        return "-" if loss.exact else "?"
     if loss.redone < loss.steps:
         return f"{duration_text(loss.redo_s)}, {loss.steps - loss.redone} to go"
     return duration_text(loss.redo_s)

@@ -70,6 +70,14 @@ class Line:
         return f"attempt {self.attempt}" if self.attempt else f"epoch {self.epoch}"
 
 
+def steps_lost(loss: Loss) -> str:
+    """How many steps a loss cost, in words; `at least` where the last rows never arrived."""
+    if not loss.exact and loss.steps == 0:
+        return "steps lost unknown"
+    plural = "s" * (loss.steps != 1)
+    return f"{'' if loss.exact else 'at least '}{loss.steps} step{plural} lost"
+
+
 def lines(made: Account) -> list[Line]:
     """Split an account into attempts, oldest first; what an epoch did before its first attempt belongs to it."""
     found = []
@@ -174,7 +182,7 @@ def _draw_losses(axes: Axes, made: Account, rows: Sequence[Line], *, unit_s: flo
             continue
         at = (row.spells[-1].end - made.begin) / unit_s
         axes.plot([at], [index], marker="X", color="#C00000", markeredgecolor="white", markersize=11, zorder=5)
-        lost = f"{row.loss.cause.value}: {row.loss.steps} step{'s' * (row.loss.steps != 1)} lost"
+        lost = f"{row.loss.cause.value}: {steps_lost(row.loss)}"
         if len(rows) <= ROWS_LABELLED_MAX:
             left = at > half
             first = (row.spells[0].begin - made.begin) / unit_s
@@ -256,8 +264,9 @@ def text(made: Account, *, columns: int = 80) -> str:
         cells = _cells(row, made, width, span)
         out.append(f"{row.label:>{label}} |{cells}".rstrip())
         if row.loss is not None:
-            steps = f"{row.loss.steps} step{'s' * (row.loss.steps != 1)} lost"
-            out.append(f"{'':>{label}} |{_beside(cells, f'{row.loss.cause.value}, {steps}', width)}".rstrip())
+            note = f"{row.loss.cause.value}: {steps_lost(row.loss)}"
+            note = note if len(note) <= width else row.loss.cause.value
+            out.append(f"{'':>{label}} |{_beside(cells, note, width)}".rstrip())
     left, right = "0", duration_text(span)
     out.append(f"{'':>{label}} |{left}{right:>{width - len(left)}}")
     used = [kind for kind, seconds in made.spent if seconds and kind is not Kind.WAITING]

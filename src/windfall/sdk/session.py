@@ -131,6 +131,16 @@ class Session:
             os.register_at_fork(after_in_child=self._detach)
             self._listen_to_sigterm()
 
+    @property
+    def attached(self) -> bool:
+        """Whether this process has the page of its rank."""
+        return self._listening
+
+    @property
+    def messages(self) -> int:
+        """How many messages this rank has written."""
+        return self._words[MESSAGES]
+
     # ------------------------------------------------------------------------------------------------------ the steps
 
     def step(self, step: int | None = None) -> bool:

@@ -29,6 +29,7 @@ from windfall.terms import (
     RecordKind,
     RecoveryPoint,
     RunState,
+    SaveCosts,
     Seconds,
     Shard,
     Step,
@@ -70,6 +71,7 @@ class Hold:
         self._ship_lock = threading.Lock()
         self._attempts = head.state.attempts
         self._failures = head.state.failures
+        self._costs: SaveCosts | None = None
         holder = head.state.holder
         assert holder is not None, "a hold is made of a taken run"
         self._nonce = holder.nonce
@@ -139,6 +141,7 @@ class Hold:
                     wall=self._clock.wall(),
                     attempts=self._attempts,
                     failures=self._failures,
+                    costs=self._costs,
                 )
             )
             self._chunks = {}
@@ -166,9 +169,9 @@ class Hold:
 
     # --------------------------------------------------------------------------------------------------------- the log
 
-    def count(self, *, attempts: int, failures: int) -> None:
-        """Remember the counts for the next record."""
-        self._attempts, self._failures = attempts, failures
+    def count(self, *, attempts: int, failures: int, costs: SaveCosts | None) -> None:
+        """Remember what the next record shall say."""
+        self._attempts, self._failures, self._costs = attempts, failures, costs
 
     def write_counts(self) -> None:
         """Append a record if the counts have changed, so that a machine that vanishes does not forget its failures."""

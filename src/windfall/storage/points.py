@@ -17,7 +17,7 @@ from windfall.storage.log import append, refresh
 from windfall.storage.operations import create, delete_all, get, keys_under, pause
 from windfall.storage.restore import read_manifest
 from windfall.storage.state import WHOLE_POINTS_MIN, committed, dropped
-from windfall.terms import PointRef, Record, RecordKind, RecoveryPoint, RunState, Seconds, WallTime
+from windfall.terms import PointRef, Record, RecordKind, RecoveryPoint, RunState, SaveCosts, Seconds, WallTime
 from windfall.wire.layout import PARTS, POINTS, manifest_key
 
 
@@ -29,6 +29,7 @@ def commit(
     wall: WallTime,
     attempts: int | None = None,
     failures: int | None = None,
+    costs: SaveCosts | None = None,
 ) -> Steps[tuple[PointRef, Record]]:
     """Make a point what a restart restores: its manifest first, then the record.
 
@@ -42,6 +43,7 @@ def commit(
         wall: this machine's wall clock.
         attempts: starts of the script by now; None if unchanged.
         failures: its own failures by now; None if unchanged.
+        costs: what saves cost by now; None if unknown.
 
     Returns:
         The point as the log names it, and the newest record.
@@ -68,7 +70,7 @@ def commit(
     )
 
     def advance(state: RunState) -> RunState:
-        return committed(state, ref, attempts=attempts, failures=failures)
+        return committed(state, ref, attempts=attempts, failures=failures, costs=costs)
 
     record = yield from append(head, advance, kind=RecordKind.COMMIT, nonce=nonce, wall=wall)
     live = [known for known in record.state.points if known.point_id == ref.point_id]

@@ -24,6 +24,7 @@ from windfall.terms import (
     Record,
     RecordKind,
     RunState,
+    SaveCosts,
     Seconds,
     Step,
     WallTime,
@@ -125,7 +126,8 @@ def committed(state: RunState, ref: PointRef, *, attempts: int | None = None, fa
         return state
     _must_be_held(state)
     assert ref.epoch == state.epoch, "a holder commits points of its own epoch alone"
-    return _counted(dataclasses.replace(state, points=(*state.points, ref)), attempts, failures)
+    after = dataclasses.replace(state, points=(*state.points, ref), costs=costs or state.costs)
+    return _counted(after, attempts, failures)
 
 
 def dropped(state: RunState, point_ids: Collection[str]) -> RunState:

@@ -1,0 +1,148 @@
+"""The saving policies: what each asks for, and what the user may write."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from windfall.errors import Misuse
+from windfall.models.costs import Costs
+from windfall.models.losses import Losses
+from windfall.policies.saving.decide import (
+    Beliefs,
+    SavingView,
+    Standing,
+    decide,
+    notice_suffices,
+    parse_policy,
+    time_to_step_s,
+)
+from windfall.terms import Phase
+
+
+def measured(step_s: float = 4.60001, stall_s: float = 2.5495, upload_s: float = 13.0, commit_s: float = 0.0) -> Costs:
+    """Costs after one save; the defaults are GPT-117M's."""
+    return Costs().add_steps(10, step_s, step_s).add_stall(stall_s).add_upload(10**9, upload_s).add_commit(commit_s)
+
+
+def view(policy: str, **changes: object) -> SavingView:
+    """A single rank that has just begun step 101."""
+    ranks = (Standing(100, Phase.STEP, 0.0),)
+    base = SavingView(policy, life_s=0.0, ranks=ranks, earliest_step=101, anchor_step=100)
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+THESIS = Losses("azure", mttp_given_s=10_800.0, restart_given_s=136.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("adaptive", "adaptive"),
+        ("  Young-Daly ", "young-daly"),
+        ("every 100 steps", "every:100steps"),
+        ("every:100", "every:100steps"),
+        ("every:100steps", "every:100steps"),
+        ("every 10m", "every:600s"),
+        ("every:90s", "every:90s"),
+        ("every 1h30m", "every:5400s"),
+        ("every 2 minutes", "every:120s"),
+    ],
+)
+def test_a_policy_may_be_written_in_several_ways(text: str, canonical: str) -> None:
+    """And its canonical form parses to itself."""
+    assert parse_policy(text) == canonical
+    assert parse_policy(canonical) == canonical
+
+
+@pytest.mark.parametrize("text", ["adaptiv", "every", "every 0 steps", "every 0s", "every now", "", "every -5s", "100"])
+def test_any_other_policy_is_refused_by_name(text: str) -> None:
+    """The sentence quotes it and says what to write."""
+    with pytest.raises(Misuse, match="every"):
+        parse_policy(text)
+
+
+def test_a_near_miss_is_named() -> None:
+    """`adaptiv` is probably `adaptive`."""
+    with pytest.raises(Misuse, match="did you mean 'adaptive'"):
+        parse_policy("adaptiv")
+
+
+def test_algorithm_1_needs_no_insurance_where_the_emergency_save_fits() -> None:
+    """GPT-117M: 20.15 s of 30 s."""
+    choice = decide(0.0, view("thesis"), Beliefs(THESIS, measured()))
+    assert choice.save_at is None
+    assert {item.name for item in choice.decision.because} >= {"T_grace", "T_step", "delta", "beta"}
+
+
+def test_algorithm_1_insures_where_it_does_not_fit() -> None:
+    """GPT-1.3B: 33 steps after the last save, and none moves until the next save."""
+    costs = measured(19.75029, 19.4995, 69.25)
+    choice = decide(0.0, view("thesis"), Beliefs(THESIS, costs))
+    assert choice.save_at == 133
+    sooner = replace(THESIS, mttp_given_s=100.0)
+    assert decide(0.0, view("thesis", held=(100, 133)), Beliefs(sooner, costs)).save_at == 133
+    assert decide(0.0, view("thesis", held=(67, 100)), Beliefs(sooner, costs)).save_at == 104
+
+
+def test_algorithm_1_uses_the_running_average_of_all_steps() -> None:
+    """T_step = sum of T_k / i, not a window."""
+    costs = measured(19.75029, 19.4995, 69.25)
+    for _ in range(100):
+        costs = costs.add_steps(1, 40.0, 40.0)
+    assert costs.step_running_mean_s == pytest.approx((10 * 19.75029 + 100 * 40.0) / 110)
+    assert costs.step_mean_s == pytest.approx(40.0)
+
+
+def test_adaptive_insures_even_where_the_notice_suffices() -> None:
+    """Because some losses come without one; only those count in the interval."""
+    beliefs = Beliefs(THESIS, measured())
+    assert notice_suffices(beliefs)
+    choice = decide(0.0, view("adaptive"), beliefs)
+    share = 0.5 / 5.0
+    assert choice.interval_s == pytest.approx((2 * 2.5495 * (10_800.0 / share + 136.5)) ** 0.5)
+
+
+def test_adaptive_counts_every_loss_where_the_notice_is_too_short() -> None:
+    """A state that needs 69 s to upload cannot use 30 s."""
+    choice = decide(0.0, view("adaptive"), Beliefs(THESIS, measured(19.75029, 19.4995, 69.25)))
+    assert choice.interval_s == pytest.approx((2 * 19.4995 * (10_800.0 + 136.5)) ** 0.5)
+
+
+def test_no_loss_without_notice_needs_no_insurance() -> None:
+    """A share of zero is believed."""
+    choice = decide(0.0, view("adaptive"), Beliefs(replace(THESIS, share_given=0.0), measured()))
+    assert choice.save_at is None
+
+
+def test_the_emergency_save_counts_the_rest_of_the_phase_only() -> None:
+    """Four seconds into a step of 4.6 s, 0.6 s are left; the thesis counts a whole step."""
+    near = (Standing(100, Phase.STEP, 4.0),)
+    beliefs = Beliefs(THESIS, measured())
+    assert decide(0.0, view("adaptive", ranks=near, remaining_s=17.0), beliefs).save_at == 101
+    assert decide(0.0, view("thesis", ranks=near, remaining_s=17.0), beliefs).save_at is None
+
+
+@pytest.mark.parametrize("share", [0.8, 1.2])
+def test_what_the_uplink_carries_in_the_notice_decides(share: float) -> None:
+    """0.8 x rate x notice fits, 1.2 x is refused, where everything else is below a tenth of the notice."""
+    notice_s, rate = 100.0, 10**7
+    costs = measured(2.0, 2.0, 50.0, 1.0)
+    costs = replace(costs, uploads=((50 * rate, 50.0),), state_bytes=int(share * rate * notice_s))
+    choice = decide(0.0, view("adaptive", remaining_s=notice_s), Beliefs(THESIS, costs))
+    assert (choice.save_at is not None) is (share < 1.0)
+
+
+def test_the_time_to_a_step_adds_the_phase_and_the_steps_between() -> None:
+    """An evaluation of 30 s, 10 s old, then two steps."""
+    costs = Costs().add_steps(5, 2.0, 2.0).add_phase(Phase.EVALUATION, 30.0)
+    assert time_to_step_s(Standing(7, Phase.EVALUATION, 10.0), 9, costs) == pytest.approx(24.0)
+    assert time_to_step_s(Standing(7, Phase.STEP, 0.5), 9, costs) == pytest.approx(3.5)
+    assert time_to_step_s(Standing(7, Phase.BETWEEN, 0.5), 9, costs) == pytest.approx(4.0)
+
+
+def test_asking_twice_gives_the_same_answer() -> None:
+    """A policy keeps nothing between calls."""
+    beliefs = Beliefs(THESIS, measured())
+    assert decide(0.0, view("adaptive"), beliefs) == decide(9.0, view("adaptive"), beliefs)
