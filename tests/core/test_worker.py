@@ -61,6 +61,8 @@ def test_a_hint_brings_one_save_and_no_end() -> None:
     story.stores(4, request=1)
     assert story.state.stage is Stage.RUNNING
     assert story.none(ev.PublishSave, ev.KillScript, ev.ExitAgent)
+    story.happens(ev.NoticeReceived(Notice(NoticeLevel.HINT, "aws", "h")))
+    assert story.said == ()
 
 
 # ------------------------------------------------------------------------------------------------------------ agreement
@@ -287,6 +289,16 @@ def test_a_script_that_dies_of_the_notices_signal_is_a_preemption() -> None:
     story.uploads().commits()
     assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_SAVED
     assert worker.counts(story.state) == {"attempts": 1, "failures": 0}
+
+
+def test_a_script_that_died_of_sigterm_just_before_the_notice_came_did_not_fail() -> None:
+    """The signal reaches script and agent at once, and either may be heard first."""
+    story = trained().happens(ev.ScriptExited(143))
+    assert worker.counts(story.state)["failures"] == 1
+    story.notice(30.0)
+    assert worker.counts(story.state)["failures"] == 0
+    assert story.the(ev.ExitAgent).code == 75
+    assert story.none(ev.StartScript)
 
 
 def test_a_notice_while_nothing_runs_lets_the_run_go_at_once() -> None:

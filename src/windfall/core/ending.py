@@ -41,6 +41,7 @@ STOP_PATIENCE_S = 600.0
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 60.0
 """Pause before a script that failed is started again: doubles from the first to the second."""
+DIED_OF_SIGTERM = 128 + 15
 
 # -------------------------------------------------------------------------------------------------------------- notices
 
@@ -56,9 +57,7 @@ def noticed(turn: Turn, fact: NoticeReceived) -> None:
         known for known in turn.state.notices if (known.source, known.notice_id) != (notice.source, notice.notice_id)
     )
     if notice.level is NoticeLevel.HINT:
-        if not turn.state.notices:
-            turn.order(ShowNotice(notice))
-        turn.change(hinted=True)
+        _hinted(turn, notice)
     elif notice.level is NoticeLevel.WITHDRAWN:
         turn.change(notices=others)
         turn.order(ShowNotice(others[0] if others else notice))
@@ -69,6 +68,22 @@ def noticed(turn: Turn, fact: NoticeReceived) -> None:
         _set_leave(turn)
         if turn.state.ending is None:
             turn.change(ending=Ending(stop=False))
+        _forgive(turn)
+
+
+def _hinted(turn: Turn, notice: Notice) -> None:
+    known = f"hint {notice.source} {notice.notice_id}"
+    if known not in turn.state.told:
+        turn.change(told=turn.state.told | {known}, hinted=True)
+        if not turn.state.notices:
+            turn.order(ShowNotice(notice))
+
+
+def _forgive(turn: Turn) -> None:
+    """A script that has just died of SIGTERM died of what this notice announces: that is no failure of its own."""
+    state = turn.state
+    if state.stage is Stage.DRAINING and state.exit_status == DIED_OF_SIGTERM and state.retry_at is not None:
+        turn.change(failures=state.failures - 1, retry_at=None)
 
 
 def _set_leave(turn: Turn) -> None:
@@ -87,6 +102,7 @@ def _withdrawn(turn: Turn) -> None:
     _set_leave(turn)
     if state.notices or state.ending is None or state.ending.stop:
         return
+    turn.tell("the end of this machine was called off: the run goes on")
     request = state.request
     if request is not None and request.number == state.ending.request and not request.answered:
         asking.withdraw(turn)
@@ -212,6 +228,11 @@ def _request_last(turn: Turn, ending: Ending, choice: Choice) -> None:
     else:
         number = asking.publish(turn, choice, choice.kind).number
     turn.change(ending=replace(ending, request=number))
+    remaining_s = turn.remaining_s()
+    if remaining_s is not None:
+        turn.tell(
+            f"this machine is taken in {remaining_s:.0f} s: saving at step {choice.save_at}", once=f"last {number}"
+        )
     if turn.state.stage is Stage.RUNNING:
         turn.change(stage=move(WORKER, Stage.RUNNING, Stage.SAVING))
 

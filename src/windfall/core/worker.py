@@ -45,9 +45,10 @@ from windfall.events import (
     Woke,
     WorkerBegan,
 )
+from windfall.models.costs import Costs
 from windfall.models.losses import Losses
 from windfall.policies.saving.decide import parse_policy
-from windfall.terms import Instant
+from windfall.terms import Bytes, Instant, SaveCosts, Seconds
 
 MUTE_AFTER_S = 60.0
 """A script of which no page was seen for so long is said not to call Windfall."""
@@ -93,6 +94,19 @@ def counts(state: WorkerState) -> dict[str, int]:
     return {"attempts": state.attempt, "failures": state.failures}
 
 
+def save_costs(state: WorkerState) -> SaveCosts | None:
+    """Return what saves cost by now, for the run's next machine; None as long as none was measured whole."""
+    costs = state.costs
+    if not costs.measured or costs.state_bytes is None:
+        return None
+    return SaveCosts(
+        Seconds(costs.stall_s),
+        Bytes(costs.state_bytes),
+        Seconds(costs.upload_s(costs.state_bytes)),
+        Seconds(costs.commits.mean or 0.0),
+    )
+
+
 def _matters(turn: Turn, fact: Fact) -> bool:
     """After the end only a restart of the agent matters; before the beginning only the beginning."""
     if turn.state.stage is Stage.ENDED:
@@ -120,9 +134,18 @@ def _worker_began(turn: Turn, fact: WorkerBegan) -> None:
         failures=fact.failures,
         live=fact.points,
         committed_step=fact.points[-1].step if fact.points else 0,
+        costs=_costs_before(fact.costs),
     )
     points.retire(turn)
     ending.start(turn, fact.attempt)
+
+
+def _costs_before(known: SaveCosts | None) -> Costs:
+    """Begin with what saves cost on an earlier machine; this one's own measurements soon outweigh it."""
+    if known is None:
+        return Costs()
+    costs = Costs().add_stall(known.stall_s).add_upload(known.size_bytes, known.upload_s)
+    return costs.add_commit(known.commit_s)
 
 
 def _agent_resumed(turn: Turn, fact: AgentResumed) -> None:

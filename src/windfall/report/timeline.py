@@ -181,7 +181,15 @@ def _draw_losses(axes: Axes, made: Account, rows: Sequence[Line], *, unit_s: flo
         if row.loss is None:
             continue
         at = (row.spells[-1].end - made.begin) / unit_s
-        axes.plot([at], [index], marker="X", color="#C00000", markeredgecolor="white", markersize=11, zorder=5)
+        axes.plot(
+            [at],
+            [index],
+            marker="X",
+            color="#C00000",
+            markeredgecolor="white",
+            markersize=11 if len(rows) <= 12 else 7,
+            zorder=5,
+        )
         lost = f"{row.loss.cause.value}: {steps_lost(row.loss)}"
         if len(rows) <= ROWS_LABELLED_MAX:
             left = at > half

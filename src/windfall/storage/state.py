@@ -116,7 +116,14 @@ def _with_loss(state: RunState, cause: Cause, wall: WallTime) -> tuple[Loss, ...
     return (*state.losses, Loss(cause, state.epoch, wall, newest_step(state)))[-LOSSES_MAX:]
 
 
-def committed(state: RunState, ref: PointRef, *, attempts: int | None = None, failures: int | None = None) -> RunState:
+def committed(
+    state: RunState,
+    ref: PointRef,
+    *,
+    attempts: int | None = None,
+    failures: int | None = None,
+    costs: SaveCosts | None = None,
+) -> RunState:
     """Return the state in which `ref` is live; the same state if it already is (a repeated commit).
 
     Raises:
