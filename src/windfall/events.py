@@ -2,7 +2,7 @@
 
 A *fact* is something that happened; a *command* is something to be done by a port; a *decision* says which policy chose
 and *because* of which numbers.  All are frozen dataclasses of plain values, so that the journal can hold them and
-`replay` can feed them back.  `to_json` and `from_json` are the codec; every journal row carries `VERSION`.
+`replay` can feed them back.  Their codec is `windfall.codec`; every journal row carries `VERSION`.
 """
 
 from __future__ import annotations

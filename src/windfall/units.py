@@ -27,17 +27,35 @@ def duration_s(text: str, what: str) -> Seconds:
     return Seconds(sum(float(number) * _DURATION_S[unit] for number, unit in parts))
 
 
+def size_bytes(text: str, what: str) -> int:
+    """Read an amount of data (`64MB`, `1GiB`).
+
+    Raises:
+        Misuse: it is not an amount above zero.
+    """
+    amount = _amount_bytes(text)
+    if amount is None or amount < 1:
+        raise Misuse(f"{what}: {text!r} is not an amount of data; write for example 64MB or 1GiB")
+    return int(amount)
+
+
 def rate_bytes_per_s(text: str, what: str) -> float:
     """Read a transfer rate (`20MB/s`, `1GiB/s`).
 
     Raises:
         Misuse: it is not a rate above zero.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)/s", text.strip())
-    factor = _SIZE_BYTES.get(match.group(2).upper()) if match else None
-    if match is None or factor is None or float(match.group(1)) <= 0:
+    amount, slash, second = text.strip().rpartition("/")
+    rate = _amount_bytes(amount) if slash and second == "s" else None
+    if not rate:
         raise Misuse(f"{what}: {text!r} is not a transfer rate; write for example 20MB/s or 1GiB/s")
-    return float(match.group(1)) * factor
+    return rate
+
+
+def _amount_bytes(text: str) -> float | None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)", text.strip())
+    factor = _SIZE_BYTES.get(match.group(2).upper()) if match else None
+    return None if match is None or factor is None else float(match.group(1)) * factor
 
 
 def duration_text(seconds: float) -> str:

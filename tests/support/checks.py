@@ -40,7 +40,7 @@ class Checks:
         self.step_at_notice: int | None = None
         self.promised: float | None = None
         self.intervals: list[float] = []
-        self.uploads_since_change = -1.0
+        self.uploads_since_change = self.world.store.upload_began
 
     # ---------------------------------------------------------------------------------------------------- observations
 

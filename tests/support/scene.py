@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from windfall.terms import PointRef
+from windfall.terms import PointRef, SaveCosts
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,8 @@ class Store:
     failures: int = 0
     preemptions: int = 0
     announced: int = 0
+    costs: SaveCosts | None = None
+    upload_began: float = -1.0
 
     def whole(self) -> list[PointRef]:
         """Points that a restart can use."""

@@ -103,6 +103,7 @@ class Machine:
         self.disk: dict[str, set[tuple[int, int]]] = {}
         self.uplink_free = 0.0
         self.abandoned: set[str] = set()
+        self.upload_began: dict[str, float] = {}
         self.began = world.now
         self.checks = Checks(self)
 
@@ -122,6 +123,7 @@ class Machine:
                 failures=store.failures,
                 failures_max=scene.failures_max,
                 lives_s=0.0,
+                costs=store.costs,
                 preemptions=store.preemptions,
                 announced=store.announced,
                 mttp_s=self.world.rng.choice([None, 60.0, 300.0]),
@@ -298,7 +300,7 @@ class Machine:
             digest = ",".join(f"{rank}@{step}" for rank, step in sorted(content))
             entry = terms.FileEntry(".", 0o600, (terms.Chunk("key", size, digest),))
             shard = terms.Shard(command.rank, "state", (entry,))
-            self.checks.uploads_since_change = begin
+            self.upload_began.setdefault(command.point_id, begin)
             self.fact(ev.PartUploaded(command.point_id, command.rank, shard, size, took_s))
 
         self.later(self.uplink_free - self.world.now, end)
@@ -333,6 +335,9 @@ class Machine:
                 store.live.append(point)
                 store.content[point.point_id] = _content_of(command)
                 self.checks.committed(point)
+                self.checks.uploads_since_change = self.upload_began[point.point_id]
+                if costs := worker.save_costs(self.state):
+                    store.costs, store.upload_began = costs, self.checks.uploads_since_change
                 known = [point]
             answer = ev.PointCommitted(known[0], store.records, took_s)
         if life == self.agent_life:

@@ -82,11 +82,7 @@ def _write(path: str, text: str) -> None:
 
 def children_of(pid: int) -> list[int]:
     """Return the processes whose parent is `pid`, by a walk of /proc."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and _parent_of(int(name)) == pid:
-            found.append(int(name))
-    return found
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _parent_of(int(name)) == pid]
 
 
 def _parent_of(pid: int) -> int:

@@ -14,9 +14,11 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from windfall import codec
 from windfall.agent import hands
+from windfall.agent.keeping import keep, let_go
 from windfall.agent.pages import PageWatcher
 from windfall.agent.session import ExecRequest
 from windfall.agent.supervision import Supervision
@@ -35,6 +37,7 @@ from windfall.events import (
     KillScript,
     NoticeReceived,
     PagesRead,
+    PointCommitted,
     PointRestored,
     PublishSave,
     ReleaseRun,
@@ -123,13 +126,19 @@ class Agent:
             while True:
                 facts.append(self._ports.inbox.get_nowait())
         now = self._clock.now()
-        seen = self._watcher.look(now) if self._watcher is not None else []
+        seen: list[Fact] = []
         if any(isinstance(fact, ScriptExited) for fact in facts):
-            # This was the last look: what the script handed over before it ended has just been read.
-            self._watcher = None
+            seen = self._last_look(now)
+        elif self._watcher is not None:
+            seen = self._watcher.look(now)
         if self._watcher is not None and self._watcher.attached and _asks_for_status(facts):
             seen.append(self._watcher.observe())
         return seen + facts + self._due(now)
+
+    def _last_look(self, now: Instant) -> list[Fact]:
+        """Read what the script handed over and computed before it ended."""
+        watcher, self._watcher = self._watcher, None
+        return [] if watcher is None else watcher.finish(now)
 
     def _patience_s(self) -> float:
         patience_s = LOOK_S if self._watcher is not None else _IDLE_S
@@ -153,8 +162,20 @@ class Agent:
         epoch, wall = Epoch(self._hold.state.epoch), self._clock.wall()
         row = Row(epoch, self._sequence, now, wall, tuple(facts), decisions, commands)
         self._ports.journal.append(codec.row_to_line(row))
+        for fact in facts:
+            if isinstance(fact, PointCommitted):
+                self._let_go(fact)
+        if any(isinstance(command, KillScript) for command in commands):
+            last = self._last_look(now)
+            if last:
+                # The steps since the last window belong into the account although nothing follows from them any more.
+                self._react(last)
         for command in commands:
             self._obey(command)
+
+    def _let_go(self, fact: PointCommitted) -> None:
+        held = self._request.path("held", str(self._ports.supervision.attempt))
+        self._cleaning_thread.do(lambda: let_go(held, fact.point.step))
 
     def _resume(self) -> list[Fact]:
         """Feed the journal back; return the facts that tell the reducer what happened while no agent was there."""
@@ -228,7 +249,14 @@ class Agent:
 
     def _watch_pages(self, attempt: int) -> None:
         folder = os.path.join(self._request.pages, str(attempt))
-        self._watcher = PageWatcher(folder, attempt, self._clock.now(), self._marks.get(attempt, ()))
+        held = self._request.path("held", str(attempt))
+        self._watcher = PageWatcher(
+            folder,
+            attempt,
+            self._clock.now(),
+            lambda path, step, number: keep(path, held, step, number),
+            self._marks.get(attempt, ()),
+        )
         self._shown = None
 
     def _kill(self) -> None:
@@ -271,13 +299,17 @@ class Agent:
     def _delete(self, command: DeletePoints) -> None:
         if self._tidy(lambda: self._hold.give_up(command.points), "old recovery points could not be deleted"):
             self._cleaning_thread.do(
-                lambda: self._tidy(lambda: self._hold.delete(command.points), "old recovery points could not be deleted")
+                lambda: self._tidy(
+                    lambda: self._hold.delete(command.points), "old recovery points could not be deleted"
+                )
             )
 
     def _abandon(self, point_id: str) -> None:
         self._uploads.abandon(point_id)
         self._cleaning_thread.do(
-            lambda: self._tidy(lambda: self._hold.abandon(point_id), f"the uncommitted point {point_id} could not be deleted")
+            lambda: self._tidy(
+                lambda: self._hold.abandon(point_id), f"the uncommitted point {point_id} could not be deleted"
+            )
         )
 
     def _tidy(self, action: Callable[[], object], what: str) -> bool:
@@ -287,7 +319,7 @@ class Agent:
         for source in self._ports.sources:
             if source.name == notice.source:
                 # Behind the release and before the exit, which wait in the same queue: the source bounds its tries.
-                self._log_thread.do(lambda: source.acknowledge(notice))
+                self._log_thread.do(partial(source.acknowledge, notice))
 
     def _release(self, command: ReleaseRun) -> None:
         try:

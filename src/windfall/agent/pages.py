@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,8 +63,25 @@ class _Window:
 class PageWatcher:
     """The agent's side of all pages of one attempt."""
 
-    def __init__(self, folder: str, attempt: int, started: Instant, marks: tuple[tuple[int, int, int], ...] = ()) -> None:
+    def __init__(
+        self,
+        folder: str,
+        attempt: int,
+        started: Instant,
+        keep: Callable[[str, int, int], str],
+        marks: tuple[tuple[int, int, int], ...] = (),
+    ) -> None:
+        """Begin to watch; the pages appear when the ranks first call Windfall.
+
+        Args:
+            folder: where they appear.
+            attempt: whose pages they are.
+            started: when the script was started.
+            keep: (path, step, number of the message) -> where the hand-over can be read from now on.
+            marks: how far an earlier agent has read (`PagesRead`).
+        """
         self._folder = folder
+        self._keep = keep
         self._attempt = attempt
         self._resume = {rank: (position, ack) for rank, position, ack in marks}
         self._started = started
@@ -95,6 +113,11 @@ class PageWatcher:
         if now >= self._window_ends:
             self._close_window(now, facts)
         return facts
+
+    def finish(self, now: Instant) -> list[Fact]:
+        """Return what is new, and the last window however short it is: the script has ended or is about to."""
+        self._window_ends = now
+        return self.look(now)
 
     def observe(self) -> RanksObserved:
         """Return what every rank is doing now."""
@@ -138,7 +161,7 @@ class PageWatcher:
         for message in messages:
             self._understand(number, rank, message, facts)
         if rank.open_request is not None:
-            request, asked_at = rank.open_request
+            _, asked_at = rank.open_request
             if step > asked_at or (began_ns > step_end_ns and began_ns > words[page.ACK_NS]):
                 rank.open_request = None
                 facts.append(RankMovedOn(number, Step(asked_at)))
@@ -190,8 +213,9 @@ class PageWatcher:
         if message["path"] is None:
             facts.append(RankMovedOn(number, Step(step)))
             return
-        size = Bytes(_size_of(message["path"]))
-        facts.append(PartHandedOver(number, Step(step), request, message["path"], size, Seconds(stall_ns / 1e9)))
+        # Ranks that name one file must go on naming one: the path itself says which hand-over it belongs to.
+        path = message["path"] if len(self._ranks) > 1 else self._keep(message["path"], step, int(message["seq"]))
+        facts.append(PartHandedOver(number, Step(step), request, path, Bytes(_size_of(path)), Seconds(stall_ns / 1e9)))
 
     def _find_bystanders(self, facts: list[Fact]) -> None:
         """Ranks that went past a step at which another rank saved by the user's own schedule have no part in it."""

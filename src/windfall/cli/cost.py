@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -49,7 +50,14 @@ def account_of(url: str) -> Account:
     for row in reader.run(journal.read_journal()).rows:
         rows.setdefault(row.epoch, []).append(row)
     alive = state.epoch if state.holder is not None and _beats(reader, state.epoch) else None
-    return account(rows, _tenures(records), commits=_commits(records), alive=alive)
+    tenures = [_with_beat(reader, tenure) for tenure in _tenures(records)]
+    return account(rows, tenures, commits=_commits(records), alive=alive)
+
+
+def _with_beat(reader: wiring.Reader, tenure: Tenure) -> Tenure:
+    """Add the last sign of life of a machine that never released the run."""
+    last = None if tenure.released_at is not None else reader.run(log.read_beat(tenure.epoch))
+    return tenure if last is None else dataclasses.replace(tenure, beat_at=last.wall)
 
 
 def _records() -> Steps[list[Record]]:

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from windfall import codec, wiring
 from windfall.cli.exec import absolute_url
+from windfall.core import replay as core_replay
 from windfall.errors import EXIT_FAILED, Misuse, RunFailed
 from windfall.events import Row
 from windfall.storage import journal, log, restore
@@ -262,8 +263,6 @@ def explain(url: str, number: int | None = None, *, json_: Json = False) -> None
         number: one decision, counted from 1; all if not given.
         json_: the decisions as stored, one a line.
     """
-    from windfall.core import replay as core_replay
-
     reader, _ = open_run(url)
     rows = read_rows(reader)
     if json_:
@@ -282,8 +281,6 @@ def replay(url: str, *, json_: Json = False) -> int:
         url: the run.
         json_: one JSON object.
     """
-    from windfall.core import replay as core_replay
-
     reader, _ = open_run(url)
     merged = reader.run(journal.read_journal())
     differences = core_replay.replay(merged.rows)

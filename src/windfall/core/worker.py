@@ -102,8 +102,9 @@ def save_costs(state: WorkerState) -> SaveCosts | None:
     return SaveCosts(
         Seconds(costs.stall_s),
         Bytes(costs.state_bytes),
-        Seconds(costs.upload_s(costs.state_bytes)),
-        Seconds(costs.commits.mean or 0.0),
+        # The slow ones of the window: a single mean would hide that the uplink has just slowed down.
+        Seconds(costs.upload_p95_s(costs.state_bytes)),
+        Seconds(costs.commits.p95 or 0.0),
     )
 
 

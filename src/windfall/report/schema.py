@@ -6,16 +6,21 @@ import dataclasses
 import enum
 import types
 import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from windfall import events, terms
-from windfall.report.account import Account
-from windfall.report.checks import Check
+from windfall.report.account import Account, Saves
+from windfall.report.checks import Verdict
 from windfall.report.spells import Kind
+from windfall.storage import manifest, state
+from windfall.wire import layout
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _SCALARS = {str: "string", bool: "boolean", int: "integer", float: "number"}
 _TEXT, _COUNT, _NUMBER = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "number"}
+_TEXT_OR_NULL = {"type": ["string", "null"]}
 _TEXTS = {"type": "array", "items": _TEXT}
 
 Schema = dict[str, Any]
@@ -72,11 +77,15 @@ class Words:
         fields = {field.name: self.of(hints[field.name]) for field in dataclasses.fields(cls)}
         described = {"description": " ".join((cls.__doc__ or "").partition("\n\n")[0].split())}
         tag: Schema = {"is": {"const": cls.__name__}} if self._tagged else {}
-        return described | _closed(tag | fields)
+        missing = dataclasses.MISSING
+        # What an older Windfall wrote may lack a field that was added with a default.
+        required = [field.name for field in dataclasses.fields(cls) if field.default is field.default_factory is missing]
+        return described | _closed(tag | fields, [*tag, *required])
 
 
-def _closed(properties: Schema) -> Schema:
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+def _closed(properties: Schema, required: list[str] | None = None) -> Schema:
+    needed = list(properties) if required is None else required
+    return {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
 
 
 def _versioned(words: Words, name: str, word: type, version: int) -> Schema:
@@ -84,8 +93,89 @@ def _versioned(words: Words, name: str, word: type, version: int) -> Schema:
 
 
 def _account(words: Words) -> Schema:
-    plain = words.definitions.pop(words.of(Account)["$ref"].rpartition("/")[2])
+    words.of(Account)
+    plain = words.definitions.pop(Account.__name__)["properties"]
     spent = _closed({f"{kind.value}_s": _NUMBER for kind in Kind})
-    derived = {"spent": spent, "saves": plain["properties"].get("saves") or _saves(words)}
-    derived |= {"total_s": _NUMBER, "machine_hours": _NUMBER, "goodput": _NUMBER}
-    return _closed(plain["properties"] | derived)
+    derived = {"spent": spent, "saves": words.of(tuple[Saves, ...]), "total_s": _NUMBER, "machine_hours": _NUMBER}
+    return _closed(plain | derived | {"goodput": {"type": ["number", "null"]}})
+
+
+def _ps(words: Words) -> Schema:
+    return _closed({"url": _TEXT, "newest_step": _COUNT, "state": words.of(terms.RunState)})
+
+
+def _doctor(_: Words) -> Schema:
+    numbers = {"type": "object", "additionalProperties": _NUMBER}
+    verdict = {"enum": [verdict.value for verdict in Verdict]}
+    return _closed({"check": _TEXT, "verdict": verdict, "says": _TEXT, "do": _TEXT_OR_NULL, "numbers": numbers})
+
+
+def _notice(_: Words) -> Schema:
+    level, number = {"enum": [level.value for level in terms.NoticeLevel]}, {"type": ["number", "null"]}
+    return _closed({"level": level, "seconds_left": number, "deadline_unix": number, "source": _TEXT})
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Something that has a schema.
+
+    Attributes:
+        where: where it is met, for people.
+        body: makes the schema, collecting definitions.
+        tagged: see `Words`.
+    """
+
+    where: str
+    body: Callable[[Words], Schema]
+    tagged: bool = True
+
+
+DOCUMENTS: Mapping[str, Document] = {
+    "journal": Document(
+        "a line of `windfall events --json`, and of spool/ in the store",
+        lambda words: _versioned(words, "row", events.Row, events.VERSION),
+    ),
+    "record": Document(
+        "an object of log/ in the store", lambda words: _versioned(words, "record", terms.Record, state.VERSION)
+    ),
+    "manifest": Document(
+        "points/POINT/manifest.json in the store",
+        lambda words: _versioned(words, "point", terms.RecoveryPoint, manifest.VERSION),
+    ),
+    "marker": Document(
+        "windfall.json in the store",
+        lambda _: _closed({"v": {"type": "integer", "minimum": 1, "maximum": layout.FORMAT_VERSION}, "run_id": _TEXT}),
+    ),
+    "heartbeat": Document(
+        "an object of heartbeats/ in the store",
+        lambda _: _closed({"v": _COUNT, "counter": _COUNT, "wall": _NUMBER, "head": _COUNT, "nonce": _TEXT}),
+    ),
+    "notice": Document("the file named by WINDFALL_NOTICE_FILE", _notice),
+    "ps": Document("a line of `windfall ps --json`", _ps),
+    "points": Document("a line of `windfall points --json`", lambda words: words.of(terms.PointRef)),
+    "explain": Document("a line of `windfall explain --json`", lambda words: words.of(events.Decision)),
+    "cost": Document("`windfall cost --json`", _account, tagged=False),
+    "get": Document(
+        "`windfall get --json`", lambda _: _closed({"step": _COUNT, "point": _TEXT, "files": _TEXTS})
+    ),
+    "replay": Document(
+        "`windfall replay --json`", lambda _: _closed({"rows": _COUNT, "gaps": _COUNT, "differences": _TEXTS})
+    ),
+    "doctor": Document("a line of `windfall doctor --json`", _doctor),
+}
+"""Everything that has a schema, by name."""
+
+
+def schema(name: str) -> Schema:
+    """Return the JSON Schema of one document of `DOCUMENTS`.
+
+    Raises:
+        KeyError: there is no such document.
+    """
+    document = DOCUMENTS[name]
+    words = Words(tagged=document.tagged)
+    body = document.body(words)
+    head = {"$schema": DIALECT, "title": f"windfall {name}", "description": document.where}
+    # A reference stands alone, so that the document's own description is not overwritten by the word's.
+    whole = {"allOf": [body]} if "$ref" in body else body
+    return head | whole | ({"$defs": dict(sorted(words.definitions.items()))} if words.definitions else {})

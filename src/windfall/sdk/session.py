@@ -21,6 +21,7 @@ from types import FrameType, TracebackType
 from typing import NamedTuple, TypeVar
 
 from windfall.sdk import attachment
+from windfall.sdk.standstill import stand_still
 from windfall.wire import environment, page
 from windfall.wire.page import (
     ACK,
@@ -264,6 +265,8 @@ class Session:
         self._tell(message)
         if words[PHASE] == _SAVE:
             words[PHASE] = _BETWEEN
+        if message["request"]:
+            stand_still(words)
 
     def _stall_ns(self, now_ns: int) -> int:
         """Return how long the script has stood still for its save; phases in between are told on their own."""

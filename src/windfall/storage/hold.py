@@ -193,7 +193,13 @@ class Hold:
 
         def advance(state: RunState) -> RunState:
             return released(
-                state, outcome=outcome, cause=cause, wall=wall, attempts=self._attempts, failures=self._failures
+                state,
+                outcome=outcome,
+                cause=cause,
+                wall=wall,
+                attempts=self._attempts,
+                failures=self._failures,
+                costs=self._costs,
             )
 
         with self._log_lock:

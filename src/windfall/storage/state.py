@@ -169,6 +169,7 @@ def released(
     wall: WallTime,
     attempts: int | None = None,
     failures: int | None = None,
+    costs: SaveCosts | None = None,
 ) -> RunState:
     """Return the state after the holder let go; the same state if it already has.
 
@@ -179,6 +180,7 @@ def released(
         wall: the holder's wall clock.
         attempts: starts of the script by now; None if unchanged.
         failures: its own failures by now; None if unchanged.
+        costs: what saves cost by now; None if unknown.
     """
     if state.holder is None:
         return state
@@ -192,6 +194,7 @@ def released(
         preemptions=state.preemptions + taken_away,
         announced=state.announced + taken_away,
         losses=_with_loss(state, cause, wall),
+        costs=costs or state.costs,
     )
     return _counted(after, attempts, failures)
 

@@ -1,0 +1,27 @@
+"""`windfall schema`: the shape of everything that other programs may read."""
+
+from __future__ import annotations
+
+import json
+
+from windfall.cli.spelling import nearest
+from windfall.errors import Misuse
+
+
+def schema(name: str | None = None) -> None:
+    """Print the JSON Schema (draft 2020-12) of what `--json` prints and the store holds.
+
+    Example: `windfall schema journal > journal.schema.json`
+
+    Args:
+        name: which one; without it, their names are listed.
+    """
+    from windfall.report import schema as schemas  # noqa: PLC0415 - only this verb needs the account's code
+
+    if name is None:
+        for known, document in schemas.DOCUMENTS.items():
+            print(f"{known:<10} {document.where}")
+        return
+    if name not in schemas.DOCUMENTS:
+        raise Misuse(f"nothing called {name!r} has a schema; {nearest(name, schemas.DOCUMENTS)}")
+    print(json.dumps(schemas.schema(name), indent=2))
