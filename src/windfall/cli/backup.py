@@ -17,7 +17,7 @@ from windfall.wire import environment, page
 
 
 def backup(path: Path, *, step: int | None = None) -> int:
-    """Hand a saved checkpoint over, from a script in any language.
+    """Hand a saved checkpoint over, from any language.
 
     For use inside `windfall exec`; outside it nothing happens.  WINDFALL_CHECKPOINT names the checkpoint to resume from,
     WINDFALL_NOTICE_FILE a file that appears when this machine will be taken.  Give each save a name of its own.

@@ -20,7 +20,9 @@ from windfall.terms import Epoch, PointRef, Record, RecordKind
 
 
 def cost(url: str, *, plot: Path | None = None, json_: Json = False) -> None:
-    """Say where a run's time went, what was lost and why.
+    """Say where the time went, what was lost and why.
+
+    Example: `windfall cost s3://lab/run42 --plot timeline.png`
 
     Args:
         url: the run.

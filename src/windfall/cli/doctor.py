@@ -25,6 +25,7 @@ from windfall.ports import GetRange, PutRange, Steps
 from windfall.report import checks
 from windfall.report.checks import Check, Verdict
 from windfall.storage import log
+from windfall.storage.clocks import SystemClock
 from windfall.storage.objects import open_store, prove_conditions
 from windfall.storage.operations import delete_all, get, keys_under, put, ranges
 from windfall.storage.taking import parse_marker
@@ -53,9 +54,11 @@ def doctor(
     state: Path | None = None,
     json_: Json = False,
 ) -> int:
-    """Check this machine, and a place for runs: credentials, conditions, speed; leaves nothing behind.
+    """Check this machine, and a place for runs.
 
-    Exit code 0 if nothing failed, else 1.  Example: `windfall doctor s3://lab/run42`
+    Of a place: credentials, conditions, speed; nothing is left behind.  Exit code 0 if nothing failed, else 1.
+
+    Example: `windfall doctor s3://lab/run42`
 
     Args:
         url: a run, or where one shall be; without it only this machine is looked at.
@@ -102,7 +105,7 @@ def place(url: str, amount: Bytes, state: Path) -> Iterator[Check]:
     Raises:
         Misuse: the URL is none.
     """
-    reader = wiring.Reader(open_store(url), machine.SystemClock())
+    reader = wiring.Reader(open_store(url), SystemClock())
     folder = Path(reader.store.url.removeprefix("file://")) if reader.store.url.startswith("file://") else None
     with _as_it_was(folder), _cleaned(reader, nonce := wiring.new_nonce()):
         yield (first := _reach(reader))

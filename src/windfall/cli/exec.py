@@ -40,7 +40,9 @@ def exec_(
     isolation: str = "auto",
     state: Path | None = None,
 ) -> int:
-    """Run a command on this machine so that it survives the machine: `windfall exec URL -- python train.py`.
+    """Run a command so that it survives this machine.
+
+    Example: `windfall exec s3://lab/run42 -- python train.py`
 
     Takes the run at URL, restores its newest checkpoint, runs the command, saves, and starts it again if it fails by
     itself.  Start the same line again anywhere: it goes on where the last machine left off.

@@ -160,7 +160,10 @@ def _notices(provider: str, metadata_url: str | None) -> Check:
         says = f"provider {provider}: its metadata service at {base} answers with status {status}"
         return Check("notices", Verdict.WARN, says, advice)
     return Check(
-        "notices", Verdict.OK, f"provider {provider}: metadata answers in {took_ms:.0f} ms", numbers={"took_ms": took_ms}
+        "notices",
+        Verdict.OK,
+        f"provider {provider}: metadata answers in {took_ms:.0f} ms",
+        numbers={"took_ms": took_ms},
     )
 
 

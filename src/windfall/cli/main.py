@@ -4,32 +4,60 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import cyclopts
 
 from windfall.cli import runs
+from windfall.cli.backup import backup
 from windfall.cli.cost import cost
+from windfall.cli.doctor import doctor
 from windfall.cli.exec import exec_
+from windfall.cli.schema import schema
 from windfall.errors import EXIT_FAILED, EXIT_MISUSE, WindfallError
 
 VERSION = "0.1.0"
+
+
+_VERBS: tuple[tuple[Callable[..., object], str], ...] = (
+    (exec_, "exec [OPTIONS] URL [-- COMMAND ...]"),
+    (runs.ps, "ps [--json] URL ..."),
+    (runs.logs, "logs [-f] URL"),
+    (cost, "cost [--plot FILE] [--json] URL"),
+    (runs.points, "points [--json] URL"),
+    (runs.get_, "get [--point POINT] [--json] URL [DEST]"),
+    (runs.stop, "stop [--now] URL"),
+    (runs.inject, "inject URL --notice 30s|none"),
+    (runs.events, "events [--json] URL"),
+    (runs.explain, "explain [--json] URL [NUMBER]"),
+    (runs.replay, "replay [--json] URL"),
+    (doctor, "doctor [OPTIONS] [URL]"),
+    (backup, "backup [--step N] PATH"),
+    (schema, "schema [NAME]"),
+)
+"""In the order in which a newcomer needs them."""
 
 
 def build() -> cyclopts.App:
     """Return the command line application."""
     app = cyclopts.App(
         name="windfall",
-        help="Keep training runs alive on machines that can vanish.",
+        help="Keep training runs alive on machines that can vanish.  A run is a URL:\n\n"
+        "```\nwindfall exec file:///data/runs/gpt -- python train.py\n```\n\n"
+        "The same line again, here or elsewhere, goes on where the last machine left off.",
         version=VERSION,
         help_format="markdown",
-        default_parameter=cyclopts.Parameter(negative=()),
+        default_parameter=cyclopts.Parameter(negative=(), show_default=_shown),
         result_action="return_value",
     )
-    app.command(exec_, name="exec", usage="Usage: windfall exec [OPTIONS] URL [-- COMMAND ...]")
-    runs.register(app)
-    app.command(cost, name="cost")
+    for order, (verb, usage) in enumerate(_VERBS):
+        app.command(verb, name=usage.split()[0], usage=f"Usage: windfall {usage}", sort_key=order)
     return app
+
+
+def _shown(value: object) -> object:
+    """Return a default as the help shows it; that a switch is off goes without saying."""
+    return "" if value is False else value
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except WindfallError as error:
         return _fail(str(error), error.exit_code)
     except cyclopts.CycloptsError as error:
-        return _fail(f"{' '.join(str(error).split())} (see `windfall {' '.join(arguments[:1])} --help`)", EXIT_MISUSE)
+        return _fail(f"{' '.join(str(error).split())} (see `{_help_for(arguments)}`)", EXIT_MISUSE)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except BrokenPipeError:
@@ -48,6 +76,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_FAILED
     return result if isinstance(result, int) else 0
+
+
+def _help_for(arguments: list[str]) -> str:
+    verbs = {usage.split()[0] for _, usage in _VERBS}
+    return f"windfall {arguments[0]} --help" if arguments and arguments[0] in verbs else "windfall --help"
 
 
 def _fail(sentence: str, code: int) -> int:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-import cyclopts
 from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
@@ -28,12 +27,6 @@ from windfall.wire.layout import OUTPUT, inbox_key
 
 Json = Annotated[bool, Parameter(name="--json", negative="")]
 _POLL_S = 0.5
-
-
-def register(app: cyclopts.App) -> None:
-    """Add this file's verbs to the application."""
-    for verb in (ps, logs, events, points, get_, stop, inject, explain, replay):
-        app.command(verb, name=verb.__name__.rstrip("_"))
 
 
 def open_run(url: str) -> tuple[wiring.Reader, RunState]:
@@ -55,7 +48,9 @@ def read_rows(reader: wiring.Reader) -> tuple[Row, ...]:
 
 
 def ps(*urls: str, json_: Json = False) -> None:
-    """Show what has become of runs: `windfall ps URL ...`.
+    """Show what has become of runs.
+
+    Example: `windfall ps s3://lab/run42 s3://lab/run43`
 
     Args:
         urls: the runs.
@@ -77,7 +72,9 @@ def ps(*urls: str, json_: Json = False) -> None:
 
 
 def logs(url: str, *, follow: Annotated[bool, Parameter(name=("-f", "--follow"))] = False) -> None:
-    """Print what the script printed, all attempts and machines as one stream.
+    """Print what the script printed, all machines as one stream.
+
+    Example: `windfall logs -f s3://lab/run42`
 
     Args:
         url: the run.
@@ -103,7 +100,9 @@ def _output(reader: wiring.Reader, seen: set[str]) -> Iterator[bytes]:
 
 
 def events(url: str, *, json_: Json = False) -> None:
-    """Print the run's journal: every fact, and the decision and commands it caused.
+    """Print the journal: facts, decisions, commands.
+
+    Example: `windfall events s3://lab/run42 --json | jq .row.facts`
 
     Args:
         url: the run.
@@ -140,7 +139,9 @@ def _short(value: object) -> str:
 
 
 def points(url: str, *, json_: Json = False) -> None:
-    """List the run's recovery points, newest first.
+    """List the recovery points, newest first.
+
+    Example: `windfall points s3://lab/run42`
 
     Args:
         url: the run.
@@ -158,7 +159,9 @@ def points(url: str, *, json_: Json = False) -> None:
 
 
 def get_(url: str, dest: Path = Path(), *, point: str | None = None, json_: Json = False) -> None:
-    """Bring a recovery point's files back: `windfall get URL [DEST]`.
+    """Bring a recovery point's files back.
+
+    Example: `windfall get s3://lab/run42 result`
 
     Args:
         url: the run.
@@ -204,7 +207,9 @@ def _chosen(state: RunState, point: str | None, url: str) -> tuple[PointRef, ...
 
 
 def stop(url: str, *, now: bool = False, wait: bool = True) -> int:
-    """Stop a run: it saves first; started again, it goes on from there.
+    """Stop a run; it saves first, and goes on from there.
+
+    Example: `windfall stop s3://lab/run42`
 
     Args:
         url: the run.
@@ -237,7 +242,11 @@ def _silent(reader: wiring.Reader, state: RunState) -> bool:
 
 
 def inject(url: str, *, notice: str) -> None:
-    """Take the machine away that holds the run, through its own notice path: a rehearsal.
+    """Rehearse a preemption of the machine that holds the run.
+
+    The notice takes the way of a real one; at its end everything there is killed.
+
+    Example: `windfall inject s3://lab/run42 --notice 30s`
 
     Args:
         url: the run.
@@ -256,7 +265,9 @@ def _send(reader: wiring.Reader, message: dict[str, object]) -> None:
 
 
 def explain(url: str, number: int | None = None, *, json_: Json = False) -> None:
-    """Say why decisions were taken: which rule, which numbers, what else there was to choose.
+    """Say why decisions were taken, with the numbers compared.
+
+    Example: `windfall explain s3://lab/run42 3`
 
     Args:
         url: the run.
@@ -275,7 +286,9 @@ def explain(url: str, number: int | None = None, *, json_: Json = False) -> None
 
 
 def replay(url: str, *, json_: Json = False) -> int:
-    """Feed the journal back to the policies and check that they decide the same.
+    """Feed the journal back: are the decisions the same?
+
+    Exit code 0 if they are, else 1.  Example: `windfall replay s3://lab/run42`
 
     Args:
         url: the run.

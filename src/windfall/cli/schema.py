@@ -9,7 +9,9 @@ from windfall.errors import Misuse
 
 
 def schema(name: str | None = None) -> None:
-    """Print the JSON Schema (draft 2020-12) of what `--json` prints and the store holds.
+    """Print the JSON Schema of what is printed and stored.
+
+    Draft 2020-12, for `--json` and for the objects in the store.
 
     Example: `windfall schema journal > journal.schema.json`
 

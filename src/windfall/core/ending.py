@@ -293,7 +293,7 @@ def _consider_drained(turn: Turn) -> None:
     state = turn.state
     if state.points and not (state.ending is not None and _must_leave(turn)):
         return
-    if state.exit_status == 0:
+    if state.exit_status == 0 and not _told_by_signal(turn):
         finish(turn, Outcome.DONE, Cause.DONE, code=EXIT_DONE, sentence="the script is done", status=0)
     elif state.ending is not None:
         _finish_ending(turn)
@@ -309,6 +309,14 @@ def _consider_drained(turn: Turn) -> None:
         )
     elif turn.now >= state.retry_at:
         start(turn, state.attempt + 1)
+
+
+def _told_by_signal(turn: Turn) -> bool:
+    """Return whether the script itself may have heard of the end: many scripts answer SIGTERM by exiting with 0.
+
+    Started again, a script that had really finished finishes at once; one taken for finished would never be.
+    """
+    return any(notice.source == "signal" for notice in turn.state.notices)
 
 
 def start(turn: Turn, attempt: int) -> None:

@@ -44,8 +44,8 @@ class Check:
 def table(checks: Iterable[Check]) -> Table:
     """Return a table with one row a check; advice follows what was found."""
     made = Table(box=None, show_header=False, pad_edge=False)
-    made.add_column(no_wrap=True)
-    made.add_column(no_wrap=True)
+    made.add_column(no_wrap=True, min_width=4)
+    made.add_column(no_wrap=True, min_width=13)
     made.add_column(overflow="fold")
     for check in checks:
         words = f"{check.says}: {check.advice}" if check.advice else check.says

@@ -69,7 +69,9 @@ class Words:
         if cls.__name__ not in self.definitions:
             self.definitions[cls.__name__] = {}
             kinds = cls.__subclasses__()
-            self.definitions[cls.__name__] = {"anyOf": [self.of(kind) for kind in kinds]} if kinds else self._object(cls)
+            self.definitions[cls.__name__] = (
+                {"anyOf": [self.of(kind) for kind in kinds]} if kinds else self._object(cls)
+            )
         return {"$ref": f"#/$defs/{cls.__name__}"}
 
     def _object(self, cls: type) -> Schema:
@@ -79,7 +81,9 @@ class Words:
         tag: Schema = {"is": {"const": cls.__name__}} if self._tagged else {}
         missing = dataclasses.MISSING
         # What an older Windfall wrote may lack a field that was added with a default.
-        required = [field.name for field in dataclasses.fields(cls) if field.default is field.default_factory is missing]
+        required = [
+            field.name for field in dataclasses.fields(cls) if field.default is field.default_factory is missing
+        ]
         return described | _closed(tag | fields, [*tag, *required])
 
 
@@ -155,9 +159,7 @@ DOCUMENTS: Mapping[str, Document] = {
     "points": Document("a line of `windfall points --json`", lambda words: words.of(terms.PointRef)),
     "explain": Document("a line of `windfall explain --json`", lambda words: words.of(events.Decision)),
     "cost": Document("`windfall cost --json`", _account, tagged=False),
-    "get": Document(
-        "`windfall get --json`", lambda _: _closed({"step": _COUNT, "point": _TEXT, "files": _TEXTS})
-    ),
+    "get": Document("`windfall get --json`", lambda _: _closed({"step": _COUNT, "point": _TEXT, "files": _TEXTS})),
     "replay": Document(
         "`windfall replay --json`", lambda _: _closed({"rows": _COUNT, "gaps": _COUNT, "differences": _TEXTS})
     ),
