@@ -8,7 +8,7 @@ BENCH ?= all
 
 .PHONY: setup demo test check bench verify docs clean
 
-setup: $(VENV)/.dev
+setup: $(VENV)/.dev node_modules/.done
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
@@ -18,6 +18,10 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,plot,transformers,lightning]' --group dev
 	touch $@ $(VENV)/.demo
+# Azurite, the Azure emulator of the contract tests, comes from npm; without npm those tests skip with a word.
+node_modules/.done: package.json package-lock.json
+	if command -v npm >/dev/null; then npm ci --silent --no-audit --no-fund; else mkdir -p node_modules; fi
+	touch $@
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/demo.py
@@ -28,13 +32,13 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check
+test: check node_modules/.done
 	$(BIN)/python -m pytest -m 'not slow'
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(BENCH)
 
-verify: $(VENV)/.dev
+verify: $(VENV)/.dev node_modules/.done
 	$(BIN)/python -m pytest -m slow $(if $(filter all,$(AREA)),,tests -k $(AREA))
 
 docs: $(VENV)/.dev

@@ -21,8 +21,8 @@ from rich.console import Console
 
 HERE = Path(__file__).parent
 WINDFALL = str(Path(sys.executable).with_name("windfall"))
-# A slow line to the store, so that a checkpoint of 1.5 MB takes a second and a half and a short notice cannot do.
-UPLINK, MTTP, LEASE = "1MB/s", "60s", "4s"
+# A slow line to the store, so that a checkpoint of 1.5 MB takes three seconds and a short notice cannot do.
+UPLINK, MTTP, LEASE = "500KB/s", "60s", "4s"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Machine:
 def fates(steps: int) -> list[Machine]:
     return [
         Machine(steps * 30 // 100, "10s", "10 s of notice: enough to save"),
-        Machine(steps * 55 // 100, "1s", "1 s of notice: too short to save"),
+        Machine(steps * 55 // 100, "2s", "2 s of notice: too short to save"),
         Machine(steps * 80 // 100, "none", "no notice at all"),
         Machine(None, None, "nobody takes it"),
     ]
@@ -78,7 +78,7 @@ def run_machine(number: int, machine: Machine, run: Path, out: Path, steps: int,
             subprocess.run([WINDFALL, "inject", str(run), "--notice", str(machine.notice)], check=True, capture_output=True)
             console.print(f"  ** the cloud takes machine {number} away: {machine.words}", style="bold red")
     code = process.wait()
-    words = {0: "done", 75: "saved; start the same line again", -9: "killed"}.get(code, "failed")
+    words = {0: "done", 75: "start the same line again", -9: "killed"}.get(code, "failed")
     console.print(f"  machine {number} ended with exit code {code if code >= 0 else 128 - code} ({words})", style="bold")
     return code
 

@@ -147,14 +147,14 @@ def _greeting(record: Record, previous: Record | None) -> str:
 def _cloud_sources(
     request: ExecRequest, clock: Clock, metadata: MetadataServer | None
 ) -> tuple[NoticeSource, ...]:
-    url = request.metadata_url
-    if metadata is not None:
-        return (AwsNotices(clock, metadata.url, poll_s=_LOCAL_POLL_S, margin_s=_LOCAL_MARGIN_S),)
+    url = request.metadata_url if metadata is None else metadata.url
+    if request.provider == "local":
+        # A service on this very machine has its clock: neither a second of allowance nor one between two looks is needed.
+        return (AwsNotices(clock, url or AWS_URL, poll_s=_LOCAL_POLL_S, margin_s=_LOCAL_MARGIN_S),)
     makers: dict[str, Callable[[], NoticeSource]] = {
         "aws": lambda: AwsNotices(clock, url or AWS_URL),
         "google": lambda: GoogleNotices(clock, url or GOOGLE_URL),
         "azure": lambda: AzureNotices(clock, url or AZURE_URL),
-        "local": lambda: AwsNotices(clock, url or AWS_URL),
     }
     maker = makers.get(request.provider)
     return () if maker is None else (maker(),)

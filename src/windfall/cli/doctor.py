@@ -211,11 +211,11 @@ def _stretches(nonce: str, amount: Bytes) -> list[tuple[str, int, int]]:
 
 
 def _write_random(path: str, amount: Bytes) -> None:
-    # Bytes that nothing on the way can compress or store once; one block of them is made, each use differs.
+    # Nothing on the way can compress them or store them once.
     block = os.urandom(1 << 20)
     with open(path, "wb") as file:
-        for number in range(-(-amount // len(block))):
-            file.write(number.to_bytes(8, "little") + block[8 : min(len(block), amount - number * len(block))])
+        blocks = range(-(-amount // len(block)))
+        file.writelines(number.to_bytes(8, "little") + block[8:] for number in blocks)
         file.truncate(amount)
 
 

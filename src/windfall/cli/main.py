@@ -14,6 +14,7 @@ from windfall.cli.cost import cost
 from windfall.cli.doctor import doctor
 from windfall.cli.exec import exec_
 from windfall.cli.schema import schema
+from windfall.cli.spelling import nearest
 from windfall.errors import EXIT_FAILED, EXIT_MISUSE, WindfallError
 
 VERSION = "0.1.0"
@@ -57,7 +58,7 @@ def build() -> cyclopts.App:
 
 def _shown(value: object) -> object:
     """Return a default as the help shows it; that a switch is off goes without saying."""
-    return "" if value is False else value
+    return None if value is False else value
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = build()(arguments, exit_on_error=False, print_error=False)
     except WindfallError as error:
         return _fail(str(error), error.exit_code)
+    except cyclopts.UnknownCommandError:
+        return _fail(f"there is no verb {arguments[0]!r}; {nearest(arguments[0], _verbs())}", EXIT_MISUSE)
     except cyclopts.CycloptsError as error:
         return _fail(f"{' '.join(str(error).split())} (see `{_help_for(arguments)}`)", EXIT_MISUSE)
     except KeyboardInterrupt:
@@ -79,8 +82,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _help_for(arguments: list[str]) -> str:
-    verbs = {usage.split()[0] for _, usage in _VERBS}
-    return f"windfall {arguments[0]} --help" if arguments and arguments[0] in verbs else "windfall --help"
+    known = arguments and arguments[0] in _verbs()
+    return f"windfall {arguments[0]} --help" if known else "windfall --help"
+
+
+def _verbs() -> list[str]:
+    return [usage.split()[0] for _, usage in _VERBS]
 
 
 def _fail(sentence: str, code: int) -> int:

@@ -68,7 +68,7 @@ class Words:
     def _reference(self, cls: type) -> Schema:
         if cls.__name__ not in self.definitions:
             self.definitions[cls.__name__] = {}
-            kinds = cls.__subclasses__()
+            kinds: list[type] = cls.__subclasses__()
             self.definitions[cls.__name__] = (
                 {"anyOf": [self.of(kind) for kind in kinds]} if kinds else self._object(cls)
             )

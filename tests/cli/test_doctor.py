@@ -1,0 +1,126 @@
+"""`windfall doctor`: what it sees, what it says, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contracts.servers import fake_bucket, google_environment, s3_server
+from tests.support.live import contents
+from windfall.cli.main import main
+from windfall.wire.metadata import serve
+
+
+def looked(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Run doctor; return its exit code and the checks by name."""
+    code = main(["doctor", *arguments, "--json"])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return code, {line["check"]: line for line in lines}
+
+
+def test_this_machine_can_run_and_each_check_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a place the machine alone is looked at; every line says ok, warn or FAIL and what was seen."""
+    code = main(["doctor", "--provider", "local"])
+
+    lines = capsys.readouterr().out.splitlines()
+    names = ["python", "isolation", "pidfd", "shared memory", "state folder", "clock", "notices", "extras"]
+    heads = [line for line in lines if not line.startswith("     ")]
+    assert [head[6:20].strip() for head in heads] == names
+    assert {head.split()[0] for head in heads} <= {"ok", "warn"}
+    assert code == 0
+
+
+def test_a_folder_is_measured_and_left_as_it_was(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A place that does not exist yet is measured, told to be of this machine only, and gone again afterwards."""
+    (tmp_path / "here").mkdir()
+    place = tmp_path / "here" / "lab" / "run"
+
+    code, checks = looked(
+        capsys, str(place), "--size", "4MB", "--provider", "local", "--state", str(tmp_path / "state")
+    )
+
+    assert code == 0
+    assert list(checks)[8:] == [
+        "store", "conditions", "reach", "small objects", "speed up", "emergency", "speed down", "leftovers",
+    ]  # fmt: skip
+    assert checks["reach"]["verdict"] == "warn"
+    assert "this machine only" in checks["reach"]["says"]
+    rate = checks["speed up"]["numbers"]["bytes_per_s"]
+    assert checks["emergency"]["numbers"]["fits_in_30_s_bytes"] == pytest.approx(0.8 * 30 * rate)
+    assert list((tmp_path / "here").iterdir()) == []
+    assert list((tmp_path / "state").iterdir()) == []
+
+
+def test_a_place_that_has_things_in_it_keeps_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Objects of others stay, and are named as leftovers when nothing needs them."""
+    (tmp_path / "probe").mkdir()
+    (tmp_path / "probe" / "old").write_text("first old")
+    before = contents(tmp_path)
+
+    code, checks = looked(capsys, str(tmp_path), "--size", "1MB", "--provider", "local")
+
+    assert (code, checks["leftovers"]["verdict"]) == (0, "warn")
+    assert "probe/old" in checks["leftovers"]["says"]
+    assert contents(tmp_path) == before
+
+
+def test_a_store_without_conditions_fails(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket that accepts a second creation is told with what to use instead, and cleaned up."""
+    with fake_bucket() as (endpoint, bucket):
+        bucket.honest = False
+        for name, value in google_environment(endpoint).items():
+            monkeypatch.setenv(name, value)
+
+        code, checks = looked(capsys, "gs://lab/run", "--size", "1MB", "--provider", "local")
+
+        assert (code, checks["conditions"]["verdict"]) == (1, "FAIL")
+        assert "conditional writes" in checks["conditions"]["says"]
+        assert bucket.objects == {}
+
+
+@pytest.mark.real
+def test_a_bucket_is_measured_and_left_empty(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a real S3-protocol server every check is ok, and no object stays."""
+    with s3_server(tmp_path) as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+
+        code, checks = looked(capsys, "s3://lab/run", "--size", "4MB", "--provider", "local")
+
+        assert code == 0
+        assert {check["verdict"] for check in list(checks.values())[8:]} == {"ok"}
+        from windfall.storage.objects import open_store
+
+        assert open_store("s3://lab").list("") == []
+
+
+@pytest.fixture(params=["aws", "google", "azure"])
+def cloud(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
+    """A metadata service of each cloud."""
+    with serve((), request.param, now=time.time) as server:
+        yield request.param, server.url
+
+
+def test_a_clouds_metadata_service_is_asked(capsys: pytest.CaptureFixture[str], cloud: tuple[str, str]) -> None:
+    """The notice path of the cloud is tried as the agent uses it."""
+    provider, url = cloud
+
+    _, checks = looked(capsys, "--provider", provider, "--metadata-url", url)
+
+    assert checks["notices"]["verdict"] == "ok"
+    assert f"provider {provider}: metadata answers" in checks["notices"]["says"]
+
+
+def test_a_metadata_service_that_does_not_answer_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    """A run works without notices, so their absence warns and does not fail."""
+    code, checks = looked(capsys, "--provider", "aws", "--metadata-url", "http://127.0.0.1:9")
+
+    assert (code, checks["notices"]["verdict"]) == (0, "warn")
+    assert "unannounced" in checks["notices"]["do"]
