@@ -287,7 +287,7 @@ class Journal(Protocol):
     """The append-only record of facts, decisions and commands of one epoch."""
 
     def append(self, line: str) -> None:
-        """Append one row; it is on this machine's disk before the row's commands leave."""
+        """Append one row; it outlives the agent's process before the row's commands leave."""
         ...
 
     def rows(self) -> Iterator[str]:

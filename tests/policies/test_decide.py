@@ -69,6 +69,43 @@ def test_a_near_miss_is_named() -> None:
         parse_policy("adaptiv")
 
 
+def unmeasured(step_s: float) -> Costs:
+    """Costs of a run that has not saved yet."""
+    return Costs().add_steps(10, step_s, step_s)
+
+
+@pytest.mark.parametrize(("step_s", "steps"), [(0.05, 100), (1.0, 20), (4.6, 20)])
+def test_the_first_save_comes_early_to_learn_what_saving_costs(step_s: float, steps: int) -> None:
+    """After 20 steps, or 5 s of them, whichever takes longer; the decision says what for."""
+    choice = decide(0.0, view("adaptive", base_step=100), Beliefs(THESIS, unmeasured(step_s)))
+    assert choice.save_at == 100 + steps
+    assert "to learn what saving costs" in choice.decision.choice
+    assert {item.name for item in choice.decision.because} >= {"stall", "interval"}
+
+
+def test_the_early_save_is_never_earlier_than_the_interval() -> None:
+    """Losses every 10 s: sqrt(2 * 1 s * 10 s) = 4.5 s, 4 steps."""
+    frequent = Losses("local", mttp_given_s=10.0, restart_given_s=0.0)
+    choice = decide(0.0, view("adaptive", base_step=100), Beliefs(frequent, unmeasured(1.0)))
+    assert choice.save_at == 104
+    assert "to learn" not in choice.decision.choice
+
+
+def test_there_is_one_early_save() -> None:
+    """Not again after one that came to nothing, nor while the first is uploaded, nor where the costs are known."""
+    beliefs = Beliefs(THESIS, unmeasured(1.0))
+    for asked, known in (
+        (view("adaptive", base_step=80), beliefs),
+        (view("adaptive", base_step=100), Beliefs(THESIS, unmeasured(1.0).add_stall(2.0))),
+        (view("adaptive", base_step=100), Beliefs(THESIS, measured(1.0))),
+        (view("young-daly", base_step=100), beliefs),
+        (view("thesis", base_step=100), beliefs),
+    ):
+        choice = decide(0.0, asked, known)
+        assert choice.save_at is None or choice.save_at > 120
+        assert "to learn" not in choice.decision.choice
+
+
 def test_algorithm_1_needs_no_insurance_where_the_emergency_save_fits() -> None:
     """GPT-117M: 20.15 s of 30 s."""
     choice = decide(0.0, view("thesis"), Beliefs(THESIS, measured()))

@@ -1,7 +1,8 @@
 """A training run of pure Python whose state depends on every step taken, in the order taken, and on nothing else.
 
 Its state is what a real one has: a step, a random generator, floating point numbers that do not commute.  Moments at
-which a test wants to strike are held open: with `HOLD=save:40` the script stands still in the middle of saving step 40.
+which a test wants to strike are held open: with `HOLD=save:40` the script stands still in the middle of
+saving step 40, with `HOLD=save` in the middle of its first save.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _plain(generator: random.Random) -> list[object]:
 
 def _reach(moment: str) -> None:
     """Tell that a moment is reached; stand still if the test holds it."""
-    if moment in os.environ.get("HOLD", "").split(","):
+    if {moment, moment.partition(":")[0]} & {os.environ.get("HOLD")}:
         Path(os.environ["HELD"]).write_text(moment)
         while True:
             signal.pause()

@@ -66,6 +66,16 @@ def test_in_a_git_tree_git_decides(tmp_path: Path) -> None:
     assert names(bundle.pack(str(root / "sub"))) == ["a.py"]
 
 
+def test_a_folder_that_git_ignores_still_travels(tmp_path: Path) -> None:
+    """Code in a folder that the tree around it ignores is code: git lists nothing there, and that is no answer."""
+    git(tmp_path, "init")
+    (tmp_path / ".gitignore").write_text("out/")
+    inside = tmp_path / "out" / "job"
+    inside.mkdir(parents=True)
+    (inside / "train.py").write_text("print(1)")
+    assert names(bundle.pack(str(inside))) == ["train.py"]
+
+
 def test_code_arrives_as_it_left(bench: Bench, tmp_path: Path) -> None:
     """Through the store and unpacked: names, bytes, execute permission, links."""
     root = tmp_path / "p"

@@ -69,12 +69,22 @@ def test_other_errors_of_the_disk_are_not_hidden(tmp_path: Path, monkeypatch: py
     """A disk that breaks is not called full."""
     spool = journal.SpoolJournal(str(tmp_path), 1)
 
-    def broken(_: int) -> None:
+    def broken(_: int, __: bytes) -> int:
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(os, "fdatasync", broken)
+    monkeypatch.setattr(os, "write", broken)
     with pytest.raises(OSError, match="broken"):
         write(spool, row(1))
+
+
+def test_a_row_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync would stand behind a checkpoint that is being written back, while a notice runs."""
+    spool = journal.SpoolJournal(str(tmp_path), 1)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    monkeypatch.setattr(os, "fsync", synced.append)
+    write(spool, row(1))
+    assert synced == []
 
 
 def test_rows_are_shipped_once_in_segments(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,7 @@ def choose(turn: Turn, remaining_s: float | None = None) -> Choice:
         ranks=standings(state, turn.now),
         earliest_step=earliest_step(turn),
         anchor_step=state.anchor_step,
+        base_step=state.base_step,
         held=state.held,
         remaining_s=remaining_s,
     )

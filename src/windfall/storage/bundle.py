@@ -117,7 +117,7 @@ def _code_files(folder: str) -> Iterator[str]:
 
 
 def _listed_by_git(folder: str) -> list[str] | None:
-    """Return what git considers in this folder; None if git is absent or the folder is not of a git tree."""
+    """Return what git considers in this folder; None if git is absent, or the folder is of no tree or ignored by it."""
     command = ("git", "-C", folder, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
     try:
         ended = subprocess.run(command, capture_output=True, check=False)
@@ -125,7 +125,7 @@ def _listed_by_git(folder: str) -> list[str] | None:
         return None
     if ended.returncode != 0:
         return None
-    return sorted({os.fsdecode(path) for path in ended.stdout.split(b"\0") if path})
+    return sorted({os.fsdecode(path) for path in ended.stdout.split(b"\0") if path}) or None
 
 
 def _skipped(path: str) -> bool:

@@ -56,7 +56,10 @@ class SpoolJournal:
         os.ftruncate(self._file, whole)
 
     def append(self, line: str) -> None:
-        """Append one row and wait until the disk has it.
+        """Append one row; it outlives this process, and need not outlive the machine: then the store's copy counts.
+
+        A sync would wait for the checkpoint that is being written back to the same disk, at the very moment at which
+        a notice runs.
 
         Raises:
             StoreFull: the disk is full; nothing was appended.
@@ -68,7 +71,6 @@ class SpoolJournal:
             written = os.write(self._file, data)
             if written < len(data):
                 raise OSError(errno.ENOSPC, "no space left for a whole row")
-            os.fdatasync(self._file)
         except OSError as error:
             os.ftruncate(self._file, end)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):

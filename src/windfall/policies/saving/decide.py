@@ -1,6 +1,7 @@
 """When to ask the script for a save: the policies by name, each a pure function of view and beliefs.
 
-`adaptive` (default)  insurance always, at the corrected interval; emergency save iff it is committed in time
+`adaptive` (default)  insurance always, at the corrected interval, the first one early, to learn what saving costs;
+                      emergency save iff it is committed in time
 `thesis`              Algorithm 1 exactly
 `young-daly`          insurance at sqrt(2 delta MTTP) whatever the notice; emergency save as `adaptive`
 `every:<n>steps`      insurance every n steps; emergency save as `adaptive`
@@ -23,6 +24,9 @@ from windfall.policies.saving import rules
 from windfall.terms import Instant, Phase, SaveKind
 
 VERSION = 1
+LEARN_AFTER_STEPS = 20
+LEARN_AFTER_S = 5.0
+"""The first save of a run comes after the longer of the two, if not earlier anyway: it shows what saving costs."""
 _NAMES = ("adaptive", "thesis", "young-daly", "never")
 _EVERY = re.compile(r"every[ :=]+(.+)")
 _COUNT = re.compile(r"(\d+) *(?:steps?)?")
@@ -49,6 +53,7 @@ class SavingView:
         ranks: where each rank stands.
         earliest_step: the first step at which all ranks can still be asked to save.
         anchor_step: step of the newest save that is made or under way; intervals count from it.
+        base_step: step at which the script was started; None if unknown.
         held: (anchor, step) of the thesis' plan, which is made once per save and then kept.
         remaining_s: until an announced end [s]; None without an announcement.
     """
@@ -58,6 +63,7 @@ class SavingView:
     ranks: tuple[Standing, ...]
     earliest_step: int
     anchor_step: int
+    base_step: int | None = None
     held: tuple[int, int] | None = None
     remaining_s: float | None = None
 
@@ -198,7 +204,22 @@ def _insurance(view: SavingView, beliefs: Beliefs) -> Choice:
     if not math.isfinite(interval_s):
         return _no_insurance(view, "no insurance saves: no loss is expected that a notice does not cover", because)
     step = rules.thesis_insurance_step(view.anchor_step, interval_s, step_s)
-    return _at(view, step, interval_s, (*because, _s("step", step_s), _s("interval", interval_s)))
+    because = (*because, _s("step", step_s), _s("interval", interval_s))
+    learn_at = _learning_step(view, beliefs.costs, step_s)
+    if learn_at is not None and learn_at < step:
+        return _at(view, learn_at, interval_s, because, " to learn what saving costs")
+    return _at(view, step, interval_s, because)
+
+
+def _learning_step(view: SavingView, costs: Costs, step_s: float) -> int | None:
+    """Return the step of the save that is made early because nothing is known of its cost; None if there is none.
+
+    Until then the interval rests on a guess of the standstill, and whether an emergency save fits on nothing at all.
+    Once only: a script that does not hand over what it was asked for is asked again at the interval.
+    """
+    if view.policy != "adaptive" or costs.stalls.values or view.anchor_step != view.base_step:
+        return None
+    return view.anchor_step + max(LEARN_AFTER_STEPS, math.ceil(LEARN_AFTER_S / step_s))
 
 
 def _interval(view: SavingView, beliefs: Beliefs) -> tuple[float, tuple[Because, ...]]:
@@ -258,12 +279,14 @@ def _thesis_insurance(view: SavingView, beliefs: Beliefs) -> Choice:
     return _at(view, step, interval_s, because)
 
 
-def _at(view: SavingView, step: int, interval_s: float | None, because: tuple[Because, ...]) -> Choice:
+def _at(
+    view: SavingView, step: int, interval_s: float | None, because: tuple[Because, ...], purpose: str = ""
+) -> Choice:
     target = max(step, view.earliest_step)
     decision = Decision(
         view.policy,
         VERSION,
-        f"insurance save at step {target}",
+        f"insurance save at step {target}{purpose}",
         (*because, Because("last save", float(view.anchor_step), "step")),
         (f"not before step {view.earliest_step}", "no save"),
     )
