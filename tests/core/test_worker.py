@@ -10,22 +10,32 @@ from tests.core.story import Story, ref_to
 from windfall import events as ev
 from windfall.core import ending, points, retention, worker
 from windfall.core.lifecycle import Stage
-from windfall.terms import Cause, Notice, NoticeLevel, Outcome, Phase, SaveKind
+from windfall.terms import Bytes, Cause, Notice, NoticeLevel, Outcome, Phase, SaveCosts, SaveKind, Seconds
 
 # ------------------------------------------------------------------------------------------------------------ insurance
 
 
-def test_a_fresh_run_insures_early_with_the_stated_costs() -> None:
-    """Before anything was measured, a standstill of 1 s and a loss after 3 h without notice set the first save."""
+def test_a_fresh_run_saves_early_to_learn_what_saving_costs() -> None:
+    """Before anything was measured: after 20 steps of 2 s, long before the 147 s that a guessed standstill gives."""
     story = Story().starts().measures(step_s=2.0)
-    expected = math.floor(math.sqrt(2 * 1.0 * (3 * 3600 + 136.5)) / 2.0)
-    assert story.the(ev.PublishSave) == ev.PublishSave(1, expected, SaveKind.INSURANCE, False)
-    assert story.decided[0].choice == f"insurance save at step {expected}"
+    assert story.the(ev.PublishSave) == ev.PublishSave(1, 20, SaveKind.INSURANCE, False)
+    assert story.decided[0].choice == "insurance save at step 20 to learn what saving costs"
+    interval_s = math.sqrt(2 * 1.0 * (3 * 3600 + 136.5))
+    assert next(item.value for item in story.decided[0].because if item.name == "interval") == pytest.approx(interval_s)
+
+
+def test_a_script_that_does_not_save_when_first_asked_is_not_asked_early_again() -> None:
+    """It said yes and handed nothing over: the next request comes at the interval."""
+    story = Story().starts().measures(step_s=2.0).answers(20, 1, 0)
+    story.happens(ev.RankMovedOn(0, 20))
+    assert story.state.request is not None
+    assert story.state.request.step == 20 + 73
 
 
 def test_the_interval_follows_the_mean_time_to_preemption() -> None:
     """A change of MTTP during the run moves the planned save."""
-    story = Story(mttp_s=10_800.0).starts().measures()
+    known = SaveCosts(Seconds(1.0), Bytes(1000), Seconds(1.0), Seconds(0.1))
+    story = Story(mttp_s=10_800.0, costs=known).happens(ev.BeliefsChanged(unannounced_share=1.0)).starts().measures()
     assert story.the(ev.PublishSave).step == math.floor(math.sqrt(2 * (10_800 + 136.5)))
     story.happens(ev.BeliefsChanged(mttp_s=2_700.0))
     assert story.the(ev.PublishSave).step == math.floor(math.sqrt(2 * (2_700 + 136.5)))

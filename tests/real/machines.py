@@ -73,6 +73,10 @@ class Machine:
         wait_for(lambda: (self.folder / "held").exists() or self.ended, f"a held moment:\n{self.printed[-2000:]}")
         assert not self.ended, f"it ended before the moment came:\n{self.printed}"
 
+    def let_go(self) -> None:
+        """Let the script go on."""
+        (self.folder / "held").unlink()
+
     @property
     def ended(self) -> bool:
         return self.process.poll() is not None
@@ -289,8 +293,8 @@ class Run:
         differences = replay(self.rows())
         assert not differences, "\n".join(map(str, differences))
 
-    def check_done(self, *, done: bool = True) -> None:
+    def check_done(self, outcome: Outcome = Outcome.DONE) -> None:
         """The run has ended, and nobody could tell from its result that it was disturbed."""
         self.check()
-        assert self.state().outcome is (Outcome.DONE if done else Outcome.WAITING)
+        assert self.state().outcome is outcome
         assert self.newest() == training_plain.undisturbed(self.steps)

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.real.machines import Machine, Run, wait_for
+from windfall.terms import RecordKind
 
-STEPS = 90
+STEPS = 120
 MOMENTS = ("save", "upload", "commit", "restore", "start", "resume", "evaluation", "step")
 FAILPOINTS = {
     "upload": ("store.put_range:before", "file.write:middle", "store.put_range:after"),
     "commit": ("store.create:before", "file.link:before", "file.link:after", "store.create:after"),
-    "restore": ("store.get_range:before", "file.read:after", "store.get_range:after"),
+    "restore": ("store.get_range:before", "store.get_range:after"),
 }
 
 
@@ -22,7 +23,7 @@ def lose(run: Run, moment: str, seed: random.Random) -> str:
     """Start a machine and take it away at a moment; return what exactly was done."""
     if moment in FAILPOINTS:
         # The log's first creations take the run; those of a commit come after them.
-        count = seed.randint(3, 8) if moment == "commit" else 1
+        count = seed.randint(3, 6) if moment == "commit" else 1
         exact = f"{seed.choice(FAILPOINTS[moment])}:{count}"
         with run.machine(WINDFALL_FAILPOINT=exact) as machine:
             until_agent_dies(machine)
@@ -63,7 +64,7 @@ def live(folder: Path, number: int) -> None:
     with run.machine() as last:
         assert last.code() == 0, last.printed
     run.check_done()
-    assert run.state().preemptions == len(lost)
+    assert run.state().preemptions == sum(record.kind is RecordKind.TAKE for record in run.records()) - 1
     print(f"seed {number}: lost at {', '.join(lost)}; {len(run.records())} records")  # noqa: T201
 
 

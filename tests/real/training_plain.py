@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import sys
 import time
 from pathlib import Path
@@ -59,11 +58,12 @@ def _plain(generator: random.Random) -> list[object]:
 
 
 def _reach(moment: str) -> None:
-    """Tell that a moment is reached; stand still if the test holds it."""
+    """Tell that a moment is reached; stand still as long as the test holds it."""
     if {moment, moment.partition(":")[0]} & {os.environ.get("HOLD")}:
-        Path(os.environ["HELD"]).write_text(moment)
-        while True:
-            signal.pause()
+        held = Path(os.environ["HELD"])
+        held.write_text(moment)
+        while held.exists():
+            time.sleep(0.002)
 
 
 def _save(state: State) -> str:

@@ -198,7 +198,8 @@ class Agent:
         if supervision.attempt:
             self._watch_pages(supervision.attempt)
         if supervision.status is not None and supervision.attempt > exited:
-            facts.append(ScriptExited(supervision.status))
+            # The script ended while no agent was there: what it handed over meanwhile comes before its end.
+            facts += [*self._last_look(self._clock.now()), ScriptExited(supervision.status)]
         return facts
 
     # ---------------------------------------------------------------------------------------------------- the commands

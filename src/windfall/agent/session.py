@@ -17,6 +17,10 @@ import os
 from dataclasses import dataclass
 
 
+CRASHES = "agent-crashes.log"
+"""What is known of crashes of the agent; a session with this file is not removed at its end."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExecRequest:
     """One `windfall exec`, with all defaults filled in.

@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable
 
 from windfall.agent import guard, kernel
+from windfall.agent.session import CRASHES
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 AGENT = ("-m", "windfall.cli.agent")
@@ -260,8 +261,9 @@ def main() -> int:
     """Run as `python -m windfall.agent.supervisor SESSION PAGES ISOLATION`, in the place of `windfall exec`."""
     session, pages, isolation = sys.argv[1:4]
     code = Supervisor(session, isolation).run()
-    for folder in (session, pages):
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(pages, ignore_errors=True)
+    if not os.path.exists(os.path.join(session, CRASHES)):
+        shutil.rmtree(session, ignore_errors=True)
     return code
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
+import threading
+import traceback
 
 from windfall.agent import session
 from windfall.wiring import run_agent
+
+_EXIT_CRASHED = 70
 
 
 def main() -> None:
@@ -15,7 +20,22 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     folder, descriptor = sys.argv[1:3]
-    run_agent(session.load(folder), socket.socket(fileno=int(descriptor)))
+    # A thread that dies of an error nobody foresaw would leave the others waiting for it: the process dies instead, and
+    # the supervisor starts one that goes on from the journal.
+    threading.excepthook = lambda told: _crash(folder, told.exc_value)
+    try:
+        run_agent(session.load(folder), socket.socket(fileno=int(descriptor)))
+    except Exception as error:
+        _crash(folder, error)
+
+
+def _crash(folder: str, error: BaseException | None) -> None:
+    path = os.path.join(folder, session.CRASHES)
+    with open(path, "a") as file:
+        file.writelines(traceback.format_exception(error))
+    last = traceback.format_exception_only(error)[-1].strip() if error is not None else "unknown"
+    print(f"windfall: the agent crashed and is started again: {last} (more in {path})", file=sys.stderr, flush=True)
+    os._exit(_EXIT_CRASHED)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import tarfile
 import zlib
@@ -146,15 +147,46 @@ def _walk(folder: str) -> Iterator[str]:
 def unpack(data: bytes, folder: str) -> None:
     """Unpack a bundle; nothing is written outside the folder, no owner, device or special permission is taken over.
 
+    Done by hand because `tarfile`'s own filters came only with Python 3.11.4, and 3.11.2 is what many machines have.
+
     Raises:
         StoreError: it is damaged, or tries to leave the folder.
     """
     os.makedirs(folder, exist_ok=True)
+    root = os.path.realpath(folder)
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
-            archive.extractall(folder, filter="data")
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+            for member in archive:
+                _unpack_one(archive, member, root)
+    except (tarfile.TarError, EOFError, OSError) as error:
         raise StoreError(f"the bundle of code cannot be unpacked ({error}): replace it with --new-code") from error
+
+
+def _unpack_one(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str) -> None:
+    target = _inside(root, os.path.join(root, member.name), member)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    # What an earlier attempt left under this name must not be written through, should it be a link.
+    if os.path.lexists(target) and not os.path.isdir(target):
+        os.unlink(target)
+    if member.issym():
+        _inside(root, os.path.join(os.path.dirname(target), member.linkname), member)
+        os.symlink(member.linkname, target)
+        return
+    source = archive.extractfile(member) if member.isreg() else None
+    if source is None:
+        raise tarfile.TarError(f"{member.name} is neither a file nor a link")
+    with source, open(target, "wb") as file:
+        shutil.copyfileobj(source, file)
+    os.chmod(target, 0o755 if member.mode & 0o100 else 0o644)
+
+
+def _inside(root: str, path: str, member: tarfile.TarInfo) -> str:
+    """Return the path if it stays inside the root with all links on the way followed."""
+    parent = os.path.realpath(os.path.dirname(path))
+    whole = os.path.normpath(os.path.join(parent, os.path.basename(path)))
+    if os.path.isabs(member.name) or os.path.commonpath((root, whole)) != root or whole == root:
+        raise tarfile.TarError(f"{member.name} leads outside")
+    return whole
 
 
 def describe(data: bytes) -> Bundle:
