@@ -46,10 +46,15 @@ def _call(box: Box, argv: object, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     for name, value in box.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_STATE_HOME", str(box.folder / "state"))
+    monkeypatch.setattr("os.execv", _never)
     monkeypatch.chdir(box.here)
     code = main(argv)
     printed = capsys.readouterr()
     return Said(code, printed.out, printed.err)
+
+
+def _never(path: str, argv: list[str]) -> None:
+    raise AssertionError(f"the line was accepted: {argv}")
 
 
 def _is_one_sentence(case: Case, said: Said) -> None:

@@ -16,7 +16,6 @@ import json
 import os
 from dataclasses import dataclass
 
-
 CRASHES = "agent-crashes.log"
 """What is known of crashes of the agent; a session with this file is not removed at its end."""
 

@@ -272,6 +272,8 @@ def script_exited(turn: Turn, fact: ScriptExited) -> None:
     state = turn.state
     if state.stage not in {Stage.STARTING, Stage.RUNNING, Stage.SAVING}:
         return
+    # What was handed over in this very batch is whole before the script is gone.
+    points.settle(turn)
     turn.change(script=False, exit_status=fact.status, request=None, stage=move(WORKER, state.stage, Stage.DRAINING))
     points.script_gone(turn, in_order=fact.status == 0)
     if fact.status == 0 or state.ending is not None:

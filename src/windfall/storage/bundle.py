@@ -158,7 +158,7 @@ def unpack(data: bytes, folder: str) -> None:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
             for member in archive:
                 _unpack_one(archive, member, root)
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         raise StoreError(f"the bundle of code cannot be unpacked ({error}): replace it with --new-code") from error
 
 
