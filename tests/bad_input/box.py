@@ -64,7 +64,10 @@ class Box:
     def exec(self, url: object, *options: str) -> list[str]:
         """A line that would start the script."""
         script = f"open({str(self.started)!r}, 'w')"
-        return ["exec", *QUICK, *options, str(url), "--", sys.executable, "-c", script]
+        defaults = [
+            word for pair in zip(QUICK[::2], QUICK[1::2], strict=True) if pair[0] not in options for word in pair
+        ]
+        return ["exec", *defaults, *options, str(url), "--", sys.executable, "-c", script]
 
     def train(self, script: str, *options: str) -> list[str]:
         """A line that runs a script of ours on a new run."""
@@ -115,7 +118,7 @@ class Box:
         return place
 
 
-FILL = "if ! [ -e PLACE/roomy ]; then head -c 10000000 /dev/zero > PLACE/filler 2>/dev/null || true; fi"
+FILL = "{ head -c 10000000 /dev/zero > PLACE/filler; } 2>/dev/null || true"
 """Fill a small file system, as far as it can be written."""
 
 
@@ -145,7 +148,7 @@ class Case:
         after: how many lines go before the sentence (greetings, what is tried again).
         adds: whether records may be added to the store; what was there stays as it was in any case.
         starts: whether the script runs.
-        keeps: whether what was in the store stays byte for byte.
+        talks: whether the script itself writes to stderr, too.
     """
 
     name: str
@@ -156,6 +159,7 @@ class Case:
     after: int = 0
     adds: bool = False
     starts: bool = False
+    talks: bool = False
 
 
 def run_process(box: Box, argv: Sequence[str]) -> Said:

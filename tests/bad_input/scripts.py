@@ -58,6 +58,7 @@ CASES = [
         lambda box: ["exec", *QUICK, str(box.store), "--", "python3", "/no/such/train.py"],
         1,
         ("status 2", "mend it"),
+        talks=True,
         process=True,
         after=1,
         adds=True,

@@ -36,6 +36,7 @@ def test_bad_input_is_told_in_one_sentence(
     _is_one_sentence(case, said)
     assert said.code == case.code, said
     assert box.started.exists() == case.starts
+    assert not list(box.folder.rglob(".windfall-get*")), "a half-fetched point was left behind"
     after = contents(box.store)
     assert {name: data for name, data in after.items() if name in before} == before, "what was stored has changed"
     assert case.adds or after == before, sorted(set(after) - set(before))
@@ -60,7 +61,7 @@ def _never(path: str, argv: list[str]) -> None:
 def _is_one_sentence(case: Case, said: Said) -> None:
     assert "Traceback" not in said.out + said.err, said.err
     ours = [line for line in said.sentences if line.startswith("windfall: ")]
-    assert ours == said.sentences, said.err
+    assert case.talks or ours == said.sentences, said.err
     assert len(ours) == case.after + 1, said.err
     missing = [fragment for fragment in case.says if fragment not in ours[-1]]
     assert missing == [], f"{missing} not in: {ours[-1]}"

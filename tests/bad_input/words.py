@@ -29,7 +29,7 @@ CASES = [
     Case("policy-unknown", _exec("--policy", "adaptve"), 2, ("'adaptve'", "did you mean 'adaptive'?")),
     Case("policy-without-number", _exec("--policy", "every so often"), 2, ("'every so often'", "every 10m")),
     Case("policy-of-no-steps", _exec("--policy", "every 0 steps"), 2, ("'every 0 steps'", "every 100 steps")),
-    Case("provider-unknown", _exec("--provider", "amazon"), 2, ("--provider", "'amazon'", "aws")),
+    Case("provider-unknown", _exec("--provider", "amazon"), 2, ("--provider", "'amazon'", "azure")),
     Case("isolation-unknown", _exec("--isolation", "namspace"), 2, ("--isolation", "did you mean namespace?")),
     Case("keep-negative", _exec("--keep", "-1"), 2, ("--keep", "-1", "1 is the least")),
     Case("keep-no-number", _exec("--keep", "all"), 2, ("--keep", "all")),

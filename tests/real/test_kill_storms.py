@@ -12,7 +12,7 @@ from tests.real.machines import QUICK, Machine, Run, alive, wait_for
 from windfall.events import AgentResumed
 from windfall.terms import Outcome
 
-STEPS = 120
+STEPS = 150
 STORM = ("--max-failures", "50")
 
 
@@ -30,7 +30,7 @@ def storm(folder: Path, number: int) -> dict[str, int]:
     kills = {"agent": 0, "script": 0, "supervisor": 0}
     blows = seed.randint(6, 10)
     while True:
-        with run.machine(options=(*QUICK, *STORM)) as machine:
+        with run.machine(options=(*QUICK, *STORM), STEP_S=0.015) as machine:
             while blows > 0 and not machine.ended:
                 pause(machine, seed)
                 victim = seed.choice(("agent", "agent", "agent", "script", "supervisor"))

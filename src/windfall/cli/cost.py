@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -29,10 +30,13 @@ def cost(url: str, *, plot: Path | None = None, json_: Json = False) -> None:
         plot: write the timeline as a picture (PNG or SVG) to this file.
         json_: one JSON object.
     """
-    made = account_of(url)
     if plot is not None:
         if plot.suffix not in (".png", ".svg"):
             raise Misuse(f"--plot: {plot} must end in .png or .svg")
+        if not os.access(plot.absolute().parent, os.W_OK):
+            raise Misuse(f"--plot: {plot} cannot be written: name a file in a folder that exists and is yours")
+    made = account_of(url)
+    if plot is not None:
         timeline.draw(made, plot, title=url)
     if json_:
         print(json.dumps(as_json(made)))

@@ -16,10 +16,9 @@ from rich.console import Console
 
 from windfall import units, wiring
 from windfall.cli import machine
-from windfall.cli.exec import PROVIDERS, absolute_url, state_folder
+from windfall.cli.exec import PROVIDERS, absolute_url, one_of, state_folder
 from windfall.cli.runs import Json
-from windfall.cli.spelling import nearest
-from windfall.errors import EXIT_FAILED, Misuse, NewerFormat, StoreError, WindfallError
+from windfall.errors import EXIT_FAILED, StoreError, WindfallError
 from windfall.notices.detect import detect
 from windfall.ports import GetRange, PutRange, Steps
 from windfall.report import checks
@@ -68,8 +67,7 @@ def doctor(
         state: folder for this machine's own files (default: $XDG_STATE_HOME/windfall).
         json_: one JSON object a line.
     """
-    if provider not in PROVIDERS:
-        raise Misuse(f"--provider: {provider!r} is not known; {nearest(provider, PROVIDERS)}")
+    provider = one_of(provider, PROVIDERS, "--provider")
     amount = Bytes(units.size_bytes(size, "--size"))
     chosen = detect(os.environ) if provider == "auto" else provider
     found: list[Check] = []
@@ -129,8 +127,6 @@ def _reach(reader: wiring.Reader) -> Check:
             head = reader.run(log.read_head())
             outcome = "not started" if head is None else head.state.outcome.value
             says = f"{reader.store.url} answers; run {parse_marker(data)} is {outcome}"
-    except NewerFormat as error:
-        return Check("store", Verdict.FAIL, str(error))
     except WindfallError as error:
         return Check("store", Verdict.FAIL, str(error))
     return Check("store", Verdict.OK, says)

@@ -13,9 +13,11 @@ from cyclopts import Parameter
 
 from windfall.agent import kernel
 from windfall.agent.session import ExecRequest
+from windfall.cli.spelling import nearest
 from windfall.errors import Misuse
 from windfall.notices.detect import detect
 from windfall.policies.saving.decide import parse_policy
+from windfall.storage.objects import check_url
 from windfall.units import duration_s, rate_bytes_per_s
 
 PROVIDERS = ("auto", "aws", "google", "azure", "slurm", "kubernetes", "local")
@@ -65,16 +67,18 @@ def exec_(
         isolation: namespace, subreaper or auto: how every descendant is made to end with the run.
         state: folder for this machine's own files (default: $XDG_STATE_HOME/windfall).
     """
+    place = absolute_url(url)
+    check_url(place)
     request = ExecRequest(
-        url=absolute_url(url),
+        url=place,
         argv=_checked_command(command),
-        cwd=os.getcwd(),
+        cwd=_current_folder(),
         session="",
         pages="",
         policy=parse_policy(policy),
         provider=_provider(provider),
         metadata_url=metadata_url,
-        mttp_s=None if mttp is None else duration_s(mttp, "--mttp"),
+        mttp_s=None if mttp is None else _more_than_zero(mttp, "--mttp"),
         keep=_at_least(keep, 1, "--keep"),
         failures_max=_at_least(max_failures, 1, "--max-failures") or 1,
         grace_s=duration_s(grace, "--grace"),
@@ -82,7 +86,7 @@ def exec_(
         wait=wait,
         bundle=bundle or new_code,
         new_code=new_code,
-        isolation=_one_of(isolation, ("auto", "namespace", "subreaper"), "--isolation"),
+        isolation=one_of(isolation, ("auto", "namespace", "subreaper"), "--isolation"),
         uplink_bytes_per_s=None if uplink is None else rate_bytes_per_s(uplink, "--uplink"),
     )
     become_supervisor(request, state or state_folder())
@@ -100,7 +104,10 @@ def become_supervisor(request: ExecRequest, state: Path) -> None:
             folder.mkdir(parents=True, mode=0o700)
         except OSError as error:
             raise Misuse(f"{folder} cannot be made ({error.strerror}): name another place with --state") from error
-    dataclasses.replace(request, session=str(session), pages=str(pages), supervisor_pid=os.getpid()).save()
+    try:
+        dataclasses.replace(request, session=str(session), pages=str(pages), supervisor_pid=os.getpid()).save()
+    except OSError as error:
+        raise Misuse(f"{session} cannot be written ({error.strerror}): name another place with --state") from error
     sys.stdout.flush()
     argv = [sys.executable, "-m", "windfall.agent.supervisor", str(session), str(pages), request.isolation]
     os.execv(sys.executable, argv)
@@ -121,18 +128,43 @@ def state_folder() -> Path:
 
 
 def absolute_url(url: str) -> str:
-    """Return the URL of a run; a path becomes a file:// URL."""
+    """Return the URL of a run; a path becomes a file:// URL.
+
+    Raises:
+        Misuse: it is empty.
+    """
+    if not url.strip():
+        check_url("")
     return url if "://" in url else f"file://{os.path.abspath(url)}"
 
 
+def _current_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError as error:
+        raise Misuse("the current folder was removed: go to one that exists, the command runs in it") from error
+
+
 def _checked_command(command: tuple[str, ...]) -> tuple[str, ...]:
-    if command and shutil.which(command[0]) is None:
-        raise Misuse(f"{command[0]}: no such command; give one that is on PATH, or its path from {os.getcwd()}")
-    return command
+    if not command or shutil.which(command[0]) is not None:
+        return command
+    name = command[0]
+    if "/" in name and os.path.isdir(name):
+        raise Misuse(f"{name} is a folder, not a command: give the program that shall run")
+    if "/" in name and os.path.exists(name):
+        raise Misuse(f"{name} may not be executed: `chmod +x {name}`, or name what runs it (python {name})")
+    raise Misuse(f"{name}: no such command; give one that is on PATH, or its path from {os.getcwd()}")
+
+
+def _more_than_zero(text: str, option: str) -> float:
+    length_s = duration_s(text, option)
+    if length_s <= 0:
+        raise Misuse(f"{option}: {text!r} is no time at all; write more than 0, for example 3h")
+    return length_s
 
 
 def _provider(name: str) -> str:
-    chosen = _one_of(name, PROVIDERS, "--provider")
+    chosen = one_of(name, PROVIDERS, "--provider")
     return detect(os.environ) if chosen == "auto" else chosen
 
 
@@ -143,9 +175,14 @@ def _lease(text: str) -> float:
     return lease_s
 
 
-def _one_of(value: str, allowed: tuple[str, ...], option: str) -> str:
+def one_of(value: str, allowed: tuple[str, ...], option: str) -> str:
+    """Return the value of an option that knows only some.
+
+    Raises:
+        Misuse: another one; says which is nearest.
+    """
     if value not in allowed:
-        raise Misuse(f"{option}: {value!r} is not known; choose one of {', '.join(allowed)}")
+        raise Misuse(f"{option}: {value!r} is not known; {nearest(value, allowed)}")
     return value
 
 

@@ -78,6 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output (a pager, head) has seen enough; Python must not complain of it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_FAILED
+    except OSError as error:
+        where = f" at {error.filename}" if error.filename else ""
+        return _fail(f"this machine refused{where}: {error.strerror or error}", EXIT_FAILED)
     return result if isinstance(result, int) else 0
 
 

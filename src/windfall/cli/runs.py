@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from windfall.errors import EXIT_FAILED, Misuse, RunFailed
 from windfall.events import Row
 from windfall.storage import journal, log, restore
 from windfall.storage.operations import get, keys_under
-from windfall.terms import Outcome, PointRef, RunState
+from windfall.terms import Outcome, PointRef, RecoveryPoint, RunState
 from windfall.units import duration_s, duration_text, size_text
 from windfall.wire.layout import OUTPUT, inbox_key
 
@@ -174,26 +175,35 @@ def get_(url: str, dest: Path = Path(), *, point: str | None = None, json_: Json
     if not wanted:
         raise Misuse(f"the run at {url} has no recovery point yet")
     draft = str(dest / f".windfall-get-{os.getpid()}")
-    os.makedirs(dest, exist_ok=True)
+    try:
+        os.makedirs(dest, exist_ok=True)
+    except OSError as error:
+        raise Misuse(f"{dest} is no folder and cannot become one ({error.strerror}): name another folder") from error
     found = reader.run(restore.restore(wanted, draft))
     assert found.point is not None
     for sentence in found.skipped:
-        print(f"windfall: {sentence}", file=sys.stderr)
-    single = len(found.point.shards) == 1
-    moved = []
-    for shard in found.point.shards:
-        target = dest if single else dest / f"rank-{shard.rank}"
-        target.mkdir(exist_ok=True)
-        if (target / shard.name).exists():
-            raise Misuse(f"{target / shard.name} is there already: name another folder")
-        os.rename(os.path.join(draft, str(shard.rank), shard.name), target / shard.name)
-        moved.append(str(target / shard.name))
-    for folder, _, _ in os.walk(draft, topdown=False):
-        os.rmdir(folder)
+        print(f"windfall: {sentence}; the point before it is used", file=sys.stderr)
+    try:
+        moved = _move(found.point, Path(draft), dest)
+    finally:
+        shutil.rmtree(draft)
     if json_:
         print(json.dumps({"step": found.point.step, "point": found.point.point_id, "files": moved}))
     else:
         print(f"step {found.point.step}: {', '.join(moved)}")
+
+
+def _move(point: RecoveryPoint, draft: Path, dest: Path) -> list[str]:
+    """Give what was fetched its names under `dest`; nothing that is there already is replaced."""
+    single = len(point.shards) == 1
+    places = [dest if single else dest / f"rank-{shard.rank}" for shard in point.shards]
+    for shard, place in zip(point.shards, places, strict=True):
+        if os.path.lexists(place / shard.name):
+            raise Misuse(f"{place / shard.name} is there already: name another folder")
+    for shard, place in zip(point.shards, places, strict=True):
+        place.mkdir(exist_ok=True)
+        os.rename(draft / str(shard.rank) / shard.name, place / shard.name)
+    return [str(place / shard.name) for shard, place in zip(point.shards, places, strict=True)]
 
 
 def _chosen(state: RunState, point: str | None, url: str) -> tuple[PointRef, ...]:
@@ -276,10 +286,13 @@ def explain(url: str, number: int | None = None, *, json_: Json = False) -> None
     """
     reader, _ = open_run(url)
     rows = read_rows(reader)
+    decisions = [decision for row in rows for decision in row.decisions]
+    if number is not None and not 1 <= number <= len(decisions):
+        there = f"has {len(decisions)} decisions, counted from 1" if decisions else "has no decisions yet"
+        raise Misuse(f"there is no decision {number}: the run at {url} {there}")
     if json_:
-        for row in rows:
-            for decision in row.decisions:
-                print(json.dumps(codec.encode(decision)))
+        for decision in decisions if number is None else decisions[number - 1 : number]:
+            print(json.dumps(codec.encode(decision)))
         return
     for line in core_replay.explain(rows, number):
         print(line)

@@ -37,6 +37,15 @@ def open_store(url: str, *, uplink_bytes_per_s: float | None = None) -> ObjectSt
     return store
 
 
+def check_url(url: str) -> None:
+    """Refuse a URL that names no place, before anything is written down that holds it.
+
+    Raises:
+        Misuse: see `open_store`.
+    """
+    _place(url)
+
+
 def prove_conditions(nonce: str) -> Steps[None]:
     """Create a probe twice, with different content: the second must be refused and change nothing.
 
@@ -62,11 +71,23 @@ def prove_conditions(nonce: str) -> Steps[None]:
 
 
 def _plain_store(url: str) -> ObjectStore:
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        return _file_store(url)
+    scheme, bucket, path = _place(url)
     if scheme == "file":
-        return _file_store(_path_of(url))
+        return _file_store(path)
+    # Imported here: the client below it must not be loaded before a process forks, nor where only files are used.
+    from windfall.storage.remote import RemoteStore, Scheme  # noqa: PLC0415
+
+    return RemoteStore(cast("Scheme", scheme), bucket, path)
+
+
+def _place(url: str) -> tuple[str, str, str]:
+    """Return scheme, bucket (empty for files) and path of a URL or path."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme == "file":
+        path = _path_of(url) if separator else url
+        if not path:
+            raise Misuse(f"An empty place was named: write {ALLOWED}.")
+        return "file", "", os.path.abspath(path)
     if scheme not in ("s3", "gs", "az"):
         raise Misuse(f"{scheme}:// is no store that Windfall knows: write {ALLOWED}.")
     parts = urlsplit(url)
@@ -77,17 +98,12 @@ def _plain_store(url: str) -> ObjectStore:
         )
     if not parts.netloc:
         raise Misuse(f"{scheme}://{rest} names no bucket: write {ALLOWED}.")
-    # Imported here: the client below it must not be loaded before a process forks, nor where only files are used.
-    from windfall.storage.remote import RemoteStore, Scheme  # noqa: PLC0415
-
-    return RemoteStore(cast("Scheme", scheme), parts.netloc, parts.path.strip("/"))
+    return scheme, parts.netloc, parts.path.strip("/")
 
 
 def _file_store(path: str) -> ObjectStore:
-    if not path:
-        raise Misuse(f"An empty place was named: write {ALLOWED}.")
     ops: FileOps = FailpointOps(DiskOps()) if failpoints.active() else DiskOps()
-    return FileStore(os.path.abspath(path), ops)
+    return FileStore(path, ops)
 
 
 def _path_of(url: str) -> str:

@@ -60,7 +60,7 @@ def restore(refs: Iterable[PointRef], folder: str) -> Steps[Restored]:
         else:
             return Restored(ref, point, tuple(skipped))
     if skipped:
-        raise PointDamaged(f"none of the run's {len(skipped)} recovery points is whole: {'; '.join(skipped)}")
+        raise PointDamaged(f"none of the run's {len(skipped)} recovery points is whole; of the newest: {skipped[0]}")
     return Restored()
 
 

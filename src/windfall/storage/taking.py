@@ -69,6 +69,9 @@ def take(
     def run(steps: Steps[Record | None]) -> Record | None:
         return executor.run(steps, store, local.clock)
 
+    if not wish.command and store.get(MARKER) is None:
+        # Before anything is written: a mistyped URL must not leave the beginning of a run behind.
+        raise Misuse(f"there is no run at {store.url} yet: give its command after `--`")
     run_id = executor.run(_open_marker(local.new_nonce), store, local.clock)
     head = run(log.read_head())
     if head is None and not wish.command:

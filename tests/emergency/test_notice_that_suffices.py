@@ -1,0 +1,67 @@
+"""With a notice a fifth longer than the measured parts of a save, no step is done twice."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.emergency.cloud import Cloud, Work, facts
+from tests.emergency.measured import Parts, parts_of
+from windfall import events as ev
+
+pytestmark = pytest.mark.real
+MARGIN = 1.2
+
+
+def _measures(cloud: Cloud, saves: int) -> Parts:
+    """Let a first machine save a number of times, and measure."""
+    with cloud.machine(replace(cloud.work, policy="every 10 steps")) as machine:
+        machine.wait(lambda: len(facts(machine.spool, ev.PointCommitted)) >= saves, f"{saves} commits")
+        return parts_of(machine.spool, [machine.moments])
+
+
+def _loses(tmp_path: Path, work: Work, *, losses: int, saves: int, seed: int) -> None:
+    cloud, rng = Cloud(tmp_path, work), random.Random(seed)
+    parts = _measures(cloud, saves)
+    print(f"\nstate {work.size_bytes / 1e6:g} MB at {work.rate_bytes_per_s / 1e6:g} MB/s: {parts}")
+    redone = []
+    last: int | None = None
+    for _ in range(losses):
+        with cloud.machine() as machine:
+            if last is not None:
+                redone.append(last - machine.resumed_at)
+            machine.trains_for(rng.randint(10, 60))
+            notice_s = MARGIN * parts.sum_s
+            deadline = machine.announce(notice_s)
+            code = machine.taken_at(deadline)
+            last = machine.step
+            assert code == 75, f"nothing is left to do before the deadline: {machine.output}"
+    with cloud.machine() as machine:
+        assert last is not None
+        redone.append(last - machine.resumed_at)
+    final = parts_of(list(cloud.shipped()), [machine.moments for machine in cloud.machines])
+    print(f"{losses} losses with {notice_s:.2f} s of notice, redone steps: {redone}; in all {final}")
+    assert redone == [0] * losses
+    assert cloud.replays()
+
+
+def test_no_step_is_redone(tmp_path: Path) -> None:
+    """The next machine resumes at the very step that the last one completed, its state whole."""
+    _loses(tmp_path, Work(2_000_000, 5_000_000), losses=2, saves=2, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("size_bytes", "rate_bytes_per_s", "losses"),
+    [(4_000_000, 1_300_000, 7), (12_000_000, 4_000_000, 7), (40_000_000, 13_000_000, 6)],
+)
+def test_no_step_is_redone_in_twenty_losses(
+    tmp_path: Path, size_bytes: int, rate_bytes_per_s: int, losses: int
+) -> None:
+    """States from 4 to 40 MB, each measured five times beforehand."""
+    work = Work(rate_bytes_per_s, size_bytes, step_s=0.04)
+    _loses(tmp_path, work, losses=losses, saves=5, seed=size_bytes)

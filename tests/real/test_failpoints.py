@@ -1,0 +1,133 @@
+"""At every operation of the file writer, at every call of the store and in the middle of a part: death, then resume.
+
+The names are those that a run really passes: one with saves, an emergency save and a restore writes them down first.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.real.machines import QUICK, Run
+from windfall.terms import Outcome
+
+STEPS = 60
+SLOWLY = 0.01
+PHASES = ("first", "second")
+SAMPLE = ("store.put_range:middle", "store.create:after", "file.link:before")
+# An agent that was killed at its failpoint once is started again without it.
+ONCE = """
+import os, sys
+if "windfall.cli.agent" in sys.orig_argv:
+    try:
+        os.close(os.open(os.environ["DIED_ONCE"], os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        os.environ.pop("WINDFALL_FAILPOINT", None)
+"""
+
+
+@functools.cache
+def passed() -> dict[str, Counter[str]]:
+    """How often a machine that starts a run, and one that takes it up, pass each point."""
+    folder = Path(tempfile.mkdtemp())
+    run = Run(folder, STEPS)
+    with run.machine(WINDFALL_FAILPOINT_TRACE=folder / "first", STEP_S=SLOWLY) as machine:
+        machine.until_step(22)
+        run.inject("6s")
+        assert machine.code() == 75, machine.printed
+    with run.machine(WINDFALL_FAILPOINT_TRACE=folder / "second") as machine:
+        assert machine.code() == 0, machine.printed
+    run.check_done()
+    return {phase: Counter((folder / phase).read_text().split()) for phase in PHASES}
+
+
+def visits(name: str) -> list[tuple[str, str]]:
+    """Where to die: (phase, `name:n`), n among the first passes, which no run leaves out."""
+    seed = random.Random(name)
+    counts = {phase: count for phase in PHASES if (count := passed()[phase][name])}
+    return [(phase, f"{name}:{seed.randint(1, max(1, count // 3))}") for phase, count in counts.items()]
+
+
+def die_with_the_machine(folder: Path, phase: str, exact: str) -> None:
+    """Lose the machine at a point, resume right after."""
+    run = Run(folder, STEPS)
+    if phase == "second":
+        with run.machine(HOLD="step:25") as machine:
+            machine.until_held()
+            machine.vanish()
+    with run.machine(WINDFALL_FAILPOINT=exact, STEP_S=SLOWLY) as machine:
+        if phase == "first":
+            machine.until_agent_dies(or_step=22)
+            if machine.agent() is not None:
+                run.inject("6s")
+        machine.until_agent_dies()
+        machine.vanish()
+    if run.records():
+        run.check()
+        assert run.state().outcome is Outcome.RUNNING, f"{exact} was not passed:\n{machine.printed}"
+    with run.machine() as machine:
+        assert machine.code() == 0, machine.printed
+    run.check_done()
+
+
+def die_alone(folder: Path, phase: str, exact: str) -> None:
+    """Lose the agent alone at a point: another goes on, and the script is started once on each machine."""
+    run = Run(folder, STEPS)
+    if phase == "second":
+        with run.machine(HOLD="step:25") as machine:
+            machine.until_held()
+            machine.vanish()
+    (folder / "once").mkdir()
+    (folder / "once" / "sitecustomize.py").write_text(ONCE)
+    once = {"PYTHONPATH": folder / "once", "DIED_ONCE": folder / "died", "WINDFALL_FAILPOINT": exact}
+    with run.machine(**once, options=(*QUICK, "--max-failures", "1"), STEP_S=SLOWLY) as machine:
+        assert machine.code() == 0, machine.printed
+    assert len(machine.starts()) == 1
+    run.check_done()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_machine_that_dies_at_an_operation_leaves_a_run_that_goes_on(name: str, tmp_path: Path) -> None:
+    """Killed in mid-part, behind a creation, before a link: the next machine ends with the same bytes."""
+    phase, exact = visits(name)[0]
+    die_with_the_machine(tmp_path, phase, exact)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_machine_may_die_at_every_operation(tmp_path: Path) -> None:
+    """Every point that is ever passed, none unvisited."""
+    every_one(tmp_path, die_with_the_machine)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_an_agent_may_die_at_every_operation(tmp_path: Path) -> None:
+    """Every point that is ever passed, none unvisited; the script never notices."""
+    every_one(tmp_path, die_alone)
+
+
+def every_one(folder: Path, die: object) -> None:
+    assert callable(die)
+    names = sorted(passed()["first"] | passed()["second"])
+    failed = []
+    count = 0
+    for number, name in enumerate(names):
+        for phase, exact in visits(name):
+            place = folder / f"{number}-{phase}"
+            place.mkdir()
+            try:
+                die(place, phase, exact)
+            except AssertionError as error:
+                failed.append(f"{phase} {exact}: {str(error)[:600]}")
+            count += 1
+    print(f"{len(names)} points, {count} deaths, {len(failed)} wrong")  # noqa: T201
+    assert not failed, "\n\n".join(failed)
