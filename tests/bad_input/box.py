@@ -111,11 +111,15 @@ class Box:
         place = self.folder / "mounted"
         place.mkdir()
         unshare = ["unshare", *(["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"])]
-        if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        if shutil.which("unshare") is None or not _works([*unshare, "true"]):
             pytest.skip("no mount namespace is allowed here")
         line = f'mount -t tmpfs -o {options} none {place} && {{ {FILL}; exec "$@"; }}'
         self.prefix = (*unshare, "sh", "-c", line.replace("PLACE", str(place)), "sh")
         return place
+
+
+def _works(command: list[str]) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 FILL = "{ head -c 10000000 /dev/zero > PLACE/filler; } 2>/dev/null || true"

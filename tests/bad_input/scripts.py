@@ -11,6 +11,23 @@ wf.step()
 os.makedirs("point")
 """
 
+# What the SDK of a newer Windfall would make: a page whose second word is another version.
+NEWER_PAGE = """
+import os, time
+from windfall.wire import page
+path = os.path.join(os.environ["WINDFALL_SESSION"], page.page_name(0))
+page.create(path + ".draft", pid=os.getpid(), rank=0, step=0)[page.W_VERSION] = 9
+os.rename(path + ".draft", path)
+time.sleep(0.5)
+"""
+
+
+def _terminated(box: Box) -> list[str]:
+    """A script that sleeps on a machine that gets SIGTERM once the script runs."""
+    wait = f'"$@" & while ! [ -e {box.started} ]; do sleep 0.02; done; kill -TERM $!; wait $!'
+    box.prefix = ("sh", "-c", wait, "sh")
+    return box.train(f"import time; open({str(box.started)!r}, 'w'); time.sleep(1000)")
+
 
 def _code(line: str) -> object:
     return lambda box: box.train(line)
@@ -65,13 +82,15 @@ CASES = [
     ),
     Case(
         "script-never-calls-windfall",
-        _code("import os, time; os.kill(os.getppid(), 15) if os.getppid() > 1 else None"),
-        0,
-        ("the script is done",),
+        _terminated,
+        75,
+        ("this machine is being taken", "nothing is stored yet", "start the same line again"),
         process=True,
-        after=1,
+        after=2,
         adds=True,
+        starts=True,
     ),
+    Case("page-newer", _code(NEWER_PAGE), 0, ("the script is done",), process=True, after=2, adds=True),
     Case(
         "checkpoint-not-there",
         _code(SAVE + "wf.backup('nothing')"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -56,7 +57,7 @@ def parts_of(rows: list[Row], moments: Iterable[list[Moment]]) -> Parts:
 
 def step_lengths(moments: list[Moment]) -> list[float]:
     """Return how long each step took [s], saves included."""
-    return [after.at - before.at for before, after in zip(moments, moments[1:], strict=False) if after.word == "step"]
+    return [after.at - before.at for before, after in itertools.pairwise(moments) if after.word == "step"]
 
 
 def lost_s(machine: Machine, restored: int, gone_at: float) -> float:

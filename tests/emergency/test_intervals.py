@@ -45,7 +45,7 @@ def test_the_published_intervals_come_out(numbers: dict[str, Any], model: str, k
 @pytest.mark.real
 def test_a_change_of_the_mean_time_to_preemption_moves_the_planned_save(tmp_path: Path) -> None:
     """A message to a live run: the pending request is replaced by one at the new interval, and `replay` agrees."""
-    cloud = Cloud(tmp_path, Work(8_000_000, 1_000_000, policy="adaptive", first_save=10, options=("--mttp", "3h")))
+    cloud = Cloud(tmp_path, Work(8_000_000, 4_000_000, policy="adaptive", first_save=10, options=("--mttp", "3h")))
     with cloud.machine() as machine:
         machine.wait(lambda: bool(_plans(machine.spool)), "a plan that rests on measured costs")
         before = _plans(machine.spool)[-1]
@@ -60,16 +60,13 @@ def test_a_change_of_the_mean_time_to_preemption_moves_the_planned_save(tmp_path
     (decision,) = row.decisions
     assert decision.choice == f"insurance save at step {published.step}"
     assert before["MTTP"] == 3 * 3600.0
-    ratio = math.sqrt((60.0 + after["restart"]) / (3 * 3600.0 + before["restart"]))
-    stalls = math.sqrt(after["stall"] / before["stall"]) * math.sqrt(before[SHARE] / after[SHARE])
-    expected = max(before["interval"] * ratio * stalls, after["time to durable"])
-    assert after["interval"] == pytest.approx(expected, rel=1e-6)
+    for plan in (before, after):
+        wait_s = plan["MTTP"] / plan["uncovered share of losses"] + plan["restart"]
+        expected = max(math.sqrt(2.0 * plan["stall"] * wait_s), plan["time to durable"])
+        assert plan["interval"] == pytest.approx(expected)
     print(f"\ninterval {before['interval']:.2f} s -> {after['interval']:.2f} s")
     assert after["interval"] < 0.5 * before["interval"]
     assert cloud.replays()
-
-
-SHARE = "uncovered share of losses"
 
 
 def _plans(rows: list[ev.Row]) -> list[dict[str, float]]:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.emergency.cloud import Cloud, Work, facts
+from tests.emergency.cloud import Cloud, Work
 from tests.emergency.measured import Parts, parts_of
-from windfall import events as ev
 
 pytestmark = pytest.mark.real
 MARGIN = 1.2
@@ -19,7 +18,7 @@ MARGIN = 1.2
 def _measures(cloud: Cloud, saves: int) -> Parts:
     """Let a first machine save a number of times, and measure."""
     with cloud.machine(replace(cloud.work, policy="every 10 steps")) as machine:
-        machine.wait(lambda: len(facts(machine.spool, ev.PointCommitted)) >= saves, f"{saves} commits")
+        machine.commits(saves)
         return parts_of(machine.spool, [machine.moments])
 
 

@@ -25,7 +25,7 @@ def _work(share: float, notice_s: float) -> Work:
 def _learns(cloud: Cloud, notice_s: float) -> None:
     """Let the first machine make the trainer's own save and one in good time before its end."""
     with cloud.machine() as machine:
-        machine.wait(lambda: len(facts(machine.spool, ev.PointCommitted)) == 1, "a commit")
+        machine.commits(1)
         parts = parts_of(machine.spool, [machine.moments])
         print(f"\nnotice {notice_s:g} s, state {cloud.work.size_bytes / 1e6:g} MB at 1 MB/s: {parts}")
         assert parts.but_upload_s <= 0.1 * notice_s, "this machine is too slow for what the test assumes"
@@ -74,7 +74,7 @@ def _is_forced(tmp_path: Path, notice_s: float, seed: int) -> None:
     cloud, rng = Cloud(tmp_path, _work(1.2, notice_s)), random.Random(seed)
     with cloud.machine() as machine:
         # Gone right after its first commit: no record says yet what that save cost.
-        machine.wait(lambda: len(facts(machine.spool, ev.PointCommitted)) == 1, "a commit")
+        machine.commits(1)
     with cloud.machine() as machine:
         assert machine.resumed_at == FIRST_SAVE
         machine.trains_for(rng.randint(10, 60))

@@ -126,21 +126,24 @@ class Machine:
             return True
         return False
 
-    def until_agent_dies(self, or_step: int | None = None) -> None:
+    def until_agent_dies(self, unless: Callable[[], bool] = lambda: False) -> bool:
         """Wait until an agent that was told to kill itself has done so; the supervisor would start another.
 
         Args:
-            or_step: or until the script has come so far.
+            unless: stop waiting when this holds.
+
+        Returns:
+            Whether it died.
         """
         known: set[int] = set()
 
-        def died() -> bool:
+        def gone() -> bool:
             agent = self.agent()
             known.update({agent} - {None})  # type: ignore[arg-type]
-            gone = len(known) > 1 or (bool(known) and agent is None)
-            return self.ended or gone or (or_step is not None and self.step() >= or_step)
+            return len(known) > 1 or (bool(known) and agent is None)
 
-        wait_for(died, f"the agent dies:\n{self.printed[-2000:]}")
+        wait_for(lambda: gone() or unless() or self.ended, f"the agent dies:\n{self.printed[-2000:]}")
+        return gone()
 
     def vanish(self) -> None:
         """Take the machine away: kill the supervisor, see everything below it die."""

@@ -36,9 +36,11 @@ def passed() -> dict[str, Counter[str]]:
     """How often a machine that starts a run, and one that takes it up, pass each point."""
     folder = Path(tempfile.mkdtemp())
     run = Run(folder, STEPS)
-    with run.machine(WINDFALL_FAILPOINT_TRACE=folder / "first", STEP_S=SLOWLY) as machine:
-        machine.until_step(22)
-        run.inject("6s")
+    with run.machine(WINDFALL_FAILPOINT_TRACE=folder / "first", STEP_S=SLOWLY, HOLD="step:25") as machine:
+        machine.until_held()
+        run.inject("9s")
+        machine.until("this machine is taken")
+        machine.let_go()
         assert machine.code() == 75, machine.printed
     with run.machine(WINDFALL_FAILPOINT_TRACE=folder / "second") as machine:
         assert machine.code() == 0, machine.printed
@@ -60,11 +62,11 @@ def die_with_the_machine(folder: Path, phase: str, exact: str) -> None:
         with run.machine(HOLD="step:25") as machine:
             machine.until_held()
             machine.vanish()
-    with run.machine(WINDFALL_FAILPOINT=exact, STEP_S=SLOWLY) as machine:
-        if phase == "first":
-            machine.until_agent_dies(or_step=22)
-            if machine.agent() is not None:
-                run.inject("6s")
+    with run.machine(WINDFALL_FAILPOINT=exact, STEP_S=SLOWLY, HOLD="step:25" if phase == "first" else "") as machine:
+        if phase == "first" and not machine.until_agent_dies(unless=(machine.folder / "held").exists):
+            run.inject("9s")
+            if not machine.until_agent_dies(unless=lambda: "this machine is taken" in machine.printed):
+                machine.let_go()
         machine.until_agent_dies()
         machine.vanish()
     if run.records():

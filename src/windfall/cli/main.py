@@ -68,10 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = build()(arguments, exit_on_error=False, print_error=False)
     except WindfallError as error:
         return _fail(str(error), error.exit_code)
-    except cyclopts.UnknownCommandError:
-        return _fail(f"there is no verb {arguments[0]!r}; {nearest(arguments[0], _verbs())}", EXIT_MISUSE)
     except cyclopts.CycloptsError as error:
-        return _fail(f"{' '.join(str(error).split())} (see `{_help_for(arguments)}`)", EXIT_MISUSE)
+        return _fail(_misused(error, arguments), EXIT_MISUSE)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except BrokenPipeError:
@@ -84,13 +82,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _help_for(arguments: list[str]) -> str:
-    known = arguments and arguments[0] in _verbs()
-    return f"windfall {arguments[0]} --help" if known else "windfall --help"
-
-
-def _verbs() -> list[str]:
-    return [usage.split()[0] for _, usage in _VERBS]
+def _misused(error: cyclopts.CycloptsError, arguments: list[str]) -> str:
+    usages = {usage.split()[0]: usage for _, usage in _VERBS}
+    verb = arguments[0] if arguments else ""
+    if isinstance(error, cyclopts.UnknownCommandError):
+        return f"there is no verb {verb!r}; {nearest(verb, usages)}"
+    if verb not in usages:
+        return f"{' '.join(str(error).split())} (see `windfall --help`)"
+    if isinstance(error, cyclopts.MissingArgumentError) and error.argument is not None and not error.tokens_so_far:
+        names = [name for name in error.argument.names if name in arguments]
+        if not names:
+            what = error.argument.names[0]
+            wanted = what if f"{what} " in usages[verb] else what.removeprefix("--").upper()
+            return f"{wanted} is missing: `windfall {usages[verb]}` (see `windfall {verb} --help`)"
+    return f"{' '.join(str(error).split())} (see `windfall {verb} --help`)"
 
 
 def _fail(sentence: str, code: int) -> int:
