@@ -18,7 +18,7 @@ from windfall.wire import page
 path = os.path.join(os.environ["WINDFALL_SESSION"], page.page_name(0))
 page.create(path + ".draft", pid=os.getpid(), rank=0, step=0)[page.W_VERSION] = 9
 os.rename(path + ".draft", path)
-time.sleep(0.5)
+time.sleep(1000)
 """
 
 
@@ -90,7 +90,7 @@ CASES = [
         adds=True,
         starts=True,
     ),
-    Case("page-newer", _code(NEWER_PAGE), 0, ("the script is done",), process=True, after=2, adds=True),
+    Case("page-newer", _code(NEWER_PAGE), 1, ("status 137", "mend it"), process=True, after=2, adds=True),
     Case(
         "checkpoint-not-there",
         _code(SAVE + "wf.backup('nothing')"),

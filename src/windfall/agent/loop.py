@@ -23,7 +23,7 @@ from windfall.agent.pages import PageWatcher
 from windfall.agent.session import ExecRequest
 from windfall.agent.supervision import Supervision
 from windfall.core import worker
-from windfall.errors import Fenced, StoreError, WindfallError
+from windfall.errors import Fenced, NewerFormat, StoreError, WindfallError
 from windfall.events import (
     AbandonPoint,
     AcknowledgeNotice,
@@ -130,15 +130,26 @@ class Agent:
         if any(isinstance(fact, ScriptExited) for fact in facts):
             seen = self._last_look(now)
         elif self._watcher is not None:
-            seen = self._watcher.look(now)
+            seen = self._look(self._watcher, now)
         if self._watcher is not None and self._watcher.attached and _asks_for_status(facts):
             seen.append(self._watcher.observe())
         return seen + facts + self._due(now)
 
+    def _look(self, watcher: PageWatcher, now: Instant) -> list[Fact]:
+        """Look at the pages; a script that speaks another version cannot save anything and is ended."""
+        try:
+            return watcher.look(now)
+        except NewerFormat as error:
+            self._ports.supervision.say(str(error))
+            self._kill()
+            return []
+
     def _last_look(self, now: Instant) -> list[Fact]:
         """Read what the script handed over and computed before it ended."""
         watcher, self._watcher = self._watcher, None
-        return [] if watcher is None else watcher.finish(now)
+        with contextlib.suppress(NewerFormat):
+            return [] if watcher is None else watcher.finish(now)
+        return []
 
     def _patience_s(self) -> float:
         patience_s = LOOK_S if self._watcher is not None else _IDLE_S

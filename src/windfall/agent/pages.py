@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from windfall.errors import NewerFormat
 from windfall.events import (
     Fact,
     MetricsReported,
@@ -58,6 +59,20 @@ class _Window:
     count: int = 0
     sum_s: float = 0.0
     longest_s: float = 0.0
+
+
+def _attached(path: str) -> memoryview:
+    """Map a page.
+
+    Raises:
+        NewerFormat: another version of Windfall made it.
+    """
+    try:
+        return page.attach(path)
+    except ValueError as error:
+        raise NewerFormat(
+            f"{error}: the script imports another windfall than the one that started it; install the same in both"
+        ) from error
 
 
 class PageWatcher:
@@ -136,7 +151,7 @@ class PageWatcher:
         for name in names:
             number = int(name[len("rank-") : -len(".page")])
             if number not in self._ranks:
-                words = page.attach(os.path.join(self._folder, name))
+                words = _attached(os.path.join(self._folder, name))
                 messages = os.path.join(self._folder, page.messages_name(number))
                 self._ranks[number] = _resumed(_Rank(words, messages), *self._resume.get(number, (0, 0)))
                 self._windows[number] = _Window()

@@ -1,0 +1,207 @@
+"""How `windfall exec` ends, and who goes on: failures, stops, notices, and contenders for one run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.real.machines import QUICK, Run, wait_for
+from windfall.terms import Cause, Outcome
+from windfall.wire.metadata import serve
+
+LEASE_S = 2.0
+ELSEWHERE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""Another PID namespace: who is alive there cannot be told from here, as on another computer."""
+
+
+@pytest.mark.real
+def test_a_script_that_fails_by_itself_is_retried_a_bounded_number_of_times(tmp_path: Path) -> None:
+    """Three failures, each attempt from the newest point; then exit code 1, and the mended script goes on from there."""
+    run = Run(tmp_path, 30)
+    with run.machine(FAIL_AT=15) as machine:
+        assert machine.code() == 1
+    assert machine.starts() == [(1, 0), (2, 10), (3, 10)]
+    assert (run.state().outcome, run.state().failures) == (Outcome.FAILED, 3)
+    run.check()
+    with run.machine() as machine:
+        assert machine.code() == 0, machine.printed
+    assert machine.starts() == [(4, 10)]
+    run.check_done()
+
+
+@pytest.mark.real
+def test_lost_machines_are_not_failures_of_the_script(tmp_path: Path) -> None:
+    """With one failure allowed to be followed by none: two lost machines in between do not count, the second failure does."""
+    run = Run(tmp_path, 30)
+    allowed = (*QUICK, "--max-failures", "2")
+    with run.machine(options=allowed, FAIL_AT=15) as machine:
+        machine.until("starting it again")
+        machine.until("from 10")
+        machine.vanish()
+    for step in (12, 13):
+        with run.machine(options=allowed, HOLD=f"step:{step}") as machine:
+            machine.until_held()
+            machine.vanish()
+    assert (run.state().failures, run.state().preemptions) == (1, 2)
+    with run.machine(options=allowed, FAIL_AT=15) as machine:
+        assert machine.code() == 1, machine.printed
+    assert (run.state().outcome, run.state().failures) == (Outcome.FAILED, 2)
+    run.check()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("command", "code"), [("exit 0", 0), ("exit 7", 1), ("kill -9 $$", 1)])
+def test_a_script_that_never_calls_windfall_keeps_its_fate(command: str, code: int, tmp_path: Path) -> None:
+    """Done is done, and a failure is a failure, however it comes."""
+    run = Run(tmp_path)
+    with run.machine("sh", "-c", command, options=(*QUICK, "--max-failures", "1")) as machine:
+        assert machine.code() == code, machine.printed
+    assert run.state().outcome is (Outcome.FAILED if code else Outcome.DONE)
+
+
+@pytest.mark.real
+def test_a_run_that_a_live_machine_holds_is_left_alone(tmp_path: Path) -> None:
+    """Exit code 75, nothing started; with --wait the run is taken over as soon as `windfall stop` has ended the holder."""
+    run = Run(tmp_path, 400)
+    with run.machine(STEP_S=0.01) as holder:
+        holder.until_step(5)
+        with run.machine() as contender:
+            assert contender.code() == 75, contender.printed
+        assert contender.starts() == []
+        assert "holds this run" in contender.printed
+        with run.machine(options=(*QUICK, "--wait")) as waiting:
+            waiting.until("waiting until it lets go")
+            stopped = run.say("stop", run.url)
+            assert stopped.returncode == 0, stopped.stderr
+            assert holder.code() == 0, holder.printed
+            (end,) = run.records()[-1].state.losses or run.state().losses
+            assert end.cause is Cause.STOPPED
+            wait_for(lambda: waiting.starts() or waiting.ended, "the waiting machine starts")
+            ((_, first),) = waiting.starts()
+            assert f"saved at step {first}" in stopped.stdout
+            assert first >= holder.step() - 1
+            assert waiting.code() == 0, waiting.printed
+    run.check_done()
+
+
+@pytest.mark.real
+def test_another_machine_takes_over_within_about_a_lease(tmp_path: Path) -> None:
+    """Where nobody can see that the holder is dead, one lease of silence says so."""
+    if subprocess.run([*ELSEWHERE, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine does not allow a PID namespace")
+    run = Run(tmp_path, 40)
+    with run.machine(HOLD="step:15") as lost:
+        lost.until_held()
+        lost.vanish()
+    began = time.monotonic()
+    with run.machine(prefix=ELSEWHERE) as other:
+        other.until("taken up")
+        took_s = time.monotonic() - began
+        assert other.code() == 0, other.printed
+    assert LEASE_S <= took_s < 3 * LEASE_S + 5.0
+    assert other.starts() == [(2, 10)]
+    run.check_done()
+
+
+@pytest.mark.real
+def test_one_interrupt_saves_first(tmp_path: Path) -> None:
+    """Ctrl-C asks for a save and a stop; the same line goes on from there."""
+    run = Run(tmp_path, 200)
+    with run.machine() as machine:
+        machine.until_step(5)
+        os.kill(machine.supervisor, signal.SIGINT)
+        assert machine.code() == 0, machine.printed
+        assert run.committed_step() >= machine.step() - 1
+    with run.machine() as machine:
+        assert machine.code() == 0, machine.printed
+    run.check_done()
+
+
+@pytest.mark.real
+def test_two_interrupts_do_not_wait(tmp_path: Path) -> None:
+    """A script that does not come to a save is stopped by the second Ctrl-C."""
+    run = Run(tmp_path, 200)
+    with run.machine(HOLD="step:15") as machine:
+        machine.until_held()
+        os.kill(machine.supervisor, signal.SIGINT)
+        machine.until("Ctrl-C again")
+        assert not machine.ended
+        os.kill(machine.supervisor, signal.SIGINT)
+        assert machine.code(10.0) == 0, machine.printed
+    run.check()
+    assert (run.state().outcome, run.committed_step()) == (Outcome.WAITING, 10)
+
+
+@pytest.mark.real
+def test_sigterm_is_a_notice(tmp_path: Path) -> None:
+    """Slurm's and Kubernetes' warning: an emergency save, exit code 75, not one step redone."""
+    run = Run(tmp_path, 100)
+    with run.machine(options=(*QUICK, "--policy", "never"), HOLD="step:15") as machine:
+        machine.until_held()
+        os.kill(machine.supervisor, signal.SIGTERM)
+        machine.until("this machine is taken")
+        machine.let_go()
+        assert machine.code() == 75, machine.printed
+        last = machine.step()
+    assert run.committed_step() == last
+    assert run.state().losses[-1].cause is Cause.PREEMPTED_SAVED
+    with run.machine() as machine:
+        assert machine.code() == 0, machine.printed
+    assert machine.starts() == [(2, last)]
+    run.check_done()
+
+
+@pytest.mark.real
+def test_a_signal_that_comes_while_no_agent_lives_is_not_lost(tmp_path: Path) -> None:
+    """The supervisor keeps what it was told for the agent that is started next."""
+    run = Run(tmp_path, 400)
+    with run.machine(STEP_S=0.01) as machine:
+        machine.until_step(5)
+        os.kill(machine.supervisor, signal.SIGSTOP)
+        assert machine.kill(machine.agent())
+        os.kill(machine.supervisor, signal.SIGTERM)
+        os.kill(machine.supervisor, signal.SIGCONT)
+        assert machine.code() == 75, machine.printed
+        assert run.committed_step() >= machine.step() - 1
+    assert machine.starts() == [(1, 0)]
+    run.check()
+
+
+@pytest.mark.real
+def test_a_withdrawn_notice_changes_nothing(tmp_path: Path) -> None:
+    """Azure may take an event back: the script saves, is not stopped, and trains on."""
+    run = Run(tmp_path, 60)
+    with serve((), "azure", now=time.time) as cloud:
+        options = (*QUICK[2:], "--provider", "azure", "--metadata-url", cloud.url)
+        with run.machine(options=options, HOLD="step:15") as machine:
+            machine.until_held()
+            cloud.announce(60.0)
+            machine.until("this machine is taken")
+            cloud.withdraw()
+            machine.until("withdrawn")
+            machine.let_go()
+            assert machine.code() == 0, machine.printed
+        assert cloud.acknowledged == ()
+    assert machine.starts() == [(1, 0)]
+    run.check_done()
+    assert run.state().preemptions == 0
+
+
+@pytest.mark.real
+def test_a_command_is_found_as_a_shell_finds_it(tmp_path: Path) -> None:
+    """What cannot be started is said in one sentence, and nothing of the run is left held."""
+    run = Run(tmp_path)
+    script = tmp_path / "not-executable"
+    script.write_text("#!/bin/sh\n")
+    shutil.copy(sys.executable, tmp_path / "python-copy")
+    with run.machine("no-such-command") as machine:
+        assert machine.code() == 2
+    assert "no such command" in machine.printed
+    assert run.records() == []
