@@ -71,6 +71,10 @@ class Overwritten(WindfallError):
     """A part was changed or removed while it was being copied; what was copied may be torn and is not used."""
 
 
+class Abandoned(WindfallError):
+    """A transfer was stopped before its end because nobody wants its bytes any more."""
+
+
 class LogDamaged(WindfallError):
     """A record of the run's log, or of its journal, is not what Windfall wrote."""
 

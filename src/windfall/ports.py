@@ -80,13 +80,23 @@ class ObjectStore(Protocol):
         """Return the keys that begin with `prefix`, sorted."""
         ...
 
-    def put_range(self, key: str, path: str, offset: int, size_bytes: int) -> str:
+    def put_range(
+        self, key: str, path: str, offset: int, size_bytes: int, unwanted: Callable[[], bool] | None = None
+    ) -> str:
         """Store a stretch of a local file under `key` (put semantics, durable when it returns).
+
+        Args:
+            key: of the object.
+            path: of the file.
+            offset: where the stretch begins [B].
+            size_bytes: its length [B].
+            unwanted: asked now and then; once it says True the transfer ends as soon as it can be stopped.
 
         Returns:
             The digest (`xxh3-128:<hex>`) of the bytes that were stored.
 
         Raises:
+            Abandoned: it was stopped; the object may be there or not.
             EOFError: the file is shorter than `offset + size_bytes`.
         """
         ...

@@ -272,6 +272,26 @@ def test_steps_seen_after_the_last_window_are_work_not_a_hole() -> None:
     assert made.losses[0].steps == 13
 
 
+def test_standing_still_until_the_last_save_is_stored_belongs_to_the_save() -> None:
+    """Between the last hand-over and the release nothing is computed: that is what the emergency save cost."""
+    last_save = events.UploadPart("10-1-a", 0, "ckpt", SaveKind.EMERGENCY)
+    told = story.rows(
+        1,
+        0.0,
+        (1000.0, story.began(1)),
+        (1001.0, story.restored(0, 1.0)),
+        (1001.0, story.started(1)),
+        (1002.0, story.first_step()),
+        (1012.0, story.steps(10, 10)),
+        (1013.0, story.handed_over(10, 1.0)),
+        (1013.0, last_save),
+        (1018.0, story.committed(story.point(10, 1018.0, kind=SaveKind.EMERGENCY))),
+        (1018.0, story.release(Cause.PREEMPTED_SAVED)),
+    )
+    made = account({Epoch(1): told}, [])
+    assert (made.of(Kind.COMPUTE), made.of(Kind.SAVE), made.of(Kind.OTHER)) == (10.0, 1.0 + 5.0, 0.0)
+
+
 def test_what_follows_the_release_is_the_end_not_a_hole() -> None:
     """A script that is ended with its machine writes no more rows; the time until the release record is `finish`."""
     rows = story.rows(

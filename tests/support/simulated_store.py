@@ -51,7 +51,9 @@ class MemoryStore:
     def list(self, prefix: str) -> list[str]:
         return sorted(key for key in self.objects if key.startswith(prefix))
 
-    def put_range(self, key: str, path: str, offset: int, size_bytes: int) -> str:
+    def put_range(
+        self, key: str, path: str, offset: int, size_bytes: int, unwanted: Callable[[], bool] | None = None
+    ) -> str:
         with open(path, "rb") as file:
             data = os.pread(file.fileno(), size_bytes, offset)
         if len(data) < size_bytes:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from windfall import events
-from windfall.terms import Cause, Epoch, Phase, Seconds, Step, WallTime
+from windfall.terms import Cause, Epoch, NoticeLevel, Phase, SaveKind, Seconds, Step, WallTime
 
 
 class Kind(enum.StrEnum):
@@ -160,6 +160,8 @@ class Walk:
     _open: list[tuple[float, float]] = field(default_factory=list)
     _stage: _Stage = _Stage.PREPARING
     _window: tuple[int, float] = (0, 0.0)
+    _ranks: int = 1
+    _still_since: float | None = None
 
     def rows(self, rows: Sequence[events.Row]) -> WallTime:
         """Walk over the rows; return when the last one was written.
@@ -180,6 +182,7 @@ class Walk:
                 self._missing(expected, row.sequence - 1, since=previous + anchor, until=now)
             for fact in row.facts:
                 self._fact(fact, now)
+            self._stand_still(row.commands, now)
             if any(isinstance(command, events.ReleaseRun) for command in row.commands):
                 self._end_script(now)
             expected, previous = row.sequence + 1, row.at
@@ -208,13 +211,24 @@ class Walk:
                 self._running(now - fact.stall_s)
                 self._carve(now - fact.stall_s, now, Kind.SAVE)
                 self.ledger.see(fact.step)
+            case events.NoticeReceived() if fact.notice.level is NoticeLevel.WITHDRAWN:
+                self._still_since = None
             case events.RanksObserved() if fact.ranks and self._stage in (_Stage.RUNNING, _Stage.ENDED):
+                self._ranks = len(fact.ranks)
                 self.ledger.see(min(rank.step for rank in fact.ranks))
             case events.ScriptExited():
                 self._end_script(now)
                 self.exit_status, self.exit_at = fact.status, now
             case _:
                 pass
+
+    def _stand_still(self, commands: Sequence[events.Command], now: float) -> None:
+        """From the hand-over of the last save to the release a single rank stands still: the save's, not the steps'."""
+        last = (SaveKind.EMERGENCY, SaveKind.STOP)
+        if any(isinstance(command, events.UploadPart) and command.kind in last for command in commands):
+            self._still_since = now if self._ranks == 1 else None
+        if self._still_since is not None and any(isinstance(command, events.ReleaseRun) for command in commands):
+            self._carve(self._still_since, now, Kind.SAVE)
 
     def _end_script(self, now: float) -> None:
         """The script ended, or is about to be ended because the run is released."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 
@@ -25,7 +26,14 @@ from windfall.ports import (
 from windfall.terms import Instant, Seconds
 
 
-def run(steps: Steps[T], store: ObjectStore, clock: Clock, *, parallel: int = 8) -> T:
+def run(
+    steps: Steps[T],
+    store: ObjectStore,
+    clock: Clock,
+    *,
+    parallel: int = 8,
+    unwanted: Callable[[], bool] | None = None,
+) -> T:
     """Drive a step function to its end and return what it returns.
 
     Errors of operations are thrown into the step function at the operation that failed; what it does not catch comes
@@ -37,6 +45,7 @@ def run(steps: Steps[T], store: ObjectStore, clock: Clock, *, parallel: int = 8)
         store: where to carry out the operations.
         clock: for pauses.
         parallel: threads for operations given together, from 1.
+        unwanted: says when nobody wants the stretches of files any more that are on their way; `Abandoned` is thrown.
     """
     with ExitStack() as stack:
         pool: ThreadPoolExecutor | None = None
@@ -46,7 +55,7 @@ def run(steps: Steps[T], store: ObjectStore, clock: Clock, *, parallel: int = 8)
                 if pool is None and isinstance(operation, Together) and len(operation.ops) > 1:
                     pool = stack.enter_context(ThreadPoolExecutor(parallel, thread_name_prefix="windfall-store"))
                 try:
-                    result = _carry_out(operation, store, clock, pool)
+                    result = _carry_out(operation, store, clock, pool, unwanted)
                 except Exception as error:
                     operation = steps.throw(error)
                 else:
@@ -58,17 +67,25 @@ def run(steps: Steps[T], store: ObjectStore, clock: Clock, *, parallel: int = 8)
             steps.close()
 
 
-def _carry_out(operation: StoreOp, store: ObjectStore, clock: Clock, pool: ThreadPoolExecutor | None) -> object:
+def _carry_out(
+    operation: StoreOp,
+    store: ObjectStore,
+    clock: Clock,
+    pool: ThreadPoolExecutor | None,
+    unwanted: Callable[[], bool] | None,
+) -> object:
     if not isinstance(operation, Together):
-        return perform(operation, store, clock)
+        return perform(operation, store, clock, unwanted)
     if pool is None:
-        return [perform(op, store, clock) for op in operation.ops]
-    futures = [pool.submit(perform, op, store, clock) for op in operation.ops]
+        return [perform(op, store, clock, unwanted) for op in operation.ops]
+    futures = [pool.submit(perform, op, store, clock, unwanted) for op in operation.ops]
     wait(futures)
     return [future.result() for future in futures]
 
 
-def perform(operation: SimpleOp, store: ObjectStore, clock: Clock) -> object:
+def perform(
+    operation: SimpleOp, store: ObjectStore, clock: Clock, unwanted: Callable[[], bool] | None = None
+) -> object:
     """Carry out one operation and return its result as `ports` describes it."""
     result: object = None
     match operation:
@@ -83,7 +100,7 @@ def perform(operation: SimpleOp, store: ObjectStore, clock: Clock) -> object:
         case List(prefix):
             result = store.list(prefix)
         case PutRange(key, path, offset, size_bytes):
-            result = store.put_range(key, path, offset, size_bytes)
+            result = store.put_range(key, path, offset, size_bytes, unwanted)
         case GetRange(key, path, offset, size_bytes):
             result = store.get_range(key, path, offset, size_bytes)
         case Pause(duration_s):

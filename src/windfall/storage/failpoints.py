@@ -15,7 +15,7 @@ import functools
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from windfall.errors import Misuse
@@ -132,10 +132,12 @@ class FailpointStore:
         with around("store.list"):
             return self._inner.list(prefix)
 
-    def put_range(self, key: str, path: str, offset: int, size_bytes: int) -> str:
+    def put_range(
+        self, key: str, path: str, offset: int, size_bytes: int, unwanted: Callable[[], bool] | None = None
+    ) -> str:
         """Store a stretch of a file through the inner store."""
         with around("store.put_range"):
-            return self._inner.put_range(key, path, offset, size_bytes)
+            return self._inner.put_range(key, path, offset, size_bytes, unwanted)
 
     def get_range(self, key: str, path: str, offset: int, size_bytes: int) -> str | None:
         """Restore a stretch of a file through the inner store."""

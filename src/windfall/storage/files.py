@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from windfall.errors import StoreDenied, StoreFull, StoreUnreachable
+from windfall.errors import Abandoned, StoreDenied, StoreFull, StoreUnreachable
 from windfall.storage.disk import DiskOps, FileOps
 from windfall.storage.failpoints import hit
 from windfall.storage.streams import Buffers, pump, read_fully, rounded_up, write_fully
@@ -94,13 +94,17 @@ class FileStore:
         keys = (base + name for name in names)
         return sorted(key for key in keys if key.startswith(prefix) and not key.startswith(f"{WORKSHOPS}/"))
 
-    def put_range(self, key: str, path: str, offset: int, size_bytes: int) -> str:
+    def put_range(
+        self, key: str, path: str, offset: int, size_bytes: int, unwanted: Callable[[], bool] | None = None
+    ) -> str:
         """Store a stretch of a local file: read, hashed and written side by side, past the page cache if it is long."""
         direct = size_bytes >= DIRECT_MIN_BYTES
         digest = ""
         source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
         def fill(into: memoryview, at: int) -> int:
+            if unwanted is not None and unwanted():
+                raise Abandoned(f"{path} is not stored any further: nobody wants it any more")
             return read_fully(source, into[: size_bytes - at], offset + at)
 
         def write(handle: int) -> None:

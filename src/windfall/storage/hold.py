@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from windfall.errors import Fenced, StoreError
+from windfall.errors import Abandoned, Fenced, StoreError
 from windfall.events import CommitPoint, UploadPart
 from windfall.ports import Clock, ObjectStore, Restored, Steps, StoreOp, T
 from windfall.storage import executor, journal, log, parts, points, restore
@@ -113,7 +113,10 @@ class Hold:
         plan = parts.plan_part(command.path)
         prefix = part_prefix(self.state.epoch, self._nonce, command.point_id, command.rank)
         steps = parts.upload_part(plan, prefix, command.rank, already=self._chunks, on_chunk=self._remember_chunk)
-        return self._run(_unless(steps, cancelled))
+        try:
+            return self._run(_unless(steps, cancelled), cancelled)
+        except Abandoned:
+            return None
 
     def _remember_chunk(self, chunk: Chunk) -> None:
         self._chunks[chunk.key] = chunk.digest
@@ -249,8 +252,8 @@ class Hold:
                     taken.append(message)
         return taken
 
-    def _run(self, steps: Steps[T]) -> T:
-        return executor.run(steps, self._store, self._clock)
+    def _run(self, steps: Steps[T], unwanted: Callable[[], bool] | None = None) -> T:
+        return executor.run(steps, self._store, self._clock, unwanted=unwanted)
 
     def _save(self) -> None:
         """Keep the bookkeeping for an agent that is started again; it need not survive the machine."""

@@ -13,7 +13,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
@@ -21,7 +21,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from windfall.errors import StoreDenied, StoreError, StoreFull, StoreUnreachable
+from windfall.errors import Abandoned, StoreDenied, StoreError, StoreFull, StoreUnreachable
 from windfall.storage.failpoints import hit
 from windfall.storage.streams import BLOCK_BYTES, Buffers, Digest, read_fully, write_fully
 from windfall.terms import Bytes
@@ -152,16 +152,22 @@ class RemoteStore:
             pages = obstore.list(self._small, folder or None, chunk_size=1000)
             return sorted(entry["path"] for page in pages for entry in page if entry["path"].startswith(prefix))
 
-    def put_range(self, key: str, path: str, offset: int, size_bytes: int) -> str:
-        """Store a stretch of a local file, hashed as it is read; the store's own payload hash is left out."""
+    def put_range(
+        self, key: str, path: str, offset: int, size_bytes: int, unwanted: Callable[[], bool] | None = None
+    ) -> str:
+        """Store a stretch of a local file, hashed as it is read; the store's own payload hash is left out.
+
+        A request that is under way is not stopped, only those that follow it.
+        """
         digest = Digest()
         source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             with self._told():
+                stretch = _Stretch(source, path, offset, size_bytes, digest, unwanted)
                 if size_bytes <= WHOLE_MAX_BYTES:
-                    self._put_whole(key, _Stretch(source, path, offset, size_bytes, digest))
+                    self._put_whole(key, stretch)
                 else:
-                    parts = _parts(_Stretch(source, path, offset, size_bytes, digest))
+                    parts = _parts(stretch)
                     obstore.put(self._bulk, key, parts, chunk_size=PART_BYTES, max_concurrency=4)
         finally:
             os.close(source)
@@ -240,7 +246,16 @@ class RemoteStore:
 class _Stretch:
     """A stretch of an open local file that is hashed in the order in which it is read."""
 
-    def __init__(self, handle: int, path: str, offset: int, size_bytes: int, digest: Digest) -> None:
+    def __init__(
+        self,
+        handle: int,
+        path: str,
+        offset: int,
+        size_bytes: int,
+        digest: Digest,
+        unwanted: Callable[[], bool] | None,
+    ) -> None:
+        self._unwanted = unwanted
         self._handle = handle
         self._path = path
         self._offset = offset
@@ -249,6 +264,8 @@ class _Stretch:
 
     def read(self, into: memoryview, at: int) -> None:
         """Fill `into` from `at` bytes after the stretch's begin."""
+        if self._unwanted is not None and self._unwanted():
+            raise Abandoned(f"{self._path} is not stored any further: nobody wants it any more")
         got = read_fully(self._handle, into, self._offset + at)
         if got < len(into):
             raise EOFError(f"{self._path} ends {len(into) - got} bytes short of what was to be stored")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from windfall.errors import Misuse
+from windfall.errors import Abandoned, Misuse
 from windfall.ports import Clock, ObjectStore
 from windfall.terms import Bytes, Instant, Seconds
 
 SMALL_BYTES = 64 << 10
 """Writes up to this length go ahead of longer ones, so that no heartbeat waits behind a checkpoint [B]."""
+
+
+SLICE_S = 0.02
+"""How long a transfer that waits for the line may go on after nobody wants it any more [s]."""
 
 
 class Uplink:
@@ -36,8 +40,12 @@ class Uplink:
         self._busy_until = clock.now()
 
     @contextlib.contextmanager
-    def carrying(self, size_bytes: int) -> Iterator[None]:
-        """Hold the line for the block's transfer of `size_bytes`, in the order of calls; small transfers do not queue."""
+    def carrying(self, size_bytes: int, unwanted: Callable[[], bool] | None = None) -> Iterator[None]:
+        """Hold the line for the block's transfer of `size_bytes`, in the order of calls; small transfers do not queue.
+
+        Raises:
+            Abandoned: `unwanted` said so; what was left of the line's time is free for those that come next.
+        """
         duration_s = size_bytes / self._bytes_per_s
         with self._lock:
             now = self._clock.now()
@@ -46,14 +54,25 @@ class Uplink:
             self._busy_until = Instant(begin + duration_s)
         if size_bytes <= SMALL_BYTES:
             begin = now
-        self._wait_until(begin)
-        yield
-        self._wait_until(Instant(begin + duration_s))
+        end = Instant(begin + duration_s)
+        try:
+            self._wait_until(begin, unwanted)
+            yield
+            self._wait_until(end, unwanted)
+        except Abandoned:
+            with self._lock:
+                unused_s = end - max(begin, min(self._clock.now(), end))
+                self._busy_until = Instant(self._busy_until - unused_s)
+            raise
 
-    def _wait_until(self, moment: Instant) -> None:
-        rest_s = moment - self._clock.now()
-        if rest_s > 0:
-            self._clock.sleep(Seconds(rest_s))
+    def _wait_until(self, moment: Instant, unwanted: Callable[[], bool] | None) -> None:
+        while (rest_s := moment - self._clock.now()) > 0:
+            if unwanted is None:
+                self._clock.sleep(Seconds(rest_s))
+                continue
+            if unwanted():
+                raise Abandoned("an upload was stopped on the line: nobody wants it any more")
+            self._clock.sleep(Seconds(min(rest_s, SLICE_S)))
 
 
 class ThrottledStore:
@@ -90,10 +109,12 @@ class ThrottledStore:
         """List without limit."""
         return self._inner.list(prefix)
 
-    def put_range(self, key: str, path: str, offset: int, size_bytes: int) -> str:
+    def put_range(
+        self, key: str, path: str, offset: int, size_bytes: int, unwanted: Callable[[], bool] | None = None
+    ) -> str:
         """Store a stretch of a file at the line's rate."""
-        with self._uplink.carrying(size_bytes):
-            return self._inner.put_range(key, path, offset, size_bytes)
+        with self._uplink.carrying(size_bytes, unwanted):
+            return self._inner.put_range(key, path, offset, size_bytes, unwanted)
 
     def get_range(self, key: str, path: str, offset: int, size_bytes: int) -> str | None:
         """Restore a stretch of a file without limit."""
