@@ -54,7 +54,7 @@ from windfall.events import (
     WorkerBegan,
 )
 from windfall.ports import Clock, Journal, NoticeSource, Restored, RunHold
-from windfall.terms import Bytes, Epoch, Instant, Notice, NoticeLevel, Seconds
+from windfall.terms import Bytes, Cause, Epoch, Instant, Notice, NoticeLevel, Outcome, Seconds
 from windfall.wire import environment, page
 
 LOOK_S = 0.01
@@ -91,7 +91,7 @@ class Agent:
         self._log_thread = hands.Worker("log")
         self._cleaning_thread = hands.Worker("cleaning")
         self._uploads = hands.Uploads(ports.hold, ports.clock, ports.inbox.put)
-        self._shown: Notice | None = None
+        self._rank_told = False
         self._ended = threading.Event()
 
     # ------------------------------------------------------------------------------------------------------ the loop
@@ -131,6 +131,7 @@ class Agent:
             seen = self._last_look(now)
         elif self._watcher is not None:
             seen = self._look(self._watcher, now)
+        facts += self._sigterm_of_a_rank()
         if self._watcher is not None and self._watcher.attached and _asks_for_status(facts):
             seen.append(self._watcher.observe())
         return seen + facts + self._due(now)
@@ -143,6 +144,13 @@ class Agent:
             self._ports.supervision.say(str(error))
             self._kill()
             return []
+
+    def _sigterm_of_a_rank(self) -> list[Fact]:
+        """SIGTERM to a rank alone is a hint: a launcher that ends its ranks because one failed sends the same."""
+        if self._watcher is None or self._rank_told or not self._watcher.sigterm_seen_ns():
+            return []
+        self._rank_told = True
+        return [NoticeReceived(Notice(NoticeLevel.HINT, "rank", "sigterm"))]
 
     def _last_look(self, now: Instant) -> list[Fact]:
         """Read what the script handed over and computed before it ended."""
@@ -244,7 +252,9 @@ class Agent:
             restored = self._hold.restore(self._request.path("points", str(command.attempt)))
         except (WindfallError, OSError) as error:
             # Without its newest point a run would silently begin anew: better not to run at all.
-            self._ports.supervision.say(f"the newest recovery point could not be read: {error}")
+            self._ports.supervision.say(f"the run cannot go on: {error}")
+            with contextlib.suppress(WindfallError):
+                self._hold.release(Outcome.WAITING, Cause.STOPPED)
             self._finish(getattr(error, "exit_code", 1))
             return
         took = Seconds(self._clock.now() - began)
@@ -269,7 +279,7 @@ class Agent:
             lambda path, step, number: keep(path, held, step, number),
             self._marks.get(attempt, ()),
         )
-        self._shown = None
+        self._rank_told = False
 
     def _kill(self) -> None:
         self._ports.supervision.kill()

@@ -33,7 +33,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal
 AGENT = ("-m", "windfall.cli.agent")
 """What Python runs as the agent; the session folder and the socket's number follow."""
 _AGENT_TRIES_MAX = 5
-"""How often the agent may die in a row, without the script ever having run, before the supervisor gives up."""
+"""How often the agent may die in a row while no script runs before the supervisor gives up."""
 _RESTART_PAUSE_S_MAX = 5.0
 
 
@@ -50,6 +50,7 @@ class Supervisor:
         self._channel: socket.socket | None = None
         self._inbox = b""
         self._agent_deaths = 0
+        self._signals: list[dict[str, object]] = []
         self._guard: int | None = None
         self._outputs: dict[int, int] = {}
         self._attempt = 0
@@ -85,7 +86,8 @@ class Supervisor:
         def deliver() -> None:
             at_ns = time.monotonic_ns()
             for number in os.read(reader, 64):
-                self._send({"it": "signal", "number": number, "at_ns": at_ns})
+                self._signals.append({"it": "signal", "number": number, "at_ns": at_ns})
+                self._send(self._signals[-1])
 
         self._select.register(reader, selectors.EVENT_READ, deliver)
 
@@ -107,6 +109,9 @@ class Supervisor:
         running = self._guard is not None
         hello = {"it": "hello", "attempt": self._attempt, "running": running, "status": self._status}
         self._send({**hello, "refused": self._refused})
+        for message in self._signals:
+            # An earlier agent may have died before it heard of them, or before it wrote them down.
+            self._send(message)
 
     def _send(self, message: dict[str, object]) -> None:
         if self._channel is not None:
@@ -135,8 +140,9 @@ class Supervisor:
         self._agent.kill()
         self._agent.wait()
         self._agent_deaths += 1
-        if self._attempt == 0 and self._agent_deaths >= _AGENT_TRIES_MAX:
-            self._say(f"the agent died {self._agent_deaths} times before the script was started; giving up")
+        if self._guard is None and self._agent_deaths >= _AGENT_TRIES_MAX:
+            when = "before the script was started" if self._attempt == 0 else "after the script had ended"
+            self._say(f"the agent died {self._agent_deaths} times {when}; giving up")
             self._exit_code = 1
             return
         pause_s = min(0.05 * 2**self._agent_deaths, _RESTART_PAUSE_S_MAX)
@@ -215,6 +221,7 @@ class Supervisor:
         spare = frozenset({self._agent.pid}) if self._agent is not None else frozenset[int]()
         guard.kill_descendants(os.getpid(), spare)
         self._drain_output()
+        self._agent_deaths = 0
         if text.startswith("!"):
             self._status, self._refused = 126, text[2:]
         else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import os
 import shutil
 import sys
@@ -22,6 +24,9 @@ from windfall.units import duration_s, rate_bytes_per_s
 
 PROVIDERS = ("auto", "aws", "google", "azure", "slurm", "kubernetes", "local")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a memory file system: pages on a disk would be written back
+
+LOCK = "lock"
+"""The file of a session's folder that its supervisor keeps locked."""
 
 
 def exec_(
@@ -102,6 +107,7 @@ def become_supervisor(request: ExecRequest, state: Path) -> None:
         sweep(folder.parent)
         try:
             folder.mkdir(parents=True, mode=0o700)
+            _lock(folder)
         except OSError as error:
             raise Misuse(f"{folder} cannot be made ({error.strerror}): name another place with --state") from error
     try:
@@ -113,12 +119,35 @@ def become_supervisor(request: ExecRequest, state: Path) -> None:
     os.execv(sys.executable, argv)
 
 
+def _lock(folder: Path) -> None:
+    """Lock a session's folder for the life of this process, also as the supervisor that it becomes."""
+    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with contextlib.suppress(OSError):  # a file system without locks: then nobody gets this one and nobody sweeps
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.set_inheritable(handle, True)
+
+
 def sweep(folder: Path) -> None:
     """Remove what sessions left behind whose process is gone."""
     for left in folder.glob("*-*"):
         pid, _, started = left.name.partition("-")
-        if pid.isdigit() and str(kernel.started_at(int(pid))) != started:
+        if pid.isdigit() and str(kernel.started_at(int(pid))) != started and _abandoned(left):
             shutil.rmtree(left, ignore_errors=True)
+
+
+def _abandoned(left: Path) -> bool:
+    """Say whether nobody has the lock: a process that is not to be seen here may live in another container or host."""
+    try:
+        handle = os.open(left / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
 
 
 def state_folder() -> Path:

@@ -121,8 +121,7 @@ def _check_agreement(turn: Turn, request: Request) -> None:
         if status.step >= request.step + request.sure and status.rank not in request.answered
     )
     if not request.exact:
-        if silent and turn.state.step > request.step + 1:
-            _blame(turn, silent)
+        _check_late(turn, request, silent)
         return
     if not silent:
         turn.change(request=replace(request, sure=True))
@@ -138,6 +137,14 @@ def _check_agreement(turn: Turn, request: Request) -> None:
                 points.abandon(turn, point, f"rank {silent[0]} went past step {request.step} without saving")
     else:
         turn.change(request=replace(request, passed=silent))
+
+
+def _check_late(turn: Turn, request: Request, silent: tuple[int, ...]) -> None:
+    """A rank may be past the step when the request reaches it: it is silent once it finished two more steps since."""
+    if silent and request.late_at is None:
+        turn.change(request=replace(request, late_at=turn.state.step))
+    elif silent and request.late_at is not None and turn.state.step > request.late_at + 1:
+        _blame(turn, silent)
 
 
 def _blame(turn: Turn, silent: tuple[int, ...]) -> None:

@@ -29,6 +29,7 @@ class Request:
         sure: every rank was seen below `step` after the publication, so that every rank will see it in time.
         answered: ranks whose `check_save` answered True to it.
         passed: ranks seen beyond `step` without an answer, once.
+        late_at: step of the fastest rank when ranks were first seen beyond `step`, of a request that may come late.
         served: ranks that handed over for it, or said yes and went on without a part; `handed` if any handed over.
         withdrawn: the script is no longer asked.
     """
@@ -40,6 +41,7 @@ class Request:
     sure: bool = False
     answered: tuple[int, ...] = ()
     passed: tuple[int, ...] = ()
+    late_at: Step | None = None
     served: tuple[int, ...] = ()
     handed: bool = False
     withdrawn: bool = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -98,6 +99,8 @@ class Hold:
 
     def restore(self, folder: str) -> Restored:
         """Bring the newest whole point to `<folder>/<rank>/<name>`; see `storage.restore`."""
+        # An agent that was killed between restore and start leaves a folder that nobody has used yet.
+        shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(os.path.dirname(folder), exist_ok=True)
         newest_first = tuple(reversed(self.state.points))
         found = self._run(restore.restore(newest_first, folder))

@@ -163,7 +163,7 @@ class RemoteStore:
         source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             with self._told():
-                stretch = _Stretch(source, path, offset, size_bytes, digest, unwanted)
+                stretch = _Stretch(source, path, offset, size_bytes, digest, unwanted=unwanted)
                 if size_bytes <= WHOLE_MAX_BYTES:
                     self._put_whole(key, stretch)
                 else:
@@ -253,6 +253,7 @@ class _Stretch:
         offset: int,
         size_bytes: int,
         digest: Digest,
+        *,
         unwanted: Callable[[], bool] | None,
     ) -> None:
         self._unwanted = unwanted

@@ -199,8 +199,11 @@ def _insurance(view: SavingView, beliefs: Beliefs) -> Choice:
         return _no_insurance(view, "no insurance save yet: no step has been measured", ())
     if view.policy == "thesis":
         return _thesis_insurance(view, beliefs)
+    return _timed_insurance(view, beliefs, beliefs.costs.step_mean_s)
+
+
+def _timed_insurance(view: SavingView, beliefs: Beliefs, step_s: float) -> Choice:
     interval_s, because = _interval(view, beliefs)
-    step_s = beliefs.costs.step_mean_s
     if not math.isfinite(interval_s):
         return _no_insurance(view, "no insurance saves: no loss is expected that a notice does not cover", because)
     step = rules.thesis_insurance_step(view.anchor_step, interval_s, step_s)
