@@ -1,4 +1,4 @@
-# Two commands do all set-up: `make demo` and `make test`.
+# Two commands do all set-up: `make demo` and `make test`.  Slow proofs: `make verify [AREA=folder of tests]`, `make bench`.
 PYTHON ?= python3.11
 PYTHON := $(shell command -v $(PYTHON) 2>/dev/null || echo python3)
 VENV := .venv
@@ -39,7 +39,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(BENCH)
 
 verify: $(VENV)/.dev node_modules/.done
-	$(BIN)/python -m pytest -m slow $(if $(filter all,$(AREA)),,tests -k $(AREA))
+	$(BIN)/python -m pytest -m slow $(if $(filter all,$(AREA)),tests,tests/$(AREA))
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/build.py

@@ -53,11 +53,9 @@ def test_the_interval_follows_the_cost_of_a_save() -> None:
 def test_a_request_that_comes_late_is_nobodys_fault() -> None:
     """The rank was past the step when it was asked: only one that finishes two more steps in silence is blamed."""
     story = Story(policy="every:50steps").starts().ranks(80)
-    assert not any("without asking" in sentence for sentence in story.said)
-    story.ranks(81)
-    assert not any("without asking" in sentence for sentence in story.said)
-    story.ranks(82)
-    assert any("without asking" in sentence for sentence in story.said)
+    assert story.none(ev.Tell)
+    assert story.ranks(81).none(ev.Tell)
+    assert "without asking" in story.ranks(82).the(ev.Tell).sentence
 
 
 def test_the_users_own_save_resets_the_insurance() -> None:

@@ -52,6 +52,35 @@ def test_no_step_is_redone(tmp_path: Path) -> None:
     _loses(tmp_path, Work(2_000_000, 5_000_000), losses=2, saves=2, seed=1)
 
 
+def _is_told_while_uploading(tmp_path: Path, *, seed: int) -> None:
+    cloud = Cloud(tmp_path, Work(2_000_000, 5_000_000, policy="every 5 steps"))
+    with cloud.machine() as machine:
+        machine.commits(2)
+        machine.trains_for(machine.step - machine.resumed_at + random.Random(seed).randint(1, 60))
+        parts = parts_of(machine.spool, [machine.moments])
+        assert machine.taken_at(machine.announce(MARGIN * parts.sum_s)) == 75, machine.output
+        last = machine.step
+        assert "without asking" not in machine.output
+    with cloud.machine() as machine:
+        assert machine.resumed_at == last
+    abandoned = [
+        command.why for row in cloud.rows() for command in row.commands if isinstance(command, ev.AbandonPoint)
+    ]
+    assert any("needs the uplink" in why for why in abandoned)
+
+
+def test_a_notice_finds_the_uplink_busy(tmp_path: Path) -> None:
+    """The upload of an older insurance point is stopped at once, and the emergency save has the whole line."""
+    _is_told_while_uploading(tmp_path, seed=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3, 8))
+def test_a_notice_finds_the_uplink_busy_at_any_moment(tmp_path: Path, seed: int) -> None:
+    """Early and late in the older upload."""
+    _is_told_while_uploading(tmp_path, seed=seed)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.servers import fake_bucket, google_environment
-from tests.support.live import FAST, Run, eventually, undisturbed
+from tests.support.live import Run, eventually, fast, undisturbed
 from windfall.terms import Cause, Outcome
 
 pytestmark = pytest.mark.real
-NO_INSURANCE = (*FAST, "--policy", "never")
+NO_INSURANCE = fast("--policy", "never")
 PRINT = "print(*(f'{name}={os.environ.get(name)}' for name in %r), flush=True)"
 
 
@@ -63,7 +63,7 @@ def save():
 def test_the_launcher_kills_after_thirty_seconds_although_more_was_given(run: Run) -> None:
     """Not here: the launcher below gets the whole grace, unless the user decided otherwise."""
     show = PRINT % (("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),)
-    first = run.train(STEPS="1", AT_START=show, options=(*FAST, "--grace", "10m"))
+    first = run.train(STEPS="1", AT_START=show, options=fast("--grace", "10m"))
     assert first.code() == 0
     assert "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=600" in first.text
 
@@ -97,7 +97,7 @@ def test_retry_on_preemption_cannot_be_told_from_retry_on_my_bug(run: Run, tmp_p
     for number in range(4):
         machine = run.train(STEPS="60", EVERY="5", options=(*NO_INSURANCE, "--max-failures", "2"))
         machine.until(f"step {10 * (number + 1)}")
-        machine.process.kill()
+        machine.vanish()
     last = run.train(STEPS="60", EVERY="5", options=(*NO_INSURANCE, "--max-failures", "2"))
 
     assert last.code() == 0, last.text
@@ -108,7 +108,7 @@ def test_retry_on_preemption_cannot_be_told_from_retry_on_my_bug(run: Run, tmp_p
 
 def test_a_bug_is_retried_for_ever_as_if_it_were_a_preemption(run: Run) -> None:
     """Not here: a script that fails by itself is started again a bounded number of times, then the run has failed."""
-    machine = run.train(AT_START="print('started', flush=True); sys.exit(3)", options=(*FAST, "--max-failures", "2"))
+    machine = run.train(AT_START="print('started', flush=True); sys.exit(3)", options=fast("--max-failures", "2"))
 
     assert machine.code() == 1, machine.text
     assert machine.text.count("started\n") == 2

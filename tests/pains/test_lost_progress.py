@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.live import FAST, Run, eventually, new_run, undisturbed
+from tests.support.live import Run, eventually, fast, load, new_run, undisturbed
 from windfall.events import NoticeReceived, PartHandedOver, PointCommitted
 from windfall.terms import Cause, SaveKind, Step
 
 pytestmark = pytest.mark.real
-NO_INSURANCE = (*FAST, "--policy", "never")
+NO_INSURANCE = fast("--policy", "never")
 
 
 def resumed_at(printed: str) -> int:
@@ -59,7 +59,7 @@ if state["step"] == 12:
     first = run.train(STEPS="30", EVERY="5", AT_STEP=half, options=NO_INSURANCE)
     first.until("half saved")
     eventually(lambda: any(point.step == 10 for point in run.state().points), "step 10 is committed")
-    first.process.kill()
+    first.vanish()
     second = run.train(STEPS="30")
 
     assert second.code() == 0, second.text
@@ -98,17 +98,9 @@ print("pid", os.getpid(), flush=True)
 @pytest.mark.parametrize("phase", ["compile", "evaluation"])
 def test_a_signal_during_compile_or_evaluation_is_never_looked_at(run: Run, phase: str) -> None:
     """Not here: a notice in a phase that cannot be interrupted leads to a save at the first step after it."""
-    long = f"""
-with wf.phase({phase!r}):
-    print("in the phase", flush=True)
-    time.sleep(1.5)
-"""
-    hook = (
-        {"AT_START": long}
-        if phase == "compile"
-        else {"AT_STEP": f"if state['step'] == 7:\n  {long.strip()!r} and exec({long!r})"}
-    )
-    first = run.train(STEPS="5000", options=(*NO_INSURANCE, "--grace", "10s"), **hook)
+    inside = f"with wf.phase({phase!r}): print('in the phase', flush=True); time.sleep(1.5)"
+    hook = {"AT_START": inside} if phase == "compile" else {"AT_STEP": f"if state['step'] == 7: exec({inside!r})"}
+    first = run.train(STEPS="5000", options=fast("--policy", "never", "--grace", "10s"), **hook)
     first.until("in the phase")
     first.process.terminate()
 
@@ -119,38 +111,37 @@ with wf.phase({phase!r}):
 
 
 # Two epochs of twelve samples, each epoch in an order of its own; what was trained on is part of the state.
-SAMPLES = """
+ORDER = """
 def order(epoch):
     import random
     numbers = list(range(12))
     random.Random(epoch).shuffle(numbers)
     return numbers
+"""
+SAMPLES = """
 done = state["step"] - 1
-state.setdefault("seen", [])
-state["seen"] = state["seen"] + [order(done // 12)[done % 12]]
+seen = [*seen, order(done // 12)[done % 12]]
+state["seen"] = seen
+print("seen", len(seen), flush=True)
 """
 
 
 def test_a_resume_in_the_middle_of_an_epoch_shuffles_anew(run: Run, tmp_path: Path) -> None:
     """Not here: over four machines each epoch holds every sample once, in the order that nobody disturbed."""
-    trainer = SAMPLES + "print('seen', len(state['seen']), flush=True)"
-    script_keeps = "state = {'step': state['step'], 'weights': '', 'seen': state.get('seen', [])}"
-    for stop_at in (5, 11, 17):
-        machine = run.train(STEPS="24", STEP_S="0.08", AT_STEP=trainer.replace("done =", f"{script_keeps}\ndone =", 1))
+    hooks = {"AT_START": ORDER + "seen = state.get('seen', [])", "AT_STEP": SAMPLES, "STEPS": "24"}
+    for stop_at in (4, 10, 16):
+        machine = run.train(STEP_S="0.12", options=NO_INSURANCE, **hooks)
         machine.until(f"seen {stop_at}\n")
         machine.process.terminate()
         assert machine.code() == 75, machine.text
-    last = run.train(STEPS="24", STEP_S="0.01", AT_STEP=trainer)
+    last = run.train(STEP_S="0.01", **hooks)
 
     assert last.code() == 0, last.text
     assert run.say("get", run.url, str(tmp_path / "out")).returncode == 0
     (checkpoint,) = (tmp_path / "out").iterdir()
-    seen = json.loads(checkpoint.read_text())["seen"]
-    space: dict[str, object] = {}
-    exec(SAMPLES[: SAMPLES.index("done =")], space)
-    order = space["order"]
-    assert callable(order)
-    assert seen == [*order(0), *order(1)]
+    space: dict[str, Callable[[int], list[int]]] = {}
+    exec(ORDER, space)
+    assert load(checkpoint)["seen"] == [*space["order"](0), *space["order"](1)]
 
 
 RANKS = """
@@ -230,11 +221,11 @@ def test_a_corrupt_checkpoint_restores_differently_each_time(run: Run, tmp_path:
 
 def test_the_documented_notice_is_in_truth_a_maximum(run: Run) -> None:
     """Not here: the save begins at once, so a machine that is taken long before its deadline loses nothing."""
-    first = run.train(STEPS="5000", options=(*NO_INSURANCE, "--grace", "120s"))
+    first = run.train(STEPS="5000", options=fast("--policy", "never", "--grace", "120s"))
     first.until("step 20")
     first.process.terminate()
     eventually(lambda: run.state().points, "the emergency save is committed")
-    first.process.kill()
+    first.vanish()
     (point,) = run.state().points
     second = run.train(STEPS=str(point.step + 5))
 
