@@ -95,9 +95,9 @@ def _hold_of(
     """Go on with the hold of an earlier agent of this session, or take the run."""
     hold = reopen(store, local)
     if hold is not None:
-        return hold, None
+        return hold, None if any(hold.journal.rows()) else _beginning(request, hold)
     wish = taking.Wish(
-        holder=_this_machine(request.supervisor_pid),
+        holder=_this_machine(request),
         lease_s=Seconds(request.lease_s),
         command=request.argv,
         folder=request.cwd,
@@ -170,16 +170,17 @@ def _preempt(supervision: Supervision, metadata: MetadataServer | None, notice_s
     supervision.vanish(notice_s or 0.0)
 
 
-def _this_machine(supervisor_pid: int) -> Holder:
+def _this_machine(request: ExecRequest) -> Holder:
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot_id = file.read().strip()
     return Holder(
         host=socket.gethostname(),
         boot_id=boot_id,
         pid_namespace=os.stat("/proc/self/ns/pid").st_ino,
-        pid=supervisor_pid,
-        pid_started=kernel.started_at(supervisor_pid) or 0,
-        nonce=new_nonce(),
+        pid=request.supervisor_pid,
+        pid_started=kernel.started_at(request.supervisor_pid) or 0,
+        # The session's, not the agent's: an agent that died behind its taking record is followed by its heir.
+        nonce=request.nonce,
     )
 
 

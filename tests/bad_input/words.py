@@ -22,7 +22,14 @@ def _nothing_there(*verb: str) -> object:
     return lambda box: [verb[0], str(box.store), *verb[1:]]
 
 
+def _no_matplotlib(box: Box) -> list[str]:
+    (box.here / "matplotlib.py").write_text("raise ImportError('not installed')")
+    box.environment["PYTHONPATH"] = str(box.here)
+    return ["cost", box.waiting(), "--plot", "line.png"]
+
+
 CASES = [
+    Case("matplotlib-missing", _no_matplotlib, 2, ("matplotlib", "pip install"), process=True),
     Case("verb-unknown", _line("exce", "run"), 2, ("'exce'", "did you mean exec?")),
     Case("verb-like-nothing", _line("xyzzy"), 2, ("'xyzzy'", "choose one of exec, ps")),
     Case("option-unknown", _exec("--polcy", "never"), 2, ("--polcy", "--policy", "windfall exec --help")),

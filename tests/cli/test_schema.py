@@ -90,9 +90,9 @@ def test_a_word_that_is_not_ours_does_not_fit(finished: Run) -> None:
     """The schema tells a damaged row from a good one: an unknown fact, a missing field, a wrong type."""
     path = next(Path(finished.url.removeprefix("file://")).glob("spool/*/*"))
     good = path.read_text().splitlines()[0]
-    for damage in ('"is":"Unknown"', '"epoch":"one"', '"fact":[]'):
-        first = {'"is":"Unknown"': '"is":"Row"', '"epoch":"one"': '"epoch":1', '"fact":[]': '"facts":['}[damage]
-        bad = good.replace(first, damage if first != '"facts":[' else '"facts":[1,', 1)
+    damages = [('"is":"Row"', '"is":"Unknown"'), ('"epoch":1', '"epoch":"one"'), ('"facts":[', '"facts":[1,')]
+    for old, new in [*damages, ('"sequence":1,', "")]:
+        bad = good.replace(old, new, 1)
         assert bad != good
         with pytest.raises(jsonschema.ValidationError):
             checked("journal", [bad])

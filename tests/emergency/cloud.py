@@ -184,9 +184,9 @@ class Cloud:
         rows |= {(row.epoch, row.sequence): row for row in self.shipped()}
         return [rows[key] for key in sorted(rows)]
 
-    def replays(self) -> bool:
-        """Whether the journal fed back gives the same decisions."""
-        return replay(self.shipped()) == []
+    def differences(self) -> list[str]:
+        """Where the journal fed back gives other decisions than were taken."""
+        return [str(difference) for difference in replay(self.shipped())]
 
 
 def facts(rows: list[Row], kind: type[F]) -> list[tuple[Row, F]]:

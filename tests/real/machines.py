@@ -42,6 +42,11 @@ def environment_of_a_machine() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
 
 
+def with_path(folder: Path) -> str:
+    """PYTHONPATH with a folder in front."""
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+
+
 @dataclass
 class Machine:
     """One `windfall exec`; `folder` is all the disk it has."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.machines import QUICK, Run
+from tests.real.machines import QUICK, Run, with_path
 from windfall.terms import Outcome
 
 STEPS = 60
@@ -86,7 +86,7 @@ def die_alone(folder: Path, phase: str, exact: str) -> None:
             machine.vanish()
     (folder / "once").mkdir()
     (folder / "once" / "sitecustomize.py").write_text(ONCE)
-    once = {"PYTHONPATH": folder / "once", "DIED_ONCE": folder / "died", "WINDFALL_FAILPOINT": exact}
+    once = {"PYTHONPATH": with_path(folder / "once"), "DIED_ONCE": folder / "died", "WINDFALL_FAILPOINT": exact}
     with run.machine(**once, options=(*QUICK, "--max-failures", "1"), STEP_S=SLOWLY) as machine:
         assert machine.code() == 0, machine.printed
     assert len(machine.starts()) == 1
@@ -131,5 +131,5 @@ def every_one(folder: Path, die: object) -> None:
             except AssertionError as error:
                 failed.append(f"{phase} {exact}: {str(error)[:600]}")
             count += 1
-    print(f"{len(names)} points, {count} deaths, {len(failed)} wrong")  # noqa: T201
+    print(f"{len(names)} points, {count} deaths, {len(failed)} wrong")
     assert not failed, "\n\n".join(failed)

@@ -56,7 +56,7 @@ def storm(folder: Path, number: int) -> dict[str, int]:
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_storm_of_kills_changes_nothing(number: int, tmp_path: Path) -> None:
     """A run that is hit six to ten times ends with the same state, every commit once, and a journal that replays."""
-    print(f"seed {number}: {storm(tmp_path, number)}")  # noqa: T201
+    print(f"seed {number}: {storm(tmp_path, number)}")
 
 
 @pytest.mark.real
@@ -65,7 +65,7 @@ def test_a_storm_of_kills_changes_nothing(number: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", range(100, 120))
 def test_twenty_storms_of_kills_change_nothing(number: int, tmp_path: Path) -> None:
     """Twenty seeds of kill -9 of agent, supervisor and script at random instants."""
-    print(f"seed {number}: {storm(tmp_path, number)}")  # noqa: T201
+    print(f"seed {number}: {storm(tmp_path, number)}")
 
 
 @pytest.mark.real

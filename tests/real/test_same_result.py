@@ -42,9 +42,7 @@ def live(folder: Path, number: int) -> None:
     seed = random.Random(number)
     run = Run(folder, STEPS)
     lost = [lose(run, f"step:{seed.randint(12, 24)}", seed)]
-    for moment in [MOMENTS[number % len(MOMENTS)], *seed.sample(MOMENTS, 2)]:
-        if moment in ("restore", "resume") and not run.committed_step():
-            moment = "start"
+    for moment in (MOMENTS[number % len(MOMENTS)], *seed.sample(MOMENTS, 2)):
         lost.append(lose(run, moment, seed))
         run.check()
     assert run.committed_step() < STEPS
@@ -52,7 +50,7 @@ def live(folder: Path, number: int) -> None:
         assert last.code() == 0, last.printed
     run.check_done()
     assert run.state().preemptions == sum(record.kind is RecordKind.TAKE for record in run.records()) - 1
-    print(f"seed {number}: lost at {', '.join(lost)}; {len(run.records())} records")  # noqa: T201
+    print(f"seed {number}: lost at {', '.join(lost)}; {len(run.records())} records")
 
 
 @pytest.mark.real

@@ -57,7 +57,7 @@ def _plain(generator: random.Random) -> list[object]:
     return [version, list(numbers), gauss]
 
 
-def _reach(moment: str) -> None:
+def reach(moment: str) -> None:
     """Tell that a moment is reached; stand still as long as the test holds it."""
     if {moment, moment.partition(":")[0]} & {os.environ.get("HOLD")}:
         held = Path(os.environ["HELD"])
@@ -72,7 +72,7 @@ def _save(state: State) -> str:
     with open(path, "wb") as file:
         file.write(data[: len(data) // 2])
         file.flush()
-        _reach(f"save:{state[0]}")
+        reach(f"save:{state[0]}")
         file.write(data[len(data) // 2 :])
     return path
 
@@ -82,17 +82,17 @@ def main() -> None:
 
     steps, step_s = int(os.environ["STEPS"]), float(os.environ.get("STEP_S", "0.005"))
     state = first_state()
-    _reach("start")
+    reach("start")
     if found := wf.last():
         state = json.loads(Path(found).read_bytes())
-        _reach("resume")
+        reach("resume")
     with open(os.environ["STARTS"], "a") as starts:
         starts.write(f"{wf.context().attempt} {state[0]} {os.getpid()}\n")
     print(f"from {state[0]}", flush=True)
     while state[0] < steps:
         with wf.step_context():
             time.sleep(step_s)
-            _reach(f"step:{state[0] + 1}")
+            reach(f"step:{state[0] + 1}")
             state = advance(state)
         done = state[0]
         print(f"step {done}", flush=True)
@@ -101,10 +101,10 @@ def main() -> None:
         if done % EVALUATE_EVERY == 0:
             with wf.phase("evaluation"):
                 time.sleep(4 * step_s)
-                _reach(f"evaluation:{done}")
+                reach(f"evaluation:{done}")
         if wf.check_save() or done == steps:
             wf.backup(_save(state))
-    _reach("end")
+    reach("end")
     print("trained", flush=True)
     sys.exit(int(os.environ.get("STATUS", "0")))
 

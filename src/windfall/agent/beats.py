@@ -51,7 +51,7 @@ def start(
                 return
             except StoreError as error:
                 if not silent:
-                    tell(f"the store does not answer, the script goes on: {error}")
+                    tell(f"the store cannot be used now, the script goes on: {error}")
                 silent = True
             clock.sleep(pause_s)
 

@@ -95,9 +95,13 @@ def _parent_of(pid: int) -> int:
 
 
 def started_at(pid: int) -> int | None:
-    """Return when a process started (clock ticks since boot), None if there is none: with the PID it names a process."""
+    """Return when a process started (clock ticks since boot), None if there is none: with the PID it names a process.
+
+    One that has ended is none, although its parent may not have asked for its status yet.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
+            fields = file.read().rpartition(b")")[2].split()
+        return None if fields[0] in (b"Z", b"X") else int(fields[19])
     except (OSError, IndexError, ValueError):
         return None

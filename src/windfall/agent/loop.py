@@ -290,7 +290,7 @@ class Agent:
             return
         self._watcher.publish(command)
         self._clock.sleep(Seconds(page.SETTLE_S))
-        self._ports.inbox.put(self._watcher.observe())
+        self._ports.inbox.put(self._watcher.observe(fresh=True))
 
     def _withdraw(self) -> None:
         if self._watcher is not None:

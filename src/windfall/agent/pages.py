@@ -117,14 +117,19 @@ class PageWatcher:
     def look(self, now: Instant) -> list[Fact]:
         """Return what is new since the last look."""
         facts: list[Fact] = []
-        if not self._complete and not self._attach_all(facts):
-            return facts
+        if attached_now := not self._complete:
+            self._attach_all()
+            if not self._complete:
+                return facts
         before = self._marks()
         for number, rank in self._ranks.items():
             self._look_at(number, rank, now, facts)
         self._find_bystanders(facts)
         if (after := self._marks()) != before:
             facts.append(PagesRead(self._attempt, after))
+        if attached_now:
+            # Last, as always: a step counts as silent only if the answer to its request was looked for after it.
+            facts.append(self.observe())
         if now >= self._window_ends:
             self._close_window(now, facts)
         return facts
@@ -134,9 +139,19 @@ class PageWatcher:
         self._window_ends = now
         return self.look(now)
 
-    def observe(self) -> RanksObserved:
-        """Return what every rank is doing now."""
-        return RanksObserved(tuple(self._status(number, rank) for number, rank in sorted(self._ranks.items())))
+    def observe(self, *, fresh: bool = False) -> RanksObserved:
+        """Return what every rank is doing.
+
+        Args:
+            fresh: read the steps now; otherwise they are those of the last look, which has read what ranks that are
+                so far have answered.  A fresh look must be taken in only after the next `look`.
+        """
+        if fresh:
+            steps = {number: rank.words[page.STEP] for number, rank in self._ranks.items()}
+        else:
+            steps = {number: rank.step for number, rank in self._ranks.items()}
+        ranks = sorted(self._ranks.items())
+        return RanksObserved(tuple(self._status(number, rank, steps[number]) for number, rank in ranks))
 
     def sigterm_seen_ns(self) -> int:
         """Return when the first rank received SIGTERM (monotonic), 0 if none did."""
@@ -146,7 +161,7 @@ class PageWatcher:
     def _marks(self) -> tuple[tuple[int, int, int], ...]:
         return tuple((number, rank.position, rank.ack) for number, rank in sorted(self._ranks.items()))
 
-    def _attach_all(self, facts: list[Fact]) -> bool:
+    def _attach_all(self) -> None:
         names = [name for name in os.listdir(self._folder) if name.startswith("rank-") and name.endswith(".page")]
         for name in names:
             number = int(name[len("rank-") : -len(".page")])
@@ -155,13 +170,8 @@ class PageWatcher:
                 messages = os.path.join(self._folder, page.messages_name(number))
                 self._ranks[number] = _resumed(_Rank(words, messages), *self._resume.get(number, (0, 0)))
                 self._windows[number] = _Window()
-        if not self._ranks:
-            return False
-        expected = max(rank.words[page.LOCAL_WORLD] for rank in self._ranks.values())
+        expected = max((rank.words[page.LOCAL_WORLD] for rank in self._ranks.values()), default=1)
         self._complete = len(self._ranks) >= expected
-        if self._complete:
-            facts.append(self.observe())
-        return self._complete
 
     def _look_at(self, number: int, rank: _Rank, now: Instant, facts: list[Fact]) -> None:
         words = rank.words
@@ -254,10 +264,10 @@ class PageWatcher:
             facts.append(StepsMeasured(step, window.count, mean_s, longest_s))
         facts.append(self.observe())
 
-    def _status(self, number: int, rank: _Rank) -> RankStatus:
+    def _status(self, number: int, rank: _Rank, done: int) -> RankStatus:
         words = rank.words
         name = page.PHASES[words[page.PHASE]]
-        step, ended_ns = Step(words[page.STEP]), words[page.STEP_END_NS]
+        step, ended_ns = Step(done), words[page.STEP_END_NS]
         if name in {"evaluation", "compile", "data"}:
             return RankStatus(number, step, Phase(name), Instant(words[page.PHASE_SINCE_NS] / 1e9))
         if rank.open_request is not None:

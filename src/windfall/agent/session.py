@@ -33,6 +33,7 @@ class ExecRequest:
         metadata_url: where the provider's metadata service is, if not at its documented address.
         grace_s: how long after SIGTERM the machine lives on.
         lease_s: how long a heartbeat may stand still before another machine may take the run.
+        nonce: random name of this call; what the run's log knows its holder by.
         bundle: take the folder's code along.
         new_code: replace the run's bundle with the folder's code.
     """
@@ -56,6 +57,7 @@ class ExecRequest:
     isolation: str = "auto"
     uplink_bytes_per_s: float | None = None
     supervisor_pid: int = 0
+    nonce: str = ""
 
     def save(self) -> None:
         """Write the request into its session folder."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import statistics
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -16,10 +16,9 @@ from rich.console import Console
 
 from windfall import units, wiring
 from windfall.cli import machine
-from windfall.cli.exec import PROVIDERS, absolute_url, one_of, state_folder
+from windfall.cli.exec import absolute_url, provider_of, state_folder
 from windfall.cli.runs import Json
 from windfall.errors import EXIT_FAILED, StoreError, WindfallError
-from windfall.notices.detect import detect
 from windfall.ports import GetRange, PutRange, Steps
 from windfall.report import checks
 from windfall.report.checks import Check, Verdict
@@ -67,9 +66,7 @@ def doctor(
         state: folder for this machine's own files (default: $XDG_STATE_HOME/windfall).
         json_: one JSON object a line.
     """
-    provider = one_of(provider, PROVIDERS, "--provider")
-    amount = Bytes(units.size_bytes(size, "--size"))
-    chosen = detect(os.environ) if provider == "auto" else provider
+    amount, chosen = Bytes(units.size_bytes(size, "--size")), provider_of(provider)
     found: list[Check] = []
     for check in _all(url, amount, chosen, metadata_url, state):
         found.append(check)
@@ -185,7 +182,7 @@ def _speed(reader: wiring.Reader, nonce: str, amount: Bytes, state: Path) -> Ite
         state.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="doctor-", dir=state) as scratch:
             sent, fetched = os.path.join(scratch, "sent"), os.path.join(scratch, "fetched")
-            _write_random(sent, amount)
+            _write_random(sent, amount, nonce)
             up_s = _timed(reader, ranges(tuple(PutRange(key, sent, at, length) for key, at, length in stretches)))
             yield _rate("speed up", amount, up_s)
             yield _fits(amount / up_s)
@@ -206,9 +203,9 @@ def _stretches(nonce: str, amount: Bytes) -> list[tuple[str, int, int]]:
     return [(probe_key(f"{nonce}-{at}"), at, min(length, amount - at)) for at in starts]
 
 
-def _write_random(path: str, amount: Bytes) -> None:
+def _write_random(path: str, amount: Bytes, nonce: str) -> None:
     # Nothing on the way can compress them or store them once.
-    block = os.urandom(1 << 20)
+    block = random.Random(nonce).randbytes(1 << 20)
     with open(path, "wb") as file:
         blocks = range(-(-amount // len(block)))
         file.writelines(number.to_bytes(8, "little") + block[8:] for number in blocks)
@@ -251,9 +248,9 @@ def _left_behind(nonce: str) -> Steps[list[str]]:
 
 
 def _timed(reader: wiring.Reader, steps: Steps[object]) -> float:
-    began = time.monotonic()
+    began = reader.clock.now()
     reader.run(steps)
-    return max(time.monotonic() - began, 1e-6)
+    return max(reader.clock.now() - began, 1e-6)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import fcntl
 import os
+import secrets
 import shutil
 import sys
 from pathlib import Path
@@ -81,7 +82,7 @@ def exec_(
         session="",
         pages="",
         policy=parse_policy(policy),
-        provider=_provider(provider),
+        provider=provider_of(provider),
         metadata_url=metadata_url,
         mttp_s=None if mttp is None else _more_than_zero(mttp, "--mttp"),
         keep=_at_least(keep, 1, "--keep"),
@@ -111,7 +112,8 @@ def become_supervisor(request: ExecRequest, state: Path) -> None:
         except OSError as error:
             raise Misuse(f"{folder} cannot be made ({error.strerror}): name another place with --state") from error
     try:
-        dataclasses.replace(request, session=str(session), pages=str(pages), supervisor_pid=os.getpid()).save()
+        named = dataclasses.replace(request, supervisor_pid=os.getpid(), nonce=secrets.token_hex(8))
+        dataclasses.replace(named, session=str(session), pages=str(pages)).save()
     except OSError as error:
         raise Misuse(f"{session} cannot be written ({error.strerror}): name another place with --state") from error
     sys.stdout.flush()
@@ -192,7 +194,12 @@ def _more_than_zero(text: str, option: str) -> float:
     return length_s
 
 
-def _provider(name: str) -> str:
+def provider_of(name: str) -> str:
+    """Return whose notices to watch: the named provider's, or with `auto` those of the one that owns this machine.
+
+    Raises:
+        Misuse: there is no such provider.
+    """
     chosen = one_of(name, PROVIDERS, "--provider")
     return detect(os.environ) if chosen == "auto" else chosen
 

@@ -10,7 +10,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -149,13 +148,14 @@ def _notices(provider: str, metadata_url: str | None) -> Check:
         return Check("notices", Verdict.OK, f"provider {provider}: {told}")
     base = metadata_url or {"aws": AWS_URL, "google": GOOGLE_URL, "azure": AZURE_URL}[provider]
     advice = "preemptions would come unannounced; allow this address, and a hop limit of 2 for containers on AWS"
-    began = time.monotonic()
+    clock = SystemClock()
+    began = clock.now()
     try:
         status = askers[provider](base.rstrip("/"))
     except NoAnswer as error:
         says = f"provider {provider}: its metadata service does not answer ({error})"
         return Check("notices", Verdict.WARN, says, advice)
-    took_ms = (time.monotonic() - began) * 1000
+    took_ms = (clock.now() - began) * 1000
     if status not in (200, 404):
         says = f"provider {provider}: its metadata service at {base} answers with status {status}"
         return Check("notices", Verdict.WARN, says, advice)

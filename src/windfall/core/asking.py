@@ -126,7 +126,7 @@ def _check_agreement(turn: Turn, request: Request) -> None:
     if not silent:
         turn.change(request=replace(request, sure=True))
     elif not request.sure:
-        turn.change(misses=turn.state.misses + 1)
+        turn.change(misses=turn.state.misses + 1, hinted=turn.state.hinted or request.hinted)
         withdraw(turn)
     elif set(silent) & set(request.passed):
         _blame(turn, silent)
@@ -200,7 +200,7 @@ def plan(turn: Turn) -> None:
     if state.stage is not Stage.RUNNING or not state.ranks or state.notices:
         return
     pending = state.request
-    if pending is not None and (pending.answered or pending.kind is not SaveKind.INSURANCE):
+    if pending is not None and (pending.answered or pending.hinted or pending.kind is not SaveKind.INSURANCE):
         return
     if state.queued is not None or (pending is None and any(not point.whole for point in state.points)):
         return  # the uplink is behind already, or the ranks are busy with a save
@@ -214,8 +214,8 @@ def plan(turn: Turn) -> None:
         return
     if pending is not None and not _moved(turn, pending, choice.save_at):
         return
-    publish(turn, choice, SaveKind.INSURANCE)
-    turn.change(held=(turn.state.anchor_step, choice.save_at), hinted=False)
+    request = replace(publish(turn, choice, SaveKind.INSURANCE), hinted=state.hinted)
+    turn.change(request=request, held=(turn.state.anchor_step, choice.save_at), hinted=False)
 
 
 def _moved(turn: Turn, pending: Request, step: int) -> bool:

@@ -32,6 +32,7 @@ class Request:
         late_at: step of the fastest rank when ranks were first seen beyond `step`, of a request that may come late.
         served: ranks that handed over for it, or said yes and went on without a part; `handed` if any handed over.
         withdrawn: the script is no longer asked.
+        hinted: made because this machine may be taken, whatever the policy says of intervals.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Request:
     served: tuple[int, ...] = ()
     handed: bool = False
     withdrawn: bool = False
+    hinted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class Local:
 class Hold:
     """`ports.RunHold`; made by `storage.taking`, or by `reopen` after a restart of the agent."""
 
-    def __init__(self, store: ObjectStore, head: Record, local: Local) -> None:
+    def __init__(self, store: ObjectStore, head: Record, local: Local, nonce: str) -> None:
         self._store = store
         self._clock = local.clock
         self._head = head
@@ -73,9 +73,7 @@ class Hold:
         self._attempts = head.state.attempts
         self._failures = head.state.failures
         self._costs: SaveCosts | None = None
-        holder = head.state.holder
-        assert holder is not None, "a hold is made of a taken run"
-        self._nonce = holder.nonce
+        self._nonce = nonce
         self._counter = 0
         self._chunks: dict[str, str] = {}
         self._output_shipped = (0, 0)
@@ -262,6 +260,7 @@ class Hold:
         """Keep the bookkeeping for an agent that is started again; it need not survive the machine."""
         data = {
             "head": self._head.number,
+            "epoch": self._head.state.epoch,
             "nonce": self._nonce,
             "chunks": self._chunks,
             "output_shipped": self._output_shipped,
@@ -275,6 +274,8 @@ class Hold:
 def reopen(store: ObjectStore, local: Local) -> Hold | None:
     """Return the hold that an earlier agent of this session had; None if it had none yet.
 
+    The run may already be released: then only the last words are left to be said.
+
     Raises:
         Fenced: another machine took the run meanwhile.
     """
@@ -283,11 +284,11 @@ def reopen(store: ObjectStore, local: Local) -> Hold | None:
     with open(local.bookkeeping) as file:
         data = json.load(file)
     head = executor.run(log.read_head(data["head"]), store, local.clock)
-    if head is None or head.state.holder is None:
-        raise Fenced("this machine already let the run go")
-    if head.state.holder.nonce != data["nonce"]:
+    if head is None:
+        raise Fenced("this machine's run is gone from the store")
+    if head.state.epoch != data["epoch"]:
         raise log.fenced_by(head)
-    hold = Hold(store, head, local)
+    hold = Hold(store, head, local, data["nonce"])
     segment, position = data["output_shipped"]
     hold.remember(data["chunks"], (segment, position))
     return hold

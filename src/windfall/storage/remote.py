@@ -9,11 +9,14 @@ So this module is imported when the first bucket is opened and nowhere else, and
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
@@ -34,6 +37,8 @@ Client = S3Store | GCSStore | AzureStore
 
 WHOLE_MAX_BYTES = 64 << 20
 """Stretches up to this length are one request, from one buffer that is used again; longer ones go in parts [B]."""
+STOP_POLL_S = 0.02
+"""How often a request that is under way is asked whether it is still wanted [s]."""
 PART_BYTES = 32 << 20
 SMALL_TIMEOUT_S = 20
 BULK_TIMEOUT_S = 300
@@ -99,6 +104,8 @@ class RemoteStore:
             self._small = _client(scheme, bucket, prefix, small_timeout_s, retries_max)
             self._bulk = _client(scheme, bucket, prefix, BULK_TIMEOUT_S, retries_max)
         self._buffers = Buffers(WHOLE_MAX_BYTES)
+        self._lock = threading.Lock()
+        self._sending: asyncio.AbstractEventLoop | None = None
 
     def create(self, key: str, data: bytes) -> bool:
         """Create an object under the condition that there is none."""
@@ -155,10 +162,7 @@ class RemoteStore:
     def put_range(
         self, key: str, path: str, offset: int, size_bytes: int, unwanted: Callable[[], bool] | None = None
     ) -> str:
-        """Store a stretch of a local file, hashed as it is read; the store's own payload hash is left out.
-
-        A request that is under way is not stopped, only those that follow it.
-        """
+        """Store a stretch of a local file, hashed as it is read; the store's own payload hash is left out."""
         digest = Digest()
         source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -205,11 +209,35 @@ class RemoteStore:
         stretch.read(view[:half], 0)
         hit("store.put_range:middle")
         stretch.read(view[half:], half)
-        obstore.put(self._bulk, key, view, use_multipart=False)
+        self._send(key, view, stretch.unwanted)
         # A connection that was given up may still send from this memory: then it is forgotten, not used again.
         with contextlib.suppress(BufferError):
             view.release()
             self._buffers.give(memory)
+
+    def _send(self, key: str, view: memoryview, unwanted: Callable[[], bool] | None) -> None:
+        """Send one request; one that nobody wants any more is broken off, so that the line is free for another."""
+        if unwanted is None:
+            obstore.put(self._bulk, key, view, use_multipart=False)
+            return
+
+        async def send() -> None:
+            await obstore.put_async(self._bulk, key, view, use_multipart=False)
+
+        sending = asyncio.run_coroutine_threadsafe(send(), self._loop())
+        while not wait([sending], timeout=STOP_POLL_S).done:
+            if unwanted():
+                sending.cancel()
+                raise Abandoned(f"{key} is not stored: nobody wants it any more")
+        sending.result()
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        """Return the loop, in a thread of its own, that sends what may have to be broken off."""
+        with self._lock:
+            if self._sending is None:
+                self._sending = asyncio.new_event_loop()
+                threading.Thread(target=self._sending.run_forever, name="windfall-send", daemon=True).start()
+            return self._sending
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
@@ -256,7 +284,7 @@ class _Stretch:
         *,
         unwanted: Callable[[], bool] | None,
     ) -> None:
-        self._unwanted = unwanted
+        self.unwanted = unwanted
         self._handle = handle
         self._path = path
         self._offset = offset
@@ -265,7 +293,7 @@ class _Stretch:
 
     def read(self, into: memoryview, at: int) -> None:
         """Fill `into` from `at` bytes after the stretch's begin."""
-        if self._unwanted is not None and self._unwanted():
+        if self.unwanted is not None and self.unwanted():
             raise Abandoned(f"{self._path} is not stored any further: nobody wants it any more")
         got = read_fully(self._handle, into, self._offset + at)
         if got < len(into):

@@ -89,7 +89,7 @@ def take(
     taken = executor.run(steps, store, local.clock)
     if not taken.mine:
         return Taking(None, taken.record, taken.previous)
-    hold = Hold(store, taken.record, local)
+    hold = Hold(store, taken.record, local, wish.holder.nonce)
     hold.keep()
     return Taking(hold, taken.record, taken.previous)
 
