@@ -6,6 +6,7 @@ import dataclasses
 import os
 import queue
 import secrets
+import shlex
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,16 @@ from windfall.wire.metadata import MetadataServer, serve
 
 _LOCAL_POLL_S = Seconds(0.25)
 _LOCAL_MARGIN_S = Seconds(0.05)
+_LAST_WORDS = {
+    Cause.DONE: "the script had ended",
+    Cause.PREEMPTED_SAVED: "the last machine was preempted after a save",
+    Cause.PREEMPTED_UNSAVED: "the last machine was preempted, its last steps are redone",
+    Cause.VANISHED: "the last machine vanished without a word",
+    Cause.SCRIPT_FAILED: "the script had failed",
+    Cause.STOPPED: "it was stopped",
+    Cause.FENCED: "the last machine had lost it",
+}
+"""How the last machine ended, as the next one tells it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +85,12 @@ def _run_agent(request: ExecRequest, supervision: Supervision) -> None:
     hold, began = _hold_of(request, store, local, supervision)
     if hold is None:
         return
-    request = dataclasses.replace(request, cwd=taking.place_code(store, local, hold.state, request.cwd, supervision.say))
-    metadata = serve((), "aws", now=clock.wall) if request.provider == "local" and request.metadata_url is None else None
+    request = dataclasses.replace(
+        request, cwd=taking.place_code(store, local, hold.state, request.cwd, supervision.say)
+    )
+    metadata = (
+        serve((), "aws", now=clock.wall) if request.provider == "local" and request.metadata_url is None else None
+    )
     sources = (signals, *_cloud_sources(request, clock, metadata))
     ports = AgentPorts(clock, hold, hold.journal, supervision, sources, inbox)
     beats.start(
@@ -107,10 +122,12 @@ def _hold_of(
     )
     taken = taking.take(store, local, wish, holder_is_dead=is_dead, tell=supervision.say)
     if taken.hold is None:
-        supervision.say(f"the run at {request.url} is done already; nothing was started")
+        supervision.say(f"the run at {request.url} is done already; nothing was started (a new run needs another URL)")
         supervision.exit(EXIT_DONE)
         return None, None
     supervision.say(_greeting(taken.record, taken.previous))
+    if (warning := _other_command(taken.record, taken.previous)) is not None:
+        supervision.say(warning)
     return taken.hold, _beginning(request, taken.hold)
 
 
@@ -140,13 +157,18 @@ def _greeting(record: Record, previous: Record | None) -> str:
         return f"new run {state.run_id}"
     step = max((point.step for point in state.points), default=0)
     saved = f"its newest checkpoint is at step {step}" if state.points else "it has no checkpoint yet"
-    last = state.losses[-1].cause if state.losses else Cause.VANISHED
-    return f"run {state.run_id} taken up (epoch {state.epoch}): the last machine ended as {last}; {saved}"
+    last = _LAST_WORDS[state.losses[-1].cause if state.losses else Cause.VANISHED]
+    return f"run {state.run_id} taken up: {last}; {saved}"
 
 
-def _cloud_sources(
-    request: ExecRequest, clock: Clock, metadata: MetadataServer | None
-) -> tuple[NoticeSource, ...]:
+def _other_command(record: Record, previous: Record | None) -> str | None:
+    """Return a warning if the run had another command until now: its URL may have been meant for another run."""
+    if previous is None or not previous.state.command or previous.state.command == record.state.command:
+        return None
+    return f"the command is another one than before, which was: {shlex.join(previous.state.command)}"
+
+
+def _cloud_sources(request: ExecRequest, clock: Clock, metadata: MetadataServer | None) -> tuple[NoticeSource, ...]:
     url = request.metadata_url if metadata is None else metadata.url
     if request.provider == "local":
         # A service on this very machine has its clock: neither a second of allowance nor one between two looks is needed.

@@ -149,7 +149,7 @@ class Case:
         code: the exit code.
         says: fragments that the sentence must hold: what is wrong, where, what to write instead.
         process: whether a process of its own is needed; else `main` is called.
-        after: how many lines go before the sentence (greetings, what is tried again).
+        after: how many lines may go before the sentence (greetings, what is tried again).
         adds: whether records may be added to the store; what was there stays as it was in any case.
         starts: whether the script runs.
         talks: whether the script itself writes to stderr, too.

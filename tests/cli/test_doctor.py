@@ -124,3 +124,40 @@ def test_a_metadata_service_that_does_not_answer_is_a_warning(capsys: pytest.Cap
 
     assert (code, checks["notices"]["verdict"]) == (0, "warn")
     assert "unannounced" in checks["notices"]["do"]
+
+
+def test_a_place_that_cannot_be_used_fails_with_what_to_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A file where a folder should be, a place without rights, an endpoint where nobody answers: one FAIL line each."""
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a-key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret")
+    for url, says in (
+        (str(tmp_path / "file"), "check the path"),
+        ("/sys/windfall", "right"),
+        ("s3://lab/run", "connection refused"),
+    ):
+        code, checks = looked(capsys, url, "--size", "1MB", "--provider", "local")
+
+        failed = [check for check in checks.values() if check["verdict"] == "FAIL"]
+        assert code == 1, url
+        assert failed, url
+        assert says in failed[0]["says"]
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_disk_that_is_too_small_for_the_measurement_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """More data than fits is refused in a line, not by a half-written file."""
+    (tmp_path / "state").write_text("in the way")
+
+    code, checks = looked(
+        capsys, str(tmp_path / "run"), "--size", "1MB", "--provider", "local", "--state", str(tmp_path / "state")
+    )
+
+    assert code == 1
+    assert checks["state folder"]["verdict"] == checks["speed up"]["verdict"] == "FAIL"
+    assert "--state" in checks["speed up"]["do"]

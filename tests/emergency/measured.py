@@ -56,7 +56,7 @@ def parts_of(rows: list[Row], moments: Iterable[list[Moment]]) -> Parts:
 
 
 def step_lengths(moments: list[Moment]) -> list[float]:
-    """Return how long each step took [s], saves included."""
+    """Return how long each step took [s], without the saves between them."""
     return [after.at - before.at for before, after in itertools.pairwise(moments) if after.word == "step"]
 
 

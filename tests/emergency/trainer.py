@@ -57,6 +57,7 @@ def main() -> None:
             with open(path, "wb") as file:
                 file.write(state)
             wf.backup(path)
+            note("saved", step)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,9 @@ def save():
     assert stopped.returncode == 0, stopped.stderr
     (point,) = run.state().points
     assert took_s > 1.5, "0.6 MB over 300 KB/s"
-    assert re.search(rf"stopped after [\d.]+ s: waiting, saved at step {point.step}\n", stopped.stdout), stopped.stdout
+    assert re.search(
+        rf"stopped after [\d.]+ s: waiting for a machine, step {point.step} is stored\n", stopped.stdout
+    ), stopped.stdout
     assert machine.code() == 0, machine.text
 
 

@@ -27,6 +27,16 @@ PLAIN = Path(training_plain.__file__)
 PATIENCE_S = 60.0
 QUICK = ("--provider", "local", "--policy", "every 10 steps", "--lease", "2s", "--grace", "10s")
 
+# An agent that was killed at its failpoint once is started again without it.
+ONCE = """
+import os, sys
+if "windfall.cli.agent" in sys.orig_argv:
+    try:
+        os.close(os.open(os.environ["DIED_ONCE"], os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        os.environ.pop("WINDFALL_FAILPOINT", None)
+"""
+
 
 def wait_for(condition: Callable[[], object], what: str, limit_s: float = PATIENCE_S) -> None:
     """Poll until a condition holds, or fail."""
@@ -47,6 +57,14 @@ def with_path(folder: Path) -> str:
     return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
 
 
+def die_once(folder: Path, failpoint: str) -> dict[str, object]:
+    """Variables with which the first agent of a machine dies at a failpoint, and its heir does not."""
+    (folder / "once").mkdir()
+    (folder / "once" / "sitecustomize.py").write_text(ONCE)
+    place = with_path(folder / "once")
+    return {"PYTHONPATH": place, "DIED_ONCE": folder / "died", "WINDFALL_FAILPOINT": failpoint}
+
+
 @dataclass
 class Machine:
     """One `windfall exec`; `folder` is all the disk it has."""
@@ -57,7 +75,7 @@ class Machine:
 
     @property
     def printed(self) -> str:
-        return (self.folder / "printed").read_text(errors="replace")
+        return self.folder.with_name(f"{self.folder.name}-printed").read_text(errors="replace")
 
     def until(self, text: str, limit_s: float = PATIENCE_S) -> None:
         """Wait until it has printed something."""
@@ -246,7 +264,7 @@ class Run:
             "STARTS": here / "starts",
             **environment,
         }
-        with (here / "printed").open("wb") as out:
+        with here.with_name(f"{here.name}-printed").open("wb") as out:
             process = subprocess.Popen(
                 line,
                 cwd=here,

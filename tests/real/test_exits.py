@@ -123,6 +123,32 @@ def test_one_interrupt_saves_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
+def test_an_interrupt_right_behind_a_commit_keeps_the_steps_since(tmp_path: Path) -> None:
+    """The agent looks where the script is before it believes that nothing was computed since the newest point."""
+    run = Run(tmp_path, 400)
+    with run.machine(options=("--provider", "local", "--policy", "every 20 steps"), STEP_S=0.1) as machine:
+        wait_for(lambda: machine.ended or run.committed_step() > 0, "the first point")
+        first = run.committed_step()
+        machine.until_step(first + 3)
+        os.kill(machine.supervisor, signal.SIGINT)
+        assert machine.code() == 0, machine.printed
+        assert "asked to save first" in machine.printed
+        assert run.committed_step() >= machine.step() - 1 > first
+    run.check()
+
+
+@pytest.mark.real
+def test_another_command_under_the_same_url_is_told(tmp_path: Path) -> None:
+    """The second script may have been meant for another run: the first one's command is named."""
+    run = Run(tmp_path, 400)
+    with run.machine("sh", "-c", "exit 3", options=(*QUICK, "--max-failures", "1")) as machine:
+        assert machine.code() == 1, machine.printed
+    with run.machine("true") as machine:
+        assert machine.code() == 0, machine.printed
+        assert "another one than before, which was: sh -c 'exit 3'" in machine.printed
+
+
+@pytest.mark.real
 def test_two_interrupts_do_not_wait(tmp_path: Path) -> None:
     """A script that does not come to a save is stopped by the second Ctrl-C."""
     run = Run(tmp_path, 200)

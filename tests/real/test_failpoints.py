@@ -13,22 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.machines import QUICK, Run, with_path
+from tests.real.machines import QUICK, Run, die_once
 from windfall.terms import Outcome
 
 STEPS = 60
 SLOWLY = 0.01
 PHASES = ("first", "second")
 SAMPLE = ("store.put_range:middle", "store.create:after", "file.link:before")
-# An agent that was killed at its failpoint once is started again without it.
-ONCE = """
-import os, sys
-if "windfall.cli.agent" in sys.orig_argv:
-    try:
-        os.close(os.open(os.environ["DIED_ONCE"], os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        os.environ.pop("WINDFALL_FAILPOINT", None)
-"""
 
 
 @functools.cache
@@ -84,10 +75,7 @@ def die_alone(folder: Path, phase: str, exact: str) -> None:
         with run.machine(HOLD="step:25") as machine:
             machine.until_held()
             machine.vanish()
-    (folder / "once").mkdir()
-    (folder / "once" / "sitecustomize.py").write_text(ONCE)
-    once = {"PYTHONPATH": with_path(folder / "once"), "DIED_ONCE": folder / "died", "WINDFALL_FAILPOINT": exact}
-    with run.machine(**once, options=(*QUICK, "--max-failures", "1"), STEP_S=SLOWLY) as machine:
+    with run.machine(**die_once(folder, exact), options=(*QUICK, "--max-failures", "1"), STEP_S=SLOWLY) as machine:
         assert machine.code() == 0, machine.printed
     assert len(machine.starts()) == 1
     run.check_done()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.real.machines import QUICK, Machine, Run, alive, wait_for
+from tests.real.machines import QUICK, Machine, Run, alive, die_once, wait_for
 from windfall.events import AgentResumed
-from windfall.terms import Outcome
+from windfall.terms import Outcome, RecordKind
 
 STEPS = 150
 STORM = ("--max-failures", "50")
@@ -87,16 +89,37 @@ def test_the_script_never_notices_that_its_agent_died(status: int, tmp_path: Pat
 
 @pytest.mark.real
 @pytest.mark.parametrize("status", [0, 7])
-def test_an_exit_status_outlives_the_agent(status: int, tmp_path: Path) -> None:
-    """The script ends while no agent is there: the next agent learns how, and that decides the exit code."""
+def test_the_last_save_and_the_exit_status_outlive_the_agent(status: int, tmp_path: Path) -> None:
+    """The script saves and ends while no agent is there: the next one stores the save, and the status decides the code."""
     run = Run(tmp_path, 30)
-    with run.machine(options=(*QUICK, "--max-failures", "1"), STATUS=status, HOLD="end") as machine:
+    options = (*QUICK, "--max-failures", "1")
+    with run.machine(options=options, STATUS=status, HOLD="save:30", STEP_S=0.03) as machine:
         machine.until_held()
-        agent, script = machine.agent(), machine.script()
-        assert agent is not None
+        wait_for(lambda: run.committed_step() >= 20, "the saves before are stored")
+        script = machine.script()
         assert script is not None
-        machine.kill(agent)
+        os.kill(machine.supervisor, signal.SIGSTOP)
+        assert machine.kill(machine.agent())
         machine.let_go()
+        wait_for(lambda: not alive(script), "the script has ended")
+        os.kill(machine.supervisor, signal.SIGCONT)
         assert machine.code() == (1 if status else 0), machine.printed
-        assert not alive(script)
     assert machine.starts() == [(1, 0)]
+    run.check_done(Outcome.FAILED if status else Outcome.DONE)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["store.create:after:2", "store.create:after:3"])
+def test_an_agent_that_dies_behind_a_record_is_followed_by_its_heir(name: str, tmp_path: Path) -> None:
+    """Behind the taking record, and behind the one that lets the run go: neither a second epoch nor a wrong exit code."""
+    run = Run(tmp_path, 20)
+    with run.machine(HOLD="step:15") as lost:
+        lost.until_held()
+        lost.vanish()
+    before = len(run.records())
+    with run.machine("true", **die_once(tmp_path, name)) as machine:
+        assert machine.code() == 0, machine.printed
+    assert (tmp_path / "died").exists()
+    kinds = [record.kind for record in run.records()[before:]]
+    assert kinds.count(RecordKind.TAKE) == kinds.count(RecordKind.RELEASE) == 1
+    assert run.state().outcome is Outcome.DONE

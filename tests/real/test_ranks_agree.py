@@ -25,8 +25,8 @@ NEVER = (*QUICK[:2], *QUICK[4:], "--policy", "never")
 class Ranks:
     """A run of several ranks."""
 
-    def __init__(self, folder: Path, ranks: int, apart: int = 4) -> None:
-        self.run = Run(folder, STEPS)
+    def __init__(self, folder: Path, ranks: int, apart: int = 4, steps: int = STEPS) -> None:
+        self.run = Run(folder, steps)
         self.ranks = ranks
         self.variables = {"RANKS": ranks, "MEET": apart, "MEETINGS": folder / "meetings", "PYTHONPATH": with_path(ROOT)}
 
@@ -95,6 +95,19 @@ def test_a_rank_in_evaluation_is_waited_for(tmp_path: Path) -> None:
     assert ranks.check_points() == 1
     assert ranks.run.committed_step() >= 25
     ranks.finish()
+
+
+@pytest.mark.real
+def test_without_every_part_nothing_is_committed(tmp_path: Path) -> None:
+    """One of two ranks never asks whether to save: the machine is taken, and no half of a point is stored."""
+    ranks = Ranks(tmp_path, 2, steps=5000)
+    with ranks.machine(options=(*QUICK[:-1], "3s"), LAZY=1) as machine:
+        machine.until_step(12)
+        os.kill(machine.supervisor, signal.SIGTERM)
+        assert machine.code() == 75, machine.printed
+    assert ranks.check_points() == 0
+    assert "rank 1 finishes steps without asking whether to save" in machine.printed
+    ranks.run.check()
 
 
 @pytest.mark.real

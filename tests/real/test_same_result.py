@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.machines import Run
+from tests.real.machines import Run, wait_for
 from windfall.terms import Outcome, RecordKind
 
 STEPS = 120
@@ -37,11 +37,21 @@ def lose(run: Run, moment: str, seed: random.Random) -> str:
     return exact
 
 
+def begin(run: Run, seed: random.Random) -> str:
+    """Lose the first machine when it has stored something: only then there is something to restore."""
+    exact = f"step:{seed.randint(20, 30)}"
+    with run.machine(HOLD=exact, STEP_S=0.02) as machine:
+        machine.until_held()
+        wait_for(run.committed_step, "a first point")
+        machine.vanish()
+    return exact
+
+
 def live(folder: Path, number: int) -> None:
     """Lose a machine at several moments, in an order that the seed chooses, and finish on the last one."""
     seed = random.Random(number)
     run = Run(folder, STEPS)
-    lost = [lose(run, f"step:{seed.randint(12, 24)}", seed)]
+    lost = [begin(run, seed)]
     for moment in (MOMENTS[number % len(MOMENTS)], *seed.sample(MOMENTS, 2)):
         lost.append(lose(run, moment, seed))
         run.check()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tests.storms import planted
+from tests.support.silence import Looks
 from tests.support.simulated_store import Actor, Faults, World, digest
 from windfall.errors import Fenced, PointDamaged, StoreUnreachable
 from windfall.ports import Create, Delete, Get, Pause, Put, SimpleOp, Steps
@@ -64,7 +65,7 @@ class Race:
     writers: list[Actor] = field(default_factory=list)
     believers: dict[int, Actor] = field(default_factory=dict)
     lives: dict[str, Actor] = field(default_factory=dict)
-    looks: dict[tuple[Actor, str], list[tuple[float, object]]] = field(default_factory=dict)
+    looks: Looks = field(default_factory=Looks)
     ended: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -178,7 +179,7 @@ class Race:
             case Create(key, data) if result is True and key.startswith(LOG):
                 self.recorded(actor, key, state.from_bytes(data, key))
             case Get(key) if key.startswith("heartbeats/"):
-                self.looks.setdefault((actor, key), []).append((self.world.time, result))
+                self.looks.look(actor, key, self.world.time, result)
             case Delete():
                 self.newest_is_whole()
             case _:
@@ -210,13 +211,9 @@ class Race:
         last = before.state.holder
         if last.host == actor.host and self.is_dead(last):
             return
-        looks = self.looks.get((actor, heartbeat_key(before.state.epoch)), [])
-        same = [at for at, content in looks if content == looks[-1][1]]
-        changes = [at for at, content in looks if content != looks[-1][1]]
-        silent = [at for at in same if not changes or at > changes[-1]]
-        seen_s = silent[-1] - silent[0] if silent else 0.0
+        seen_s, looks = self.looks.silence(actor, heartbeat_key(before.state.epoch))
         check(seen_s >= LEASE_S * 0.98, "nobody is pushed aside before a lease of silence", record.number, seen_s)
-        check(len(silent) >= 5, "and a single look after a long absence is no silence", record.number, len(silent))
+        check(looks >= 5, "and a single look after a long absence is no silence", record.number, looks)
 
     def follows(self, before: Record | None, record: Record) -> None:
         takes = sum(one.kind is RecordKind.TAKE for one in self.records)

@@ -113,9 +113,8 @@ class Script:
 
         def hand_over() -> None:
             owner = 0 if scene.shared_folder else rank.number
-            path = f"{self.machine.epoch}/{self.machine.state.attempt}/{step}/{owner}"
+            path = self.machine.save_part(rank.number, step, owner)
             size = int(self.world.jitter(scene.size) / (1 if scene.shared_folder or not scene.sharded else scene.ranks))
-            self.machine.disk.setdefault(path, set()).add((rank.number, step))
             self.machine.script_fact(ev.PartHandedOver(rank.number, step, request, path, size, stall_s))
             self._evaluate(rank)
 

@@ -10,9 +10,11 @@ import itertools
 import os
 import random
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 SECTOR_BYTES = 512
+_OPENING = frozenset({"lock", "open_new", "open_old"})
 
 
 class PowerCut(BaseException):
@@ -53,9 +55,34 @@ class SimulatedDisk:
         self._locked.clear()
         self._cut_at, self._dead = None, False
 
+    @property
+    def dead(self) -> bool:
+        """Whether the power is off."""
+        return self._dead
+
+    def cut_in(self, calls: int) -> None:
+        """Let the power fail so many calls from now."""
+        self._cut_at = len(self.calls) + calls
+
     def content(self) -> dict[str, bytes]:
         """Every file by its path below the top."""
         return {name: bytes(file.content) for name, file in _files(self._top, "")}
+
+    def peek(self, path: str) -> bytes | None:
+        """Return a file's content without its being a call."""
+        file = self._look(path)
+        return bytes(file.content) if isinstance(file, File) else None
+
+    def spoil(self, path: str, content: bytes | None) -> None:
+        """Let the medium give other bytes than were written, or none."""
+        folder, name = self._parent(path)
+        if content is None:
+            folder.names.pop(name)
+            folder.synced.pop(name, None)
+            return
+        file = folder.names[name]
+        assert isinstance(file, File)
+        file.content[:] = file.synced = content
 
     # ---------------------------------------------------------------------------------------------------- FileOps
 
@@ -186,6 +213,11 @@ class SimulatedDisk:
         if self._dead:
             raise PowerCut(name)
 
+    def let_go(self, handle: int) -> None:
+        """Close a descriptor if it is still open; the process that had it is gone."""
+        self._handles.pop(handle, None)
+        self._locked.pop(handle, None)
+
     def _opened(self, file: File) -> int:
         handle = next(self._numbers)
         self._handles[handle] = file
@@ -235,6 +267,41 @@ class SimulatedDisk:
                 sectors.append(sector + bytes(wanted - len(sector)))
             file.content[:] = b"".join(sectors)
         file.synced = bytes(file.content)
+
+
+class Process:
+    """`FileOps` of one process on a disk: it may die at a call, and its descriptors and locks end with it."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self._disk = disk
+        self._open: list[int] = []
+        self._left: int | None = None
+
+    def die_in(self, calls: int) -> None:
+        """Die instead of the call after so many more."""
+        self._left = calls
+
+    def end(self) -> None:
+        """Let go of what the process had open."""
+        for handle in self._open:
+            self._disk.let_go(handle)
+        self._left = 0
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        call = getattr(self._disk, name)
+
+        def carry_out(*arguments: object) -> object:
+            if self._left == 0:
+                raise PowerCut(name)
+            if self._left is not None:
+                self._left -= 1
+            result = call(*arguments)
+            if name in _OPENING and result is not None:
+                self._open.append(result)
+            return result
+
+        self.__dict__[name] = carry_out
+        return carry_out
 
 
 @dataclass

@@ -105,7 +105,17 @@ class Machine:
         self.abandoned: set[str] = set()
         self.upload_began: dict[str, float] = {}
         self.began = world.now
-        self.checks = Checks(self)
+        self.checks = self.new_checks()
+
+    def new_checks(self) -> Checks:
+        """Return what watches this machine."""
+        return Checks(self)
+
+    def save_part(self, rank: int, step: int, owner: int) -> str:
+        """Let a rank save on the local disk, into `owner`'s file or folder; return its path."""
+        path = f"{self.epoch}/{self.state.attempt}/{step}/{owner}"
+        self.disk.setdefault(path, set()).add((rank, step))
+        return path
 
     # ------------------------------------------------------------------------------------------------------- the loop
 

@@ -46,6 +46,7 @@ from windfall.events import (
     ScriptStarted,
     ShowNotice,
     StartScript,
+    StopAsked,
     Tell,
     UploadPart,
     WakeAt,
@@ -370,7 +371,7 @@ class Agent:
 
 
 def _asks_for_status(facts: list[Fact]) -> bool:
-    return any(isinstance(fact, NoticeReceived) for fact in facts)
+    return any(isinstance(fact, (NoticeReceived, StopAsked)) for fact in facts)
 
 
 def notice_file(request: ExecRequest) -> str:

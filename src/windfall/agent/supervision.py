@@ -46,6 +46,8 @@ class Supervision:
                 deliver(ScriptExited(message["status"]))
             elif message["number"] == signal.SIGINT:
                 interrupts += 1
+                if interrupts == 1:
+                    self.say("stopping: the script is asked to save first (Ctrl-C again stops without)")
                 deliver(StopAsked(interrupts > 1, "Ctrl-C"))
             else:
                 terminated(Instant(message["at_ns"] / 1e9))

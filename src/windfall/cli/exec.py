@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import fcntl
 import os
-import secrets
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -22,8 +22,10 @@ from windfall.notices.detect import detect
 from windfall.policies.saving.decide import parse_policy
 from windfall.storage.objects import check_url
 from windfall.units import duration_s, rate_bytes_per_s
+from windfall.wiring import new_nonce
 
 PROVIDERS = ("auto", "aws", "google", "azure", "slurm", "kubernetes", "local")
+_SCHEMES = ("file", "s3", "gs", "az")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a memory file system: pages on a disk would be written back
 
 LOCK = "lock"
@@ -77,7 +79,7 @@ def exec_(
     check_url(place)
     request = ExecRequest(
         url=place,
-        argv=_checked_command(command),
+        argv=_checked_command(command, url),
         cwd=_current_folder(),
         session="",
         pages="",
@@ -112,7 +114,7 @@ def become_supervisor(request: ExecRequest, state: Path) -> None:
         except OSError as error:
             raise Misuse(f"{folder} cannot be made ({error.strerror}): name another place with --state") from error
     try:
-        named = dataclasses.replace(request, supervisor_pid=os.getpid(), nonce=secrets.token_hex(8))
+        named = dataclasses.replace(request, supervisor_pid=os.getpid(), nonce=new_nonce())
         dataclasses.replace(named, session=str(session), pages=str(pages)).save()
     except OSError as error:
         raise Misuse(f"{session} cannot be written ({error.strerror}): name another place with --state") from error
@@ -162,10 +164,13 @@ def absolute_url(url: str) -> str:
     """Return the URL of a run; a path becomes a file:// URL.
 
     Raises:
-        Misuse: it is empty.
+        Misuse: it is empty, or the scheme of a store is not followed by two slashes.
     """
     if not url.strip():
         check_url("")
+    scheme, colon, rest = url.partition(":")
+    if colon and scheme in _SCHEMES and not rest.startswith("//"):
+        raise Misuse(f"{url} is no URL: write {scheme}://{'/' if scheme == 'file' else ''}{rest.lstrip('/')}")
     return url if "://" in url else f"file://{os.path.abspath(url)}"
 
 
@@ -176,9 +181,12 @@ def _current_folder() -> str:
         raise Misuse("the current folder was removed: go to one that exists, the command runs in it") from error
 
 
-def _checked_command(command: tuple[str, ...]) -> tuple[str, ...]:
+def _checked_command(command: tuple[str, ...], url: str) -> tuple[str, ...]:
     if not command or shutil.which(command[0]) is not None:
         return command
+    if "/" not in url and shutil.which(url) is not None:
+        line = shlex.join((url, *command))
+        raise Misuse(f"the run's URL is missing: `windfall exec URL -- {line}`, where URL may be a folder")
     name = command[0]
     if "/" in name and os.path.isdir(name):
         raise Misuse(f"{name} is a folder, not a command: give the program that shall run")

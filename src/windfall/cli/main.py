@@ -27,7 +27,7 @@ _VERBS: tuple[tuple[Callable[..., object], str], ...] = (
     (cost, "cost [--plot FILE] [--json] URL"),
     (runs.points, "points [--json] URL"),
     (runs.get_, "get [--point POINT] [--json] URL [DEST]"),
-    (runs.stop, "stop [--now] URL"),
+    (runs.stop, "stop [--now] [--no-wait] URL"),
     (runs.inject, "inject URL --notice 30s|none"),
     (runs.events, "events [--json] URL"),
     (runs.explain, "explain [--json] URL [NUMBER]"),
@@ -86,7 +86,9 @@ def _misused(error: cyclopts.CycloptsError, arguments: list[str]) -> str:
     usages = {usage.split()[0]: usage for _, usage in _VERBS}
     verb = arguments[0] if arguments else ""
     if isinstance(error, cyclopts.UnknownCommandError):
-        return f"there is no verb {verb!r}; {nearest(verb, usages)}"
+        what = "option" if verb.startswith("-") else "verb"
+        known = ("--help", "--version") if what == "option" else (*usages, "--help")
+        return f"there is no {what} {verb!r}; {nearest(verb, known)}"
     if verb not in usages:
         return f"{' '.join(str(error).split())} (see `windfall --help`)"
     if isinstance(error, cyclopts.MissingArgumentError) and error.argument is not None and not error.tokens_so_far:

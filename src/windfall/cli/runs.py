@@ -59,7 +59,7 @@ def ps(*urls: str, json_: Json = False) -> None:
     """
     if not urls:
         raise Misuse("name at least one run: `windfall ps URL`")
-    table = Table("run", "state", "step", "points", "starts", "lost", "held by", box=None)
+    table = Table("run", "state", "stored step", "points", "starts", "lost", "held by", box=None)
     for url in urls:
         _, state = open_run(url)
         newest = max((point.step for point in state.points), default=0)
@@ -75,11 +75,13 @@ def ps(*urls: str, json_: Json = False) -> None:
 def logs(url: str, *, follow: Annotated[bool, Parameter(name=("-f", "--follow"))] = False) -> None:
     """Print what the script printed, all machines as one stream.
 
+    What a machine prints reaches the store within some seconds.
+
     Example: `windfall logs -f s3://lab/run42`
 
     Args:
         url: the run.
-        follow: go on until the run is no longer running.
+        follow: go on, from machine to machine, until the run is done or has failed.
     """
     reader, _ = open_run(url)
     seen: set[str] = set()
@@ -103,6 +105,8 @@ def _output(reader: wiring.Reader, seen: set[str]) -> Iterator[bytes]:
 def events(url: str, *, json_: Json = False) -> None:
     """Print the journal: facts, decisions, commands.
 
+    Times are UTC.  On a terminal a line ends at its edge; a file, a pipe and --json get all of it.
+
     Example: `windfall events s3://lab/run42 --json | jq .row.facts`
 
     Args:
@@ -110,17 +114,20 @@ def events(url: str, *, json_: Json = False) -> None:
         json_: one journal row a line, as it is stored.
     """
     reader, _ = open_run(url)
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for row in read_rows(reader):
         if json_:
             print(codec.row_to_line(row))
             continue
         when = time.strftime("%H:%M:%S", time.gmtime(row.wall))
-        for fact in row.facts:
-            print(f"{when}  {row.epoch}.{row.sequence:<5d} {_in_words(fact)}")
-        for decision in row.decisions:
-            print(f"{when}  {row.epoch}.{row.sequence:<5d}   decided: {decision.choice}")
-        for command in row.commands:
-            print(f"{when}  {row.epoch}.{row.sequence:<5d}   -> {_in_words(command)}")
+        told = [
+            *(_in_words(fact) for fact in row.facts),
+            *(f"  decided: {decision.choice}" for decision in row.decisions),
+            *(f"  -> {_in_words(command)}" for command in row.commands),
+        ]
+        for words in told:
+            line = f"{when}  {row.epoch}.{row.sequence:<5d} {words}"
+            print(line if columns is None or len(line) <= columns else f"{line[: columns - 3]}...")
 
 
 def _in_words(word: object) -> str:
@@ -216,7 +223,9 @@ def _chosen(state: RunState, point: str | None, url: str) -> tuple[PointRef, ...
     return chosen
 
 
-def stop(url: str, *, now: bool = False, wait: bool = True) -> int:
+def stop(
+    url: str, *, now: bool = False, wait: Annotated[bool, Parameter(name="--wait", negative="--no-wait")] = True
+) -> int:
     """Stop a run; it saves first, and goes on from there.
 
     Example: `windfall stop s3://lab/run42`
@@ -224,11 +233,11 @@ def stop(url: str, *, now: bool = False, wait: bool = True) -> int:
     Args:
         url: the run.
         now: do not save first.
-        wait: wait until it has stopped, and say how it ended.
+        wait: until it has stopped, and say how it ended.
     """
     reader, state = open_run(url)
     if state.holder is None:
-        print(f"nothing runs there: the run is {state.outcome}")
+        print(f"nothing runs there: the run is {_outcome_in_words(state)}")
         return 0
     _send(reader, {"do": "stop", "now": now, "reason": "windfall stop"})
     began, epoch = time.monotonic(), state.epoch
@@ -236,13 +245,18 @@ def stop(url: str, *, now: bool = False, wait: bool = True) -> int:
         _, state = open_run(url)
         if state.epoch != epoch or state.holder is None:
             newest = max((point.step for point in state.points), default=0)
-            print(f"stopped after {duration_text(time.monotonic() - began)}: {state.outcome}, saved at step {newest}")
+            stored = f"step {newest} is stored" if state.points else "nothing is stored yet"
+            print(f"stopped after {duration_text(time.monotonic() - began)}: {_outcome_in_words(state)}, {stored}")
             return 0
         if time.monotonic() - began > 2 * state.lease_s and _silent(reader, state):
             raise RunFailed(f"{state.holder.host} does not answer: the run is free when its lease has run out")
         time.sleep(_POLL_S)
     print("asked to stop")
     return 0
+
+
+def _outcome_in_words(state: RunState) -> str:
+    return "waiting for a machine" if state.outcome is Outcome.WAITING else state.outcome.value
 
 
 def _silent(reader: wiring.Reader, state: RunState) -> bool:
@@ -264,7 +278,7 @@ def inject(url: str, *, notice: str) -> None:
     """
     reader, state = open_run(url)
     if state.holder is None:
-        raise Misuse(f"no machine holds the run at {url}: it is {state.outcome}")
+        raise Misuse(f"no machine holds the run at {url}: it is {_outcome_in_words(state)}")
     notice_s = None if notice == "none" else float(duration_s(notice, "--notice"))
     _send(reader, {"do": "inject", "notice_s": notice_s})
     print(f"{state.holder.host} will be taken away, {'without notice' if notice_s is None else f'{notice} notice'}")

@@ -192,7 +192,7 @@ def _ask_last_save(turn: Turn, ending: Ending) -> None:
         if ending.stop:
             _finish_ending(turn)
         else:
-            turn.tell("the script does not call Windfall, so that nothing can be saved before the end", once="mute")
+            turn.tell("the script has not called Windfall yet, so that nothing can be saved", once="mute")
         return
     if ending.stop and state.live and state.committed_step >= state.step:
         _finish_ending(turn)

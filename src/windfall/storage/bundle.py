@@ -87,7 +87,8 @@ def _check_size(folder: str, paths: list[str]) -> None:
         largest = max(sizes, key=lambda path: sizes[path])
         raise Misuse(
             f"the code in {folder} has {sum(sizes.values()) / 1e6:.0f} MB, more than the {SIZE_BYTES_MAX / 1e6:.0f} MB "
-            f"that may travel: put data and checkpoints into .gitignore (the largest file is {largest})"
+            "that may travel: keep data elsewhere, or in a git repository put data and checkpoints into .gitignore "
+            f"(the largest file is {largest})"
         )
 
 
@@ -96,7 +97,7 @@ def _bounded(paths: Iterator[str], folder: str) -> Iterator[str]:
         if count == FILES_MAX:
             raise Misuse(
                 f"{folder} has more than {FILES_MAX} files, too many for code: start in the folder of the code alone, "
-                "or put data into .gitignore"
+                "or in a git repository list data in .gitignore"
             )
         yield path
 

@@ -12,10 +12,10 @@ from windfall.ports import ObjectStore, Steps
 from windfall.storage import bundle, executor, log
 from windfall.storage.hold import Hold, Local
 from windfall.storage.objects import prove_conditions
-from windfall.storage.operations import create, get
+from windfall.storage.operations import create, get, keys_under
 from windfall.storage.state import Claim
 from windfall.terms import Bundle, Holder, Outcome, Record, RunState, Seconds
-from windfall.wire.layout import FORMAT_VERSION, MARKER
+from windfall.wire.layout import FORMAT_VERSION, LOG, MARKER
 
 _FILES_NAMED_MAX = 5
 
@@ -117,10 +117,22 @@ def _open_marker(new_nonce: Callable[[], str]) -> Steps[str]:
     """Return the run's id; on a store that nobody used yet, prove its conditions and create the marker."""
     data = yield from get(MARKER)
     if data is None:
+        yield from _refuse_remains()
         yield from prove_conditions(new_nonce())
         mine = json.dumps({"v": FORMAT_VERSION, "run_id": new_nonce()}).encode()
         data = mine if (yield from create(MARKER, mine)) else (yield from get(MARKER))
     return parse_marker(data or b"")
+
+
+def _refuse_remains() -> Steps[None]:
+    """Refuse a place where a run was deleted while a machine still wrote to it: its records would be taken for ours."""
+    records = yield from keys_under(LOG)
+    # Another machine may have made both the marker and the first record since the marker was looked for.
+    if records and (yield from get(MARKER)) is None:
+        raise LogDamaged(
+            f"remains of a deleted run are in the way ({records[0]} without {MARKER}): "
+            "delete all that is left under the run's URL, or name another URL"
+        )
 
 
 def parse_marker(data: bytes) -> str:
@@ -148,7 +160,7 @@ def _bring_code(head: Record | None, wish: Wish, tell: Callable[[str], None]) ->
     has_bundle = head is not None and head.state.bundle is not None
     if has_bundle and not wish.new_code:
         assert head is not None
-        if wish.bundle and differences:
+        if wish.bundle and here and differences:
             tell(f"the run's bundle is used, not this folder's code ({_named(differences)}); --new-code replaces it")
         return None, head.state.code or ""
     if differences:

@@ -1,0 +1,147 @@
+"""Bugs that a run must not have, planted one at a time to see that the whole storm catches them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from tests.storms import planted
+from tests.support.simulated_disk import SimulatedDisk
+from windfall import events as ev
+from windfall.core import points as core_points
+from windfall.core import retention, worker
+from windfall.core.state import Turn
+from windfall.errors import PointDamaged
+from windfall.ports import GetRange, PutRange, Steps
+from windfall.storage import log, parts, points, restore, state
+from windfall.storage.operations import ranges
+from windfall.terms import Chunk, FileEntry, PointRef, Record, RecoveryPoint, Shard
+from tests.support.simulated_store import digest
+
+if TYPE_CHECKING:
+    from tests.storms.whole import Whole
+
+Patch = tuple[object, str, object]
+
+
+def _manifest_before_parts() -> tuple[Patch, ...]:
+    """The part is described from the local disk and committed; its bytes follow."""
+    promised: dict[Shard, tuple[PutRange, ...]] = {}
+    real_commit = points.commit
+
+    def upload_part(plan: parts.Plan, prefix: str, rank: int, **_: object) -> Steps[Shard]:
+        yield from log.pause(0.0)
+        entries = []
+        for index, file in enumerate(plan.files):
+            chunks = []
+            for op in parts._file_ops(plan, index, prefix):
+                with open(op.path, "rb") as source:
+                    source.seek(op.offset)
+                    chunks.append(Chunk(op.key, op.size_bytes, digest(source.read(op.size_bytes))))
+            entries.append(FileEntry(file.path, file.mode, tuple(chunks)))
+        shard = Shard(rank, plan.name, tuple(entries))
+        promised[shard] = tuple(parts._chunk_ops(plan, prefix))
+        return shard
+
+    def commit(head: Record, point: RecoveryPoint, **named: object) -> Steps[tuple[PointRef, Record]]:
+        done = yield from real_commit(head, point, **named)  # type: ignore[arg-type]
+        for shard in point.shards:
+            yield from ranges(promised.get(shard, ()))
+        return done
+
+    return (parts, "upload_part", upload_part), (points, "commit", commit)
+
+
+def _record_before_manifest() -> tuple[Patch, ...]:
+    late = planted._commit(manifest_first=False)
+
+    def commit(head: Record, point: RecoveryPoint, *, nonce: str, wall: float, **_: object) -> Steps[object]:
+        return (yield from late(head, point, nonce=nonce, wall=wall))
+
+    return ((points, "commit", commit),)
+
+
+def _delete_before_drop() -> tuple[Patch, ...]:
+    return (points, "drop", planted._drop_nothing), (points, "delete", planted._delete_without_record)
+
+
+def _digest_not_verified() -> tuple[Patch, ...]:
+    def fetch(ref: PointRef, batch: list[tuple[GetRange, str]]) -> Steps[None]:
+        if None in (yield from ranges(tuple(op for op, _ in batch))):
+            raise PointDamaged(ref.point_id)
+
+    return ((restore, "_fetch", fetch),)
+
+
+def _newest_without_checking() -> tuple[Patch, ...]:
+    def fetch(ref: PointRef, batch: list[tuple[GetRange, str]]) -> Steps[None]:
+        del ref
+        yield from ranges(tuple(op for op, _ in batch))
+
+    return ((restore, "_fetch", fetch),)
+
+
+def _no_falling_back() -> tuple[Patch, ...]:
+    real = restore.restore
+    return ((restore, "restore", lambda refs, folder: real(tuple(refs)[:1], folder)),)
+
+
+def _handler(kind: type[ev.Fact], handler: Callable[[Turn, ev.Fact], None]) -> Patch:
+    return worker, "_HANDLERS", MappingProxyType({**worker._HANDLERS, kind: handler})
+
+
+def _one_rank_missing() -> tuple[Patch, ...]:
+    def settle(turn: Turn) -> None:
+        for point in turn.state.points:
+            if not point.whole:
+                core_points._judge(turn, point)
+        core_points._forward(turn)
+
+    return (core_points, "_agreed", lambda turn, point: True), (core_points, "settle", settle)
+
+
+def _retention_keeps_one() -> tuple[Patch, ...]:
+    return (retention, "WHOLE_MIN", 1), (points, "WHOLE_POINTS_MIN", 1), (state, "WHOLE_POINTS_MIN", 1)
+
+
+def _fingerprint_left_out() -> tuple[Patch, ...]:
+    """Chunks of an earlier try count although the part was written anew."""
+    real = parts._file_ops
+
+    def file_ops(plan: parts.Plan, index: int, prefix: str) -> Iterator[PutRange]:
+        for op in real(plan, index, prefix):
+            yield PutRange(op.key.replace(plan.fingerprint, "0"), op.path, op.offset, op.size_bytes)
+
+    return ((parts, "_file_ops", file_ops),)
+
+
+BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
+    "manifest before parts": _manifest_before_parts,
+    "record before manifest": _record_before_manifest,
+    "stale holder trusted": lambda: ((log, "_same_epoch", lambda mine, there: True),),
+    "fsync of the file left out": lambda: ((SimulatedDisk, "fsync", lambda disk, handle: None),),
+    "fsync of the folder left out": lambda: ((SimulatedDisk, "fsync_dir", lambda disk, path: None),),
+    "torn part not noticed": lambda: ((parts, "_check_unchanged", lambda plan: None),),
+    "digest not verified on restore": _digest_not_verified,
+    "newest restored without checking": _newest_without_checking,
+    "no falling back to an older point": _no_falling_back,
+    "lease not waited": lambda: ((log, "_stood_still", lambda still_s, lease_s: True),),
+    "deleted before a record dropped it": _delete_before_drop,
+    "sweep takes live points": lambda: ((points, "_stale_part", lambda key, epoch, live: True),),
+    "retention keeps one": _retention_keeps_one,
+    "resumed agent forgets uploads": lambda: (_handler(ev.AgentResumed, lambda turn, fact: None),),
+    "commit without one rank": _one_rank_missing,
+}
+
+
+@contextmanager
+def bug(name: str, world: Whole) -> Iterator[None]:
+    """Plant one bug."""
+    del world
+    with ExitStack() as stack:
+        for target, attribute, wrong in BUGS[name]():
+            stack.enter_context(patch.object(target, attribute, wrong))
+        yield

@@ -1,0 +1,235 @@
+"""What must hold at each event of the whole storm, judged from the bytes in the store and not from what anybody says."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING
+
+from tests.storms import whole_scene
+from tests.support.checks import demand
+from tests.support.silence import Looks
+from tests.support.simulated_store import digest
+from windfall.core.replay import replay
+from windfall.errors import PointDamaged
+from windfall.ports import Create, Delete, Get, Put, PutRange, SimpleOp
+from windfall.storage import executor, manifest, restore, state
+from windfall.storage.files import FileStore
+from windfall.storage.journal import read_journal
+from windfall.terms import Outcome, PointRef, Record, RecordKind
+from windfall.wire.layout import LOG, heartbeat_key, record_key
+
+if TYPE_CHECKING:
+    from tests.storms.whole import Process, Whole
+    from tests.storms.whole_machine import Machine
+
+ROOT = "/disk/run"
+"""Where the run lies on the store's disk."""
+
+
+class RunChecks:
+    """The checkers of one run."""
+
+    def __init__(self, world: Whole) -> None:
+        self.world = world
+        self.records: list[Record] = []
+        self.sure = 0
+        self.writers: dict[int, Machine] = {}
+        self.committed_step: dict[int, int] = {}
+        self.damaged: set[str] = set()
+        self.looks = Looks()
+        self.rng = random.Random(f"decay {world.scene.seed}")
+
+    @property
+    def done(self) -> bool:
+        return bool(self.records) and self.records[-1].state.outcome is Outcome.DONE
+
+    @property
+    def live(self) -> tuple[PointRef, ...]:
+        return self.records[-1].state.points if self.records else ()
+
+    def peek(self, key: str) -> bytes | None:
+        """Return what is stored, past all faults."""
+        disk = self.world.disk
+        return self.world.store.get(key) if disk is None else disk.peek(f"{ROOT}/{key}")
+
+    # ------------------------------------------------------------------------------------------------------ the events
+
+    def observe(self, process: Process, op: SimpleOp, result: object) -> None:
+        """An operation reached the store, as a whole or (if its process died amid it) in part."""
+        if isinstance(op, Get):
+            if op.key.startswith("heartbeats/"):
+                self.looks.look(process, op.key, self.world.time, result)
+            return
+        if not isinstance(op, Create | Delete | Put | PutRange):
+            return
+        if op.key.startswith(LOG):
+            self.scan(process.machine)
+            if isinstance(result, bool):
+                self.sure = len(self.records)
+        elif op.key.startswith(("parts/", "points/")):
+            for ref in self.live:
+                if ref.point_id in op.key:
+                    self.check_whole(ref)
+
+    def scan(self, writer: Machine | None) -> None:
+        """Look for records that are new."""
+        while (data := self.peek(record_key(len(self.records) + 1))) is not None:
+            assert writer is not None
+            self.recorded(writer, state.from_bytes(data, "log"))
+
+    def after_cut(self) -> bool:
+        """The store's host was away: what was acknowledged is there.  Return whether all that was seen is."""
+        all_there = len(self.records) == self.sure
+        while self.records and self.peek(record_key(len(self.records))) is None:
+            demand(len(self.records) > self.sure, f"record {len(self.records)} was acknowledged and is lost")
+            self.records.pop()
+        for number in range(max(1, len(self.records) - 3), len(self.records) + 1):
+            data = self.peek(record_key(number))
+            demand(data is not None, f"record {number} was acknowledged and is lost")
+            demand(state.to_bytes(self.records[number - 1]) == data, f"record {number} is whole after a power cut")
+        for ref in self.live:
+            self.check_whole(ref)
+        return all_there
+
+    # --------------------------------------------------------------------------------------------------------- the log
+
+    def recorded(self, writer: Machine, record: Record) -> None:
+        before = self.records[-1] if self.records else None
+        number = len(self.records) + 1
+        demand(record.number == number, f"records have no gap: {record.number} comes as {number}")
+        if record.kind is RecordKind.TAKE:
+            self.took(writer, before, record)
+        else:
+            assert before is not None
+            demand(record.state.epoch == before.state.epoch, f"no stale epoch writes: record {number} of {writer.number}")
+            demand(self.writers[record.state.epoch] is writer, "an epoch's records are written by its holder alone")
+        self.records.append(record)
+        if record.kind is RecordKind.COMMIT:
+            self.committed(writer, record)
+        if record.kind is RecordKind.DROP:
+            self.dropped(writer, record)
+        elif before is not None:
+            lost = {ref.point_id for ref in before.state.points} - {ref.point_id for ref in record.state.points}
+            demand(not lost, f"no point is forgotten but by a record that drops it: {lost}")
+        if record.state.outcome is Outcome.DONE:
+            self.finished(writer)
+
+    def took(self, writer: Machine, before: Record | None, record: Record) -> None:
+        demand(record.state.epoch == record.number, "the number of the taking record is the epoch")
+        assert record.state.holder is not None
+        demand(record.state.holder.nonce == writer.nonce, "a holder takes the run for itself")
+        self.writers[record.state.epoch] = writer
+        if before is None or before.state.holder is None:
+            return
+        last = before.state.holder
+        if last.host == writer.host and not self.world.machines[last.pid].alive:
+            return
+        if self.world.machines[last.pid].alive:
+            self.world.count("taken from a living machine")
+        silent_s, looks = self.looks.silence(writer.process, heartbeat_key(before.state.epoch))
+        demand(silent_s >= whole_scene.LEASE_S * 0.98, f"nobody is pushed aside before a lease of silence: {silent_s:.1f} s")
+        demand(looks >= 5, f"and a single look after a long absence is no silence: {looks}")
+
+    def committed(self, writer: Machine, record: Record) -> None:
+        ref = record.state.points[-1]
+        self.world.count(f"committed {ref.kind}")
+        self.check_whole(ref)
+        newest = self.committed_step.get(record.state.epoch, 0)
+        demand(writer.skipped or ref.step >= newest, f"an epoch commits no older step: {ref.step} after {newest}")
+        demand(ref.step > writer.restored_step or ref.step == newest, "what is committed is newer than what was restored")
+        self.committed_step[record.state.epoch] = ref.step
+
+    def dropped(self, writer: Machine, record: Record) -> None:
+        self.world.count("dropped")
+        known = [ref for ref in record.state.points if ref.point_id not in writer.state.damaged]
+        demand(len(known) >= 2, f"two points that are whole as far as its holder knows always stay: {len(known)}")
+
+    def finished(self, writer: Machine) -> None:
+        script, scene = writer.script, self.world.scene
+        assert script is not None
+        demand(all(rank.step >= scene.steps for rank in script.ranks), "done means all steps")
+        for rank in script.ranks:
+            demand(writer.trained(rank.number, rank.step) == whole_scene.chain(rank.step), "and the final state is right")
+
+    # ------------------------------------------------------------------------------------------------------ the points
+
+    def check_whole(self, ref: PointRef) -> None:
+        """A live point has every rank's part of its step, byte for byte."""
+        if ref.point_id in self.damaged:
+            return
+        data = self.peek(ref.manifest_key)
+        demand(data is not None, f"the live point {ref.point_id} has its manifest")
+        assert data is not None
+        demand(manifest.digest_of(data) == ref.manifest_digest, f"and the one that was committed: {ref.point_id}")
+        point = manifest.from_bytes(data, ref.manifest_key)
+        found: dict[str, bytes] = {}
+        for shard in point.shards:
+            for entry in shard.files:
+                stretches = [self.peek(chunk.key) for chunk in entry.chunks]
+                demand(None not in stretches, f"a live point has all its bytes: {ref.point_id}")
+                for chunk, stretch in zip(entry.chunks, stretches, strict=True):
+                    demand(digest(stretch or b"") == chunk.digest, f"and the ones that were saved: {chunk.key}")
+                if not entry.path.endswith("/"):
+                    name = shard.name if entry.path == "." else os.path.basename(entry.path)
+                    found[name] = b"".join(stretch or b"" for stretch in stretches)
+        wanted = whole_scene.expected(self.world.scene, ref.step)
+        demand(found.keys() == wanted.keys(), f"a point has every rank's part: {sorted(found)}")
+        demand(found == wanted, f"and each is the state of an uninterrupted run after {ref.step} steps")
+
+    def decay(self) -> None:
+        """Let bytes of a point rot, as long as another whole point stays."""
+        whole = [ref for ref in self.live if ref.point_id not in self.damaged]
+        if self.world.calm or len(whole) < 2:
+            return
+        ref = whole[-1] if self.rng.random() < 0.8 else self.rng.choice(whole)
+        data = self.peek(ref.manifest_key)
+        assert data is not None
+        point = manifest.from_bytes(data, ref.manifest_key)
+        keys = [chunk.key for shard in point.shards for entry in shard.files for chunk in entry.chunks]
+        key = self.rng.choice([*keys, ref.manifest_key])
+        content = self.peek(key)
+        assert content is not None
+        at = self.rng.randrange(len(content))
+        flipped = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+        spoilt = self.rng.choice([None, flipped, content[:at]])
+        self.damaged.add(ref.point_id)
+        self.world.count("decayed")
+        if self.world.disk is not None:
+            self.world.disk.spoil(f"{ROOT}/{key}", spoilt)
+        elif spoilt is None:
+            self.world.store.delete(key)
+        else:
+            self.world.store.put(key, spoilt)
+
+    def restored(self, machine: Machine, view: tuple[PointRef, ...], found: restore.Restored) -> None:
+        """A machine restored: nothing older than the newest whole point it knows of."""
+        if found.skipped:
+            self.world.count("skipped a damaged point")
+        if self.records[-1].state.epoch != machine.epoch:
+            return
+        ids = [ref.point_id for ref in view]
+        whole = [at for at, name in enumerate(ids) if name not in self.damaged]
+        at = -1 if found.ref is None else ids.index(found.ref.point_id)
+        demand(at >= max(whole, default=-1), "a restart restores the newest whole point")
+
+    # --------------------------------------------------------------------------------------------------------- the end
+
+    def at_the_end(self) -> None:
+        """The newest whole point can be restored by anybody, and the shipped journal decides the same again."""
+        world = self.world
+        store = world.store if world.disk is None else FileStore(ROOT, world.disk)
+        clock = world.machines[-1].process
+        folder = os.path.join(world.folder, "end")
+        newest_first = tuple(reversed(self.live))
+        whole = [ref for ref in newest_first if ref.point_id not in self.damaged]
+        demand(bool(whole) or not self.live, "a run that has points has a whole one")
+        try:
+            found = executor.run(restore.restore(newest_first, folder), store, clock)
+        except PointDamaged as error:
+            demand(False, f"the newest whole point can be restored: {error}")
+        demand(found.ref == (whole[0] if whole else None), "and it is the newest whole one")
+        merged = executor.run(read_journal(), store, clock)
+        differences = [one for one in replay(merged.rows) if one.what != "gap"]
+        demand(not differences, f"the shipped journal decides the same again: {differences[:1]}")
+

@@ -1,0 +1,169 @@
+"""A run in the hand of a machine of the storm: `storage.hold` step by step, over the very same step functions."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from windfall.errors import StoreError
+from windfall.events import CommitPoint, UploadPart
+from windfall.ports import Steps
+from windfall.storage import journal, log, parts, points, restore
+from windfall.storage.hold import _unless
+from windfall.storage.operations import pause
+from windfall.storage.state import attempted, released
+from windfall.terms import (
+    Cause,
+    Chunk,
+    Instant,
+    Outcome,
+    PointRef,
+    Record,
+    RecordKind,
+    RecoveryPoint,
+    RunState,
+    SaveCosts,
+    Seconds,
+    Shard,
+    WallTime,
+)
+from windfall.wire.layout import part_prefix
+
+SHIP_LOCK_S = 0.05
+
+
+@dataclass
+class Kept:
+    """What a restart of the agent finds on the local disk."""
+
+    head: int
+    epoch: int
+    chunks: dict[str, str]
+
+
+@dataclass
+class Hold:
+    """`ports.RunHold`, each call a step function; all that touches the log comes from one lane, as in the agent."""
+
+    head: Record
+    nonce: str
+    spool: journal.SpoolJournal
+    wall: Callable[[], WallTime]
+    now: Callable[[], Instant]
+    new_nonce: Callable[[], str]
+    keep: Callable[[Kept], None]
+    chunks: dict[str, str] = field(default_factory=dict)
+    counter: int = 0
+    counts: tuple[int, int, SaveCosts | None] = (0, 0, None)
+    shipping: bool = False
+
+    def __post_init__(self) -> None:
+        self.counts = (self.head.state.attempts, self.head.state.failures, None)
+        # A counter that starts again at 1 would look like a heartbeat that stands still.
+        self.counter = int(self.now() * 1000)
+        self.save()
+
+    def save(self) -> None:
+        self.keep(Kept(self.head.number, self.head.state.epoch, dict(self.chunks)))
+
+    @property
+    def state(self) -> RunState:
+        return self.head.state
+
+    def restore(self, folder: str) -> Steps[restore.Restored]:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        return (yield from restore.restore(tuple(reversed(self.state.points)), folder))
+
+    def upload(self, command: UploadPart, cancelled: Callable[[], bool]) -> Steps[Shard | None]:
+        plan = parts.plan_part(command.path)
+        prefix = part_prefix(self.state.epoch, self.nonce, command.point_id, command.rank)
+        steps = parts.upload_part(plan, prefix, command.rank, already=self.chunks, on_chunk=self.remember)
+        return (yield from _unless(steps, cancelled))
+
+    def remember(self, chunk: Chunk) -> None:
+        self.chunks[chunk.key] = chunk.digest
+        self.save()
+
+    def commit(self, command: CommitPoint) -> Steps[tuple[PointRef, int]]:
+        with contextlib.suppress(StoreError):
+            yield from self.ship()
+        point = RecoveryPoint(
+            command.point_id,
+            command.step,
+            command.kind,
+            self.state.epoch,
+            command.generation,
+            command.shards,
+            self.wall(),
+        )
+        attempts, failures, costs = self.counts
+        ref, self.head = yield from points.commit(
+            self.head,
+            point,
+            nonce=self.new_nonce(),
+            wall=self.wall(),
+            attempts=attempts,
+            failures=failures,
+            costs=costs,
+        )
+        self.chunks = {}
+        self.save()
+        return ref, self.head.number
+
+    def give_up(self, refs: tuple[PointRef, ...]) -> Steps[None]:
+        self.head = yield from points.drop(self.head, refs, nonce=self.new_nonce(), wall=self.wall())
+        self.save()
+
+    def delete(self, refs: tuple[PointRef, ...]) -> Steps[None]:
+        yield from points.delete(self.head, refs, grace_s=Seconds(0.0))
+
+    def abandon(self, point_id: str) -> Steps[int]:
+        prefix = part_prefix(self.state.epoch, self.nonce, point_id, 0).removesuffix("0/")
+        return (yield from points.abandon(prefix, point_id))
+
+    def sweep(self) -> Steps[int]:
+        return (yield from points.sweep(self.head, grace_s=self.state.lease_s))
+
+    def write_counts(self) -> Steps[None]:
+        attempts, failures, _ = self.counts
+
+        def advance(state: RunState) -> RunState:
+            return attempted(state, attempts=attempts, failures=failures)
+
+        nonce = self.new_nonce()
+        self.head = yield from log.append(self.head, advance, kind=RecordKind.ATTEMPT, nonce=nonce, wall=self.wall())
+        self.save()
+
+    def release(self, outcome: Outcome, cause: Cause) -> Steps[None]:
+        wall = self.wall()
+        attempts, failures, costs = self.counts
+
+        def advance(state: RunState) -> RunState:
+            return released(
+                state, outcome=outcome, cause=cause, wall=wall, attempts=attempts, failures=failures, costs=costs
+            )
+
+        self.head = yield from log.append(
+            self.head, advance, kind=RecordKind.RELEASE, nonce=self.new_nonce(), wall=wall
+        )
+
+    def beat(self) -> Steps[None]:
+        self.counter += 1
+        head = self.head
+        yield from log.beat(head.state.epoch, self.counter, self.wall(), head.number, self.nonce)
+        taken_by = yield from log.still_mine(head)
+        if taken_by is not None:
+            raise log.fenced_by(taken_by)
+
+    def ship(self) -> Steps[None]:
+        while self.shipping:
+            yield from pause(SHIP_LOCK_S)
+        self.shipping = True
+        try:
+            yield from journal.ship(self.spool)
+        finally:
+            self.shipping = False
