@@ -35,6 +35,7 @@ if "windfall.cli.agent" in sys.orig_argv:
         os.close(os.open(os.environ["DIED_ONCE"], os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         os.environ.pop("WINDFALL_FAILPOINT", None)
+        open(os.environ["DIED_ONCE"] + ".heir", "w").close()
 """
 
 
@@ -58,11 +59,16 @@ def with_path(folder: Path) -> str:
 
 
 def die_once(folder: Path, failpoint: str) -> dict[str, object]:
-    """Variables with which the first agent of a machine dies at a failpoint, and its heir does not."""
+    """Variables with which the first agent of a machine dies at a failpoint, and its heir does not (see `had_heir`)."""
     (folder / "once").mkdir()
     (folder / "once" / "sitecustomize.py").write_text(ONCE)
     place = with_path(folder / "once")
     return {"PYTHONPATH": place, "DIED_ONCE": folder / "died", "WINDFALL_FAILPOINT": failpoint}
+
+
+def had_heir(folder: Path) -> bool:
+    """Whether the agent that `die_once` is about really died."""
+    return (folder / "died.heir").exists()
 
 
 @dataclass

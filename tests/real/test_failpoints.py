@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.machines import QUICK, Run, die_once
+from tests.real.machines import QUICK, Run, die_once, had_heir
 from windfall.terms import Outcome
 
 STEPS = 60
@@ -77,6 +77,7 @@ def die_alone(folder: Path, phase: str, exact: str) -> None:
             machine.vanish()
     with run.machine(**die_once(folder, exact), options=(*QUICK, "--max-failures", "1"), STEP_S=SLOWLY) as machine:
         assert machine.code() == 0, machine.printed
+    assert had_heir(folder), f"{exact} was not passed:\n{machine.printed}"
     assert len(machine.starts()) == 1
     run.check_done()
 
