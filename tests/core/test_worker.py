@@ -10,7 +10,7 @@ from tests.core.story import Story, ref_to
 from windfall import events as ev
 from windfall.core import ending, points, retention, worker
 from windfall.core.lifecycle import Stage
-from windfall.terms import Bytes, Cause, Notice, NoticeLevel, Outcome, Phase, SaveCosts, SaveKind, Seconds
+from windfall.terms import Bytes, Cause, Instant, Notice, NoticeLevel, Outcome, Phase, SaveCosts, SaveKind, Seconds
 
 # ------------------------------------------------------------------------------------------------------------ insurance
 
@@ -352,6 +352,27 @@ def test_a_script_that_ends_well_is_done_once_its_last_save_is_committed() -> No
     story.uploads().commits()
     assert story.the(ev.ReleaseRun) == ev.ReleaseRun(Outcome.DONE, Cause.DONE, 0)
     assert story.the(ev.ExitAgent).code == 0
+
+
+def test_a_script_whose_last_save_could_not_be_stored_is_not_called_done() -> None:
+    """Exit code 1 with the step that is missing: nobody shall throw the machine away believing that all is stored."""
+    story = Story(policy="never").starts().stores(1).hands_over(5)
+    point_id = story.the(ev.UploadPart).point_id
+    story.happens(ev.PartFailed(point_id, 0, "changed", overwritten=True))
+    story.happens(ev.ScriptExited(0))
+    end, release = story.the(ev.ExitAgent), story.the(ev.ReleaseRun)
+    assert (end.code, release.outcome) == (1, Outcome.WAITING)
+    assert "step 5 could not be stored" in end.sentence
+    assert "step 1 is stored" in end.sentence
+
+
+def test_an_exit_with_0_after_sigterm_is_not_the_end_of_the_run() -> None:
+    """Many scripts answer SIGTERM by exiting with 0: the run waits for its next machine."""
+    story = Story(policy="never").starts().stores(1)
+    story.happens(ev.NoticeReceived(Notice(NoticeLevel.ANNOUNCED, "signal", "signal", Instant(story.now + 30.0))))
+    story.happens(ev.ScriptExited(0))
+    assert story.the(ev.ReleaseRun).outcome is Outcome.WAITING
+    assert story.the(ev.ExitAgent).code == 75
 
 
 def test_a_script_that_fails_by_itself_is_started_a_bounded_number_of_times() -> None:

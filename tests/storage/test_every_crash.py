@@ -111,7 +111,7 @@ def test_the_next_machine_finds_the_newest_point_whole(story: Story, tmp_path: P
         pytest.fail(f"{story.__name__} passes more than {MOST} failpoints")
     complete = everything_passed(tmp_path / "complete", story)
     assert visited == Counter(complete), "a failpoint was not visited"
-    print(f"{story.__name__}: died at {visited.total()} failpoints: {dict(sorted(visited.items()))}")  # noqa: T201
+    print(f"{story.__name__}: died at {visited.total()} failpoints: {dict(sorted(visited.items()))}")
 
 
 def everything_passed(folder: Path, story: Story) -> list[str]:

@@ -81,7 +81,7 @@ def test_without_a_whole_point_nothing_is_started(bench: Bench, saved: Record) -
     """If no point is whole the run does not silently begin anew."""
     for ref in saved.state.points:
         bench.store.delete(first_chunk(bench, ref))
-    with pytest.raises(PointDamaged, match="none of the run's 3 recovery points is whole: point 3-"):
+    with pytest.raises(PointDamaged, match="none of the run's 3 recovery points is whole; of the newest: point 3-"):
         bench.restore(saved)
     assert not list(bench.folder.glob("restored*"))
 

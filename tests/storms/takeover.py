@@ -275,7 +275,7 @@ def main() -> None:
     one = race(arguments.seed, arguments.bug)
     for record, writer in zip(one.records, one.writers, strict=True):
         steps = [point.step for point in record.state.points]
-        print(f"{record.number:4d} {record.kind:8s} epoch {record.state.epoch:3d} {writer.name:8s} points {steps}")  # noqa: T201
+        print(f"{record.number:4d} {record.kind:8s} epoch {record.state.epoch:3d} {writer.name:8s} points {steps}")
 
 
 if __name__ == "__main__":

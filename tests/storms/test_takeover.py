@@ -23,7 +23,7 @@ def run_races(seeds: range) -> tuple[int, int]:
 def test_races_keep_every_promise() -> None:
     """Two to five contenders under lost and doubled replies, pauses, deaths and clock jumps keep the law of the store."""
     operations, takes = run_races(range(QUICK))
-    print(f"{QUICK} races, {operations} store operations, {takes} takes")  # noqa: T201
+    print(f"{QUICK} races, {operations} store operations, {takes} takes")
     assert takes > QUICK, "most races must see the run change hands, or they prove nothing"
 
 
@@ -31,7 +31,7 @@ def test_races_keep_every_promise() -> None:
 def test_a_thousand_races_keep_every_promise() -> None:
     """The same over a thousand seeds."""
     operations, takes = run_races(range(QUICK, ALL))
-    print(f"{ALL - QUICK} races, {operations} store operations, {takes} takes")  # noqa: T201
+    print(f"{ALL - QUICK} races, {operations} store operations, {takes} takes")
     assert takes > ALL - QUICK
 
 

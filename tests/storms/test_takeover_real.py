@@ -56,7 +56,7 @@ def test_real_races_keep_every_promise(kind: str, tmp_path: Path, monkeypatch: p
         fresh = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(CONTENDERS_MAX, mp_context=fresh) as pool:
             takes = sum(race(pool, f"{url}/run{seed}", seed, LEASE_S[kind]) for seed in range(RACES))
-    print(f"{RACES} races on {kind}, {takes} takes")  # noqa: T201
+    print(f"{RACES} races on {kind}, {takes} takes")
     assert takes > RACES, "most races must see the run change hands, or they prove nothing"
 
 

@@ -190,4 +190,4 @@ def test_a_planted_bug_is_caught(plant: Plant, monkeypatch: pytest.MonkeyPatch) 
 
 
 if __name__ == "__main__":
-    print(dict(storm(int(sys.argv[1]))))  # noqa: T201
+    print(dict(storm(int(sys.argv[1]))))

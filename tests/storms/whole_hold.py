@@ -42,6 +42,7 @@ class Kept:
     head: int
     epoch: int
     chunks: dict[str, str]
+    begun: dict[str, str]
 
 
 @dataclass
@@ -56,6 +57,7 @@ class Hold:
     new_nonce: Callable[[], str]
     keep: Callable[[Kept], None]
     chunks: dict[str, str] = field(default_factory=dict)
+    begun: dict[str, str] = field(default_factory=dict)
     counter: int = 0
     counts: tuple[int, int, SaveCosts | None] = (0, 0, None)
     shipping: bool = False
@@ -67,7 +69,7 @@ class Hold:
         self.save()
 
     def save(self) -> None:
-        self.keep(Kept(self.head.number, self.head.state.epoch, dict(self.chunks)))
+        self.keep(Kept(self.head.number, self.head.state.epoch, dict(self.chunks), dict(self.begun)))
 
     @property
     def state(self) -> RunState:
@@ -80,6 +82,8 @@ class Hold:
 
     def upload(self, command: UploadPart, cancelled: Callable[[], bool]) -> Steps[Shard | None]:
         plan = parts.plan_part(command.path)
+        parts.check_untouched(plan, self.begun.setdefault(f"{command.point_id}/{command.rank}", plan.identity))
+        self.save()
         prefix = part_prefix(self.state.epoch, self.nonce, command.point_id, command.rank)
         steps = parts.upload_part(plan, prefix, command.rank, already=self.chunks, on_chunk=self.remember)
         return (yield from _unless(steps, cancelled))
@@ -110,7 +114,7 @@ class Hold:
             failures=failures,
             costs=costs,
         )
-        self.chunks = {}
+        self.chunks, self.begun = {}, {}
         self.save()
         return ref, self.head.number
 

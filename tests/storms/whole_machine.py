@@ -10,10 +10,11 @@ import contextlib
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.storms import whole_scene
+from tests.storms.whole_checks import files_below
 from tests.storms.whole_hold import Hold, Kept
 from tests.support import world as reducers
 from tests.support.checks import demand
@@ -161,9 +162,9 @@ class Machine(reducers.Machine):
         if head is None or head.state.epoch != self.kept.epoch:
             self.finish()
             return
-        chunks = self.kept.chunks
+        kept = self.kept
         hold = self._hold(head)
-        hold.chunks = dict(chunks)
+        hold.chunks, hold.begun = kept.chunks, kept.begun
         hold.save()
         if not self.rows:
             self._begin_epoch()
@@ -477,11 +478,3 @@ class Machine(reducers.Machine):
             yield from self.hold.ship()
         self.feed_back()
         self.finish()
-
-
-def files_below(folder: str) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of every file below a folder."""
-    for above, _, names in os.walk(folder):
-        for name in names:
-            with open(os.path.join(above, name), "rb") as file:
-                yield name, file.read()

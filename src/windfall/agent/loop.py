@@ -23,7 +23,7 @@ from windfall.agent.pages import PageWatcher
 from windfall.agent.session import ExecRequest
 from windfall.agent.supervision import Supervision
 from windfall.core import worker
-from windfall.errors import Fenced, NewerFormat, StoreError, WindfallError
+from windfall.errors import EXIT_DONE, EXIT_FAILED, Fenced, NewerFormat, StoreError, WindfallError
 from windfall.events import (
     AbandonPoint,
     AcknowledgeNotice,
@@ -93,6 +93,7 @@ class Agent:
         self._cleaning_thread = hands.Worker("cleaning")
         self._uploads = hands.Uploads(ports.hold, ports.clock, ports.inbox.put)
         self._rank_told = False
+        self._unreleased = False
         self._ended = threading.Event()
 
     # ------------------------------------------------------------------------------------------------------ the loop
@@ -353,13 +354,15 @@ class Agent:
             self._ports.inbox.put(FenceLost(error.record, error.holder))
         except StoreError as error:
             self._ports.supervision.say(f"the run could not be released ({error}); its lease will run out by itself")
+            self._unreleased = True
 
     def _exit(self, command: ExitAgent) -> None:
         if command.sentence:
             self._ports.supervision.say(command.sentence)
         with contextlib.suppress(WindfallError):
             self._hold.ship()
-        self._finish(command.code)
+        # Whoever reads "done" from the exit code must be able to rely on the store saying so too.
+        self._finish(EXIT_FAILED if self._unreleased and command.code == EXIT_DONE else command.code)
 
     def _finish(self, code: int) -> None:
         self._ports.supervision.exit(code)

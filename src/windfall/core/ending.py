@@ -296,7 +296,7 @@ def _consider_drained(turn: Turn) -> None:
     if state.points and not (state.ending is not None and _must_leave(turn)):
         return
     if state.exit_status == 0 and not _told_by_signal(turn):
-        finish(turn, Outcome.DONE, Cause.DONE, code=EXIT_DONE, sentence="the script is done", status=0)
+        _finish_done(turn)
     elif state.ending is not None:
         _finish_ending(turn)
     elif state.retry_at is None:
@@ -311,6 +311,18 @@ def _consider_drained(turn: Turn) -> None:
         )
     elif turn.now >= state.retry_at:
         start(turn, state.attempt + 1)
+
+
+def _finish_done(turn: Turn) -> None:
+    state = turn.state
+    if state.unstored_step <= state.committed_step:
+        finish(turn, Outcome.DONE, Cause.DONE, code=EXIT_DONE, sentence="the script is done", status=0)
+        return
+    sentence = (
+        f"the script is done, but its save at step {state.unstored_step} could not be stored ({_stands(turn)}): "
+        "mend the store and start the same line again"
+    )
+    finish(turn, Outcome.WAITING, Cause.STOPPED, code=EXIT_FAILED, sentence=sentence, status=0)
 
 
 def _told_by_signal(turn: Turn) -> bool:

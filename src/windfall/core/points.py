@@ -231,11 +231,11 @@ def part_failed(turn: Turn, fact: PartFailed) -> None:
             "folder each time",
             once="overwritten",
         )
-        abandon(turn, point, fact.reason)
+        _give_up(turn, point, fact.reason)
     elif tries >= UPLOAD_TRIES:
         turn.tell(f"the save at step {point.step} could not be stored: {fact.reason}")
         turn.change(floor_step=max(turn.state.floor_step, point.step))
-        abandon(turn, point, fact.reason)
+        _give_up(turn, point, fact.reason)
     else:
         parts = tuple(replace(part, tries=tries) if part.rank == fact.rank else part for part in point.parts)
         turn.set_point(replace(point, parts=parts, begun_at=None))
@@ -251,7 +251,7 @@ def commit_failed(turn: Turn, fact: CommitFailed) -> None:
     if tries >= COMMIT_TRIES:
         turn.tell(f"the save at step {point.step} could not be committed: {fact.reason}")
         turn.change(floor_step=max(turn.state.floor_step, point.step))
-        abandon(turn, point, fact.reason)
+        _give_up(turn, point, fact.reason)
         return
     turn.set_point(replace(point, tries=tries))
     turn.wake(f"commit {point.point_id}", _backoff_s(turn, tries))
@@ -295,6 +295,12 @@ def abandon(turn: Turn, point: Point, why: str) -> None:
     move(POINT, point.state, PointState.ABANDONED)
     turn.drop_point(point.point_id)
     turn.order(AbandonPoint(point.point_id, why))
+
+
+def _give_up(turn: Turn, point: Point, why: str) -> None:
+    """Give up a point that the script made and the store does not have."""
+    turn.change(unstored_step=max(turn.state.unstored_step, point.step))
+    abandon(turn, point, why)
 
 
 def retire(turn: Turn) -> None:

@@ -140,6 +140,7 @@ class WorkerState:
         made: how many points were begun.
         live: committed points, oldest first; `damaged` those known not to be whole.
         committed_step: step of what a restart would restore.
+        unstored_step: step of the newest save that was handed over and could not be stored.
         doomed: (when, point id) to be deleted.
         notices: announcements in force.
         leave_at: when to let the run go although nothing more was saved, shortly before the announced end.
@@ -174,6 +175,7 @@ class WorkerState:
     live: tuple[PointRef, ...] = ()
     damaged: frozenset[str] = frozenset()
     committed_step: Step = _NO_STEPS
+    unstored_step: Step = _NO_STEPS
     doomed: tuple[tuple[Instant, str], ...] = ()
     notices: tuple[Notice, ...] = ()
     ending: Ending | None = None

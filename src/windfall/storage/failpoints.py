@@ -82,7 +82,7 @@ def _parse(text: str) -> tuple[str, int]:
     if not colon or not last.isdecimal():
         return text, 1
     if int(last) < 1:
-        raise Misuse(f"{environment.FAILPOINT}={text} counts passes from 1; write {name}:1 for the first one.")
+        raise Misuse(f"{environment.FAILPOINT}={text} counts passes from 1; write {name}:1 for the first one")
     return name, int(last)
 
 

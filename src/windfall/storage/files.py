@@ -291,11 +291,11 @@ class FileStore:
             where = self.url if error.filename is None else f"{self.url} (at {error.filename})"
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StoreFull(
-                    f"{where} has no room left ({reason}): free some space or name another place."
+                    f"{where} has no room left ({reason}): free some space or name another place"
                 ) from error
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-                raise StoreDenied(f"{where} may not be used ({reason}): give this user the right to it.") from error
-            raise StoreUnreachable(f"{where} does not work ({reason}): check the path and its file system.") from error
+                raise StoreDenied(f"{where} may not be used ({reason}): give this user the right to it") from error
+            raise StoreUnreachable(f"{where} does not work ({reason}): check the path and its file system") from error
 
 
 def _padded(data: memoryview) -> memoryview:

@@ -76,11 +76,12 @@ class Hold:
         self._nonce = nonce
         self._counter = 0
         self._chunks: dict[str, str] = {}
+        self._begun: dict[str, str] = {}
         self._output_shipped = (0, 0)
 
-    def remember(self, chunks: dict[str, str], output_shipped: tuple[int, int]) -> None:
+    def remember(self, chunks: dict[str, str], begun: dict[str, str], output_shipped: tuple[int, int]) -> None:
         """Take over the bookkeeping of an earlier agent of this session."""
-        self._chunks, self._output_shipped = chunks, output_shipped
+        self._chunks, self._begun, self._output_shipped = chunks, begun, output_shipped
         # A counter that starts again at 1 would look like a heartbeat that stands still.
         self._counter = int(self._clock.now() * 1000)
 
@@ -112,6 +113,8 @@ class Hold:
     def upload(self, command: UploadPart, cancelled: Callable[[], bool]) -> Shard | None:
         """Move one rank's part to the store; chunks that an earlier agent of this epoch moved are not moved again."""
         plan = parts.plan_part(command.path)
+        parts.check_untouched(plan, self._begun.setdefault(f"{command.point_id}/{command.rank}", plan.identity))
+        self._save()
         prefix = part_prefix(self.state.epoch, self._nonce, command.point_id, command.rank)
         steps = parts.upload_part(plan, prefix, command.rank, already=self._chunks, on_chunk=self._remember_chunk)
         try:
@@ -148,7 +151,7 @@ class Hold:
                     costs=self._costs,
                 )
             )
-            self._chunks = {}
+            self._chunks, self._begun = {}, {}
             self._save()
             return ref, self._head.number
 
@@ -263,6 +266,7 @@ class Hold:
             "epoch": self._head.state.epoch,
             "nonce": self._nonce,
             "chunks": self._chunks,
+            "begun": self._begun,
             "output_shipped": self._output_shipped,
         }
         draft = f"{self._local.bookkeeping}.{threading.get_ident()}"
@@ -290,7 +294,7 @@ def reopen(store: ObjectStore, local: Local) -> Hold | None:
         raise log.fenced_by(head)
     hold = Hold(store, head, local, data["nonce"])
     segment, position = data["output_shipped"]
-    hold.remember(data["chunks"], (segment, position))
+    hold.remember(data["chunks"], data["begun"], (segment, position))
     return hold
 
 

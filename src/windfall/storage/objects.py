@@ -66,7 +66,7 @@ def prove_conditions(nonce: str) -> Steps[None]:
     if again or kept != first:
         raise StoreUnfit(
             "This store creates an object although one of that name exists, so two machines could hold one run: "
-            "use a store that honours conditional writes (If-None-Match)."
+            "use a store that honours conditional writes (If-None-Match)"
         )
 
 
@@ -86,18 +86,18 @@ def _place(url: str) -> tuple[str, str, str]:
     if not separator or scheme == "file":
         path = _path_of(url) if separator else url
         if not path:
-            raise Misuse(f"An empty place was named: write {ALLOWED}.")
+            raise Misuse(f"An empty place was named: write {ALLOWED}")
         return "file", "", os.path.abspath(path)
     if scheme not in ("s3", "gs", "az"):
-        raise Misuse(f"{scheme}:// is no store that Windfall knows: write {ALLOWED}.")
+        raise Misuse(f"{scheme}:// is no store that Windfall knows: write {ALLOWED}")
     parts = urlsplit(url)
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise Misuse(
             f"{scheme}://{parts.hostname or ''}{parts.path} was given with more than a place in its URL: "
-            "leave out user, query and fragment; credentials are read from the environment."
+            "leave out user, query and fragment; credentials are read from the environment"
         )
     if not parts.netloc:
-        raise Misuse(f"{scheme}://{rest} names no bucket: write {ALLOWED}.")
+        raise Misuse(f"{scheme}://{rest} names no bucket: write {ALLOWED}")
     return scheme, parts.netloc, parts.path.strip("/")
 
 
@@ -109,5 +109,5 @@ def _file_store(path: str) -> ObjectStore:
 def _path_of(url: str) -> str:
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-        raise Misuse(f"{url} names a machine where a folder should be: write file:///FOLDER with three slashes.")
+        raise Misuse(f"{url} names a machine where a folder should be: write file:///FOLDER with three slashes")
     return unquote(parts.path)

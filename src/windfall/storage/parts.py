@@ -60,6 +60,12 @@ class Plan:
         """The part's length [B]."""
         return Bytes(sum(file.size_bytes for file in self.files))
 
+    @property
+    def identity(self) -> str:
+        """What changes when a file of the part is written or replaced, and not when other names of it come or go."""
+        described = repr([(file.path, file.identity) for file in self.files])
+        return hashlib.sha256(described.encode(errors="surrogateescape")).hexdigest()[:16]
+
 
 def plan_part(path: str) -> Plan:
     """Look at a file or folder and plan its copy.
@@ -117,6 +123,20 @@ def _planned(relative: str, source: str, status: os.stat_result) -> PlannedFile:
     identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
     mode = stat.S_IMODE(status.st_mode) & 0o777
     return PlannedFile(relative, source, mode, size, identity, status.st_ctime_ns, status.st_nlink)
+
+
+def check_untouched(plan: Plan, first: str) -> None:
+    """Refuse a part that is no longer what its upload began with: a try again would store another state, or half of one.
+
+    Args:
+        plan: the part as it is now.
+        first: its `identity` at the first try.
+
+    Raises:
+        Overwritten: it was changed between the two.
+    """
+    if plan.identity != first:
+        raise _overwritten(plan)
 
 
 def upload_part(

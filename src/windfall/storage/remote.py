@@ -119,7 +119,7 @@ class RemoteStore:
                         return False
                 else:
                     return True
-        raise StoreUnreachable(f"{self.url} answers every attempt to create {key} with a conflict: try again later.")
+        raise StoreUnreachable(f"{self.url} answers every attempt to create {key} with a conflict: try again later")
 
     def put(self, key: str, data: bytes) -> None:
         """Write or replace an object in one request."""
@@ -252,22 +252,22 @@ class RemoteStore:
         if isinstance(error, OSError) and error.errno is not None:
             kind = StoreFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreUnreachable
             return kind(
-                f"A local file for {self.url} cannot be used ({error.strerror}): {error.filename or 'see above'}."
+                f"A local file for {self.url} cannot be used ({error.strerror}): {error.filename or 'see above'}"
             )
         if any(sign in text for sign in _NO_CREDENTIALS):
-            return StoreDenied(f"No credentials for {self.url} were found: set {_CREDENTIALS[self._scheme]}.")
+            return StoreDenied(f"No credentials for {self.url} were found: set {_CREDENTIALS[self._scheme]}")
         if any(sign in text for sign in _DENIED):
             return StoreDenied(
                 f"{self.url} refuses these credentials ({_reason(text)}): check {_CREDENTIALS[self._scheme]}, "
-                "and what they are allowed."
+                "and what they are allowed"
             )
         if any(sign in text for sign in _NO_BUCKET):
-            return StoreUnreachable(f"{self.url} names a bucket that does not exist: create it, or correct the name.")
+            return StoreUnreachable(f"{self.url} names a bucket that does not exist: create it, or correct the name")
         if any(sign in text for sign in _NO_ROOM):
-            return StoreFull(f"{self.url} has no room left ({_reason(text)}): free some space or name another place.")
+            return StoreFull(f"{self.url} has no room left ({_reason(text)}): free some space or name another place")
         return StoreUnreachable(
             f"{self.url} does not answer as it should ({_reason(text)}): check the network, the bucket's name and "
-            f"{_ENDPOINTS[self._scheme][0]}."
+            f"{_ENDPOINTS[self._scheme][0]}"
         )
 
 

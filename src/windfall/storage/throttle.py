@@ -32,7 +32,7 @@ class Uplink:
     def __init__(self, bytes_per_s: float, clock: Clock) -> None:
         if not bytes_per_s > 0:
             raise Misuse(
-                f"An uplink of {bytes_per_s} bytes/s carries nothing: give a rate above 0, or none for no limit."
+                f"An uplink of {bytes_per_s} bytes/s carries nothing: give a rate above 0, or none for no limit"
             )
         self._bytes_per_s = bytes_per_s
         self._clock = clock
