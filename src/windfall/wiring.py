@@ -25,6 +25,7 @@ from windfall.ports import Clock, NoticeSource, ObjectStore, Steps, T
 from windfall.storage import executor, taking
 from windfall.storage.clocks import SystemClock
 from windfall.storage.hold import Hold, Local, reopen
+from windfall.storage.mounts import file_system_of, is_shared
 from windfall.storage.objects import open_store
 from windfall.terms import Cause, Holder, Record, Seconds
 from windfall.wire.metadata import MetadataServer, serve
@@ -125,7 +126,7 @@ def _hold_of(
         supervision.say(f"the run at {request.url} is done already; nothing was started (a new run needs another URL)")
         supervision.exit(EXIT_DONE)
         return None, None
-    supervision.say(_greeting(taken.record, taken.previous))
+    supervision.say(_greeting(request.url, taken.record, taken.previous))
     if (warning := _other_command(taken.record, taken.previous)) is not None:
         supervision.say(warning)
     return taken.hold, _beginning(request, taken.hold)
@@ -151,10 +152,14 @@ def _beginning(request: ExecRequest, hold: Hold) -> WorkerBegan:
     )
 
 
-def _greeting(record: Record, previous: Record | None) -> str:
+def _greeting(url: str, record: Record, previous: Record | None) -> str:
     state = record.state
     if previous is None:
-        return f"new run {state.run_id}"
+        folder = url.removeprefix("file://")
+        alone = folder != url and not is_shared(file_system_of(folder))
+        return f"new run {state.run_id}" + (
+            " (on a disk of this machine: only this machine can take it up)" if alone else ""
+        )
     step = max((point.step for point in state.points), default=0)
     saved = f"its newest checkpoint is at step {step}" if state.points else "it has no checkpoint yet"
     last = _LAST_WORDS[state.losses[-1].cause if state.losses else Cause.VANISHED]

@@ -60,6 +60,7 @@ def die_with_the_machine(folder: Path, phase: str, exact: str) -> None:
                 machine.let_go()
         machine.until_agent_dies()
         machine.vanish()
+    assert "crashed" not in machine.printed, machine.printed
     if run.records():
         run.check()
         assert run.state().outcome is Outcome.RUNNING, f"{exact} was not passed:\n{machine.printed}"

@@ -103,19 +103,17 @@ def _one_rank_missing() -> tuple[Patch, ...]:
     return (core_points, "_agreed", lambda turn, point: True), (core_points, "settle", settle)
 
 
+def _uploads_forgotten() -> tuple[Patch, ...]:
+    def resumed(turn: Turn, fact: ev.Fact) -> None:
+        assert isinstance(fact, ev.AgentResumed)
+        worker._agent_resumed(turn, fact)
+        turn.commands = [order for order in turn.commands if not isinstance(order, ev.UploadPart | ev.CommitPoint)]
+
+    return (_handler(ev.AgentResumed, resumed),)
+
+
 def _retention_keeps_one() -> tuple[Patch, ...]:
     return (retention, "WHOLE_MIN", 1), (points, "WHOLE_POINTS_MIN", 1), (state, "WHOLE_POINTS_MIN", 1)
-
-
-def _fingerprint_left_out() -> tuple[Patch, ...]:
-    """Chunks of an earlier try count although the part was written anew."""
-    real = parts._file_ops
-
-    def file_ops(plan: parts.Plan, index: int, prefix: str) -> Iterator[PutRange]:
-        for op in real(plan, index, prefix):
-            yield PutRange(op.key.replace(plan.fingerprint, "0"), op.path, op.offset, op.size_bytes)
-
-    return ((parts, "_file_ops", file_ops),)
 
 
 BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
@@ -132,7 +130,8 @@ BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
     "deleted before a record dropped it": _delete_before_drop,
     "sweep takes live points": lambda: ((points, "_stale_part", lambda key, epoch, live: True),),
     "retention keeps one": _retention_keeps_one,
-    "resumed agent forgets uploads": lambda: (_handler(ev.AgentResumed, lambda turn, fact: None),),
+    "resumed agent forgets uploads": _uploads_forgotten,
+    "part changed between two tries": lambda: ((parts, "check_untouched", lambda plan, first: None),),
     "commit without one rank": _one_rank_missing,
 }
 

@@ -144,21 +144,25 @@ class Whole(World):
             super()._begin(actor, op, answer)
             return
         if isinstance(op, PutRange):
-            self._maybe_torn(actor, op)
+            self._trouble(actor, op)
             if self.disk is None:
                 self.sent[id(op)] = (op, _stretch(op))
         self.at(self.rng.uniform(0.0, TRANSFER_S), lambda: super(Whole, self)._begin(actor, op, answer))
 
-    def _maybe_torn(self, actor: Actor, op: PutRange) -> None:
-        """Now and then the script writes into a file that is just being uploaded."""
+    def _trouble(self, actor: Actor, op: PutRange) -> None:
+        """Now and then the script writes into a file that is just being uploaded, or the agent dies amid an upload."""
         assert isinstance(actor, Process)
-        if self.calm or self.rng.random() > 0.02 or not os.path.exists(op.path):
-            return
         assert actor.machine is not None
-        with open(op.path, "rb") as file:
-            data = file.read()
-        actor.machine.write(op.path, bytes(255 - byte for byte in data))
-        self.count("torn")
+        point = self.rng.random()
+        if self.calm or point > 0.035:
+            return
+        if point > 0.02:
+            self.at(0.01, actor.machine.agent_dies)
+        elif os.path.exists(op.path):
+            with open(op.path, "rb") as file:
+                data = file.read()
+            actor.machine.write(op.path, bytes(255 - byte for byte in data))
+            self.count("torn")
 
     def _apply(self, actor: Actor, op: SimpleOp) -> object:
         assert isinstance(actor, Process)
@@ -228,9 +232,11 @@ class Whole(World):
                 self.at(self.rng.uniform(0.0, scene.calm_s), lambda: self.disk.cut_in(self.rng.randint(0, 40)))  # type: ignore[union-attr]
         for _ in range(self.habits.decays):
             self.at(self.rng.uniform(0.0, scene.calm_s), self.checks.decay)
-        bound_s = scene.calm_s + 3 * scene.steps * (scene.step_s + scene.stall_s) + 60 * LEASE_S
+        bound_s = scene.calm_s + 3 * scene.steps * (scene.step_s + scene.stall_s) + 40 * LEASE_S
         while self._events and not self.checks.done:
-            demand(self._events[0][0] <= bound_s, f"once the faults stop the run ends in bounded time ({bound_s:.0f} s)")
+            demand(
+                self._events[0][0] <= bound_s, f"once the faults stop the run ends in bounded time ({bound_s:.0f} s)"
+            )
             self.run(self._events[0][0])
         demand(self.checks.done, "something always happens until the run is done")
         self.calm_down()

@@ -17,7 +17,7 @@ from windfall.ports import Create, Delete, Get, Put, PutRange, SimpleOp
 from windfall.storage import manifest, restore, state
 from windfall.storage.files import FileStore
 from windfall.storage.journal import Merged, read_journal
-from windfall.terms import Outcome, PointRef, Record, RecordKind
+from windfall.terms import Outcome, PointRef, Record, RecordKind, RecoveryPoint
 from windfall.wire.layout import LOG, heartbeat_key, record_key
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class RunChecks:
         self.writers: dict[int, Machine] = {}
         self.committed_step: dict[int, int] = {}
         self.damaged: set[str] = set()
+        self.manifests: dict[str, RecoveryPoint] = {}
         self.looks = Looks()
         self.rng = random.Random(f"decay {world.scene.seed}")
 
@@ -111,7 +112,9 @@ class RunChecks:
             self.took(writer, before, record)
         else:
             assert before is not None
-            demand(record.state.epoch == before.state.epoch, f"no stale epoch writes: record {number} of {writer.number}")
+            demand(
+                record.state.epoch == before.state.epoch, f"no stale epoch writes: record {number} of {writer.number}"
+            )
             demand(self.writers[record.state.epoch] is writer, "an epoch's records are written by its holder alone")
         self.records.append(record)
         if record.kind is RecordKind.COMMIT:
@@ -137,7 +140,10 @@ class RunChecks:
         if self.world.machines[last.pid].alive:
             self.world.count("taken from a living machine")
         silent_s, looks = self.looks.silence(writer.process, heartbeat_key(before.state.epoch))
-        demand(silent_s >= whole_scene.LEASE_S * 0.98, f"nobody is pushed aside before a lease of silence: {silent_s:.1f} s")
+        demand(
+            silent_s >= whole_scene.LEASE_S * 0.98,
+            f"nobody is pushed aside before a lease of silence: {silent_s:.1f} s",
+        )
         demand(looks >= 5, f"and a single look after a long absence is no silence: {looks}")
 
     def committed(self, writer: Machine, record: Record) -> None:
@@ -146,7 +152,9 @@ class RunChecks:
         self.check_whole(ref)
         newest = self.committed_step.get(record.state.epoch, 0)
         demand(writer.skipped or ref.step >= newest, f"an epoch commits no older step: {ref.step} after {newest}")
-        demand(ref.step > writer.restored_step or ref.step == newest, "what is committed is newer than what was restored")
+        demand(
+            ref.step > writer.restored_step or ref.step == newest, "what is committed is newer than what was restored"
+        )
         self.committed_step[record.state.epoch] = ref.step
 
     def dropped(self, writer: Machine, record: Record) -> None:
@@ -159,7 +167,9 @@ class RunChecks:
         assert script is not None
         demand(all(rank.step >= scene.steps for rank in script.ranks), "done means all steps")
         for rank in script.ranks:
-            demand(writer.trained(rank.number, rank.step) == whole_scene.chain(rank.step), "and the final state is right")
+            demand(
+                writer.trained(rank.number, rank.step) == whole_scene.chain(rank.step), "and the final state is right"
+            )
 
     # ------------------------------------------------------------------------------------------------------ the points
 
@@ -171,7 +181,9 @@ class RunChecks:
         demand(data is not None, f"the live point {ref.point_id} has its manifest")
         assert data is not None
         demand(manifest.digest_of(data) == ref.manifest_digest, f"and the one that was committed: {ref.point_id}")
-        point = manifest.from_bytes(data, ref.manifest_key)
+        point = self.manifests.get(ref.manifest_digest)
+        if point is None:
+            point = self.manifests[ref.manifest_digest] = manifest.from_bytes(data, ref.manifest_key)
         found: dict[str, bytes] = {}
         for shard in point.shards:
             for entry in shard.files:
@@ -251,4 +263,3 @@ class RunChecks:
         assert isinstance(merged, Merged)
         differences = [one for one in replay(merged.rows) if one.what != "gap"]
         demand(not differences, f"the shipped journal decides the same again: {differences[:1]}")
-

@@ -245,7 +245,7 @@ class Machine(reducers.Machine):
 
     def agent_dies(self) -> None:
         """The agent dies and is started again; disk and script are still there."""
-        if self.exited or not self.alive:
+        if self.exited or not self.alive or not self.agent_alive:
             return
         self.real.count("agent died")
         self.agent_life += 1
@@ -476,5 +476,4 @@ class Machine(reducers.Machine):
         assert self.hold is not None
         with contextlib.suppress(WindfallError):
             yield from self.hold.ship()
-        self.feed_back()
         self.finish()

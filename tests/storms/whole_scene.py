@@ -37,7 +37,7 @@ class Habits:
 def draw(seed: int) -> tuple[Scene, Habits]:
     rng = random.Random(f"whole {seed}")
     step_s = rng.choice([0.5, 1.0, 2.0])
-    steps = rng.randint(25, 50)
+    steps = rng.randint(20, 40)
     scene = Scene(
         seed=seed,
         ranks=rng.choice([1, 2, 3]),

@@ -24,6 +24,7 @@ from windfall.report import checks
 from windfall.report.checks import Check, Verdict
 from windfall.storage import log
 from windfall.storage.clocks import SystemClock
+from windfall.storage.mounts import file_system_of, is_shared
 from windfall.storage.objects import open_store, prove_conditions
 from windfall.storage.operations import delete_all, get, keys_under, put, ranges
 from windfall.storage.taking import parse_marker
@@ -40,7 +41,6 @@ NOTICES_S = (30.0, 120.0)
 """Google's and Azure's warning, and AWS's."""
 SLOW_S = 1.0
 """A commit is about four small requests: with more than this for each, short notices go to waste."""
-SHARED_KINDS = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "9p", "wekafs", "panfs")
 
 
 def doctor(
@@ -138,23 +138,11 @@ def _conditions(reader: wiring.Reader, nonce: str) -> Check:
 
 
 def _disk(folder: Path) -> Check:
-    kind = _file_system(folder)
-    if kind.removeprefix("fuse.").startswith(SHARED_KINDS):
+    kind = file_system_of(str(folder))
+    if is_shared(kind):
         return Check("reach", Verdict.OK, f"{folder} is on {kind}: every machine that mounts it can take the run over")
     advice = "for other machines use a shared disk, or s3://, gs://, az://"
     return Check("reach", Verdict.WARN, f"{folder} is on {kind or 'a local disk'}: this machine only", advice)
-
-
-def _file_system(folder: Path) -> str:
-    """Return the type of the file system that holds a folder, from the longest mount point above it."""
-    real = os.path.realpath(folder)
-    best = ("", "")
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        left, _, right = line.partition(" - ")
-        point = left.split()[4].encode().decode("unicode_escape")
-        if os.path.commonpath((real, point)) == point and len(point) >= len(best[0]):
-            best = (point, right.split()[0])
-    return best[1]
 
 
 def _latency(reader: wiring.Reader, nonce: str) -> Check:

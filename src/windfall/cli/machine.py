@@ -199,7 +199,7 @@ def _extras() -> Check:
     missing = [extra for extra, is_there in found.items() if not is_there]
     says = f"installed: {', '.join(there) or 'none'}"
     if missing:
-        says += f"; not installed: {', '.join(missing)} (pip install 'windfall[{','.join(missing)}]')"
+        says += f"; not installed: {', '.join(missing)}"
     return Check("extras", Verdict.OK, says)
 
 

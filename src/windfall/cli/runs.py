@@ -85,6 +85,7 @@ def logs(url: str, *, follow: Annotated[bool, Parameter(name=("-f", "--follow"))
     """
     reader, _ = open_run(url)
     seen: set[str] = set()
+    waiting = False
     while True:
         _, state = open_run(url)
         for data in _output(reader, seen):
@@ -92,6 +93,9 @@ def logs(url: str, *, follow: Annotated[bool, Parameter(name=("-f", "--follow"))
         sys.stdout.buffer.flush()
         if not follow or state.outcome in (Outcome.DONE, Outcome.FAILED):
             return
+        if state.outcome is Outcome.WAITING and not waiting:
+            print("windfall: the run waits for its next machine; Ctrl-C ends this", file=sys.stderr)
+        waiting = state.outcome is Outcome.WAITING
         time.sleep(_POLL_S)
 
 

@@ -320,7 +320,7 @@ def _finish_done(turn: Turn) -> None:
         return
     sentence = (
         f"the script is done, but its save at step {state.unstored_step} could not be stored ({_stands(turn)}): "
-        "mend the store and start the same line again"
+        "mend what is said above and start the same line again"
     )
     finish(turn, Outcome.WAITING, Cause.STOPPED, code=EXIT_FAILED, sentence=sentence, status=0)
 

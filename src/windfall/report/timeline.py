@@ -118,7 +118,7 @@ def _figure() -> Figure:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - an extra, needed here alone
         from matplotlib.figure import Figure as NewFigure  # noqa: PLC0415
     except ImportError as error:
-        raise Misuse("the timeline's picture needs matplotlib: pip install windfall[plot]") from error
+        raise Misuse("the timeline's picture needs matplotlib: pip install matplotlib") from error
     figure = NewFigure(figsize=(WIDTH_IN, HEIGHT_IN), dpi=DOTS_PER_IN, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
