@@ -13,8 +13,7 @@
     |-- NewerFormat                  2   written by a newer Windfall
     |-- RunFailed                    1   the script failed by itself too often
     |-- RunHeld                     75   a live machine holds the run
-    |-- Fenced                      75   another machine took the run from this one
-    `-- Preempted                   75   saved; start the same line again
+    `-- Fenced                      75   another machine took the run from this one
 
 A message is one sentence or two: what is wrong, where, and what to do instead.  It never carries a secret.
 """
@@ -109,9 +108,3 @@ class Fenced(WindfallError):
         super().__init__(sentence)
         self.record = record
         self.holder = holder
-
-
-class Preempted(WindfallError):
-    """The machine was about to be taken; the run can be taken up elsewhere."""
-
-    exit_code = EXIT_AGAIN
