@@ -432,3 +432,13 @@ def test_a_damaged_point_does_not_count_as_whole() -> None:
     story.starts(step=2, point=refs[1].point_id).stores(12, request=1)
     story.happens(ev.Woke("retention"), after=retention.GRACE_S + 1)
     assert {point.step for point in story.state.live} == {2, 12}
+
+
+def test_no_point_goes_while_a_restore_may_find_newer_ones_damaged() -> None:
+    """A restore longer than the grace deletes nothing; what it finds damaged does not push the good ones out."""
+    refs = tuple(ref_to(f"0000000{step}-1-1.{step}", step) for step in (1, 2, 3))
+    story = Story(policy="every:10steps", points=refs)
+    assert story.happens(ev.Woke("retention"), after=retention.GRACE_S + 1).none(ev.DeletePoints)
+    story.starts(step=2, point=refs[1].point_id)
+    assert story.happens(ev.Woke("retention"), after=retention.GRACE_S + 1).none(ev.DeletePoints)
+    assert story.state.live == refs

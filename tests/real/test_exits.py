@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.real.machines import QUICK, Run, wait_for
+from windfall import wiring
 from windfall.events import NoticeReceived, StopAsked
 from windfall.terms import Cause, NoticeLevel, Outcome
+from windfall.wire.layout import inbox_key
 from windfall.wire.metadata import serve
 
 LEASE_S = 2.0
@@ -234,3 +237,17 @@ def test_a_command_is_found_as_a_shell_finds_it(tmp_path: Path) -> None:
         assert machine.code() == 2
     assert "no such command" in machine.printed
     assert run.records() == []
+
+
+@pytest.mark.real
+def test_a_stop_meant_for_a_machine_that_vanished_does_not_stop_the_next(tmp_path: Path) -> None:
+    """Messages are for the machine that held the run when they were sent."""
+    run = Run(tmp_path, 60)
+    with run.machine(STEP_S=0.02) as first:
+        first.until_step(15)
+        first.vanish()
+    late = json.dumps({"do": "stop", "now": True, "epoch": 1}).encode()
+    wiring.open_reader(run.url).store.create(inbox_key("late"), late)
+    with run.machine() as second:
+        assert second.code() == 0
+    run.check_done()

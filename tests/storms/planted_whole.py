@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from tests.storms import planted
 from tests.support.simulated_disk import SimulatedDisk
+from tests.support.simulated_store import digest
 from windfall import events as ev
 from windfall.core import points as core_points
 from windfall.core import retention, worker
@@ -19,7 +20,6 @@ from windfall.ports import GetRange, PutRange, Steps
 from windfall.storage import log, parts, points, restore, state
 from windfall.storage.operations import ranges
 from windfall.terms import Chunk, FileEntry, PointRef, Record, RecoveryPoint, Shard
-from tests.support.simulated_store import digest
 
 if TYPE_CHECKING:
     from tests.storms.whole import Whole

@@ -26,7 +26,8 @@ from tests.storms.whole_checks import ROOT, RunChecks
 from tests.storms.whole_machine import Machine
 from tests.storms.whole_scene import LEASE_S, draw
 from tests.support.checks import Violation, demand
-from tests.support.simulated_disk import PowerCut, Process as Files, SimulatedDisk
+from tests.support.simulated_disk import PowerCut, SimulatedDisk
+from tests.support.simulated_disk import Process as Files
 from tests.support.simulated_store import Actor, Faults, MemoryStore, World, digest
 from windfall.core import retention
 from windfall.errors import StoreUnreachable, WindfallError
@@ -34,7 +35,7 @@ from windfall.ports import Get, GetRange, List, ObjectStore, PutRange, SimpleOp,
 from windfall.storage import parts, restore
 from windfall.storage.executor import perform
 from windfall.storage.files import FileStore
-from windfall.terms import Holder, Outcome
+from windfall.terms import Holder
 
 CHUNK_BYTES = 128
 CHUNKS_AT_ONCE = 2

@@ -332,7 +332,7 @@ class Machine(reducers.Machine):
     def load(self, restored: Restored, folder: str) -> None:
         """Let the script load what was restored, as it is: a wrong state is trained further."""
         step = 0 if restored.point is None else restored.point.step
-        found = {name: data for name, data in files_below(folder)} if restored.point is not None else {}
+        found = dict(files_below(folder)) if restored.point is not None else {}
         self.values = {}
         for rank in range(self.real.scene.ranks):
             data = found.get(whole_scene.file_name(rank if self.real.scene.sharded else 0))

@@ -22,7 +22,7 @@ from windfall.errors import EXIT_FAILED, Misuse, RunFailed
 from windfall.events import Row
 from windfall.storage import journal, log, restore
 from windfall.storage.operations import get, keys_under
-from windfall.terms import Outcome, PointRef, RecoveryPoint, RunState
+from windfall.terms import Epoch, Outcome, PointRef, RecoveryPoint, RunState, Step
 from windfall.units import duration_s, duration_text, size_text
 from windfall.wire.layout import OUTPUT, inbox_key
 
@@ -243,20 +243,26 @@ def stop(
     if state.holder is None:
         print(f"nothing runs there: the run is {_outcome_in_words(state)}")
         return 0
-    _send(reader, {"do": "stop", "now": now, "reason": "windfall stop"})
+    _send(reader, state, {"do": "stop", "now": now, "reason": "windfall stop"})
     began, epoch = time.monotonic(), state.epoch
     while wait:
         _, state = open_run(url)
         if state.epoch != epoch or state.holder is None:
-            newest = max((point.step for point in state.points), default=0)
-            stored = f"step {newest} is stored" if state.points else "nothing is stored yet"
-            print(f"stopped after {duration_text(time.monotonic() - began)}: {_outcome_in_words(state)}, {stored}")
+            print(
+                f"stopped after {duration_text(time.monotonic() - began)}: {_outcome_in_words(state)}, {_stored(state, epoch)}"
+            )
             return 0
         if time.monotonic() - began > 2 * state.lease_s and _silent(reader, state):
             raise RunFailed(f"{state.holder.host} does not answer: the run is free when its lease has run out")
         time.sleep(_POLL_S)
     print("asked to stop")
     return 0
+
+
+def _stored(state: RunState, epoch: Epoch) -> str:
+    """Say what was stored when an epoch ended, though another machine may have gone on since."""
+    step = next((loss.step for loss in state.losses if loss.epoch == epoch), Step(0))
+    return f"step {step} is stored" if step else "nothing is stored yet"
 
 
 def _outcome_in_words(state: RunState) -> str:
@@ -284,12 +290,14 @@ def inject(url: str, *, notice: str) -> None:
     if state.holder is None:
         raise Misuse(f"no machine holds the run at {url}: it is {_outcome_in_words(state)}")
     notice_s = None if notice == "none" else float(duration_s(notice, "--notice"))
-    _send(reader, {"do": "inject", "notice_s": notice_s})
+    _send(reader, state, {"do": "inject", "notice_s": notice_s})
     print(f"{state.holder.host} will be taken away, {'without notice' if notice_s is None else f'{notice} notice'}")
 
 
-def _send(reader: wiring.Reader, message: dict[str, object]) -> None:
-    reader.store.create(inbox_key(wiring.new_nonce()), json.dumps(message).encode())
+def _send(reader: wiring.Reader, state: RunState, message: dict[str, object]) -> None:
+    """Write to the machine that holds the run now, and to no later one."""
+    addressed = message | {"epoch": state.epoch}
+    reader.store.create(inbox_key(wiring.new_nonce()), json.dumps(addressed).encode())
 
 
 def explain(url: str, number: int | None = None, *, json_: Json = False) -> None:

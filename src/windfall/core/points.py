@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from windfall.core import retention
-from windfall.core.lifecycle import POINT, PointState, move
+from windfall.core.lifecycle import POINT, PointState, Stage, move
 from windfall.core.state import Part, Point, Turn
 from windfall.events import (
     AbandonPoint,
@@ -317,7 +317,10 @@ def retire(turn: Turn) -> None:
 
 
 def delete_due(turn: Turn) -> None:
-    """Delete the superseded points whose time of grace is over."""
+    """Delete the superseded points whose time of grace is over; not while a restore may find newer ones damaged."""
+    if turn.state.stage is Stage.STARTING:
+        turn.wake("retention", retention.GRACE_S)
+        return
     due = {point_id for at, point_id in turn.state.doomed if at <= turn.now}
     points = tuple(point for point in _superseded(turn) if point.point_id in due)
     if points:

@@ -78,6 +78,7 @@ class Hold:
         self._chunks: dict[str, str] = {}
         self._begun: dict[str, str] = {}
         self._output_shipped = (0, 0)
+        self._heard: list[str] = []
 
     def remember(self, chunks: dict[str, str], begun: dict[str, str], output_shipped: tuple[int, int]) -> None:
         """Take over the bookkeeping of an earlier agent of this session."""
@@ -245,16 +246,17 @@ class Hold:
             self._save()
 
     def messages(self) -> list[dict[str, object]]:
-        """Take what others wrote into the inbox: each message is read, deleted, then returned."""
-        taken = []
-        for key in self._store.list(INBOX):
-            data = self._store.get(key)
+        """Return what others newly wrote into the inbox for this holder.
+
+        A message is deleted at the next call, when what it led to is in the journal: an agent that dies in between
+        leaves it to its heir.  One that was meant for an earlier holder is deleted unread: its sender wanted to stop, or
+        to take away, another machine.
+        """
+        for key in self._heard:
             self._store.delete(key)
-            with contextlib.suppress(ValueError):
-                message = json.loads(data or b"null")
-                if isinstance(message, dict) and "do" in message:
-                    taken.append(message)
-        return taken
+        self._heard = self._store.list(INBOX)
+        found = (_message(self._store.get(key)) for key in self._heard)
+        return [message for message in found if message and message.get("epoch", self.state.epoch) == self.state.epoch]
 
     def _run(self, steps: Steps[T], unwanted: Callable[[], bool] | None = None) -> T:
         return executor.run(steps, self._store, self._clock, unwanted=unwanted)
@@ -296,6 +298,15 @@ def reopen(store: ObjectStore, local: Local) -> Hold | None:
     segment, position = data["output_shipped"]
     hold.remember(data["chunks"], data["begun"], (segment, position))
     return hold
+
+
+def _message(data: bytes | None) -> dict[str, object] | None:
+    """Return a message of the inbox; None if it is gone or none of ours."""
+    try:
+        message = json.loads(data or b"null")
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) and "do" in message else None
 
 
 def _unless(steps: Steps[T], cancelled: Callable[[], bool]) -> Steps[T | None]:
