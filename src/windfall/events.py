@@ -163,6 +163,7 @@ class PartHandedOver(Fact):
     Attributes:
         request: the request that it answers, 0 for the user's own schedule.
         stall_s: how long the script stood still for it.
+        identity: what changes when its files are written again; empty where several ranks may still add to them.
     """
 
     rank: int
@@ -171,6 +172,7 @@ class PartHandedOver(Fact):
     path: str
     size_bytes: Bytes
     stall_s: Seconds
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,12 +324,13 @@ class ShowNotice(Command):
 
 @dataclass(frozen=True, slots=True)
 class UploadPart(Command):
-    """Move one rank's part to the store; answered by `PartUploaded` or `PartFailed`."""
+    """Move one rank's part to the store, if it is still what was handed over; answered by `PartUploaded` or `PartFailed`."""
 
     point_id: str
     rank: int
     path: str
     kind: SaveKind
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)

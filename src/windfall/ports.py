@@ -240,6 +240,10 @@ class RunHold(Protocol):
         """Bring the newest whole point to `<folder>/<rank>/<name>` and verify it."""
         ...
 
+    def identify(self, path: str) -> str:
+        """Return what changes when a handed-over file or folder is written again; empty if it cannot be read."""
+        ...
+
     def upload(self, command: UploadPart, cancelled: Callable[[], bool]) -> Shard | None:
         """Move one rank's part to the store; None if it was cancelled.
 

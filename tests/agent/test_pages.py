@@ -54,7 +54,9 @@ class Script:
 
 
 def watcher(folder: Path, marks: tuple[tuple[int, int, int], ...] = ()) -> PageWatcher:
-    return PageWatcher(str(folder), 1, Instant(0.0), lambda path, _step, _number: path, marks)
+    return PageWatcher(
+        str(folder), 1, Instant(0.0), lambda path, _step, _number: path, lambda _path: "as it was", marks
+    )
 
 
 def only(facts: list[Fact], kind: type[Fact]) -> list[Fact]:
@@ -92,7 +94,7 @@ def test_the_answer_comes_before_the_hand_over(tmp_path: Path, saved: Path) -> N
     script.answer(1.0)
     script.hand_over(saved, 7, stall_s=0.25)
     facts = [fact for fact in watched.look(Instant(1.1)) if isinstance(fact, (SaveAnswered, PartHandedOver))]
-    assert facts == [SaveAnswered(0, 7, Step(5)), PartHandedOver(0, Step(5), 7, str(saved), 10, 0.25)]  # type: ignore[arg-type]
+    assert facts == [SaveAnswered(0, 7, Step(5)), PartHandedOver(0, Step(5), 7, str(saved), 10, 0.25, "as it was")]  # type: ignore[arg-type]
 
 
 def test_who_goes_on_without_handing_over_has_no_part(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -72,6 +73,15 @@ def test_a_part_changed_between_two_tries_is_not_stored(bench: Bench, agent_rest
         hold = again
     with pytest.raises(Overwritten):
         hold.upload(command, lambda: False)
+
+
+def test_a_part_changed_before_its_first_try_is_not_stored(bench: Bench) -> None:
+    """While it waits for the uplink a script may already write its next state under the same name."""
+    hold, command = first_try(bench)
+    waiting = dataclasses.replace(command, point_id="00000011-1-2.2", identity=hold.identify(command.path))
+    write_again(waiting.path)
+    with pytest.raises(Overwritten):
+        hold.upload(waiting, lambda: False)
 
 
 def test_a_name_that_goes_changes_nothing(bench: Bench) -> None:

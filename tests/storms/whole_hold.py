@@ -82,7 +82,9 @@ class Hold:
 
     def upload(self, command: UploadPart, cancelled: Callable[[], bool]) -> Steps[Shard | None]:
         plan = parts.plan_part(command.path)
-        parts.check_untouched(plan, self.begun.setdefault(f"{command.point_id}/{command.rank}", plan.identity))
+        parts.check_untouched(
+            plan, self.begun.setdefault(f"{command.point_id}/{command.rank}", command.identity or plan.identity)
+        )
         self.save()
         prefix = part_prefix(self.state.epoch, self.nonce, command.point_id, command.rank)
         steps = parts.upload_part(plan, prefix, command.rank, already=self.chunks, on_chunk=self.remember)

@@ -279,7 +279,8 @@ class Agent:
             attempt,
             self._clock.now(),
             lambda path, step, number: keep(path, held, step, number),
-            self._marks.get(attempt, ()),
+            self._hold.identify,
+            marks=self._marks.get(attempt, ()),
         )
         self._rank_told = False
 

@@ -84,6 +84,8 @@ class PageWatcher:
         attempt: int,
         started: Instant,
         keep: Callable[[str, int, int], str],
+        identify: Callable[[str], str],
+        *,
         marks: tuple[tuple[int, int, int], ...] = (),
     ) -> None:
         """Begin to watch; the pages appear when the ranks first call Windfall.
@@ -93,10 +95,12 @@ class PageWatcher:
             attempt: whose pages they are.
             started: when the script was started.
             keep: (path, step, number of the message) -> where the hand-over can be read from now on.
+            identify: path -> what changes when it is written again.
             marks: how far an earlier agent has read (`PagesRead`).
         """
         self._folder = folder
         self._keep = keep
+        self._identify = identify
         self._attempt = attempt
         self._resume = {rank: (position, ack) for rank, position, ack in marks}
         self._started = started
@@ -238,9 +242,13 @@ class PageWatcher:
         if message["path"] is None:
             facts.append(RankMovedOn(number, Step(step)))
             return
-        # Ranks that name one file must go on naming one: the path itself says which hand-over it belongs to.
-        path = message["path"] if len(self._ranks) > 1 else self._keep(message["path"], step, int(message["seq"]))
-        facts.append(PartHandedOver(number, Step(step), request, path, Bytes(_size_of(path)), Seconds(stall_ns / 1e9)))
+        path, identity = message["path"], ""
+        if len(self._ranks) == 1:
+            # Several ranks that name one folder must go on naming one, and may still add to it.
+            path = self._keep(path, step, int(message["seq"]))
+            identity = self._identify(path)
+        size, stall_s = Bytes(_size_of(path)), Seconds(stall_ns / 1e9)
+        facts.append(PartHandedOver(number, Step(step), request, path, size, stall_s, identity))
 
     def _find_bystanders(self, facts: list[Fact]) -> None:
         """Ranks that went past a step at which another rank saved by the user's own schedule have no part in it."""

@@ -38,7 +38,7 @@ OPEN_MAX = 4
 def handed_over(turn: Turn, fact: PartHandedOver) -> None:
     """A rank's part lies on the local disk: it opens a point, or joins the one of its step."""
     turn.change(costs=turn.state.costs.add_stall(fact.stall_s))
-    part = Part(fact.rank, fact.path, fact.request, fact.size_bytes)
+    part = Part(fact.rank, fact.path, fact.request, fact.size_bytes, fact.identity)
     for point in turn.state.points:
         if point.step != fact.step:
             continue
@@ -186,7 +186,7 @@ def _must_yield(turn: Turn, active: Point, waiting: Point) -> bool:
 def uploads(point: Point) -> tuple[UploadPart, ...]:
     """Return the commands for the parts that are not in the store yet."""
     missing = (part for part in point.owners if part.shard is None)
-    return tuple(UploadPart(point.point_id, part.rank, part.path, point.kind) for part in missing)
+    return tuple(UploadPart(point.point_id, part.rank, part.path, point.kind, part.identity) for part in missing)
 
 
 def uploaded(turn: Turn, fact: PartUploaded) -> None:

@@ -57,6 +57,7 @@ class Part:
     path: str
     request: int
     size_bytes: int
+    identity: str = ""
     shard: Shard | None = None
     tries: int = 0
 

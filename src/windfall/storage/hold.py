@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from windfall.errors import Abandoned, Fenced, StoreError
+from windfall.errors import Abandoned, Fenced, StoreError, WindfallError
 from windfall.events import CommitPoint, UploadPart
 from windfall.ports import Clock, ObjectStore, Restored, Steps, StoreOp, T
 from windfall.storage import executor, journal, log, parts, points, restore
@@ -111,10 +111,19 @@ class Hold:
         size = Bytes(found.point.size_bytes)
         return Restored(found.point.point_id, found.point.step, size, checkpoint, found.skipped)
 
+    def identify(self, path: str) -> str:
+        """Return what changes when a handed-over file or folder is written again; empty if it cannot be read."""
+        try:
+            return parts.plan_part(path).identity
+        except (OSError, WindfallError):
+            return ""
+
     def upload(self, command: UploadPart, cancelled: Callable[[], bool]) -> Shard | None:
         """Move one rank's part to the store; chunks that an earlier agent of this epoch moved are not moved again."""
         plan = parts.plan_part(command.path)
-        parts.check_untouched(plan, self._begun.setdefault(f"{command.point_id}/{command.rank}", plan.identity))
+        parts.check_untouched(
+            plan, self._begun.setdefault(f"{command.point_id}/{command.rank}", command.identity or plan.identity)
+        )
         self._save()
         prefix = part_prefix(self.state.epoch, self._nonce, command.point_id, command.rank)
         steps = parts.upload_part(plan, prefix, command.rank, already=self._chunks, on_chunk=self._remember_chunk)
