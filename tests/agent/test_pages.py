@@ -55,7 +55,7 @@ class Script:
 
 def watcher(folder: Path, marks: tuple[tuple[int, int, int], ...] = ()) -> PageWatcher:
     return PageWatcher(
-        str(folder), 1, Instant(0.0), lambda path, _step, _number: path, lambda _path: "as it was", marks
+        str(folder), 1, Instant(0.0), lambda path, _step, _number: path, lambda _path: "as it was", marks=marks
     )
 
 
