@@ -75,11 +75,15 @@ def run_machine(number: int, machine: Machine, run: Path, out: Path, steps: int,
             console.print("  " + printed.rstrip(), highlight=False, markup=False)
         if step is not None and machine.taken_at is not None and step >= machine.taken_at and not taken:
             taken = True
-            subprocess.run([WINDFALL, "inject", str(run), "--notice", str(machine.notice)], check=True, capture_output=True)
+            subprocess.run(
+                [WINDFALL, "inject", str(run), "--notice", str(machine.notice)], check=True, capture_output=True
+            )
             console.print(f"  ** the cloud takes machine {number} away: {machine.words}", style="bold red")
     code = process.wait()
     words = {0: "done", 75: "start the same line again", -9: "killed"}.get(code, "failed")
-    console.print(f"  machine {number} ended with exit code {code if code >= 0 else 128 - code} ({words})", style="bold")
+    console.print(
+        f"  machine {number} ended with exit code {code if code >= 0 else 128 - code} ({words})", style="bold"
+    )
     return code
 
 
@@ -125,7 +129,9 @@ def main() -> int:
     subprocess.run([WINDFALL, "get", str(run), str(out / "result")], check=True, stdout=subprocess.DEVNULL)
     (checkpoint,) = (out / "result").iterdir()
     ours, theirs = digest(torch.load(checkpoint)["model"]), digest(torch.load(undisturbed))
-    console.print(f"weights after three losses  sha256 {ours[:32]}...\nweights of the undisturbed  sha256 {theirs[:32]}...")
+    console.print(
+        f"weights after three losses  sha256 {ours[:32]}...\nweights of the undisturbed  sha256 {theirs[:32]}..."
+    )
     same = ours == theirs
     verdict = "[bold green]bit for bit the same" if same else "[bold red]NOT the same"
     console.print(f"{verdict}[/] after {time.monotonic() - began:.0f} s; everything is under {options.out}")
