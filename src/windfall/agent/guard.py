@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 from dataclasses import dataclass
 
@@ -165,11 +166,14 @@ def _start(launch: Launch) -> int:
         os.dup2(launch.stderr_fd, 2)
         os.chdir(launch.cwd)
         os.execvpe(launch.argv[0], list(launch.argv), launch.env)
-    except FileNotFoundError:
-        os.write(2, f"windfall: {launch.argv[0]}: no such command (looked on PATH, from {launch.cwd})\n".encode())
-        os._exit(127)
     except OSError as error:
-        os.write(2, f"windfall: {launch.argv[0]} could not be started: {error.strerror}\n".encode())
+        name = launch.argv[0]
+        # A folder on PATH that this user may not read makes "no such command" look like "not allowed".
+        on_path = "/" in name or shutil.which(name, path=launch.env.get("PATH")) is not None
+        if isinstance(error, FileNotFoundError) or not on_path:
+            os.write(2, f"windfall: {name}: no such command (looked on PATH, from {launch.cwd})\n".encode())
+            os._exit(127)
+        os.write(2, f"windfall: {name} could not be started: {error.strerror}\n".encode())
         os._exit(126)
     return 0
 
