@@ -8,6 +8,7 @@ import fcntl
 import os
 import shlex
 import shutil
+import stat
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -104,8 +105,7 @@ def exec_(
 def become_supervisor(request: ExecRequest, state: Path) -> None:
     """Make the session's folders and replace this process by the supervisor; only an error returns."""
     name = f"{os.getpid()}-{kernel.started_at(os.getpid())}"
-    shared = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else state
-    session, pages = state / "sessions" / name, shared / f"windfall-{os.getuid()}" / name
+    session, pages = state / "sessions" / name, _pages_folder(state) / name
     for folder in (session, pages):
         sweep(folder.parent)
         try:
@@ -121,6 +121,20 @@ def become_supervisor(request: ExecRequest, state: Path) -> None:
     sys.stdout.flush()
     argv = [sys.executable, "-m", "windfall.agent.supervisor", str(session), str(pages), request.isolation]
     os.execv(sys.executable, argv)
+
+
+def _pages_folder(state: Path) -> Path:
+    """Return the folder for pages: in shared memory if a folder of this very user can be had there, else in `state`.
+
+    Its name can be guessed, so that somebody else (or this user number in another user namespace) may have made it.
+    """
+    folder = _SHARED_MEMORY / f"windfall-{os.getuid()}"
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and os.access(folder, os.W_OK):
+            return folder
+    return state / "pages"
 
 
 def _lock(folder: Path) -> None:
