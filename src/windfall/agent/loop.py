@@ -226,23 +226,46 @@ class Agent:
     # ---------------------------------------------------------------------------------------------------- the commands
 
     def _obey(self, command: Command) -> None:
-        handlers: dict[type[Command], Callable[[], None]] = {
-            StartScript: lambda: self._log_thread.do(lambda: self._start(command)),  # type: ignore[arg-type]
-            KillScript: self._kill,
-            PublishSave: lambda: self._publish(command),  # type: ignore[arg-type]
-            WithdrawSave: self._withdraw,
-            ShowNotice: lambda: self._show(command.notice),  # type: ignore[attr-defined]
-            UploadPart: lambda: self._uploads.start(command),  # type: ignore[arg-type]
-            AbandonPoint: lambda: self._abandon(command.point_id),  # type: ignore[attr-defined]
-            CommitPoint: lambda: self._log_thread.do(lambda: self._commit(command)),  # type: ignore[arg-type]
-            DeletePoints: lambda: self._log_thread.do(lambda: self._delete(command)),  # type: ignore[arg-type]
-            AcknowledgeNotice: lambda: self._acknowledge(command.notice),  # type: ignore[attr-defined]
-            ReleaseRun: lambda: self._log_thread.do(lambda: self._release(command)),  # type: ignore[arg-type]
-            ExitAgent: lambda: self._log_thread.do(lambda: self._exit(command)),  # type: ignore[arg-type]
-            Tell: lambda: self._ports.supervision.say(command.sentence),  # type: ignore[attr-defined]
-            WakeAt: lambda: self._wake_at(command),  # type: ignore[arg-type]
-        }
-        handlers[type(command)]()
+        match command:
+            case StartScript() | CommitPoint() | DeletePoints() | ReleaseRun() | ExitAgent():
+                self._log_thread.do(partial(self._obey_in_order, command))
+            case KillScript() | PublishSave() | WithdrawSave() | ShowNotice():
+                self._obey_towards_script(command)
+            case UploadPart():
+                self._uploads.start(command)
+            case AbandonPoint():
+                self._abandon(command.point_id)
+            case AcknowledgeNotice():
+                self._acknowledge(command.notice)
+            case Tell():
+                self._ports.supervision.say(command.sentence)
+            case WakeAt():
+                self._wake_at(command)
+
+    def _obey_in_order(self, command: StartScript | CommitPoint | DeletePoints | ReleaseRun | ExitAgent) -> None:
+        """Carry out what appends to the log or must wait for it, in the log's own thread."""
+        match command:
+            case StartScript():
+                self._start(command)
+            case CommitPoint():
+                self._commit(command)
+            case DeletePoints():
+                self._delete(command)
+            case ReleaseRun():
+                self._release(command)
+            case ExitAgent():
+                self._exit(command)
+
+    def _obey_towards_script(self, command: KillScript | PublishSave | WithdrawSave | ShowNotice) -> None:
+        match command:
+            case KillScript():
+                self._kill()
+            case PublishSave():
+                self._publish(command)
+            case WithdrawSave():
+                self._withdraw()
+            case ShowNotice():
+                self._show(command.notice)
 
     def _start(self, command: StartScript) -> None:
         if self._ports.supervision.attempt >= command.attempt:
