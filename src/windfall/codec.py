@@ -1,7 +1,7 @@
 """The codec of the words: frozen dataclasses of plain values to JSON and back, checked against their type hints.
 
 A dataclass becomes an object whose `"is"` names its class; enums become their values, tuples lists.  Decoding knows only
-the classes of `terms` and `events`, refuses unknown fields and wrong types, and never runs code from the data.
+the classes of the words' own modules, refuses unknown fields and wrong types, and never runs code from the data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import types
 import typing
 from typing import Any
 
-from windfall import events, terms
+from windfall import events, fleet, jobs, market, terms
 from windfall.errors import NewerFormat
 
 _TAG = "is"
@@ -22,7 +22,7 @@ _TAG = "is"
 
 @functools.cache
 def _classes() -> dict[str, type]:
-    named = (*vars(terms).items(), *vars(events).items())
+    named = [item for module in (terms, events, jobs, market, fleet) for item in vars(module).items()]
     return {name: value for name, value in named if isinstance(value, type) and dataclasses.is_dataclass(value)}
 
 

@@ -2,6 +2,14 @@
 
     WindfallError                    1
     |-- Misuse                       2   the command line, a value, a file the user wrote
+    |   `-- Misspelt                 2   a place in a file: file:line:column
+    |-- Infeasible                   3   nothing that can be bought does what was asked
+    |-- ProviderError                1   a provider did not do what was asked
+    |   |-- ProviderUnreachable      1   no answer, or a lost one: whether it was done is not known
+    |   `-- ProviderDenied           1   wrong or missing credentials
+    |-- ControllerError              1   the controller did not do what was asked
+    |   |-- ControllerUnreachable    1   nothing answers at its address
+    |   `-- ControllerReplaced      75   another controller took the installation
     |-- StoreError                   1   the object store said no
     |   |-- StoreUnreachable         1   no answer, wrong address
     |   |-- StoreDenied              1   wrong or missing credentials
@@ -38,6 +46,42 @@ class Misuse(WindfallError):
     """What the user wrote cannot be carried out."""
 
     exit_code = EXIT_MISUSE
+
+
+class Misspelt(Misuse):
+    """A file the user wrote is wrong at one place; the message begins with `file:line:column:`."""
+
+
+class Infeasible(WindfallError):
+    """Nothing that can be bought does what was asked; the message carries the arithmetic."""
+
+    exit_code = EXIT_INFEASIBLE
+
+
+class ProviderError(WindfallError):
+    """A provider did not do what was asked of it."""
+
+
+class ProviderUnreachable(ProviderError):
+    """A provider did not answer, or answered that it is broken: the call may have been carried out or not."""
+
+
+class ProviderDenied(ProviderError):
+    """A provider refuses these credentials."""
+
+
+class ControllerError(WindfallError):
+    """The controller refused, with its reason."""
+
+
+class ControllerUnreachable(ControllerError):
+    """Nothing answers at the controller's address."""
+
+
+class ControllerReplaced(ControllerError):
+    """Another controller has taken the installation; this one must stop and decide nothing more."""
+
+    exit_code = EXIT_AGAIN
 
 
 class StoreError(WindfallError):

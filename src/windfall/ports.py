@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from windfall.events import CommitPoint, UploadPart
+from windfall.fleet import Directive, Report
+from windfall.market import Answer, Bill, Boot, Capabilities, Machine, Offer, Order, Quota
 from windfall.terms import (
     Bytes,
     Cause,
@@ -298,12 +300,82 @@ class RunHold(Protocol):
 
 
 class Journal(Protocol):
-    """The append-only record of facts, decisions and commands of one epoch."""
+    """The append-only record of facts, decisions and commands: of one epoch on a machine, of one job at a controller."""
 
     def append(self, line: str) -> None:
-        """Append one row; it outlives the agent's process before the row's commands leave."""
+        """Append one row; it is durable against what its writer may lose before the row's commands leave.
+
+        A machine's journal outlives the agent's process; a controller's outlives a power cut, for it holds intents to
+        buy.
+
+        Raises:
+            ControllerReplaced: another controller took the installation; nothing was written.
+        """
         ...
 
     def rows(self) -> Iterator[str]:
         """Yield the rows so far, oldest first."""
+        ...
+
+
+class Provider(Protocol):
+    """Somebody who sells machines.  Calls block for a bounded time.
+
+    Every call may raise `ProviderUnreachable` (it may have been carried out or not) or `ProviderDenied` (it was not).
+    What exists is what `list` says: a machine that was ordered and whose answer was lost is in it, with its token.
+    """
+
+    name: str
+
+    def capabilities(self) -> Capabilities:
+        """Say what this provider can do; needs no network."""
+        ...
+
+    def offers(self) -> tuple[Offer, ...]:
+        """Return what is for sale now, each with its present price."""
+        ...
+
+    def quota(self, owner: str) -> tuple[Quota, ...]:
+        """Return the limits of this account; empty where the provider does not tell."""
+        ...
+
+    def order(self, order: Order, boot: Boot) -> Answer:
+        """Buy machines; a second call with the same token buys nothing and answers the same machines.
+
+        Fewer than `count_max` machines come with the refusal of the rest; fewer than `count_min` are not bought at all.
+        """
+        ...
+
+    def cancel(self, token: str) -> None:
+        """Make sure that nothing more comes of a token, ordered or not; machines that run already stay."""
+        ...
+
+    def list(self, owner: str) -> tuple[Machine, ...]:
+        """Return every machine that carries this owner's tag: pending, running, and those that ended lately."""
+        ...
+
+    def release(self, machine_id: str) -> None:
+        """Give a machine back; no error if it is gone or unknown."""
+        ...
+
+    def charges(self, owner: str, cursor: str) -> Bill:
+        """Return the lines of this owner's bill that are new or changed since `cursor` ("" for all)."""
+        ...
+
+    def preempt(self, machine_id: str, notice_s: Seconds | None) -> None:
+        """Take a machine back as the market would, with so much notice, None for none (rehearsals)."""
+        ...
+
+
+class Channel(Protocol):
+    """A way between the controller and the machines of a job.  Nothing it does may block for long."""
+
+    name: str
+
+    def hear(self) -> tuple[Report, ...]:
+        """Return the newest report of each machine that came since the last call."""
+        ...
+
+    def tell(self, directives: dict[str, Directive]) -> None:
+        """Make these the newest directives, by machine; a machine gets its own at its next contact."""
         ...

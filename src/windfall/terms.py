@@ -156,14 +156,6 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """A need for a machine."""
-
-    role: str
-    reliability: Reliability
-
-
-@dataclass(frozen=True, slots=True)
 class Chunk:
     """A stretch of a file, stored as one object: `digest` is `xxh3-128:<hex>` of its bytes, `key` relative to the run."""
 
@@ -362,64 +354,3 @@ class Record:
     kind: RecordKind
     wall: WallTime
     state: RunState
-
-
-@dataclass(frozen=True, slots=True)
-class SecretRef:
-    """The name of a secret; its value never enters an event, a log or a command line."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class BootSpec:
-    """How a machine becomes a worker: image, set-up commands, the code, the one-time credential."""
-
-    image: str | None = None
-    setup: str | None = None
-    bundle: Bundle | None = None
-    credential: SecretRef | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """What a provider would sell.  `notice_s` is the warning it promises, `bid` whether a price limit can be given."""
-
-    provider: str
-    machine_type: str
-    zone: str
-    price_usd_per_hour: float
-    reliability: Reliability
-    notice_s: Seconds
-    startup_s: Seconds
-    bid: bool = False
-    refund: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A wish to buy between `count_min` and `count_max` machines; `token` makes it idempotent."""
-
-    token: str
-    offer: Offer
-    count_min: int
-    count_max: int
-    bid_usd_per_hour: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """A machine that lives and dies with its allocation."""
-
-    machine_id: str
-    allocation_id: str
-    offer: Offer
-
-
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """Money owed for a machine; `settled` once the provider's bill says so."""
-
-    machine_id: str
-    amount_usd: Usd
-    settled: bool

@@ -10,6 +10,11 @@ code/<sha256>.json                path -> digest of the code files that an attem
 spool/<epoch>/00000001.jsonl      the journal of an epoch in numbered segments
 output/<epoch>/00000001           what the script printed, in numbered segments
 inbox/<nonce>.json                messages to whoever holds the run (stop, inject, beliefs)
+machines/<machine>/report.json    what a machine of a controlled job last said (the mailbox)
+machines/<machine>/directive.json what the controller last wanted of it
+job.json                          what a machine of a controlled job needs to begin (no secret is in it)
+controller.json                   the controller's heartbeat, which the machines' dead-man limit watches
+gone/00000007                     the provider says that the machine of this epoch is gone: no lease need be waited for
 probe/<nonce>                     left by the first `exec` and by `doctor`; deleted at once
 """
 
@@ -21,6 +26,9 @@ PARTS = "parts/"
 POINTS = "points/"
 SPOOL = "spool/"
 OUTPUT = "output/"
+MACHINES = "machines/"
+CONTROLLER = "controller.json"
+JOB = "job.json"
 
 
 def record_key(number: int) -> str:
@@ -71,3 +79,18 @@ def inbox_key(nonce: str) -> str:
 def probe_key(nonce: str) -> str:
     """Return the key used to prove the store's conditions."""
     return f"probe/{nonce}"
+
+
+def report_key(machine_id: str) -> str:
+    """Return the key of a machine's newest report."""
+    return f"machines/{machine_id}/report.json"
+
+
+def directive_key(machine_id: str) -> str:
+    """Return the key of the controller's newest directive to a machine."""
+    return f"machines/{machine_id}/directive.json"
+
+
+def gone_key(epoch: int) -> str:
+    """Return the key that says that the machine which holds an epoch no longer exists."""
+    return f"gone/{epoch:08d}"
