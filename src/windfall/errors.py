@@ -9,7 +9,8 @@
     |   `-- ProviderDenied           1   wrong or missing credentials
     |-- ControllerError              1   the controller did not do what was asked
     |   |-- ControllerUnreachable    1   nothing answers at its address
-    |   `-- ControllerReplaced      75   another controller took the installation
+    |   |-- ControllerReplaced      75   another controller took the installation
+    |   `-- DatabaseUnreachable      1   the controller's database did not do what was asked, or its answer was lost
     |-- StoreError                   1   the object store said no
     |   |-- StoreUnreachable         1   no answer, wrong address
     |   |-- StoreDenied              1   wrong or missing credentials
@@ -21,6 +22,7 @@
     |-- NewerFormat                  2   written by a newer Windfall
     |-- RunFailed                    1   the script failed by itself too often
     |-- RunHeld                     75   a live machine holds the run
+    |-- Apart                       75   the machines of a generation are not, or no longer, all there
     `-- Fenced                      75   another machine took the run from this one
 
 A message is one sentence or two: what is wrong, where, and what to do instead.  It never carries a secret.
@@ -84,6 +86,10 @@ class ControllerReplaced(ControllerError):
     exit_code = EXIT_AGAIN
 
 
+class DatabaseUnreachable(ControllerError):
+    """The controller's database did not answer: what was being written is there or not; nothing may be decided on it."""
+
+
 class StoreError(WindfallError):
     """The object store did not do what was asked."""
 
@@ -134,6 +140,12 @@ class RunFailed(WindfallError):
 
 class RunHeld(WindfallError):
     """A live machine holds the run."""
+
+    exit_code = EXIT_AGAIN
+
+
+class Apart(WindfallError):
+    """The machines of a generation did not come together, or lost one another."""
 
     exit_code = EXIT_AGAIN
 

@@ -116,9 +116,16 @@ class RankStatus:
 
 @dataclass(frozen=True, slots=True)
 class RanksObserved(Fact):
-    """A look at all pages: sent when a rank joins, with each window, with each notice, and after each published request."""
+    """A look at all pages: sent when a rank joins, with each window, with each notice, and after each published request.
+
+    Attributes:
+        age_s: how old the oldest of these may be, where some come from other machines.
+        link_s: how long a request to the farthest machine and the look after it take on their way.
+    """
 
     ranks: tuple[RankStatus, ...]
+    age_s: Seconds = Seconds(0.0)
+    link_s: Seconds = Seconds(0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +262,19 @@ class ScriptExited(Fact):
     """The script's process ended: `status` as a shell shows it (128 + n for signal n)."""
 
     status: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLost(Fact):
+    """Another machine of this generation no longer answers: the generation is over.
+
+    Attributes:
+        node: its node rank.
+        sentence: what is known of it.
+    """
+
+    node: int
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,9 +248,11 @@ class RunObserved(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ChargesSeen(Fact):
-    """New or changed lines of a provider's bill."""
+    """New or changed lines of a provider's bill; `cursor` is where the next reading goes on."""
 
     charges: tuple[Charge, ...]
+    provider: str = ""
+    cursor: str = ""
 
 
 @dataclass(frozen=True, slots=True)

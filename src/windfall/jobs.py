@@ -216,6 +216,7 @@ class Measured:
         allocate_s: mean time from an order to the machine's start.
         stall_s, size_bytes, upload_s, commit_s: of a save; None if never measured.
         runs: how many runs this is the mean of.
+        boot_s: of `prepare_s`, the mean time until the machine is ready to take the run; None if not known.
     """
 
     provider: str
@@ -229,3 +230,4 @@ class Measured:
     size_bytes: int | None = None
     upload_s: Seconds | None = None
     commit_s: Seconds | None = None
+    boot_s: Seconds | None = None

@@ -173,6 +173,7 @@ class Charge:
         amount_usd: negative for a refund.
         began, ended: the stretch it is for.
         settled: the bill is closed; an unsettled line of the same id may still change.
+        job_id: what the machine was tagged with; empty where a provider's bill carries no tags.
     """
 
     charge_id: str
@@ -181,6 +182,7 @@ class Charge:
     began: WallTime
     ended: WallTime
     settled: bool
+    job_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

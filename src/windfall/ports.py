@@ -379,3 +379,19 @@ class Channel(Protocol):
     def tell(self, directives: dict[str, Directive]) -> None:
         """Make these the newest directives, by machine; a machine gets its own at its next contact."""
         ...
+
+
+class RunWatch(Protocol):
+    """A run as the controller sees it: through its store, never holding it.  Any call may raise a `StoreError`."""
+
+    def observe(self) -> RunState | None:
+        """Return what the run's log says now; None before the first machine took it."""
+        ...
+
+    def declare_gone(self, machine_id: str) -> None:
+        """Say that a machine no longer exists: if it holds the run, whoever waits may take it at once."""
+        ...
+
+    def stop(self, *, now: bool, reason: str) -> None:
+        """Ask whoever holds the run to stop it; nothing happens if nobody does."""
+        ...

@@ -319,6 +319,7 @@ class RunState:
         losses: how the last epochs ended, oldest first (at most 64).
         code: digest of the listing of the code files that the newest attempt ran; None if unknown.
         costs: of the last save that was measured whole; None before the first.
+        generation: number of the newest generation of several machines that took the run; 0 if none ever did.
     """
 
     run_id: str
@@ -338,6 +339,7 @@ class RunState:
     bundle: Bundle | None = None
     code: str | None = None
     costs: SaveCosts | None = None
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

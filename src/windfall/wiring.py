@@ -12,26 +12,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from windfall.agent import beats, kernel
+from windfall.agent import peers_handshake as handshake
 from windfall.agent.loop import Agent, AgentPorts
+from windfall.agent.peers import JOIN_S, Room
+from windfall.agent.peers_handshake import Place
+from windfall.agent.peers_member import Member, MemberPorts
 from windfall.agent.session import ExecRequest
 from windfall.agent.supervision import Supervision
-from windfall.errors import EXIT_DONE, WindfallError
+from windfall.errors import EXIT_DONE, Apart, Misuse, WindfallError
 from windfall.events import Fact, WorkerBegan
 from windfall.notices.aws import AWS_URL, AwsNotices
 from windfall.notices.azure import AZURE_URL, AzureNotices
 from windfall.notices.google import GOOGLE_URL, GoogleNotices
 from windfall.notices.signals import SignalNotices
 from windfall.ports import Clock, NoticeSource, ObjectStore, Steps, T
-from windfall.storage import executor, taking
+from windfall.storage import executor, log, taking
 from windfall.storage.clocks import SystemClock
 from windfall.storage.hold import Hold, Local, reopen
+from windfall.storage.member import MemberHold
 from windfall.storage.mounts import file_system_of, is_shared
 from windfall.storage.objects import open_store
-from windfall.terms import Cause, Holder, Record, Seconds
+from windfall.terms import Cause, Holder, Outcome, Record, Seconds
+from windfall.wire.environment import PEERS_TOKEN
 from windfall.wire.metadata import MetadataServer, serve
 
+VERSION = "0.1.0"
 _LOCAL_POLL_S = Seconds(0.25)
 _LOCAL_MARGIN_S = Seconds(0.05)
+_FOLDER_POLL_S = 0.5
+_STANDBY_POLL_S = 1.0
 _LAST_WORDS = {
     Cause.DONE: "the script had ended",
     Cause.PREEMPTED_SAVED: "the last machine was preempted after a save",
@@ -70,7 +79,10 @@ def run_agent(request: ExecRequest, channel: socket.socket) -> None:
     """Be the agent of one `windfall exec` until it ends; errors a user can mend end it with their sentence and code."""
     supervision = Supervision(channel)
     try:
-        _run_agent(request, supervision)
+        if request.node_rank > 0:
+            _run_member(request, supervision)
+        else:
+            _run_agent(request, supervision)
     except WindfallError as error:
         supervision.say(str(error))
         supervision.exit(error.exit_code)
@@ -83,17 +95,28 @@ def _run_agent(request: ExecRequest, supervision: Supervision) -> None:
     inbox: queue.SimpleQueue[Fact] = queue.SimpleQueue()
     signals = SignalNotices(grace_s=Seconds(request.grace_s))
     supervision.listen(inbox.put, signals.deliver_signal)
-    hold, began = _hold_of(request, store, local, supervision)
+    room = _room_of(request, clock, supervision, inbox.put)
+    try:
+        hold, began = _hold_of(request, store, local, supervision)
+    except WindfallError as error:
+        if room is not None:
+            room.end(error.exit_code)
+        raise
     if hold is None:
+        _leave(room, supervision, EXIT_DONE)
         return
+    if room is None and request.peers:
+        # The links died with an earlier agent of this session: the generation is over, and lets the run go.
+        hold.release(Outcome.WAITING, Cause.STOPPED)
+        raise Apart("the agent was started again and has lost the other machines: the generation is over")
     request = dataclasses.replace(
         request, cwd=taking.place_code(store, local, hold.state, request.cwd, supervision.say)
     )
     metadata = (
         serve((), "aws", now=clock.wall) if request.provider == "local" and request.metadata_url is None else None
     )
-    sources = (signals, *_cloud_sources(request, clock, metadata))
-    ports = AgentPorts(clock, hold, hold.journal, supervision, sources, inbox)
+    sources = (signals, *cloud_sources(request.provider, metadata.url if metadata else request.metadata_url, clock))
+    ports = AgentPorts(clock, hold, hold.journal, supervision, sources, inbox, room)
     beats.start(
         hold,
         clock,
@@ -120,16 +143,79 @@ def _hold_of(
         bundle=request.bundle,
         new_code=request.new_code,
         wait=request.wait,
+        generation=request.generation,
+        poll_s_max=_standby_poll_s(request.url) if request.machine else log.POLL_S_MAX,
     )
     taken = taking.take(store, local, wish, holder_is_dead=is_dead, tell=supervision.say)
     if taken.hold is None:
         supervision.say(f"the run at {request.url} is done already; nothing was started (a new run needs another URL)")
-        supervision.exit(EXIT_DONE)
         return None, None
     supervision.say(_greeting(request.url, taken.record, taken.previous))
     if (warning := _other_command(taken.record, taken.previous)) is not None:
         supervision.say(warning)
     return taken.hold, _beginning(request, taken.hold)
+
+
+def _leave(room: Room | None, supervision: Supervision, code: int) -> None:
+    if room is not None:
+        room.end(code)
+    supervision.exit(code)
+
+
+def _place_of(request: ExecRequest) -> Place:
+    token = os.environ.get(PEERS_TOKEN, "")
+    if not token:
+        raise Misuse(f"--peers needs the token of the generation in {PEERS_TOKEN}, the same on each of its machines")
+    return Place(request.generation, request.node_rank, request.peers, token)
+
+
+def _room_of(
+    request: ExecRequest, clock: Clock, supervision: Supervision, deliver: Callable[[Fact], None]
+) -> Room | None:
+    """Wait for the other machines of the generation that this one leads; None if it trains alone, or has led them."""
+    if not request.peers or os.path.exists(request.path("hold.json")):
+        return None
+    place = _place_of(request)
+    room = Room(place, clock, deliver=deliver, tell=supervision.say, new_nonce=new_nonce, kill_here=supervision.kill)
+    room.open()
+    room.wait_for_members()
+    supervision.say(f"generation {place.generation}: {len(place.addresses)} machines are together")
+    return room
+
+
+def _run_member(request: ExecRequest, supervision: Supervision) -> None:
+    """Take part in a generation that another machine leads."""
+    clock, place, marker = SystemClock(), _place_of(request), request.path("joined")
+    if os.path.exists(marker):
+        raise Apart("the agent was started again and has lost the leader: this machine leaves the generation")
+    store = open_store(request.url, uplink_bytes_per_s=request.uplink_bytes_per_s)
+    local = Local(clock, new_nonce, request.session, request.path("hold.json"), request.path("output.log"))
+    inbox: queue.SimpleQueue[Fact] = queue.SimpleQueue()
+    signals = SignalNotices(grace_s=Seconds(request.grace_s))
+    supervision.listen(inbox.put, signals.deliver_signal)
+    connection = handshake.join(place, new_nonce(), JOIN_S, clock)
+    with open(marker, "w"):
+        pass
+    alone = request.provider == "local" and request.metadata_url is None
+    sources = (signals, *(() if alone else cloud_sources(request.provider, request.metadata_url, clock)))
+    ports = MemberPorts(
+        clock,
+        MemberHold(store, clock, request.generation),
+        supervision,
+        sources,
+        lambda state: taking.place_code(store, local, state, request.cwd, supervision.say),
+        inbox,
+    )
+    Member(request, ports, connection).run()
+
+
+def _standby_poll_s(url: str) -> float:
+    """Return how often a machine of a controlled job looks whether the run is free [s].
+
+    Whoever bought a machine that waits pays for each second of it.  Three requests a second are about 0.004 USD an
+    hour at 0.0004 USD per 1000 reads (Amazon S3, standard, 2024); a folder costs nothing.
+    """
+    return _FOLDER_POLL_S if url.startswith("file://") else _STANDBY_POLL_S
 
 
 def _beginning(request: ExecRequest, hold: Hold) -> WorkerBegan:
@@ -148,6 +234,7 @@ def _beginning(request: ExecRequest, hold: Hold) -> WorkerBegan:
         announced=state.announced,
         mttp_s=None if request.mttp_s is None else Seconds(request.mttp_s),
         keep=request.keep,
+        generation=max(request.generation, 1),
         costs=state.costs,
     )
 
@@ -173,9 +260,9 @@ def _other_command(record: Record, previous: Record | None) -> str | None:
     return f"the command is another one than before, which was: {shlex.join(previous.state.command)}"
 
 
-def _cloud_sources(request: ExecRequest, clock: Clock, metadata: MetadataServer | None) -> tuple[NoticeSource, ...]:
-    url = request.metadata_url if metadata is None else metadata.url
-    if request.provider == "local":
+def cloud_sources(provider: str, url: str | None, clock: Clock) -> tuple[NoticeSource, ...]:
+    """Return what watches a provider's notices; `url` None: at the documented address."""
+    if provider == "local":
         # A service on this very machine has its clock: neither a second of allowance nor one between two looks is needed.
         return (AwsNotices(clock, url or AWS_URL, poll_s=_LOCAL_POLL_S, margin_s=_LOCAL_MARGIN_S),)
     makers: dict[str, Callable[[], NoticeSource]] = {
@@ -183,7 +270,7 @@ def _cloud_sources(request: ExecRequest, clock: Clock, metadata: MetadataServer 
         "google": lambda: GoogleNotices(clock, url or GOOGLE_URL),
         "azure": lambda: AzureNotices(clock, url or AZURE_URL),
     }
-    maker = makers.get(request.provider)
+    maker = makers.get(provider)
     return () if maker is None else (maker(),)
 
 
@@ -201,7 +288,7 @@ def _this_machine(request: ExecRequest) -> Holder:
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot_id = file.read().strip()
     return Holder(
-        host=socket.gethostname(),
+        host=request.machine or socket.gethostname(),
         boot_id=boot_id,
         pid_namespace=os.stat("/proc/self/ns/pid").st_ino,
         pid=request.supervisor_pid,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
+from tests.contracts.providers import WORLDS, World
 from tests.contracts.servers import azure_server, no_azurite, s3_server
+from tests.contracts.trading import Markets, release_all
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +27,26 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         pytest.skip(reason)
     with azure_server(tmp_path_factory.mktemp("azure")) as environment:
         yield environment
+
+
+@pytest.fixture(scope="session", params=sorted(WORLDS))
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Markets]:
+    """Open a market of an implementation."""
+    with ExitStack() as stack:
+        yield Markets(request.param, lambda: tmp_path_factory.mktemp("market"), stack)
+
+
+@pytest.fixture
+def world(opened: Markets) -> World:
+    """A market with room for everybody."""
+    return opened()
+
+
+@pytest.fixture
+def owner(request: pytest.FixtureRequest, opened: Markets) -> Iterator[str]:
+    """An installation that is this test's alone; what it leaves behind is given back."""
+    name = re.sub(r"\W+", "-", request.node.name)
+    yield name
+    for world in opened.worlds.values():
+        for one in (name, f"{name}-other"):
+            release_all(world, one)

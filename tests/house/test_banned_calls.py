@@ -34,14 +34,18 @@ HARMLESS = frozenset({"random.Random", "time.gmtime", "time.strftime"})
 
 # (file, banned name): why this file may.  Both are patterns.
 ALLOWED: dict[tuple[str, str], str] = {
-    ("agent/loop.py", "os.environ*"): "a script inherits the environment that its user gave",
+    ("agent/script.py", "os.environ*"): "a script inherits the environment that its user gave",
     ("agent/supervisor.py", "time.monotonic*"): "stands before the wiring, on the standard library alone",
     ("cli/*", "print"): "the command line's output",
     ("cli/backup.py", "os.environ*"): "the environment is the interface between agent and script",
     ("cli/backup.py", "time.monotonic_ns"): "stamps the page; a script in another language has no clock to hand in",
     ("cli/exec.py", "os.environ*"): "the user's folder for state, and how this machine shows its provider",
+    ("cli/join.py", "os.environ*"): "the provider's environment is the interface between controller and machine",
     ("cli/runs.py", "time.monotonic"): "follows a run from a terminal; nothing is decided by it",
     ("cli/runs.py", "time.sleep"): "follows a run from a terminal; nothing is decided by it",
+    ("providers/local/clocks.py", "time.*"): "the clock of the market's own programs",
+    ("providers/local/machine.py", "os.environ*"): "a machine finds the software of its host",
+    ("providers/local/market.py", "secrets.token_hex"): "the token by which the market knows its callers",
     ("sdk/attachment.py", "time.monotonic_ns"): "stamps the page; the script has no clock to hand in",
     ("sdk/lightning.py", "os.environ*"): "the environment is the interface between agent and script",
     ("sdk/session.py", "os.environ*"): "the environment is the interface between agent and script",
@@ -54,6 +58,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("storage/failpoints.py", "os.environ*"): "a drill names its failpoint to a process it cannot reach otherwise",
     ("storage/remote.py", "os.environ*"): "the cloud's own variables say where and as whom to connect",
     ("wire/metadata.py", "time.time"): "the main program of the notice server hands its clock in here",
+    ("wiring.py", "os.environ*"): "the token of a generation travels in the environment, as every secret",
     ("wiring.py", "secrets.token_hex"): "nonces must differ between machines that share nothing",
 }
 

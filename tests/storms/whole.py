@@ -24,8 +24,9 @@ from unittest.mock import patch
 from tests.storms import planted_whole
 from tests.storms.whole_checks import ROOT, RunChecks
 from tests.storms.whole_machine import Machine
-from tests.storms.whole_scene import LEASE_S, draw
+from tests.storms.whole_scene import LEASE_S, Habits, draw
 from tests.support.checks import Violation, demand
+from tests.support.scene import Scene
 from tests.support.simulated_disk import PowerCut, SimulatedDisk
 from tests.support.simulated_disk import Process as Files
 from tests.support.simulated_store import Actor, Faults, MemoryStore, World, digest
@@ -61,7 +62,7 @@ class Whole(World):
     """Time, chance, the store and the machines."""
 
     def __init__(self, seed: int, folder: str) -> None:
-        self.scene, self.habits = draw(seed)
+        self.scene, self.habits = self.draw(seed)
         faults = Faults(
             lost_reply=0.015, doubled=0.015, unreachable=0.01, pause=0.006, crash=0.003, clock_jump=0.01,
             calm_at=self.scene.calm_s,
@@ -74,7 +75,13 @@ class Whole(World):
         self.saves = 0
         self.sent: dict[int, tuple[SimpleOp, bytes | OSError | EOFError]] = {}
         self.hosts = itertools.count()
-        self.checks = RunChecks(self)
+        self.checks = self.new_checks()
+
+    def draw(self, seed: int) -> tuple[Scene, Habits]:
+        return draw(seed)
+
+    def new_checks(self) -> RunChecks:
+        return RunChecks(self)
 
     # ------------------------------------------------------------------------------------------- as machines see it
 
@@ -234,11 +241,9 @@ class Whole(World):
         for _ in range(self.habits.decays):
             self.at(self.rng.uniform(0.0, scene.calm_s), self.checks.decay)
         bound_s = scene.calm_s + 3 * scene.steps * (scene.step_s + scene.stall_s) + 40 * LEASE_S
-        while self._events and not self.checks.done:
-            demand(
-                self._events[0][0] <= bound_s, f"once the faults stop the run ends in bounded time ({bound_s:.0f} s)"
-            )
-            self.run(self._events[0][0])
+        while (soon := self.next_at()) is not None and not self.checks.done:
+            demand(soon <= bound_s, f"once the faults stop the run ends in bounded time ({bound_s:.0f} s)")
+            self.run(soon)
         demand(self.checks.done, "something always happens until the run is done")
         self.calm_down()
         self.checks.at_the_end()

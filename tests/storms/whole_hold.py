@@ -12,7 +12,7 @@ from windfall.errors import StoreError
 from windfall.events import CommitPoint, UploadPart
 from windfall.ports import Steps
 from windfall.storage import journal, log, parts, points, restore
-from windfall.storage.hold import _unless
+from windfall.storage.hold import check_own, unless
 from windfall.storage.operations import pause
 from windfall.storage.state import attempted, released
 from windfall.terms import (
@@ -88,7 +88,7 @@ class Hold:
         self.save()
         prefix = part_prefix(self.state.epoch, self.nonce, command.point_id, command.rank)
         steps = parts.upload_part(plan, prefix, command.rank, already=self.chunks, on_chunk=self.remember)
-        return (yield from _unless(steps, cancelled))
+        return (yield from unless(steps, cancelled))
 
     def remember(self, chunk: Chunk) -> None:
         self.chunks[chunk.key] = chunk.digest
@@ -97,6 +97,7 @@ class Hold:
     def commit(self, command: CommitPoint) -> Steps[tuple[PointRef, int]]:
         with contextlib.suppress(StoreError):
             yield from self.ship()
+        check_own(command, self.state.epoch, self.nonce)
         point = RecoveryPoint(
             command.point_id,
             command.step,

@@ -220,9 +220,12 @@ class Machine(reducers.Machine):
             )
         )
         self.real.count("taken")
-        self.fate = Fate(self)
+        self.draw_fate()
         self._start_lanes()
         self.look()
+
+    def draw_fate(self) -> None:
+        self.fate = Fate(self)
 
     def _start_lanes(self) -> None:
         assert self.hold is not None

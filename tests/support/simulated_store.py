@@ -7,8 +7,6 @@ pauses, jumps of wall clocks and deaths.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import os
 import random
 from collections.abc import Callable
@@ -18,6 +16,7 @@ import xxhash
 
 from windfall.errors import StoreUnreachable
 from windfall.ports import Get, List, Pause, SimpleOp, Steps, StoreOp, Together
+from windfall.simulation.clock import Timeline
 from windfall.storage.executor import perform
 from windfall.terms import Bytes, Instant, Seconds, WallTime
 
@@ -130,11 +129,11 @@ class Actor:
 Observer = Callable[[Actor, SimpleOp, object], None]
 
 
-class World:
+class World(Timeline):
     """Time, the store and the actors; everything that happens is an entry of one heap, ties in order of entry."""
 
     def __init__(self, seed: int, faults: Faults, observe: Observer, on_end: Callable[[Actor], None]) -> None:
-        self.time = 0.0
+        super().__init__()
         self.store = MemoryStore()
         self.faults = faults
         self.rng = random.Random(seed)
@@ -142,11 +141,6 @@ class World:
         self.current: Actor | None = None
         self._observe = observe
         self._on_end = on_end
-        self._order = itertools.count()
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-
-    def at(self, delay_s: float, happen: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (self.time + delay_s, next(self._order), happen))
 
     def actor(self, name: str, host: str) -> Actor:
         rng = self.rng
@@ -156,12 +150,6 @@ class World:
 
     def start(self, actor: Actor, steps: Steps[object], delay_s: float = 0.0) -> None:
         self.at(delay_s, lambda: self._resume(actor, steps, None, first=True))
-
-    def run(self, until: float) -> None:
-        """Let everything happen up to this time [s], or until nothing is left."""
-        while self._events and self._events[0][0] <= until:
-            self.time, _, happen = heapq.heappop(self._events)
-            happen()
 
     @property
     def calm(self) -> bool:

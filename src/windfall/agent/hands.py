@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from windfall.errors import Fenced, Overwritten, WindfallError
 from windfall.events import (
@@ -22,7 +23,7 @@ from windfall.events import (
     UploadPart,
 )
 from windfall.ports import Clock, RunHold
-from windfall.terms import Bytes, Seconds
+from windfall.terms import Bytes, Seconds, Shard
 
 Deliver = Callable[[Fact], None]
 
@@ -43,10 +44,18 @@ class Worker:
             self._actions.get()()
 
 
+class Uploader(Protocol):
+    """The one call of a hold that uploads need (`ports.RunHold`)."""
+
+    def upload(self, command: UploadPart, cancelled: Callable[[], bool]) -> Shard | None:
+        """Move one rank's part to the store; None if it was cancelled."""
+        ...
+
+
 class Uploads:
     """Which points are being uploaded, and which of them nobody wants any more."""
 
-    def __init__(self, hold: RunHold, clock: Clock, deliver: Deliver) -> None:
+    def __init__(self, hold: Uploader, clock: Clock, deliver: Deliver) -> None:
         self._hold = hold
         self._clock = clock
         self._deliver = deliver

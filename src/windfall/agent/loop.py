@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import json
 import os
 import queue
 import threading
@@ -17,10 +16,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from windfall import codec
-from windfall.agent import hands
+from windfall.agent import hands, script
 from windfall.agent.keeping import keep, let_go
 from windfall.agent.pages import PageWatcher
+from windfall.agent.peers import Room
 from windfall.agent.session import ExecRequest
+from windfall.agent.standing import StandingFile
 from windfall.agent.supervision import Supervision
 from windfall.core import worker
 from windfall.errors import EXIT_DONE, EXIT_FAILED, Fenced, NewerFormat, StoreError, WindfallError
@@ -73,6 +74,8 @@ class AgentPorts:
     supervision: Supervision
     sources: Sequence[NoticeSource]
     inbox: queue.SimpleQueue[Fact] = field(default_factory=queue.SimpleQueue)
+    room: Room | None = None
+    """The other machines of the generation that this one leads."""
 
 
 class Agent:
@@ -94,6 +97,7 @@ class Agent:
         self._uploads = hands.Uploads(ports.hold, ports.clock, ports.inbox.put)
         self._rank_told = False
         self._unreleased = False
+        self._standing = StandingFile(request.status, ports.clock)
         self._ended = threading.Event()
 
     # ------------------------------------------------------------------------------------------------------ the loop
@@ -119,6 +123,7 @@ class Agent:
             facts = self._gather()
             if facts:
                 self._react(facts)
+            self._standing.show(worker.standing(self._state))
 
     def _gather(self) -> list[Fact]:
         """Wait for facts until the next look or timer is due; simultaneous facts come as one batch."""
@@ -136,7 +141,12 @@ class Agent:
         facts += self._sigterm_of_a_rank()
         if self._watcher is not None and self._watcher.attached and _asks_for_status(facts):
             seen.append(self._watcher.observe())
-        return seen + facts + self._due(now)
+        return self._digest(now, seen + facts + self._due(now))
+
+    def _digest(self, now: Instant, facts: list[Fact]) -> list[Fact]:
+        """Put what this machine saw together with what the other machines say, where there are any."""
+        room = self._ports.room
+        return facts if room is None else room.digest(now, facts, self._watcher)
 
     def _look(self, watcher: PageWatcher, now: Instant) -> list[Fact]:
         """Look at the pages; a script that speaks another version cannot save anything and is ended."""
@@ -187,7 +197,7 @@ class Agent:
             if isinstance(fact, PointCommitted):
                 self._let_go(fact)
         if any(isinstance(command, KillScript) for command in commands):
-            last = self._last_look(now)
+            last = self._digest(now, self._last_look(now))
             if last:
                 # The steps since the last window belong into the account although nothing follows from them any more.
                 self._react(last)
@@ -197,6 +207,8 @@ class Agent:
     def _let_go(self, fact: PointCommitted) -> None:
         held = self._request.path("held", str(self._ports.supervision.attempt))
         self._cleaning_thread.do(lambda: let_go(held, fact.point.step))
+        if self._ports.room is not None:
+            self._ports.room.let_go(fact.point.step)
 
     def _resume(self) -> list[Fact]:
         """Feed the journal back; return the facts that tell the reducer what happened while no agent was there."""
@@ -232,7 +244,8 @@ class Agent:
             case KillScript() | PublishSave() | WithdrawSave() | ShowNotice():
                 self._obey_towards_script(command)
             case UploadPart():
-                self._uploads.start(command)
+                if self._ports.room is None or not self._ports.room.upload(command):
+                    self._uploads.start(command)
             case AbandonPoint():
                 self._abandon(command.point_id)
             case AcknowledgeNotice():
@@ -274,8 +287,10 @@ class Agent:
         self._tidy(self._hold.write_counts, "the number of starts could not be stored")
         began = self._clock.now()
         try:
-            restored = self._hold.restore(self._request.path("points", str(command.attempt)))
+            restored = self._restore(command.attempt)
         except (WindfallError, OSError) as error:
+            if self._ports.room is not None and self._ports.room.lost:
+                return  # the reducer hears of it, and says the last words
             # Without its newest point a run would silently begin anew: better not to run at all.
             self._ports.supervision.say(f"the run cannot go on: {error}")
             with contextlib.suppress(WindfallError):
@@ -283,16 +298,28 @@ class Agent:
             self._finish(getattr(error, "exit_code", 1))
             return
         took = Seconds(self._clock.now() - began)
-        env = script_environment(self._request, self._hold, command.attempt, restored)
-        folder = env[environment.SESSION]
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        argv = self._request.argv or self._hold.state.command
+        argv, state = self._request.argv or self._hold.state.command, self._hold.state
+        port = script.free_port(self._request.peers)
+        start = script.Start(state.run_id, state.epoch, command.attempt, restored, port)
+        env = script.script_environment(self._request, start, argv)
+        os.makedirs(env[environment.SESSION], mode=0o700, exist_ok=True)
         self._ports.inbox.put(
             PointRestored(restored.point_id, restored.step, Bytes(restored.size_bytes), took, restored.skipped)
         )
         self._watch_pages(command.attempt)
         self._ports.supervision.start(command.attempt, argv, self._request.cwd, env)
         self._ports.inbox.put(ScriptStarted(command.attempt))
+        if self._ports.room is not None:
+            self._ports.room.start(command.attempt, port)
+
+    def _restore(self, attempt: int) -> Restored:
+        folder, room = self._request.path("points", str(attempt)), self._ports.room
+        if room is None:
+            return self._hold.restore(folder)
+        room.prepare(attempt, self._hold.state, self._request.nonce)
+        restored = self._hold.restore(folder)
+        room.agree(restored, self._hold.state, self._request.nonce)
+        return restored
 
     def _watch_pages(self, attempt: int) -> None:
         folder = os.path.join(self._request.pages, str(attempt))
@@ -309,11 +336,15 @@ class Agent:
 
     def _kill(self) -> None:
         self._ports.supervision.kill()
+        if self._ports.room is not None:
+            self._ports.room.kill()
         self._watcher = None
 
     def _publish(self, command: PublishSave) -> None:
         if self._watcher is None:
             return
+        if self._ports.room is not None:
+            self._ports.room.publish(command)
         self._watcher.publish(command)
         self._clock.sleep(Seconds(page.SETTLE_S))
         self._ports.inbox.put(self._watcher.observe(fresh=True))
@@ -321,21 +352,15 @@ class Agent:
     def _withdraw(self) -> None:
         if self._watcher is not None:
             self._watcher.withdraw()
+        if self._ports.room is not None:
+            self._ports.room.withdraw()
 
     def _show(self, notice: Notice) -> None:
         if self._watcher is not None:
             self._watcher.show_notice(notice.level, notice.deadline)
-        path = notice_file(self._request)
-        if notice.level is NoticeLevel.WITHDRAWN:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-            return
-        left_s = None if notice.deadline is None else notice.deadline - self._clock.now()
-        unix = None if left_s is None else self._clock.wall() + left_s
-        content = {"level": notice.level.value, "seconds_left": left_s, "deadline_unix": unix, "source": notice.source}
-        with open(f"{path}.new", "w") as file:
-            json.dump(content, file)
-        os.replace(f"{path}.new", path)
+        script.show_notice(self._request, notice, self._clock)
+        if self._ports.room is not None:
+            self._ports.room.show(notice)
 
     def _count(self) -> None:
         self._hold.count(**worker.counts(self._state), costs=worker.save_costs(self._state))
@@ -354,6 +379,8 @@ class Agent:
 
     def _abandon(self, point_id: str) -> None:
         self._uploads.abandon(point_id)
+        if self._ports.room is not None:
+            self._ports.room.abandon(point_id)
         self._cleaning_thread.do(
             lambda: self._tidy(
                 lambda: self._hold.abandon(point_id), f"the uncommitted point {point_id} could not be deleted"
@@ -364,6 +391,9 @@ class Agent:
         return hands.tidy(action, self._ports.inbox.put, self._ports.supervision.say, what)
 
     def _acknowledge(self, notice: Notice) -> None:
+        if self._ports.room is not None and self._ports.room.brought(notice):
+            self._log_thread.do(partial(self._ports.room.acknowledge, notice))
+            return
         for source in self._ports.sources:
             if source.name == notice.source:
                 # Behind the release and before the exit, which wait in the same queue: the source bounds its tries.
@@ -374,6 +404,7 @@ class Agent:
             self._count()
             self._hold.ship()
             self._hold.release(command.outcome, command.cause)
+            self._standing.release(command.outcome)
         except Fenced as error:
             self._ports.inbox.put(FenceLost(error.record, error.holder))
         except StoreError as error:
@@ -386,9 +417,12 @@ class Agent:
         with contextlib.suppress(WindfallError):
             self._hold.ship()
         # Whoever reads "done" from the exit code must be able to rely on the store saying so too.
-        self._finish(EXIT_FAILED if self._unreleased and command.code == EXIT_DONE else command.code)
+        code = EXIT_FAILED if self._unreleased and command.code == EXIT_DONE else command.code
+        self._finish(code, command.sentence)
 
-    def _finish(self, code: int) -> None:
+    def _finish(self, code: int, sentence: str = "") -> None:
+        if self._ports.room is not None:
+            self._ports.room.end(code, sentence)
         self._ports.supervision.exit(code)
         self._ended.set()
 
@@ -399,32 +433,3 @@ class Agent:
 
 def _asks_for_status(facts: list[Fact]) -> bool:
     return any(isinstance(fact, (NoticeReceived, StopAsked)) for fact in facts)
-
-
-def notice_file(request: ExecRequest) -> str:
-    """Return the path of the file that appears when a notice arrives."""
-    return os.path.join(request.pages, "notice.json")
-
-
-def script_environment(request: ExecRequest, hold: RunHold, attempt: int, restored: Restored) -> dict[str, str]:
-    """Return the environment of the script: this one's, plus ours, minus what belonged to an earlier attempt."""
-    run_id = hold.state.run_id
-    env = {name: value for name, value in os.environ.items() if not name.startswith("WINDFALL_")}
-    # A script whose output is a pipe would otherwise hold it back, and a killed one would lose it.
-    env.setdefault("PYTHONUNBUFFERED", "1")
-    # A tracker run goes on over restarts unless the user decided otherwise.
-    env.setdefault("WANDB_RUN_ID", run_id)
-    env.setdefault("WANDB_RESUME", "allow")
-    # The tightest of cloud, orchestrator and launcher wins: torchrun's own 30 s must not be it.
-    env.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(int(request.grace_s)))
-    env[environment.SESSION] = os.path.join(request.pages, str(attempt))
-    env[environment.RUN] = request.url
-    env[environment.EPOCH] = str(hold.state.epoch)
-    env[environment.ATTEMPT] = str(attempt)
-    env[environment.STEP] = str(restored.step)
-    env[environment.NOTICE_FILE] = notice_file(request)
-    env[environment.NODE_RANK], env[environment.NODE_COUNT] = "0", "1"
-    if restored.checkpoint is not None:
-        env[environment.POINT] = request.path("points", str(attempt))
-        env[environment.CHECKPOINT] = restored.checkpoint
-    return env

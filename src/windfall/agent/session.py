@@ -36,6 +36,11 @@ class ExecRequest:
         nonce: random name of this call; what the run's log knows its holder by.
         bundle: take the folder's code along.
         new_code: replace the run's bundle with the folder's code.
+        machine: what this machine is called where machines are bought; empty: by its host name.
+        status: file that says where the run stands, for whoever started this (`agent.standing`); None for none.
+        generation: of the machines that train together; 0 for a machine that trains alone.
+        node_rank: this machine's number among them; 0 leads.
+        peers: host:port of each of them, in the order of their numbers; empty for a machine that trains alone.
     """
 
     url: str
@@ -58,6 +63,11 @@ class ExecRequest:
     uplink_bytes_per_s: float | None = None
     supervisor_pid: int = 0
     nonce: str = ""
+    machine: str = ""
+    status: str | None = None
+    generation: int = 0
+    node_rank: int = 0
+    peers: tuple[str, ...] = ()
 
     def save(self) -> None:
         """Write the request into its session folder."""
@@ -73,5 +83,5 @@ def load(session: str) -> ExecRequest:
     """Read the request of a session folder."""
     with open(os.path.join(session, "exec.json")) as file:
         data = json.load(file)
-    data["argv"] = tuple(data["argv"])
+    data["argv"], data["peers"] = tuple(data["argv"]), tuple(data.get("peers", ()))
     return ExecRequest(**data)

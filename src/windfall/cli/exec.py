@@ -17,12 +17,13 @@ from cyclopts import Parameter
 
 from windfall.agent import kernel
 from windfall.agent.session import ExecRequest
-from windfall.cli.spelling import nearest
 from windfall.errors import Misuse
 from windfall.notices.detect import detect
 from windfall.policies.saving.decide import parse_policy
+from windfall.spelling import nearest
 from windfall.storage.objects import check_url
 from windfall.units import duration_s, rate_bytes_per_s
+from windfall.wire.peers import host_and_port
 from windfall.wiring import new_nonce
 
 PROVIDERS = ("auto", "aws", "google", "azure", "slurm", "kubernetes", "local")
@@ -50,6 +51,11 @@ def exec_(
     uplink: str | None = None,
     isolation: str = "auto",
     state: Path | None = None,
+    machine: Annotated[str, Parameter(show=False)] = "",
+    status: Annotated[Path | None, Parameter(show=False)] = None,
+    generation: int = 0,
+    node_rank: int = 0,
+    peers: str = "",
 ) -> int:
     """Run a command so that it survives this machine.
 
@@ -75,6 +81,12 @@ def exec_(
         uplink: upload no faster than this (20MB/s).
         isolation: namespace, subreaper or auto: how every descendant is made to end with the run.
         state: folder for this machine's own files (default: $XDG_STATE_HOME/windfall).
+        machine: what the machine is called in the run's log, instead of its host name.
+        status: file that is kept up to date with where the run stands.
+        generation: number of this set of machines, larger than that of every earlier one (with --peers).
+        node_rank: this machine's number among --peers; 0 leads.
+        peers: host:port of each machine that trains together, in the order of their numbers; the first one's port must
+            be free. $WINDFALL_PEERS_TOKEN is the secret by which they know one another.
     """
     place = absolute_url(url)
     check_url(place)
@@ -97,9 +109,39 @@ def exec_(
         new_code=new_code,
         isolation=one_of(isolation, ("auto", "namespace", "subreaper"), "--isolation"),
         uplink_bytes_per_s=None if uplink is None else rate_bytes_per_s(uplink, "--uplink"),
+        machine=machine,
+        status=None if status is None else os.path.abspath(status),
+        generation=generation,
+        node_rank=node_rank,
+        peers=_peers(peers, node_rank, generation),
     )
     become_supervisor(request, state or state_folder())
     raise AssertionError("unreachable: the process is the supervisor now")
+
+
+def _peers(text: str, node_rank: int, generation: int) -> tuple[str, ...]:
+    """Return the addresses of the machines that train together.
+
+    Raises:
+        Misuse: --peers, --node-rank and --generation do not belong together.
+    """
+    if not text:
+        if node_rank or generation:
+            raise Misuse("--node-rank and --generation say which of several machines this is: --peers must name them")
+        return ()
+    addresses = tuple(address.strip() for address in text.split(","))
+    for address in addresses:
+        try:
+            host_and_port(address)
+        except ValueError as error:
+            raise Misuse(f"--peers: {error}; write one for each machine, with commas between") from error
+    if len(addresses) < 2:
+        raise Misuse(f"--peers: {text!r} names one machine; leave it out where one machine trains alone")
+    if not 0 <= node_rank < len(addresses):
+        raise Misuse(f"--node-rank: {node_rank} is none of the {len(addresses)} machines of --peers (0 is the first)")
+    if generation < 1:
+        raise Misuse("--generation: several machines need the number of their generation, from 1")
+    return addresses
 
 
 def become_supervisor(request: ExecRequest, state: Path) -> None:

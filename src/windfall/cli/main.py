@@ -13,14 +13,16 @@ from windfall.cli.backup import backup
 from windfall.cli.cost import cost
 from windfall.cli.doctor import doctor
 from windfall.cli.exec import exec_
+from windfall.cli.import_ import import_
+from windfall.cli.run import plan, run
 from windfall.cli.schema import schema
-from windfall.cli.spelling import nearest
 from windfall.errors import EXIT_FAILED, EXIT_MISUSE, WindfallError
-
-VERSION = "0.1.0"
-
+from windfall.spelling import nearest
+from windfall.wiring import VERSION
 
 _VERBS: tuple[tuple[Callable[..., object], str], ...] = (
+    (run, "run [-y] [-d] [--inject TEXT] [--json] JOB.yaml"),
+    (plan, "plan [--json] JOB.yaml"),
     (exec_, "exec [OPTIONS] URL [-- COMMAND ...]"),
     (runs.ps, "ps [--json] URL ..."),
     (runs.logs, "logs [-f] URL"),

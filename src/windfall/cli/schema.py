@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 
-from windfall.cli.spelling import nearest
 from windfall.errors import Misuse
+from windfall.spelling import nearest
 
 
 def schema(name: str | None = None) -> None:
-    """Print the JSON Schema of what is printed and stored.
+    """Print the JSON Schema of the job file, and of what is printed and stored.
 
-    Draft 2020-12, for `--json` and for the objects in the store.
+    Draft 2020-12.  Editors check and complete a job file whose first line is
+    `# yaml-language-server: $schema=job.schema.json`, with the schema beside it.
 
-    Example: `windfall schema journal > journal.schema.json`
+    Example: `windfall schema job > job.schema.json`
 
     Args:
         name: which one; without it, their names are listed.

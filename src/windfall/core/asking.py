@@ -1,7 +1,8 @@
 """Asking the script for saves: publish, agree, renew, withdraw.
 
 Agreement of several ranks: the request names a step beyond every rank's; a look after the publication must still see
-every rank below it, otherwise it is withdrawn and a later step proposed, with twice the margin.
+every rank below it, otherwise it is withdrawn and a later step proposed, with twice the margin.  Over several machines
+the look is put together from those of all (`agent.peers_assembly`): none comes while a machine has not looked again.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from windfall.core.lifecycle import Stage
 from windfall.core.state import REQUESTS_KEPT, Request, Turn, standings
 from windfall.events import PublishSave, RanksObserved, SaveAnswered, WithdrawSave
 from windfall.policies.saving.decide import Choice, SavingView, decide
-from windfall.terms import SaveKind, Step
+from windfall.terms import Instant, SaveKind, Step
 
 MARGIN_STEPS = 2
 MARGIN_S = 0.05
-"""A request to several ranks lies at least so far ahead."""
+"""A request to several ranks lies at least so far ahead, and as much farther as the way to other machines takes."""
 MISSES_MAX = 10
 """The margin doubles with each failed agreement, up to so many times."""
 RENEW_SHARE = 0.1
@@ -34,7 +35,7 @@ def earliest_step(turn: Turn) -> Step:
     moved, margin = 0, MARGIN_STEPS
     if step_s is not None and step_s > 0.0:
         moved = math.ceil(max(turn.now - state.observed_at, 0.0) / step_s)
-        margin = max(margin, math.ceil(MARGIN_S / step_s))
+        margin = max(margin, math.ceil((MARGIN_S + state.link_s) / step_s))
     return Step(state.step + moved + margin * 2 ** min(state.misses, MISSES_MAX))
 
 
@@ -104,7 +105,7 @@ def observed(turn: Turn, fact: RanksObserved) -> None:
             known[status.rank] = status
     joined = set(known) - {status.rank for status in turn.state.ranks}
     ranks = tuple(known[rank] for rank in sorted(known))
-    turn.change(ranks=ranks, observed_at=turn.now)
+    turn.change(ranks=ranks, observed_at=Instant(turn.now - fact.age_s), link_s=fact.link_s)
     request = turn.state.request
     if request is None:
         return

@@ -21,6 +21,7 @@ from windfall.events import (
     FenceLost,
     KillScript,
     NoticeReceived,
+    PeerLost,
     ReleaseRun,
     ScriptExited,
     ShowNotice,
@@ -363,6 +364,16 @@ def fence_lost(turn: Turn, fact: FenceLost) -> None:
             ExitAgent(EXIT_AGAIN, f"{holder} has taken the run; this machine stops and stores nothing more"),
         ),
     )
+
+
+def peer_lost(turn: Turn, fact: PeerLost) -> None:
+    """Another machine of the generation is gone: without it no step can be taken, so that all let go for the next one."""
+    if turn.state.ending is not None:
+        turn.tell(fact.sentence)
+        _finish_ending(turn)
+        return
+    sentence = f"{fact.sentence}: {_stands(turn)}; the run goes on when its machines are complete again"
+    finish(turn, Outcome.WAITING, Cause.VANISHED, code=EXIT_AGAIN, sentence=sentence)
 
 
 def finish(

@@ -1,4 +1,6 @@
-"""What a worker and a recovery point may become: the legal moves as tables, from which code and diagrams are made.
+"""What a worker, a recovery point, a job, a machine and an order may become: the legal moves as tables.
+
+Code and diagrams are made from them.
 
 A move that is not in the table raises `IllegalMove` and changes nothing.
 """
@@ -9,6 +11,8 @@ import enum
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TypeVar
+
+from windfall.fleet import JobPhase
 
 
 class Stage(enum.StrEnum):
@@ -45,6 +49,37 @@ class PointState(enum.StrEnum):
     """It will never be committed."""
 
 
+class MachineState(enum.StrEnum):
+    """What has become of a machine, as the driver knows it."""
+
+    PROMISED = "promised"
+    """An order was answered with it; no listing has it yet."""
+    PENDING = "pending"
+    """Listed, not started, not billed."""
+    STARTING = "starting"
+    """It runs, and has not spoken yet."""
+    LIVE = "live"
+    """It has spoken, on any channel."""
+    DOOMED = "doomed"
+    """It has said itself that its end is announced: its successor may be bought."""
+    RELEASING = "releasing"
+    """We gave it back; it costs until its provider says that it is gone."""
+    GONE = "gone"
+
+
+class OrderState(enum.StrEnum):
+    """What has become of an order."""
+
+    ASKED = "asked"
+    """The provider is being asked."""
+    UNKNOWN = "unknown"
+    """Nobody knows whether it was taken: a listing, or the same order again, will tell."""
+    ANSWERED = "answered"
+    """Its machines are known, and no more will come."""
+    CANCELLED = "cancelled"
+    """Nothing more is wanted of it; what comes of it all the same is released."""
+
+
 class IllegalMove(AssertionError):
     """A state was asked to become one that it cannot become: a defect of Windfall."""
 
@@ -71,6 +106,38 @@ POINT: Table[PointState] = MappingProxyType(
         PointState.COMMITTING: frozenset({PointState.COMMITTED, PointState.ABANDONED}),
         PointState.COMMITTED: frozenset(),
         PointState.ABANDONED: frozenset(),
+    }
+)
+JOB: Table[JobPhase] = MappingProxyType(
+    {
+        JobPhase.BUYING: frozenset({JobPhase.RUNNING, JobPhase.WAITING, JobPhase.STOPPING}),
+        JobPhase.RUNNING: frozenset({JobPhase.BUYING, JobPhase.WAITING, JobPhase.STOPPING}),
+        JobPhase.WAITING: frozenset({JobPhase.BUYING, JobPhase.RUNNING, JobPhase.STOPPING}),
+        JobPhase.STOPPING: frozenset({JobPhase.STOPPED, JobPhase.DONE, JobPhase.FAILED}),
+        JobPhase.STOPPED: frozenset({JobPhase.BUYING}),
+        JobPhase.DONE: frozenset(),
+        JobPhase.FAILED: frozenset({JobPhase.BUYING}),
+    }
+)
+_MACHINE_ENDS = frozenset({MachineState.RELEASING, MachineState.GONE})
+MACHINE: Table[MachineState] = MappingProxyType(
+    {
+        MachineState.PROMISED: frozenset({MachineState.PENDING, MachineState.STARTING, MachineState.LIVE})
+        | _MACHINE_ENDS,
+        MachineState.PENDING: frozenset({MachineState.STARTING, MachineState.LIVE}) | _MACHINE_ENDS,
+        MachineState.STARTING: frozenset({MachineState.LIVE}) | _MACHINE_ENDS,
+        MachineState.LIVE: frozenset({MachineState.DOOMED}) | _MACHINE_ENDS,
+        MachineState.DOOMED: frozenset({MachineState.LIVE}) | _MACHINE_ENDS,
+        MachineState.RELEASING: frozenset({MachineState.GONE}),
+        MachineState.GONE: frozenset(),
+    }
+)
+ORDER: Table[OrderState] = MappingProxyType(
+    {
+        OrderState.ASKED: frozenset({OrderState.UNKNOWN, OrderState.ANSWERED, OrderState.CANCELLED}),
+        OrderState.UNKNOWN: frozenset({OrderState.ASKED, OrderState.ANSWERED, OrderState.CANCELLED}),
+        OrderState.ANSWERED: frozenset(),
+        OrderState.CANCELLED: frozenset(),
     }
 )
 

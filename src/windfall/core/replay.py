@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from windfall.core import worker
+from windfall.core import driver, worker
 from windfall.events import Decision, Row, WorkerBegan
+from windfall.fleet import ControllerBegan, JobSubmitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,33 +30,40 @@ class Difference:
 
 
 def replay(rows: Iterable[Row]) -> list[Difference]:
-    """Feed a journal's facts back to the reducer.
+    """Feed a journal's facts back to the reducer that wrote it.
 
     Args:
-        rows: of one or more epochs, each epoch's in order.
+        rows: of one or more epochs of a machine, each epoch's in order; or of one job at a controller, whose first row
+            has the submission and which is one sequence over all controllers.
 
     Returns:
         All differences, none if the reducer decides today as it did then.
     """
+    following = iter(rows)
+    first = next(following, None)
+    if first is None:
+        return []
+    together = itertools.chain((first,), following)
+    if any(isinstance(fact, JobSubmitted) for fact in first.facts):
+        return _feed(together, driver.begin(), driver.react)
     differences: list[Difference] = []
-    state, epoch, expected, torn = worker.begin(), -1, 1, False
-    for row in rows:
-        if row.epoch != epoch:
-            state, epoch, expected, torn = worker.begin(), row.epoch, 1, False
-        if torn:
-            continue
+    for _, epoch in itertools.groupby(together, key=lambda row: row.epoch):
+        differences += _feed(epoch, worker.begin(), worker.react)
+    return differences
+
+
+def _feed(rows: Iterator[Row], state: Any, react: Callable[..., tuple[Any, ...]]) -> list[Difference]:
+    """Feed one sequence of rows to a reducer."""
+    differences: list[Difference] = []
+    for expected, row in enumerate(rows, 1):
         if row.sequence != expected:
-            differences.append(
-                Difference(epoch, row.sequence, "gap", f"row {row.sequence}", f"row {expected} expected")
-            )
-            torn = True
-            continue
-        expected += 1
-        state, decisions, commands = worker.react(state, row.at, row.facts)
+            found, wanted = f"row {row.sequence}", f"row {expected} expected"
+            return [*differences, Difference(row.epoch, row.sequence, "gap", found, wanted)]
+        state, decisions, commands = react(state, row.at, row.facts)
         if decisions != row.decisions:
-            differences.append(Difference(epoch, row.sequence, "decisions", repr(row.decisions), repr(decisions)))
+            differences.append(Difference(row.epoch, row.sequence, "decisions", repr(row.decisions), repr(decisions)))
         if commands != row.commands:
-            differences.append(Difference(epoch, row.sequence, "commands", repr(row.commands), repr(commands)))
+            differences.append(Difference(row.epoch, row.sequence, "commands", repr(row.commands), repr(commands)))
     return differences
 
 
@@ -69,6 +79,8 @@ def explain(rows: Iterable[Row], number: int | None = None) -> list[str]:
     for row in rows:
         if any(isinstance(fact, WorkerBegan) for fact in row.facts):
             lines += [] if number is not None else [f"epoch {row.epoch}"]
+        if any(isinstance(fact, ControllerBegan) for fact in row.facts):
+            lines += [] if number is not None else [f"controller {row.epoch}"]
         for decision in row.decisions:
             count += 1
             if number is None or number == count:

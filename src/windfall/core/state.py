@@ -16,6 +16,7 @@ from windfall.terms import Instant, Notice, PointRef, SaveKind, Seconds, Shard, 
 
 _NO_TIME = Instant(0.0)
 _NO_STEPS = Step(0)
+_NO_LENGTH = Seconds(0.0)
 REQUESTS_KEPT = 16
 """How many earlier requests are remembered, to know what a late answer answers."""
 
@@ -131,6 +132,7 @@ class WorkerState:
         script: whether the script's process is believed to run.
         exit_status: of the script's end that is being dealt with.
         ranks, observed_at: the newest look at the pages.
+        link_s: the way to the farthest machine and back [s]; 0 for one machine.
         request: the pending one; `past` holds the newest earlier ones.
         requests: how many were made; the number of the newest.
         misses: agreements that failed in a row; each doubles the margin.
@@ -162,6 +164,7 @@ class WorkerState:
     exit_status: int | None = None
     ranks: tuple[RankStatus, ...] = ()
     observed_at: Instant = _NO_TIME
+    link_s: Seconds = _NO_LENGTH
     base_step: Step = _NO_STEPS
     request: Request | None = None
     past: tuple[Request, ...] = ()

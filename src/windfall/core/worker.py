@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from windfall.core import asking, ending, points
+from windfall.core.keeping_facts import Standing
 from windfall.core.lifecycle import WORKER, PointState, Stage, move
 from windfall.core.state import Turn, WorkerState
 from windfall.events import (
@@ -28,6 +29,7 @@ from windfall.events import (
     PartFailed,
     PartHandedOver,
     PartUploaded,
+    PeerLost,
     PhaseMeasured,
     PointCommitted,
     PointRestored,
@@ -92,6 +94,11 @@ def react(
 def counts(state: WorkerState) -> dict[str, int]:
     """Return how often the script was started (`attempts`) and failed by itself (`failures`) in this run."""
     return {"attempts": state.attempt, "failures": state.failures}
+
+
+def standing(state: WorkerState) -> Standing:
+    """Return where the run stands on this machine, for the keeper that started it."""
+    return Standing(state.first.epoch, state.step, state.committed_step, state.attempt, training=state.script)
 
 
 def save_costs(state: WorkerState) -> SaveCosts | None:
@@ -262,6 +269,7 @@ _HANDLERS: Mapping[type[Fact], Callable[[Turn, Any], None]] = MappingProxyType(
         CommitFailed: points.commit_failed,
         FenceLost: ending.fence_lost,
         ScriptExited: ending.script_exited,
+        PeerLost: ending.peer_lost,
         StopAsked: ending.stop_asked,
         BeliefsChanged: _beliefs_changed,
         Woke: _woke,

@@ -114,6 +114,22 @@ def _doctor(_: Words) -> Schema:
     return _closed({"check": _TEXT, "verdict": verdict, "says": _TEXT, "do": _TEXT_OR_NULL, "numbers": numbers})
 
 
+def _job(words: Words) -> Schema:
+    from windfall.spec.needed import needed  # noqa: PLC0415 - the job file's packages are an extra
+
+    with needed():
+        from windfall.spec.schema import job_schema  # noqa: PLC0415
+
+        made = job_schema()
+    words.definitions |= made.pop("$defs")
+    return made
+
+
+def _import(_: Words) -> Schema:
+    dropped = _closed({"place": _TEXT, "key": _TEXT, "why": _TEXT})
+    return _closed({"yaml": _TEXT, "dropped": {"type": "array", "items": dropped}})
+
+
 def _notice(_: Words) -> Schema:
     level, number = {"enum": [level.value for level in terms.NoticeLevel]}, {"type": ["number", "null"]}
     return _closed({"level": level, "seconds_left": number, "deadline_unix": number, "source": _TEXT})
@@ -135,6 +151,7 @@ class Document:
 
 
 DOCUMENTS: Mapping[str, Document] = {
+    "job": Document("the job file", _job),
     "journal": Document(
         "a line of `windfall events --json`, and of spool/ in the store",
         lambda words: _versioned(words, "row", events.Row, events.VERSION),
@@ -163,6 +180,7 @@ DOCUMENTS: Mapping[str, Document] = {
     "replay": Document(
         "`windfall replay --json`", lambda _: _closed({"rows": _COUNT, "gaps": _COUNT, "differences": _TEXTS})
     ),
+    "import": Document("`windfall import --json`", _import),
     "doctor": Document("a line of `windfall doctor --json`", _doctor),
 }
 """Everything that has a schema, by name."""

@@ -99,24 +99,12 @@ class Hold:
 
     def restore(self, folder: str) -> Restored:
         """Bring the newest whole point to `<folder>/<rank>/<name>`; see `storage.restore`."""
-        # An agent that was killed between restore and start leaves a folder that nobody has used yet.
-        shutil.rmtree(folder, ignore_errors=True)
-        os.makedirs(os.path.dirname(folder), exist_ok=True)
-        newest_first = tuple(reversed(self.state.points))
-        found = self._run(restore.restore(newest_first, folder))
-        if found.point is None:
-            return Restored(None, Step(0), Bytes(0), None, found.skipped)
-        first = min(found.point.shards, key=lambda shard: shard.rank)
-        checkpoint = os.path.join(folder, str(first.rank), first.name)
-        size = Bytes(found.point.size_bytes)
-        return Restored(found.point.point_id, found.point.step, size, checkpoint, found.skipped)
+        make_way(folder)
+        return restored(self._run(restore.restore(tuple(reversed(self.state.points)), folder)), folder)
 
     def identify(self, path: str) -> str:
         """Return what changes when a handed-over file or folder is written again; empty if it cannot be read."""
-        try:
-            return parts.plan_part(path).identity
-        except (OSError, WindfallError):
-            return ""
+        return identify(path)
 
     def upload(self, command: UploadPart, cancelled: Callable[[], bool]) -> Shard | None:
         """Move one rank's part to the store; chunks that an earlier agent of this epoch moved are not moved again."""
@@ -128,7 +116,7 @@ class Hold:
         prefix = part_prefix(self.state.epoch, self._nonce, command.point_id, command.rank)
         steps = parts.upload_part(plan, prefix, command.rank, already=self._chunks, on_chunk=self._remember_chunk)
         try:
-            return self._run(_unless(steps, cancelled), cancelled)
+            return self._run(unless(steps, cancelled), cancelled)
         except Abandoned:
             return None
 
@@ -140,6 +128,7 @@ class Hold:
         """Write manifest and record; the journal so far is shipped first, so that no commit is without its reasons."""
         with contextlib.suppress(StoreError):
             self.ship()
+        check_own(command, self.state.epoch, self._nonce)
         point = RecoveryPoint(
             command.point_id,
             command.step,
@@ -286,6 +275,45 @@ class Hold:
         os.replace(draft, self._local.bookkeeping)
 
 
+def make_way(folder: str) -> None:
+    """Remove what an agent that was killed between restore and start left: nobody has used it yet."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+
+
+def restored(found: restore.Restored, folder: str) -> Restored:
+    """Say what a restore brought to a folder."""
+    if found.point is None:
+        return Restored(None, Step(0), Bytes(0), None, found.skipped)
+    first = min(found.point.shards, key=lambda shard: shard.rank)
+    checkpoint = os.path.join(folder, str(first.rank), first.name)
+    size = Bytes(found.point.size_bytes)
+    return Restored(found.point.point_id, found.point.step, size, checkpoint, found.skipped)
+
+
+def identify(path: str) -> str:
+    """Return what changes when a handed-over file or folder is written again; empty if it cannot be read."""
+    try:
+        return parts.plan_part(path).identity
+    except (OSError, WindfallError):
+        return ""
+
+
+def check_own(command: CommitPoint, epoch: int, nonce: str) -> None:
+    """Refuse to commit a part that was not uploaded for this point under this very holding of the run.
+
+    Parts come from other machines too, and one of an earlier generation may not know yet that it is replaced.
+
+    Raises:
+        StoreError: such a part.
+    """
+    for shard in command.shards:
+        own = part_prefix(epoch, nonce, command.point_id, shard.rank)
+        foreign = [chunk.key for entry in shard.files for chunk in entry.chunks if not chunk.key.startswith(own)]
+        if foreign:
+            raise StoreError(f"rank {shard.rank}'s part lies at {foreign[0]}, not under {own}: it is not committed")
+
+
 def reopen(store: ObjectStore, local: Local) -> Hold | None:
     """Return the hold that an earlier agent of this session had; None if it had none yet.
 
@@ -318,7 +346,7 @@ def _message(data: bytes | None) -> dict[str, object] | None:
     return message if isinstance(message, dict) and "do" in message else None
 
 
-def _unless(steps: Steps[T], cancelled: Callable[[], bool]) -> Steps[T | None]:
+def unless(steps: Steps[T], cancelled: Callable[[], bool]) -> Steps[T | None]:
     """Carry on with a step function until somebody no longer wants it; None then."""
     try:
         operation: StoreOp = next(steps)

@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from windfall.errors import Fenced, LogDamaged, RunHeld, StoreError
 from windfall.ports import Steps
 from windfall.storage.operations import create, get, get_all, pause, put
-from windfall.storage.state import Claim, follow, from_bytes, taken, to_bytes
+from windfall.storage.state import Claim, follow, from_bytes, refuse_older, taken, to_bytes
 from windfall.terms import Holder, Outcome, Record, RecordKind, RunState, Seconds, WallTime
-from windfall.wire.layout import heartbeat_key, record_key
+from windfall.wire.layout import gone_key, heartbeat_key, record_key
 
 POLLS_PER_LEASE = 10
 """How often a contender looks at a heartbeat within one lease: it learns of a death at most a tenth of a lease late."""
@@ -227,6 +227,7 @@ def take(
     wait: bool = False,
     tell: Callable[[str], None] | None = None,
     hint: int = 0,
+    poll_s_max: float = POLL_S_MAX,
 ) -> Steps[Taken]:
     """Take the run: at once if nobody holds it, from a dead holder, or (with `wait`) when a live one lets go.
 
@@ -239,16 +240,20 @@ def take(
         wait: wait for a live holder instead of giving up.
         tell: receives one sentence for each holder that is watched.
         hint: a record that probably exists.
+        poll_s_max: the longest pause between two looks at a holder [s].
 
     Raises:
         RunHeld: a live machine holds the run, and `wait` is not set.
         NewerFormat, LogDamaged: the log cannot be read.
+        Fenced: a newer generation of machines has taken it.
     """
     head = yield from read_head(hint)
     told = None
     while True:
         if head is not None and head.state.outcome is Outcome.DONE:
             return Taken(head, mine=False, previous=head)
+        if head is not None:
+            refuse_older(head.state, claim)
         last_seen: WallTime | None = None
         if head is not None and head.state.holder is not None:
             if head.state.holder.nonce == claim.holder.nonce:
@@ -256,7 +261,8 @@ def take(
                 return Taken(head, mine=True, previous=previous)
             once = tell if head.state.epoch != told else None
             told = head.state.epoch
-            verdict = yield from _judge(head, head.state.holder, claim, holder_is_dead, wait=wait, tell=once)
+            looks = _Looks(wait, min(head.state.lease_s / POLLS_PER_LEASE, poll_s_max), once)
+            verdict = yield from _judge(head, head.state.holder, claim, holder_is_dead, looks)
             if verdict.moved_to is not None:
                 head = verdict.moved_to
                 continue
@@ -284,35 +290,43 @@ class _Verdict:
     moved_to: Record | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Looks:
+    """How a contender watches a live holder: whether it waits, how often it looks [s], and whom it tells."""
+
+    wait: bool
+    poll_s: float
+    tell: Callable[[str], None] | None
+
+
 def _judge(
-    head: Record,
-    holder: Holder,
-    claim: Claim,
-    holder_is_dead: Callable[[Holder], bool],
-    *,
-    wait: bool,
-    tell: Callable[[str], None] | None,
+    head: Record, holder: Holder, claim: Claim, holder_is_dead: Callable[[Holder], bool], looks: _Looks
 ) -> Steps[_Verdict]:
     if _same_machine(holder, claim.holder) and holder_is_dead(holder):
         last = yield from read_beat(head.state.epoch)
         return _Verdict(last_seen=None if last is None else last.wall)
-    if tell is not None:
-        what = "waiting until it lets go or is" if wait else "looking whether it is"
+    if looks.tell is not None:
+        what = "waiting until it lets go or is" if looks.wait else "looking whether it is"
         since = _utc(head.state.holder_since)
-        tell(f"{holder.host} holds this run since {since}: {what} silent for {head.state.lease_s:g} s")
-    return (yield from _watch(head, holder, wait=wait))
+        looks.tell(f"{holder.host} holds this run since {since}: {what} silent for {head.state.lease_s:g} s")
+    return (yield from _watch(head, holder, looks))
 
 
 def _same_machine(one: Holder, other: Holder) -> bool:
     return (one.boot_id, one.pid_namespace) == (other.boot_id, other.pid_namespace)
 
 
-def _watch(head: Record, holder: Holder, *, wait: bool) -> Steps[_Verdict]:
-    """Look at the holder's heartbeat until it stood still for one of the holder's leases, or the log moved on."""
-    key = heartbeat_key(head.state.epoch)
-    lease_s = head.state.lease_s
-    poll_s = min(lease_s / POLLS_PER_LEASE, POLL_S_MAX)
-    seen = yield from get(key)
+def _watch(head: Record, holder: Holder, looks: _Looks) -> Steps[_Verdict]:
+    """Look at the holder's heartbeat until it stood still for one of the holder's leases, or the log moved on.
+
+    Where somebody who knows has said that the holder's machine is gone, nothing is waited for.  If that was a lie, the
+    fence keeps the run whole: the holder loses it at its next record.
+    """
+    key, gone = heartbeat_key(head.state.epoch), gone_key(head.state.epoch)
+    lease_s, poll_s = head.state.lease_s, looks.poll_s
+    seen, said_gone = yield from get_all((key, gone))
+    if said_gone is not None:
+        return _last_seen(seen, key)
     # The clock is read after the first look and before the last one: the stillness lies wholly between the two.
     before = yield from pause(0.0)
     still_s = 0.0
@@ -321,16 +335,22 @@ def _watch(head: Record, holder: Holder, *, wait: bool) -> Steps[_Verdict]:
         # A contender that was itself stopped saw nothing meanwhile: that time proves nothing about the holder.
         still_s += min(now - before, 2 * poll_s)
         before = now
-        content, after = yield from get_all((key, record_key(head.number + 1)))
+        content, after, said_gone = yield from get_all((key, record_key(head.number + 1), gone))
         if after is not None:
-            return (yield from _moved(head, wait=wait))
+            return (yield from _moved(head, wait=looks.wait))
+        if said_gone is not None:
+            return _last_seen(content, key)
         if _alive(seen, content):
-            if not wait:
+            if not looks.wait:
                 raise _held(head, holder)
             seen, still_s = content, 0.0
             before = yield from pause(0.0)
         elif _stood_still(still_s, lease_s):
-            return _Verdict(last_seen=None if content is None else parse_beat(content, key).wall)
+            return _last_seen(content, key)
+
+
+def _last_seen(content: bytes | None, key: str) -> _Verdict:
+    return _Verdict(last_seen=None if content is None else parse_beat(content, key).wall)
 
 
 def _alive(seen: bytes | None, content: bytes | None) -> bool:

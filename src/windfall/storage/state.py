@@ -37,7 +37,8 @@ LOSSES_MAX = 64
 WHOLE_POINTS_MIN = 2
 """How many points always stay, so that one damaged point never costs the run (architecture, "the law of the store")."""
 
-_PREEMPTIONS = (Cause.PREEMPTED_SAVED, Cause.PREEMPTED_UNSAVED)
+_ANNOUNCED = (Cause.PREEMPTED_SAVED, Cause.PREEMPTED_UNSAVED)
+_PREEMPTIONS = (*_ANNOUNCED, Cause.VANISHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Claim:
         lease_s: how long this holder's heartbeat may stand still before others may take the run.
         command: the script's command line; empty to go on with the run's own.
         bundle, code: None to keep the run's own.
+        generation: which one's leader it is; 0 for a machine that trains alone.
     """
 
     holder: Holder
@@ -56,11 +58,27 @@ class Claim:
     command: tuple[str, ...] = ()
     bundle: Bundle | None = None
     code: str | None = None
+    generation: int = 0
 
 
 def newest_step(state: RunState) -> Step:
     """Return the newest committed step, 0 without any point."""
     return max((point.step for point in state.points), default=Step(0))
+
+
+def refuse_older(state: RunState, claim: Claim) -> None:
+    """Refuse a claim of an older generation than the newest that took the run: its machines have been replaced.
+
+    A machine that trains alone belongs to no generation, and is judged by holder and lease like any other.
+
+    Raises:
+        Fenced: there was a newer generation.
+    """
+    if 0 < claim.generation < state.generation:
+        raise Fenced(
+            f"generation {state.generation} of the machines has this run: generation {claim.generation}, which this "
+            "machine was started for, is over"
+        )
 
 
 def taken(previous: Record | None, claim: Claim, *, wall: WallTime, last_seen: WallTime | None = None) -> RunState:
@@ -78,7 +96,7 @@ def taken(previous: Record | None, claim: Claim, *, wall: WallTime, last_seen: W
     if previous is None:
         return RunState(
             claim.run_id, Epoch(1), Outcome.RUNNING, claim.holder, wall, claim.lease_s,
-            attempts=1, command=claim.command, bundle=claim.bundle, code=claim.code,
+            attempts=1, command=claim.command, bundle=claim.bundle, code=claim.code, generation=claim.generation,
         )  # fmt: skip
     old = previous.state
     ended = old if old.holder is None else _vanished(old, wall=wall, last_seen=last_seen)
@@ -94,6 +112,7 @@ def taken(previous: Record | None, claim: Claim, *, wall: WallTime, last_seen: W
         command=claim.command or old.command,
         bundle=claim.bundle or old.bundle,
         code=claim.code or old.code,
+        generation=max(old.generation, claim.generation),
     )
 
 
@@ -176,7 +195,8 @@ def released(
     Args:
         state: the newest state.
         outcome: what has become of the run.
-        cause: why the epoch ended; preemptions are counted, as announced ones.
+        cause: why the epoch ended; preemptions are counted, those that were announced as such (`VANISHED`: another
+            machine of the generation).
         wall: the holder's wall clock.
         attempts: starts of the script by now; None if unchanged.
         failures: its own failures by now; None if unchanged.
@@ -185,14 +205,13 @@ def released(
     if state.holder is None:
         return state
     assert outcome is not Outcome.RUNNING, "a run that was let go is not running"
-    taken_away = int(cause in _PREEMPTIONS)
     after = dataclasses.replace(
         state,
         outcome=outcome,
         holder=None,
         lives_s=_lived(state, wall),
-        preemptions=state.preemptions + taken_away,
-        announced=state.announced + taken_away,
+        preemptions=state.preemptions + (cause in _PREEMPTIONS),
+        announced=state.announced + (cause in _ANNOUNCED),
         losses=_with_loss(state, cause, wall),
         costs=costs or state.costs,
     )
@@ -224,6 +243,7 @@ def follow(head: Record | None, state: RunState, *, kind: RecordKind, nonce: str
         assert state.epoch >= head.state.epoch, "an epoch never falls"
         assert state.attempts >= head.state.attempts, "the number of starts never falls"
         assert state.preemptions >= head.state.preemptions, "the number of losses never falls"
+        assert state.generation >= head.state.generation, "a generation never falls"
     return record
 
 

@@ -29,6 +29,8 @@ class Wish:
         folder: whose code is listed, and packed if `bundle`.
         new_code: replace the bundle that the run has.
         wait: wait for a live holder to let go.
+        generation: of the machines that this one leads; 0 for a machine that trains alone.
+        poll_s_max: the longest pause between two looks at a live holder [s].
     """
 
     holder: Holder
@@ -38,6 +40,8 @@ class Wish:
     bundle: bool
     new_code: bool
     wait: bool
+    generation: int = 0
+    poll_s_max: float = log.POLL_S_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ def take(
         RunHeld: a live machine holds the run, and the wish is not to wait.
         Misuse: there is no command, neither given nor in the run.
         NewerFormat, LogDamaged: the run cannot be read.
+        Fenced: a newer generation of machines has taken it.
     """
 
     def run(steps: Steps[Record | None]) -> Record | None:
@@ -81,10 +86,10 @@ def take(
     if head is not None and head.state.outcome is Outcome.DONE:
         return Taking(None, head, head)
     packed, code = executor.run(_bring_code(head, wish, tell), store, local.clock)
-    claim = Claim(wish.holder, run_id, wish.lease_s, wish.command, packed, code)
+    claim = Claim(wish.holder, run_id, wish.lease_s, wish.command, packed, code, wish.generation)
     steps = log.take(
         claim, holder_is_dead=holder_is_dead, wall=local.clock.wall, wait=wish.wait, tell=tell,
-        hint=0 if head is None else head.number,
+        hint=0 if head is None else head.number, poll_s_max=wish.poll_s_max,
     )  # fmt: skip
     taken = executor.run(steps, store, local.clock)
     if not taken.mine:

@@ -9,6 +9,7 @@ bundles/<sha256>.tar.gz           the user's code
 code/<sha256>.json                path -> digest of the code files that an attempt ran
 spool/<epoch>/00000001.jsonl      the journal of an epoch in numbered segments
 output/<epoch>/00000001           what the script printed, in numbered segments
+output/00000000/<machine>         what the job's setup printed on a machine of a controlled job
 inbox/<nonce>.json                messages to whoever holds the run (stop, inject, beliefs)
 machines/<machine>/report.json    what a machine of a controlled job last said (the mailbox)
 machines/<machine>/directive.json what the controller last wanted of it
@@ -69,6 +70,11 @@ def spool_key(epoch: int, segment: int) -> str:
 def output_key(epoch: int, segment: int) -> str:
     """Return the key of an output segment (from 1)."""
     return f"output/{epoch:08d}/{segment:08d}"
+
+
+def setup_output_key(machine_id: str) -> str:
+    """Return the key of what the setup printed on one machine; before every epoch's output."""
+    return f"output/{0:08d}/{machine_id}"
 
 
 def inbox_key(nonce: str) -> str:

@@ -1,0 +1,80 @@
+"""Where a run stands on this machine, in one small file: from the agent to whoever started `windfall exec`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from dataclasses import replace
+
+from windfall.core.keeping_facts import Standing
+from windfall.ports import Clock
+from windfall.terms import Epoch, Instant, Outcome, Seconds, Step
+
+WRITE_S = Seconds(0.5)
+"""The least time between two writes [s]: steps may be shorter."""
+
+
+class StandingFile:
+    """Writes the file when something has changed, the release of the run at once; safe between threads.
+
+    A disk that refuses must not end a training run: the file then is older than it could be.
+    """
+
+    def __init__(self, path: str | None, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._written: Standing | None = None
+        self._written_at = Instant(float("-inf"))
+
+    def show(self, standing: Standing) -> None:
+        """Take the newest standing; it is written now, or by a later call if the last write is too fresh."""
+        if self._path is None:
+            return
+        with self._lock:
+            released = None if self._written is None else self._written.released
+            standing = replace(standing, released=released)
+            if standing != self._written and self._clock.now() >= self._written_at + WRITE_S:
+                self._write(standing)
+
+    def release(self, outcome: Outcome) -> None:
+        """Say that the run was let go, and as what."""
+        with self._lock:
+            if self._path is not None and self._written is not None:
+                self._write(replace(self._written, released=outcome, training=False))
+
+    def _write(self, standing: Standing) -> None:
+        said = {
+            "v": 1,
+            "epoch": standing.epoch,
+            "step": standing.step,
+            "saved_step": standing.saved_step,
+            "attempt": standing.attempt,
+            "training": standing.training,
+            "released": None if standing.released is None else standing.released.value,
+        }
+        with contextlib.suppress(OSError):
+            with open(f"{self._path}.new", "w") as file:
+                json.dump(said, file)
+            os.replace(f"{self._path}.new", f"{self._path}")
+        self._written, self._written_at = standing, self._clock.now()
+
+
+def read(path: str) -> Standing | None:
+    """Return what the file says; None if there is none that can be read."""
+    try:
+        with open(path) as file:
+            said = json.load(file)
+        released = None if said["released"] is None else Outcome(said["released"])
+        return Standing(
+            Epoch(said["epoch"]),
+            Step(said["step"]),
+            Step(said["saved_step"]),
+            said["attempt"],
+            bool(said["training"]),
+            released,
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,140 @@
+"""`windfall serve`: a controller for a team, in the foreground; users and their tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from pathlib import Path
+
+from windfall.cli import controller
+from windfall.cli.controller import Running, Settings
+from windfall.cli.exec import state_folder
+from windfall.control import auth
+from windfall.control.serving import Tls, check_exposure
+from windfall.errors import EXIT_DONE, Misuse
+from windfall.storage.sql import UserEntry
+from windfall.units import duration_text
+
+PORT = 8470
+"""Where a team's controller listens, if nothing else is said."""
+_NAME_CHARACTERS_MAX = 64
+
+
+def serve(
+    *,
+    host: str = "127.0.0.1",
+    port: int = PORT,
+    database: str | None = None,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    insecure: bool = False,
+    url: str | None = None,
+    add_user: str | None = None,
+    admin: bool = False,
+    remove_user: str | None = None,
+    users: bool = False,
+    state: Path | None = None,
+) -> int:
+    """Run a controller for a team, until it is told to stop; says which machine must stay on, and until when.
+
+    Example: `windfall serve --host 0.0.0.0 --tls-cert lab.pem --tls-key lab.key`
+
+    With one of the last options but `--state` nothing is served: users are changed, or listed, and it ends.
+
+    Args:
+        host: address to listen on; another than this machine's own (127.0.0.1) needs TLS.
+        port: to listen on; 0 for any that is free.
+        database: postgresql://USER@HOST/NAME; SQLite in the state folder if not given.
+        tls_cert: certificate chain, PEM.
+        tls_key: its private key, PEM.
+        insecure: listen without TLS on other addresses too: something in front of it encrypts.
+        url: how users and machines call this controller, if not by host and port.
+        add_user: give this user a token, printed once; a new one replaces the old.
+        admin: with --add-user: may see and stop everybody's jobs.
+        remove_user: take this user's access away; their jobs go on.
+        users: list the users.
+        state: folder for this controller's own files (default: $XDG_STATE_HOME/windfall).
+    """
+    settings = Settings(
+        state or state_folder(), database=database, host=host, port=port, url=url, tls=_tls(tls_cert, tls_key)
+    )
+    if sum((add_user is not None, remove_user is not None, users)) > 1:
+        raise Misuse("give one of --add-user, --remove-user and --users")
+    if admin and add_user is None:
+        raise Misuse("--admin goes with --add-user")
+    if add_user is not None:
+        return _add_user(settings, add_user, admin=admin)
+    if remove_user is not None:
+        return _remove_user(settings, remove_user)
+    if users:
+        return _list_users(settings)
+    check_exposure(host, settings.tls, insecure=insecure)
+    return controller.run(settings, controller.built_by_wiring(), _tell)
+
+
+def _tls(certificate: Path | None, key: Path | None) -> Tls | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise Misuse("--tls-cert and --tls-key go together")
+    return Tls(certificate, key)
+
+
+def _add_user(settings: Settings, name: str, *, admin: bool) -> int:
+    if not name or len(name) > _NAME_CHARACTERS_MAX or not name.isprintable() or name.split() != [name]:
+        raise Misuse(f"--add-user {name!r} is no name: use up to {_NAME_CHARACTERS_MAX} characters without spaces")
+    token = controller.new_token()
+    with contextlib.closing(settings.open_database()) as database:
+        database.add_user(UserEntry(name, auth.hash_of(token), admin))
+        print(f"{name} may use the controller of {database.place}; this token is shown once:\n\n    {token}\n")
+    print("They set WINDFALL_CONTROLLER to its address and WINDFALL_TOKEN to this.", flush=True)
+    return EXIT_DONE
+
+
+def _remove_user(settings: Settings, name: str) -> int:
+    with contextlib.closing(settings.open_database()) as database:
+        if not database.remove_user(name):
+            known = ", ".join(user.name for user in database.users()) or "nobody"
+            raise Misuse(f"--remove-user {name}: there is no such user; there is {known}")
+    print(f"{name} has no access any more; their jobs go on")
+    return EXIT_DONE
+
+
+def _list_users(settings: Settings) -> int:
+    with contextlib.closing(settings.open_database()) as database:
+        for user in database.users():
+            print(f"{user.name}{'  admin' if user.admin else ''}")
+    return EXIT_DONE
+
+
+def _tell(running: Running) -> None:
+    """Say where it listens, and what depends on this machine."""
+    status = running.status
+    print(f"windfall: controller listens at {running.url} (database {status.database}, epoch {status.epoch})")
+    print(f"windfall: {must_stay_on(running)}")
+    print(
+        "windfall: add a user with `windfall serve --add-user NAME` (with the same --state and --database)", flush=True
+    )
+
+
+def must_stay_on(running: Running) -> str:
+    """Say which machine must stay on and until when, and what happens if it does not."""
+    status = running.status
+    if status.unfinished == 0:
+        return f"{status.host} must stay on while jobs are unfinished; there are none now"
+    jobs = "1 unfinished job" if status.unfinished == 1 else f"{status.unfinished} unfinished jobs"
+    until = (
+        "until they are done (when that is cannot be said yet)"
+        if status.finish_at is None
+        else f"until {_when(status.finish_at)} as expected now"
+    )
+    limit = (
+        ""
+        if status.dead_man_s is None
+        else f"; machines go on without it, and after {duration_text(status.dead_man_s)} they save and stop"
+    )
+    return f"{status.host} must stay on for {jobs} {until}{limit}"
+
+
+def _when(moment: float) -> str:
+    return dt.datetime.fromtimestamp(moment, dt.UTC).strftime("%Y-%m-%d %H:%M UTC")

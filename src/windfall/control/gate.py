@@ -1,0 +1,155 @@
+"""What every request passes before any route sees it: its size, its token, and whether the controller is closing.
+
+Plain ASGI, so that nobody who is not known has a body read and parsed for them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import traceback
+from collections.abc import Callable
+
+from fastapi import HTTPException
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from windfall.control.auth import Caller
+from windfall.errors import EXIT_FAILED, EXIT_MISUSE, WindfallError
+from windfall.ports import Clock
+from windfall.terms import Seconds
+
+BODY_BYTES_MAX = 4 * 1024 * 1024
+"""Of one request: a job file with its secrets is far smaller; code goes to the store."""
+_TOO_LARGE = f"a request may have {BODY_BYTES_MAX} bytes at most"
+OPEN_PATHS = frozenset({"/v1/ping", "/v1/machines/claim"})
+"""Answered without a bearer token: whether anybody is here, and the exchange of a credential for one."""
+
+
+class Presence:
+    """Whether anybody uses the controller, so that one that was started on the side can leave when nobody does."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._last = clock.now()
+        self._closed = False
+
+    def enter(self) -> bool:
+        """Let a request in; False if the controller is closing."""
+        with self._lock:
+            self._inside += not self._closed
+            return not self._closed
+
+    def leave(self) -> None:
+        """Say that a request which was let in is answered."""
+        with self._lock:
+            self._inside -= 1
+            self._last = self._clock.now()
+
+    def close_if_idle(self, idle_s: Seconds, unfinished: Callable[[], int]) -> bool:
+        """Close if nobody asked anything for so long and nothing is left to do; from then on nobody is let in."""
+        with self._lock:
+            quiet = self._inside == 0 and self._clock.now() - self._last >= idle_s
+        if not quiet or unfinished() > 0:
+            return False
+        with self._lock:
+            # Who came meanwhile may have submitted a job.
+            if self._inside == 0 and self._clock.now() - self._last >= idle_s:
+                self._closed = True
+        return self._closed
+
+
+class Gate:
+    """The ASGI middleware; `scope["windfall"]` is the `Caller`, None on an open path."""
+
+    def __init__(self, app: ASGIApp, caller: Callable[[str], Caller | None], presence: Presence) -> None:
+        self._app = app
+        self._caller = caller
+        self._presence = presence
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it here."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if not self._presence.enter():
+            await refuse(send, 503, "the controller is closing: ask again", EXIT_FAILED)
+            return
+        try:
+            await self._pass(scope, receive, send)
+        finally:
+            self._presence.leave()
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > BODY_BYTES_MAX:
+            await refuse(send, 413, _TOO_LARGE, EXIT_MISUSE)
+            return
+        scope["windfall"] = None
+        if scope["path"] not in OPEN_PATHS:
+            kind, _, token = headers.get("authorization", "").partition(" ")
+            try:
+                known = kind.lower() == "bearer" and await run_in_threadpool(self._caller, token.strip())
+            except WindfallError as error:
+                await refuse(send, 503, str(error), error.exit_code)
+                return
+            if not known:
+                sentence = "the controller does not know this token: set WINDFALL_TOKEN to the one you were given"
+                await refuse(send, 401, sentence, EXIT_MISUSE)
+                return
+            scope["windfall"] = known
+        await self._answer(scope, _Body(receive).receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except Exception as error:
+            if begun:
+                raise
+            # Where, not what: the words of an error that nobody foresaw may hold what was sent.
+            where = "".join(traceback.format_tb(error.__traceback__))
+            logging.getLogger(__name__).error(
+                "%s %s failed with %s:\n%s", scope["method"], scope["path"], type(error).__name__, where
+            )
+            sentence = f"the controller failed at this request ({type(error).__name__}): its log has the reason"
+            await refuse(send, 500, sentence, EXIT_FAILED)
+
+
+class _Body:
+    """A request's body as it comes, cut off where a body of unannounced length grows too large."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._left = BODY_BYTES_MAX
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._left -= len(message.get("body", b""))
+            if self._left < 0:
+                raise HTTPException(413, _TOO_LARGE)
+        return message
+
+
+async def refuse(send: Send, status: int, sentence: str, exit_code: int) -> None:
+    """Answer with an error."""
+    body = json.dumps({"error": sentence, "exit_code": exit_code}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 503:
+        headers.append((b"retry-after", b"1"))
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

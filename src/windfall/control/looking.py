@@ -1,0 +1,211 @@
+"""What the controller looks at by itself: listings, offers, bills, the run's log, the pool of beliefs; news become facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from windfall.core import driver, reconcile
+from windfall.errors import ProviderDenied, ProviderError, StoreError, WindfallError
+from windfall.events import Fact
+from windfall.fleet import (
+    BeliefsPooled,
+    ChargesSeen,
+    ListedAll,
+    MachinesMissing,
+    MachinesSeen,
+    OffersSeen,
+    RunObserved,
+)
+from windfall.jobs import Job
+from windfall.market import Machine, Offer, Quota, Refusal
+from windfall.ports import Provider
+from windfall.terms import Instant, Seconds, Step, WallTime
+
+if TYPE_CHECKING:
+    from windfall.control.conductor import ConductorPorts
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often the controller looks [s]; a provider on this very machine is asked more often than a cloud.
+
+    Attributes:
+        turn_s: the longest pause between two turns.
+        list_s: between two listings of a provider's machines: how late a loss without notice is noticed.
+        offers_s, bill_s, run_s, beliefs_s: between two looks at each.
+        silent_after_s: a machine of which nothing was heard for so long on any channel is silent.
+    """
+
+    turn_s: Seconds = Seconds(0.5)  # noqa: RUF009 - an immutable number
+    list_s: Seconds = Seconds(5.0)  # noqa: RUF009
+    offers_s: Seconds = Seconds(30.0)  # noqa: RUF009
+    bill_s: Seconds = Seconds(60.0)  # noqa: RUF009
+    run_s: Seconds = Seconds(5.0)  # noqa: RUF009
+    beliefs_s: Seconds = Seconds(60.0)  # noqa: RUF009
+    silent_after_s: Seconds = Seconds(60.0)  # noqa: RUF009
+
+
+LOCAL_PACE = Pace(
+    turn_s=Seconds(0.1), list_s=Seconds(0.25), offers_s=Seconds(1.0), bill_s=Seconds(1.0), run_s=Seconds(0.25),
+    beliefs_s=Seconds(2.0), silent_after_s=Seconds(15.0),
+)  # fmt: skip
+"""For the local market, which is asked over the loopback."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was last told of a provider."""
+
+    missing: frozenset[str] = frozenset()
+    offers: tuple[Offer, ...] = ()
+    quotas: tuple[Quota, ...] = ()
+    trouble: tuple[str, Refusal, str] | None = None
+
+
+class Looking:
+    """The controller's eyes for one job."""
+
+    def __init__(self, job: Job, ports: ConductorPorts, *, cursors: dict[str, str]) -> None:
+        self._job = job
+        self._ports = ports
+        self._cursors = dict(cursors)
+        self._seen = {name: _Seen() for name in ports.providers}
+        self._run: RunObserved | None = None
+        self._rates: tuple[object, ...] | None = None
+        self._told_offers: tuple[object, ...] | None = None
+        self._at: dict[str, Instant] = {}
+        self._trouble = ""
+
+    def next_at(self, now: Instant) -> Instant:
+        """Return when something is to be looked at next."""
+        return min(self._at.values(), default=now)
+
+    def look(self, state: driver.FleetState, now: Instant) -> list[Fact]:
+        """Look at what is due; a port that does not answer brings no fact and is asked again at the usual time."""
+        pace = self._ports.pace
+        facts: list[Fact] = []
+        if self._is_due("beliefs", pace.beliefs_s, now):
+            facts += self._beliefs()
+        if driver.buys(state) and self._is_due("offers", pace.offers_s, now):
+            facts += self._offers()
+        if self._is_due("list", pace.list_s, now):
+            facts += self._listings(state)
+        if self._is_due("run", pace.run_s, now):
+            facts += self._observe()
+        if self._is_due("bill", pace.bill_s, now) or driver.wants_bill(state):
+            facts += self._bills()
+        return facts
+
+    def _is_due(self, what: str, every_s: Seconds, now: Instant) -> bool:
+        if now < self._at.get(what, now):
+            return False
+        self._at[what] = Instant(now + every_s)
+        return True
+
+    # ---------------------------------------------------------------------------------------------------- the providers
+
+    def _listings(self, state: driver.FleetState) -> list[Fact]:
+        facts: list[Fact] = []
+        for name, provider in self._ports.providers.items():
+            # Orders that were called before the listing began; one that is called later says nothing here.
+            unanswered = driver.unanswered(state, name)
+            try:
+                listing = provider.list(self._ports.owner)
+            except ProviderError:
+                continue
+            facts += self._compare(state, name, unanswered, listing)
+        return facts
+
+    def _compare(
+        self, state: driver.FleetState, name: str, unanswered: tuple[str, ...], listing: Iterable[Machine]
+    ) -> list[Fact]:
+        ours = tuple(machine for machine in listing if machine.job_id == self._job.job_id)
+        known = {
+            machine_id: machine
+            for machine_id, machine in driver.known_machines(state).items()
+            if machine.provider == name
+        }
+        seen = self._seen[name]
+        difference = reconcile.compare(known, ours)
+        facts: list[Fact] = []
+        if difference.seen:
+            facts.append(MachinesSeen(difference.seen))
+        missing = frozenset(difference.missing)
+        if missing & seen.missing:
+            facts.append(MachinesMissing(tuple(sorted(missing & seen.missing))))
+        seen.missing = missing - seen.missing
+        if driver.awaits_listing(state, name):
+            tokens = {machine.token for machine in ours}
+            facts.append(ListedAll(name, tuple(token for token in unanswered if token not in tokens)))
+        return facts
+
+    def _offers(self) -> list[Fact]:
+        for name, provider in self._ports.providers.items():
+            self._ask_offers(self._seen[name], name, provider)
+        told = tuple(
+            (tuple(replace(offer, quoted_at=WallTime(0.0)) for offer in seen.offers), seen.quotas, seen.trouble)
+            for seen in self._seen.values()
+        )
+        if told == self._told_offers:
+            return []
+        self._told_offers = told
+        return [
+            OffersSeen(
+                tuple(offer for seen in self._seen.values() for offer in seen.offers),
+                tuple(quota for seen in self._seen.values() for quota in seen.quotas),
+                tuple(seen.trouble for seen in self._seen.values() if seen.trouble is not None),
+            )
+        ]
+
+    def _ask_offers(self, seen: _Seen, name: str, provider: Provider) -> None:
+        try:
+            seen.offers, seen.quotas, seen.trouble = provider.offers(), provider.quota(self._ports.owner), None
+        except ProviderDenied as error:
+            seen.offers, seen.trouble = (), (name, Refusal.CREDENTIALS, str(error))
+        except ProviderError as error:
+            seen.trouble = (name, Refusal.NO_CAPACITY, str(error))
+
+    def _bills(self) -> list[Fact]:
+        facts: list[Fact] = []
+        for name, provider in self._ports.providers.items():
+            try:
+                bill = provider.charges(self._ports.owner, self._cursors.get(name, ""))
+            except ProviderError:
+                continue
+            charges = tuple(charge for charge in bill.charges if charge.job_id == self._job.job_id)
+            if charges:
+                facts.append(ChargesSeen(charges, name, bill.cursor))
+            self._cursors[name] = bill.cursor
+        return facts
+
+    # -------------------------------------------------------------------------------------------------- run and beliefs
+
+    def _observe(self) -> list[Fact]:
+        try:
+            state = self._ports.run.observe()
+        except (StoreError, WindfallError) as error:
+            self._once(f"the run's store cannot be read: {error}")
+            return []
+        if state is None:
+            return []
+        saved = max((point.step for point in state.points), default=Step(0))
+        holder = None if state.holder is None else state.holder.host
+        observed = RunObserved(state.outcome, state.epoch, holder, saved, state.failures)
+        if observed == self._run:
+            return []
+        self._run = observed
+        return [observed]
+
+    def _beliefs(self) -> list[Fact]:
+        rates = self._ports.rates()
+        if rates == self._rates:
+            return []
+        self._rates = rates
+        return [BeliefsPooled(rates)]
+
+    def _once(self, sentence: str) -> None:
+        if sentence != self._trouble:
+            self._trouble = sentence
+            self._ports.say(sentence)

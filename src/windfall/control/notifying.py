@@ -1,0 +1,119 @@
+"""Telling users of what happened, wherever they are: a command on the controller, or a webhook.
+
+Neither may hold up the controller: they run in a thread of their own, with a bound on time and tries, and what went
+wrong is said in the controller's log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx
+
+from windfall.fleet import Event
+from windfall.jobs import Job
+from windfall.ports import Clock
+from windfall.terms import Seconds
+
+_TIMEOUT_S = 30.0
+_TRIES = 3
+_PAUSE_S = Seconds(2.0)
+_WAITING_MAX = 1000
+"""So many messages wait at most; further ones are dropped with a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One thing to be told."""
+
+    job: Job
+    event: Event
+    sentence: str
+
+    def fields(self) -> dict[str, str]:
+        """Return what the message says; it carries no secret."""
+        return {
+            "event": self.event.value,
+            "job": self.job.job_id,
+            "name": self.job.name,
+            "user": self.job.user,
+            "run": self.job.run_url,
+            "sentence": self.sentence,
+        }
+
+
+class Notifier:
+    """A queue of messages and the thread that delivers them."""
+
+    def __init__(self, clock: Clock, say: Callable[[str], None]) -> None:
+        self._clock = clock
+        self._say = say
+        self._queue: queue.Queue[Message] = queue.Queue(_WAITING_MAX)
+        threading.Thread(target=self._work, name="notifications", daemon=True).start()
+
+    def tell(self, message: Message) -> None:
+        """Queue a message; nothing happens if its job names nobody."""
+        if message.job.notify.command is None and message.job.notify.webhook is None:
+            return
+        try:
+            self._queue.put_nowait(message)
+        except queue.Full:
+            self._say(f"{message.job.job_id}: too many notifications wait; {message.event} is not told")
+
+    def _work(self) -> None:
+        while True:
+            message = self._queue.get()
+            for way, deliver in (("command", _run_command), ("webhook", _post)):
+                self._deliver(message, way, deliver)
+
+    def _deliver(self, message: Message, way: str, deliver: Callable[[Message], str | None]) -> None:
+        trouble = None
+        for _ in range(_TRIES):
+            trouble = deliver(message)
+            if trouble is None:
+                return
+            self._clock.sleep(_PAUSE_S)
+        self._say(f"{message.job.job_id}: the notification of {message.event} by {way} failed: {trouble}")
+
+
+def _run_command(message: Message) -> str | None:
+    """Run the job's command with the message in its environment; return what went wrong."""
+    command = message.job.notify.command
+    if command is None:
+        return None
+    told = {f"WINDFALL_{name.upper()}": value for name, value in message.fields().items()}
+    # As the user's own shell would have it, but without what only the controller may know.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("WINDFALL_")} | told
+    try:
+        done = subprocess.run(
+            ["sh", "-c", command], env=env, timeout=_TIMEOUT_S, capture_output=True, text=True, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {_TIMEOUT_S:g} s"
+    except OSError as error:
+        return str(error.strerror)
+    return None if done.returncode == 0 else f"exit code {done.returncode}: {done.stderr.strip()[-200:]}"
+
+
+def _post(message: Message) -> str | None:
+    """Post the message to the job's webhook; return what went wrong, without the URL (it may hold a token)."""
+    url = message.job.notify.webhook
+    if url is None:
+        return None
+    try:
+        answer = httpx.post(
+            url,
+            content=json.dumps(message.fields()),
+            headers={"Content-Type": "application/json"},
+            timeout=_TIMEOUT_S,
+            follow_redirects=False,
+        )
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return type(error).__name__
+    return None if answer.is_success else f"status {answer.status_code}"

@@ -1,0 +1,511 @@
+"""The controller's work behind its API: jobs taken in, run, shown; machines claimed, heard, collected.
+
+Implements `control.service.Service` over ports and conductors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from windfall.control import auth
+from windfall.control.conductor import Conductor, ConductorPorts
+from windfall.control.looking import LOCAL_PACE, Pace
+from windfall.control.notifying import Message, Notifier
+from windfall.control.running import Hooks, RunningJob
+from windfall.control.service import Claimed, GcView, JobView, Json, OffersView, RowView, StatusView, Trouble
+from windfall.core.driver import JobSummary
+from windfall.errors import ControllerError, ControllerUnreachable, Misuse, ProviderDenied, ProviderError, WindfallError
+from windfall.fleet import Directive, JobPhase, Lifetime, Report, ResumeWanted, StopWanted
+from windfall.jobs import Job, Measured
+from windfall.market import Boot, Life, Machine, Offer, Order, Quota, Refusal
+from windfall.models import pool
+from windfall.policies import planning
+from windfall.ports import Channel, Clock, Journal, Provider, RunWatch
+from windfall.terms import Epoch, Seconds, WallTime
+from windfall.wire.boot import BootData, boot_to_json
+
+_FINISHED = (JobPhase.DONE, JobPhase.FAILED, JobPhase.STOPPED)
+_PUBLISH_S = 2.0
+"""A summary of which nothing but numbers changed is written to the database at most so often [s]."""
+ROWS_MAX = 5000
+
+
+class Entry(Protocol):
+    """A job as the database has it."""
+
+    @property
+    def job(self) -> Job:
+        """Return what was submitted."""
+        ...
+
+    @property
+    def phase(self) -> JobPhase:
+        """Return where it was when last written."""
+        ...
+
+    @property
+    def summary(self) -> str:
+        """Return how it stood when last written, as JSON."""
+        ...
+
+    @property
+    def created(self) -> WallTime:
+        """Return when it was submitted."""
+        ...
+
+
+class Records(Protocol):
+    """What the office needs of the database; see `storage.sql.Database`."""
+
+    @property
+    def place(self) -> str:
+        """Return its URL, without the password."""
+        ...
+
+    def key(self) -> bytes:
+        """Return the installation's key."""
+        ...
+
+    def add_job(self, epoch: Epoch, job: Job, secrets: Mapping[str, str]) -> None:
+        """Add a job."""
+        ...
+
+    def set_summary(self, epoch: Epoch, job_id: str, phase: JobPhase, summary: str) -> None:
+        """Keep how a job stands."""
+        ...
+
+    def job(self, job_id: str) -> Entry | None:
+        """Return one job."""
+        ...
+
+    def jobs(self, user: str | None = None) -> Sequence[Entry]:
+        """Return all jobs, or one user's."""
+        ...
+
+    def journal(self, job_id: str, epoch: Epoch) -> Journal:
+        """Return a job's journal."""
+        ...
+
+    def rows(self, job_id: str, *, after: int = 0, limit: int | None = None) -> Iterable[tuple[int, str]]:
+        """Yield a job's rows."""
+        ...
+
+    def secrets(self, job_id: str) -> dict[str, str]:
+        """Return the values of a job's secrets."""
+        ...
+
+    def claim(self, epoch: Epoch, token: str, machine_id: str, boot_id: str) -> bool:
+        """Use up a machine's claim."""
+        ...
+
+    def put_lifetimes(self, epoch: Epoch, lifetimes: Iterable[Lifetime]) -> None:
+        """Keep the lives of machines."""
+        ...
+
+    def lifetimes(self) -> Sequence[Lifetime]:
+        """Return the lives of all machines."""
+        ...
+
+    def add_measured(self, epoch: Epoch, key: str, measured: Measured) -> None:
+        """Add what one run showed."""
+        ...
+
+    def measured(self, key: str) -> Sequence[Measured]:
+        """Return what the runs of a job's like showed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A job's run as the office reaches it.
+
+    Attributes:
+        watch: the run's log.
+        mailbox: makes the channel through the run's store: (controller, who lives).
+        direct: makes the channel of the API: (wake).
+        write_boot: puts `job.json` into the store.
+        measure: what the finished run showed, by its journals; one row for each kind of machine.
+    """
+
+    watch: RunWatch
+    mailbox: Callable[[Epoch, Callable[[], Iterable[str]]], Channel]
+    write_boot: Callable[[Json], None]
+    measure: Callable[[Iterable[str]], tuple[Measured, ...]]
+
+
+class Direct(Channel, Protocol):
+    """The channel of the API."""
+
+    def deliver(self, report: Report) -> Directive | None:
+        """Take a machine's report; return what it is to do."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Everything the office works with; `wiring_control` puts it together.
+
+    Attributes:
+        open_run: opens a job's run.
+        new_direct: makes a direct channel: (wake).
+        boot_argv: what a machine runs from its start on.
+        merge: folds what several runs showed into one row for each kind of machine.
+        leave: ends this process with a sentence.
+    """
+
+    epoch: Epoch
+    owner: str
+    url: str
+    version: str
+    clock: Clock
+    records: Records
+    providers: Mapping[str, Provider]
+    open_run: Callable[[Job], Opened]
+    new_direct: Callable[[Callable[[], None]], Direct]
+    boot_argv: tuple[str, ...]
+    merge: Callable[[Sequence[Measured]], tuple[Measured, ...]]
+    leave: Callable[[str], None]
+    say: Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Ways:
+    """How a running job is reached, kept while conductors come and go."""
+
+    direct: Direct
+    opened: Opened | None = None
+    mailbox: Channel | None = None
+    conductor: Conductor | None = None
+
+    def alive(self) -> tuple[str, ...]:
+        """Return the machines that run."""
+        return () if self.conductor is None else self.conductor.alive()
+
+
+class Office:
+    """`control.service.Service`."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._records = means.records
+        self._key = means.records.key()
+        self._lock = threading.Lock()
+        self._running: dict[str, RunningJob] = {}
+        self._latest: dict[str, JobSummary] = {}
+        self._written: dict[str, tuple[JobPhase, float]] = {}
+        self._notifier = Notifier(means.clock, means.say)
+
+    def begin(self) -> None:
+        """Take up all unfinished jobs, in threads of their own."""
+        for entry in self._records.jobs():
+            if not _is_over(entry):
+                self._run(entry.job)
+
+    def end(self) -> None:
+        """Let go of all jobs, soon."""
+        for running in self._running.values():
+            running.leave()
+
+    # ------------------------------------------------------------------------------------------------------------- jobs
+
+    def submit(self, job: Job, secrets: Mapping[str, str]) -> str:
+        """Take a job in, durably, and return its id."""
+        missing = sorted({secret.name for secret in job.secrets} - set(secrets))
+        if missing:
+            raise Misuse(f"the value of secret {missing[0]} is missing: export {missing[0]} where you start the job")
+        self.plan(job)
+        self._means.open_run(job).write_boot(boot_to_json(boot_data(job)))
+        self._records.add_job(self._means.epoch, job, secrets)
+        self._run(job)
+        return job.job_id
+
+    def owner_of(self, job_id: str) -> str | None:
+        """Return the user who submitted a job; None if there is no such job."""
+        entry = self._records.job(job_id)
+        return None if entry is None else entry.job.user
+
+    def jobs(self, user: str | None) -> Sequence[JobView]:
+        """Return a user's jobs, None for everybody's, oldest first."""
+        return [self._view(entry, whole=False) for entry in self._records.jobs(user)]
+
+    def job(self, job_id: str) -> JobView:
+        """Return one job with its details."""
+        entry = self._records.job(job_id)
+        if entry is None:
+            raise Misuse(f"there is no job {job_id}: `windfall ps` lists them")
+        return self._view(entry, whole=True)
+
+    def rows(self, job_id: str, after: int, limit: int) -> Sequence[RowView]:
+        """Return up to `limit` rows of a job's journal behind row `after`."""
+        found = self._records.rows(job_id, after=after, limit=min(limit, ROWS_MAX))
+        return [RowView(sequence, line) for sequence, line in found]
+
+    def stop(self, job_id: str, user: str, *, now: bool) -> None:
+        """Stop a job after a save, or `now`."""
+        entry = self._records.job(job_id)
+        if entry is not None and not _is_over(entry):
+            self._wish(entry.job, StopWanted(now, user))
+
+    def resume(self, job_id: str, user: str) -> None:
+        """Let a stopped or failed job go on."""
+        entry = self._records.job(job_id)
+        if entry is None:
+            raise Misuse(f"there is no job {job_id}: `windfall ps` lists them")
+        if entry.phase is JobPhase.DONE:
+            raise Misuse(f"{job_id} is done; there is nothing left to go on with")
+        self._wish(entry.job, ResumeWanted(user))
+
+    def _wish(self, job: Job, fact: StopWanted | ResumeWanted) -> None:
+        if not self._run(job).wish(fact):
+            raise ControllerError(
+                f"the controller could not note the wish for {job.job_id} yet: see `windfall ps {job.job_id}`, and ask again"
+            )
+
+    # ------------------------------------------------------------------------------------------------ plans and markets
+
+    def plan(self, job: Job) -> Json:
+        """Return what a job would cost and when it would finish; nothing is bought."""
+        offered = self.offers()
+        if not offered.offers and offered.troubles:
+            raise ControllerError("; ".join(trouble.sentence for trouble in offered.troubles))
+        wall = self._means.clock.wall()
+        pooled = pool.pool(self._records.lifetimes(), wall)
+        measured = self._means.merge(self._records.measured(likeness(job)))
+        found = planning.plan(job, offered.offers, (), measured, wall, pooled=pooled)
+        return {**dataclasses.asdict(found), "troubles": [dataclasses.asdict(row) for row in offered.troubles]}
+
+    def offers(self) -> OffersView:
+        """Ask all providers what they sell now."""
+        offers: list[Offer] = []
+        quotas: list[Quota] = []
+        troubles: list[Trouble] = []
+        for name, provider in self._means.providers.items():
+            try:
+                offers += provider.offers()
+                quotas += provider.quota(self._means.owner)
+            except ProviderDenied as error:
+                troubles.append(Trouble(name, Refusal.CREDENTIALS, str(error)))
+            except ProviderError as error:
+                troubles.append(Trouble(name, "unreachable", str(error)))
+        return OffersView(tuple(offers), tuple(quotas), tuple(troubles))
+
+    def status(self) -> StatusView:
+        """Return how the controller stands; answers at once."""
+        open_ids = [job_id for job_id, running in list(self._running.items()) if running.runs]
+        limits = [entry.job.dead_man_s for job_id in open_ids if (entry := self._records.job(job_id)) is not None]
+        return StatusView(
+            version=self._means.version,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            epoch=self._means.epoch,
+            unfinished=len(open_ids),
+            database=self._records.place,
+            dead_man_s=min(limits, default=None),
+        )
+
+    def unneeded(self) -> GcView:
+        """Ask all providers for machines of this installation that no job needs."""
+        found: list[Machine] = []
+        troubles: list[Trouble] = []
+        needed = {job_id for job_id, running in self._running.items() if running.runs}
+        for name, provider in self._means.providers.items():
+            try:
+                listing = provider.list(self._means.owner)
+            except ProviderError as error:
+                troubles.append(Trouble(name, "unreachable", str(error)))
+                continue
+            found += [
+                machine
+                for machine in listing
+                # The owner's tag again, though the provider was asked for it: what is not ours is never touched.
+                if machine.owner == self._means.owner and machine.life is not Life.GONE and machine.job_id not in needed
+            ]
+        return GcView(tuple(found), tuple(troubles))
+
+    def collect(self, machine_ids: Sequence[str]) -> GcView:
+        """Release those of these machines that `unneeded` still names; return the machines that were released."""
+        still = self.unneeded()
+        released: list[Machine] = []
+        troubles = list(still.troubles)
+        for machine in still.machines:
+            if machine.machine_id not in machine_ids:
+                continue
+            try:
+                self._means.providers[machine.provider].release(machine.machine_id)
+                released.append(machine)
+            except ProviderError as error:
+                troubles.append(Trouble(machine.provider, "unreachable", str(error)))
+        return GcView(tuple(released), tuple(troubles))
+
+    # --------------------------------------------------------------------------------------------------------- machines
+
+    def claim(self, job_id: str, order_token: str, machine_id: str, boot_id: str) -> Claimed | None:
+        """Give a machine of an order its token and what it needs, once; again for the same boot."""
+        entry = self._records.job(job_id)
+        if entry is None or not self._records.claim(self._means.epoch, order_token, machine_id, boot_id):
+            return None
+        token = auth.machine_token(self._key, job_id, machine_id)
+        return Claimed(token, boot_to_json(boot_data(entry.job)), self._records.secrets(job_id))
+
+    def report(self, job_id: str, report: Report) -> Directive | None:
+        """Take a machine's report; return what it is to do, None if nothing was decided for it yet."""
+        running = self._running.get(job_id)
+        return None if running is None else running.report(report)
+
+    # ------------------------------------------------------------------------------------------------------ running jobs
+
+    def _run(self, job: Job) -> RunningJob:
+        with self._lock:
+            running = self._running.get(job.job_id)
+            if running is None:
+                running = self._running[job.job_id] = self._new(job)
+        running.begin()
+        return running
+
+    def _new(self, job: Job) -> RunningJob:
+        wake = threading.Event()
+        direct = self._means.new_direct(wake.set)
+        ways = _Ways(direct)
+        hooks = Hooks(
+            make=lambda: self._conductor(job, ways),
+            deliver=direct.deliver,
+            publish=lambda summary: self._publish(job, summary),
+            ended=lambda: self._ended(job),
+            replaced=self._means.leave,
+            say=self._means.say,
+        )
+        return RunningJob(job.job_id, self._means.clock, hooks, wake)
+
+    def _conductor(self, job: Job, ways: _Ways) -> Conductor:
+        means = self._means
+        if ways.opened is None or ways.mailbox is None:
+            ways.opened = means.open_run(job)
+            ways.mailbox = ways.opened.mailbox(means.epoch, ways.alive)
+        ports = ConductorPorts(
+            controller=means.epoch,
+            owner=means.owner,
+            clock=means.clock,
+            journal=self._records.journal(job.job_id, means.epoch),
+            providers=means.providers,
+            channels=(ways.direct, ways.mailbox),
+            run=ways.opened.watch,
+            boot=lambda order: self._boot(job, order),
+            notify=lambda event, sentence: self._notifier.tell(Message(job, event, sentence)),
+            rates=self._rates,
+            record_lives=lambda lives: self._records.put_lifetimes(means.epoch, lives),
+            say=lambda sentence: means.say(f"{job.job_id}: {sentence}"),
+            pace=pace_of(job, means.providers),
+        )
+        ways.conductor = Conductor(job, ports)
+        return ways.conductor
+
+    def _boot(self, job: Job, order: Order) -> Boot:
+        return Boot(
+            self._means.boot_argv,
+            (
+                ("WINDFALL_RUN_URL", job.run_url),
+                ("WINDFALL_CONTROLLER", self._means.url),
+                ("WINDFALL_CREDENTIAL", auth.credential(self._key, job.job_id, order.token)),
+            ),
+        )
+
+    def _rates(self) -> tuple[tuple[str, str, str, Seconds, Seconds | None], ...]:
+        # Running lives grow with every second: without rounding each look would be news.
+        rates = [row.rate for row in pool.pool(self._records.lifetimes(), self._means.clock.wall())]
+        return tuple((*rate[:3], Seconds(float(f"{rate[3]:.2g}")), rate[4]) for rate in rates)
+
+    def _publish(self, job: Job, summary: JobSummary) -> None:
+        self._latest[job.job_id] = summary
+        phase, at = self._written.get(job.job_id, (None, float("-inf")))
+        now = self._means.clock.now()
+        if phase is summary.phase and now - at < _PUBLISH_S:
+            return
+        self._written[job.job_id] = (summary.phase, now)
+        text = json.dumps(dataclasses.asdict(summary))
+        self._records.set_summary(self._means.epoch, job.job_id, summary.phase, text)
+
+    def _ended(self, job: Job) -> None:
+        """Keep what the run showed, for the plans of its like."""
+        summary = self._latest[job.job_id]
+        text = json.dumps(dataclasses.asdict(summary) | {"settled": True})
+        if summary.phase is JobPhase.DONE:
+            self._learn(job)
+        self._records.set_summary(self._means.epoch, job.job_id, summary.phase, text)
+
+    def _learn(self, job: Job) -> None:
+        try:
+            lines = (line for _, line in self._records.rows(job.job_id))
+            for row in self._means.open_run(job).measure(lines):
+                self._records.add_measured(self._means.epoch, likeness(job), row)
+        except ControllerUnreachable:
+            raise
+        except WindfallError as error:
+            self._means.say(f"{job.job_id}: what this run showed could not be kept for later plans: {error}")
+
+    def _view(self, entry: Entry, *, whole: bool) -> JobView:
+        job = entry.job
+        latest = self._latest.get(job.job_id)
+        stands = json.loads(entry.summary) if latest is None else json.loads(json.dumps(dataclasses.asdict(latest)))
+        return JobView(
+            job_id=job.job_id,
+            name=job.name,
+            user=job.user,
+            phase=JobPhase(stands.get("phase", entry.phase)),
+            sentence=stands.get("sentence", "submitted"),
+            run_url=job.run_url,
+            created=entry.created,
+            exit_code=stands.get("exit_code"),
+            dead_man_s=job.dead_man_s,
+            details=stands if whole else {name: stands[name] for name in _BRIEF if name in stands},
+        )
+
+
+_BRIEF = ("step", "saved_step", "money", "rate_usd_per_hour", "preemptions")
+"""What a list of jobs shows of each."""
+
+
+def _is_over(entry: Entry) -> bool:
+    """Say whether nothing is left to be done for a job: it has ended, and its bill is complete."""
+    return entry.phase in _FINISHED and bool(json.loads(entry.summary).get("settled"))
+
+
+def boot_data(job: Job) -> BootData:
+    """Return what a job's machines need to begin."""
+    return BootData(
+        job_id=job.job_id,
+        command=job.command,
+        setup=job.setup,
+        envs=job.envs,
+        secrets=tuple(secret.name for secret in job.secrets),
+        policy=job.checkpointing.policy,
+        keep=job.checkpointing.keep,
+        failures_max=job.recovery.failures_max,
+        # On one machine's disk nothing is slow: a short lease makes take-overs quick.
+        lease_s=Seconds(5.0 if job.run_url.startswith("file://") else 30.0),
+        dead_man_s=job.dead_man_s,
+        save_timeout_s=job.checkpointing.save_timeout_s,
+        nodes=job.nodes,
+        bundle=job.bundle,
+    )
+
+
+def likeness(job: Job) -> str:
+    """Return by what runs of the same job find one another: its name, its command, its machines; not its code.
+
+    A script that is changed a little still tells more of its next run than nothing does.
+    """
+    return json.dumps([job.user, job.name, list(job.command), job.nodes])
+
+
+def pace_of(job: Job, providers: Mapping[str, Provider]) -> Pace:
+    """Return how often to look: often if only the local market can serve the job."""
+    names = {want.provider for want in job.wants}
+    names = set(providers) if None in names else {name for name in names if name is not None}
+    return LOCAL_PACE if names <= {"local"} else Pace()

@@ -1,0 +1,174 @@
+"""What a finished job showed of its like, for later plans: its speed, how long a machine takes to begin, what saves cost.
+
+A view of the job's journal (machines) and of the run's (steps, saves).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from windfall.events import Row, StepsMeasured
+from windfall.fleet import Doing, MachineHeard, MachinesSeen, PlaceOrder
+from windfall.jobs import Job, Measured
+from windfall.market import Machine
+from windfall.terms import Epoch, SaveCosts, Seconds, Unit
+
+_READY = (Doing.WAITING, Doing.TRAINING)
+
+
+@dataclass(slots=True)
+class _Kind:
+    """What was seen of one kind of machine."""
+
+    steps: int = 0
+    steps_s: float = 0.0
+    allocate_s: list[float] = field(default_factory=list)
+    boot_s: list[float] = field(default_factory=list)
+    begin_s: list[float] = field(default_factory=list)
+
+
+def measure(
+    job: Job,
+    job_rows: Iterable[Row],
+    run_rows: Sequence[Row],
+    holders: Mapping[Epoch, str],
+    costs: SaveCosts | None,
+) -> tuple[Measured, ...]:
+    """Return one row for each kind of machine on which the job finished steps.
+
+    Args:
+        job: as submitted; done.
+        job_rows: the controller's journal of it.
+        run_rows: the run's journal, all epochs.
+        holders: which machine held each epoch.
+        costs: of saves, as the run's log last had them.
+    """
+    machines, kinds = _machines(job_rows)
+    total = max((fact.step for row in run_rows for fact in row.facts if isinstance(fact, StepsMeasured)), default=0)
+    for epoch, began_at, first_at, count, spent_s in _epochs(run_rows):
+        machine = machines.get(holders.get(epoch, ""))
+        if machine is None:
+            continue
+        kind = kinds[machine.provider, machine.machine_type]
+        kind.steps += count
+        kind.steps_s += spent_s
+        if first_at is not None:
+            kind.begin_s.append(first_at - began_at)
+    unit, per_step = Unit.STEP, 1.0
+    if job.work is not None and job.work.unit is not Unit.STEP and total:
+        unit, per_step = job.work.unit, job.work.amount / total
+    return tuple(
+        _row(name, kind, unit, per_step, costs)
+        for name, kind in sorted(kinds.items())
+        if kind.steps and kind.steps_s > 0.0
+    )
+
+
+def merge(rows: Sequence[Measured]) -> tuple[Measured, ...]:
+    """Fold what several runs showed into one row for each kind of machine and unit; every run weighs the same.
+
+    Speeds are averaged as times per work, since it is times that add up.
+    """
+    groups: dict[tuple[str, str, Unit], list[Measured]] = defaultdict(list)
+    for row in rows:
+        groups[row.provider, row.machine_type, row.unit].append(row)
+    return tuple(_folded(group) for _, group in sorted(groups.items()))
+
+
+def _folded(rows: Sequence[Measured]) -> Measured:
+    first = rows[0]
+
+    def mean(values: Iterable[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return math.fsum(known) / len(known) if known else None
+
+    size = mean(row.size_bytes for row in rows)
+    return replace(
+        first,
+        work_per_s=len(rows) / math.fsum(1.0 / row.work_per_s for row in rows),
+        prepare_s=_seconds(mean(row.prepare_s for row in rows)) or Seconds(0.0),
+        allocate_s=_seconds(mean(row.allocate_s for row in rows)) or Seconds(0.0),
+        runs=sum(row.runs for row in rows),
+        stall_s=_seconds(mean(row.stall_s for row in rows)),
+        size_bytes=None if size is None else round(size),
+        upload_s=_seconds(mean(row.upload_s for row in rows)),
+        commit_s=_seconds(mean(row.commit_s for row in rows)),
+        boot_s=_seconds(mean(row.boot_s for row in rows)),
+    )
+
+
+def _seconds(value: float | None) -> Seconds | None:
+    return None if value is None else Seconds(value)
+
+
+def _machines(rows: Iterable[Row]) -> tuple[dict[str, Machine], dict[tuple[str, str], _Kind]]:
+    """Return the job's machines, and of each kind how long it took to be allocated and to be ready."""
+    ordered: dict[str, float] = {}
+    machines: dict[str, Machine] = {}
+    ready: set[str] = set()
+    kinds: dict[tuple[str, str], _Kind] = defaultdict(_Kind)
+    for row in rows:
+        for command in row.commands:
+            if isinstance(command, PlaceOrder):
+                ordered.setdefault(command.order.token, row.at)
+        for fact in row.facts:
+            if isinstance(fact, MachinesSeen):
+                for machine in fact.machines:
+                    known = machines.get(machine.machine_id)
+                    if machine.began is not None and (known is None or known.began is None):
+                        kind = kinds[machine.provider, machine.machine_type]
+                        kind.allocate_s.append(max(machine.began - ordered.get(machine.token, machine.began), 0.0))
+                    machines[machine.machine_id] = machine
+            elif isinstance(fact, MachineHeard) and fact.report.doing in _READY:
+                name = fact.report.machine_id
+                there = machines.get(name)
+                if there is not None and there.began is not None and name not in ready:
+                    ready.add(name)
+                    kinds[there.provider, there.machine_type].boot_s.append(max(row.at - there.began, 0.0))
+    return machines, kinds
+
+
+def _epochs(rows: Sequence[Row]) -> Iterable[tuple[Epoch, float, float | None, int, float]]:
+    """Yield (epoch, taken at, first step finished at, steps, time of the steps) of each epoch of the run.
+
+    The script's start and the restore belong to the beginning; a second start after a failure does not count again.
+    """
+    by_epoch: dict[Epoch, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_epoch[row.epoch].append(row)
+    for epoch, own in by_epoch.items():
+        began_at, first_at, count, spent_s = own[0].wall, None, 0, 0.0
+        for row in own:
+            for fact in row.facts:
+                if not isinstance(fact, StepsMeasured):
+                    continue
+                if first_at is None:
+                    # The window's steps ended with it; its first one ended all but one step earlier.
+                    first_at = row.wall - (fact.count - 1) * fact.mean_s
+                count += fact.count
+                spent_s += fact.count * fact.mean_s
+        yield epoch, began_at, first_at, count, spent_s
+
+
+def _row(name: tuple[str, str], kind: _Kind, unit: Unit, per_step: float, costs: SaveCosts | None) -> Measured:
+    def mean(values: Sequence[float]) -> float:
+        return math.fsum(values) / len(values) if values else 0.0
+
+    boot_s = mean(kind.boot_s)
+    return Measured(
+        provider=name[0],
+        machine_type=name[1],
+        unit=unit,
+        work_per_s=kind.steps / kind.steps_s * per_step,
+        prepare_s=Seconds(boot_s + mean(kind.begin_s)),
+        allocate_s=Seconds(mean(kind.allocate_s)),
+        runs=1,
+        stall_s=None if costs is None else costs.stall_s,
+        size_bytes=None if costs is None else costs.size_bytes,
+        upload_s=None if costs is None else costs.upload_s,
+        commit_s=None if costs is None else costs.commit_s,
+        boot_s=Seconds(boot_s) if kind.boot_s else None,
+    )

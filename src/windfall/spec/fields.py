@@ -1,0 +1,324 @@
+"""The kinds of values a job file may hold: how each is written, checked, and shown in the JSON Schema."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import PlainValidator, WithJsonSchema
+
+from windfall.policies.saving.decide import parse_policy
+from windfall.spelling import nearest
+from windfall.units import duration_s
+
+PROVIDERS = ("local",)
+"""What `infra` may name."""
+PROVIDERS_LATER = ("slurm", "ray", "aws", "gcp", "azure", "kubernetes", "k8s", "lambda", "runpod", "oci", "vast")
+"""What others call providers that are not there yet."""
+STORES = ("file", "s3", "gs", "az")
+"""Schemes of the stores a run can live in."""
+DURATION_S_MAX = 1e9
+"""The longest duration [s], about 30 years: more is a slip of the pen."""
+
+_DURATION = r"(?=.*[1-9])([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+"
+_STEPS = r"[1-9][0-9]* *steps?"
+_NAME = r"[A-Za-z0-9]+([._-]{1,2}[A-Za-z0-9]+)*"
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+_AMOUNT = r"(?=[^eE]*[1-9])[0-9][0-9_]*(\.[0-9]+)?([eE]\+?[0-9]{1,2})?"
+_LEAST = r"(?=.*[1-9])[0-9]+(\.[0-9]+)?"
+_MEMORY_UNIT = r" ?(GB|GiB|G|gb|g)?"
+_ACCELERATOR = r"[A-Za-z][A-Za-z0-9._-]*"
+_INFRA = r"(\*|[A-Za-z0-9_-]+)(/[A-Za-z0-9*._-]+){0,2}"
+_CREDENTIALS = re.compile(r"^[a-z0-9+]+://[^/@]*@")
+
+
+@dataclass(frozen=True, slots=True)
+class Infra:
+    """Where to buy: None for anywhere."""
+
+    provider: str | None
+    zone: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """`A100:8`."""
+
+    name: str
+    count: int
+
+
+class Below(ValueError):
+    """What is wrong stands deeper than the field: at this key or item of it."""
+
+    def __init__(self, below: str | int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.below = below
+
+
+def shown(value: object) -> str:
+    """Return a wrong value as a sentence quotes it: plain values by what they are, lists and maps by their kind."""
+    if isinstance(value, dict):
+        return "a map"
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _kind(check: Callable[[Any], Any], schema: dict[str, Any]) -> tuple[PlainValidator, WithJsonSchema]:
+    return PlainValidator(check), WithJsonSchema(schema)
+
+
+def _pattern(*patterns: str) -> dict[str, Any]:
+    return {"type": "string", "pattern": f"^({'|'.join(patterns)})$"}
+
+
+def _text(value: object, example: str) -> str:
+    if isinstance(value, str):
+        return value
+    quoted = isinstance(value, (bool, int, float))
+    raise ValueError(
+        f"must be text, not {shown(value)}; " + ("put it in quotes" if quoted else f"for example {example}")
+    )
+
+
+def _duration(value: object) -> float:
+    if isinstance(value, str) and re.fullmatch(_DURATION, value):
+        length_s = duration_s(value, "a duration")
+        if length_s <= DURATION_S_MAX:
+            return length_s
+        raise ValueError(f"{shown(value)} is more than 30 years")
+    unit = f", and say the unit ({value}s? {value}m? {value}h?)" if _is_number(value) else ""
+    raise ValueError(f"must be a duration above zero such as 30s, 10m or 1h30m, not {shown(value)}{unit}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _money(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e12 and math.isfinite(value):
+        return float(value)
+    raise ValueError(f"must be a number of dollars above zero such as 2.50, not {shown(value)}")
+
+
+def _amount(value: object) -> float:
+    written = str(value) if _is_number(value) or isinstance(value, str) else ""
+    if re.fullmatch(_AMOUNT, written):
+        return float(written.replace("_", ""))
+    raise ValueError(f"must be a number above zero such as 20000 or 3e9, not {shown(value)}")
+
+
+def _least(unit: str, example: str) -> Callable[[object], float]:
+    def check(value: object) -> float:
+        written = str(value) if _is_number(value) or isinstance(value, str) else ""
+        if match := re.fullmatch(rf"({_LEAST}){unit}\+?", written):
+            return float(match[1])
+        raise ValueError(f"must be the least that will do, such as {example}, not {shown(value)}")
+
+    return check
+
+
+def _accelerators(value: object) -> tuple[Accelerator, ...]:
+    if isinstance(value, dict) and value:
+        return tuple(_accelerator(f"{name}:{count}") for name, count in value.items())
+    if isinstance(value, list) and value:
+        return tuple(_accelerator(item) for item in value)
+    return (_accelerator(value),)
+
+
+def _accelerator(value: object) -> Accelerator:
+    match = re.fullmatch(rf"({_ACCELERATOR})(?::([1-9][0-9]{{0,3}}))?", value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"must be a name and a whole number such as A100:8, not {shown(value)}")
+    return Accelerator(match[1], int(match[2] or 1))
+
+
+def _infra(value: object) -> Infra:
+    text = _text(value, "local/zone-a")
+    if not re.fullmatch(_INFRA, text):
+        raise ValueError(f"must be PROVIDER or PROVIDER/ZONE such as local/zone-a, not {shown(text)}")
+    provider, *rest = text.split("/")
+    zone = None if not rest or rest[-1] == "*" else rest[-1]
+    if provider != "*" and provider not in PROVIDERS:
+        if provider.lower() in PROVIDERS_LATER:
+            raise ValueError(f"names the provider {provider}, which is not there yet; there is {', '.join(PROVIDERS)}")
+        raise ValueError(f"names the provider {provider}, which is not known; {nearest(provider, PROVIDERS)}")
+    return Infra(None if provider == "*" else provider, zone)
+
+
+def _insure(value: object) -> str:
+    written = " ".join(value.split()) if isinstance(value, str) else ""
+    if written == "auto":
+        return "adaptive"
+    if written == "never":
+        return "never"
+    if re.fullmatch(_DURATION, written) or re.fullmatch(_STEPS, written):
+        # Its own words have no milliseconds and no days, so lengths are handed over in seconds.
+        length = f"{_duration(written):.10g}s" if re.fullmatch(_DURATION, written) else written
+        return parse_policy(f"every {length}")
+    raise ValueError(f"must be auto, never, a duration (10m) or a number of steps (200 steps), not {shown(value)}")
+
+
+def _every(value: object) -> str:
+    written = " ".join(value.split()) if isinstance(value, str) else ""
+    if re.fullmatch(_DURATION, written) or re.fullmatch(_STEPS, written):
+        return written
+    raise ValueError(f"must be a number of steps (1000 steps) or a duration (1h), not {shown(value)}")
+
+
+def _store(value: object) -> str:
+    text = _text(value, "s3://lab/runs")
+    scheme, separator, rest = text.partition("://")
+    if _CREDENTIALS.match(text):
+        raise ValueError("holds credentials; leave them out, they are read from the environment")
+    if separator and scheme not in STORES:
+        raise ValueError(f"begins with {scheme}://; {nearest(scheme, STORES)}")
+    if not text.strip() or (separator and not rest.strip("/")) or (not separator and ":" in text):
+        raise ValueError(f"must be a folder or a URL such as s3://lab/runs, not {shown(text)}")
+    return text
+
+
+def _webhook(value: object) -> str:
+    text = _text(value, "https://example.org/hook")
+    if re.fullmatch(r"https?://[^\s/@]+(/[^\s]*)?", text):
+        return text
+    # The value is not repeated: the address of a webhook is a secret.
+    raise ValueError("must be an address that begins with https:// or http://, without a name or password in it")
+
+
+def _name(value: object) -> str:
+    text = _text(value, "gpt-small")
+    if re.fullmatch(_NAME, text) and len(text) <= 60:
+        return text
+    raise ValueError(f"must be at most 60 letters and digits, with . _ - between them, not {shown(text)}")
+
+
+def _words(value: object) -> str:
+    text = _text(value, "python train.py")
+    if not text.strip():
+        raise ValueError("is empty")
+    return text
+
+
+def variable_name(name: str) -> str | None:
+    """Return what is wrong with a name for an environment variable; None if nothing."""
+    if not re.fullmatch(_VARIABLE, name):
+        return "is no name for a variable; use letters, digits and _"
+    if name.startswith("WINDFALL_"):
+        return "begins with WINDFALL_, which is for Windfall's own variables"
+    return None
+
+
+def _envs(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ValueError(f"must be a map of names and values, not {shown(value)}")
+    for name, written in value.items():
+        if wrong := variable_name(name):
+            raise Below(name, wrong)
+        if written is None:
+            raise Below(name, f"has no value; give it one (--set envs.{name}=...), or list it under secrets")
+        if not isinstance(written, str):
+            raise Below(name, f"must be text or a number, not {shown(written)}")
+    return dict(value)
+
+
+def _secrets(value: object) -> tuple[str, ...]:
+    named = dict.fromkeys(value) if isinstance(value, list) and all(isinstance(name, str) for name in value) else value
+    if not isinstance(named, dict):
+        raise ValueError(f"must be a list of names such as [HF_TOKEN], not {shown(value)}")
+    for number, (name, written) in enumerate(named.items()):
+        below = name if named is value else number
+        if wrong := variable_name(name):
+            raise Below(below, wrong)
+        if written is not None:
+            raise Below(below, "has a value; leave it out, it is taken from your environment at `windfall run`")
+    return tuple(named)
+
+
+def _exit_codes(value: object) -> tuple[int, ...]:
+    codes = value if isinstance(value, list) else [value]
+    for code in codes:
+        if not isinstance(code, int) or isinstance(code, bool) or not 1 <= code <= 255:
+            raise ValueError(f"must be exit codes from 1 to 255 such as [42, 43], not {shown(code)}")
+    return tuple(codes)
+
+
+_POSITIVE: dict[str, Any] = {"type": "number", "exclusiveMinimum": 0}
+_NAMED: dict[str, Any] = {"pattern": f"^(?!WINDFALL_){_VARIABLE}$"}
+_ONE_ACCELERATOR = _pattern(rf"{_ACCELERATOR}(:[1-9][0-9]{{0,3}})?")
+_CODE: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": 255}
+_COUNTS: dict[str, Any] = {
+    "type": "object",
+    "minProperties": 1,
+    "propertyNames": _pattern(_ACCELERATOR),
+    "additionalProperties": {"type": "integer", "minimum": 1, "maximum": 9999},
+}
+
+Duration = Annotated[float, *_kind(_duration, _pattern(_DURATION))]
+"""A length of time above zero [s]: `90m`, `1h30m`."""
+Money = Annotated[float, *_kind(_money, {**_POSITIVE, "exclusiveMaximum": 1e12})]
+"""Dollars above zero [USD]."""
+Amount = Annotated[float, *_kind(_amount, {"anyOf": [_POSITIVE, _pattern(_AMOUNT)]})]
+"""A number above zero, `3e9` too, which YAML 1.1 takes for text."""
+Cpus = Annotated[float, *_kind(_least("", "4+ or 4"), {"anyOf": [_POSITIVE, _pattern(rf"{_LEAST}\+?")]})]
+"""At least so many processors."""
+Memory = Annotated[
+    float,
+    *_kind(_least(_MEMORY_UNIT, "16+ or 16GB"), {"anyOf": [_POSITIVE, _pattern(rf"{_LEAST}{_MEMORY_UNIT}\+?")]}),
+]
+"""At least so much memory [GiB]."""
+Accelerators = Annotated[
+    tuple[Accelerator, ...],
+    *_kind(
+        _accelerators,
+        {"anyOf": [_ONE_ACCELERATOR, {"type": "array", "minItems": 1, "items": _ONE_ACCELERATOR}, _COUNTS]},
+    ),
+]
+"""One kind of accelerator, or several of which any will do."""
+Where = Annotated[Infra, *_kind(_infra, _pattern(rf"(\*|{'|'.join(PROVIDERS)})(/[A-Za-z0-9*._-]+){{0,2}}"))]
+"""Where to buy."""
+Insure = Annotated[str, *_kind(_insure, _pattern("auto", "never", _DURATION, _STEPS))]
+"""When to insure, as `policies.saving` names it."""
+Every = Annotated[str, *_kind(_every, _pattern(_DURATION, _STEPS))]
+"""A rhythm in steps or time."""
+_STORE = rf"(?![a-z0-9+]+://[^/@]*@)(({'|'.join(STORES)})://.*[^/].*|(?=.*[^ ])[^:]+)"
+Store = Annotated[str, *_kind(_store, _pattern(_STORE))]
+"""Where a run lives."""
+Webhook = Annotated[str, *_kind(_webhook, _pattern(r"https?://[^\s/@]+(/[^\s]*)?"))]
+"""An address that takes JSON."""
+Name = Annotated[str, *_kind(_name, {**_pattern(_NAME), "maxLength": 60})]
+"""A job's name."""
+Words = Annotated[str, *_kind(_words, {"type": "string", "pattern": "[^ \\t\\n]"})]
+"""Text that is not empty."""
+Envs = Annotated[
+    dict[str, str],
+    *_kind(
+        _envs,
+        {"type": "object", "propertyNames": _NAMED, "additionalProperties": {"type": ["string", "number", "boolean"]}},
+    ),
+]
+"""Environment variables."""
+Secrets = Annotated[
+    tuple[str, ...],
+    *_kind(
+        _secrets,
+        {
+            "anyOf": [
+                {"type": "array", "items": {"type": "string", **_NAMED}},
+                {"type": "object", "propertyNames": _NAMED, "additionalProperties": {"type": "null"}},
+            ]
+        },
+    ),
+]
+"""Names of secrets."""
+ExitCodes = Annotated[tuple[int, ...], *_kind(_exit_codes, {"anyOf": [_CODE, {"type": "array", "items": _CODE}]})]
+"""Exit codes of a process that failed."""

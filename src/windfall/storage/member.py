@@ -1,0 +1,84 @@
+"""A run as a machine sees it that takes part in a generation without leading it: it reads points and uploads its parts.
+
+It writes nothing but the bytes of parts, under the epoch and the nonce of the machine that leads; the log is the leader's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from windfall.errors import Abandoned, Fenced
+from windfall.events import UploadPart
+from windfall.ports import Clock, ObjectStore, Restored
+from windfall.storage import executor, hold, log, parts, restore
+from windfall.terms import Chunk, RunState, Shard
+from windfall.wire.layout import part_prefix
+
+
+class MemberHold:
+    """What a member may do with the run of its leader; any call may raise a `StoreError`."""
+
+    def __init__(self, store: ObjectStore, clock: Clock, generation: int) -> None:
+        self._store = store
+        self._clock = clock
+        self._generation = generation
+        self._state: RunState | None = None
+        self._nonce = ""
+        self._begun: dict[str, str] = {}
+        self._chunks: dict[str, str] = {}
+
+    @property
+    def state(self) -> RunState:
+        """The state as `follow` found it."""
+        assert self._state is not None, "a member follows its leader before it does anything"
+        return self._state
+
+    def follow(self, epoch: int, nonce: str) -> RunState:
+        """Take up the leader's epoch, as the log has it; return the run's state.
+
+        Raises:
+            Fenced: the newest epoch of the run is another one, or not this generation's.
+        """
+        head = executor.run(log.read_head(epoch), self._store, self._clock)
+        if head is None or (head.state.epoch, head.state.generation) != (epoch, self._generation):
+            raise Fenced(
+                f"generation {self._generation} does not have the run (any more): this machine leaves it",
+                record=0 if head is None else head.number,
+            )
+        if (epoch, nonce) != (self._state.epoch if self._state else 0, self._nonce):
+            self._begun, self._chunks = {}, {}
+        self._state, self._nonce = head.state, nonce
+        return head.state
+
+    def restore(self, folder: str, point_id: str | None) -> Restored:
+        """Bring the newest whole point to a folder, or the one that is named; see `storage.restore`."""
+        hold.make_way(folder)
+        refs = [ref for ref in reversed(self.state.points) if point_id in (None, ref.point_id)]
+        return hold.restored(executor.run(restore.restore(refs, folder), self._store, self._clock), folder)
+
+    def identify(self, path: str) -> str:
+        """Return what changes when a handed-over file or folder is written again; empty if it cannot be read."""
+        return hold.identify(path)
+
+    def upload(self, command: UploadPart, cancelled: Callable[[], bool]) -> Shard | None:
+        """Move one rank's part to the store; None if it was cancelled.
+
+        Raises:
+            Overwritten: the script changed the files meanwhile.
+        """
+        plan = parts.plan_part(command.path)
+        known = self._begun.setdefault(f"{command.point_id}/{command.rank}", command.identity or plan.identity)
+        parts.check_untouched(plan, known)
+        prefix = part_prefix(self.state.epoch, self._nonce, command.point_id, command.rank)
+        steps = parts.upload_part(plan, prefix, command.rank, already=self._chunks, on_chunk=self._remember)
+        try:
+            return executor.run(hold.unless(steps, cancelled), self._store, self._clock, unwanted=cancelled)
+        except Abandoned:
+            return None
+
+    def forget(self) -> None:
+        """A point is committed or given up: what was uploaded before is nobody's business any more."""
+        self._begun, self._chunks = {}, {}
+
+    def _remember(self, chunk: Chunk) -> None:
+        self._chunks[chunk.key] = chunk.digest

@@ -1,0 +1,249 @@
+"""The tables of a controller's database, how it is opened, and what is made of its errors.
+
+SQLite for one machine (write-ahead log, synchronous FULL: a committed row outlives a power cut), PostgreSQL by URL.  The
+one row of `installation` is the fence: a controller takes the installation by raising its epoch, and every write reads
+that row, locked, in its own transaction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy import event, exc
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from windfall.errors import DatabaseUnreachable, Misuse, NewerFormat
+
+VERSION = 1
+"""Of the tables; a database with a higher one is refused."""
+BUSY_S = 30.0
+"""How long a write to SQLite waits for other processes before it gives up."""
+CONNECT_S = 5
+"""How long to wait for a PostgreSQL server to accept a connection."""
+LOCK_S = 30
+"""How long a statement on PostgreSQL waits for a lock."""
+KEY_BYTES = 32
+"""Length of the installation's key."""
+ONLY_ROW = 1
+
+METADATA = sa.MetaData()
+INSTALLATION = sa.Table(
+    "installation",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("key", sa.LargeBinary, nullable=False),
+)
+CONTROLLERS = sa.Table(
+    "controllers",
+    METADATA,
+    sa.Column("epoch", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("taken", sa.Double, nullable=False),
+)
+JOBS = sa.Table(
+    "jobs",
+    METADATA,
+    sa.Column("job_id", sa.Text, primary_key=True),
+    sa.Column("user", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("job", sa.Text, nullable=False),
+    sa.Column("phase", sa.Text, nullable=False),
+    sa.Column("summary", sa.Text, nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+)
+ROWS = sa.Table(
+    "rows",
+    METADATA,
+    sa.Column("job_id", sa.Text, primary_key=True),
+    sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("line", sa.Text, nullable=False),
+)
+USERS = sa.Table(
+    "users",
+    METADATA,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("token_hash", sa.Text, nullable=False),
+    sa.Column("admin", sa.Boolean, nullable=False),
+)
+SECRETS = sa.Table(
+    "secrets",
+    METADATA,
+    sa.Column("job_id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+)
+CLAIMS = sa.Table(
+    "claims",
+    METADATA,
+    sa.Column("token", sa.Text, primary_key=True),
+    sa.Column("machine_id", sa.Text, primary_key=True),
+    sa.Column("boot_id", sa.Text, nullable=False),
+    sa.Column("claimed", sa.Double, nullable=False),
+)
+LIFETIMES = sa.Table(
+    "lifetimes",
+    METADATA,
+    sa.Column("machine_id", sa.Text, primary_key=True),
+    sa.Column("provider", sa.Text, nullable=False),
+    sa.Column("machine_type", sa.Text, nullable=False),
+    sa.Column("zone", sa.Text, nullable=False),
+    sa.Column("began", sa.Double, nullable=False),
+    sa.Column("ended", sa.Double, nullable=True),
+    sa.Column("preempted", sa.Boolean, nullable=False),
+    sa.Column("announced", sa.Boolean, nullable=False),
+)
+MEASURED = sa.Table(
+    "measured",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("key", sa.Text, nullable=False, index=True),
+    sa.Column("measured_at", sa.Double, nullable=False),
+    sa.Column("measured", sa.Text, nullable=False),
+)
+
+
+def open_engine(url: str) -> Engine:
+    """Connect to a database, make what is missing in it, and check that it keeps what the journal promises.
+
+    Args:
+        url: a path or `sqlite:///path`; `postgresql://user@host/name`.
+
+    Raises:
+        Misuse: not such a URL, a driver that is not installed, or a server that does not flush what it commits.
+        NewerFormat: a newer Windfall made the tables.
+        DatabaseUnreachable: nothing answers there.
+    """
+    parsed = _parsed(url)
+    engine = _sqlite(parsed) if parsed.get_backend_name() == "sqlite" else _postgresql(parsed)
+    try:
+        _prepare(engine)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+@contextlib.contextmanager
+def answered(engine: Engine) -> Iterator[None]:
+    """Turn what the driver raises when the database fails into one sentence; it names no password and no parameter."""
+    try:
+        yield
+    except (exc.OperationalError, exc.InterfaceError, exc.InternalError, exc.TimeoutError) as error:
+        raise DatabaseUnreachable(_sentence(engine, error)) from error
+    except exc.DBAPIError as error:
+        if not (error.connection_invalidated or isinstance(error.orig, sqlite3.DatabaseError)):
+            raise
+        raise DatabaseUnreachable(_sentence(engine, error)) from error
+
+
+@contextlib.contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """One transaction that only reads."""
+    with answered(engine), engine.begin() as connection:
+        yield connection
+
+
+@contextlib.contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """One transaction that may write; it is durable, or its outcome unknown to the caller, when the block has ended."""
+    with answered(engine), engine.execution_options(windfall_writes=True).begin() as connection:
+        yield connection
+
+
+def _sentence(engine: Engine, error: exc.SQLAlchemyError) -> str:
+    original = getattr(error, "orig", None) or error
+    said = " ".join(str(original).split())[:300]
+    return f"the controller's database {engine.url.render_as_string()} did not do what was asked: {said}"
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url if "://" in url else f"sqlite:///{Path(url).absolute()}")
+        backend = parsed.get_backend_name()
+    except exc.ArgumentError as error:
+        raise Misuse("--database is no URL of a database: use sqlite:///PATH or postgresql://USER@HOST/NAME") from error
+    if backend == "sqlite" and parsed.database not in (None, "", ":memory:"):
+        return parsed.set(drivername="sqlite+pysqlite")
+    if backend in ("postgresql", "postgres"):
+        return parsed.set(drivername="postgresql+psycopg")
+    raise Misuse(f"{backend} is no database for a controller: use sqlite:///PATH or postgresql://USER@HOST/NAME")
+
+
+def _sqlite(url: URL) -> Engine:
+    path = Path(str(url.database))
+    try:
+        # The log and the shared-memory file beside it get the permissions of this one: secrets are in all of them.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        path.chmod(0o600)
+    except OSError as error:
+        raise Misuse(f"the database {path} cannot be opened: {error.strerror}") from error
+    engine = sa.create_engine(url, connect_args={"timeout": BUSY_S})
+
+    @event.listens_for(engine, "connect")
+    def _connect(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
+        connection.isolation_level = None  # transactions begin where we say, below
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # A transaction that reads first and writes then would fail, not wait, when another process wrote meanwhile.
+        writes = connection.get_execution_options().get("windfall_writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _postgresql(url: URL) -> Engine:
+    theirs = url.query.get("options", "")
+    settings = {
+        "connect_timeout": CONNECT_S,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": LOCK_S * 1000,
+        "application_name": "windfall",
+        "options": f"{theirs} -c lock_timeout={LOCK_S}s -c statement_timeout={2 * LOCK_S}s",
+    }
+    try:
+        return sa.create_engine(url, pool_pre_ping=True, pool_timeout=LOCK_S, connect_args=settings)
+    except ImportError as error:
+        raise Misuse("PostgreSQL needs its driver: pip install 'windfall[postgres]'") from error
+
+
+def _prepare(engine: Engine) -> None:
+    if engine.dialect.name == "postgresql":
+        _check_flushes(engine)
+    with writing(engine) as connection:
+        if engine.dialect.name == "postgresql":
+            # Two controllers that start together on an empty database must not both make the tables.
+            connection.execute(sa.text("SELECT pg_advisory_xact_lock(7031995)"))
+        METADATA.create_all(connection)
+        found = connection.execute(sa.select(INSTALLATION.c.version)).scalar_one_or_none()
+        if found is None:
+            first = {"id": ONLY_ROW, "version": VERSION, "epoch": 0, "key": secrets.token_bytes(KEY_BYTES)}
+            connection.execute(sa.insert(INSTALLATION).values(first))
+        elif found > VERSION:
+            raise NewerFormat(
+                f"the database {engine.url.render_as_string()} has version {found}, this Windfall reads up to {VERSION}: "
+                "upgrade Windfall"
+            )
+
+
+def _check_flushes(engine: Engine) -> None:
+    with reading(engine) as connection:
+        for setting in ("fsync", "synchronous_commit"):
+            if connection.execute(sa.text(f"SHOW {setting}")).scalar_one() == "off":
+                raise Misuse(
+                    f"the database server at {engine.url.render_as_string()} runs with {setting} = off: what it commits "
+                    f"may be lost, and machines then be bought twice; set {setting} = on"
+                )

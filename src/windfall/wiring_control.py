@@ -1,0 +1,107 @@
+"""Which implementation stands behind which port of the controller."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from windfall import codec, wiring
+from windfall.channels.direct import DirectChannel
+from windfall.channels.mailbox import BackgroundChannel, MailboxChannel, MailPace
+from windfall.control.office import Means, Office, Opened
+from windfall.control.service import Json
+from windfall.jobs import Job, Measured
+from windfall.ports import Channel, Clock, Provider
+from windfall.providers.local.client import LocalProvider
+from windfall.report.measured import measure, merge
+from windfall.storage import executor, journal, log
+from windfall.storage.objects import open_store
+from windfall.storage.operations import put
+from windfall.storage.sql import Database
+from windfall.storage.watch import StoreWatch
+from windfall.terms import Epoch, Seconds
+from windfall.wire.layout import JOB
+
+MARKET = "market"
+"""Folder of the local market inside the installation's."""
+_LOCAL_MAIL = MailPace(look_s=Seconds(1.0), beat_s=Seconds(2.0))
+
+
+def build_service(
+    state: Path, database: Database, epoch: Epoch, clock: Clock, *, url: str, leave: Callable[[str], None]
+) -> Office:
+    """Put the controller's work together.
+
+    Args:
+        state: the installation's folder.
+        database: its tables.
+        epoch: as which to write.
+        clock: time.
+        url: where machines reach this controller.
+        leave: ends this process with a sentence.
+    """
+    return Office(
+        Means(
+            epoch=epoch,
+            owner=owner_tag(database),
+            url=url,
+            version=wiring.VERSION,
+            clock=clock,
+            records=database,
+            providers=providers(state, clock),
+            open_run=lambda job: _open(job, clock),
+            new_direct=DirectChannel,
+            boot_argv=(sys.executable, "-m", "windfall.cli.join"),
+            merge=merge,
+            leave=leave,
+            say=_say,
+        )
+    )
+
+
+def providers(state: Path, clock: Clock) -> dict[str, Provider]:
+    """Return the providers that are configured, by name."""
+    return {"local": LocalProvider(str(state / MARKET), clock)}
+
+
+def owner_tag(database: Database) -> str:
+    """Return the tag that every machine of this installation carries; nothing secret can be told from it."""
+    return f"windfall-{hashlib.sha256(database.key()).hexdigest()[:12]}"
+
+
+def _open(job: Job, clock: Clock) -> Opened:
+    store = open_store(job.run_url)
+
+    def mailbox(controller: Epoch, alive: Callable[[], Iterable[str]]) -> Channel:
+        pace = _LOCAL_MAIL if job.run_url.startswith("file://") else MailPace()
+        return BackgroundChannel(MailboxChannel(store, clock, controller, alive, pace), clock)
+
+    def write_boot(boot: Json) -> None:
+        executor.run(put(JOB, json.dumps(boot).encode()), store, clock)
+
+    return Opened(
+        watch=StoreWatch(store, clock, wiring.new_nonce),
+        mailbox=mailbox,
+        write_boot=write_boot,
+        measure=lambda lines: _measure(job, lines, wiring.Reader(store, clock)),
+    )
+
+
+def _measure(job: Job, lines: Iterable[str], run: wiring.Reader) -> tuple[Measured, ...]:
+    rows = run.run(journal.read_journal()).rows
+    head = run.run(log.read_head())
+    holders = {}
+    for epoch in {row.epoch for row in rows}:
+        record = run.run(log.read_record(epoch))
+        if record is not None and record.state.holder is not None:
+            holders[epoch] = record.state.holder.host
+    costs = None if head is None else head.state.costs
+    return measure(job, (codec.row_from_line(line) for line in lines), rows, holders, costs)
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"windfall: {sentence}\n")
+    sys.stderr.flush()

@@ -1,0 +1,158 @@
+"""Job files with one mistake each, where it stands, and what must be said of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class BadFile:
+    """A job file that must be refused.
+
+    Attributes:
+        name: what is wrong, as a test id.
+        text: the file.
+        at: line and column of the mistake.
+        says: fragments of the sentence.
+        schema: whether the JSON Schema refuses it too; False where no schema can say it.
+    """
+
+    name: str
+    text: str
+    at: str
+    says: tuple[str, ...]
+    schema: bool = True
+
+
+def _bad(name: str, text: str, at: str, *says: str, schema: bool = True) -> BadFile:
+    return BadFile(name, text, at, says, schema)
+
+
+RUN = "run: python train.py\n"
+SYNTAX = (
+    _bad("empty", "", "1:1", "empty", "run: python train.py"),
+    _bad("only-a-comment", "# nothing\n", "1:1", "empty"),
+    _bad("a-list", "- run: x\n", "1:1", "map of keys and values", "not a list"),
+    _bad("a-word", "python train.py\n", "1:1", "map", "'python train.py'"),
+    _bad("tab", "resources:\n\tuse_spot: true\n", "2:1", "tab", "spaces", schema=False),
+    _bad("unclosed-quote", "run: 'python train.py\n", "2:1", "ends inside a quoted text", schema=False),
+    _bad("second-colon", "run: echo step: 1\n", "1:15", "second colon", "quotes", schema=False),
+    _bad("no-colon", f"{RUN}name\n", "3:1", "key without a colon", schema=False),
+    _bad("misaligned", f"{RUN}resources:\n    cpus: 4\n  memory: 8\n", "4:3", "not aligned", schema=False),
+    _bad("at-sign", "run: @train\n", "1:6", "quotes", schema=False),
+    _bad("stands-twice", f"{RUN}name: a\nname: b\n", "3:1", "name stands twice", "line 2", schema=False),
+    _bad("two-jobs", f"{RUN}---\n{RUN}", "2:1", "one file holds one job", schema=False),
+    _bad("a-tag", f"{RUN}name: !!python/name:os.system x\n", "2:7", "tag", "plain", schema=False),
+    _bad("a-map-as-key", f"{RUN}? {{a: 1}}\n: b\n", "2:3", "key must be text", schema=False),
+    _bad("alias-of-nothing", f"{RUN}name: *job\n", "2:7", "alias", schema=False),
+    _bad("alias-in-a-ring", "run: &a [*a]\n", "1:6", "leads back", schema=False),
+    _bad("merge-of-a-word", f"{RUN}resources:\n  <<: spot\n", "3:7", "<<", "alias", schema=False),
+    _bad("control-character", "run: a\x07b\n", "1:7", "0x07", schema=False),
+    _bad("null-character", 'run: "a\\0b"\n', "1:6", "null character", schema=False),
+    _bad("too-deep", "run: " + "[" * 3000, "1:1", "too deep", schema=False),
+    _bad(
+        "aliases-that-multiply",
+        "a: &a [1,1,1,1,1,1,1,1,1]\n"
+        + "".join(
+            f"{chr(98 + n)}: &{chr(98 + n)} [{','.join(f'*{chr(97 + n)}' for _ in range(9))}]\n" for n in range(6)
+        ),
+        "1:4",
+        "aliases counted",
+        schema=False,
+    ),
+)
+KEYS = (
+    _bad("misspelt-key", f"{RUN}resources:\n  use_spt: true\n", "3:3", "resources.use_spt", "did you mean use_spot?"),
+    _bad("misspelt-top", f"{RUN}num_node: 2\n", "2:1", "num_node is not known", "num_nodes"),
+    _bad("unlike-anything", f"{RUN}work: {{qqq: 1}}\n", "2:8", "work.qqq", "choose one of steps, samples"),
+    _bad("in-an-alternative", f"{RUN}resources: {{any_of: [{{zones: a}}]}}\n", "2:23", "any_of[0].zones", "zone?"),
+    _bad("in-the-wrong-place", f"{RUN}deadline: 3h\n", "2:1", "belongs under objective"),
+    _bad("run-missing", "name: gpt\n", "1:1", "run is missing", "run: python train.py"),
+    _bad("elastic", f"{RUN}elastic: {{min: 1}}\n", "2:1", "elastic is not there yet"),
+    _bad("bag", f"{RUN}bag: [1, 2]\n", "2:1", "bag is not there yet"),
+    _bad("file-mounts", f"{RUN}file_mounts: {{/data: ./data}}\n", "2:1", "file_mounts is not there yet", "workdir"),
+    _bad("disk-size", f"{RUN}resources: {{disk_size: 256}}\n", "2:13", "resources.disk_size is not there yet"),
+    _bad("strategy", f"{RUN}resources: {{job_recovery: {{strategy: X}}}}\n", "2:28", "strategy is not there"),
+    _bad("target-loss", f"{RUN}objective: {{loss: 2.1}}\n", "2:13", "objective.loss is not there yet"),
+    _bad("a-dstack-file", "type: task\ncommands: [x]\n", "1:1", "windfall import"),
+)
+VALUES = (
+    _bad("run-empty", 'run: "  "\n', "1:6", "run is empty"),
+    _bad("run-nothing", "run:\n", "1:5", "run has nothing after it"),
+    _bad("run-a-list", "run: [python, train.py]\n", "1:6", "run must be text, not a list"),
+    _bad("budget-nothing", f"{RUN}objective:\n  budget_usd:\n", "3:14", "objective.budget_usd has nothing after it"),
+    _bad("no-machines", f"{RUN}num_nodes: 0\n", "2:12", "num_nodes must be at least 1, not 0"),
+    _bad("machines-as-word", f"{RUN}num_nodes: two\n", "2:12", "num_nodes must be a whole number, not 'two'"),
+    _bad("half-a-machine", f"{RUN}num_nodes: 1.5\n", "2:12", "whole number", "1.5"),
+    _bad("endless-machines", f"{RUN}num_nodes: 99999999999999999999999\n", "2:12", "at most 10000"),
+    _bad("truth-as-word", f"{RUN}resources: {{use_spot: maybe}}\n", "2:23", "true or false", "'maybe'"),
+    _bad("list-for-map", f"{RUN}resources:\n- cpus: 4\n", "3:1", "resources must be a map", "not a list"),
+    _bad("map-for-list", f"{RUN}resources: {{any_of: {{cpus: 4}}}}\n", "2:21", "must be a list, not a map"),
+    _bad("no-alternatives", f"{RUN}resources: {{any_of: []}}\n", "2:21", "empty list"),
+    _bad("name-a-number", f"{RUN}name: 7\n", "2:7", "name must be text, not 7", "quotes"),
+    _bad("name-with-blanks", f"{RUN}name: my job\n", "2:7", "letters and digits", "'my job'"),
+    _bad("duration-without-unit", f"{RUN}max_duration: 90\n", "2:15", "90s? 90m? 90h?"),
+    _bad("duration-in-words", f"{RUN}objective: {{deadline: 4 hours}}\n", "2:23", "1h30m", "'4 hours'"),
+    _bad("duration-zero", f"{RUN}controller: {{dead_man: 0s}}\n", "2:24", "above zero"),
+    _bad("duration-forever", f"{RUN}max_duration: 99999999h\n", "2:15", "more than 30 years", schema=False),
+    _bad("deadline-a-date", f"{RUN}objective: {{deadline: 2030-01-01}}\n", "2:23", "duration", "2030-01-01"),
+    _bad("price-zero", f"{RUN}max_price: 0\n", "2:12", "dollars above zero"),
+    _bad("price-negative", f"{RUN}max_price: -1.5\n", "2:12", "-1.5"),
+    _bad("price-with-sign", f"{RUN}max_price: $2\n", "2:12", "'$2'"),
+    _bad("price-endless", f"{RUN}max_price: .inf\n", "2:12", "dollars", "inf"),
+    _bad("price-no-number", f"{RUN}max_price: .nan\n", "2:12", "dollars", "nan", schema=False),
+    _bad("accelerator-count", f"{RUN}resources: {{accelerators: A100:some}}\n", "2:27", "A100:8", "'A100:some'"),
+    _bad("accelerators-none", f"{RUN}resources: {{accelerators: A100:0}}\n", "2:27", "whole number"),
+    _bad("cpus-word", f"{RUN}resources: {{cpus: many}}\n", "2:19", "4+"),
+    _bad("memory-unit", f"{RUN}resources: {{memory: 16MB}}\n", "2:21", "16GB", "'16MB'"),
+    _bad("provider-later", f"{RUN}resources: {{infra: aws/us-east-1}}\n", "2:20", "aws", "not there yet", "local"),
+    _bad("provider-unknown", f"{RUN}resources: {{infra: locl/a}}\n", "2:20", "locl", "did you mean local?"),
+    _bad("insure-word", f"{RUN}checkpoint: {{insure: often}}\n", "2:22", "auto, never", "200 steps", "'often'"),
+    _bad("keep-every-number", f"{RUN}checkpoint: {{keep_every: 1000}}\n", "2:26", "1000 steps"),
+    _bad("keep-none", f"{RUN}checkpoint: {{keep: 0}}\n", "2:20", "at least 1"),
+    _bad("store-scheme", f"{RUN}checkpoint: {{store: s4://lab}}\n", "2:21", "s4://", "choose one of file, s3"),
+    _bad("store-one-slash", f"{RUN}checkpoint: {{store: 's3:/lab'}}\n", "2:21", "s3://lab/runs"),
+    _bad("store-with-password", f"{RUN}checkpoint: {{store: 's3://key:hunter2@lab'}}\n", "2:21", "credentials"),
+    _bad("spot-policy", f"{RUN}spot_policy: ondemand\n", "2:14", "did you mean on-demand?"),
+    _bad("minimize", f"{RUN}objective: {{minimize: money}}\n", "2:23", "cost or time", "'money'"),
+    _bad("work-zero", f"{RUN}work: {{steps: 0}}\n", "2:15", "above zero"),
+    _bad("work-twice", f"{RUN}work: {{steps: 5, tokens: 7}}\n", "2:7", "one of steps", schema=False),
+    _bad("exit-code", f"{RUN}job_recovery: {{recover_on_exit_codes: [256]}}\n", "2:39", "1 to 255", "256"),
+    _bad("restarts", f"{RUN}job_recovery: {{max_restarts_on_errors: -1}}\n", "2:40", "at least 0"),
+    _bad("webhook", f"{RUN}notify: {{webhook: 'ftp://hunter2'}}\n", "2:19", "https://"),
+)
+TOGETHER = (
+    _bad("env-nothing", f"{RUN}envs:\n  LR:\n", "3:6", "envs.LR has no value", "--set envs.LR"),
+    _bad("env-a-list", f"{RUN}envs: {{LR: [1]}}\n", "2:12", "envs.LR must be text"),
+    _bad("env-name", f"{RUN}envs: {{my-rate: 1}}\n", "2:17", "envs.my-rate is no name for a variable"),
+    _bad("env-ours", f"{RUN}envs: {{WINDFALL_RUN: x}}\n", "2:22", "begins with WINDFALL_"),
+    _bad("secret-with-value", f"{RUN}secrets: {{TOKEN: hunter2}}\n", "2:18", "secrets.TOKEN has a value"),
+    _bad("secret-a-word", f"{RUN}secrets: TOKEN\n", "2:10", "list of names"),
+    _bad("secret-in-envs", f"{RUN}secrets: [A]\nenvs: {{A: 1}}\n", "3:8", "listed under secrets too", schema=False),
+    _bad("workdir-absent", f"{RUN}workdir: no/such\n", "2:10", "no/such does not exist", schema=False),
+    _bad("workdir-a-file", f"{RUN}workdir: job.yaml\n", "2:10", "job.yaml is a file", schema=False),
+    _bad(
+        "price-twice",
+        f"{RUN}max_price: 1\nresources: {{max_hourly_cost: 1}}\n",
+        "2:1",
+        "say the same thing",
+        schema=False,
+    ),
+    _bad(
+        "spot-twice",
+        f"{RUN}spot_policy: auto\nresources: {{use_spot: true}}\n",
+        "2:1",
+        "keep one of them",
+        schema=False,
+    ),
+    _bad("zone-twice", f"{RUN}resources: {{infra: local/a, zone: b}}\n", "2:35", "zone a already", schema=False),
+    _bad(
+        "spot-here-not-there",
+        f"{RUN}resources: {{any_of: [{{infra: local/a, use_spot: true}}, {{infra: local/b, use_spot: false}}]}}\n",
+        "2:21",
+        "spot_policy: auto",
+        schema=False,
+    ),
+    _bad("foreign-variable", "run: echo $SKYPILOT_NODE_RANK\n", "1:6", "write WINDFALL_NODE_RANK", schema=False),
+)
+CASES = (*SYNTAX, *KEYS, *VALUES, *TOGETHER)

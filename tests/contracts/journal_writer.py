@@ -1,0 +1,25 @@
+"""A process that appends rows to a job's journal until it is killed, and says after each that it is durable."""
+
+from __future__ import annotations
+
+import sys
+
+from windfall.storage.clocks import SystemClock
+from windfall.storage.sql import open_database
+from windfall.terms import Epoch
+
+
+def main(url: str, job_id: str, epoch: int) -> None:
+    journal = open_database(url, SystemClock()).journal(job_id, Epoch(epoch))
+    number = sum(1 for _ in journal.rows())
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    while True:
+        number += 1
+        journal.append(f"row {number}")
+        sys.stdout.write(f"{number}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,261 @@
+"""The worlds in which the provider suite runs: a market, the truth about it, and a way to let time pass.
+
+To add an implementation: a function from `Setup` and a folder to a context manager of a `World`, entered in `WORLDS`.
+Everything that takes time in a test goes through the world, so that a market in virtual time fits as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import httpx
+import yaml
+
+from tests.contracts.simulated_market import simulated
+from windfall.market import Answer, Boot
+from windfall.ports import Provider
+from windfall.providers.local import process, records
+from windfall.providers.local.client import LocalProvider
+from windfall.storage.clocks import SystemClock
+from windfall.terms import Seconds
+from windfall.wire.notices import AWS_ACTION_PATH, AWS_TOKEN_HEADER, AWS_TOKEN_PATH, AWS_TOKEN_TTL_HEADER
+from windfall.wire.notices import parse_aws_action as parse_action
+
+TYPE, ZONE, OTHER_ZONE = "small", "zone-a", "zone-b"
+HOUR_S = 3600.0
+PATIENCE_S = 20.0
+LOST, DOUBLED, UNSENT = "lost", "doubled", "unsent"
+"""What may become of a call: carried out and not answered, carried out twice, not carried out and not answered."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A market of `TYPE` in two zones.
+
+    Attributes:
+        prices: of spot in `ZONE`: (since when [s], USD/h); a dollar a second by default, so that cents tell.
+        on_demand: in both zones, and above which no default bid goes.
+        lag_s: until a bill is settled [s].
+    """
+
+    prices: tuple[tuple[float, float], ...] = ((0.0, 3600.0),)
+    on_demand: float = 9000.0
+    capacity: int = 100
+    quota: int = 100
+    delay_s: float = 0.0
+    notice_s: float = 2.0
+    refund: bool = False
+    lag_s: float = 0.4
+
+
+class World(Protocol):
+    """A market and the truth about it."""
+
+    provider: Provider
+
+    def meeting(self, fault: str) -> AbstractContextManager[Provider]:
+        """The same account over a line on which every call meets this fault."""
+        ...
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Let time pass until something is so; fail with its name if it never is."""
+        ...
+
+    def pass_time(self, duration_s: float) -> None:
+        """Let time pass."""
+        ...
+
+    def denied(self) -> AbstractContextManager[None]:
+        """The account's credentials are wrong."""
+        ...
+
+    def boot(self, lasts_s: float | None = None) -> Boot:
+        """What a machine runs: something that goes on for ever, or for so long."""
+        ...
+
+    def together(self, calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
+        """Make calls at the same time, where there is such a thing."""
+        ...
+
+    def breaks(self, machine_id: str) -> None:
+        """Let a machine die without a word to anybody."""
+        ...
+
+    def lives(self, machine_id: str) -> bool:
+        """Whether anything of a machine runs: the truth, whatever the provider says."""
+        ...
+
+    def notice_left_s(self, machine_id: str) -> float | None:
+        """What the machine itself is told of its end [s]; None if nothing."""
+        ...
+
+    def metered_usd(self, owner: str) -> float:
+        """What an owner's ended machines have cost, by the meter's own records."""
+        ...
+
+
+class _Faulty(httpx.BaseTransport):
+    def __init__(self, fault: str) -> None:
+        self._fault, self._inner = fault, httpx.HTTPTransport()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Carry a call, with its fault."""
+        if self._fault == UNSENT:
+            raise httpx.ConnectError("planted: the call was not sent")
+        response = self._inner.handle_request(request)
+        response.read()
+        if self._fault == DOUBLED:
+            response = self._inner.handle_request(request)
+        if self._fault == LOST:
+            raise httpx.ReadError("planted: the answer was lost")
+        return response
+
+    def close(self) -> None:
+        """Close what it carries with."""
+        self._inner.close()
+
+
+class LocalWorld:
+    """The local market: real processes, real time."""
+
+    def __init__(self, setup: Setup, folder: Path) -> None:
+        self.folder, self.clock, self._setup = folder, SystemClock(), setup
+        folder.mkdir(parents=True, exist_ok=True)
+        self.write(setup)
+        self.provider = LocalProvider(str(folder), self.clock)
+
+    def write(self, setup: Setup, **more: object) -> None:
+        """Write `market.yaml`."""
+        document = {
+            "types": {TYPE: {"on_demand": setup.on_demand}},
+            "zones": [ZONE, OTHER_ZONE],
+            "prices": {"points": {f"{TYPE}/{ZONE}": [list(point) for point in setup.prices]}},
+            "billing": {"refund": setup.refund, "lag": setup.lag_s},
+            "capacity": setup.capacity,
+            "quota": setup.quota,
+            "allocation_delay": setup.delay_s,
+            "notice": setup.notice_s,
+            **more,
+        }
+        fresh = self.folder / "market.yaml.new"
+        fresh.write_text(yaml.safe_dump(document), "utf-8")
+        fresh.replace(self.folder / "market.yaml")
+
+    @contextmanager
+    def meeting(self, fault: str) -> Iterator[Provider]:
+        """See `World`."""
+        provider = LocalProvider(str(self.folder), self.clock, transport=_Faulty(fault))
+        try:
+            yield provider
+        finally:
+            provider.close()
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """See `World`."""
+        until = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < until, f"waited in vain: {what}"
+            time.sleep(0.01)
+
+    def pass_time(self, duration_s: float) -> None:
+        """See `World`."""
+        self.clock.sleep(Seconds(duration_s))
+
+    @contextmanager
+    def denied(self) -> Iterator[None]:
+        """See `World`."""
+        token = self.folder / "token"
+        right = token.read_text()
+        token.write_text("wrong")
+        try:
+            yield
+        finally:
+            token.write_text(right)
+
+    def boot(self, lasts_s: float | None = None) -> Boot:
+        """See `World`."""
+        return Boot(("sleep", "1000" if lasts_s is None else str(lasts_s)), (("GREETING", "hello"),))
+
+    def together(self, calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
+        """See `World`."""
+        with ThreadPoolExecutor(len(calls)) as pool:
+            return list(pool.map(lambda call: call(), calls))
+
+    def home(self, machine_id: str) -> Path:
+        """The folder of a machine."""
+        return self.folder / "machines" / machine_id
+
+    def life(self, machine_id: str) -> Mapping[str, object]:
+        """What a machine's init says of itself, once it does."""
+        self.wait_until(lambda: records.read(self.home(machine_id), "life.json") is not None, "the init speaks")
+        return records.read(self.home(machine_id), "life.json") or {}
+
+    def breaks(self, machine_id: str) -> None:
+        """See `World`: its init is killed."""
+        os.kill(int(str(self.life(machine_id)["pid"])), signal.SIGKILL)
+
+    def lives(self, machine_id: str) -> bool:
+        """See `World`: whether a process carries its name."""
+        return bool(process.marked(records.MACHINE_ID, machine_id))
+
+    def notice_left_s(self, machine_id: str) -> float | None:
+        """See `World`: asked as a machine asks."""
+        url = self.life(machine_id)["metadata_url"]
+        token = httpx.put(f"{url}{AWS_TOKEN_PATH}", headers={AWS_TOKEN_TTL_HEADER: "60"}, trust_env=False).text
+        reply = httpx.get(f"{url}{AWS_ACTION_PATH}", headers={AWS_TOKEN_HEADER: token}, trust_env=False)
+        deadline = parse_action(reply.content).deadline if reply.status_code == 200 else None
+        return None if deadline is None else deadline - self.clock.wall()
+
+    def metered_usd(self, owner: str) -> float:
+        """See `World`: from what the machines' own folders say, without the market's books."""
+        total = 0.0
+        for machine in self.provider.list(owner):
+            fate = records.fate(self.home(machine.machine_id))
+            if fate is not None and fate.began is not None:
+                refunded = self._setup.refund and fate.cause == "preempted"
+                lasted_s = (fate.ended - fate.began) // HOUR_S * HOUR_S if refunded else fate.ended - fate.began
+                total += lasted_s * machine.price_usd_per_hour / HOUR_S
+        return total
+
+    def kill_market(self) -> None:
+        """Kill the daemon, if there is one, and wait until it is gone."""
+        address = records.read(self.folder, "daemon.json")
+        started_at = None if address is None else process.started_at(int(address["pid"]))
+        if address is None or started_at is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(address["pid"]), signal.SIGKILL)
+        self.wait_until(lambda: process.started_at(int(address["pid"])) != started_at, "the market's death")
+
+    def close(self) -> None:
+        """End market and machines, whatever state they are in."""
+        self.provider.close()
+        self.kill_market()
+        for home in (self.folder / "machines").glob("*"):
+            records.write(home, "wish.json", {"release": True, "by": self.clock.wall()})
+            records.begin(home, {"withdrawn": "released", "at": self.clock.wall()})
+        for home in (self.folder / "machines").glob("*"):
+            self.wait_until(lambda home=home: records.fate(home) is not None, f"the end of {home.name}")
+
+
+@contextmanager
+def local(setup: Setup, folder: Path) -> Iterator[LocalWorld]:
+    """The world of the local market."""
+    world = LocalWorld(setup, folder)
+    try:
+        yield world
+    finally:
+        world.close()
+
+
+WORLDS: dict[str, Callable[[Setup, Path], AbstractContextManager[World]]] = {"local": local, "simulated": simulated}
+"""Every implementation that the suite runs against."""

@@ -1,0 +1,77 @@
+"""The direct channel between the API's threads and a job's loop."""
+
+from __future__ import annotations
+
+import threading
+
+from windfall.channels.direct import DirectChannel
+from windfall.fleet import Direction, Directive, Doing, Report
+from windfall.ports import Channel
+from windfall.terms import Epoch
+
+
+def report(sequence: int, life: str = "a", machine_id: str = "m1") -> Report:
+    return Report(machine_id, sequence, life, Doing.WAITING)
+
+
+RUN, LEAVE = Directive(Epoch(1), Direction.RUN), Directive(Epoch(1), Direction.LEAVE)
+
+
+def test_the_newest_report_of_each_machine_is_heard_once() -> None:
+    """Between two looks only the newest counts, also if an older one arrives behind it; then it is forgotten."""
+    channel = DirectChannel(lambda: None)
+    for one in (report(1), report(3), report(2), report(1, machine_id="m2")):
+        channel.deliver(one)
+
+    assert set(channel.hear()) == {report(3), report(1, machine_id="m2")}
+    channel.deliver(report(2))
+    assert channel.hear() == ()
+
+
+def test_a_keeper_that_was_started_anew_is_heard() -> None:
+    """Another life counts from its own beginning."""
+    channel = DirectChannel(lambda: None)
+    channel.deliver(report(9))
+    channel.deliver(report(1, life="b"))
+
+    assert channel.hear() == (report(1, life="b"),)
+
+
+def test_a_machine_is_told_at_its_next_contact() -> None:
+    """The answer to a report is the newest directive; None before there is one, and after it was taken back."""
+    channel: Channel = DirectChannel(lambda: None)
+    answers = [channel.deliver(report(1))]  # type: ignore[attr-defined]
+    for directives in ({"m1": RUN, "m2": RUN}, {"m1": LEAVE}, {}):
+        channel.tell(directives)
+        answers.append(channel.deliver(report(len(answers) + 1)))  # type: ignore[attr-defined]
+
+    assert answers == [None, RUN, LEAVE, None]
+
+
+def test_news_wakes_the_loop() -> None:
+    """A new report calls the loop; one that is no news does not."""
+    calls: list[int] = []
+    channel = DirectChannel(lambda: calls.append(1))
+    for one in (report(1), report(1), report(2)):
+        channel.deliver(one)
+
+    assert len(calls) == 2
+
+
+def test_no_report_is_lost_between_threads() -> None:
+    """Many machines report at once while the loop listens: the last report of each is heard."""
+    channel, heard, reports = DirectChannel(lambda: None), {}, 400
+    names = [f"m{number}" for number in range(8)]
+
+    def speak(name: str) -> None:
+        for sequence in range(1, reports + 1):
+            channel.deliver(report(sequence, machine_id=name))
+
+    threads = [threading.Thread(target=speak, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        heard |= {one.machine_id: one.sequence for one in channel.hear()}
+    heard |= {one.machine_id: one.sequence for one in channel.hear()}
+
+    assert heard == dict.fromkeys(names, reports)

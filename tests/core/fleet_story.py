@@ -1,0 +1,161 @@
+"""A small language for stories about one job's machines: what happens, and which commands answer it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+from windfall import events as ev
+from windfall import fleet
+from windfall.core import driver
+from windfall.fleet import Doing, MachineHeard, MachinesSeen, OffersSeen, Report
+from windfall.jobs import Job, Use, Want
+from windfall.market import Ended, Life, Machine, Offer, Order, Refusal
+from windfall.terms import NoticeLevel, Outcome, Reliability
+
+C = TypeVar("C", bound=ev.Command)
+OWNER = "home"
+START = 1_000_000.0
+
+LARGE = Offer("local", "large", "zone-a", 0.36, 1.2, Reliability.TRANSIENT, 120.0, START, startup_s=20.0)
+LARGE_B = replace(LARGE, zone="zone-b", price_usd_per_hour=0.4)
+FIRM = replace(LARGE, price_usd_per_hour=1.2, reliability=Reliability.RELIABLE, notice_s=0.0)
+
+
+class Fleet:
+    """One job; `happens` moves time and gives facts, `said` and `decided` hold the answer to the last batch."""
+
+    def __init__(self, *offers: Offer, nodes: int = 1, use: Use = Use.SPOT, known: bool = True, **job: object) -> None:
+        self.job = Job("j", "job", "ada", "file:///r", ("train",), (Want(),), nodes=nodes, use=use, **job)  # type: ignore[arg-type]
+        self.offers = offers or (LARGE,)
+        self.state = driver.begin()
+        self.now = START
+        self.rows: list[ev.Row] = []
+        self.said: tuple[ev.Command, ...] = ()
+        self.decided: tuple[ev.Decision, ...] = ()
+        self.machines: dict[str, Machine] = {}
+        self.sequences: dict[str, int] = {}
+        self.made = 0
+        facts: list[ev.Fact] = [fleet.JobSubmitted(self.job, OWNER), fleet.ControllerBegan(1)]
+        if known:
+            facts += [OffersSeen(self.offers), *(fleet.ListedAll(name) for name in self.providers)]
+        self.happens(*facts)
+
+    @property
+    def providers(self) -> list[str]:
+        return sorted({offer.provider for offer in self.offers})
+
+    def happens(self, *facts: ev.Fact, after: float = 0.0) -> Fleet:
+        """Facts that come together, `after` seconds later."""
+        self.now += after
+        self.state, self.decided, self.said = driver.react(self.state, self.now, facts)
+        number = len(self.rows) + 1
+        self.rows.append(ev.Row(1, number, self.now, self.now, facts, self.decided, self.said))
+        return self
+
+    def passes(self, seconds: float) -> Fleet:
+        """Time passes; the driver is woken when it asked to be."""
+        end = self.now + seconds
+        said: list[ev.Command] = []
+        while self.state.wake_at is not None and self.state.wake_at <= end:
+            self.now = max(self.state.wake_at, self.now)
+            self.happens(ev.Woke(driver.WAKE))
+            said += self.said
+        self.now = end
+        self.happens()
+        self.said = (*said, *self.said)
+        return self
+
+    def of(self, kind: type[C]) -> list[C]:
+        """The last answer's commands of a kind."""
+        return [command for command in self.said if isinstance(command, kind)]
+
+    @property
+    def orders(self) -> list[Order]:
+        """What is bought by the last answer."""
+        return [command.order for command in self.of(fleet.PlaceOrder)]
+
+    @property
+    def released(self) -> list[str]:
+        """What is given back by the last answer."""
+        return [command.machine_id for command in self.of(fleet.ReleaseMachine)]
+
+    @property
+    def sentence(self) -> str:
+        return driver.summary(self.state, self.now).sentence
+
+    @property
+    def phase(self) -> fleet.JobPhase:
+        return self.state.phase
+
+    # -------------------------------------------------------------------------------------------------------- the market
+
+    def machine(self, order: Order, life: Life = Life.PENDING) -> Machine:
+        """A new machine of an order, as the market makes it."""
+        self.made += 1
+        offer = order.offer
+        machine = Machine(
+            f"m{self.made}", OWNER, "j", order.token, offer.provider, offer.machine_type, offer.zone, offer.reliability,
+            offer.price_usd_per_hour, life, self.now if life is Life.RUNNING else None,
+        )  # fmt: skip
+        self.machines[machine.machine_id] = machine
+        return machine
+
+    def answers(
+        self, order: Order, count: int | None = None, refusal: Refusal | None = None, sentence: str = ""
+    ) -> Fleet:
+        """The market answers an order."""
+        made = [self.machine(order) for _ in range(order.count_max if count is None else count)]
+        names = tuple(machine.machine_id for machine in made)
+        return self.happens(fleet.OrderAnswered(order.token, names, refusal, sentence))
+
+    def refuses(self, refusal: Refusal, sentence: str = "") -> Fleet:
+        """The market refuses what was just asked."""
+        (order,) = self.orders
+        return self.answers(order, 0, refusal, sentence)
+
+    def lists(self, *names: str, after: float = 0.0, **changes: object) -> Fleet:
+        """The listing shows machines otherwise."""
+        self.now += after
+        for name in names:
+            self.machines[name] = replace(self.machines[name], **changes)  # type: ignore[arg-type]
+        return self.happens(MachinesSeen(tuple(self.machines[name] for name in names)))
+
+    def runs(self, *names: str, after: float = 0.0) -> Fleet:
+        """Machines start."""
+        return self.lists(*names, after=after, life=Life.RUNNING, began=self.now + after)
+
+    def ends(self, *names: str, cause: Ended = Ended.PREEMPTED, after: float = 0.0) -> Fleet:
+        """Machines end."""
+        return self.lists(*names, after=after, life=Life.GONE, ended=self.now + after, cause=cause)
+
+    # ------------------------------------------------------------------------------------------------------ the machines
+
+    def report(
+        self, name: str, doing: Doing = Doing.TRAINING, left: float | None = None, **more: object
+    ) -> MachineHeard:
+        """What a machine says; `left` seconds until its end, if that is announced."""
+        self.sequences[name] = self.sequences.get(name, 0) + 1
+        if left is not None:
+            more.setdefault("level", NoticeLevel.ANNOUNCED)
+        more.setdefault("address", f"{name}:1")
+        report = Report(name, self.sequences[name], "a", doing, taken_in_s=left, **more)  # type: ignore[arg-type]
+        return MachineHeard(report, "direct", None if left is None else self.now + left)
+
+    def says(self, name: str, doing: Doing = Doing.TRAINING, left: float | None = None, **more: object) -> Fleet:
+        """A machine speaks."""
+        return self.happens(self.report(name, doing, left, **more))
+
+    def run(self, outcome: Outcome = Outcome.RUNNING, holder: str | None = None, step: int = 0, **more: int) -> Fleet:
+        """The run's log says something new."""
+        epoch = more.pop("epoch", 1)
+        return self.happens(fleet.RunObserved(outcome, epoch, holder, step, more.pop("failures", 0)))
+
+    def trains(self) -> Fleet:
+        """Everything that was ordered comes and trains."""
+        (order,) = self.orders
+        before = set(self.machines)
+        self.answers(order)
+        names = [name for name in self.machines if name not in before]
+        self.runs(*names, after=20.0)
+        return self.happens(*(self.report(name) for name in names), after=10.0)

@@ -1,0 +1,206 @@
+"""How jobs end: done, stopped, over budget, out of time, failed; and how they go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.fleet_story import FIRM, LARGE, Fleet
+from windfall import fleet
+from windfall.core import driver
+from windfall.core.replay import replay
+from windfall.fleet import Direction, Doing, Event, JobPhase
+from windfall.jobs import Checkpointing, Objective, Use
+from windfall.market import Charge, Ended, Life
+from windfall.terms import Outcome
+
+QUICK = Checkpointing(save_timeout_s=60.0)
+
+
+def test_stop_saves_then_releases_and_resume_goes_on() -> None:
+    """The run lets go, the machine is given back, the job is stopped; `resume` buys again."""
+    job = Fleet().trains().run(holder="m1", step=5)
+    job.happens(fleet.StopWanted(False, "ada"))
+    assert job.of(fleet.StopRun) == [fleet.StopRun(False, "stopped by ada")]
+    assert job.released == []
+    assert driver.directives(job.state, 1)["m1"].direction is Direction.WAIT
+    assert job.sentence == "stopped by ada; saving"
+
+    job.run(Outcome.WAITING, step=7, epoch=1)
+    assert job.released == ["m1"]
+    job.ends("m1", cause=Ended.RELEASED, after=2.0)
+    assert [(command.phase, command.exit_code) for command in job.of(fleet.SettleJob)] == [(JobPhase.STOPPED, 0)]
+    assert job.passes(10_000.0).orders == []
+
+    job.happens(fleet.ResumeWanted("ada"))
+    assert len(job.orders) == 1
+    assert job.phase is JobPhase.BUYING
+    assert replay(job.rows) == []
+
+
+def test_a_stop_is_not_held_up_for_ever() -> None:
+    """A run that does not let go is left after its save timeout and a little."""
+    job = Fleet(checkpointing=QUICK).trains().run(holder="m1")
+    job.happens(fleet.StopWanted(False, "ada"))
+    assert job.passes(89.0).released == []
+    assert job.passes(2.0).released == ["m1"]
+
+
+def test_stop_now_does_not_wait_for_a_save() -> None:
+    """At most seconds for the run's release."""
+    job = Fleet().trains().run(holder="m1")
+    job.happens(fleet.StopWanted(True, "ada"))
+    assert job.of(fleet.StopRun) == [fleet.StopRun(True, "stopped by ada")]
+    assert job.passes(16.0).released == ["m1"]
+
+
+def test_an_old_word_of_the_run_does_not_cut_the_save_short() -> None:
+    """What the log said before the machine took the run is no release."""
+    job = Fleet().trains().run(Outcome.WAITING)
+    job.happens(fleet.StopWanted(False, "ada"))
+    assert job.released == []
+
+
+def test_resume_while_stopping_goes_on_after_the_stop() -> None:
+    """The wish is kept."""
+    job = Fleet().trains().run(holder="m1")
+    job.happens(fleet.StopWanted(False, "ada")).happens(fleet.ResumeWanted("ada"))
+    job.run(Outcome.WAITING, step=3)
+    job.ends("m1", cause=Ended.RELEASED)
+    assert job.of(fleet.SettleJob) == []
+    assert len(job.orders or job.happens().orders) == 1
+
+
+def test_a_job_that_gets_done_while_it_stops_is_done() -> None:
+    """The last step was the last of all."""
+    job = Fleet().trains().run(holder="m1")
+    job.happens(fleet.StopWanted(False, "ada"))
+    job.run(Outcome.DONE, step=9).ends("m1", cause=Ended.RELEASED)
+    assert job.phase is JobPhase.DONE
+
+
+def test_done_releases_all_and_settles_when_they_are_gone() -> None:
+    """Incumbents, successors, starting machines: nothing is left that costs."""
+    job = Fleet(nodes=3).trains().says("m1", left=120.0)
+    job.answers(job.orders[0])
+    job.run(Outcome.DONE)
+    assert sorted(job.released) == ["m1", "m2", "m3", "m4"]
+    job.ends("m1", "m2", "m3", cause=Ended.RELEASED)
+    assert job.of(fleet.SettleJob) == []
+    job.ends("m4", cause=Ended.RELEASED)
+    assert len(job.of(fleet.SettleJob)) == 1
+
+
+def test_a_run_that_is_done_already_costs_nothing() -> None:
+    """Submitted over a finished run: no machine is bought."""
+    job = Fleet(known=False)
+    job.happens(fleet.OffersSeen((LARGE,)), fleet.ListedAll("local"), fleet.RunObserved(Outcome.DONE, 1, None, 9, 0))
+    assert job.orders == []
+    assert job.phase is JobPhase.DONE
+
+
+def test_a_crash_loop_stops_the_spending() -> None:
+    """The script failed by itself as often as allowed: everything is given back, exit code 1."""
+    job = Fleet().trains().run(holder="m1", failures=2)
+    assert job.released == []
+    job.run(holder="m1", failures=3)
+    assert job.released == ["m1"]
+    assert [command.event for command in job.of(fleet.NotifyUser)] == [Event.FAILED]
+    job.ends("m1", cause=Ended.RELEASED)
+    assert job.orders == []
+    assert [(command.phase, command.exit_code) for command in job.of(fleet.SettleJob)] == [(JobPhase.FAILED, 1)]
+
+    job.happens(fleet.ResumeWanted("ada"))
+    assert len(job.orders) == 1
+
+
+def test_preemptions_are_no_failures() -> None:
+    """Lost machines are replaced without limit."""
+    job = Fleet().trains()
+    for _ in range(50):
+        name = f"m{job.made}"
+        job.ends(name, after=100.0).trains()
+    assert job.phase is JobPhase.RUNNING
+
+
+@pytest.mark.parametrize("how", ["setup", "exit"])
+def test_machines_that_cannot_do_the_job_are_bounded(how: str) -> None:
+    """A setup that fails, or an agent that ends with an error, is the job's failure: three times, then it ends."""
+    job = Fleet()
+    for _ in range(3):
+        (order,) = job.orders
+        job.answers(order)
+        name = f"m{job.made}"
+        job.runs(name, after=20.0)
+        if how == "setup":
+            job.says(name, Doing.FAILED, sentence="pip: no such package")
+        else:
+            job.says(name, Doing.WAITING, exit_code=1, sentence="pip: no such package")
+        assert job.released == [name]
+        job.ends(name, cause=Ended.RELEASED)
+    assert job.phase is JobPhase.FAILED
+    assert "pip: no such package" in job.sentence
+    assert job.state.preemptions == 0
+
+
+def test_the_budget_is_kept_with_what_the_end_costs() -> None:
+    """Spent + rate x (save + release) reaches the budget: saved, released, exit code 4, and never above it."""
+    job = Fleet(objective=Objective(budget_usd=1.0), checkpointing=QUICK).trains().run(holder="m1")
+    job.passes(9_000.0)
+    assert job.of(fleet.StopRun) == []
+    job.passes(900.0)
+    (stop,) = job.of(fleet.StopRun)
+    assert not stop.now
+    assert [command.event for command in job.of(fleet.NotifyUser)] == [Event.OVER_BUDGET]
+    stopped = job.rows[-2].at if job.state.closing is None else job.state.closing.since
+
+    spent = (stopped - job.machines["m1"].began) * 0.36 / 3600.0
+    assert spent + 0.36 * 120.0 / 3600.0 == pytest.approx(1.0, abs=1e-6)
+    job.passes(120.0)
+    job.ends("m1", cause=Ended.RELEASED)
+    (settled,) = job.of(fleet.SettleJob)
+    assert (settled.phase, settled.exit_code) == (JobPhase.STOPPED, 4)
+    assert driver.summary(job.state, job.now).money.estimated_usd < 1.1
+
+
+def test_a_budget_that_does_not_bear_one_machine_buys_none() -> None:
+    """The reserve alone is more: nothing is ordered."""
+    job = Fleet(FIRM, use=Use.ON_DEMAND, objective=Objective(budget_usd=0.1))
+    assert job.orders == []
+    assert job.phase is JobPhase.STOPPED
+    assert [command.exit_code for command in job.of(fleet.SettleJob)] == [4]
+
+
+def test_settled_lines_count_against_the_budget() -> None:
+    """What the provider bills beyond the estimate is money too."""
+    job = Fleet(objective=Objective(budget_usd=1.0), checkpointing=QUICK).trains()
+    job.happens(fleet.ChargesSeen((Charge("c1", "m1", 0.99, job.now, job.now, True),)))
+    assert job.of(fleet.StopRun)
+
+
+def test_max_duration_stops_after_a_save() -> None:
+    """Wall time from the submission on; exit code 4."""
+    job = Fleet(max_duration_s=1000.0).trains().run(holder="m1")
+    assert job.passes(969.0).of(fleet.StopRun) == []
+    assert [command.now for command in job.passes(1.0).of(fleet.StopRun)] == [False]
+    job.run(Outcome.WAITING, step=1).ends("m1", cause=Ended.RELEASED)
+    assert [command.exit_code for command in job.of(fleet.SettleJob)] == [4]
+
+
+def test_a_run_stopped_through_its_store_stops_the_job() -> None:
+    """`windfall stop URL`: the agent ended well, the run is not done; nobody pays for machines that wait."""
+    job = Fleet().trains().says("m1", epoch=4)
+    job.run(Outcome.WAITING, epoch=4, step=2)
+    assert job.released == []
+    job.says("m1", Doing.WAITING, exit_code=0, epoch=4)
+    assert job.released == ["m1"]
+
+
+def test_a_stopped_job_still_gives_orphans_back() -> None:
+    """Whatever turns up after the end is released."""
+    job = Fleet()
+    (order,) = job.orders
+    job.answers(order).happens(fleet.StopWanted(True, "ada"))
+    job.ends("m1", cause=Ended.RELEASED)
+    assert job.phase is JobPhase.STOPPED
+    stray = job.machine(order, Life.RUNNING)
+    assert job.lists(stray.machine_id).released == [stray.machine_id]

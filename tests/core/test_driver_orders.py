@@ -1,0 +1,228 @@
+"""Orders whose outcome is not known, controllers that begin anew, and machines that come late."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.core.fleet_story import LARGE, LARGE_B, Fleet
+from windfall import fleet
+from windfall.core import driver
+from windfall.core.replay import replay
+from windfall.events import WakeAt
+from windfall.fleet import Doing, JobPhase
+from windfall.jobs import Injection
+from windfall.market import Ended, Life, Refusal
+from windfall.models.injection import life_s
+from windfall.terms import Outcome
+
+
+def test_an_unanswered_order_is_asked_again_never_doubled() -> None:
+    """The listing shows nothing of it: the same order with the same token, after a pause that grows."""
+    job = Fleet(LARGE, LARGE_B)
+    (order,) = job.orders
+    job.happens(fleet.OrderUnanswered(order.token, "timeout"))
+    assert job.orders == []
+    assert job.of(fleet.AskListing) == [fleet.AskListing("local")]
+    assert driver.unanswered(job.state, "local") == (order.token,)
+    assert driver.awaits_listing(job.state, "local")
+    assert order.token in job.sentence
+    assert job.passes(60.0).orders == []
+
+    job.happens(fleet.ListedAll("local", (order.token,)))
+    assert job.passes(1.0).orders == [order]
+    job.happens(fleet.OrderUnanswered(order.token, "timeout")).happens(fleet.ListedAll("local", (order.token,)))
+    assert job.passes(1.0).orders == []
+    assert job.passes(1.5).orders == [order]
+
+
+def test_an_unanswered_order_is_adopted_from_the_listing() -> None:
+    """The answer was lost, the machine was not: it is ours, and nothing more is bought."""
+    job = Fleet()
+    (order,) = job.orders
+    job.happens(fleet.OrderUnanswered(order.token, "timeout"))
+    machine = job.machine(order, Life.RUNNING)
+    job.happens(fleet.MachinesSeen((machine,)), fleet.ListedAll("local"))
+    assert job.orders == []
+    assert job.state.slots[0].incumbent == "m1"
+    assert job.state.orders == {}
+    assert job.passes(60.0).orders == []
+
+
+def test_half_of_an_unanswered_order_in_the_listing_asks_for_the_rest_with_the_same_token() -> None:
+    """Whether more would come only the provider knows; the same token buys nothing twice."""
+    job = Fleet(nodes=2)
+    (order,) = job.orders
+    job.happens(fleet.OrderUnanswered(order.token, "timeout"))
+    machine = job.machine(order)
+    job.happens(fleet.MachinesSeen((machine,)), fleet.ListedAll("local"), after=5.0)
+    again = job.passes(2.0).orders
+    assert again == [order]
+    job.happens(fleet.OrderAnswered(order.token, ("m1",), Refusal.NO_CAPACITY))
+    assert job.orders == []
+    assert [(new.token, new.count_max) for new in job.passes(1.5).orders] == [("j-2", 1)]
+
+
+def test_a_machine_that_came_and_went_between_two_listings_is_paid_and_replaced() -> None:
+    """Its order's answer was lost, and it was taken before it was ever seen: the ledger has it, the slot is open again."""
+    job = Fleet()
+    (order,) = job.orders
+    job.happens(fleet.OrderUnanswered(order.token, "timeout"))
+    machine = job.machine(order, Life.GONE)
+    job.lists("m1", began=job.now, ended=job.now + 3600.0, cause=Ended.PREEMPTED)
+    assert machine.token == order.token
+    assert driver.summary(job.state, job.now).money.estimated_usd == 0.36
+    assert [new.token for new in job.orders] == ["j-2"]
+
+
+def test_a_controller_buys_nothing_before_it_knows_what_runs() -> None:
+    """After `ControllerBegan` the first purchase waits for `ListedAll`, whatever the offers say."""
+    job = Fleet(known=False)
+    job.happens(fleet.OffersSeen((LARGE,)))
+    assert job.orders == []
+    assert "before anything is bought" in job.sentence
+    assert job.phase is JobPhase.BUYING
+    assert len(job.happens(fleet.ListedAll("local")).orders) == 1
+
+    job.trains()
+    job.happens(fleet.ControllerBegan(2))
+    assert job.of(fleet.AskListing) == [fleet.AskListing("local")]
+    job.ends("m1", after=1.0)
+    assert job.orders == []
+    assert len(job.happens(fleet.ListedAll("local")).orders) == 1
+    assert replay(job.rows) == []
+
+
+def test_another_providers_listing_does_not_open_this_one() -> None:
+    """Each provider's truth is its own."""
+    far = replace(LARGE, provider="far", price_usd_per_hour=0.9)
+    job = Fleet(LARGE, far, known=False)
+    job.happens(fleet.OffersSeen((LARGE, far)), fleet.ListedAll("far"))
+    assert [order.offer.provider for order in job.orders] == ["far"]
+
+
+def test_an_order_under_way_when_the_controller_died_is_not_known() -> None:
+    """Its row is durable, its answer is not: a listing first, then the same token."""
+    job = Fleet()
+    (order,) = job.orders
+    job.happens(fleet.ControllerBegan(2))
+    assert job.orders == []
+    assert driver.unanswered(job.state, "local") == (order.token,)
+    assert job.happens(fleet.ListedAll("local", (order.token,))).orders == [order]
+
+
+def test_a_new_controller_repeats_what_may_not_have_been_done() -> None:
+    """Releases and cancellations of the last one are ordered again; timers too."""
+    job = Fleet(max_duration_s=5000.0).trains().says("m1", left=120.0)
+    job.trains().says("m2", Doing.WAITING)
+    job.passes(120.0)
+    assert job.released == ["m1"]
+    job.happens(fleet.ControllerBegan(2))
+    assert job.released == ["m1"]
+    assert job.of(WakeAt)
+
+
+def test_a_late_machine_of_a_cancelled_order_is_released() -> None:
+    """Cancelled by a stop, it comes all the same: given back, and the job ends only then."""
+    job = Fleet()
+    (order,) = job.orders
+    job.happens(fleet.StopWanted(False, "ada"))
+    assert job.of(fleet.CancelOrder) == [fleet.CancelOrder(order.token, "local")]
+    assert job.of(fleet.SettleJob) == []
+    job.answers(order)
+    assert job.released == ["m1"]
+    job.ends("m1", cause=Ended.RELEASED)
+    assert [command.phase for command in job.of(fleet.SettleJob)] == [JobPhase.STOPPED]
+
+    late = job.machine(order, Life.RUNNING)
+    job.lists(late.machine_id)
+    assert job.released == [late.machine_id]
+
+
+def test_a_cancelled_order_of_unknown_outcome_keeps_the_job_until_a_listing() -> None:
+    """Stopped while nobody knows whether it was taken: the end waits for the truth."""
+    job = Fleet()
+    (order,) = job.orders
+    job.happens(fleet.OrderUnanswered(order.token, "timeout")).happens(fleet.StopWanted(False, "ada"))
+    assert job.phase is JobPhase.STOPPING
+    assert driver.awaits_listing(job.state, "local")
+    job.happens(fleet.ListedAll("local", (order.token,)))
+    assert job.phase is JobPhase.STOPPED
+
+
+def test_a_release_of_which_nothing_comes_is_ordered_again() -> None:
+    """What costs is not forgotten."""
+    job = Fleet().trains().run(Outcome.DONE)
+    assert job.released == ["m1"]
+    assert job.passes(300.0).released == ["m1", "m1"]
+
+
+def test_machines_that_die_before_they_speak_are_bought_more_slowly() -> None:
+    """The offer is left alone for longer each time, and after twenty in a row the job gives up."""
+    job = Fleet()
+    for _ in range(20):
+        (order,) = job.orders or [
+            command.order for command in job.passes(301.0).said if isinstance(command, fleet.PlaceOrder)
+        ]
+        job.answers(order)
+        name = f"m{job.made}"
+        job.runs(name).ends(name, cause=Ended.FAILED, after=1.0)
+    assert job.phase is JobPhase.FAILED
+    assert "before their agent spoke" in job.sentence
+    assert [command.exit_code for command in job.of(fleet.SettleJob)] == [1]
+
+
+def test_preempted_while_starting_is_no_failure() -> None:
+    """The market takes young machines too: replaced without delay or bound."""
+    job = Fleet()
+    for _ in range(30):
+        (order,) = job.orders
+        job.answers(order)
+        name = f"m{job.made}"
+        job.runs(name).ends(name, after=1.0)
+    assert len(job.orders) == 1
+    assert job.state.preemptions == 30
+
+
+def test_a_machine_that_never_speaks_is_given_back() -> None:
+    """It runs, costs, and says nothing for twenty minutes."""
+    job = Fleet()
+    job.answers(job.orders[0]).runs("m1")
+    assert job.passes(1199.0).released == []
+    assert job.passes(2.0).released == ["m1"]
+    assert job.orders == []
+
+
+def test_the_injector_takes_each_machine_at_its_draw() -> None:
+    """The n-th machine of a slot lives for the n-th draw, from its start."""
+    injection = Injection((90.0, 300.0), 7, 30.0)
+    job = Fleet(injection=injection)
+    job.answers(job.orders[0]).runs("m1", after=20.0)
+    began = job.now
+    job.says("m1")
+    first = life_s(injection, 0, 1)
+    assert job.passes(first - 1.0).of(fleet.PreemptMachine) == []
+    assert job.passes(1.0).of(fleet.PreemptMachine) == [fleet.PreemptMachine("m1", "local", 30.0)]
+    assert job.now == began + first
+    assert job.passes(500.0).of(fleet.PreemptMachine) == []
+
+    job.ends("m1", after=0.0)
+    job.answers(job.orders[0]).runs("m2", after=20.0)
+    second = job.now + life_s(injection, 0, 2)
+    assert job.state.units["m2"].dies_at == second
+
+
+def test_lives_taken_by_the_injector_are_censored_in_the_pool() -> None:
+    """A rehearsal says nothing about the market."""
+    job = Fleet(injection=Injection((90.0,), 7)).trains()
+    before = job.state
+    job.passes(1000.0)
+    assert job.of(fleet.PreemptMachine)
+    job.ends("m1")
+    (life,) = driver.lifetimes(before, job.state, job.rows[-1].facts)
+    assert (life.preempted, life.ended) == (False, job.now)
+
+    plain = Fleet().trains()
+    before = plain.state
+    plain.ends("m1", after=50.0)
+    (life,) = driver.lifetimes(before, plain.state, plain.rows[-1].facts)
+    assert (life.preempted, life.announced) == (True, False)

@@ -1,0 +1,150 @@
+"""Which offers a job may take, and which it takes first."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.policies.offers import HOUR, JOB, LARGE, MEASURED, ON_DEMAND, SPOT, rate
+from windfall.jobs import Checkpointing, Minimize, Objective, Use, Want
+from windfall.market import Offer
+from windfall.policies.buying import rank
+from windfall.terms import Reliability, Seconds
+
+
+def first(*offers: Offer, **wanted: object) -> Offer:
+    return rank(replace(JOB, **wanted), offers, ()).ranked[0].offer  # type: ignore[arg-type]
+
+
+def reason(offer: Offer, **wanted: object) -> str:
+    ranking = rank(replace(JOB, **wanted), [offer], ())  # type: ignore[arg-type]
+    assert not ranking.ranked
+    return ranking.refused[0][1]
+
+
+@pytest.mark.parametrize(
+    ("want", "words"),
+    [
+        (Want(provider="google"), "its provider is aws, not google"),
+        (Want(zone="b"), "its zone is a, not b"),
+        (Want(machine_type="huge"), "its machine type is small, not huge"),
+        (Want(cpus_min=8), "it has 4 processors, fewer than 8"),
+        (Want(memory_gib_min=32), "it has 16 GiB of memory, less than 32 GiB"),
+        (Want(accelerator="A100", accelerators=8), "its accelerators are none, not A100:8"),
+    ],
+)
+def test_an_offer_without_what_is_wanted_is_refused_in_a_sentence(want: Want, words: str) -> None:
+    """The sentence says what the offer has and what was wanted."""
+    assert reason(SPOT, wants=(want,)) == words
+
+
+def test_accelerators_are_of_this_kind_and_just_so_many() -> None:
+    """`A100:1` is not done by a machine of eight, as in SkyPilot; upper and lower case are one."""
+    one, eight = (replace(SPOT, zone=str(count), accelerator="A100", accelerators=count) for count in (1, 8))
+    ranking = rank(replace(JOB, wants=(Want(accelerator="a100", accelerators=1),)), [one, eight, SPOT], ())
+    assert [row.offer for row in ranking.ranked] == [one]
+    assert [words for _, words in ranking.refused] == [
+        "its accelerators are A100:8, not a100:1",
+        "its accelerators are none, not a100:1",
+    ]
+
+
+def test_any_of_is_a_set_of_which_the_cheapest_is_bought() -> None:
+    """The first want is preferred only where it costs the same."""
+    wants = (Want(machine_type="large"), Want(machine_type="small"))
+    assert first(SPOT, LARGE, wants=wants) is SPOT
+    level = replace(LARGE, price_usd_per_hour=1.0)
+    assert first(SPOT, level, wants=wants) is level
+    assert first(SPOT, level, wants=wants[::-1]) is SPOT
+
+
+def test_use_says_whether_spot_or_on_demand_may_be_bought() -> None:
+    """Neither is bought in the place of the other without leave."""
+    assert "uses spot machines only" in reason(ON_DEMAND, use=Use.SPOT)
+    assert "uses on-demand machines only" in reason(SPOT, use=Use.ON_DEMAND)
+    ranking = rank(replace(JOB, use=Use.AUTO), [ON_DEMAND, LARGE, SPOT], ())
+    assert [row.offer for row in ranking.ranked] == [SPOT, LARGE, ON_DEMAND]
+
+
+def test_auto_buys_on_demand_where_spot_would_cost_more_for_the_work_that_stays() -> None:
+    """At a third of the price, but lost every two minutes, spot is the dearer one."""
+    offers = [ON_DEMAND, SPOT]
+    auto = replace(JOB, use=Use.AUTO)
+    assert rank(auto, offers, (rate(6.0),), (MEASURED,)).ranked[0].offer is SPOT
+    assert rank(auto, offers, (rate(1 / 30),), (MEASURED,)).ranked[0].offer is ON_DEMAND
+
+
+def test_auto_stays_with_spot_when_time_is_minimized() -> None:
+    """On-demand is always the quicker; it is bought where spot cannot be had."""
+    quick = replace(JOB, use=Use.AUTO, objective=Objective(minimize=Minimize.TIME))
+    assert rank(quick, [ON_DEMAND, SPOT], (rate(6.0),), (MEASURED,)).ranked[0].offer is SPOT
+
+
+def test_no_offer_above_max_price_is_taken() -> None:
+    """The sentence has both prices; an offer at the limit is taken."""
+    assert reason(SPOT, max_price_usd_per_hour=0.9) == "it costs 1 USD/h, and max_price is 0.9 USD/h"
+    assert first(SPOT, max_price_usd_per_hour=1.0) is SPOT
+
+
+def test_a_cheap_zone_that_loses_its_machines_every_few_minutes_is_the_dearer_one() -> None:
+    """What counts is the price of work that stays: 0.9 USD/h with a loss every 5 minutes against 1 USD/h, 6 h."""
+    shaky = replace(SPOT, zone="b", price_usd_per_hour=0.9)
+    rates = (rate(6.0), rate(5 / 60, "b"))
+    assert rank(JOB, [shaky, SPOT], rates, (MEASURED,)).ranked[0].offer is SPOT
+    assert rank(JOB, [shaky, SPOT], (rate(6.0), rate(6.0, "b")), (MEASURED,)).ranked[0].offer is shaky
+
+
+def test_a_faster_machine_may_cost_more() -> None:
+    """Twice the speed at one and a half the price is cheaper per work; without a measurement it is not known."""
+    twice = replace(MEASURED, machine_type="large", work_per_s=2.0)
+    assert rank(JOB, [SPOT, LARGE], (), (MEASURED, twice)).ranked[0].offer is LARGE
+    assert rank(JOB, [SPOT, LARGE], (), (MEASURED,)).ranked[0].offer is SPOT
+
+
+def test_who_minimizes_time_gets_the_faster_machine_at_any_price() -> None:
+    """Twice the speed at four times the price: cheaper is the slow one, quicker the fast one."""
+    offers = [SPOT, replace(LARGE, price_usd_per_hour=4.0)]
+    measured = (MEASURED, replace(MEASURED, machine_type="large", work_per_s=2.0))
+    quick = replace(JOB, objective=Objective(minimize=Minimize.TIME))
+    assert rank(JOB, offers, (), measured).ranked[0].offer is offers[0]
+    assert rank(quick, offers, (), measured).ranked[0].offer is offers[1]
+
+
+def test_the_cost_of_kept_work_counts_saves_restarts_and_redone_work() -> None:
+    """Per hour of work on-demand costs its price and one start; spot its price and what losses add."""
+    ranking = rank(replace(JOB, use=Use.AUTO), [SPOT, ON_DEMAND], (rate(1.0),), (MEASURED,))
+    spot, reliable = ranking.ranked
+    assert reliable.usd_per_work_hour == pytest.approx(3.0, rel=0.03)
+    assert 1.05 < spot.usd_per_work_hour < 1.2
+    numbers = {number.name: number.value for number in spot.because}
+    assert numbers["expected preemptions"] == pytest.approx(11.0, rel=0.1)
+    assert numbers["work"] == 36_000.0
+
+
+def test_the_same_offers_in_any_order_give_the_same_ranking() -> None:
+    """Ties are broken by name, so that a controller that restarts buys the same."""
+    offers = [replace(SPOT, zone=zone, machine_type=kind) for zone, kind in itertools.product("abc", ("x", "y"))]
+    offers += [replace(ON_DEMAND, zone=zone) for zone in "abc"]
+    expected = rank(JOB, offers, ())
+    rng = random.Random("orders 1")
+    for _ in range(5):
+        rng.shuffle(offers)
+        assert rank(JOB, offers, ()) == expected
+
+
+def test_offers_that_never_get_work_done_come_last_and_break_nothing() -> None:
+    """A year of work without checkpoints has no finite cost; the ranking stays an order of plain numbers."""
+    job = replace(JOB, checkpointing=Checkpointing(policy="never"), use=Use.AUTO)
+    forever = replace(MEASURED, work_per_s=1e-3, stall_s=None)
+    ranking = rank(job, [SPOT, ON_DEMAND], (rate(1.0),), (forever,))
+    assert ranking.ranked[0].offer.reliability is Reliability.RELIABLE
+    assert all(abs(number.value) < 1e12 for row in ranking.ranked for number in row.because)
+
+
+def test_ranking_is_quick_enough_to_be_asked_with_every_loss() -> None:
+    """A hundred offers are ranked with one look at each: the driver asks whenever a machine is lost."""
+    offers = [replace(SPOT, zone=str(zone), startup_s=Seconds(HOUR)) for zone in range(100)]
+    assert len(rank(JOB, offers, (rate(2.0),), (MEASURED,)).ranked) == 100

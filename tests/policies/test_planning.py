@@ -1,0 +1,344 @@
+"""The plan: what would be bought, what it will cost, what is not known, and what is refused before any money is spent."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from tests.policies.offers import HOUR, JOB, LARGE, MEASURED, ON_DEMAND, SPOT, rate
+from windfall import codec
+from windfall.errors import EXIT_INFEASIBLE, Infeasible
+from windfall.fleet import Lifetime
+from windfall.jobs import Checkpointing, Injection, Job, Measured, Objective, Use, Want, Work
+from windfall.market import Offer
+from windfall.models.pool import pool
+from windfall.policies.planning import Plan, plan
+from windfall.terms import Seconds, Unit, Usd, WallTime
+
+NOW = WallTime(1_000_000.0)
+
+
+def planned(job: Job = JOB, *offers: Offer, measured: tuple[Measured, ...] = (MEASURED,), hours: float = 6.0) -> Plan:
+    return plan(job, offers or (SPOT,), (rate(hours),), measured, NOW)
+
+
+def refused(job: Job, *offers: Offer, measured: tuple[Measured, ...] = (MEASURED,), hours: float = 6.0) -> str:
+    with pytest.raises(Infeasible) as found:
+        planned(job, *offers, measured=measured, hours=hours)
+    assert found.value.exit_code == EXIT_INFEASIBLE
+    return str(found.value)
+
+
+# ----------------------------------------------------------------------------------------------------- what is expected
+
+
+def test_a_job_seen_before_has_a_cost_and_a_finish_with_their_parts() -> None:
+    """Ten hours of work: the parts of time and of money add up to what is promised."""
+    found = planned().chosen.expected
+    assert found is not None
+    assert 10.1 * HOUR < found.wall_s < 10.7 * HOUR
+    assert found.finish == NOW + found.wall_s
+    assert found.cost_usd == pytest.approx(found.machine_hours * 1.0)
+    assert math.fsum(part.duration_s for part in found.parts) == pytest.approx(found.wall_s)
+    assert math.fsum(part.cost_usd for part in found.parts) == pytest.approx(found.cost_usd)
+    assert [part.name for part in found.parts] == ["work", "redo", "save", "allocate", "prepare", "finish"]
+    assert found.preemptions == pytest.approx(found.wall_s / (6.0 * HOUR), rel=0.05)
+
+
+def test_the_on_demand_twin_does_the_same_work_without_losses() -> None:
+    """Its cost is that of one start and the work at the on-demand price; savings are told against it."""
+    found = planned()
+    assert found.twin is not None
+    assert found.chosen.expected is not None
+    assert found.savings_percent is not None
+    assert found.twin.wall_s == 60.0 + 90.0 + 36_000.0
+    assert found.twin.cost_usd == pytest.approx((90.0 + 36_000.0 + 2.5) / HOUR * 3.0)
+    assert found.savings_percent == pytest.approx(100 * (1 - found.chosen.expected.cost_usd / found.twin.cost_usd))
+    assert 60.0 < found.savings_percent < 67.0
+
+
+def test_a_controller_that_looks_rarely_sees_losses_and_ends_late() -> None:
+    """Half a look passes until a silent loss is acted upon, and until the machines of a finished run are given back."""
+    deaf = replace(SPOT, notice_s=Seconds(0.0))
+    often, rarely = (
+        plan(JOB, [deaf], (rate(2.0),), (MEASURED,), NOW, look_s=look_s).chosen.expected for look_s in (0.0, 60.0)
+    )
+    assert often is not None
+    assert rarely is not None
+    assert rarely.wall_s - often.wall_s == pytest.approx(30.0 * often.preemptions, rel=0.02)
+    assert rarely.cost_usd - often.cost_usd == pytest.approx(30.0 / HOUR, rel=0.02)
+
+
+def test_two_machines_cost_twice_and_are_lost_twice_as_often() -> None:
+    """Any loss stops both, and both are billed while one is replaced."""
+    one, two = planned().chosen, planned(replace(JOB, nodes=2)).chosen
+    assert one.expected is not None
+    assert two.expected is not None
+    assert two.usd_per_hour == 2.0
+    assert two.expected.preemptions == pytest.approx(2 * one.expected.preemptions, rel=0.05)
+    assert two.expected.cost_usd > 2 * one.expected.cost_usd
+
+
+def test_every_number_says_where_it_comes_from() -> None:
+    """Measured, given or assumed: a reader can tell what the promise rests on."""
+    sources = {number.name: number.source for number in planned().numbers}
+    assert sources["speed"] == "measured in 3 earlier runs"
+    assert sources["upload of the state"] == "measured in 3 earlier runs"
+    assert sources["work"] == "given by the job file"
+    assert sources["mean time to preemption"] == "measured on this installation's machines (small in a)"
+    assert sources["share of losses without notice"] == "assumed: the provider's habit"
+    assert sources["time between saves"] == "derived: policy adaptive"
+
+
+def test_what_was_never_measured_is_unknown_and_not_invented() -> None:
+    """A first run: the price is known; cost, finish, savings and what a notice can save are not."""
+    found = planned(measured=())
+    assert found.chosen.usd_per_hour == 1.0
+    assert (found.chosen.expected, found.twin, found.savings_percent) == (None, None, None)
+    assert found.notice_suffices is None
+    assert "unknown" in found.notice
+    assert "speed: unknown: no earlier run of this job on this type of machine" in found.unknown
+    assert "size of the state: unknown: no save was measured" in found.unknown
+
+
+def test_a_job_without_work_has_no_expected_finish() -> None:
+    """The speed is known, how much there is to do is not; work in another unit is no help either."""
+    assert planned(replace(JOB, work=None)).chosen.expected is None
+    assert "work: unknown: the job file has no work" in planned(replace(JOB, work=None)).unknown
+    assert planned(replace(JOB, work=Work(1e6, Unit.TOKEN))).chosen.expected is None
+
+
+def test_pooled_lives_say_on_how_many_machines_they_rest() -> None:
+    """With the pool at hand the plan tells lives and preemptions, and takes the share without notice from them."""
+    lives = [
+        Lifetime(str(number), "aws", "small", "a", WallTime(0.0), WallTime(HOUR), preempted=True, announced=False)
+        for number in range(4)
+    ]
+    found = plan(JOB, [SPOT], (), (MEASURED,), NOW, pooled=pool(lives, NOW))
+    numbers = {number.name: number for number in found.numbers}
+    assert numbers["mean time to preemption"].value == pytest.approx((3 + 4) / (1 + 4) * HOUR)
+    assert numbers["mean time to preemption"].source == "measured on 4 machines, 4 preempted (small in a)"
+    assert numbers["share of losses without notice"].value == pytest.approx((0.5 + 4) / (5 + 4))
+
+
+def test_an_injected_job_is_planned_with_the_injectors_lives() -> None:
+    """One loss every 30 minutes whatever the market does, each with the notice that the injector gives."""
+    injection = Injection((Seconds(1800.0),), 7, Seconds(60.0))
+    found = planned(replace(JOB, injection=injection), hours=1000.0)
+    assert found.chosen.expected is not None
+    assert found.chosen.expected.preemptions == pytest.approx(36_000 / 1800, rel=0.1)
+    assert {number.name: number.value for number in found.numbers}["share of losses without notice"] == 0.0
+
+
+def test_saves_are_planned_by_what_the_machines_will_believe() -> None:
+    """Told of a loss each hour they save as their own policy says: tau = sqrt(2 delta (M / u + R)), u of notices given."""
+    numbers = {number.name: number.value for number in planned(hours=1.0).numbers}
+    silent = (0.5 + 1) / (5 + 5)  # the habit of aws, and five losses half-way through, of which 10 % came silently
+    tau_s = math.sqrt(2 * 2.0 * (HOUR / silent + 136.5))
+    between_s = numbers["time between saves"]
+    assert between_s is not None
+    assert between_s == pytest.approx(tau_s, rel=0.01)
+    slow = plan(JOB, [SPOT], ((*rate(1.0)[:4], Seconds(HOUR)),), (MEASURED,), NOW).numbers[-1].value
+    assert slow == pytest.approx(math.sqrt(2 * 2.0 * (HOUR / silent + HOUR)), rel=0.01)
+    assert planned(replace(JOB, nodes=4), hours=1.0).numbers[-1].value == pytest.approx(between_s / 2, rel=0.3)
+
+
+def test_the_users_own_schedule_counts_where_it_is_shorter() -> None:
+    """Every ten seconds, as 10 steps or as time; a longer one changes nothing, and `never` leaves it alone."""
+    for text, policy in (("10 steps", "adaptive"), ("10s", "adaptive"), ("every 10 steps", "never")):
+        job = replace(JOB, checkpointing=Checkpointing(policy=policy, keep_every=text))
+        number = planned(job).numbers[-1]
+        assert (number.value, number.source) == (10.0, "given by the job file (keep_every)")
+    rare = replace(JOB, checkpointing=Checkpointing(keep_every="10h"))
+    assert planned(rare).numbers[-1] == planned().numbers[-1]
+
+
+def test_a_schedule_in_steps_of_unknown_length_is_said_to_be_assumed() -> None:
+    """Work was measured in samples: how long 100 steps take nobody knows."""
+    job = replace(JOB, work=Work(36_000.0, Unit.SAMPLE), checkpointing=Checkpointing(policy="every:100steps"))
+    number = planned(job, measured=(replace(MEASURED, unit=Unit.SAMPLE),)).numbers[-1]
+    assert number.source == "assumed: as policy adaptive, because the length of a step is unknown"
+    assert number.value is not None
+
+
+def test_a_plan_is_plain_json() -> None:
+    """What the API returns: no infinity and no class gets in, known or unknown job."""
+    for found in (planned(JOB, SPOT, ON_DEMAND), planned(measured=()), planned(replace(JOB, use=Use.AUTO), ON_DEMAND)):
+        text = json.dumps(codec.encode(found), allow_nan=False)
+        assert json.loads(text)["job_id"] == "resnet-1"
+
+
+# ---------------------------------------------------------------------------------------------- what a notice can save
+
+
+def test_the_plan_says_whether_a_last_save_fits_the_notice() -> None:
+    """1 GB in 20 s, step, standstill and commit: 24 s of 120 s."""
+    found = planned()
+    assert found.notice_suffices is True
+    assert found.notice == (
+        "1 GB upload in 20.0 s; with the step, the standstill and the commit a last save takes 24.0 s, and 120 s of "
+        "notice suffice: announced losses redo nothing"
+    )
+    assert not found.warnings
+
+
+def test_a_save_that_fits_no_notice_is_a_warning() -> None:
+    """A quarter of an hour of upload against two minutes: insured at intervals, and said so with what would fit."""
+    huge = replace(MEASURED, size_bytes=45_000_000_000, upload_s=Seconds(900.0))
+    found = planned(measured=(huge,))
+    assert found.notice_suffices is False
+    assert "in which 5.8 GB would fit" in found.notice
+    assert len(found.warnings) == 1
+    assert "fits no notice of 2 min" in found.warnings[0]
+    assert "saved at intervals instead" in found.warnings[0]
+
+
+def test_no_notice_at_all_is_a_warning_too() -> None:
+    """Every loss goes back to the last save at an interval."""
+    found = planned(JOB, replace(SPOT, notice_s=Seconds(0.0)))
+    assert found.notice_suffices is False
+    assert found.warnings[0].startswith("losses come without notice: each throws the run back by")
+
+
+# --------------------------------------------------------------------------------------------------- what is refused
+
+
+NEVER = replace(JOB, checkpointing=Checkpointing(policy="never"))
+TWO_DAYS = replace(NEVER, work=Work(48 * HOUR, Unit.STEP))
+UNSAVED = replace(MEASURED, prepare_s=Seconds(0.0), allocate_s=Seconds(0.0), stall_s=None, upload_s=None, commit_s=None)
+
+
+def test_48_hours_of_spot_without_checkpoints_are_refused_because_they_bill_3200_hours() -> None:
+    """Machines that last 8 h: (8 h) (e^(48/8) - 1) = 3219 h instead of 48 h, and as many dollars."""
+    deaf = replace(SPOT, notice_s=Seconds(0.0))
+    with pytest.raises(Infeasible) as found:
+        plan(TWO_DAYS, [deaf], (rate(8.0),), (UNSAVED,), NOW, look_s=0.0)
+    words = str(found.value)
+    assert "48 h of work without checkpoints (insure: never, no keep_every)" in words
+    assert "expected to take 3,219 h and 3,219.43 USD" in words
+    assert "(8 h + 0 s) x (e^(48 h / 8 h) - 1)" in words
+    assert "instead of 48 h" in words
+
+
+def test_the_same_job_with_saves_on_demand_or_short_enough_is_planned() -> None:
+    """Only the combination is refused: insured, with own saves, on-demand, or one hour long it goes."""
+    deaf = replace(SPOT, notice_s=Seconds(0.0))
+    insured = replace(TWO_DAYS, checkpointing=Checkpointing())
+    kept = replace(TWO_DAYS, checkpointing=Checkpointing(policy="never", keep_every="1000 steps"))
+    vague = replace(TWO_DAYS, checkpointing=Checkpointing(policy="never", keep_every="each epoch"))
+    short = replace(TWO_DAYS, work=Work(HOUR, Unit.STEP))
+    for job in (insured, kept, vague, short):
+        assert planned(job, deaf, measured=(UNSAVED,), hours=8.0).chosen.offer is deaf
+    auto = planned(replace(TWO_DAYS, use=Use.AUTO), deaf, ON_DEMAND, measured=(UNSAVED,), hours=8.0)
+    assert auto.chosen.offer is ON_DEMAND
+    assert any("without checkpoints" in row.reason for row in auto.refused)
+    assert auto.savings_percent is None
+
+
+def test_an_unmeasured_job_without_checkpoints_is_warned_of() -> None:
+    """Its length is not known, so that nothing can be refused; what three lives long would take is told."""
+    found = planned(NEVER, measured=(), hours=8.0)
+    assert any("without checkpoints a loss begins the run anew" in words for words in found.warnings)
+
+
+def test_a_deadline_that_no_offer_meets_is_refused_with_the_quickest() -> None:
+    """Ten hours of work do not fit nine; the quickest offer and its time are named."""
+    job = replace(JOB, objective=Objective(deadline_s=Seconds(9 * HOUR)))
+    slow = replace(MEASURED, machine_type="large", work_per_s=0.5)
+    words = refused(job, SPOT, LARGE, measured=(MEASURED, slow))
+    assert words.startswith("no offer is expected to meet the deadline: the quickest, small in aws/a (spot), takes 10.")
+    assert "10 h of work" in words
+    assert words.endswith("the deadline is 9 h")
+
+
+def test_a_dearer_offer_is_chosen_if_it_alone_meets_the_deadline() -> None:
+    """Twice the speed at four times the price: bought because of the deadline, and the cheap one says why not."""
+    job = replace(JOB, objective=Objective(deadline_s=Seconds(9 * HOUR)))
+    fast = replace(LARGE, price_usd_per_hour=4.0)
+    found = planned(job, SPOT, fast, measured=(MEASURED, replace(MEASURED, machine_type="large", work_per_s=2.0)))
+    assert found.chosen.offer is fast
+    assert found.refused[0].offer is SPOT
+    assert "the deadline is 9 h" in found.refused[0].reason
+
+
+def test_limits_are_not_left_to_a_type_of_unknown_speed() -> None:
+    """Where the measured type misses the deadline, the other is not bought blindly; asked for by name it is tried."""
+    job = replace(JOB, objective=Objective(deadline_s=Seconds(9 * HOUR)))
+    assert refused(job, SPOT, LARGE).endswith(
+        "the speed on large in aws/a (spot) is unknown: ask for this type alone to try it"
+    )
+    found = planned(replace(job, wants=(Want(machine_type="large"),)), SPOT, LARGE)
+    assert found.chosen.offer is LARGE
+    assert found.warnings == ("whether the deadline can be met is unknown: no earlier run tells the speed",)
+
+
+def test_a_budget_below_the_cheapest_plan_is_refused_with_what_is_held_back() -> None:
+    """Ten dollars of work and what a last save may cost do not fit eight dollars."""
+    words = refused(replace(JOB, objective=Objective(budget_usd=Usd(8.0))), SPOT, replace(SPOT, zone="b"))
+    assert words.startswith("no plan fits the budget: the cheapest, small in aws/a (spot), is expected to cost 10.")
+    assert "held back for a last save of at most 10 min" in words
+    assert words.endswith("the budget is 8.00 USD")
+    assert "aws/b" not in words
+
+
+def test_the_reserve_counts_within_the_budget() -> None:
+    """The expected cost alone would fit: the job would be stopped just before its end."""
+    expected = planned().chosen.expected
+    assert expected is not None
+    tight = replace(JOB, objective=Objective(budget_usd=Usd(expected.cost_usd + 0.05)))
+    assert "held back" in refused(tight)
+    planned(replace(JOB, objective=Objective(budget_usd=Usd(expected.cost_usd + 0.3))))
+
+
+def test_limits_of_a_job_of_unknown_length_are_a_warning() -> None:
+    """Whether they can be met is not known; a budget that not even a last save fits is refused all the same."""
+    limits = Objective(deadline_s=Seconds(HOUR), budget_usd=Usd(5.0))
+    found = planned(replace(JOB, objective=limits), measured=())
+    assert found.warnings == (
+        "whether the deadline and the budget can be met is unknown: no earlier run tells the speed",
+    )
+    assert "budget" in refused(replace(JOB, objective=Objective(budget_usd=Usd(0.01))), measured=())
+
+
+def test_max_duration_below_the_expected_time_is_a_warning() -> None:
+    """It will be stopped, saved, before it is done."""
+    found = planned(replace(JOB, max_duration_s=Seconds(5 * HOUR)))
+    assert found.warnings[0].startswith("max_duration 5 h ends this job before it is done")
+
+
+def test_max_price_below_every_offer_is_refused_with_the_cheapest() -> None:
+    """What the cheapest that would do costs now is named."""
+    words = refused(replace(JOB, max_price_usd_per_hour=0.5), SPOT, LARGE)
+    assert words == (
+        "max_price 0.5 USD/h is below every offer that would do: the cheapest is small in aws/a (spot) at 1 USD/h"
+    )
+
+
+def test_a_want_that_nothing_has_is_refused_with_the_nearest() -> None:
+    """Of two offers the one that lacks less."""
+    want = Want(provider="aws", machine_type="large", memory_gib_min=64)
+    words = refused(replace(JOB, wants=(want,)), SPOT, LARGE)
+    assert words == (
+        "no offer has what the job wants: the nearest is large in aws/a (spot), "
+        "but it has 32 GiB of memory, less than 64 GiB"
+    )
+
+
+def test_only_on_demand_for_a_spot_job_is_refused_with_the_way_out() -> None:
+    """`use: auto` would allow it."""
+    assert refused(JOB, ON_DEMAND).endswith("the job uses spot machines only; `use: auto` allows both")
+
+
+def test_nothing_for_sale_is_refused() -> None:
+    """An empty market has no plan."""
+    with pytest.raises(Infeasible, match="nothing is for sale now"):
+        plan(JOB, [], (), (), NOW)
+
+
+def test_machines_that_never_get_ready_before_they_are_lost_are_refused() -> None:
+    """A preparation of half an hour, a loss every ten minutes."""
+    slow = replace(MEASURED, prepare_s=Seconds(1800.0))
+    assert "needs 30 min to get ready" in refused(JOB, SPOT, measured=(slow,), hours=1 / 6)

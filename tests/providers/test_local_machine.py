@@ -1,0 +1,194 @@
+"""A machine of the local market: a process tree in a folder of its own that nothing but its end can end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.providers import TYPE
+from tests.providers.support import Bench, bench
+from windfall.market import Ended, Life
+from windfall.providers.local import process, records
+from windfall.terms import Seconds
+
+# A grandchild in a session of its own whose parent is gone, the environment as it was.
+DAEMON = "(setsid sleep 99 &) ; (setsid sh -c 'sleep 99' &)"
+
+
+TYPES = {
+    TYPE: {"on_demand": 9000},
+    "far": {"on_demand": 9000, "uplink": "5MB/s"},
+    "slow": {"on_demand": 9000, "speed": 0.25},
+}
+Markets = Callable[[str], Bench]
+
+
+@pytest.fixture(scope="module")
+def markets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Markets]:
+    """One market for each way to hold a machine together, for all tests."""
+    with ExitStack() as stack:
+
+        @cache
+        def opened(isolation: str) -> Bench:
+            made = stack.enter_context(bench(tmp_path_factory.mktemp("market")))
+            made.sell(isolation=isolation, types=TYPES)
+            return made
+
+        yield opened
+
+
+@pytest.fixture
+def market(markets: Markets) -> Bench:
+    """A market of ordinary machines."""
+    return markets("auto")
+
+
+@pytest.fixture(params=["auto", "subreaper"])
+def either(request: pytest.FixtureRequest, markets: Markets) -> Bench:
+    """A market whose machines are held together by a PID namespace, or by a subreaper where none is allowed."""
+    return markets(request.param)
+
+
+@pytest.fixture
+def token(request: pytest.FixtureRequest) -> str:
+    """This test's order."""
+    return request.node.name
+
+
+def started(market: Bench, token: str, script: str, *, kind: str = TYPE, **env: str) -> str:
+    """Order a machine that runs a script, wait until it says `ready`."""
+    (machine_id,) = market.order(token, "sh", "-c", f"{script}; touch ready; sleep 99", kind=kind, **env)
+    market.wait_until((market.home(machine_id) / "disk" / "ready").exists, "the script runs")
+    return machine_id
+
+
+@pytest.mark.parametrize("end", ["release", "preempt", "init", "process"])
+def test_everything_dies_with_the_machine(either: Bench, token: str, end: str) -> None:
+    """Grandchildren that left session and parent behind are gone once the listing says that the machine is."""
+    machine_id = started(either, token, DAEMON)
+    life = either.life(machine_id)
+    assert len(either_running := _running(either, machine_id)) >= 3
+
+    if end == "release":
+        either.provider.release(machine_id)
+    elif end == "preempt":
+        either.provider.preempt(machine_id, None)
+    else:
+        os.kill(int(str(life["pid" if end == "init" else "first_pid"])), signal.SIGKILL)
+    either.await_life(machine_id, Life.GONE)
+
+    assert _running(either, machine_id) == [], f"of {either_running}"
+
+
+def _running(market: Bench, machine_id: str) -> list[int]:
+    return process.marked(records.MACHINE_ID, machine_id)
+
+
+def test_a_machine_has_a_home_of_its_own(market: Bench, token: str) -> None:
+    """Working folder, home, state and temporary files lie on its disk, which goes when it goes; its output stays."""
+    each = 'for at in "$PWD" "$HOME" "$XDG_STATE_HOME" "$TMPDIR"; do echo "$at"; echo x > "$at/mark"; done'
+    machine_id = started(market, token, each)
+    home = market.home(machine_id)
+
+    places = (home / "output.log").read_text().split()
+    assert len(places) == 4
+    assert all(Path(place).is_relative_to(home / "disk") and (Path(place) / "mark").exists() for place in places)
+    market.provider.release(machine_id)
+    market.await_life(machine_id, Life.GONE)
+
+    assert not (home / "disk").exists()
+    assert (home / "output.log").exists()
+
+
+def test_a_machine_knows_its_name_and_where_its_notices_are(market: Bench, token: str) -> None:
+    """Name, provider, metadata service and uplink are in its environment, beside what the order gave; nothing of ours is."""
+    os.environ["WINDFALL_TEST_SECRET"] = "of the shell that opened the market"
+    try:
+        machine_id = started(market, token, "env > env", kind="far", GIVEN="yes")
+    finally:
+        del os.environ["WINDFALL_TEST_SECRET"]
+
+    text = (market.home(machine_id) / "disk" / "env").read_text()
+    env = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    assert env["WINDFALL_MACHINE_ID"] == machine_id
+    assert env["WINDFALL_PROVIDER"] == "local"
+    assert env["WINDFALL_METADATA_URL"] == market.life(machine_id)["metadata_url"]
+    assert (env["WINDFALL_UPLINK"], env["GIVEN"]) == ("5MB/s", "yes")
+    assert "WINDFALL_TEST_SECRET" not in env
+
+
+def test_what_a_machine_is_given_is_seen_by_nobody_else(market: Bench, token: str) -> None:
+    """The environment of an order is on no command line, in no log and no book, and its file is gone once it runs."""
+    secret = "hunter2-and-more"
+    machine_id = started(market, token, ":", CREDENTIAL=secret)
+
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    files = [path for path in market.folder.rglob("*") if path.is_file()]
+    assert not any(secret.encode() in line for line in lines)
+    assert [path for path in files if secret.encode() in path.read_bytes()] == []
+    assert not (market.home(machine_id) / "boot.json").exists()
+    assert market.home(machine_id).stat().st_mode & 0o077 == 0
+    assert (market.folder / "token").stat().st_mode & 0o077 == 0
+
+
+def test_shared_memory_goes_with_the_machine(market: Bench, token: str) -> None:
+    """What a machine leaves in shared memory is not there for the next one, nor on the host."""
+    machine_id = started(market, token, "echo x > /dev/shm/windfall-left; ls /dev/shm > seen")
+
+    assert (market.home(machine_id) / "disk" / "seen").read_text() == "windfall-left\n"
+    assert not Path("/dev/shm/windfall-left").exists()
+
+
+def test_a_command_that_does_not_exist_is_a_broken_machine(market: Bench, token: str) -> None:
+    """It ends at once as failed, and its output says why."""
+    (machine_id,) = market.order(token, "no-such-command")
+
+    assert market.await_life(machine_id, Life.GONE).cause is Ended.FAILED
+    assert "no-such-command could not be started" in (market.home(machine_id) / "output.log").read_text()
+
+
+def test_a_machine_outlives_its_market_and_keeps_its_deadline(market: Bench, token: str) -> None:
+    """With the market killed, its process goes on; an announced end comes on time and is billed, without any market."""
+    machine_id = started(market, token, ":")
+    market.provider.preempt(machine_id, Seconds(1.5))
+    market.wait_until(lambda: market.notice_left_s(machine_id) is not None, "the machine is told")
+
+    market.kill_market()
+    assert market.lives(machine_id)
+    market.wait_until(lambda: not market.lives(machine_id), "its deadline comes")
+    gone_at = market.clock.wall()
+    market.pass_time(0.5)
+
+    machine = market.machine(machine_id)
+    assert (machine.life, machine.cause) == (Life.GONE, Ended.PREEMPTED)
+    assert machine.ended == pytest.approx(gone_at, abs=0.15)
+    assert machine.taken_at == pytest.approx(machine.ended, abs=0.15)
+
+
+def test_a_slow_machine_gets_its_share_of_the_processor(market: Bench, token: str) -> None:
+    """At a quarter of the speed a busy loop burns about a quarter of the time, children in other sessions included."""
+    machine_id = started(market, token, "(setsid sh -c 'while :; do :; done' &)", kind="slow")
+    market.pass_time(0.3)
+
+    first, began = _processor_s(market, machine_id), time.monotonic()
+    market.pass_time(1.5)
+    share = (_processor_s(market, machine_id) - first) / (time.monotonic() - began)
+
+    assert 0.08 < share < 0.45
+    market.provider.release(machine_id)
+    market.await_life(machine_id, Life.GONE)
+
+
+def _processor_s(market: Bench, machine_id: str) -> float:
+    ticks = 0
+    for pid in _running(market, machine_id):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,262 @@
+"""The local market's daemon: killed at any moment it forgets nothing that was promised and bills what is true."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.providers import LocalWorld
+from tests.providers.support import OWNER, Bench, bench
+from windfall.errors import Misuse, ProviderDenied, ProviderUnreachable
+from windfall.market import Ended, Life
+from windfall.providers.local import process, records
+from windfall.providers.local.client import LocalProvider
+
+CENT = 0.01
+
+
+def daemons(market: LocalWorld) -> list[int]:
+    """The processes that are this market."""
+    name = f"windfall.providers.local.market\0{market.folder}\0".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = path.read_bytes()
+        except OSError:
+            continue
+        if name in text and process.started_at(int(path.parent.name)) is not None:
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_the_market_opens_when_it_is_needed_and_once(market: Bench) -> None:
+    """Eight callers at once find one daemon."""
+    callers = [LocalProvider(str(market.folder), market.clock) for _ in range(8)]
+    threads = [threading.Thread(target=caller.offers) for caller in callers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for caller in callers:
+        assert caller.offers()
+        caller.close()
+
+    assert len(daemons(market)) == 1
+
+
+def test_a_second_daemon_leaves_the_first_alone(market: Bench) -> None:
+    """Started by hand on a folder that has a market, it ends at once, and the first goes on."""
+    market.provider.offers()
+    before = daemons(market)
+
+    command = [sys.executable, "-m", "windfall.providers.local.market", str(market.folder)]
+    done = subprocess.run(command, capture_output=True, timeout=30, check=False)
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert daemons(market) == before
+    assert market.provider.offers()
+
+
+def test_a_closed_market_is_not_opened_by_who_may_not(market: Bench) -> None:
+    """Without leave to start it, a call says that nobody sells."""
+    caller = LocalProvider(str(market.folder), market.clock, start=False)
+
+    with pytest.raises(ProviderUnreachable, match="is closed"):
+        caller.offers()
+    assert caller.capabilities().preempts
+    caller.close()
+
+
+def test_the_market_closes_when_nobody_needs_it(market: Bench) -> None:
+    """Without machines and callers it ends by itself, not while a machine runs; the next call finds everything."""
+    market.sell(idle_exit=0.3)
+    (machine_id,) = market.order("order", "sleep", "99")
+    market.await_life(machine_id, Life.RUNNING)
+    market.pass_time(0.7)
+    assert len(daemons(market)) == 1
+
+    market.provider.release(machine_id)
+    market.wait_until(lambda: daemons(market) == [], "the market closes")
+
+    assert market.machine(machine_id).cause is Ended.RELEASED
+
+
+def test_whoever_deletes_the_folder_ends_market_and_machines(tmp_path: Path) -> None:
+    """Nothing of a market goes on without its folder."""
+    with bench(tmp_path / "market") as market:
+        (machine_id,) = market.order("order", "sleep", "99")
+        market.wait_until(lambda: market.lives(machine_id), "it runs")
+
+        market.folder.rename(tmp_path / "elsewhere")
+
+        market.wait_until(lambda: daemons(market) == [], "the market ends")
+        market.wait_until(lambda: not market.lives(machine_id), "the machine ends")
+
+
+def test_the_file_is_read_again_and_a_wrong_one_changes_nothing(market: Bench) -> None:
+    """Capacity taken away is felt by the next order; a mistake is noted in the log, and the market goes on as before."""
+    market.sell(capacity={"default": 5, "small/zone-a": 0})
+    assert market.order("one", "sleep", "99") == ()
+
+    (market.folder / "market.yaml").write_text("capacity: many\n")
+    assert market.order("two", "sleep", "99") == ()
+    assert "capacity" in (market.folder / "market.log").read_text()
+
+
+def test_a_market_can_rehearse_wrong_credentials(market: Bench) -> None:
+    """With `deny` every call is refused as if the credentials were wrong."""
+    market.provider.offers()
+    market.sell(deny=True)
+
+    def is_denied() -> bool:
+        try:
+            market.provider.offers()
+        except ProviderDenied:
+            return True
+        return False
+
+    market.wait_until(is_denied, "it refuses")
+
+
+def test_a_wrong_file_is_told_to_whoever_opens(market: Bench) -> None:
+    """A market that cannot open says what is wrong in its file."""
+    (market.folder / "market.yaml").write_text("capacty: 5\n")
+
+    with pytest.raises(Misuse, match=r"market\.yaml: there is no key 'capacty'; did you mean 'capacity'\?"):
+        market.provider.offers()
+
+
+def test_a_promise_is_kept_by_the_next_market(tmp_path: Path) -> None:
+    """Killed between order and start, the market starts the machine in its next life, once."""
+    with bench(tmp_path / "market", delay_s=0.5) as market:
+        (machine_id,) = market.order("order", "sh", "-c", "echo started; sleep 99")
+        market.kill_market()
+        market.pass_time(0.6)
+        assert not market.lives(machine_id)
+
+        market.await_life(machine_id, Life.RUNNING)
+        assert market.await_file(market.home(machine_id) / "output.log") == "started\n"
+
+
+def test_an_order_that_did_not_become_durable_leaves_nothing(market: Bench) -> None:
+    """A folder without its row, which a killed market may leave, is gone with the next one and never becomes a machine."""
+    records.prepare(market.folder / "machines" / "m-0123456789ab", {"argv": ["sleep", "99"], "env": {}})
+
+    market.provider.offers()
+
+    assert list((market.folder / "machines").iterdir()) == []
+    assert market.provider.list(OWNER) == ()
+
+
+@pytest.mark.parametrize("death", ["process", "init"])
+def test_a_death_while_the_market_is_closed_is_billed_to_its_end(market: Bench, death: str) -> None:
+    """Whatever dies while nobody sells costs what it ran, to the cent, however late the next market finds it."""
+    (machine_id,) = market.order("order", "sh", "-c", "echo $$ > pid; sleep 99")
+    market.await_file(market.home(machine_id) / "disk" / "pid")
+    life, began = market.life(machine_id), market.await_life(machine_id, Life.RUNNING).began
+    market.kill_market()
+    market.pass_time(0.7)
+
+    (victim,) = [int(str(life["pid"]))] if death == "init" else process.descendants(int(str(life["first_pid"])))[:1]
+    os.kill(victim, signal.SIGKILL)
+    killed_at = market.clock.wall()
+    market.wait_until(lambda: not market.lives(machine_id), "it is gone")
+    market.pass_time(0.5)
+
+    machine = market.await_life(machine_id, Life.GONE)
+    assert machine.cause is (Ended.FAILED if death == "init" else Ended.STOPPED)
+    assert machine.began == began
+    assert killed_at - 0.35 <= machine.ended <= killed_at + 0.15
+    assert market.billed_usd() == pytest.approx(machine.ended - began, abs=CENT)
+    assert market.billed_usd() == pytest.approx(market.metered_usd(OWNER), abs=CENT)
+
+
+@pytest.mark.slow
+def test_the_next_market_says_of_an_end_what_the_last_one_said(market: Bench) -> None:
+    """The end of a machine whose init was killed is the same whether the market saw it or came later."""
+    first, second = market.order("order", "sleep", "99", count=2)
+    for machine_id in (first, second):
+        market.await_life(machine_id, Life.RUNNING)
+    market.pass_time(0.5)
+    market.breaks(first)
+    seen = market.await_life(first, Life.GONE)
+
+    market.kill_market()
+    market.breaks(second)
+    market.pass_time(0.5)
+
+    assert market.machine(first) == seen
+    assert market.await_life(second, Life.GONE).cause is Ended.FAILED
+    assert market.billed_usd() == pytest.approx(market.metered_usd(OWNER), abs=CENT)
+
+
+@pytest.mark.slow
+def test_an_init_that_does_not_obey_is_killed(market: Bench) -> None:
+    """A stopped init does not keep a released machine alive."""
+    (machine_id,) = market.order("order", "sleep", "99")
+    market.await_life(machine_id, Life.RUNNING)
+    os.kill(int(str(market.life(machine_id)["pid"])), signal.SIGSTOP)
+
+    market.provider.release(machine_id)
+
+    assert market.await_life(machine_id, Life.GONE).cause is Ended.RELEASED
+    assert not market.lives(machine_id)
+
+
+@pytest.mark.parametrize(
+    ("seed", "orders"),
+    [(1, 5), *(pytest.param(seed, 15, marks=pytest.mark.slow) for seed in range(2, 8))],
+)
+def test_a_market_killed_again_and_again_keeps_its_books(market: Bench, seed: int, orders: int) -> None:
+    """With kill -9 of the daemon at random moments: one machine for each token, all listed, the bill right to the cent."""
+    rng, over = random.Random(seed), threading.Event()
+
+    def murder() -> None:
+        while not over.wait(rng.uniform(0.05, 0.9)):
+            market.kill_market()
+
+    killer = threading.Thread(target=murder)
+    killer.start()
+    bought: dict[str, tuple[str, ...]] = {}
+    try:
+        for number in range(orders):
+            token = f"order-{number}"
+            market.wait_until(lambda token=token: _tries(market, bought, token), f"{token} is answered")
+            if rng.random() < 0.5:
+                market.wait_until(lambda token=token: _releases(market, bought[token][0]), "it is released")
+    finally:
+        over.set()
+        killer.join()
+
+    listed = {machine.machine_id: machine for machine in market.provider.list(OWNER)}
+    assert sorted(listed) == sorted(machine_id for ids in bought.values() for machine_id in ids)
+    assert sorted(machine.token for machine in listed.values()) == sorted(bought)
+    for machine_id in listed:
+        market.provider.release(machine_id)
+    for machine_id in listed:
+        market.await_life(machine_id, Life.GONE)
+        assert not market.lives(machine_id)
+    assert market.billed_usd() == pytest.approx(market.metered_usd(OWNER), abs=CENT)
+
+
+def _tries(market: Bench, bought: dict[str, tuple[str, ...]], token: str) -> bool:
+    try:
+        bought[token] = market.order(token, "sleep", "99")
+    except ProviderUnreachable:
+        return False
+    return True
+
+
+def _releases(market: Bench, machine_id: str) -> bool:
+    try:
+        market.provider.release(machine_id)
+    except ProviderUnreachable:
+        return False
+    return True

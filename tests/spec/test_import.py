@@ -1,0 +1,242 @@
+"""`windfall import`: other tools' files become ours, and what is lost is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from windfall.cli.import_ import import_
+from windfall.errors import Misspelt, Misuse
+from windfall.jobs import Job, Recovery, SecretRef, Use, Want
+from windfall.report.schema import schema
+from windfall.spec.jobfile import to_job
+from windfall.spec.loading import load
+
+jsonschema = pytest.importorskip("jsonschema")
+
+SKY = """\
+name: llama
+workdir: .
+num_nodes: 2
+resources:
+  infra: aws/us-east-1
+  instance_type: p4d.24xlarge
+  accelerators: {A100: 8}
+  cpus: 8+
+  disk_size: 256
+  use_spot: true
+  job_recovery:
+    strategy: EAGER_NEXT_REGION
+    max_restarts_on_errors: 3
+envs:
+  VERSION: 1.10
+  HF_TOKEN:
+secrets:
+  WANDB_API_KEY: hunter2
+file_mounts:
+  /data: s3://bucket
+setup: pip install -r requirements.txt
+run: |
+  head=$(echo "$SKYPILOT_NODE_IPS" | head -n1)
+  torchrun --node_rank ${SKYPILOT_NODE_RANK} --nproc $SKYPILOT_NUM_GPUS_PER_NODE train.py
+"""
+DSTACK = """\
+type: task
+name: train
+nodes: 2
+python: "3.12"
+repos: [.]
+env:
+  - HF_TOKEN
+  - LR=1e-4
+  - KEY=${{ secrets.other }}
+working_dir: src
+commands:
+  - pip install x
+  - python train.py --rank $DSTACK_NODE_RANK
+resources:
+  gpu: nvidia:A100:80GB:2..8
+  cpu: 8..
+  memory: 16GB..64GB
+  shm_size: 8GB
+spot_policy: auto
+max_price: 2
+retry: {on_events: [no-capacity, interruption], duration: 4h}
+max_duration: 14400
+stop_duration: 5m
+backends: [aws]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+class Told:
+    """What the verb printed, and the job that our own loader makes of it."""
+
+    def __init__(self, text: str, capsys: pytest.CaptureFixture[str], name: str = "theirs.yaml") -> None:
+        Path(name).write_text(text)
+        import_(name)
+        printed = capsys.readouterr()
+        self.text = printed.out
+        self.lost = printed.err.splitlines()
+        Path("ours.yaml").write_text(printed.out)
+        self.warned: list[str] = []
+        self.file = load("ours.yaml", warn=self.warned.append)
+
+    @property
+    def job(self) -> Job:
+        return to_job(self.file, job_id="j", user="u", run_url="file:///r")
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that were lost, in the order of the file."""
+        return [line.split(" ")[1] for line in self.lost]
+
+
+def test_a_skypilot_task_means_the_same_here(capsys: pytest.CaptureFixture[str]) -> None:
+    """What both tools know carries over, our loader reads it, and the shell text finds its values under our names."""
+    job = Told(SKY, capsys).job
+
+    assert (job.name, job.nodes, job.use) == ("llama", 2, Use.SPOT)
+    assert job.wants == (Want(accelerator="A100", accelerators=8, cpus_min=8.0),)
+    assert job.recovery == Recovery(failures_max=4)
+    assert job.envs == (("VERSION", "1.10"),)
+    assert job.secrets == (SecretRef("WANDB_API_KEY"), SecretRef("HF_TOKEN"))
+    assert "--node_rank ${WINDFALL_NODE_RANK}" in job.command[-1]
+
+
+def test_what_skypilot_says_alone_is_listed_key_by_key(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each key that is left behind is told with place and reason; the value of a secret is repeated nowhere."""
+    told = Told(SKY, capsys)
+
+    assert told.keys == [
+        "resources.infra", "resources.instance_type", "resources.disk_size", "resources.job_recovery.strategy",
+        "envs.HF_TOKEN", "secrets.WANDB_API_KEY", "file_mounts", "run",
+    ]  # fmt: skip
+    assert told.lost[2] == "theirs.yaml:9:3: resources.disk_size is not there yet: the machine type decides"
+    assert "SKYPILOT_NUM_GPUS_PER_NODE" in told.lost[-1]
+    assert "hunter2" not in told.text + "".join(told.lost)
+
+
+def test_what_is_not_said_keeps_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both tools buy machines that stay unless told otherwise; so does the imported file."""
+    assert Told("run: x", capsys).job.use == Use.ON_DEMAND
+    assert Told("type: task\ncommands: [x]", capsys).job.use == Use.ON_DEMAND
+
+
+def test_alternatives_that_differ_only_in_the_cloud_become_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without the names of clouds, equal alternatives are one, and an alternative that asks for nothing is none."""
+    same = Told("run: x\nresources: {cpus: 4, any_of: [{infra: aws}, {infra: gcp/us}]}", capsys)
+    kept = Told("run: x\nresources: {any_of: [{infra: aws, cpus: 4}, {cloud: local, zone: b}]}", capsys)
+
+    assert same.job.wants == (Want(cpus_min=4.0),)
+    assert kept.job.wants == (Want(cpus_min=4.0), Want("local", "b"))
+
+
+@pytest.mark.parametrize("variable", ["SKYPILOT_NODE_IPS", "DSTACK_NODES_IPS", "DSTACK_MASTER_NODE_IP"])
+def test_a_variable_in_another_form_is_made_of_ours(variable: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Lists of addresses, which ours has in another form, are set from ours at the head of the shell text."""
+    told = Told(f"run: echo ${variable}\n", capsys)
+
+    assert told.lost == []
+    assert told.job.command[-1].startswith(f"{variable}=")
+    assert "${WINDFALL_" in told.job.command[-1]
+
+
+def test_a_dstack_task_means_the_same_here(capsys: pytest.CaptureFixture[str]) -> None:
+    """Commands become one shell text in their folder, ranges their least, durations ours, named secrets secrets."""
+    told = Told(DSTACK, capsys, "task.dstack.yml")
+    job = told.job
+
+    assert (job.name, job.nodes, job.use) == ("train", 2, Use.AUTO)
+    assert job.command[-1] == "cd src\npip install x\npython train.py --rank $WINDFALL_NODE_RANK"
+    assert job.wants == (Want(accelerator="A100", accelerators=2, cpus_min=8.0, memory_gib_min=16.0),)
+    assert (job.envs, job.secrets) == ((("LR", "1e-4"),), (SecretRef("HF_TOKEN"),))
+    assert (job.max_price_usd_per_hour, job.max_duration_s) == (2.0, 14400.0)
+    assert job.checkpointing.save_timeout_s == 300.0
+    assert job.recovery == Recovery(failures_max=1)
+    assert told.file.workdir == "."
+
+
+def test_what_dstack_says_alone_is_listed_key_by_key(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each key that is left behind is told in the words of the dstack file."""
+    told = Told(DSTACK, capsys)
+
+    assert told.keys == [
+        "python", "env[2]", "resources.gpu", "resources.shm_size", "retry.duration", "backends",
+    ]  # fmt: skip
+    assert told.lost[0].startswith("theirs.yaml:4:1: python is not there yet")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "want"),
+    [
+        ("H100", Want(accelerator="H100", accelerators=1)),
+        ("H100:4", Want(accelerator="H100", accelerators=4)),
+        ("{name: H100, count: 2}", Want(accelerator="H100", accelerators=2)),
+        ("24GB", Want()),
+        ("2", Want()),
+    ],
+)
+def test_accelerators_of_dstack(gpu: str, want: Want, capsys: pytest.CaptureFixture[str]) -> None:
+    """Accelerators carry over by name and count; what names none is told."""
+    told = Told(f"type: task\ncommands: [x]\nresources: {{gpu: {gpu}}}", capsys)
+
+    assert told.job.wants == (want,)
+    assert (want == Want()) == ("resources.gpu" in told.keys)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("type: service\ncommands: [x]\n", ":1:1: type is 'service'"),
+        ("type: dev-environment\nide: vscode\n", ":1:1: type is 'dev-environment'"),
+        ("type: task\n", "no commands"),
+        ("type: task\ncommands: [[x]]\n", ":2:12: commands[0] must be text"),
+        ("type: task\ncommands: [x]\nnodes: 0\n", ":3:8: num_nodes must be at least 1"),
+        ("type: task\ncommands: [x]\nmax_duration: soon\n", ":3:15: max_duration must be a duration"),
+        ("type: task\ncommands: [x]\nenv: 3\n", ":3:1: env must be a list"),
+        ("type: task\ncommands: [x]\nresources: 3\n", "resources must be a map"),
+        ("service: {}\nrun: x\n", ":1:1: service is not there"),
+        ("name: x\n", "run is missing"),
+        ("run: x\nnum_nodes: many\n", ":2:12: num_nodes must be a whole number"),
+        ("run: x\nresources: 3\n", ":2:12: resources must be a map"),
+        ("- a\n", "no task in this file"),
+        ("", "no task in this file"),
+        ("run: 'x", "ends inside a quoted text"),
+    ],
+)
+def test_what_is_no_task_is_refused(text: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Services, development environments and files that are wrong in themselves are refused with the place."""
+    Path("theirs.yaml").write_text(text)
+
+    with pytest.raises(Misspelt, match=r"^theirs\.yaml:") as caught:
+        import_("theirs.yaml")
+
+    assert says in str(caught.value)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_file_that_is_not_there_is_told() -> None:
+    """The importer reads files as the loader does."""
+    with pytest.raises(Misuse, match=r"nowhere\.yaml does not exist"):
+        import_("nowhere.yaml")
+
+
+def test_json_holds_the_file_and_the_losses(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--json` prints one object that fits its schema, and nothing on stderr."""
+    Path("theirs.yaml").write_text(SKY)
+
+    import_("theirs.yaml", json_=True)
+
+    printed = capsys.readouterr()
+    made = json.loads(printed.out)
+    jsonschema.Draft202012Validator(schema("import")).validate(made)
+    assert made["yaml"].startswith("# yaml-language-server: $schema=")
+    assert "file_mounts" in [one["key"] for one in made["dropped"]]
+    assert printed.err == ""

@@ -1,0 +1,115 @@
+"""The fence between generations of machines: what an older one does can no longer enter the run."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tests.storage.make import Bench, claim
+from windfall.errors import Fenced, StoreError
+from windfall.events import CommitPoint, UploadPart
+from windfall.storage import log
+from windfall.storage.hold import Hold, Local
+from windfall.storage.member import MemberHold
+from windfall.storage.state import from_bytes
+from windfall.terms import Record, SaveKind, Shard, Step
+from windfall.wire.layout import record_key
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def take(bench: Bench, nonce: str, generation: int, host: str = "one") -> Record:
+    claimed = claim(nonce, host, generation=generation)
+    taken = bench.run(log.take(claimed, holder_is_dead=lambda _: True, wall=bench.clock.wall, wait=True))
+    assert taken.mine
+    return taken.record
+
+
+def hold(bench: Bench, head: Record, nonce: str) -> Hold:
+    folder = bench.folder / nonce
+    folder.mkdir()
+    return Hold(bench.store, head, Local(bench.clock, bench.nonce, str(folder), str(folder / "h"), ""), nonce)
+
+
+def member(bench: Bench, head: Record, nonce: str) -> MemberHold:
+    follower = MemberHold(bench.store, bench.clock, head.state.generation)
+    follower.follow(head.state.epoch, nonce)
+    return follower
+
+
+def uploaded(bench: Bench, by: Hold | MemberHold, point_id: str, rank: int) -> Shard:
+    shard = by.upload(UploadPart(point_id, rank, str(bench.part(b"state")), SaveKind.INSURANCE), lambda: False)
+    assert shard is not None
+    return shard
+
+
+def commit(point_id: str, *shards: Shard) -> CommitPoint:
+    return CommitPoint(point_id, Step(5), SaveKind.INSURANCE, 1, shards)
+
+
+def test_an_older_generation_cannot_take_the_run(bench: Bench) -> None:
+    """Its machines have been replaced; the same one and newer ones may, and so may a machine that trains alone."""
+    take(bench, "a", 2)
+    with pytest.raises(Fenced, match="generation 2 of the machines has this run"):
+        take(bench, "b", 1)
+    assert take(bench, "c", 2).state.generation == 2
+    assert take(bench, "d", 0).state.generation == 2
+    assert take(bench, "e", 5).state.generation == 5
+
+
+def test_an_older_generation_does_not_wait_for_a_newer_one(bench: Bench) -> None:
+    """It is refused before a lease is waited for."""
+    take(bench, "a", 2, host="another")
+    before = bench.clock.now()
+    with pytest.raises(Fenced):
+        take(bench, "b", 1)
+    assert bench.clock.now() == before
+
+
+def test_a_point_has_the_parts_of_leader_and_member(bench: Bench) -> None:
+    """Both upload under the leader's epoch, the leader commits once, and a member restores it all."""
+    head = take(bench, "a", 1)
+    leader, follower = hold(bench, head, "a"), member(bench, head, "a")
+    shards = uploaded(bench, leader, "5-1-x", 0), uploaded(bench, follower, "5-1-x", 1)
+    ref, _ = leader.commit(commit("5-1-x", *shards))
+    follower.follow(head.state.epoch, "a")
+    restored = follower.restore(str(bench.folder / "restored"), None)
+    assert (restored.point_id, restored.step) == (ref.point_id, 5)
+    assert {path.name for path in (bench.folder / "restored").iterdir()} == {"0", "1"}
+
+
+def test_the_leader_of_an_older_generation_commits_nothing(bench: Bench) -> None:
+    """A newer generation has made a new epoch: the older leader's commit and its member are both refused."""
+    head = take(bench, "a", 1)
+    leader, follower = hold(bench, head, "a"), member(bench, head, "a")
+    shards = uploaded(bench, leader, "5-1-x", 0), uploaded(bench, follower, "5-1-x", 1)
+    take(bench, "b", 2)
+    with pytest.raises(Fenced):
+        leader.commit(commit("5-1-x", *shards))
+    with pytest.raises(Fenced, match="generation 1 does not have the run"):
+        follower.follow(head.state.epoch, "a")
+
+
+def test_a_part_of_an_older_generation_enters_no_commit(bench: Bench) -> None:
+    """Even one that reached the new leader: it does not lie under the new epoch."""
+    old = member(bench, take(bench, "a", 1), "a")
+    late = uploaded(bench, old, "5-2-x", 1)
+    leader = hold(bench, take(bench, "b", 2), "b")
+    own = uploaded(bench, leader, "5-2-x", 0)
+    with pytest.raises(StoreError, match="rank 1's part lies at parts/00000001-a"):
+        leader.commit(commit("5-2-x", own, late))
+
+
+def test_a_record_without_a_generation_is_read(bench: Bench) -> None:
+    """Runs that were begun by an earlier Windfall belong to no generation."""
+    head = take(bench, "a", 0)
+    data = bench.store.get(record_key(head.number))
+    assert data is not None
+    older = data.replace(b',"generation":0', b"")
+    assert older != data
+    assert from_bytes(older, "log/1") == dataclasses.replace(head, nonce="a")

@@ -1,0 +1,173 @@
+"""What must hold at each event of the fleet storm, judged by the simulation's truth and not by what anybody says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.storms import whole_scene
+from tests.storms.fleet_scene import JOB, OWNER, SILENT_S
+from tests.storms.whole_checks import RunChecks
+from tests.support.checks import demand
+from windfall import codec
+from windfall.core import driver
+from windfall.events import Row
+from windfall.fleet import JobPhase, MachineHeard, OrderUnanswered, PlaceOrder, Report, ResumeWanted
+from windfall.market import Answer, Machine, Order
+from windfall.simulation.clock import WALL_START
+from windfall.terms import Record, WallTime
+from windfall.wire.layout import heartbeat_key
+
+if TYPE_CHECKING:
+    from tests.storms.fleet import Fleet
+    from tests.storms.fleet_control import Controller
+    from tests.storms.fleet_exec import LeanExec
+
+CENT = 0.005
+USD_PER_HOUR_MAX = 5.0
+"""No machine of the storm costs more."""
+
+
+class FleetRunChecks(RunChecks):
+    """The promises of the run's log, where a provider's word that a machine is gone replaces the lease."""
+
+    world: Fleet
+
+    def took(self, writer, before: Record | None, record: Record) -> None:  # type: ignore[no-untyped-def]
+        self.writers[record.state.epoch] = writer
+        assert record.state.holder is not None
+        demand(record.state.epoch == record.number, "the number of the taking record is the epoch")
+        demand(record.state.holder.nonce == writer.nonce, "a holder takes the run for itself")
+        if before is None or before.state.holder is None:
+            return
+        last = before.state.holder
+        if before.state.epoch in self.world.gone:
+            self.world.count("taken at once: its holder's machine is gone")
+            return
+        if last.host == writer.host and not self.world.machines[last.pid].alive:
+            return
+        silent_s, looks = self.looks.silence(writer.process, heartbeat_key(before.state.epoch))
+        demand(
+            silent_s >= whole_scene.LEASE_S * 0.98,
+            f"nobody is pushed aside before a lease of silence: {silent_s:.1f} s",
+        )
+        demand(looks >= 5, f"and a single look after a long absence is no silence: {looks}")
+
+    def finished(self, writer) -> None:  # type: ignore[no-untyped-def]
+        if writer.script is not None:
+            super().finished(writer)
+
+    def lean_done(self, writer: LeanExec) -> None:
+        demand(writer.value == whole_scene.chain(self.world.scene.steps), "done means the right final state")
+
+    def created(self, key: str, data: bytes) -> None:
+        """A controller writes into the run."""
+        if key.startswith("gone/"):
+            epoch, machine_id = int(key.removeprefix("gone/")), data.decode()
+            alive = machine_id in self.world.nodes and self.world.nodes[machine_id].alive
+            demand(not alive, f"a machine that lives is not declared gone: {machine_id}")
+            self.world.gone.add(epoch)
+
+    # ------------------------------------------------------------------------------------------------------ purchases
+
+    def bought(self, order: Order, before: tuple[Machine, ...], answer: Answer) -> None:
+        """An order created machines."""
+        world = self.world
+        ids = set(answer.machine_ids) - world.bought
+        if not ids:
+            return
+        demand(order.token not in world.tokens, f"a token buys once: {order.token}")
+        world.tokens.add(order.token)
+        world.bought |= ids
+        world.count("bought")
+        if len(answer.machine_ids) < order.count_max:
+            world.count("partial allocation")
+        demand(world.job_wanted, f"nothing is bought for a job that has ended: {order.token}")
+        demand(order.token in world.intents, f"the intent to buy is in the journal before the call: {order.token}")
+        nodes = world.fleet.nodes
+        plain = [machine.machine_id for machine in before if not world.says_it_ends(machine.machine_id)]
+        answering = [name for name in plain if world.heard_within(name, SILENT_S)]
+        crowded = len(plain) + len(ids) > nodes
+        demand(not crowded or not answering, f"nothing is bought for a slot whose machine answers: {answering}")
+        demand(not crowded, f"a slot has two live machines only if the first says that it ends: {plain}, {order.token}")
+        demand(len(before) + len(ids) <= 2 * nodes, f"a slot has at most one successor: {order.token}")
+        if len(plain) < len(before):
+            world.count("bought before the old one was gone")
+
+    def heard(self, report: Report) -> None:
+        """A report of a machine reached a controller; an older one that was overtaken tells nothing."""
+        world, name = self.world, report.machine_id
+        newest = world.heard.get(name)
+        if newest is not None and newest[1].sequence >= report.sequence:
+            return
+        world.heard[name] = (world.time, report)
+
+    def money(self) -> None:
+        """What was spent by now is within the budget."""
+        budget = self.world.fleet.job.objective.budget_usd
+        spent = self.world.provider.meter.total_usd(OWNER, WallTime(WALL_START + self.world.time))
+        if budget is not None and not self.world.fleet.quiet:
+            # While nobody could act, machines went on: nothing can be released by a controller that is not there.
+            budget += self.world.impaired_s / 3600.0 * USD_PER_HOUR_MAX * 2 * self.world.fleet.nodes
+        demand(budget is None or spent <= budget, f"the budget is never exceeded: {spent:.4f} of {budget} USD")
+
+    # ----------------------------------------------------------------------------------------------------- the journal
+
+    def journaled(self, controller: Controller, line: str) -> None:
+        world = self.world
+        row = codec.row_from_line(line)
+        demand(controller.epoch == world.epoch, "a controller that was replaced writes nothing")
+        for command in row.commands:
+            if isinstance(command, PlaceOrder):
+                world.intents.add(command.order.token)
+        for fact in row.facts:
+            if isinstance(fact, OrderUnanswered):
+                world.count("order unanswered")
+            elif isinstance(fact, ResumeWanted):
+                world.job_wanted = True
+            elif isinstance(fact, MachineHeard):
+                world.count(f"heard on {fact.channel}")
+
+    def turned(self, controller: Controller) -> None:
+        """After each turn of a controller."""
+        self.money()
+        conductor = controller.conductor
+        if conductor is None:
+            return
+        phase = driver.phase(conductor.state)
+        self.world.phase = phase
+        self.world.job_wanted = phase not in {JobPhase.DONE, JobPhase.FAILED, JobPhase.STOPPED}
+
+    def recovered(self, controller: Controller) -> None:
+        if self.world.rows:
+            self.world.count("recovered")
+
+    # --------------------------------------------------------------------------------------------------------- the end
+
+    def settled(self, state: driver.FleetState) -> None:
+        """The job has ended: nothing lives, nothing bills, the ledger is the meter's, the journal decides the same."""
+        world = self.world
+        left = [machine.machine_id for machine in world.provider.alive(JOB)]
+        demand(not left, f"no machine is left behind: {left}")
+        demand(not world.provider.meter.running, "no meter runs")
+        total = world.provider.meter.total_usd(OWNER, WallTime(WALL_START + world.time))
+        sums = driver.summary(state, state.now).money
+        demand(
+            abs(sums.settled_usd - total) < CENT, f"the bill is the meter's: {sums.settled_usd:.6f}, {total:.6f} USD"
+        )
+        demand(sums.unsettled == 0, f"every machine's bill is closed: {sums.unsettled} are not")
+        demand(abs(sums.unexplained_usd) < 1e-9, f"every line is explained: {sums.unexplained_usd} USD are not")
+        demand(sums.disputed == 0, f"and none is disputed: {sums.disputed}")
+        demand(
+            abs(sums.estimated_usd - total) < CENT, f"what was expected is what was billed: {sums.estimated_usd:.6f}"
+        )
+        self.replayed()
+
+    def replayed(self) -> None:
+        state, sequence, at = driver.begin(), 0, 0.0
+        for line in self.world.rows:
+            row: Row = codec.row_from_line(line)
+            demand(row.sequence == sequence + 1, f"rows have no gap: {row.sequence} after {sequence}")
+            demand(row.at >= at, "the journal's clock never goes back")
+            sequence, at = row.sequence, row.at
+            state, decisions, commands = driver.react(state, row.at, row.facts)
+            demand((decisions, commands) == (row.decisions, row.commands), f"row {sequence} fed back decides the same")

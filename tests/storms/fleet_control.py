@@ -1,0 +1,142 @@
+"""The controllers of the fleet: processes that own an epoch, drive one conductor, die, are paused, and come back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.storms.fleet_ports import FaultyProvider, FaultyStore, Gate, Killed, SimulatedJournal
+from tests.storms.fleet_scene import OWNER, PACE
+from tests.support.checks import demand
+from windfall.channels.direct import DirectChannel
+from windfall.channels.mailbox import MailboxChannel
+from windfall.control.conductor import Conductor, ConductorPorts
+from windfall.core import driver
+from windfall.errors import ControllerReplaced, WindfallError
+from windfall.fleet import Directive, Event, Lifetime, Report
+from windfall.market import Boot, Order
+from windfall.ports import Channel
+from windfall.simulation.clock import VirtualClock
+from windfall.storage.watch import StoreWatch
+from windfall.terms import Epoch
+
+if TYPE_CHECKING:
+    from tests.storms.fleet import Fleet
+
+TURN_S_MIN = 0.05
+
+
+@dataclass
+class Ear:
+    """A channel, and a witness of what reached the controller on it."""
+
+    channel: Channel
+    world: Fleet
+
+    @property
+    def name(self) -> str:
+        return self.channel.name
+
+    def hear(self) -> tuple[Report, ...]:
+        reports = self.channel.hear()
+        for report in reports:
+            self.world.checks.heard(report)
+        return reports
+
+    def tell(self, directives: dict[str, Directive]) -> None:
+        self.channel.tell(directives)
+
+
+class Controller:
+    """One process, from its start to its death; it owns the installation until a newer one takes it."""
+
+    def __init__(self, world: Fleet) -> None:
+        world.epoch = Epoch(world.epoch + 1)
+        self.world = world
+        self.epoch = world.epoch
+        self.dead = False
+        self.paused = False
+        rng = world.rng
+        offset = rng.choice((0.0, rng.uniform(-3600.0, 3600.0)))
+        self.clock = VirtualClock(world, rng.uniform(0, 1e6), rng.uniform(-0.002, 0.002), offset)
+        self.direct = DirectChannel(lambda: None)
+        self.conductor: Conductor | None = None
+
+    def begin(self) -> None:
+        self.world.count("controller began")
+        self.step()
+
+    def _conductor(self) -> Conductor:
+        world, gate = self.world, Gate(self)
+        store = FaultyStore(gate=gate)
+        box = MailboxChannel(store, self.clock, self.epoch, self._machine_ids)
+        ports = ConductorPorts(
+            controller=self.epoch,
+            owner=OWNER,
+            clock=self.clock,
+            journal=SimulatedJournal(gate),
+            providers={"sim": FaultyProvider(gate)},
+            channels=(Ear(self.direct, world), Ear(box, world)),
+            run=StoreWatch(store, self.clock, world.nonce),
+            boot=_boot,
+            notify=self._notify,
+            rates=tuple,
+            record_lives=self._record,
+            say=world.say,
+            pace=PACE,
+        )
+        return Conductor(world.fleet.job, ports)
+
+    def _machine_ids(self) -> tuple[str, ...]:
+        return () if self.conductor is None else tuple(driver.known_machines(self.conductor.state))
+
+    def _notify(self, event: Event, sentence: str) -> None:
+        self.world.count(f"told {event}")
+        self.world.say(f"{event}: {sentence}")
+
+    def _record(self, lives: tuple[Lifetime, ...]) -> None:
+        self.world.lives |= {one.machine_id: one for one in lives}
+
+    def step(self) -> None:
+        """One turn of the loop, with whatever becomes of it."""
+        if self.dead:
+            return
+        world = self.world
+        if not world.calm and world.rng.random() < 0.004:
+            self.clock.wall_offset += world.rng.uniform(-3600.0, 3600.0)
+            world.count("clock jump")
+        delay_s = 1.0
+        try:
+            if self.conductor is None:
+                self.conductor = self._conductor()
+                world.checks.recovered(self)
+            for wish in world.wishes_due(self):
+                self.conductor.wishes.put(wish)
+            delay_s = self.conductor.turn()
+        except Killed:
+            demand(self.dead, "only the dead are killed")
+            return
+        except ControllerReplaced:
+            world.count("controller replaced")
+            self.dead = True
+            return
+        except WindfallError:
+            # What it gathered is lost with it: it is begun anew from its journal.
+            world.count("turn failed")
+            self.conductor = None
+        world.checks.turned(self)
+        world.at(max(delay_s, TURN_S_MIN), self.step)
+
+    def die(self, where: str) -> None:
+        """The process is gone with everything in its memory."""
+        if self.dead:
+            return
+        self.dead = True
+        self.world.count("controller killed")
+        self.world.count(f"killed at {where}")
+        self.world.another_controller(self.world.rng.uniform(0.5, 15.0))
+
+
+def _boot(order: Order) -> Boot:
+    del order
+    return Boot(("keeper",))
