@@ -15,7 +15,7 @@ from types import ModuleType
 
 from rich.console import Console
 
-from windfall import errors, events, terms
+from windfall import errors, events, fleet, terms
 from windfall.cli.main import build as build_cli
 from windfall.core import lifecycle
 from windfall.wire import environment, layout
@@ -86,14 +86,20 @@ def page_errors() -> str:
 
 def page_lifecycle() -> str:
     """The legal moves, drawn from the tables that the code obeys."""
-    parts = [HEAD.format(source="core/lifecycle.py"), "# What a worker and a recovery point may become\n\n"]
+    parts = [
+        HEAD.format(source="core/lifecycle.py"),
+        "# What workers, recovery points, jobs, machines and orders become\n\n",
+    ]
     parts.append(prose(lifecycle.__doc__) + "\n\n")
     for title, states, table in (
         ("A worker", lifecycle.Stage, lifecycle.WORKER),
         ("A recovery point", lifecycle.PointState, lifecycle.POINT),
+        ("A job", fleet.JobPhase, lifecycle.JOB),
+        ("A machine", lifecycle.MachineState, lifecycle.MACHINE),
+        ("An order", lifecycle.OrderState, lifecycle.ORDER),
     ):
         parts.append(f"## {title}\n\n```mermaid\n{lifecycle.mermaid(table)}```\n\n")
-        parts.append(members(states.__name__, lifecycle) + "\n")
+        parts.append(members(states.__name__, fleet if states is fleet.JobPhase else lifecycle) + "\n")
     return "".join(parts).rstrip() + "\n"
 
 

@@ -270,6 +270,15 @@ class ResumeWanted(Fact):
     user: str
 
 
+@dataclass(frozen=True, slots=True)
+class PreemptWanted(Fact):
+    """A user wants to see what happens if a machine is taken (`windfall inject`); `notice_s` None: without a word."""
+
+    machine_id: str
+    notice_s: Seconds | None
+    user: str
+
+
 # --------------------------------------------------------------------------------------------------------- commands
 
 

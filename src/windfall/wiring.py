@@ -200,7 +200,7 @@ def _run_member(request: ExecRequest, supervision: Supervision) -> None:
     sources = (signals, *(() if alone else cloud_sources(request.provider, request.metadata_url, clock)))
     ports = MemberPorts(
         clock,
-        MemberHold(store, clock, request.generation),
+        MemberHold(store, clock, request.generation, node=request.node_rank, output=local.output),
         supervision,
         sources,
         lambda state: taking.place_code(store, local, state, request.cwd, supervision.say),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,7 +12,8 @@ from pathlib import Path
 from windfall import codec, wiring
 from windfall.channels.direct import DirectChannel
 from windfall.channels.mailbox import BackgroundChannel, MailboxChannel, MailPace
-from windfall.control.office import Means, Office, Opened
+from windfall.control.means import Means, Opened
+from windfall.control.office import Office
 from windfall.control.service import Json
 from windfall.jobs import Job, Measured
 from windfall.ports import Channel, Clock, Provider
@@ -27,6 +29,7 @@ from windfall.wire.layout import JOB
 
 MARKET = "market"
 """Folder of the local market inside the installation's."""
+_STORE_VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")
 _LOCAL_MAIL = MailPace(look_s=Seconds(1.0), beat_s=Seconds(2.0))
 
 
@@ -55,6 +58,7 @@ def build_service(
             open_run=lambda job: _open(job, clock),
             new_direct=DirectChannel,
             boot_argv=(sys.executable, "-m", "windfall.cli.join"),
+            store_env=_store_env,
             merge=merge,
             leave=leave,
             say=_say,
@@ -65,6 +69,16 @@ def build_service(
 def providers(state: Path, clock: Clock) -> dict[str, Provider]:
     """Return the providers that are configured, by name."""
     return {"local": LocalProvider(str(state / MARKET), clock)}
+
+
+def _store_env(provider: str) -> tuple[tuple[str, str], ...]:
+    """Return this controller's own access to object stores for machines that are of this very host and user.
+
+    Others have theirs by their cloud's instance identity, or by the job's secrets.
+    """
+    if provider != "local":
+        return ()
+    return tuple((name, value) for name, value in os.environ.items() if name.startswith(_STORE_VARIABLES))
 
 
 def owner_tag(database: Database) -> str:

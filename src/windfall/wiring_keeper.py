@@ -148,8 +148,10 @@ def _place(url: str, environ: Mapping[str, str]) -> Place:
     folder = os.path.join(os.getcwd(), ".windfall")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     machine_id = environ.get(names.MACHINE_ID) or socket.gethostname()
-    provider = environ.get(names.PROVIDER) or detect(environ)
-    return Place(url, machine_id, folder, provider, environ.get(names.METADATA_URL) or None, environ)
+    metadata_url = environ.get(names.METADATA_URL) or None
+    # A metadata service at an address of its own is a local market's, wherever the computer under it stands.
+    provider = environ.get(names.PROVIDER) or ("local" if metadata_url is not None else detect(environ))
+    return Place(url, machine_id, folder, provider, metadata_url, environ)
 
 
 def _catch_signals(keeper: Keeper, exec_: ExecProcess, clock: Clock, inbox: _Inbox) -> None:

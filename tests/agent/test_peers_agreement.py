@@ -52,9 +52,12 @@ class Machine:
 class World:
     """Machines whose links take a random time, one reducer, and the truth about who has passed what."""
 
-    def __init__(self, seed: int, nodes: int, delay_s: float, order_delay_s: float | None = None) -> None:
+    def __init__(
+        self, seed: int, nodes: int, delay_s: float, order_delay_s: float | None = None, known: bool = True
+    ) -> None:
         self.chance = random.Random(seed)
         self.delay_s = delay_s
+        self.known = known
         self.order_delay_s = delay_s if order_delay_s is None else order_delay_s
         self.now = 100.0
         self.machines = [Machine(node) for node in range(nodes)]
@@ -129,10 +132,11 @@ class World:
         machine.outgoing.append((arrives, facts, published, self.now))
 
     def hear(self, node: int, facts: list[ev.Fact], published: int, at: float) -> None:
+        at = at if self.known else self.now
         self.react(
             self.assembly.take(
                 node, facts, now=Instant(self.now), at=Instant(at), published=published,
-                link_s=2 * self.delay_s, quiet=node != 0,
+                link_s=2 * self.delay_s * self.known, quiet=node != 0,
             )
         )  # fmt: skip
 
@@ -163,9 +167,21 @@ class World:
 def test_what_is_agreed_is_kept_by_every_machine(seed: int) -> None:
     """Links of up to 30 ms, steps of 11 ms, looks at any time: no rank passes an agreed step, every point is whole."""
     world = World(seed, nodes=2 + seed % 2, delay_s=0.03 * (seed % 4) / 3)
+    _run(world)
+    assert len(world.commits) >= 5
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_links_slower_than_anybody_knows_cost_saves_and_break_none(seed: int) -> None:
+    """Messages take up to 0.2 s and the margin knows nothing of it: requests fail, are renewed, and none is half kept."""
+    world = World(seed, nodes=2 + seed % 2, delay_s=0.2, known=False)
+    _run(world)
+    assert any(request.withdrawn for request in world.state.past) or world.state.misses or world.commits
+
+
+def _run(world: World) -> None:
     for _ in range(6000):
         world.tick()
-    assert len(world.commits) >= 5
     for commit in world.commits:
         assert len(commit.shards) == len(world.machines)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from tests.storage.databases import Postgres, no_postgres, postgres_server
 from windfall.errors import ControllerReplaced, DatabaseUnreachable, LogDamaged
@@ -120,6 +121,43 @@ def test_no_write_of_an_old_epoch_slips_in_behind_a_take(opened: Callable[[], Da
 
     assert list(new.rows(JOB)) == seen
     assert [number for number, _ in seen] == written
+
+
+def test_a_take_waits_for_a_write_that_has_passed_the_fence(opened: Callable[[], Database]) -> None:
+    """A write that found its epoch valid is committed before the next controller has the installation."""
+    old, new, taken = opened(), opened(), threading.Event()
+    epoch = old.take("old")
+
+    def take() -> None:
+        new.take("new")
+        taken.set()
+
+    taker = threading.Thread(target=take)
+    with old._fenced(epoch):
+        taker.start()
+        assert not taken.wait(0.5)
+    assert taken.wait(30)
+    taker.join()
+
+
+def test_a_commit_that_fails_leaves_the_place_free(opened: Callable[[], Database]) -> None:
+    """The same line again after an append that came to nothing lies where it belongs, without a gap."""
+    database = opened()
+    journal, broken = database.journal(JOB, database.take("a")), [True]
+
+    @sa.event.listens_for(database._engine, "commit")
+    def _(_: object) -> None:
+        if broken.pop():
+            broken.append(False)
+            raise sa.exc.OperationalError("COMMIT", None, OSError("the server went away"))
+        broken.append(False)
+
+    with pytest.raises(DatabaseUnreachable, match="went away"):
+        journal.append("one")
+    journal.append("one")
+    journal.append("two")
+
+    assert list(database.rows(JOB)) == [(1, "one"), (2, "two")]
 
 
 def test_a_row_whose_answer_was_lost_is_not_written_twice(opened: Callable[[], Database]) -> None:

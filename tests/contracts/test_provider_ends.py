@@ -79,7 +79,8 @@ def test_a_machine_whose_process_ends_stops_itself(world: World, owner: str) -> 
 
     assert gone.cause is Ended.STOPPED
     assert gone.began is not None
-    assert gone.ended == pytest.approx(gone.began + 0.5, abs=0.4)
+    assert gone.ended is not None
+    assert 0.4 < gone.ended - gone.began < 3.0
     settled_lines(world, owner, 1)
     assert_billed_to_the_cent(world, owner)
 
@@ -97,17 +98,17 @@ def test_a_preemption_with_notice_is_told_to_the_machine(world: World, owner: st
     (machine_id,) = buy(world, owner)
     assert world.notice_left_s(machine_id) is None
 
-    world.provider.preempt(machine_id, Seconds(2.0))
+    world.provider.preempt(machine_id, Seconds(3.0))
     world.wait_until(lambda: world.notice_left_s(machine_id) is not None, "the machine is told")
     left_s, announced = world.notice_left_s(machine_id), listed(world, owner)[machine_id]
     (gone,) = await_end(world, owner).values()
 
     assert left_s is not None
-    assert 0.5 < left_s <= 2.0
+    assert 0.5 < left_s <= 3.0
     assert announced.life is Life.RUNNING
     assert announced.taken_at is not None
     assert gone.cause is Ended.PREEMPTED
-    assert gone.ended == pytest.approx(announced.taken_at, abs=0.3)
+    assert gone.ended == pytest.approx(announced.taken_at, abs=0.5)
     assert not world.lives(machine_id)
 
 
@@ -124,7 +125,7 @@ def test_a_preemption_without_notice_is_at_once(world: World, owner: str) -> Non
 
 def test_a_price_above_the_bid_evicts_with_notice(opened: Markets, owner: str) -> None:
     """When the market passes a bid the machine is told, then taken; one with a higher bid stays."""
-    world = opened(prices=((0.0, 3600.0), (2.0, 7200.0)), notice_s=0.5)
+    world = opened(prices=((0.0, 3600.0), (3.0, 7200.0)), notice_s=0.5)
     modest = world.provider.order(an_order(world, owner, 1, bid=5000.0), world.boot()).machine_ids[0]
     generous = world.provider.order(an_order(world, owner, 2, bid=8000.0), world.boot()).machine_ids[0]
     world.wait_until(lambda: listed(world, owner)[modest].taken_at is not None, "the eviction is announced")

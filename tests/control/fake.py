@@ -107,6 +107,9 @@ class FakeService:
     def resume(self, job_id: str, user: str) -> None:
         self.wishes.append(("resume", job_id, user))
 
+    def preempt(self, job_id: str, machine_id: str, user: str, *, notice_s: Seconds | None) -> None:
+        self.wishes.append(("preempt", job_id, machine_id, user, "none" if notice_s is None else f"{notice_s:g}"))
+
     def plan(self, job: Job) -> Json:
         self.planning.set()
         if self.hold is not None:

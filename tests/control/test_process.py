@@ -20,8 +20,11 @@ import pytest
 from tests.control.conftest import TOKENS, Api, log_of, until
 from tests.control.fake import job
 from windfall.cli.client import Client, connect
+from windfall.cli.controller import local_user
 from windfall.errors import ControllerError, ControllerUnreachable, Infeasible, Misuse
 from windfall.fleet import JobPhase
+from windfall.storage.clocks import SystemClock
+from windfall.storage.sql import open_database
 
 IDLE_S = 600
 ROOT = Path(__file__).parents[2]
@@ -131,10 +134,12 @@ def test_a_lying_address_is_not_believed(state: Path) -> None:
 
 def test_an_idle_controller_leaves_and_a_busy_one_stays(state: Path) -> None:
     """With an unfinished job it stays however long nobody asks; without one it leaves, and takes its address with it."""
-    with connect(state, start=True, launch=launch(0.4)) as client:
-        client.submit(job(), {})
+    state.mkdir()
+    with contextlib.closing(open_database(str(state / "controller.db"), SystemClock())) as database:
+        database.add_job(database.take("an earlier controller"), job(user=local_user()), {})
+    with connect(state, start=True, launch=launch(0.3)) as client:
         pid = process_of(client)
-        threading.Event().wait(1.5)  # several times the limit: staying is what cannot be waited for otherwise
+        threading.Event().wait(1.0)  # several times the limit: staying is what cannot be waited for otherwise
 
         assert not ended(pid)
         client.stop("gpt-1")

@@ -183,6 +183,18 @@ def test_an_older_controller_is_refused() -> None:
     assert "nothing was heard" in machine.report.sentence
 
 
+def test_what_an_older_controller_left_in_the_mailbox_is_refused() -> None:
+    """Neither its order to leave nor a generation that is over counts, whichever channel is left."""
+    machine = Machine().training()
+    machine.reachable, machine.box = False, replace(LEAVE, controller=Epoch(2))
+    assert machine.after(50.0) == []
+    members = (Peer("m-1", "10.0.0.1:7000"), Peer("m-2", "10.0.0.2:7000"))
+    later = Machine(direct=replace(RUN, generation=2, peers=members))
+    assert later.turn() == [Prepare(), StartExec(2, 0, members)]
+    later.reachable, later.box = False, replace(RUN, generation=1, peers=members[::-1])
+    assert later.after(20.0, ExecEnded(75)) == [StartExec(2, 0, members)]
+
+
 def test_a_machine_that_was_stopped_itself_does_not_take_that_for_silence() -> None:
     """Whoever slept through the limit asks once more before it leaves."""
     machine = Machine().training()

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from windfall.core.lifecycle import POINT, WORKER, IllegalMove, PointState, Stage, mermaid, move
+from windfall.core.lifecycle import (
+    JOB,
+    MACHINE,
+    ORDER,
+    POINT,
+    WORKER,
+    IllegalMove,
+    MachineState,
+    OrderState,
+    PointState,
+    Stage,
+    mermaid,
+    move,
+)
+from windfall.fleet import JobPhase
 
 
 def test_every_state_is_in_its_table_and_can_be_reached() -> None:
@@ -13,6 +27,10 @@ def test_every_state_is_in_its_table_and_can_be_reached() -> None:
     assert set(POINT) == set(PointState)
     assert set().union(*WORKER.values()) == set(Stage) - {Stage.NEW}
     assert set().union(*POINT.values()) == set(PointState) - {PointState.ASKED}
+    assert set(JOB) == set(JobPhase) == set().union(*JOB.values())
+    assert set(MACHINE) == set(MachineState)
+    assert set().union(*MACHINE.values()) == set(MachineState) - {MachineState.PROMISED}
+    assert set(ORDER) == set(OrderState) == set().union(*ORDER.values())
 
 
 def test_an_illegal_move_raises_and_names_the_legal_ones() -> None:

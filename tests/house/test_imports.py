@@ -16,6 +16,7 @@ TO_CORE = WORDS | {"wire", "models", "policies", "core"}
 ADAPTER = frozenset({"windfall", "sdk", "storage", "wire"})
 ANY = frozenset({"*"})
 NONE: frozenset[str] = frozenset()
+WEB = frozenset({"fastapi", "pydantic", "starlette", "uvicorn"})
 
 # The longest matching prefix rules.  `ours` names rooms or modules under `windfall`, `others` packages outside the
 # standard library.  A room that is not here has no right to exist yet.
@@ -45,10 +46,13 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "sdk.transformers": (ADAPTER, frozenset({"torch", "transformers", "accelerate"})),
     "sdk.lightning": (ADAPTER, frozenset({"torch", "lightning"})),
     "agent": (TO_CORE | {"agent"}, NONE),
+    "control": (TO_CORE | {"jobs", "market", "fleet", "codec", "units", "control"}, WEB),
     "report": (ANY, frozenset({"rich", "matplotlib"})),
     "spec": (ANY, frozenset({"pydantic", "pydantic_core", "yaml"})),
     "wiring": (ANY, ANY),
+    "wiring_control": (ANY, ANY),
     "wiring_keeper": (ANY, ANY),
+    "cli.client": (ANY, frozenset({"httpx", "pydantic"})),
     "cli": (ANY, frozenset({"rich", "cyclopts"})),
     "": (frozenset({"sdk"}), NONE),
 }

@@ -18,6 +18,7 @@ from windfall.errors import Misuse, ProviderDenied, ProviderUnreachable
 from windfall.market import Ended, Life
 from windfall.providers.local import process, records
 from windfall.providers.local.client import LocalProvider
+from windfall.terms import Seconds
 
 CENT = 0.01
 
@@ -51,6 +52,7 @@ def test_the_market_opens_when_it_is_needed_and_once(market: Bench) -> None:
     assert len(daemons(market)) == 1
 
 
+@pytest.mark.slow
 def test_a_second_daemon_leaves_the_first_alone(market: Bench) -> None:
     """Started by hand on a folder that has a market, it ends at once, and the first goes on."""
     market.provider.offers()
@@ -155,7 +157,7 @@ def test_an_order_that_did_not_become_durable_leaves_nothing(market: Bench) -> N
     assert market.provider.list(OWNER) == ()
 
 
-@pytest.mark.parametrize("death", ["process", "init"])
+@pytest.mark.parametrize("death", ["init", pytest.param("process", marks=pytest.mark.slow)])
 def test_a_death_while_the_market_is_closed_is_billed_to_its_end(market: Bench, death: str) -> None:
     """Whatever dies while nobody sells costs what it ran, to the cent, however late the next market finds it."""
     (machine_id,) = market.order("order", "sh", "-c", "echo $$ > pid; sleep 99")
@@ -173,7 +175,7 @@ def test_a_death_while_the_market_is_closed_is_billed_to_its_end(market: Bench, 
     machine = market.await_life(machine_id, Life.GONE)
     assert machine.cause is (Ended.FAILED if death == "init" else Ended.STOPPED)
     assert machine.began == began
-    assert killed_at - 0.35 <= machine.ended <= killed_at + 0.15
+    assert killed_at - 0.8 <= machine.ended <= killed_at + 0.5
     assert market.billed_usd() == pytest.approx(machine.ended - began, abs=CENT)
     assert market.billed_usd() == pytest.approx(market.metered_usd(OWNER), abs=CENT)
 
@@ -260,3 +262,47 @@ def _releases(market: Bench, machine_id: str) -> bool:
     except ProviderUnreachable:
         return False
     return True
+
+
+def test_what_ended_is_forgotten_but_not_its_token(market: Bench) -> None:
+    """After a while an ended machine is not listed and its folder is gone; its token still buys nothing, its bill stays."""
+    (machine_id,) = market.order("order", "sleep", "99")
+    market.await_life(machine_id, Life.RUNNING)
+    market.provider.release(machine_id)
+    market.await_life(machine_id, Life.GONE)
+
+    market.sell(forget_after=0.5)
+    market.wait_until(lambda: market.provider.list(OWNER) == (), "it is forgotten")
+    market.wait_until(lambda: not market.home(machine_id).exists(), "its folder is gone")
+
+    assert market.order("order", "sleep", "99") == (machine_id,)
+    assert market.provider.list(OWNER) == ()
+    assert [line.machine_id for line in market.provider.charges(OWNER, "").charges if line.settled] == [machine_id]
+
+
+def test_a_machine_whose_folder_was_deleted_has_failed(market: Bench) -> None:
+    """Without its folder a machine ends, and the market goes on."""
+    (machine_id,) = market.order("order", "sleep", "99")
+    market.wait_until(lambda: market.lives(machine_id), "it runs")
+    market.await_life(machine_id, Life.RUNNING)
+
+    market.home(machine_id).rename(market.folder / "elsewhere")
+
+    assert market.await_life(machine_id, Life.GONE).cause is Ended.FAILED
+    market.wait_until(lambda: not market.lives(machine_id), "nothing of it runs")
+
+
+def test_of_two_announced_ends_the_earlier_one_counts(market: Bench) -> None:
+    """A second, later preemption does not put off the first one; an earlier one hastens it."""
+    first, second = market.order("order", "sleep", "99", count=2)
+    for machine_id in (first, second):
+        market.await_life(machine_id, Life.RUNNING)
+    asked_at = market.clock.wall()
+
+    for machine_id, notices in ((first, (1.0, 60.0)), (second, (60.0, 1.0))):
+        for notice_s in notices:
+            market.provider.preempt(machine_id, Seconds(notice_s))
+
+    for machine_id in (first, second):
+        gone = market.await_life(machine_id, Life.GONE)
+        assert gone.ended == pytest.approx(asked_at + 1.0, abs=0.4)

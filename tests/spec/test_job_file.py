@@ -8,7 +8,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
+from tests.house.source import ROOT
+from windfall.errors import Misuse
 from windfall.jobs import Injection, Job, Minimize, Notify, Objective, Recovery, SecretRef, Use, Want, Work
 from windfall.policies.saving.decide import parse_policy
 from windfall.spec.jobfile import SHELL, parse_injection, to_job
@@ -186,6 +190,31 @@ def test_a_foreign_variable_that_the_file_provides_is_fine() -> None:
     job_of("run: echo $SKYPILOT_TASK_ID\nenvs: {SKYPILOT_TASK_ID: 7}")
     job_of("run: echo ${SKYPILOT_NODE_RANK:-0}")
     job_of("run: |\n  DSTACK_NODE_RANK=0\n  echo $DSTACK_NODE_RANK")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    at=st.integers(0, 1100),
+    cut=st.integers(0, 12),
+    put=st.text(st.sampled_from("\t\n :-[]{}&*!<>|'\"#%@,?~0.1eEx\x85\ufeffé"), max_size=4)
+    | st.sampled_from(
+        ["<<: *a", "!!int x", "!!binary x", "0x_", "1:30", "\n---\n", "&a", "%YAML 9.9", "!!set {a}", ".e5"]
+    ),
+)
+@example(at=0, cut=0, put="!!omap [a: 1]\n")
+@example(at=0, cut=0, put="x: 0b1\n")
+def test_no_edit_of_a_file_ends_in_anything_but_a_job_or_a_sentence(at: int, cut: int, put: str) -> None:
+    """However a file is damaged, it is read, or refused in one sentence."""
+    text = (ROOT / "examples" / "jobs" / "training.yaml").read_text()
+    Path("job.yaml").write_text(text[:at] + put + text[at + cut :], "utf-8")
+
+    said = ""
+    try:
+        load("job.yaml", overrides={"workdir": "."})
+    except Misuse as error:
+        said = str(error)
+
+    assert "\n" not in said
 
 
 @pytest.mark.real

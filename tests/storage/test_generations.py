@@ -37,7 +37,7 @@ def hold(bench: Bench, head: Record, nonce: str) -> Hold:
 
 
 def member(bench: Bench, head: Record, nonce: str) -> MemberHold:
-    follower = MemberHold(bench.store, bench.clock, head.state.generation)
+    follower = MemberHold(bench.store, bench.clock, head.state.generation, node=1, output=str(bench.folder / "output"))
     follower.follow(head.state.epoch, nonce)
     return follower
 
@@ -113,3 +113,14 @@ def test_a_record_without_a_generation_is_read(bench: Bench) -> None:
     older = data.replace(b',"generation":0', b"")
     assert older != data
     assert from_bytes(older, "log/1") == dataclasses.replace(head, nonce="a")
+
+
+def test_what_a_member_prints_is_beside_what_the_leader_prints(bench: Bench) -> None:
+    """Each machine numbers its own segments: none is overwritten by another machine's."""
+    head = take(bench, "a", 1)
+    follower = member(bench, head, "a")
+    (bench.folder / "output").write_bytes(b"hello from machine 1")
+    follower.ship()
+    follower.ship()
+    found = {key: data for key, data in bench.store.objects.items() if key.startswith("output/")}
+    assert found == {"output/00000001/00000001-1": b"hello from machine 1"}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import random
 import shutil
@@ -28,7 +29,8 @@ from tests.storms.whole import CHUNK_BYTES, CHUNKS_AT_ONCE, GRACE_S, Whole
 from tests.support.checks import Violation, demand
 from tests.support.scene import Scene
 from tests.support.simulated_store import Actor
-from windfall.core import driver, retention
+from windfall import codec
+from windfall.core import driver, machines, retention
 from windfall.events import Fact
 from windfall.fleet import JobPhase, Lifetime, Report, ResumeWanted, StopWanted
 from windfall.market import Answer, Boot, Ended, Machine, Order
@@ -39,6 +41,8 @@ from windfall.terms import Epoch, NoticeLevel, Reliability, Seconds
 SETTLED_S = 1500.0
 """After the end of the faults a job is done, or has failed or stopped, within this and three times its work [s]."""
 MEASURED_S = 2.0
+ZOMBIE_S, SPEECHLESS_S, RELEASE_AGAIN_S = 45.0, 150.0, 30.0
+"""Minutes of the product, so that storms get to see them."""
 
 
 class Watched(SimulatedProvider):
@@ -75,7 +79,7 @@ class Fleet(Whole):
         self.tokens: set[str] = set()
         self.bought: set[str] = set()
         self.heard: dict[str, tuple[float, Report]] = {}
-        self.impaired_s = 0.0
+        self.impaired_s = self.surplus_s = 0.0
         self.lives: dict[str, Lifetime] = {}
         self.phase = JobPhase.BUYING
         self.job_wanted = True
@@ -161,13 +165,15 @@ class Fleet(Whole):
         for one in self.controllers:
             one.die("outage")
 
-    def wishes_due(self, controller: Controller) -> list[Fact]:
-        """Return what users wish now."""
-        due = [fact for at, fact in self._wishes if at <= self.time]
-        self._wishes = [(at, fact) for at, fact in self._wishes if at > self.time]
-        for fact in due:
+    def wishes_due(self) -> list[Fact]:
+        """Return what users wish by now and no controller has taken in."""
+        return [fact for at, fact in self._wishes if at <= self.time]
+
+    def fulfilled(self, count: int) -> None:
+        """So many wishes, the oldest, are in the journal."""
+        for _, fact in self._wishes[:count]:
             self.count(type(fact).__name__)
-        return due
+        del self._wishes[:count]
 
     def _draw_wishes(self) -> list[tuple[float, Fact]]:
         fleet = self.fleet
@@ -189,6 +195,8 @@ class Fleet(Whole):
         outages = (self.provider_out_until, self.sql_out_until, self.store_out_until)
         if self.reachable() is None or self.time < max(outages) or self.provider.shelf.denied:
             self.impaired_s += MEASURED_S
+            self.surplus_s = 0.0
+        self.checks.surplus(MEASURED_S)
         self.at(MEASURED_S, self._measure)
 
     def _plan_trouble(self) -> None:
@@ -284,6 +292,11 @@ def storm(seed: int, bug: str | None = None) -> Fleet:
             (parts, "CHUNKS_AT_ONCE", CHUNKS_AT_ONCE),
             (restore, "CHUNKS_AT_ONCE", CHUNKS_AT_ONCE),
             (retention, "GRACE_S", GRACE_S),
+            (machines, "ZOMBIE_S", ZOMBIE_S),
+            (machines, "SPEECHLESS_S", SPEECHLESS_S),
+            (machines, "RELEASE_AGAIN_S", RELEASE_AGAIN_S),
+            # Rows are immutable, and each is read dozens of times: once is enough.
+            (codec, "row_from_line", functools.cache(codec.row_from_line)),
         ):
             stack.enter_context(patch.object(module, name, value))
         try:

@@ -11,7 +11,7 @@ from tests.support.checks import demand
 from windfall import codec
 from windfall.core import driver
 from windfall.events import Row
-from windfall.fleet import JobPhase, MachineHeard, OrderUnanswered, PlaceOrder, Report, ResumeWanted
+from windfall.fleet import JobPhase, MachineHeard, OrderUnanswered, PlaceOrder, ReleaseMachine, Report, ResumeWanted
 from windfall.market import Answer, Machine, Order
 from windfall.simulation.clock import WALL_START
 from windfall.terms import Record, WallTime
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tests.storms.fleet_exec import LeanExec
 
 CENT = 0.005
+SURPLUS_S = 120.0
+"""A machine that no slot needs lives at most so much longer while everything answers [s]."""
 USD_PER_HOUR_MAX = 5.0
 """No machine of the storm costs more."""
 
@@ -101,6 +103,13 @@ class FleetRunChecks(RunChecks):
             return
         world.heard[name] = (world.time, report)
 
+    def surplus(self, passed_s: float) -> None:
+        """What no slot needs is given back soon, if everything answers."""
+        world = self.world
+        plain = [one.machine_id for one in world.provider.alive(JOB) if not world.says_it_ends(one.machine_id)]
+        world.surplus_s = world.surplus_s + passed_s if len(plain) > world.fleet.nodes else 0.0
+        demand(world.surplus_s <= SURPLUS_S, f"a machine that no slot needs is given back soon: one of {plain}")
+
     def money(self) -> None:
         """What was spent by now is within the budget."""
         budget = self.world.fleet.job.objective.budget_usd
@@ -119,6 +128,8 @@ class FleetRunChecks(RunChecks):
         for command in row.commands:
             if isinstance(command, PlaceOrder):
                 world.intents.add(command.order.token)
+            elif isinstance(command, ReleaseMachine) and "silent" in command.why:
+                self._zombie(command.machine_id)
         for fact in row.facts:
             if isinstance(fact, OrderUnanswered):
                 world.count("order unanswered")
@@ -126,6 +137,11 @@ class FleetRunChecks(RunChecks):
                 world.job_wanted = True
             elif isinstance(fact, MachineHeard):
                 world.count(f"heard on {fact.channel}")
+
+    def _zombie(self, machine_id: str) -> None:
+        self.world.count("zombie released")
+        heard = self.world.heard_within(machine_id, SILENT_S)
+        demand(not heard, f"no machine is given back as silent that answers on a channel: {machine_id}")
 
     def turned(self, controller: Controller) -> None:
         """After each turn of a controller."""

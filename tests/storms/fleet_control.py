@@ -110,9 +110,11 @@ class Controller:
             if self.conductor is None:
                 self.conductor = self._conductor()
                 world.checks.recovered(self)
-            for wish in world.wishes_due(self):
+            wishes = world.wishes_due()
+            for wish in wishes:
                 self.conductor.wishes.put(wish)
             delay_s = self.conductor.turn()
+            world.fulfilled(len(wishes))
         except Killed:
             demand(self.dead, "only the dead are killed")
             return

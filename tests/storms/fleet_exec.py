@@ -51,6 +51,7 @@ ASSEMBLY_S = 15.0
 LAST_S = 4.0
 """So long before an announced end the lean script saves for the last time and lets go [s]."""
 FAILURES_MAX = 3
+MAIL_S = 2.5
 
 
 class LeanExec:
@@ -66,6 +67,7 @@ class LeanExec:
         self.nonce = world.nonce()
         self.alive = True
         self.exit_code: int | None = None
+        self.released: Outcome | None = None
         self.state = SimpleNamespace(damaged=frozenset(), step=0)
         self.skipped = False
         self.restored_step = 0
@@ -133,7 +135,8 @@ class LeanExec:
             yield Pause(Seconds(1.0))
             leader = self.real.groups.get(self.generation, {}).get(self.members[0])
             if leader is not None and leader.exit_code is not None:
-                self.finish(leader.exit_code)
+                ended = leader.exit_code == EXIT_FAILED or leader.released is Outcome.DONE
+                self.finish(leader.exit_code if ended else EXIT_AGAIN)
                 return
             waited_s = 0.0 if leader is not None and leader.alive and leader.node.answers else waited_s + 1.0
             if waited_s > ASSEMBLY_S or (waited_s > 2.0 and leader is not None):
@@ -241,6 +244,7 @@ class LeanExec:
             return released(state, outcome=outcome, cause=cause, wall=wall, failures=failures)
 
         yield from self._persist(lambda: log.append(head, advance, kind=RecordKind.RELEASE, nonce=nonce, wall=wall))
+        self.released = outcome
         self.real.count(cause)
 
     # ------------------------------------------------------------------------------------------------- the run's store
@@ -323,7 +327,9 @@ class WholeExec(Machine):
         super().__init__(world, len(world.machines), node.machine_id)
         self.node = node
         self.exit_code: int | None = None
+        self.released: Outcome | None = None
         self.leaving = EXIT_AGAIN
+        self.real.at(MAIL_S, self._read_mail)
 
     def draw_fate(self) -> None:
         if not self.real.calm and self.real.rng.random() < 0.3:
@@ -338,6 +344,21 @@ class WholeExec(Machine):
 
     def kill(self) -> None:
         self.finish()
+
+    def _read_mail(self) -> None:
+        """What the agent's beats do: take the messages to the holder of this epoch."""
+        if not self.alive:
+            return
+        for key in self.real.store.list(INBOX):
+            said = json.loads(self.real.store.objects[key])
+            if self.hold is not None and said["epoch"] == self.epoch:
+                self.real.store.delete(key)
+                self.ask_stop(now=bool(said["now"]))
+        self.real.at(MAIL_S, self._read_mail)
+
+    def _do_ReleaseRun(self, command: ev.ReleaseRun) -> None:  # noqa: N802
+        self.released = command.outcome
+        super()._do_ReleaseRun(command)
 
     def _do_ExitAgent(self, command: ev.ExitAgent) -> None:  # noqa: N802
         self.leaving = command.code

@@ -20,7 +20,7 @@ from windfall.wire.layout import CONTROLLER, directive_key, report_key
 if TYPE_CHECKING:
     from tests.storms.fleet import Fleet
 
-PACE = words.Pace(direct_s=Seconds(1.0), box_s=Seconds(10.0), box_alone_s=Seconds(2.0), look_s=Seconds(1.0))
+PACE = words.Pace(direct_s=Seconds(2.0), box_s=Seconds(10.0), box_alone_s=Seconds(3.0), look_s=Seconds(2.0))
 FOR_EVER_S = 1e9
 CALL_S = (0.01, 0.3)
 LOST = 0.03
@@ -94,7 +94,7 @@ class Node:
         if one is None or one.epoch is None:
             return None
         epoch, step, saved = Epoch(one.epoch), Step(one.step), Step(one.saved_step)
-        return words.Standing(epoch, step, saved, self.attempts, training=one.alive)
+        return words.Standing(epoch, step, saved, self.attempts, one.alive and one.released is None, one.released)
 
     def _later(self, *facts: words.KeeperFact, delay_s: float | None = None) -> None:
         wait_s = self.world.rng.uniform(*CALL_S) if delay_s is None else delay_s
@@ -158,8 +158,10 @@ class Node:
         self.world.provider.end(self.machine_id, Ended.STOPPED)
 
     def exec_ended(self, code: int) -> None:
+        last = words.Stood(self._standing())
         self.exec = None
         if self.alive:
+            self.facts.append(last)
             self.fact(words.ExecEnded(code))
 
     # --------------------------------------------------------------------------------------------------- its channels
@@ -208,7 +210,8 @@ class Node:
 
     def noticed(self, level: NoticeLevel, left_s: Seconds | None) -> None:
         deadline = None if left_s is None else Instant(self.clock.now() + left_s)
-        self.fact(words.Noticed(Notice(level, "local", "n1", deadline)))
+        name = "risk" if level is NoticeLevel.HINT else "end"
+        self.fact(words.Noticed(Notice(level, "local", name, deadline)))
         if self.exec is not None and not self.frozen:
             self.exec.notice(level, left_s)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from tests.support.simulated_store import MemoryStore
@@ -26,6 +27,9 @@ LATE_S = 40.0
 """A call that is carried out twice is so the second time up to so much later [s]."""
 QUIET_CALL = 0.0015
 """Chance of a fault per call that changes nothing [1]."""
+
+OFTEN = MappingProxyType({"append": 0.3, "put": 0.3})
+"""What is called far more often than anything else: faults there are so much rarer [1]."""
 
 
 class Killed(BaseException):
@@ -50,15 +54,19 @@ class Gate:
         """Carry a call out, or not, or twice."""
         controller, world = self.controller, self.controller.world
         self._alive()
-        fault = self._draw(changes)
+        fault = self._draw(name, changes)
         if fault == "killed before":
             controller.die(name)
             raise Killed(name)
         if fault == "paused":
             self._pause(name)
-        if fault == "unreachable":
+        if fault == "unreachable" or (fault == "late" and not doubles):
             world.count(f"{name} unreachable")
             raise error(f"{name} is not answered")
+        if fault == "late":
+            world.count(f"{name} carried out late")
+            world.at(world.rng.uniform(0.0, LATE_S), lambda: _quietly(effect))
+            raise error(f"{name} timed out")
         result = effect()
         if doubles and fault == "doubled":
             world.count(f"{name} doubled")
@@ -76,14 +84,13 @@ class Gate:
         if self.controller.dead:
             raise Killed("a dead process does nothing")
 
-    def _draw(self, changes: bool) -> str | None:
+    def _draw(self, name: str, changes: bool) -> str | None:
         world = self.controller.world
-        if world.calm:
+        chance = world.fleet.busy * OFTEN.get(name, 1.0) if changes else QUIET_CALL
+        if world.calm or world.rng.random() >= chance:
             return None
-        if world.rng.random() >= (world.fleet.busy if changes else QUIET_CALL):
-            return None
-        kinds = ("unreachable", "lost", "doubled", "killed before", "killed after", "paused")
-        return world.rng.choices(kinds, weights=(3, 3, 3, 1, 1, 1))[0]
+        kinds = ("unreachable", "late", "lost", "doubled", "killed before", "killed after", "paused")
+        return world.rng.choices(kinds, weights=(2, 3, 3, 3, 1, 1, 2))[0]
 
     def _pause(self, name: str) -> None:
         controller, world = self.controller, self.controller.world
@@ -181,10 +188,8 @@ class SimulatedJournal:
     gate: Gate
 
     def append(self, line: str) -> None:
-        world = self.gate.controller.world
         self._out()
         self.gate.call("append", lambda: self._write(line), ControllerError, changes=True)
-        del world
 
     def _write(self, line: str) -> None:
         controller = self.gate.controller
@@ -231,7 +236,7 @@ class FaultyStore(MemoryStore):
     def put(self, key: str, data: bytes) -> None:
         assert self.gate is not None
         store = self.gate.controller.world.store
-        self._call("put", lambda: store.put(key, data), changes=False)
+        self._call("put", lambda: store.put(key, data), changes=True)
 
     def get(self, key: str) -> bytes | None:
         assert self.gate is not None

@@ -20,7 +20,7 @@ SILENT_S = 20.0
 WHOLE_SHARE = 0.1
 """So many seeds run the full machine: worker reducer, script, parts, uploads; the others a lean one over the same log."""
 PACE = Pace(
-    turn_s=Seconds(1.0), list_s=Seconds(3.0), offers_s=Seconds(10.0), bill_s=Seconds(20.0), run_s=Seconds(3.0),
+    turn_s=Seconds(2.0), list_s=Seconds(4.0), offers_s=Seconds(10.0), bill_s=Seconds(20.0), run_s=Seconds(4.0),
     beliefs_s=Seconds(300.0), silent_after_s=Seconds(SILENT_S),
 )  # fmt: skip
 FATES = (

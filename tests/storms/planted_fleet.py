@@ -2,17 +2,272 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
+
+from windfall import codec
+from windfall.control.conductor import Conductor
+from windfall.control.errands import Errands
+from windfall.control.hearing import Hearing
+from windfall.control.looking import Looking
+from windfall.core import closing, driver, keeping_absorb, ledger, machines, orders
+from windfall.core.fleet_state import FleetTurn, Unit
+from windfall.core.keeping_facts import KeeperState
+from windfall.core.ledger import Account, Line
+from windfall.core.lifecycle import MACHINE, MachineState, OrderState, move
+from windfall.events import Command, Fact, Row
+from windfall.fleet import (
+    CancelOrder,
+    ControllerBegan,
+    MachineHeard,
+    MachineSilent,
+    MachinesMissing,
+    OrderUnanswered,
+    Report,
+)
+from windfall.market import Charge, Machine
+from windfall.simulation.meter import Meter
+from windfall.terms import Epoch, Instant, NoticeLevel, Usd
 
 if TYPE_CHECKING:
     from tests.storms.fleet import Fleet
 
 Patch = tuple[object, str, object]
+CENT = 0.01
 
-BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {}
+
+def _handler(kind: type[Fact], handler: Callable[[FleetTurn, Any], None]) -> Patch:
+    return driver, "_HANDLERS", MappingProxyType({**driver._HANDLERS, kind: handler})
+
+
+# -------------------------------------------------------------------------------------------------------------- buying
+
+
+def _drop_order(turn: FleetTurn, token: str) -> None:
+    waiting = turn.awaiting(token)
+    while waiting:
+        turn.set_slot(turn.slots[waiting.pop()], awaits=None)
+    turn.orders.pop(token, None)
+
+
+def _token_dropped() -> tuple[Patch, ...]:
+    """An order without an answer is forgotten; its slots buy anew."""
+    return (_handler(OrderUnanswered, lambda turn, fact: _drop_order(turn, fact.token)),)
+
+
+def _new_token_on_retry() -> tuple[Patch, ...]:
+    """What is asked again is asked as a new order."""
+
+    def ask_again(turn: FleetTurn) -> None:
+        for token, entry in list(turn.orders.items()):
+            due = entry.state is OrderState.UNKNOWN and entry.ask_at is not None and turn.now >= entry.ask_at
+            if due and entry.order.offer.provider in turn.state.listed:
+                _drop_order(turn, token)
+
+    return ((orders, "_ask_again", ask_again),)
+
+
+def _restart_waits_for_nothing() -> tuple[Patch, ...]:
+    """After a restart, orders without an answer count as never placed."""
+
+    def began(turn: FleetTurn, fact: ControllerBegan) -> None:
+        orders.controller_began(turn, fact)
+        for token, entry in list(turn.orders.items()):
+            if entry.state is OrderState.UNKNOWN:
+                _drop_order(turn, token)
+        turn.change(listed=frozenset({offer.provider for offer in turn.state.offers}))
+
+    return (_handler(ControllerBegan, began),)
+
+
+def _intent_after_the_call() -> tuple[Patch, ...]:
+    def react(self: Conductor, facts: list[Fact]) -> None:
+        now = self._time.now()
+        state, decisions, commands = driver.react(self.state, now, tuple(facts))
+        for command in commands:
+            self._note(command)
+            self._errands.obey(command, self._ports.clock.now())
+        wall = self._ports.clock.wall()
+        row = Row(self._ports.controller, self._sequence + 1, now, wall, tuple(facts), decisions, commands)
+        self._ports.journal.append(codec.row_to_line(row))
+        self.state, self._sequence = state, row.sequence
+        self._remember(facts)
+
+    return ((Conductor, "_react", react),)
+
+
+def _cancel_forgotten() -> tuple[Patch, ...]:
+    real = Errands._errand
+
+    def errand(self: Errands, command: Command) -> object:
+        return None if isinstance(command, CancelOrder) else real(self, command)
+
+    return ((Errands, "_errand", errand),)
+
+
+# -------------------------------------------------------------------------------------------------------------- notices
+
+
+def _hint_buys() -> tuple[Patch, ...]:
+    real = machines._noticed
+
+    def noticed(turn: FleetTurn, unit: Unit, level: NoticeLevel | None, taken_at: Instant | None) -> None:
+        real(turn, unit, NoticeLevel.ANNOUNCED if level is NoticeLevel.HINT else level, taken_at)
+
+    return ((machines, "_noticed", noticed),)
+
+
+def _unacknowledged_buys() -> tuple[Patch, ...]:
+    """The provider's own word that it will take a machine is enough to buy another."""
+    real = machines._listed
+
+    def listed(turn: FleetTurn, unit: Unit, machine: Machine) -> None:
+        real(turn, unit, machine)
+        newer = turn.units.get(machine.machine_id)
+        if machine.taken_at is not None and newer is not None and newer.state is MachineState.LIVE:
+            turn.become(newer, MachineState.DOOMED, ends_at=turn.now)
+
+    return ((machines, "_listed", listed),)
+
+
+def _bought_at_each_notice() -> tuple[Patch, ...]:
+    """Each announcement buys a successor, also for a machine that has one."""
+
+    def heard(turn: FleetTurn, fact: MachineHeard) -> None:
+        unit = turn.units.get(fact.report.machine_id)
+        if unit is not None and unit.slot is not None and fact.report.level is NoticeLevel.ANNOUNCED:
+            slot = turn.slots[unit.slot]
+            if slot.incumbent == unit.machine_id and slot.successor is not None:
+                turn.set_unit(turn.units[slot.successor], slot=None)
+                turn.set_slot(slot, successor=None)
+        machines.heard(turn, fact)
+
+    return (_handler(MachineHeard, heard),)
+
+
+def _withdrawn_kept() -> tuple[Patch, ...]:
+    return ((machines, "_withdraw_successor", lambda turn, unit: None),)
+
+
+# ------------------------------------------------------------------------------------------------------ life and death
+
+
+def _one_channel_trusted() -> tuple[Patch, ...]:
+    """What is heard in the mailbox is no sign of life."""
+    real = Hearing.hear
+
+    def hear(self: Hearing, reports: Iterable[Report], channel: str, now: Instant, at: Instant) -> list[MachineHeard]:
+        before = {report.machine_id: self._ears.get(report.machine_id) for report in reports}
+        since = {name: ear.heard_at for name, ear in before.items() if ear is not None}
+        news = real(self, reports, channel, now, at)
+        if channel == "mailbox":
+            for name, heard_at in since.items():
+                self._ears[name].heard_at = heard_at
+        return news
+
+    return ((Hearing, "hear", hear),)
+
+
+def _missing_once() -> tuple[Patch, ...]:
+    """A machine that one listing lacks is gone, whatever it says itself."""
+    real = Looking._compare
+
+    def compare(self: Looking, state: Any, name: str, unanswered: tuple[str, ...], listing: Any) -> list[Fact]:
+        facts = real(self, state, name, unanswered, listing)
+        listed = {machine.machine_id for machine in listing}
+        running = [unit.machine_id for unit in state.units.values() if unit.running_at is not None]
+        missing = tuple(sorted(set(running) - listed))
+        return [*facts, MachinesMissing(missing)] if missing else facts
+
+    def gone(turn: FleetTurn, fact: MachinesMissing) -> None:
+        for machine_id in fact.machine_ids:
+            if machine_id in turn.units:
+                machines.lost(turn, turn.units[machine_id], taken=True)
+
+    return (Looking, "_compare", compare), _handler(MachinesMissing, gone)
+
+
+def _gone_by_silence() -> tuple[Patch, ...]:
+    def silent(turn: FleetTurn, fact: MachineSilent) -> None:
+        unit = turn.units.get(fact.machine_id)
+        if unit is not None:
+            machines.lost(turn, unit, taken=True)
+
+    return (_handler(MachineSilent, silent),)
+
+
+def _not_released(words: str) -> Callable[[], tuple[Patch, ...]]:
+    """Machines that are to go for this reason are not given back."""
+
+    def plant() -> tuple[Patch, ...]:
+        real = FleetTurn.release
+
+        def release(self: FleetTurn, unit: Unit, why: str) -> None:
+            if words not in why:
+                real(self, unit, why)
+            elif unit.state is not MachineState.RELEASING:
+                state = move(MACHINE, unit.state, MachineState.RELEASING)
+                self.set_unit(unit, state=state, released_at=self.now, why=why)
+
+        return (FleetTurn, "release", release), (machines, "_release_again", lambda turn, unit: None)
+
+    return plant
+
+
+def _stale_controller_obeyed() -> tuple[Patch, ...]:
+    real = keeping_absorb._hear
+
+    def hear(state: KeeperState, now: Instant, fact: Any) -> KeeperState:
+        return real(replace(state, controller=Epoch(0)), now, fact)
+
+    return ((keeping_absorb, "_hear", hear),)
+
+
+# ---------------------------------------------------------------------------------------------------------------- money
+
+
+def _charge_counted_twice() -> tuple[Patch, ...]:
+    def booked(account: Account, charge: Charge) -> Account:
+        line = Line(charge.charge_id, charge.amount_usd, charge.ended, settled=True)
+        return replace(account, lines=(*account.lines, line))
+
+    return ((ledger, "_booked", booked),)
+
+
+def _falsified_charge() -> tuple[Patch, ...]:
+    """The provider bills a cent more than its meter says."""
+    real = Meter.settle
+
+    def settle(self: Meter, owner: str, lines: tuple[Charge, ...]) -> None:
+        real(self, owner, tuple(replace(line, amount_usd=Usd(line.amount_usd + CENT)) for line in lines))
+
+    return ((Meter, "settle", settle),)
+
+
+BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
+    "token dropped": _token_dropped,
+    "new token on retry": _new_token_on_retry,
+    "listing not awaited after a restart": _restart_waits_for_nothing,
+    "intent journaled after the call": _intent_after_the_call,
+    "cancel forgotten": _cancel_forgotten,
+    "hint buys": _hint_buys,
+    "unacknowledged notice buys": _unacknowledged_buys,
+    "successor bought at each notice": _bought_at_each_notice,
+    "successor kept after a withdrawal": _withdrawn_kept,
+    "one channel trusted": _one_channel_trusted,
+    "missing once is gone": _missing_once,
+    "gone by silence": _gone_by_silence,
+    "orphan kept": _not_released("no slot needs it"),
+    "release forgotten at the end": _not_released("the run is done"),
+    "stale controller obeyed": _stale_controller_obeyed,
+    "charge counted twice": _charge_counted_twice,
+    "charge falsified": _falsified_charge,
+    "budget ignored": lambda: ((closing, "over_budget", lambda turn, more_usd_per_hour: False),),
+}
 
 
 @contextmanager

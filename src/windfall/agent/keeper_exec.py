@@ -16,7 +16,7 @@ from windfall.agent import standing
 from windfall.agent.keeper_ports import Secrets
 from windfall.core.keeping_facts import Standing, StartExec
 from windfall.errors import EXIT_FAILED
-from windfall.wire.boot import KEPT, BootData
+from windfall.wire.boot import KEPT, UPLINK, BootData
 
 _STATUS = "standing.json"
 _OURS = b"windfall: "
@@ -70,8 +70,8 @@ def exec_argv(place: Place, boot: BootData, how: StartExec) -> list[str]:
         options["--metadata-url"] = place.metadata_url
     if boot.keep is not None:
         options["--keep"] = str(boot.keep)
-    if boot.uplink is not None:
-        options["--uplink"] = boot.uplink
+    if uplink := boot.uplink or place.environ.get(UPLINK):
+        options["--uplink"] = uplink
     if how.mttp_s is not None:
         options["--mttp"] = f"{how.mttp_s:.3f}s"
     if how.generation > 0:

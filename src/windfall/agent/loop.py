@@ -405,6 +405,8 @@ class Agent:
             self._hold.ship()
             self._hold.release(command.outcome, command.cause)
             self._standing.release(command.outcome)
+            if self._ports.room is not None:
+                self._ports.room.release(command.outcome)
         except Fenced as error:
             self._ports.inbox.put(FenceLost(error.record, error.holder))
         except StoreError as error:

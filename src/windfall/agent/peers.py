@@ -41,7 +41,7 @@ from windfall.events import (
     UploadPart,
 )
 from windfall.ports import Clock, Restored
-from windfall.terms import Instant, Notice, RunState, Seconds
+from windfall.terms import Instant, Notice, Outcome, RunState, Seconds
 from windfall.wire import peers
 
 JOIN_S = 60.0
@@ -107,6 +107,7 @@ class Room:
         self._answers: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self._assembly = Assembly(len(place.addresses))
         self._attempt = 0
+        self._released: str | None = None
         self._shift: dict[int, float] = {}
 
     # ------------------------------------------------------------------------------------------------- coming together
@@ -370,12 +371,14 @@ class Room:
         """Kill the script on every member."""
         self._send_all({"it": "kill", "attempt": self._attempt})
 
+    def release(self, outcome: Outcome) -> None:
+        """The run was let go: every member says so when it ends."""
+        self._released = outcome.value
+
     def end(self, code: int, sentence: str = "") -> None:
         """Let every member's `exec` end with this code; return when they have hung up, or after a while."""
-        threads = [
-            threading.Thread(target=link.end, args=({"it": "exit", "code": code, "sentence": sentence}, _FAREWELL_S))
-            for link in self._links.values()
-        ]
+        last = {"it": "exit", "code": code, "sentence": sentence, "released": self._released}
+        threads = [threading.Thread(target=link.end, args=(last, _FAREWELL_S)) for link in tuple(self._links.values())]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -386,7 +389,7 @@ class Room:
             self._server.close()
 
     def _send_all(self, message: Message) -> None:
-        for link in self._links.values():
+        for link in tuple(self._links.values()):
             link.send(message)
 
 

@@ -38,13 +38,15 @@ from windfall.events import (
     UploadPart,
 )
 from windfall.ports import Clock, NoticeSource, Restored
-from windfall.terms import Instant, Notice, NoticeLevel, RunState, Seconds, Shard, Step
+from windfall.terms import Instant, Notice, NoticeLevel, Outcome, RunState, Seconds, Shard, Step
 from windfall.wire import environment, page
 
 LOOK_S = 0.01
 LEADER = 0
 STATUS_S = 0.25
 """How often the leader hears how far the ranks here are."""
+SHIP_S = 5.0
+"""How often the output here is appended to the run's."""
 _IDLE_S = 0.5
 _KILLED = 128 + 9
 
@@ -75,6 +77,10 @@ class MemberHold(Protocol):
 
     def forget(self) -> None:
         """Forget what was uploaded until now."""
+        ...
+
+    def ship(self) -> None:
+        """Append what the script has printed to the run."""
         ...
 
 
@@ -142,9 +148,15 @@ class Member:
                 daemon=True,
             ).start()
         self._link.start()
+        threading.Thread(target=self._ship, name="output", daemon=True).start()
         while not self._ended.is_set():
             self._turn()
             self._show()
+
+    def _ship(self) -> None:
+        while not self._ended.wait(SHIP_S):
+            with contextlib.suppress(StoreError):
+                self._ports.hold.ship()
 
     def _turn(self) -> None:
         came: list[Fact] = []
@@ -220,6 +232,8 @@ class Member:
         if sentence:
             self._ports.supervision.say(sentence)
         self._ended.set()
+        with contextlib.suppress(StoreError):
+            self._ports.hold.ship()
         self._ports.supervision.exit(code)
 
     # -------------------------------------------------------------------------------------------- what the leader orders
@@ -233,6 +247,8 @@ class Member:
             case "kill":
                 self._kill(int(message["attempt"]))
             case "exit":
+                if message["released"] is not None:
+                    self._standing.release(Outcome(message["released"]))
                 self._end(int(message["code"]), str(message["sentence"]))
             case "upload":
                 command = codec.decode(message["command"])

@@ -152,6 +152,10 @@ class Client:
         """Let a stopped job go on."""
         self._post(f"/v1/jobs/{_part(job_id)}/resume", {})
 
+    def preempt(self, job_id: str, machine_id: str, notice_s: float | None) -> None:
+        """Let a machine of a job be taken, with so much notice, None for none."""
+        self._post(f"/v1/jobs/{_part(job_id)}/preempt", {"machine_id": machine_id, "notice_s": notice_s})
+
     def plan(self, job: Job) -> Json:
         """Ask what a job would cost; nothing is bought."""
         answer: Json = self._post("/v1/plan", {"job": codec.encode(job)})

@@ -126,6 +126,7 @@ def run(settings: Settings, builder: ServiceBuilder, tell: Callable[[Running], N
         doorkeeper = auth.Doorkeeper(database.key(), database.users)
         app = build_api(service, key=database.key(), caller=doorkeeper.caller, presence=presence)
         server.append(ApiServer(app, settings.tls))
+        server[0].obey_signals()
         if settings.idle_s is not None:
             server[0].leave_when_idle(presence, settings.idle_s, lambda: service.status().unfinished)
         service.begin()

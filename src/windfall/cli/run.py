@@ -3,53 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.prompt import Confirm
 
-from windfall import wiring
-from windfall.cli.client import connect
-from windfall.cli.controller import local_user
-from windfall.cli.exec import absolute_url, state_folder
-from windfall.cli.follow import follow
+from windfall.cli.exec import state_folder
+from windfall.cli.named import extra
 from windfall.errors import Misuse
-from windfall.jobs import Injection, Job
-from windfall.report.plan import plan_lines
-from windfall.spec.jobfile import JobFile, parse_injection, to_job
-from windfall.spec.loading import load
-from windfall.storage import bundle
-from windfall.storage.objects import check_url
-from windfall.terms import Bundle
+
+if TYPE_CHECKING:
+    from windfall.cli.starting import Draft
 
 Json = Annotated[bool, Parameter(name="--json", negative="")]
-_RUNS = "runs"
-
-
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """A job file on its way to a job."""
-
-    file: JobFile
-    job_id: str
-    run_url: str
-    injection: Injection | None
-
-    def job(self, packed: Bundle | None = None, code: str | None = None) -> Job:
-        return to_job(
-            self.file,
-            job_id=self.job_id,
-            user=local_user(),
-            run_url=self.run_url,
-            code=code,
-            bundle=packed,
-            injection=self.injection,
-        )
 
 
 def plan(
@@ -57,6 +25,7 @@ def plan(
     *,
     set_: Annotated[tuple[str, ...], Parameter(name="--set")] = (),
     inject: str | None = None,
+    all_: Annotated[bool, Parameter(name="--all", negative="")] = False,
     state: Path | None = None,
     json_: Json = False,
 ) -> None:
@@ -68,17 +37,20 @@ def plan(
         file: the job file.
         set_: replace a value of the file: `--set resources.zone=zone-b`.
         inject: rehearse preemptions: "mttp=90s+300s,seed=7,notice=10s".
+        all_: the other offers too, what all this rests on, and what is unknown, one by one.
         state: this installation's folder (default: $XDG_STATE_HOME/windfall).
         json_: one JSON object.
     """
+    with extra():
+        from windfall.cli import client, starting  # noqa: PLC0415 - their packages are an extra
     folder = state or state_folder()
-    draft = _draft(file, set_, inject, folder)
-    with connect(folder, start=True) as client:
-        told = client.plan(draft.job())
+    draft = starting.read(file, set_, inject, folder)
+    with client.connect(folder, start=True) as controller:
+        told = controller.plan(draft.job())
     if json_:
         print(json.dumps(told))
     else:
-        _show(draft, told)
+        _show(draft, told, whole=all_)
 
 
 def run(
@@ -95,78 +67,48 @@ def run(
 
     Shows the plan, asks, then follows the job to its end.  Ctrl-C detaches: the job goes on.
 
+    Exit code 0: done.  1: failed.  2: a mistake in file or command line.  3: nothing that can be bought does it.  4: stopped.
+
     Example: `windfall run job.yaml`
 
     Args:
         file: the job file.
         yes: do not ask.
-        detach: do not follow; print the job's name.
+        detach: do not follow; print the job's id.
         set_: replace a value of the file: `--set resources.zone=zone-b`.
         inject: rehearse preemptions: "mttp=90s+300s,seed=7,notice=10s".
         state: this installation's folder (default: $XDG_STATE_HOME/windfall).
         json_: one JSON object a line.
     """
+    with extra():
+        from windfall.cli import client, starting  # noqa: PLC0415 - their packages are an extra
+        from windfall.cli.follow import follow  # noqa: PLC0415
     folder = state or state_folder()
-    draft = _draft(file, set_, inject, folder)
-    secrets = _secrets(draft.file)
-    with connect(folder, start=True) as client:
-        told = client.plan(draft.job())
+    draft = starting.read(file, set_, inject, folder)
+    secrets = starting.secrets_of(draft.file)
+    with client.connect(folder, start=True) as controller:
+        told = controller.plan(draft.job())
         if json_:
             print(json.dumps({"plan": told}), flush=True)
         else:
-            _show(draft, told)
+            _show(draft, told, whole=False)
         if not yes and not _confirmed(json_=json_):
             return 0
-        job = _with_code(draft)
-        client.submit(job, secrets)
+        job = starting.with_code(draft)
+        controller.submit(job, secrets)
         if detach:
             print(json.dumps({"job_id": job.job_id, "run_url": job.run_url}) if json_ else job.job_id)
             return 0
-        return follow(client, job.job_id, json_=json_)
+        return follow(controller, job.job_id, json_=json_)
 
 
-def _draft(file: Path, sets: tuple[str, ...], inject: str | None, state: Path) -> _Draft:
-    overrides = {}
-    for text in sets:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise Misuse(f"--set: {text!r} is not key=value; for example --set resources.zone=zone-b")
-        overrides[key] = value
-    read = load(str(file), overrides=overrides, warn=lambda sentence: print(f"windfall: {sentence}", file=sys.stderr))
-    job_id = f"{read.name}-{wiring.new_nonce()[:6]}"
-    store = read.checkpoint.store or f"file://{(state / _RUNS).absolute()}"
-    base = absolute_url(store).rstrip("/")
-    check_url(base)
-    return _Draft(read, job_id, f"{base}/{job_id}", None if inject is None else parse_injection(inject))
-
-
-def _secrets(file: JobFile) -> dict[str, str]:
-    """Return the values of the job's secrets from this environment."""
-    values = {}
-    for name in file.secrets:
-        if name not in os.environ:
-            raise Misuse(f"secret {name} has no value here: export {name} before `windfall run`")
-        values[name] = os.environ[name]
-    return values
-
-
-def _show(draft: _Draft, told: dict[str, object]) -> None:
-    console = Console(highlight=False)
-    for line in plan_lines(draft.job(), told):
-        console.print(line, markup=False)
+def _show(draft: Draft, told: dict[str, Any], *, whole: bool) -> None:
+    for line in draft.lines(told, whole=whole):
+        print(line)
+    sys.stdout.flush()
 
 
 def _confirmed(*, json_: bool) -> bool:
     if json_ or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Misuse("nobody is here to say yes to spending: add --yes (-y) if the plan above may be carried out")
+        raise Misuse("nobody is here to say yes to spending: add --yes (-y) if the plan may be carried out")
     return Confirm.ask("Start?", default=False)
-
-
-def _with_code(draft: _Draft) -> Job:
-    """Bring the code to the run's store; its digest makes measurements of the same code known again."""
-    if draft.file.workdir is None:
-        return draft.job()
-    reader = wiring.open_reader(draft.run_url)
-    packed = reader.run(bundle.store(bundle.pack(draft.file.workdir)))
-    code = reader.run(bundle.store_listing(bundle.listing(draft.file.workdir)))
-    return draft.job(packed, code)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from windfall.cli import controller
-from windfall.cli.controller import Running, Settings
 from windfall.cli.exec import state_folder
-from windfall.control import auth
-from windfall.control.serving import Tls, check_exposure
+from windfall.cli.named import extra
 from windfall.errors import EXIT_DONE, Misuse
-from windfall.storage.sql import UserEntry
 from windfall.units import duration_text
+
+if TYPE_CHECKING:
+    from windfall.cli.controller import Running, Settings
+    from windfall.control.serving import Tls
 
 PORT = 8470
 """Where a team's controller listens, if nothing else is said."""
@@ -55,7 +56,10 @@ def serve(
         users: list the users.
         state: folder for this controller's own files (default: $XDG_STATE_HOME/windfall).
     """
-    settings = Settings(
+    with extra():
+        from windfall.cli import controller  # noqa: PLC0415 - its packages are an extra
+        from windfall.control.serving import check_exposure  # noqa: PLC0415
+    settings = controller.Settings(
         state or state_folder(), database=database, host=host, port=port, url=url, tls=_tls(tls_cert, tls_key)
     )
     if sum((add_user is not None, remove_user is not None, users)) > 1:
@@ -77,15 +81,21 @@ def _tls(certificate: Path | None, key: Path | None) -> Tls | None:
         return None
     if certificate is None or key is None:
         raise Misuse("--tls-cert and --tls-key go together")
+    from windfall.control.serving import Tls  # noqa: PLC0415 - its packages are an extra
+
     return Tls(certificate, key)
 
 
 def _add_user(settings: Settings, name: str, *, admin: bool) -> int:
     if not name or len(name) > _NAME_CHARACTERS_MAX or not name.isprintable() or name.split() != [name]:
         raise Misuse(f"--add-user {name!r} is no name: use up to {_NAME_CHARACTERS_MAX} characters without spaces")
-    token = controller.new_token()
+    from windfall.cli.controller import new_token  # noqa: PLC0415 - its packages are an extra
+    from windfall.control.auth import hash_of  # noqa: PLC0415
+    from windfall.storage.sql import UserEntry  # noqa: PLC0415
+
+    token = new_token()
     with contextlib.closing(settings.open_database()) as database:
-        database.add_user(UserEntry(name, auth.hash_of(token), admin))
+        database.add_user(UserEntry(name, hash_of(token), admin))
         print(f"{name} may use the controller of {database.place}; this token is shown once:\n\n    {token}\n")
     print("They set WINDFALL_CONTROLLER to its address and WINDFALL_TOKEN to this.", flush=True)
     return EXIT_DONE

@@ -34,6 +34,7 @@ from windfall.errors import (
 )
 from windfall.fleet import Report
 from windfall.jobs import Job
+from windfall.terms import Seconds
 
 ROWS_MAX = 2000
 """Journal rows in one answer."""
@@ -73,6 +74,13 @@ class StopBody(_Body):
     """Whether to stop without a save."""
 
     now: bool = False
+
+
+class PreemptBody(_Body):
+    """Which machine to take, and with how much notice [s]; null for none."""
+
+    machine_id: Annotated[str, Field(min_length=1, max_length=512)]
+    notice_s: Annotated[float, Field(ge=0, le=86400)] | None = None
 
 
 class GcBody(_Body):
@@ -121,6 +129,7 @@ def build(service: Service, *, key: bytes, caller: Callable[[str], Caller | None
         ("/v1/jobs", submit),
         ("/v1/jobs/{job_id}/stop", stop),
         ("/v1/jobs/{job_id}/resume", resume),
+        ("/v1/jobs/{job_id}/preempt", preempt),
         ("/v1/plan", plan),
         ("/v1/gc", collect),
         ("/v1/machines/claim", claim),
@@ -222,6 +231,13 @@ def stop(job_id: _OwnJob, body: StopBody, service: _Service, user: _User) -> Jso
 def resume(job_id: _OwnJob, service: _Service, user: _User) -> Json:
     """Let a stopped job go on."""
     service.resume(job_id, user.name)
+    return {}
+
+
+def preempt(job_id: _OwnJob, body: PreemptBody, service: _Service, user: _User) -> Json:
+    """Let a machine be taken."""
+    notice_s = None if body.notice_s is None else Seconds(body.notice_s)
+    service.preempt(job_id, body.machine_id, user.name, notice_s=notice_s)
     return {}
 
 

@@ -1,6 +1,6 @@
 """Who may do what at the controller.
 
-Three kinds of bearer tokens:
+Kinds of bearer tokens:
 
 - a *user's* is random and kept as its SHA-256 alone: 256 random bits need no slow hash;
 - a *machine's* names its job and its machine and carries an HMAC-SHA256 by the installation's key, so that none of them is
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-USER_PREFIX, MACHINE_PREFIX, CREDENTIAL_PREFIX = "wu", "wm", "wc"
+USER_PREFIX, MACHINE_PREFIX, CREDENTIAL_PREFIX, PEERS_PREFIX = "wu", "wm", "wc", "wp"
 _TOKEN_CHARACTERS_MAX = 4096
 """Longest token that is looked at."""
 
@@ -30,6 +30,7 @@ class Purpose(enum.StrEnum):
 
     MACHINE = MACHINE_PREFIX
     CREDENTIAL = CREDENTIAL_PREFIX
+    PEERS = PEERS_PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,11 @@ def machine_token(key: bytes, job_id: str, machine_id: str) -> str:
 def credential(key: bytes, job_id: str, order_token: str) -> str:
     """Return what an order's machines are born with; the same at each call, so that an order can be repeated."""
     return _derive(key, Purpose.CREDENTIAL, (job_id, order_token))
+
+
+def peers_token(key: bytes, job_id: str) -> str:
+    """Return by what the machines of one job know each other; the same at each call."""
+    return _derive(key, Purpose.PEERS, (job_id, "peers"))
 
 
 def open_credential(key: bytes, text: str) -> tuple[str, str] | None:

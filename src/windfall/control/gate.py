@@ -94,11 +94,11 @@ class Gate:
         if scope["path"] not in OPEN_PATHS:
             kind, _, token = headers.get("authorization", "").partition(" ")
             try:
-                known = kind.lower() == "bearer" and await run_in_threadpool(self._caller, token.strip())
+                known = await run_in_threadpool(self._caller, token.strip()) if kind.lower() == "bearer" else None
             except WindfallError as error:
                 await refuse(send, 503, str(error), error.exit_code)
                 return
-            if not known:
+            if known is None:
                 sentence = "the controller does not know this token: set WINDFALL_TOKEN to the one you were given"
                 await refuse(send, 401, sentence, EXIT_MISUSE)
                 return

@@ -88,7 +88,10 @@ class Looking:
         facts: list[Fact] = []
         if self._is_due("beliefs", pace.beliefs_s, now):
             facts += self._beliefs()
-        if driver.buys(state) and self._is_due("offers", pace.offers_s, now):
+        if not driver.buys(state):
+            # A look that is never taken must not count as overdue, or the loop would never rest.
+            self._at.pop("offers", None)
+        elif self._is_due("offers", pace.offers_s, now):
             facts += self._offers()
         if self._is_due("list", pace.list_s, now):
             facts += self._listings(state)

@@ -10,169 +10,31 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from windfall.control import auth
 from windfall.control.conductor import Conductor, ConductorPorts
-from windfall.control.looking import LOCAL_PACE, Pace
+from windfall.control.likes import boot_data, likeness, pace_of
+from windfall.control.means import Direct, Entry, Means, Opened
 from windfall.control.notifying import Message, Notifier
 from windfall.control.running import Hooks, RunningJob
 from windfall.control.service import Claimed, GcView, JobView, Json, OffersView, RowView, StatusView, Trouble
 from windfall.core.driver import JobSummary
 from windfall.errors import ControllerError, ControllerUnreachable, Misuse, ProviderDenied, ProviderError, WindfallError
-from windfall.fleet import Directive, JobPhase, Lifetime, Report, ResumeWanted, StopWanted
-from windfall.jobs import Job, Measured
+from windfall.fleet import Directive, JobPhase, PreemptWanted, Report, ResumeWanted, StopWanted
+from windfall.jobs import Job
 from windfall.market import Boot, Life, Machine, Offer, Order, Quota, Refusal
 from windfall.models import pool
 from windfall.policies import planning
-from windfall.ports import Channel, Clock, Journal, Provider, RunWatch
-from windfall.terms import Epoch, Seconds, WallTime
-from windfall.wire.boot import BootData, boot_to_json
+from windfall.ports import Channel
+from windfall.terms import Seconds
+from windfall.wire.boot import boot_to_json
 
 _FINISHED = (JobPhase.DONE, JobPhase.FAILED, JobPhase.STOPPED)
 _PUBLISH_S = 2.0
 """A summary of which nothing but numbers changed is written to the database at most so often [s]."""
 ROWS_MAX = 5000
-
-
-class Entry(Protocol):
-    """A job as the database has it."""
-
-    @property
-    def job(self) -> Job:
-        """Return what was submitted."""
-        ...
-
-    @property
-    def phase(self) -> JobPhase:
-        """Return where it was when last written."""
-        ...
-
-    @property
-    def summary(self) -> str:
-        """Return how it stood when last written, as JSON."""
-        ...
-
-    @property
-    def created(self) -> WallTime:
-        """Return when it was submitted."""
-        ...
-
-
-class Records(Protocol):
-    """What the office needs of the database; see `storage.sql.Database`."""
-
-    @property
-    def place(self) -> str:
-        """Return its URL, without the password."""
-        ...
-
-    def key(self) -> bytes:
-        """Return the installation's key."""
-        ...
-
-    def add_job(self, epoch: Epoch, job: Job, secrets: Mapping[str, str]) -> None:
-        """Add a job."""
-        ...
-
-    def set_summary(self, epoch: Epoch, job_id: str, phase: JobPhase, summary: str) -> None:
-        """Keep how a job stands."""
-        ...
-
-    def job(self, job_id: str) -> Entry | None:
-        """Return one job."""
-        ...
-
-    def jobs(self, user: str | None = None) -> Sequence[Entry]:
-        """Return all jobs, or one user's."""
-        ...
-
-    def journal(self, job_id: str, epoch: Epoch) -> Journal:
-        """Return a job's journal."""
-        ...
-
-    def rows(self, job_id: str, *, after: int = 0, limit: int | None = None) -> Iterable[tuple[int, str]]:
-        """Yield a job's rows."""
-        ...
-
-    def secrets(self, job_id: str) -> dict[str, str]:
-        """Return the values of a job's secrets."""
-        ...
-
-    def claim(self, epoch: Epoch, token: str, machine_id: str, boot_id: str) -> bool:
-        """Use up a machine's claim."""
-        ...
-
-    def put_lifetimes(self, epoch: Epoch, lifetimes: Iterable[Lifetime]) -> None:
-        """Keep the lives of machines."""
-        ...
-
-    def lifetimes(self) -> Sequence[Lifetime]:
-        """Return the lives of all machines."""
-        ...
-
-    def add_measured(self, epoch: Epoch, key: str, measured: Measured) -> None:
-        """Add what one run showed."""
-        ...
-
-    def measured(self, key: str) -> Sequence[Measured]:
-        """Return what the runs of a job's like showed."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A job's run as the office reaches it.
-
-    Attributes:
-        watch: the run's log.
-        mailbox: makes the channel through the run's store: (controller, who lives).
-        direct: makes the channel of the API: (wake).
-        write_boot: puts `job.json` into the store.
-        measure: what the finished run showed, by its journals; one row for each kind of machine.
-    """
-
-    watch: RunWatch
-    mailbox: Callable[[Epoch, Callable[[], Iterable[str]]], Channel]
-    write_boot: Callable[[Json], None]
-    measure: Callable[[Iterable[str]], tuple[Measured, ...]]
-
-
-class Direct(Channel, Protocol):
-    """The channel of the API."""
-
-    def deliver(self, report: Report) -> Directive | None:
-        """Take a machine's report; return what it is to do."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Means:
-    """Everything the office works with; `wiring_control` puts it together.
-
-    Attributes:
-        open_run: opens a job's run.
-        new_direct: makes a direct channel: (wake).
-        boot_argv: what a machine runs from its start on.
-        merge: folds what several runs showed into one row for each kind of machine.
-        leave: ends this process with a sentence.
-    """
-
-    epoch: Epoch
-    owner: str
-    url: str
-    version: str
-    clock: Clock
-    records: Records
-    providers: Mapping[str, Provider]
-    open_run: Callable[[Job], Opened]
-    new_direct: Callable[[Callable[[], None]], Direct]
-    boot_argv: tuple[str, ...]
-    merge: Callable[[Sequence[Measured]], tuple[Measured, ...]]
-    leave: Callable[[str], None]
-    say: Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -200,6 +62,7 @@ class Office:
         self._running: dict[str, RunningJob] = {}
         self._latest: dict[str, JobSummary] = {}
         self._written: dict[str, tuple[JobPhase, float]] = {}
+        self._steps: dict[str, int] = {}
         self._notifier = Notifier(means.clock, means.say)
 
     def begin(self) -> None:
@@ -262,7 +125,15 @@ class Office:
             raise Misuse(f"{job_id} is done; there is nothing left to go on with")
         self._wish(entry.job, ResumeWanted(user))
 
-    def _wish(self, job: Job, fact: StopWanted | ResumeWanted) -> None:
+    def preempt(self, job_id: str, machine_id: str, user: str, *, notice_s: Seconds | None) -> None:
+        """Let a machine's provider take it: a rehearsal."""
+        entry, latest = self._records.job(job_id), self._latest.get(job_id)
+        machines = () if latest is None else (one for slot in latest.slots for one in slot.machines)
+        if entry is None or not any(one.machine_id == machine_id for one in machines):
+            raise Misuse(f"{job_id} has no machine {machine_id} now: `windfall ps {job_id}` lists them")
+        self._wish(entry.job, PreemptWanted(machine_id, notice_s, user))
+
+    def _wish(self, job: Job, fact: StopWanted | ResumeWanted | PreemptWanted) -> None:
         if not self._run(job).wish(fact):
             raise ControllerError(
                 f"the controller could not note the wish for {job.job_id} yet: see `windfall ps {job.job_id}`, and ask again"
@@ -278,7 +149,8 @@ class Office:
         wall = self._means.clock.wall()
         pooled = pool.pool(self._records.lifetimes(), wall)
         measured = self._means.merge(self._records.measured(likeness(job)))
-        found = planning.plan(job, offered.offers, (), measured, wall, pooled=pooled)
+        look_s = pace_of(job, self._means.providers).list_s
+        found = planning.plan(job, offered.offers, (), measured, wall, pooled=pooled, look_s=look_s)
         return {**dataclasses.asdict(found), "troubles": [dataclasses.asdict(row) for row in offered.troubles]}
 
     def offers(self) -> OffersView:
@@ -352,11 +224,16 @@ class Office:
         if entry is None or not self._records.claim(self._means.epoch, order_token, machine_id, boot_id):
             return None
         token = auth.machine_token(self._key, job_id, machine_id)
-        return Claimed(token, boot_to_json(boot_data(entry.job)), self._records.secrets(job_id))
+        secrets = self._records.secrets(job_id)
+        if entry.job.nodes > 1:
+            secrets[PEERS_TOKEN] = auth.peers_token(self._key, job_id)
+        return Claimed(token, boot_to_json(boot_data(entry.job)), secrets)
 
     def report(self, job_id: str, report: Report) -> Directive | None:
         """Take a machine's report; return what it is to do, None if nothing was decided for it yet."""
         running = self._running.get(job_id)
+        if report.step is not None:
+            self._steps[job_id] = report.step  # steps are no facts: only those who look want to know
         return None if running is None else running.report(report)
 
     # ------------------------------------------------------------------------------------------------------ running jobs
@@ -413,6 +290,7 @@ class Office:
                 ("WINDFALL_RUN_URL", job.run_url),
                 ("WINDFALL_CONTROLLER", self._means.url),
                 ("WINDFALL_CREDENTIAL", auth.credential(self._key, job.job_id, order.token)),
+                *self._means.store_env(order.offer.provider),
             ),
         )
 
@@ -453,6 +331,8 @@ class Office:
         job = entry.job
         latest = self._latest.get(job.job_id)
         stands = json.loads(entry.summary) if latest is None else json.loads(json.dumps(dataclasses.asdict(latest)))
+        if stands.get("phase") == JobPhase.RUNNING and job.job_id in self._steps:
+            stands["step"] = max(stands["saved_step"], self._steps[job.job_id])
         return JobView(
             job_id=job.job_id,
             name=job.name,
@@ -474,38 +354,3 @@ _BRIEF = ("step", "saved_step", "money", "rate_usd_per_hour", "preemptions")
 def _is_over(entry: Entry) -> bool:
     """Say whether nothing is left to be done for a job: it has ended, and its bill is complete."""
     return entry.phase in _FINISHED and bool(json.loads(entry.summary).get("settled"))
-
-
-def boot_data(job: Job) -> BootData:
-    """Return what a job's machines need to begin."""
-    return BootData(
-        job_id=job.job_id,
-        command=job.command,
-        setup=job.setup,
-        envs=job.envs,
-        secrets=tuple(secret.name for secret in job.secrets),
-        policy=job.checkpointing.policy,
-        keep=job.checkpointing.keep,
-        failures_max=job.recovery.failures_max,
-        # On one machine's disk nothing is slow: a short lease makes take-overs quick.
-        lease_s=Seconds(5.0 if job.run_url.startswith("file://") else 30.0),
-        dead_man_s=job.dead_man_s,
-        save_timeout_s=job.checkpointing.save_timeout_s,
-        nodes=job.nodes,
-        bundle=job.bundle,
-    )
-
-
-def likeness(job: Job) -> str:
-    """Return by what runs of the same job find one another: its name, its command, its machines; not its code.
-
-    A script that is changed a little still tells more of its next run than nothing does.
-    """
-    return json.dumps([job.user, job.name, list(job.command), job.nodes])
-
-
-def pace_of(job: Job, providers: Mapping[str, Provider]) -> Pace:
-    """Return how often to look: often if only the local market can serve the job."""
-    names = {want.provider for want in job.wants}
-    names = set(providers) if None in names else {name for name in names if name is not None}
-    return LOCAL_PACE if names <= {"local"} else Pace()

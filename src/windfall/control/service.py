@@ -163,6 +163,14 @@ class Service(Protocol):
         """Let a stopped or failed job go on."""
         ...
 
+    def preempt(self, job_id: str, machine_id: str, user: str, *, notice_s: Seconds | None) -> None:
+        """Let a machine's provider take it, with so much notice, None for none: a rehearsal.
+
+        Raises:
+            Misuse: the job has no such machine.
+        """
+        ...
+
     def plan(self, job: Job) -> Json:
         """Return what a job would cost and when it would finish; nothing is bought.
 

@@ -107,11 +107,16 @@ class ApiServer:
         self._ended = threading.Event()
         self._exit_code = EXIT_DONE
 
+    def obey_signals(self) -> None:
+        """End in good order at SIGTERM and Ctrl-C, from now on; the main thread calls this.
+
+        While `run` serves, the HTTP server takes both itself, and afterwards hands them on to these.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.leave(EXIT_DONE))
+
     def run(self, listener: socket.socket) -> int:
         """Serve until the end; return the exit code for the process."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            # The server takes both, ends in good order, and then hands them on to whoever had them before.
-            signal.signal(number, lambda *_: None)
         try:
             self._server.run(sockets=[listener])
         finally:

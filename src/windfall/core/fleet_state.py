@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from windfall.core.ledger import Ledger
+from windfall.core.ledger import Ledger, copied
 from windfall.core.lifecycle import JOB, MACHINE, MachineState, OrderState, move
 from windfall.events import Command, Decision, Tell
 from windfall.fleet import Doing, JobPhase, MachineHeard, ReleaseMachine, Report, RunObserved
@@ -258,8 +258,8 @@ class FleetTurn:
     def __post_init__(self) -> None:
         """Copy the tables."""
         state = self.state
-        self.units, self.gone, self.slots = dict(state.units), dict(state.gone), list(state.slots)
-        self.orders, self.blocks = dict(state.orders), dict(state.blocks)
+        self.units, self.gone, self.slots = copied(state.units), copied(state.gone), list(state.slots)
+        self.orders, self.blocks = copied(state.orders), copied(state.blocks)
 
     def frozen(self) -> FleetState:
         """Return the state that this turn leaves."""

@@ -1,9 +1,10 @@
-"""The keeper's reducer: facts in, actions out.  `core.keeping_facts` has the words and takes the facts in."""
+"""The keeper's reducer: facts in, actions out.  `core.keeping_facts` has the words, `core.keeping_absorb` takes facts in."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from windfall.core.keeping_absorb import absorb
 from windfall.core.keeping_facts import (
     ANSWER_S,
     LAST_WORD_S,
@@ -23,7 +24,6 @@ from windfall.core.keeping_facts import (
     StartExec,
     StopExec,
     UseBox,
-    absorb,
     report,
 )
 from windfall.errors import EXIT_DONE

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import TypeVar
 
 from windfall.market import Charge, Ended, Life, Machine, Offer
 from windfall.terms import Usd, WallTime
@@ -25,6 +26,8 @@ LINES_KEPT = 64
 STRAYS_KEPT = 1024
 DISPUTE_USD, DISPUTE_SHARE = 0.01, 0.01
 """A bill is disputed if it differs from the estimate by more than both."""
+K = TypeVar("K")
+V = TypeVar("V")
 _NO_TIME, _NOTHING = WallTime(0.0), Usd(0.0)
 _COVERED_S = 1.0
 """A bill is complete if its lines reach the machine's end but for so much."""
@@ -196,13 +199,15 @@ def observe(ledger: Ledger, machines: Iterable[tuple[Machine, Offer | None]]) ->
 
 
 def charge_lines(ledger: Ledger, charges: Iterable[Charge]) -> Ledger:
-    """Take in lines of a bill: a line of an id that is known replaces the older one."""
+    """Take in lines of a bill: a line of an id that is known replaces the older one, but never a settled one by an open."""
     changed: dict[str, Account] = {}
     strays: dict[str, Charge] = {}
     for charge in charges:
         account = changed.get(charge.machine_id) or _account(ledger, charge.machine_id)
         if account is None:
-            strays[charge.charge_id] = charge
+            before = strays.get(charge.charge_id) or ledger.strays.get(charge.charge_id)
+            if before is None or not before.settled or charge.settled:
+                strays[charge.charge_id] = charge
         else:
             changed[charge.machine_id] = _booked(account, charge)
     if strays:
@@ -230,6 +235,11 @@ def sums(ledger: Ledger, now: WallTime) -> Sums:
         due_usd=Usd(total.due_usd + stray),
         unexplained_usd=Usd(total.unexplained_usd + stray),
     )
+
+
+def copied(table: Mapping[K, V]) -> dict[K, V]:
+    """Return a copy of a table; of a read-only view the copy of what it shows, which is many times faster."""
+    return table.copy() if isinstance(table, MappingProxyType) else dict(table)
 
 
 def _account(ledger: Ledger, machine_id: str) -> Account | None:
@@ -261,7 +271,7 @@ def _booked(account: Account, charge: Charge) -> Account:
 
 def _with(ledger: Ledger, changed: Mapping[str, Account]) -> Ledger:
     """Put changed accounts where they belong."""
-    opened, closed, past = dict(ledger.open), dict(ledger.closed), ledger.past
+    opened, closed, past = copied(ledger.open), copied(ledger.closed), ledger.past
     for name, account in changed.items():
         opened.pop(name, None)
         before = closed.pop(name, None)

@@ -25,6 +25,7 @@ from windfall.fleet import (
     MachinesMissing,
     MachinesSeen,
     PreemptMachine,
+    PreemptWanted,
     ReleaseMachine,
     Report,
 )
@@ -386,6 +387,14 @@ def _inject(turn: FleetTurn, unit: Unit) -> None:
     elif turn.units[unit.machine_id].state is not MachineState.RELEASING:
         turn.set_unit(turn.units[unit.machine_id], injected=True)
         turn.order(PreemptMachine(unit.machine_id, unit.machine.provider, injection.notice_s))
+
+
+def preempt_wanted(turn: FleetTurn, fact: PreemptWanted) -> None:
+    """A user rehearses: the provider takes the machine, and its life says nothing of the market."""
+    unit = turn.units.get(fact.machine_id)
+    if unit is not None and unit.state is not MachineState.RELEASING:
+        turn.set_unit(unit, injected=True)
+        turn.order(PreemptMachine(unit.machine_id, unit.machine.provider, fact.notice_s))
 
 
 def _superseded(turn: FleetTurn, unit: Unit) -> None:

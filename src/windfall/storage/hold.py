@@ -37,7 +37,8 @@ from windfall.terms import (
 )
 from windfall.wire.layout import INBOX, output_key, part_prefix
 
-_SEGMENT_BYTES_MAX = 4 << 20
+SEGMENT_BYTES_MAX = 4 << 20
+"""A longer stretch of output is stored as several objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +236,7 @@ class Hold:
         while os.path.exists(self._local.output):
             with open(self._local.output, "rb") as file:
                 file.seek(position)
-                data = file.read(_SEGMENT_BYTES_MAX)
+                data = file.read(SEGMENT_BYTES_MAX)
             if not data:
                 return
             self._store.put(output_key(self.state.epoch, segment + 1), data)

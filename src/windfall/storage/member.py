@@ -5,23 +5,39 @@ It writes nothing but the bytes of parts, under the epoch and the nonce of the m
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
 
 from windfall.errors import Abandoned, Fenced
 from windfall.events import UploadPart
 from windfall.ports import Clock, ObjectStore, Restored
 from windfall.storage import executor, hold, log, parts, restore
+from windfall.storage.hold import SEGMENT_BYTES_MAX
 from windfall.terms import Chunk, RunState, Shard
-from windfall.wire.layout import part_prefix
+from windfall.wire.layout import output_key, part_prefix
 
 
 class MemberHold:
     """What a member may do with the run of its leader; any call may raise a `StoreError`."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, generation: int) -> None:
+    def __init__(self, store: ObjectStore, clock: Clock, generation: int, *, node: int, output: str) -> None:
+        """Prepare; nothing is read yet.
+
+        Args:
+            store: of the run.
+            clock: of this machine.
+            generation: which this machine belongs to.
+            node: this machine's number in it.
+            output: file that the supervisor appends the script's output to.
+        """
         self._store = store
         self._clock = clock
         self._generation = generation
+        self._node = node
+        self._output = output
+        self._shipped = (0, 0)
+        self._ship_lock = threading.Lock()
         self._state: RunState | None = None
         self._nonce = ""
         self._begun: dict[str, str] = {}
@@ -82,3 +98,17 @@ class MemberHold:
 
     def _remember(self, chunk: Chunk) -> None:
         self._chunks[chunk.key] = chunk.digest
+
+    def ship(self) -> None:
+        """Append what the script has printed on this machine to the run, in numbered segments of its own."""
+        with self._ship_lock:
+            segment, position = self._shipped
+            while self._state is not None and os.path.exists(self._output):
+                with open(self._output, "rb") as file:
+                    file.seek(position)
+                    data = file.read(SEGMENT_BYTES_MAX)
+                if not data:
+                    return
+                self._store.put(output_key(self._state.epoch, segment + 1, self._node), data)
+                segment, position = segment + 1, position + len(data)
+                self._shipped = (segment, position)

@@ -29,7 +29,9 @@ PROVIDER = "WINDFALL_PROVIDER"
 METADATA_URL = "WINDFALL_METADATA_URL"
 ADDRESS = "WINDFALL_ADDRESS"
 """Host name or address at which the job's other machines reach this one; found out if unset."""
-KEPT = (CREDENTIAL, CONTROLLER, RUN_URL, MACHINE_ID, PROVIDER, METADATA_URL, ADDRESS)
+UPLINK = "WINDFALL_UPLINK"
+"""The machine's own limit on uploads, as `exec --uplink` takes it; unset for none."""
+KEPT = (UPLINK, CREDENTIAL, CONTROLLER, RUN_URL, MACHINE_ID, PROVIDER, METADATA_URL, ADDRESS)
 """Variables that are the keeper's own: neither setup nor script find them."""
 
 
@@ -53,7 +55,7 @@ class BootData:
         save_timeout_s: how long the last save may take then.
         nodes: how many machines train together.
         bundle: the code, unpacked where the script runs; None if it is there already.
-        uplink: as `windfall exec --uplink` takes it; None: unlimited.
+        uplink: as `windfall exec --uplink` takes it; None: as the machine says.
     """
 
     job_id: str
@@ -122,8 +124,8 @@ def boot_from_json(said: object) -> BootData:
 
 
 def claimed_to_json(claimed: Claimed) -> dict[str, Any]:
-    """Turn the answer to a claim into what `json.dumps` accepts: in its boot data secrets are values by name."""
-    return {"token": claimed.token, "boot": boot_to_json(claimed.boot) | {"secrets": dict(claimed.secrets)}}
+    """Turn the answer to a claim into what `json.dumps` accepts."""
+    return {"token": claimed.token, "boot": boot_to_json(claimed.boot), "secrets": dict(claimed.secrets)}
 
 
 def claimed_from_json(said: object) -> Claimed:
@@ -133,14 +135,13 @@ def claimed_from_json(said: object) -> Claimed:
         NewerFormat: a newer controller gave it.
         ControllerError: it is damaged; what it carries is not quoted.
     """
-    boot = said.get("boot") if isinstance(said, dict) else None
-    if not isinstance(said, dict) or not isinstance(said.get("token"), str) or not isinstance(boot, dict):
+    if not isinstance(said, dict) or not isinstance(said.get("token"), str) or "boot" not in said:
         raise ControllerError("the controller's answer to this machine's claim cannot be read")
-    secrets = boot.get("secrets") or {}
+    secrets = said.get("secrets") or {}
     if not isinstance(secrets, dict):
         raise ControllerError("the controller's answer to this machine's claim has no values of its secrets")
     values = tuple((str(name), str(value)) for name, value in secrets.items())
-    return Claimed(said["token"], boot_from_json(boot | {"secrets": list(secrets)}), values)
+    return Claimed(said["token"], boot_from_json(said["boot"]), values)
 
 
 def missing_secrets(boot: BootData, secrets: tuple[tuple[str, str], ...]) -> tuple[str, ...]:

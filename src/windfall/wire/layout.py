@@ -9,6 +9,7 @@ bundles/<sha256>.tar.gz           the user's code
 code/<sha256>.json                path -> digest of the code files that an attempt ran
 spool/<epoch>/00000001.jsonl      the journal of an epoch in numbered segments
 output/<epoch>/00000001           what the script printed, in numbered segments
+output/<epoch>/00000001-<node>    what it printed on another machine of the generation
 output/00000000/<machine>         what the job's setup printed on a machine of a controlled job
 inbox/<nonce>.json                messages to whoever holds the run (stop, inject, beliefs)
 machines/<machine>/report.json    what a machine of a controlled job last said (the mailbox)
@@ -67,9 +68,9 @@ def spool_key(epoch: int, segment: int) -> str:
     return f"spool/{epoch:08d}/{segment:08d}.jsonl"
 
 
-def output_key(epoch: int, segment: int) -> str:
-    """Return the key of an output segment (from 1)."""
-    return f"output/{epoch:08d}/{segment:08d}"
+def output_key(epoch: int, segment: int, node: int = 0) -> str:
+    """Return the key of an output segment (from 1) of the machine that holds the run, or of another one beside it."""
+    return f"output/{epoch:08d}/{segment:08d}" + (f"-{node}" if node else "")
 
 
 def setup_output_key(machine_id: str) -> str:

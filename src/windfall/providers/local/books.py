@@ -175,6 +175,11 @@ class Books:
         rows = self._db.execute("SELECT machine_id FROM machines WHERE closed = 1 AND ended < ?", (before,))
         return [row["machine_id"] for row in rows]
 
+    def forget(self, machine_id: str) -> None:
+        """Remember that a machine's folder is gone; its row stays, for tokens and bills."""
+        with self._transaction() as db:
+            db.execute("UPDATE machines SET closed = 2 WHERE machine_id = ?", (machine_id,))
+
 
 def _charge(row: sqlite3.Row) -> Charge:
     return Charge(

@@ -162,7 +162,7 @@ class LocalProvider:
         return False
 
     def _open(self) -> None:
-        command = [sys.executable, "-m", "windfall.providers.local.market", str(self._folder), "--detach"]
+        command = [sys.executable, "-P", "-m", "windfall.providers.local.market", str(self._folder), "--detach"]
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=START_S_MAX, check=False

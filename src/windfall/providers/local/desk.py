@@ -191,7 +191,7 @@ class Desk:
     def _boot_of(self, order: Order, boot: Boot) -> dict[str, Any]:
         sold = self._config.types[order.offer.machine_type]
         uplink = {} if sold.uplink is None else {UPLINK: sold.uplink}
-        env = {**uplink, **dict(boot.env)}
+        env = {**dict(boot.env), **uplink}
         return {"argv": boot.argv, "env": env, "speed": sold.speed, "isolation": self._config.isolation}
 
     def _decide(self, order: Order, boot: Boot, now: WallTime) -> tuple[int, Refusal | None, str]:
@@ -275,7 +275,8 @@ class Desk:
         home = self._home(machine_id)
         earlier = records.read(home, "wish.json") or {}
         by = self._clock.wall() + (wish.get("preempt") or 0.0)
-        records.write(home, "wish.json", {**earlier, **wish, "by": min(by, earlier.get("by", by))})
+        if wish.get("release") or by < earlier.get("by", float("inf")):
+            records.write(home, "wish.json", {**earlier, **wish, "by": min(by, earlier.get("by", by))})
 
     def charges(self, owner: str, cursor: str) -> Bill:
         """See `ports.Provider.charges`."""
@@ -310,6 +311,9 @@ class Desk:
         machine_id = row["machine_id"]
         home = self._home(machine_id)
         fate = records.fate(home)
+        if fate is None and not home.exists():
+            # Somebody deleted it; its init has seen that and ended.
+            fate = records.Fate(row["began"], self._clock.wall(), Ended.FAILED)
         if fate is not None:
             self._books.ended(machine_id, fate)
             self._tries.pop(machine_id, None)
@@ -338,7 +342,7 @@ class Desk:
         with open(home / "init.log", "ab") as log:
             self._children.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", "windfall.providers.local.machine", str(home)],
+                    [sys.executable, "-P", "-m", "windfall.providers.local.machine", str(home)],
                     cwd=home,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -371,6 +375,7 @@ class Desk:
         before = WallTime(self._clock.wall() - self._config.forget_after)
         for machine_id in self._books.forgettable(before):
             shutil.rmtree(self._home(machine_id), ignore_errors=True)
+            self._books.forget(machine_id)
 
 
 def _count(rows: list[sqlite3.Row], kind: str, zone: str, owner: str | None = None) -> int:

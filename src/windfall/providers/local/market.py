@@ -36,6 +36,8 @@ from windfall.terms import Instant, Seconds
 TICK_S = 0.05
 """How often the market looks around while it has machines [s]."""
 LOOK_S_IDLE = 0.25
+TROUBLE_S = Seconds(1.0)
+"""How long it waits after its disk refused something [s]."""
 LOCK_WAIT_S = 0.5
 """How long a daemon waits for the lock: whoever asks whether there is a market holds it for a moment [s]."""
 BODY_BYTES_MAX = 1 << 22
@@ -154,7 +156,11 @@ def serve(folder: Path, clock: Clock, ready: Callable[[], None]) -> None:
     (folder / ADDRESS).unlink(missing_ok=True)
     token = token_of(folder)
     log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    desk = Desk(folder, clock, lambda text: _note(log, clock, text))
+
+    def note(text: str) -> None:
+        os.write(log, f"{clock.wall():.3f} {text}\n".encode())
+
+    desk = Desk(folder, clock, note)
     server = _Server(("127.0.0.1", 0), _Handler)
     idle_since = [clock.now()]
     server.desk, server.token = desk, token
@@ -162,7 +168,7 @@ def serve(folder: Path, clock: Clock, ready: Callable[[], None]) -> None:
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True, name="calls").start()
     records.write(folder, ADDRESS, {"url": f"http://127.0.0.1:{server.server_port}", "pid": os.getpid()})
     ready()
-    _run(folder, desk, clock, idle_since)
+    _run(folder, desk, clock, idle_since, note)
     server.shutdown()
     server.server_close()
 
@@ -171,9 +177,14 @@ def _now_heard(idle_since: list[Instant], clock: Clock) -> None:
     idle_since[0] = clock.now()
 
 
-def _run(folder: Path, desk: Desk, clock: Clock, idle_since: list[Instant]) -> None:
+def _run(folder: Path, desk: Desk, clock: Clock, idle_since: list[Instant], note: Callable[[str], None]) -> None:
     while (folder / LOCK).exists():
-        alive = desk.tick()
+        try:
+            alive = desk.tick()
+        except (OSError, sqlite3.Error) as error:
+            note(f"the market cannot go on, and tries again: {error}")
+            clock.sleep(TROUBLE_S)
+            continue
         if alive:
             idle_since[0] = clock.now()
         elif clock.now() - idle_since[0] > desk.config.idle_exit:
@@ -181,13 +192,10 @@ def _run(folder: Path, desk: Desk, clock: Clock, idle_since: list[Instant]) -> N
         clock.sleep(Seconds(TICK_S if alive else LOOK_S_IDLE))
 
 
-def _note(log: int, clock: Clock, text: str) -> None:
-    os.write(log, f"{clock.wall():.3f} {text}\n".encode())
-
-
 def _detach(ready_fd: int) -> Callable[[], None]:
     """Leave caller and terminal behind; the returned function tells the caller that the market is open."""
     os.setsid()
+    os.chdir("/")
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
@@ -219,10 +227,11 @@ def main() -> int:
     options = parser.parse_args()
     os.umask(0o077)
     options.folder.mkdir(parents=True, exist_ok=True)
+    folder = options.folder.resolve()
     ready = _detach(_fork()) if options.detach else lambda: None
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        serve(options.folder.resolve(), SystemClock(), ready)
+        serve(folder, SystemClock(), ready)
     except (WindfallError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return WindfallError.exit_code

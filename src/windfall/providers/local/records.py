@@ -164,6 +164,7 @@ def _is_dead(folder: Path) -> bool:
     if life is None:
         return True
     if life["namespace"]:
+        # PID 1 lets go of the lock a moment before the kernel has killed the rest, and is gone only after that.
         return process.started_at(int(life["first_pid"])) != int(life["first_started_at"])
     process.kill_marked(MACHINE_ID, folder.name)
     return True

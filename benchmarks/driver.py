@@ -1,0 +1,150 @@
+"""What the driver costs as a job grows: time per machine of a bulk loss, memory over a month of replacements."""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+
+from benchmarks.harness import Benchmark
+from windfall.core import driver
+from windfall.events import Fact
+from windfall.fleet import (
+    ChargesSeen,
+    ControllerBegan,
+    Doing,
+    JobSubmitted,
+    ListedAll,
+    MachineHeard,
+    MachinesMissing,
+    MachinesSeen,
+    OffersSeen,
+    OrderAnswered,
+    PlaceOrder,
+    Report,
+)
+from windfall.jobs import Job, Want
+from windfall.market import Charge, Ended, Life, Machine, Offer, Order
+from windfall.terms import Reliability
+
+FEW, MANY = 20, 2000
+TIME_LIMIT, MEMORY_LIMIT = 1.5, 1.1
+HOURS_WEEK, HOURS_MONTH, NODES_MONTH = 7 * 24, 30 * 24, 20
+OFFER = Offer("local", "large", "a", 0.36, 1.2, Reliability.TRANSIENT, 120.0, 0.0, startup_s=20.0)
+
+
+class Market:
+    """The least that sells machines to one job."""
+
+    def __init__(self, nodes: int) -> None:
+        self.now = 1e9
+        self.state = driver.begin()
+        self.machines: dict[str, Machine] = {}
+        self.made = 0
+        job = Job("j", "job", "ada", "file:///r", ("train",), (Want(),), nodes=nodes)
+        self.ordered = self.happens(
+            JobSubmitted(job, "o"), ControllerBegan(1), OffersSeen((OFFER,)), ListedAll("local")
+        )
+
+    def happens(self, *facts: Fact) -> list[Order]:
+        """React; return what is ordered."""
+        self.now += 1.0
+        self.state, _, commands = driver.react(self.state, self.now, facts)
+        return [command.order for command in commands if isinstance(command, PlaceOrder)]
+
+    def comes(self) -> None:
+        """What was ordered comes, and trains."""
+        (order,) = self.ordered
+        made = [self._machine(order) for _ in range(order.count_max)]
+        self.happens(OrderAnswered(order.token, tuple(machine.machine_id for machine in made)))
+        self.happens(MachinesSeen(tuple(made)))
+        self.happens(*(self._heard(machine) for machine in made))
+
+    def _machine(self, order: Order) -> Machine:
+        self.made += 1
+        name = f"m{self.made}"
+        self.machines[name] = Machine(
+            name, "o", "j", order.token, "local", "large", "a", Reliability.TRANSIENT, 0.36, Life.RUNNING, self.now
+        )
+        return self.machines[name]
+
+    def _heard(self, machine: Machine) -> MachineHeard:
+        return MachineHeard(Report(machine.machine_id, 1, "a", Doing.TRAINING, address="x:1"), "direct")
+
+    def loses(self, names: list[str]) -> list[Machine]:
+        """Machines are taken, all at once."""
+        gone = [
+            replace(self.machines.pop(name), life=Life.GONE, ended=self.now, cause=Ended.PREEMPTED) for name in names
+        ]
+        self.ordered = self.happens(MachinesSeen(tuple(gone)))
+        return gone
+
+
+def per_machine_s(nodes: int) -> float:
+    """Time per machine to buy all, lose 30 % in one batch, and replace them, a fifth of a second of work at least [s]."""
+    repeats = max(MANY // nodes, 1)
+    began = time.perf_counter()
+    for _ in range(repeats):
+        market = Market(nodes)
+        market.comes()
+        market.loses(list(market.machines)[: nodes * 3 // 10])
+        market.comes()
+    return (time.perf_counter() - began) / repeats / nodes
+
+
+def memory_bytes(hours: int) -> float:
+    """The most that the driver holds during so many hours in each of which every machine is taken once [B]."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        market = Market(NODES_MONTH)
+        forgotten: list[Machine] = []
+        for _ in range(hours):
+            market.comes()
+            market.now += 3600.0
+            gone = market.loses(list(market.machines))
+            market.happens(
+                MachinesMissing(tuple(machine.machine_id for machine in forgotten)), *(_billed(one) for one in gone)
+            )
+            forgotten = gone
+        return float(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+
+
+def _billed(machine: Machine) -> ChargesSeen:
+    assert machine.began is not None and machine.ended is not None  # noqa: PT018 - both or neither
+    amount = (machine.ended - machine.began) / 3600.0 * machine.price_usd_per_hour
+    return ChargesSeen((Charge(machine.machine_id, machine.machine_id, amount, machine.began, machine.ended, True),))
+
+
+def driver_time_per_machine() -> Benchmark:
+    """2,000 machines cost no more each than 20."""
+    return Benchmark(
+        name="driver: 2,000 machines vs 20, each",
+        ours=lambda: per_machine_s(MANY) * 1e6,
+        yardstick=lambda: per_machine_s(FEW) * 1e6,
+        target=TIME_LIMIT,
+        at_most=True,
+        unit="us",
+    )
+
+
+def driver_memory_month() -> Benchmark:
+    """A month of replacements holds no more than a week."""
+    return Benchmark(
+        name="driver: memory after a month vs a week",
+        ours=lambda: memory_bytes(HOURS_MONTH) / 1e6,
+        yardstick=lambda: memory_bytes(HOURS_WEEK) / 1e6,
+        target=MEMORY_LIMIT,
+        at_most=True,
+        unit="MB",
+        rounds=2,
+    )
+
+
+def benchmarks() -> list[Callable[[], Benchmark]]:
+    """What `python -m benchmarks driver` measures."""
+    return [driver_time_per_machine, driver_memory_month]

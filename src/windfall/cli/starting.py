@@ -1,0 +1,100 @@
+"""From a job file to a job: read, checked, planned, its code brought to the store."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from windfall import wiring
+from windfall.cli.controller import local_user
+from windfall.cli.exec import absolute_url
+from windfall.errors import Misuse
+from windfall.jobs import Injection, Job
+from windfall.report.plan import plan_lines
+from windfall.spec.jobfile import JobFile, parse_injection, to_job
+from windfall.spec.loading import load
+from windfall.storage import bundle
+from windfall.storage.objects import check_url
+from windfall.terms import Bundle
+
+_RUNS = "runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A job file on its way to a job."""
+
+    file: JobFile
+    job_id: str
+    run_url: str
+    injection: Injection | None
+
+    def lines(self, told: dict[str, Any], *, whole: bool) -> Iterator[str]:
+        """Yield a plan of this job as lines."""
+        return plan_lines(self.job(), told, whole=whole)
+
+    def job(self, packed: Bundle | None = None, code: str | None = None) -> Job:
+        """Return the job, with its code if that has been brought to the store."""
+        return to_job(
+            self.file,
+            job_id=self.job_id,
+            user=local_user(),
+            run_url=self.run_url,
+            code=code,
+            bundle=packed,
+            injection=self.injection,
+        )
+
+
+def read(file: Path, sets: tuple[str, ...], inject: str | None, state: Path) -> Draft:
+    """Read a job file and name the job.
+
+    Args:
+        file: the job file.
+        sets: `key=value` that win over it.
+        inject: an injection as text.
+        state: this installation's folder, where runs lie that name no store.
+
+    Raises:
+        Misuse: something in them is wrong; the message names the place.
+    """
+    overrides = {}
+    for text in sets:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise Misuse(f"--set: {text!r} is not key=value; for example --set resources.zone=zone-b")
+        overrides[key] = value
+    found = load(str(file), overrides=overrides, warn=lambda sentence: print(f"windfall: {sentence}", file=sys.stderr))
+    job_id = f"{found.name}-{wiring.new_nonce()[:6]}"
+    store = found.checkpoint.store or f"file://{(state / _RUNS).absolute()}"
+    base = absolute_url(store).rstrip("/")
+    check_url(base)
+    return Draft(found, job_id, f"{base}/{job_id}", None if inject is None else parse_injection(inject))
+
+
+def secrets_of(file: JobFile) -> dict[str, str]:
+    """Return the values of the job's secrets from this environment.
+
+    Raises:
+        Misuse: one of them is not there.
+    """
+    values = {}
+    for name in file.secrets:
+        if name not in os.environ:
+            raise Misuse(f"secret {name} has no value here: export {name} before `windfall run`")
+        values[name] = os.environ[name]
+    return values
+
+
+def with_code(draft: Draft) -> Job:
+    """Bring the code to the run's store; its digest makes measurements of the same code known again."""
+    if draft.file.workdir is None:
+        return draft.job()
+    reader = wiring.open_reader(draft.run_url)
+    packed = reader.run(bundle.store(bundle.pack(draft.file.workdir)))
+    code = reader.run(bundle.store_listing(bundle.listing(draft.file.workdir)))
+    return draft.job(packed, code)

@@ -1,0 +1,153 @@
+"""What the office works with: the database, the runs, the providers, as ports; `wiring_control` fills them in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from windfall.control.service import Json
+from windfall.fleet import Directive, JobPhase, Lifetime, Report
+from windfall.jobs import Job, Measured
+from windfall.ports import Channel, Clock, Journal, Provider, RunWatch
+from windfall.terms import Epoch, WallTime
+
+
+class Entry(Protocol):
+    """A job as the database has it."""
+
+    @property
+    def job(self) -> Job:
+        """Return what was submitted."""
+        ...
+
+    @property
+    def phase(self) -> JobPhase:
+        """Return where it was when last written."""
+        ...
+
+    @property
+    def summary(self) -> str:
+        """Return how it stood when last written, as JSON."""
+        ...
+
+    @property
+    def created(self) -> WallTime:
+        """Return when it was submitted."""
+        ...
+
+
+class Records(Protocol):
+    """What the office needs of the database; see `storage.sql.Database`."""
+
+    @property
+    def place(self) -> str:
+        """Return its URL, without the password."""
+        ...
+
+    def key(self) -> bytes:
+        """Return the installation's key."""
+        ...
+
+    def add_job(self, epoch: Epoch, job: Job, secrets: Mapping[str, str]) -> None:
+        """Add a job."""
+        ...
+
+    def set_summary(self, epoch: Epoch, job_id: str, phase: JobPhase, summary: str) -> None:
+        """Keep how a job stands."""
+        ...
+
+    def job(self, job_id: str) -> Entry | None:
+        """Return one job."""
+        ...
+
+    def jobs(self, user: str | None = None) -> Sequence[Entry]:
+        """Return all jobs, or one user's."""
+        ...
+
+    def journal(self, job_id: str, epoch: Epoch) -> Journal:
+        """Return a job's journal."""
+        ...
+
+    def rows(self, job_id: str, *, after: int = 0, limit: int | None = None) -> Iterable[tuple[int, str]]:
+        """Yield a job's rows."""
+        ...
+
+    def secrets(self, job_id: str) -> dict[str, str]:
+        """Return the values of a job's secrets."""
+        ...
+
+    def claim(self, epoch: Epoch, token: str, machine_id: str, boot_id: str) -> bool:
+        """Use up a machine's claim."""
+        ...
+
+    def put_lifetimes(self, epoch: Epoch, lifetimes: Iterable[Lifetime]) -> None:
+        """Keep the lives of machines."""
+        ...
+
+    def lifetimes(self) -> Sequence[Lifetime]:
+        """Return the lives of all machines."""
+        ...
+
+    def add_measured(self, epoch: Epoch, key: str, measured: Measured) -> None:
+        """Add what one run showed."""
+        ...
+
+    def measured(self, key: str) -> Sequence[Measured]:
+        """Return what the runs of a job's like showed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A job's run as the office reaches it.
+
+    Attributes:
+        watch: the run's log.
+        mailbox: makes the channel through the run's store: (controller, who lives).
+        direct: makes the channel of the API: (wake).
+        write_boot: puts `job.json` into the store.
+        measure: what the finished run showed, by its journals; one row for each kind of machine.
+    """
+
+    watch: RunWatch
+    mailbox: Callable[[Epoch, Callable[[], Iterable[str]]], Channel]
+    write_boot: Callable[[Json], None]
+    measure: Callable[[Iterable[str]], tuple[Measured, ...]]
+
+
+class Direct(Channel, Protocol):
+    """The channel of the API."""
+
+    def deliver(self, report: Report) -> Directive | None:
+        """Take a machine's report; return what it is to do."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Everything the office works with; `wiring_control` puts it together.
+
+    Attributes:
+        open_run: opens a job's run.
+        new_direct: makes a direct channel: (wake).
+        boot_argv: what a machine runs from its start on.
+        store_env: by what a provider's machines reach the run's store before they have claimed their secrets.
+        merge: folds what several runs showed into one row for each kind of machine.
+        leave: ends this process with a sentence.
+    """
+
+    epoch: Epoch
+    owner: str
+    url: str
+    version: str
+    clock: Clock
+    records: Records
+    providers: Mapping[str, Provider]
+    open_run: Callable[[Job], Opened]
+    new_direct: Callable[[Callable[[], None]], Direct]
+    boot_argv: tuple[str, ...]
+    store_env: Callable[[str], tuple[tuple[str, str], ...]]
+    merge: Callable[[Sequence[Measured]], tuple[Measured, ...]]
+    leave: Callable[[str], None]
+    say: Callable[[str], None]

@@ -1,0 +1,42 @@
+"""What ends a job although it could go on."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from windfall.policies import limits
+
+
+def test_the_reserve_pays_for_the_last_save_and_the_release() -> None:
+    """At 3.6 USD/h, 600 s of saving and 60 s of release cost 0.66 USD."""
+    assert limits.reserve_usd(3.6, 600.0) == pytest.approx(0.66)
+
+
+def test_the_budget_ends_where_the_reserve_begins() -> None:
+    """1 USD less 0.66: at 0.34 spent the job stops, with the numbers."""
+    assert limits.over_budget(1.0, 0.33, 0.66) is None
+    decision = limits.over_budget(1.0, 0.34, 0.66)
+    assert decision is not None
+    assert [item.value for item in decision.because] == [0.34, 0.66, 1.0]
+
+
+def test_the_moment_of_the_budget_follows_from_the_rate() -> None:
+    """0.5 USD at 1 USD/h last half an hour; at nothing, for ever."""
+    assert limits.budget_at(100.0, 0.5, 1.0) == 1900.0
+    assert limits.budget_at(100.0, 0.5, 0.0) == math.inf
+
+
+def test_a_duration_is_wall_time_from_the_submission() -> None:
+    """To the second."""
+    assert limits.out_of_time(1099.9, 1000.0, 100.0) is None
+    assert limits.out_of_time(1100.0, 1000.0, 100.0) is not None
+
+
+def test_a_crash_loop_ends_at_its_bound() -> None:
+    """Not before."""
+    assert limits.crash_loop(2, 3, "the script") is None
+    decision = limits.crash_loop(3, 3, "the script")
+    assert decision is not None
+    assert decision.choice == "give up"
