@@ -94,7 +94,7 @@ class Rig:
 
     @property
     def state(self) -> Path:
-        return self.folder / "state"
+        return self.folder / "windfall"
 
     # ------------------------------------------------------------------------------------------------- the controller
 
@@ -128,14 +128,14 @@ class Rig:
 
     def say(self, *words: str, limit_s: float = 90.0) -> str:
         """Run a verb; return what it printed."""
-        environment = self.environment()
+        environment = self.environment() | {"XDG_STATE_HOME": str(self.folder)}
         if self.database is not None:
             environment |= {
                 "WINDFALL_CONTROLLER": f"http://127.0.0.1:{self._port}",
                 "WINDFALL_TOKEN_FILE": str(self.state / "token"),
             }
         done = subprocess.run(
-            [*WINDFALL, *words, "--state", str(self.state)], cwd=self.folder, env=environment, capture_output=True,
+            [*WINDFALL, *words], cwd=self.folder, env=environment, capture_output=True,
             text=True, timeout=limit_s, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{words}: {done.stderr}{done.stdout}\n{self.log()}"
@@ -197,9 +197,9 @@ class Rig:
         with contextlib.closing(open_database(url, SystemClock())) as database:
             return [codec.row_from_line(line) for _, line in database.rows(job_id)]
 
-    def result(self, job_id: str) -> bytes:
-        """The final checkpoint, as `windfall get` brings it."""
-        told = json.loads(self.say("get", job_id, str(self.folder / f"result-{job_id}"), "--json"))
+    def result(self, told: dict[str, Any]) -> bytes:
+        """The final checkpoint of a job, as `windfall get` brings it."""
+        told = json.loads(self.say("get", told["run_url"], str(self.folder / f"result-{told['job_id']}"), "--json"))
         (path,) = told["files"]
         return (self.folder / path).read_bytes()
 
@@ -313,7 +313,7 @@ class Rig:
     def log(self) -> str:
         """The end of the controller's log, and of each machine's output."""
         files = [self.folder / "controller.log", *sorted((self.state / "market" / "machines").glob("*/output.log"))[-4:]]
-        return "\n".join(f"--- {path}\n{path.read_text(errors='replace')[-1500:]}" for path in files if path.exists())
+        return "\n".join(f"--- {path}\n{_last_words(path)}" for path in files if path.exists())
 
 
 def storm(
@@ -347,6 +347,11 @@ def _wait(rig: Rig, job_id: str, duration_s: float) -> None:
 def _is_over(rig: Rig, job_id: str) -> bool:
     told = rig.job(job_id)
     return told is not None and told["phase"] in OVER
+
+
+def _last_words(path: Path) -> str:
+    lines = path.read_text(errors="replace").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("step "))[-2000:]
 
 
 def replay(rows: list[Row]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,9 +30,9 @@ def job(name: str, steps: int) -> dict[str, object]:
     }
 
 
-def check(rig: Rig, job_id: str, steps: int, told: dict[str, object]) -> None:
+def check(rig: Rig, job_id: str, steps: int, told: dict[str, Any]) -> None:
     assert told["phase"] == "done", f"killed {rig.killed}: {told['sentence']}\n{rig.log()}"
-    assert rig.result(job_id) == training_plain.undisturbed(steps), f"other weights; killed {rig.killed}"
+    assert rig.result(told) == training_plain.undisturbed(steps), f"other weights; killed {rig.killed}"
     rig.check(job_id, told)
 
 

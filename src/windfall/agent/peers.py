@@ -41,13 +41,15 @@ from windfall.events import (
     UploadPart,
 )
 from windfall.ports import Clock, Restored
-from windfall.terms import Instant, Notice, Outcome, RunState, Seconds
+from windfall.terms import Instant, Notice, NoticeLevel, Outcome, RunState, Seconds
 from windfall.wire import peers
 
 JOIN_S = 60.0
 """How long a generation's machines wait for one another to come."""
 _FAREWELL_S = 3.0
 """How long the leader waits until a member that was told to end has ended."""
+LOOK_S = 0.1
+"""How often all machines are looked at while the end of one is announced."""
 _RESTORED_POLL_S = 0.5
 _ON_PAGES = (
     RanksObserved,
@@ -109,6 +111,8 @@ class Room:
         self._attempt = 0
         self._released: str | None = None
         self._shift: dict[int, float] = {}
+        self._urgent = False
+        self._looked_at = clock.now()
 
     # ------------------------------------------------------------------------------------------------- coming together
 
@@ -254,7 +258,12 @@ class Room:
                 out += self._exited(0, fact.status)
             else:
                 out.append(fact)
-        if self._assembly.waits_for_bystanders and looking is not None:
+        self._urgent = self._urgent or any(isinstance(fact, StopAsked) for fact in out)
+        if looking is not None and self._urgent and now >= self._looked_at + LOOK_S:
+            # A request that a machine missed must be made anew at once, not when the next window closes.
+            self._looked_at = now
+            out += self._pages(0, [looking.observe()], now, now, self._assembly.asked, quiet=False)
+        elif self._assembly.waits_for_bystanders and looking is not None:
             out += self._pages(0, [looking.observe()], now, now, self._assembly.asked, quiet=True)
         return out
 
@@ -337,6 +346,7 @@ class Room:
 
     def show(self, notice: Notice) -> None:
         """Let every member show a notice to its script."""
+        self._urgent = notice.level is NoticeLevel.ANNOUNCED
         left_s = None if notice.deadline is None else notice.deadline - self._clock.now()
         self._send_all({"it": "show", "notice": codec.encode(notice), "left_s": left_s})
 

@@ -43,7 +43,7 @@ from windfall.wire import environment, page
 
 LOOK_S = 0.01
 LEADER = 0
-STATUS_S = 0.25
+STATUS_S = 0.1
 """How often the leader hears how far the ranks here are."""
 SHIP_S = 5.0
 """How often the output here is appended to the run's."""

@@ -16,7 +16,7 @@ from windfall import codec
 from windfall.cli import named
 from windfall.control.service import JobView
 from windfall.core import replay as core_replay
-from windfall.errors import EXIT_FAILED, Misuse
+from windfall.errors import Misuse
 from windfall.events import Row
 from windfall.fleet import JobPhase
 from windfall.units import duration_text
@@ -241,8 +241,3 @@ def replay(reference: str, state: Path | None) -> tuple[list[Row], list[core_rep
     """Feed the controller's journal of a job back; return it and where the driver decides otherwise today."""
     found = rows(reference, state)
     return found, core_replay.replay(found)
-
-
-def failed_code(differences: int) -> int:
-    """Return the exit code of a replay."""
-    return EXIT_FAILED if differences else 0

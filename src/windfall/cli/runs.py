@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from windfall import codec, wiring
+from windfall.cli import jobs, named
 from windfall.cli.exec import absolute_url
 from windfall.core import replay as core_replay
 from windfall.errors import EXIT_FAILED, Misuse, RunFailed
@@ -27,6 +28,8 @@ from windfall.units import duration_s, duration_text, size_text
 from windfall.wire.layout import OUTPUT, inbox_key
 
 Json = Annotated[bool, Parameter(name="--json", negative="")]
+Folder = Annotated[Path | None, Parameter(name="--state")]
+Machines = Annotated[bool, Parameter(name="--run", negative="")]
 _POLL_S = 0.5
 
 
@@ -48,17 +51,25 @@ def read_rows(reader: wiring.Reader) -> tuple[Row, ...]:
     return reader.run(journal.read_journal()).rows
 
 
-def ps(*urls: str, json_: Json = False) -> None:
-    """Show what has become of runs.
+def ps(*runs: str, state: Folder = None, json_: Json = False) -> None:
+    """Show what has become of jobs and runs; without a name, all jobs.
 
-    Example: `windfall ps s3://lab/run42 s3://lab/run43`
+    Example: `windfall ps`
 
     Args:
-        urls: the runs.
+        runs: jobs by id, name or beginning of the id, or URLs of runs.
+        state: this installation's folder (default: $XDG_STATE_HOME/windfall).
         json_: one JSON object a line.
     """
-    if not urls:
-        raise Misuse("name at least one run: `windfall ps URL`")
+    urls = tuple(run for run in runs if named.is_url(run))
+    names = tuple(run for run in runs if not named.is_url(run))
+    if names or not urls:
+        jobs.ps(names, state, json_=json_)
+    if urls:
+        _ps_urls(urls, json_=json_)
+
+
+def _ps_urls(urls: tuple[str, ...], *, json_: bool) -> None:
     table = Table("run", "state", "stored step", "points", "starts", "lost", "held by", box=None)
     for url in urls:
         _, state = open_run(url)
@@ -72,30 +83,39 @@ def ps(*urls: str, json_: Json = False) -> None:
         Console().print(table)
 
 
-def logs(url: str, *, follow: Annotated[bool, Parameter(name=("-f", "--follow"))] = False) -> None:
+def logs(
+    run: str,
+    *,
+    follow: Annotated[bool, Parameter(name=("-f", "--follow"))] = False,
+    state: Folder = None,
+) -> int:
     """Print what the script printed, all machines as one stream.
 
-    What a machine prints reaches the store within some seconds.
+    What a machine prints reaches the store within some seconds.  Of a job, -f tells what happens to its machines too.
 
-    Example: `windfall logs -f s3://lab/run42`
+    Example: `windfall logs -f gpt-3f9a2c`
 
     Args:
-        url: the run.
+        run: a job, or a run's URL.
         follow: go on, from machine to machine, until the run is done or has failed.
+        state: this installation's folder (default: $XDG_STATE_HOME/windfall).
     """
+    if follow and not named.is_url(run):
+        return jobs.logs_following(run, state)
+    url = named.url_of(run, state)
     reader, _ = open_run(url)
     seen: set[str] = set()
     waiting = False
     while True:
-        _, state = open_run(url)
+        _, stands = open_run(url)
         for data in _output(reader, seen):
             sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
-        if not follow or state.outcome in (Outcome.DONE, Outcome.FAILED):
-            return
-        if state.outcome is Outcome.WAITING and not waiting:
+        if not follow or stands.outcome in (Outcome.DONE, Outcome.FAILED):
+            return 0
+        if stands.outcome is Outcome.WAITING and not waiting:
             print("windfall: the run waits for its next machine; Ctrl-C ends this", file=sys.stderr)
-        waiting = state.outcome is Outcome.WAITING
+        waiting = stands.outcome is Outcome.WAITING
         time.sleep(_POLL_S)
 
 
@@ -106,20 +126,23 @@ def _output(reader: wiring.Reader, seen: set[str]) -> Iterator[bytes]:
             yield reader.run(get(key)) or b""
 
 
-def events(url: str, *, json_: Json = False) -> None:
+def events(run: str, *, machines: Machines = False, state: Folder = None, json_: Json = False) -> None:
     """Print the journal: facts, decisions, commands.
+
+    Of a job it is the controller's journal; `--run` adds those of its machines, by time.
 
     Times are UTC.  On a terminal a line ends at its edge; a file, a pipe and --json get all of it.
 
     Example: `windfall events s3://lab/run42 --json | jq .row.facts`
 
     Args:
-        url: the run.
+        run: a job, or a run's URL.
+        machines: what the agents on the job's machines wrote, too.
+        state: this installation's folder (default: $XDG_STATE_HOME/windfall).
         json_: one journal row a line, as it is stored.
     """
-    reader, _ = open_run(url)
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for row in read_rows(reader):
+    for source, row in _journals(run, state, machines=machines):
         if json_:
             print(codec.row_to_line(row))
             continue
@@ -130,8 +153,19 @@ def events(url: str, *, json_: Json = False) -> None:
             *(f"  -> {_in_words(command)}" for command in row.commands),
         ]
         for words in told:
-            line = f"{when}  {row.epoch}.{row.sequence:<5d} {words}"
+            line = f"{when}  {source}{row.epoch}.{row.sequence:<5d} {words}"
             print(line if columns is None or len(line) <= columns else f"{line[: columns - 3]}...")
+
+
+def _journals(run: str, state: Path | None, *, machines: bool) -> list[tuple[str, Row]]:
+    """Return rows with the mark of who wrote them: nothing for the only source, `c` controller, `m` machines."""
+    if named.is_url(run):
+        return [("", row) for row in read_rows(open_run(run)[0])]
+    found = [("c" if machines else "", row) for row in jobs.rows(run, state)]
+    if machines:
+        found += [("m", row) for row in read_rows(open_run(named.url_of(run, state))[0])]
+        found.sort(key=lambda one: one[1].wall)
+    return found
 
 
 def _in_words(word: object) -> str:
@@ -150,39 +184,44 @@ def _short(value: object) -> str:
     return str(value)
 
 
-def points(url: str, *, json_: Json = False) -> None:
+def points(run: str, *, state: Folder = None, json_: Json = False) -> None:
     """List the recovery points, newest first.
 
     Example: `windfall points s3://lab/run42`
 
     Args:
-        url: the run.
+        run: a job, or a run's URL.
+        state: this installation's folder (default: $XDG_STATE_HOME/windfall).
         json_: one JSON object a line.
     """
-    _, state = open_run(url)
+    _, stands = open_run(named.url_of(run, state))
     table = Table("step", "kind", "size", "committed (UTC)", "point", box=None)
-    for point in reversed(state.points):
+    for point in reversed(stands.points):
         if json_:
             print(json.dumps(codec.encode(point)))
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(point.committed_at))
         table.add_row(str(point.step), point.kind.value, size_text(point.size_bytes), when, point.point_id)
     if not json_:
-        Console().print(table if state.points else "no recovery points yet")
+        Console().print(table if stands.points else "no recovery points yet")
 
 
-def get_(url: str, dest: Path = Path(), *, point: str | None = None, json_: Json = False) -> None:
+def get_(
+    run: str, dest: Path = Path(), *, point: str | None = None, state: Folder = None, json_: Json = False
+) -> None:
     """Bring a recovery point's files back.
 
     Example: `windfall get s3://lab/run42 result`
 
     Args:
-        url: the run.
+        run: a job, or a run's URL.
         dest: folder for the files; made if absent.
         point: which one (see `windfall points`); the newest whole one if not given.
+        state: this installation's folder (default: $XDG_STATE_HOME/windfall).
         json_: one JSON object.
     """
-    reader, state = open_run(url)
-    wanted = _chosen(state, point, url)
+    url = named.url_of(run, state)
+    reader, stands = open_run(url)
+    wanted = _chosen(stands, point, url)
     if not wanted:
         raise Misuse(f"the run at {url} has no recovery point yet")
     draft = str(dest / f".windfall-get-{os.getpid()}")
@@ -228,17 +267,26 @@ def _chosen(state: RunState, point: str | None, url: str) -> tuple[PointRef, ...
 
 
 def stop(
-    url: str, *, now: bool = False, wait: Annotated[bool, Parameter(name="--wait", negative="--no-wait")] = True
+    run: str,
+    *,
+    now: bool = False,
+    wait: Annotated[bool, Parameter(name="--wait", negative="--no-wait")] = True,
+    state: Folder = None,
 ) -> int:
-    """Stop a run; it saves first, and goes on from there.
+    """Stop a job or a run; it saves first, and can go on from there.  A job's machines are given back.
 
-    Example: `windfall stop s3://lab/run42`
+    Example: `windfall stop gpt-3f9a2c`
 
     Args:
-        url: the run.
+        run: a job, or a run's URL.
         now: do not save first.
         wait: until it has stopped, and say how it ended.
+        state: this installation's folder (default: $XDG_STATE_HOME/windfall).
     """
+    return _stop_url(run, now=now, wait=wait) if named.is_url(run) else jobs.stop(run, state, now=now, wait=wait)
+
+
+def _stop_url(url: str, *, now: bool, wait: bool) -> int:
     reader, state = open_run(url)
     if state.holder is None:
         print(f"nothing runs there: the run is {_outcome_in_words(state)}")
@@ -259,6 +307,23 @@ def stop(
     return 0
 
 
+def resume(
+    job: str, *, detach: Annotated[bool, Parameter(name=("--detach", "-d"))] = False, state: Folder = None
+) -> int:
+    """Let a stopped or failed job go on, and follow it.
+
+    Example: `windfall resume gpt-3f9a2c`
+
+    Args:
+        job: the job.
+        detach: do not follow.
+        state: this installation's folder (default: $XDG_STATE_HOME/windfall).
+    """
+    if named.is_url(job):
+        raise Misuse(f"{job} is a run: `windfall exec {job}` goes on with it; `resume` is for jobs of `windfall run`")
+    return jobs.resume(job, state, detach=detach)
+
+
 def _stored(state: RunState, epoch: Epoch) -> str:
     """Say what was stored when an epoch ended, though another machine may have gone on since."""
     step = next((loss.step for loss in state.losses if loss.epoch == epoch), Step(0))
@@ -275,23 +340,27 @@ def _silent(reader: wiring.Reader, state: RunState) -> bool:
     return reader.run(log.read_beat(state.epoch)) == first
 
 
-def inject(url: str, *, notice: str) -> None:
-    """Rehearse a preemption of the machine that holds the run.
+def inject(run: str, *, notice: str, state: Folder = None) -> None:
+    """Rehearse a preemption of the machine that trains.
 
-    The notice takes the way of a real one; at its end everything there is killed.
+    The notice takes the way of a real one; at its end everything there is killed.  Of a job, the provider takes the machine.
 
-    Example: `windfall inject s3://lab/run42 --notice 30s`
+    Example: `windfall inject gpt-3f9a2c --notice 30s`
 
     Args:
-        url: the run.
+        run: a job, or a run's URL.
         notice: how long before the end the machine is told (30s), or none.
+        state: this installation's folder (default: $XDG_STATE_HOME/windfall).
     """
-    reader, state = open_run(url)
-    if state.holder is None:
-        raise Misuse(f"no machine holds the run at {url}: it is {_outcome_in_words(state)}")
     notice_s = None if notice == "none" else float(duration_s(notice, "--notice"))
-    _send(reader, state, {"do": "inject", "notice_s": notice_s})
-    print(f"{state.holder.host} will be taken away, {'without notice' if notice_s is None else f'{notice} notice'}")
+    if not named.is_url(run):
+        jobs.inject(run, state, notice=notice, notice_s=notice_s)
+        return
+    reader, stands = open_run(run)
+    if stands.holder is None:
+        raise Misuse(f"no machine holds the run at {run}: it is {_outcome_in_words(stands)}")
+    _send(reader, stands, {"do": "inject", "notice_s": notice_s})
+    print(f"{stands.holder.host} will be taken away, {'without notice' if notice_s is None else f'{notice} notice'}")
 
 
 def _send(reader: wiring.Reader, state: RunState, message: dict[str, object]) -> None:
@@ -300,22 +369,29 @@ def _send(reader: wiring.Reader, state: RunState, message: dict[str, object]) ->
     reader.store.create(inbox_key(wiring.new_nonce()), json.dumps(addressed).encode())
 
 
-def explain(url: str, number: int | None = None, *, json_: Json = False) -> None:
+def explain(
+    run: str, number: int | None = None, *, machines: Machines = False, state: Folder = None, json_: Json = False
+) -> None:
     """Say why decisions were taken, with the numbers compared.
 
-    Example: `windfall explain s3://lab/run42 3`
+    Of a job: what was bought, and when it ended; `--run` tells of the decisions to save.
+
+    Example: `windfall explain gpt-3f9a2c 3`
 
     Args:
-        url: the run.
+        run: a job, or a run's URL.
         number: one decision, counted from 1; all if not given.
+        machines: what the agents on the job's machines decided, instead.
+        state: this installation's folder (default: $XDG_STATE_HOME/windfall).
         json_: the decisions as stored, one a line.
     """
-    reader, _ = open_run(url)
-    rows = read_rows(reader)
+    is_run = machines or named.is_url(run)
+    rows = list(read_rows(open_run(named.url_of(run, state))[0])) if is_run else jobs.rows(run, state)
     decisions = [decision for row in rows for decision in row.decisions]
     if number is not None and not 1 <= number <= len(decisions):
         there = f"has {len(decisions)} decisions, counted from 1" if decisions else "has no decisions yet"
-        raise Misuse(f"there is no decision {number}: the run at {url} {there}")
+        what = f"run at {run}" if named.is_url(run) else f"job {run}"
+        raise Misuse(f"there is no decision {number}: the {what} {there}")
     if json_:
         for decision in decisions if number is None else decisions[number - 1 : number]:
             print(json.dumps(codec.encode(decision)))
@@ -324,27 +400,40 @@ def explain(url: str, number: int | None = None, *, json_: Json = False) -> None
         print(line)
 
 
-def replay(url: str, *, json_: Json = False) -> int:
+def replay(run: str, *, state: Folder = None, json_: Json = False) -> int:
     """Feed the journal back: are the decisions the same?
+
+    Of a job both are: the controller's journal and its machines'.
 
     Exit code 0 if they are, else 1.  Example: `windfall replay s3://lab/run42`
 
     Args:
-        url: the run.
+        run: a job, or a run's URL.
+        state: this installation's folder (default: $XDG_STATE_HOME/windfall).
         json_: one JSON object.
     """
-    reader, _ = open_run(url)
+    bought: tuple[list[Row], list[core_replay.Difference]] = ([], [])
+    if not named.is_url(run):
+        bought = jobs.replay(run, state)
+    reader = wiring.open_reader(absolute_url(named.url_of(run, state)))
+    if named.is_url(run) or bought[0] == []:
+        reader, _ = open_run(run)
     merged = reader.run(journal.read_journal())
-    differences = core_replay.replay(merged.rows)
+    differences = bought[1] + core_replay.replay(merged.rows)
     if json_:
         found = [str(difference) for difference in differences]
-        print(json.dumps({"rows": len(merged.rows), "gaps": len(merged.gaps), "differences": found}))
+        print(json.dumps({"rows": len(bought[0]) + len(merged.rows), "gaps": len(merged.gaps), "differences": found}))
         return EXIT_FAILED if differences else 0
     for difference in differences:
         print(difference)
-    decisions = sum(len(row.decisions) for row in merged.rows)
-    verdict = "the same" if not differences else f"{len(differences)} differ"
-    print(f"{len(merged.rows)} rows, {decisions} decisions: {verdict}")
+    if bought[0]:
+        print(f"controller: {_verdict(bought[0], len(bought[1]))}")
+    print(f"{'machines:   ' if bought[0] else ''}{_verdict(merged.rows, len(differences) - len(bought[1]))}")
     for gap in merged.gaps:
         print(f"epoch {gap.epoch}: what happened after row {gap.after} was lost with the machine")
     return EXIT_FAILED if differences else 0
+
+
+def _verdict(rows: Sequence[Row], differences: int) -> str:
+    decisions = sum(len(row.decisions) for row in rows)
+    return f"{len(rows)} rows, {decisions} decisions: {f'{differences} differ' if differences else 'the same'}"

@@ -30,6 +30,7 @@ from windfall.policies import planning
 from windfall.ports import Channel
 from windfall.terms import Seconds
 from windfall.wire.boot import boot_to_json
+from windfall.wire.environment import PEERS_TOKEN
 
 _FINISHED = (JobPhase.DONE, JobPhase.FAILED, JobPhase.STOPPED)
 _PUBLISH_S = 2.0

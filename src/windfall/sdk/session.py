@@ -265,7 +265,7 @@ class Session:
         self._tell(message)
         if words[PHASE] == _SAVE:
             words[PHASE] = _BETWEEN
-        if message["request"]:
+        if message["request"] and self._environ.get(environment.NODE_COUNT, "1") == "1":
             stand_still(words)
 
     def _stall_ns(self, now_ns: int) -> int:

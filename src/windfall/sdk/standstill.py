@@ -21,8 +21,8 @@ def stand_still(words: memoryview) -> None:
     """Wait until the agent ends this process, as long as there is a reason to.
 
     Goes on when the end is called off, when the agent asks for another save, when it was silent for a while (dead or
-    stalled), or when the machine outlived its deadline.  One of several ranks never waits: the others may need it to
-    get on to where they are seen to have no part of the checkpoint.
+    stalled), or when the machine outlived its deadline.  One of several ranks never waits (those of several machines do
+    not come here): the others may need it to get on to where they are seen to have no part of the checkpoint.
 
     Args:
         words: the page of a rank that has just handed over the answer to the newest request.
