@@ -27,6 +27,7 @@ from windfall.terms import (
 )
 
 VERSION = 1
+_NO_LENGTH = Seconds(0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +125,8 @@ class RanksObserved(Fact):
     """
 
     ranks: tuple[RankStatus, ...]
-    age_s: Seconds = Seconds(0.0)
-    link_s: Seconds = Seconds(0.0)
+    age_s: Seconds = _NO_LENGTH
+    link_s: Seconds = _NO_LENGTH
 
 
 @dataclass(frozen=True, slots=True)

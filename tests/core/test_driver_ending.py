@@ -122,19 +122,26 @@ def test_preemptions_are_no_failures() -> None:
     assert job.phase is JobPhase.RUNNING
 
 
-@pytest.mark.parametrize("how", ["setup", "exit"])
-def test_machines_that_cannot_do_the_job_are_bounded(how: str) -> None:
-    """A setup that fails, or an agent that ends with an error, is the job's failure: three times, then it ends."""
+@pytest.mark.parametrize("code", [1, 130, 137, 70])
+def test_an_agent_that_ends_oddly_is_the_machines_business(code: int) -> None:
+    """An agent that was killed or interrupted is started again on its machine: nothing is given back, nothing bought."""
+    job = Fleet().trains()
+    before = len(job.orders)
+    job.says("m1", Doing.WAITING, exit_code=code)
+    assert job.released == []
+    assert len(job.orders) == before
+    assert job.phase is not JobPhase.FAILED
+
+
+def test_machines_that_cannot_do_the_job_are_bounded() -> None:
+    """A machine that says that it cannot do the job is the job's failure: three times, then it ends."""
     job = Fleet()
     for _ in range(3):
         (order,) = job.orders
         job.answers(order)
         name = f"m{job.made}"
         job.runs(name, after=20.0)
-        if how == "setup":
-            job.says(name, Doing.FAILED, sentence="pip: no such package")
-        else:
-            job.says(name, Doing.WAITING, exit_code=1, sentence="pip: no such package")
+        job.says(name, Doing.FAILED, sentence="pip: no such package")
         assert job.released == [name]
         job.ends(name, cause=Ended.RELEASED)
     assert job.phase is JobPhase.FAILED

@@ -13,7 +13,7 @@ from windfall.fleet import Doing, JobPhase
 from windfall.jobs import Injection
 from windfall.market import Ended, Life, Refusal
 from windfall.models.injection import life_s
-from windfall.terms import Outcome
+from windfall.terms import NoticeLevel, Outcome
 
 
 def test_an_unanswered_order_is_asked_again_never_doubled() -> None:
@@ -226,3 +226,26 @@ def test_lives_taken_by_the_injector_are_censored_in_the_pool() -> None:
     plain.ends("m1", after=50.0)
     (life,) = driver.lifetimes(before, plain.state, plain.rows[-1].facts)
     assert (life.preempted, life.announced) == (True, False)
+
+
+def test_a_late_machine_of_a_cancelled_order_is_released_even_if_a_slot_is_open() -> None:
+    """What was cancelled is not adopted: the provider was told that nobody wants it, and may take it any moment."""
+    job = Fleet().trains().says("m1", left=120.0)
+    (order,) = job.orders
+    job.says("m1", level=NoticeLevel.WITHDRAWN).answers(order, 0, Refusal.CANCELLED)
+    job.ends("m1", after=10.0).refuses(Refusal.NO_CAPACITY)
+    late = job.machine(order, Life.RUNNING)
+    job.lists(late.machine_id)
+    assert job.released == [late.machine_id]
+    assert job.state.slots[0].incumbent is None
+
+
+def test_a_part_of_an_order_resets_the_back_off() -> None:
+    """An offer that had some machines again is left alone for a second, not for as long as before."""
+    job = Fleet(nodes=2)
+    for _ in range(6):
+        job.refuses(Refusal.NO_CAPACITY)
+        while not job.orders:
+            job.passes(1.0)
+    job.answers(job.orders[0], 1, Refusal.NO_CAPACITY)
+    assert job.state.retry_at == job.now + 1.0

@@ -24,9 +24,10 @@ import httpx
 import yaml
 
 from tests.storage.databases import Postgres
-from windfall import codec
+from windfall import codec, wiring
 from windfall.core import driver
 from windfall.events import Row
+from windfall.storage import journal, log
 from windfall.storage.clocks import SystemClock
 from windfall.storage.sql import open_database
 
@@ -199,9 +200,29 @@ class Rig:
 
     def result(self, told: dict[str, Any]) -> bytes:
         """The final checkpoint of a job, as `windfall get` brings it."""
-        told = json.loads(self.say("get", told["run_url"], str(self.folder / f"result-{told['job_id']}"), "--json"))
+        told = json.loads(
+            self.say("get", self.run_url(told["job_id"]), str(self.folder / f"result-{told['job_id']}"), "--json")
+        )
         (path,) = told["files"]
         return (self.folder / path).read_bytes()
+
+    def saved_step(self, job_id: str) -> int:
+        """The newest step that is safe, by the run's own log; 0 before the first."""
+        head = wiring.open_reader(self.run_url(job_id)).run(log.read_head())
+        return 0 if head is None else max((point.step for point in head.state.points), default=0)
+
+    def starts(self, job_id: str) -> int:
+        """How often the script was started, by the run's own log."""
+        head = wiring.open_reader(self.run_url(job_id)).run(log.read_head())
+        assert head is not None
+        return head.state.attempts
+
+    def run_rows(self, job_id: str) -> tuple[Row, ...]:
+        """The run's own journal, of all machines."""
+        return wiring.open_reader(self.run_url(job_id)).run(journal.read_journal()).rows
+
+    def run_url(self, job_id: str) -> str:
+        return f"file://{self.state / 'runs' / job_id}"
 
     # ------------------------------------------------------------------------------------------------ the market's books
 
@@ -217,9 +238,16 @@ class Rig:
             ).fetchall()
         return [
             Stay(
-                name, token, price, due - self.allocation_s, began, ended,
-                None if taken_at is None else taken_at - self.notice_s, taken_at, cause,
-            )  # fmt: skip
+                name,
+                token,
+                price,
+                due - self.allocation_s,
+                began,
+                ended,
+                None if taken_at is None else taken_at - self.notice_s,
+                taken_at,
+                cause,
+            )
             for name, token, price, due, began, ended, taken_at, cause in rows
         ]
 
@@ -312,12 +340,21 @@ class Rig:
 
     def log(self) -> str:
         """The end of the controller's log, and of each machine's output."""
-        files = [self.folder / "controller.log", *sorted((self.state / "market" / "machines").glob("*/output.log"))[-4:]]
+        files = [
+            self.folder / "controller.log",
+            *sorted((self.state / "market" / "machines").glob("*/output.log"))[-4:],
+        ]
         return "\n".join(f"--- {path}\n{_last_words(path)}" for path in files if path.exists())
 
 
 def storm(
-    rig: Rig, job_id: str, kinds: list[str], chance: random.Random, *, pause_s: tuple[float, float], server: Postgres | None
+    rig: Rig,
+    job_id: str,
+    kinds: list[str],
+    chance: random.Random,
+    *,
+    pause_s: tuple[float, float],
+    server: Postgres | None,
 ) -> None:
     """Kill one after the other, at drawn moments, and bring back what nobody else does; stop where the job has ended."""
     for kind in kinds:
@@ -360,7 +397,8 @@ def replay(rows: list[Row]) -> None:
     for number, row in enumerate(rows, 1):
         assert row.sequence == number, "the journal has a gap"
         state, decisions, commands = driver.react(state, row.at, row.facts)
-        assert (decisions, commands) == (row.decisions, row.commands), f"row {number} fed back decides otherwise"
+        again = f"decides {decisions}, {commands} and not {row.decisions}, {row.commands}"
+        assert (decisions, commands) == (row.decisions, row.commands), f"row {number} fed back {again}: {row.facts}"
 
 
 def _parent(pid: int) -> int:

@@ -15,6 +15,7 @@ STEPS = 60
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_undisturbed_both_machines_end_with_done(tmp_path: Path) -> None:
     """Two machines train to the end: both end with 0, and every point has the parts of both."""
     job = Generations(tmp_path, steps=STEPS)
@@ -26,7 +27,9 @@ def test_undisturbed_both_machines_end_with_done(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("taken", [0, 1], ids=["the-leader", "the-member"])
+@pytest.mark.parametrize(
+    "taken", [pytest.param(0, marks=pytest.mark.slow, id="the-leader"), pytest.param(1, id="the-member")]
+)
 def test_a_notice_to_one_machine_saves_the_work_of_both(taken: int, tmp_path: Path) -> None:
     """One of two machines is announced to be taken: all save the same step, and the next generation goes on from it."""
     job = Generations(tmp_path, steps=STEPS)
@@ -64,6 +67,7 @@ def test_a_member_that_vanishes_ends_the_generation_and_the_next_goes_on(tmp_pat
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_a_leader_that_vanishes_ends_the_generation_and_the_next_goes_on(tmp_path: Path) -> None:
     """The leader is killed without a word: the member ends, and another leader takes the run after the lease."""
     job = Generations(tmp_path, steps=STEPS)
@@ -100,6 +104,7 @@ def test_an_older_generation_that_wakes_up_stores_nothing_more(tmp_path: Path) -
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_a_machine_of_an_older_generation_cannot_take_the_run(tmp_path: Path) -> None:
     """An older generation comes together again after a newer one had the run: it is refused, with 75 on all machines."""
     job = Generations(tmp_path, steps=STEPS)
@@ -130,6 +135,7 @@ def test_a_script_that_fails_on_one_machine_is_started_again_on_all(tmp_path: Pa
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_a_stop_saves_on_both_machines(tmp_path: Path) -> None:
     """Ctrl-C on the member stops the run after a save of both."""
     job = Generations(tmp_path, steps=STEPS)

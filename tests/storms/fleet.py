@@ -77,6 +77,7 @@ class Fleet(Whole):
         self.gone: set[int] = set()
         self.intents: set[str] = set()
         self.tokens: set[str] = set()
+        self.zombies: set[str] = set()
         self.bought: set[str] = set()
         self.heard: dict[str, tuple[float, Report]] = {}
         self.impaired_s = self.surplus_s = 0.0

@@ -11,7 +11,16 @@ from tests.support.checks import demand
 from windfall import codec
 from windfall.core import driver
 from windfall.events import Row
-from windfall.fleet import JobPhase, MachineHeard, OrderUnanswered, PlaceOrder, ReleaseMachine, Report, ResumeWanted
+from windfall.fleet import (
+    JobPhase,
+    MachineHeard,
+    MachinesMissing,
+    OrderUnanswered,
+    PlaceOrder,
+    ReleaseMachine,
+    Report,
+    ResumeWanted,
+)
 from windfall.market import Answer, Machine, Order
 from windfall.simulation.clock import WALL_START
 from windfall.terms import Record, WallTime
@@ -133,12 +142,17 @@ class FleetRunChecks(RunChecks):
         for fact in row.facts:
             if isinstance(fact, OrderUnanswered):
                 world.count("order unanswered")
+            elif isinstance(fact, MachinesMissing):
+                world.count("never listed as gone")
             elif isinstance(fact, ResumeWanted):
                 world.job_wanted = True
             elif isinstance(fact, MachineHeard):
                 world.count(f"heard on {fact.channel}")
 
     def _zombie(self, machine_id: str) -> None:
+        if machine_id in self.world.zombies:
+            return
+        self.world.zombies.add(machine_id)
         self.world.count("zombie released")
         heard = self.world.heard_within(machine_id, SILENT_S)
         demand(not heard, f"no machine is given back as silent that answers on a channel: {machine_id}")
@@ -162,6 +176,7 @@ class FleetRunChecks(RunChecks):
     def settled(self, state: driver.FleetState) -> None:
         """The job has ended: nothing lives, nothing bills, the ledger is the meter's, the journal decides the same."""
         world = self.world
+        self._ends_for_a_reason(driver.phase(state))
         left = [machine.machine_id for machine in world.provider.alive(JOB)]
         demand(not left, f"no machine is left behind: {left}")
         demand(not world.provider.meter.running, "no meter runs")
@@ -177,6 +192,18 @@ class FleetRunChecks(RunChecks):
             abs(sums.estimated_usd - total) < CENT, f"what was expected is what was billed: {sums.estimated_usd:.6f}"
         )
         self.replayed()
+
+    def _ends_for_a_reason(self, phase: JobPhase) -> None:
+        tally, job = self.world.tally, self.world.fleet.job
+        wished = tally["StopWanted"] or tally["told over-budget"]
+        demand(
+            phase is not JobPhase.STOPPED or bool(wished), "a job is stopped only if somebody or its budget stops it"
+        )
+        budget = job.objective.budget_usd
+        over = tally["told over-budget"] and (budget is None or budget > 1.0)
+        demand(not over, "a budget that is nowhere near used up stops nothing")
+        failed = tally["script failed"] >= job.recovery.failures_max or tally["machine failed"] or tally["never spoke"]
+        demand(phase is not JobPhase.FAILED or bool(failed), "a job fails only if its script or its machines do")
 
     def replayed(self) -> None:
         state, sequence, at = driver.begin(), 0, 0.0

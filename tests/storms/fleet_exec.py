@@ -135,9 +135,11 @@ class LeanExec:
             yield Pause(Seconds(1.0))
             leader = self.real.groups.get(self.generation, {}).get(self.members[0])
             if leader is not None and leader.exit_code is not None:
-                ended = leader.exit_code == EXIT_FAILED or leader.released is Outcome.DONE
-                self.finish(leader.exit_code if ended else EXIT_AGAIN)
+                self.epoch, self.released = leader.epoch, leader.released
+                self.finish(leader.exit_code)
                 return
+            if leader is not None and leader.epoch is not None:
+                self.epoch, self.step, self.saved_step = leader.epoch, leader.step, leader.saved_step
             waited_s = 0.0 if leader is not None and leader.alive and leader.node.answers else waited_s + 1.0
             if waited_s > ASSEMBLY_S or (waited_s > 2.0 and leader is not None):
                 self.finish(EXIT_AGAIN)

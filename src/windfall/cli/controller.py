@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib
 import json
 import os
 import pwd
@@ -92,8 +91,9 @@ class Running:
 
 def built_by_wiring() -> ServiceBuilder:
     """Return the real builder; loaded late, since it loads everything."""
-    builder: ServiceBuilder = importlib.import_module("windfall.wiring_control").build_service
-    return builder
+    from windfall.wiring_control import build_service  # noqa: PLC0415 - it loads everything
+
+    return build_service
 
 
 def run(settings: Settings, builder: ServiceBuilder, tell: Callable[[Running], None]) -> int:

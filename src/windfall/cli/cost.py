@@ -5,29 +5,34 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import time
 from pathlib import Path
 
 from rich.console import Console
 
 from windfall import wiring
-from windfall.cli.runs import Json, open_run
-from windfall.errors import Misuse
+from windfall.cli import jobs, named
+from windfall.cli.runs import Folder, Json, open_run
+from windfall.errors import Misuse, RunFailed, StoreError
 from windfall.events import Row
 from windfall.ports import Steps
-from windfall.report import tables, timeline
+from windfall.report import bill, bill_tables, lives, tables, timeline
 from windfall.report.account import Account, Tenure, account, as_json
 from windfall.storage import journal, log
-from windfall.terms import Epoch, PointRef, Record, RecordKind
+from windfall.terms import Epoch, PointRef, Record, RecordKind, WallTime
 
 
-def cost(url: str, *, plot: Path | None = None, json_: Json = False) -> None:
-    """Say where the time went, what was lost and why.
+def cost(run: str, *, plot: Path | None = None, state: Folder = None, json_: Json = False) -> None:
+    """Say what it cost, where the time went, what was lost and why.
 
-    Example: `windfall cost s3://lab/run42 --plot timeline.png`
+    Of a job: hours and dollars of each machine, estimated and settled apart, and what the same would have cost on demand.
+
+    Example: `windfall cost gpt-3f9a2c --plot timeline.png`
 
     Args:
-        url: the run.
+        run: a job, or a run's URL.
         plot: write the timeline as a picture (PNG or SVG) to this file.
+        state: this installation's folder (default: $XDG_STATE_HOME/windfall).
         json_: one JSON object.
     """
     if plot is not None:
@@ -35,15 +40,46 @@ def cost(url: str, *, plot: Path | None = None, json_: Json = False) -> None:
             raise Misuse(f"--plot: {plot} must end in .png or .svg")
         if not os.access(plot.absolute().parent, os.W_OK):
             raise Misuse(f"--plot: {plot} cannot be written: name a file in a folder that exists and is yours")
-    made = account_of(url)
+    if not named.is_url(run):
+        _cost_of_job(run, state, plot, json_=json_)
+        return
+    made = account_of(run)
     if plot is not None:
-        timeline.draw(made, plot, title=url)
+        timeline.draw(made, plot, title=run)
     if json_:
         print(json.dumps(as_json(made)))
         return
     console = Console(highlight=False)
     console.print(tables.whole(made))
     console.print(timeline.text(made, columns=min(console.width, 100)), markup=False, highlight=False)
+    _name_plot(console, plot)
+
+
+def _cost_of_job(reference: str, state: Path | None, plot: Path | None, *, json_: bool) -> None:
+    with named.controller(state) as client:
+        view = named.find(client, reference)
+        made = bill.bill(jobs.rows_of(client, view.job_id), WallTime(time.time()))
+    if made is None:
+        raise RunFailed(f"nothing has happened to {view.job_id} yet: ask again in a moment")
+    run, unread = None, ""
+    try:
+        run = account_of(view.run_url)
+    except (Misuse, StoreError, ValueError) as error:
+        unread = f"Where the time went is not known: {error}"
+    if plot is not None:
+        lives.draw(made, run, plot)
+    if json_:
+        undisturbed = None if run is None else made.undisturbed_usd(run)
+        told = bill.as_json(made) | {"undisturbed_usd": undisturbed, "run": None if run is None else as_json(run)}
+        print(json.dumps(told))
+        return
+    console = Console(highlight=False)
+    console.print(bill_tables.whole(made, run, unread))
+    console.print(lives.text(made, run, columns=min(console.width, 100)), markup=False, highlight=False)
+    _name_plot(console, plot)
+
+
+def _name_plot(console: Console, plot: Path | None) -> None:
     if plot is not None:
         console.print(f"timeline: {plot}", highlight=False)
 

@@ -88,15 +88,13 @@ def _show(view: JobView) -> None:
     told = view.details
     console = Console(width=_width(), highlight=False)
     money = told.get("money", {})
+    cost = f"{_usd(money.get('due_usd', 0.0))} USD so far, {_usd(told.get('rate_usd_per_hour', 0.0))} USD/h now"
+    code = "" if view.exit_code is None else f" (exit code {view.exit_code})"
     lines = [
         ("job", f"{view.job_id} of {view.user}"),
-        ("phase", f"{view.phase}{'' if view.exit_code is None else f' (exit code {view.exit_code})'}: {view.sentence}"),
+        ("phase", f"{view.phase}{code}: {view.sentence}"),
         ("step", f"{told.get('step', 0)}, of which {told.get('saved_step', 0)} are stored"),
-        (
-            "cost",
-            f"{_usd(money.get('due_usd', 0.0))} USD so far, {_usd(told.get('rate_usd_per_hour', 0.0))} USD/h now, "
-            f"{money.get('hours', 0.0):.3f} machine-hours",
-        ),
+        ("cost", f"{cost}, {money.get('hours', 0.0):.3f} machine-hours"),
         ("losses", f"{told.get('preemptions', 0)} machines lost, {told.get('failures', 0)} failures of the script"),
         ("run", view.run_url),
     ]
@@ -130,7 +128,9 @@ def _machine_row(machine: dict[str, Any]) -> tuple[str, ...]:
     notes = [
         f"{machine['role']}: {doing}" if machine["role"] != "incumbent" else str(doing),
         "silent" if machine["silent"] else "",
-        f"its end is announced ({time.strftime('%H:%M:%S', time.localtime(machine['ends_at']))})" if machine["ends_at"] else "",
+        f"its end is announced ({time.strftime('%H:%M:%S', time.localtime(machine['ends_at']))})"
+        if machine["ends_at"]
+        else "",
         machine["sentence"],
     ]
     price = f"{machine['price_usd_per_hour']:.4g}"

@@ -13,28 +13,34 @@ from windfall.cli.backup import backup
 from windfall.cli.cost import cost
 from windfall.cli.doctor import doctor
 from windfall.cli.exec import exec_
+from windfall.cli.gc import gc
 from windfall.cli.import_ import import_
 from windfall.cli.run import plan, run
 from windfall.cli.schema import schema
+from windfall.cli.serve import serve
 from windfall.errors import EXIT_FAILED, EXIT_MISUSE, WindfallError
 from windfall.spelling import nearest
 from windfall.wiring import VERSION
 
 _VERBS: tuple[tuple[Callable[..., object], str], ...] = (
-    (run, "run [-y] [-d] [--inject TEXT] [--json] JOB.yaml"),
-    (plan, "plan [--json] JOB.yaml"),
+    (run, "run [-y] [-d] [--inject TEXT] [--set KEY=VALUE] [--json] JOB.yaml"),
+    (plan, "plan [--all] [--inject TEXT] [--set KEY=VALUE] [--json] JOB.yaml"),
     (exec_, "exec [OPTIONS] URL [-- COMMAND ...]"),
-    (runs.ps, "ps [--json] URL ..."),
-    (runs.logs, "logs [-f] URL"),
-    (cost, "cost [--plot FILE] [--json] URL"),
-    (runs.points, "points [--json] URL"),
-    (runs.get_, "get [--point POINT] [--json] URL [DEST]"),
-    (runs.stop, "stop [--now] [--no-wait] URL"),
-    (runs.inject, "inject URL --notice 30s|none"),
-    (runs.events, "events [--json] URL"),
-    (runs.explain, "explain [--json] URL [NUMBER]"),
-    (runs.replay, "replay [--json] URL"),
+    (runs.ps, "ps [--json] [JOB | URL ...]"),
+    (runs.logs, "logs [-f] JOB | URL"),
+    (cost, "cost [--plot FILE] [--json] JOB | URL"),
+    (runs.stop, "stop [--now] [--no-wait] JOB | URL"),
+    (runs.resume, "resume [-d] JOB"),
+    (runs.get_, "get [--point POINT] [--json] JOB | URL [DEST]"),
+    (runs.points, "points [--json] JOB | URL"),
+    (runs.inject, "inject JOB | URL --notice 30s|none"),
+    (runs.events, "events [--run] [--json] JOB | URL"),
+    (runs.explain, "explain [--run] [--json] JOB | URL [NUMBER]"),
+    (runs.replay, "replay [--json] JOB | URL"),
     (doctor, "doctor [OPTIONS] [URL]"),
+    (gc, "gc [-y] [--json]"),
+    (serve, "serve [OPTIONS]"),
+    (import_, "import [--json] FILE"),
     (backup, "backup [--step N] PATH"),
     (schema, "schema [NAME]"),
 )
@@ -45,9 +51,10 @@ def build() -> cyclopts.App:
     """Return the command line application."""
     app = cyclopts.App(
         name="windfall",
-        help="Keep training runs alive on machines that can vanish.  A run is a URL:\n\n"
-        "```\nwindfall exec file:///data/runs/gpt -- python train.py\n```\n\n"
-        "The same line again, here or elsewhere, goes on where the last machine left off.",
+        help="Keep training runs alive on machines that can vanish.  Buy them, and replace those that are taken:\n\n"
+        "```\nwindfall run job.yaml\n```\n\n"
+        "Or use the machine you have; the same line again, here or elsewhere, goes on where the last machine left off:\n\n"
+        "```\nwindfall exec file:///data/runs/gpt -- python train.py\n```",
         version=VERSION,
         help_format="markdown",
         default_parameter=cyclopts.Parameter(negative=(), show_default=_shown),

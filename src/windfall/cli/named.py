@@ -83,7 +83,8 @@ def _chosen(views: Sequence[JobView], reference: str) -> JobView:
     if named := sorted((view for view in views if view.name == reference), key=lambda view: view.created):
         if len(named) > 1:
             print(
-                f"windfall: {len(named)} jobs are called {reference}; this is the newest, {named[-1].job_id}", file=sys.stderr
+                f"windfall: {len(named)} jobs are called {reference}; this is the newest, {named[-1].job_id}",
+                file=sys.stderr,
             )
         return named[-1]
     begun = [view for view in views if reference and view.job_id.startswith(reference)]
@@ -91,7 +92,9 @@ def _chosen(views: Sequence[JobView], reference: str) -> JobView:
         return begun[0]
     if begun:
         shown = ", ".join(view.job_id for view in begun[:4])
-        raise Misuse(f"{len(begun)} jobs begin with {reference}: {shown}{', ...' if len(begun) > 4 else ''}; write more of it")
+        raise Misuse(
+            f"{len(begun)} jobs begin with {reference}: {shown}{', ...' if len(begun) > 4 else ''}; write more of it"
+        )
     ids = [view.job_id for view in views]
     hint = nearest(reference, ids) if ids else "there are none yet"
     raise Misuse(f"there is no job {reference!r}; {hint} (`windfall ps` lists jobs; a run's URL has a / in it)")

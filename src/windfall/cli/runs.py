@@ -205,9 +205,7 @@ def points(run: str, *, state: Folder = None, json_: Json = False) -> None:
         Console().print(table if stands.points else "no recovery points yet")
 
 
-def get_(
-    run: str, dest: Path = Path(), *, point: str | None = None, state: Folder = None, json_: Json = False
-) -> None:
+def get_(run: str, dest: Path = Path(), *, point: str | None = None, state: Folder = None, json_: Json = False) -> None:
     """Bring a recovery point's files back.
 
     Example: `windfall get s3://lab/run42 result`
@@ -413,11 +411,11 @@ def replay(run: str, *, state: Folder = None, json_: Json = False) -> int:
         json_: one JSON object.
     """
     bought: tuple[list[Row], list[core_replay.Difference]] = ([], [])
-    if not named.is_url(run):
-        bought = jobs.replay(run, state)
-    reader = wiring.open_reader(absolute_url(named.url_of(run, state)))
-    if named.is_url(run) or bought[0] == []:
+    if named.is_url(run):
         reader, _ = open_run(run)
+    else:
+        bought = jobs.replay(run, state)
+        reader = wiring.open_reader(named.url_of(run, state))  # its run may not have begun yet
     merged = reader.run(journal.read_journal())
     differences = bought[1] + core_replay.replay(merged.rows)
     if json_:

@@ -5,6 +5,7 @@ Implements `control.service.Service` over ports and conductors.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -20,6 +21,7 @@ from windfall.control.means import Direct, Entry, Means, Opened
 from windfall.control.notifying import Message, Notifier
 from windfall.control.running import Hooks, RunningJob
 from windfall.control.service import Claimed, GcView, JobView, Json, OffersView, RowView, StatusView, Trouble
+from windfall.core import driver
 from windfall.core.driver import JobSummary
 from windfall.errors import ControllerError, ControllerUnreachable, Misuse, ProviderDenied, ProviderError, WindfallError
 from windfall.fleet import Directive, JobPhase, PreemptWanted, Report, ResumeWanted, StopWanted
@@ -61,6 +63,7 @@ class Office:
         self._key = means.records.key()
         self._lock = threading.Lock()
         self._running: dict[str, RunningJob] = {}
+        self._ways: dict[str, _Ways] = {}
         self._latest: dict[str, JobSummary] = {}
         self._written: dict[str, tuple[JobPhase, float]] = {}
         self._steps: dict[str, int] = {}
@@ -222,13 +225,28 @@ class Office:
     def claim(self, job_id: str, order_token: str, machine_id: str, boot_id: str) -> Claimed | None:
         """Give a machine of an order its token and what it needs, once; again for the same boot."""
         entry = self._records.job(job_id)
-        if entry is None or not self._records.claim(self._means.epoch, order_token, machine_id, boot_id):
+        if entry is None or not self._came_of(job_id, order_token, machine_id):
+            return None
+        if not self._records.claim(self._means.epoch, order_token, machine_id, boot_id):
             return None
         token = auth.machine_token(self._key, job_id, machine_id)
         secrets = self._records.secrets(job_id)
         if entry.job.nodes > 1:
             secrets[PEERS_TOKEN] = auth.peers_token(self._key, job_id)
         return Claimed(token, boot_to_json(boot_data(entry.job)), secrets)
+
+    def _came_of(self, job_id: str, order_token: str, machine_id: str) -> bool:
+        """Say whether a machine came of an order: as the conductor knows, else as the providers list it now."""
+        conductor = self._ways[job_id].conductor if job_id in self._ways else None
+        known = {} if conductor is None else driver.known_machines(conductor.state)
+        if machine_id in known:
+            return known[machine_id].token == order_token
+        for provider in self._means.providers.values():
+            with contextlib.suppress(ProviderError):
+                for machine in provider.list(self._means.owner):
+                    if machine.machine_id == machine_id:
+                        return (machine.job_id, machine.token) == (job_id, order_token)
+        return False
 
     def report(self, job_id: str, report: Report) -> Directive | None:
         """Take a machine's report; return what it is to do, None if nothing was decided for it yet."""
@@ -250,7 +268,7 @@ class Office:
     def _new(self, job: Job) -> RunningJob:
         wake = threading.Event()
         direct = self._means.new_direct(wake.set)
-        ways = _Ways(direct)
+        ways = self._ways[job.job_id] = _Ways(direct)
         hooks = Hooks(
             make=lambda: self._conductor(job, ways),
             deliver=direct.deliver,

@@ -150,8 +150,8 @@ def _ended(state: KeeperState, now: Instant, fact: ExecEnded) -> KeeperState:
     assert run is not None, "only an exec that runs can end"
     released = None if run.standing is None else run.standing.released
     code = fact.code
-    if code == EXIT_DONE and released is Outcome.WAITING and run.asked_at is not None:
-        code = EXIT_AGAIN  # this keeper stopped it, and nobody who wants the run to stop
+    if run.asked_at is not None and not (code == EXIT_DONE and released is not Outcome.WAITING):
+        code = EXIT_AGAIN  # this keeper stopped or killed it: that is nobody's failure, and nobody's wish to stop the run
     state = replace(state, running=None, exit_code=code, last=run.standing, heard=False)
     state = replace(state, direct=state.direct.urged(now), box=state.box.urged(now))
     if code == EXIT_MISUSE:

@@ -405,6 +405,6 @@ def report(state: KeeperState, now: Instant) -> Report:
 def _level(state: KeeperState) -> NoticeLevel | None:
     if state.deadline is not None:
         return NoticeLevel.ANNOUNCED
-    if state.notices:
-        return NoticeLevel.HINT
-    return NoticeLevel.WITHDRAWN if state.withdrawn else None
+    if state.withdrawn:
+        return NoticeLevel.WITHDRAWN  # before a hint: a successor may have been ordered for what will not happen
+    return NoticeLevel.HINT if state.notices else None

@@ -110,8 +110,8 @@ class Account:
 
     @property
     def disputed(self) -> bool:
-        """Whether the closed bill differs from the estimate by more than a cent and more than 1 %."""
-        if not self.closed or self.ended is None:
+        """Whether the closed bill differs by more than a cent and 1 % from an estimate that knows how it ended."""
+        if not self.closed or self.ended is None or self.assumed:
             return False
         estimated = self.estimated_usd(self.ended)
         apart = abs(self.settled_usd - estimated)

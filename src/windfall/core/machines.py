@@ -328,7 +328,7 @@ def watch(turn: FleetTurn) -> None:
             _release_again(turn, unit)
         elif unit.silent_since is not None or unit.report is None:
             _speechless(turn, unit)
-        elif unit.doing is Doing.FAILED or _exit_failed(unit.report):
+        elif unit.doing is Doing.FAILED:
             _failed(turn, unit)
         if unit.dies_at is not None and not unit.injected:
             _inject(turn, unit)
@@ -364,15 +364,10 @@ def _speechless(turn: FleetTurn, unit: Unit) -> None:
     turn.release(unit, why)
 
 
-def _exit_failed(report: Report | None) -> bool:
-    """Say whether the agent on a machine ended in a way that another start would not mend (0: done; 75: again)."""
-    return report is not None and report.doing is Doing.WAITING and report.exit_code not in {None, 0, 75}
-
-
 def _failed(turn: FleetTurn, unit: Unit) -> None:
     """A machine cannot do the job: that is the job's failure, not a preemption."""
     assert unit.report is not None, "it said so"
-    sentence = unit.report.sentence or f"the agent ended with exit code {unit.report.exit_code}"
+    sentence = unit.report.sentence or "it does not say why"
     turn.change(machine_failures=turn.state.machine_failures + 1, failure=f"{unit.machine_id}: {sentence}")
     turn.tell(f"{unit.machine_id} cannot do the job: {sentence}")
     turn.release(unit, "it failed")

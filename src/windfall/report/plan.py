@@ -7,42 +7,44 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from windfall.jobs import Job
-from windfall.units import duration_text, size_text
+from windfall.units import duration_text
 
 _WIDTH = 79
 _LABEL = 12
+_SHOWN_S = 0.005
+"""Parts of the time that are shorter are not named [s]."""
+_REFUSED_MAX = 8
 
 
-def plan_lines(job: Job, plan: Mapping[str, Any]) -> Iterator[str]:
+def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False) -> Iterator[str]:
     """Yield the lines of a plan.
 
     Args:
         job: what is planned.
         plan: `policies.planning.Plan` as JSON.
+        whole: with the other offers, and every number with its source.
     """
     chosen = plan["chosen"]
-    offer = chosen["offer"]
-    count = f"{chosen['machines']} x " if chosen["machines"] > 1 else ""
-    work = "" if job.work is None else f"{job.work.amount:g} {job.work.unit}s on "
-    yield from _row("job", f"{job.name}: {work}{count}{_kind(offer)}")
-    yield from _row("price", _price(chosen, plan))
     expected = chosen["expected"]
+    yield from _row("job", _head(job, chosen))
+    yield from _row("price", _price(chosen, plan, whole=whole))
     if expected is None:
         yield from _row("expected", "cost and finish are unknown")
     else:
         yield from _row("cost", _cost(expected, plan))
-        yield from _row(
-            "finish", f"in {duration_text(expected['wall_s'])}, {expected['preemptions']:.1f} preemptions expected"
-        )
+        yield from _row("finish", f"in {duration_text(expected['wall_s'])}, {_preemptions(expected)}")
         yield from _row("time", _parts(expected))
     yield from _row("notice", plan["notice"])
-    for sentence in plan["unknown"]:
-        yield from _row("unknown", sentence)
+    if unknown := _unknown(plan):
+        yield from _row("unknown", unknown)
     for sentence in plan["warnings"]:
         yield from _row("warning", sentence)
     for trouble in plan.get("troubles", ()):
         yield from _row("no answer", f"{trouble['provider']}: {trouble['sentence']}")
     yield from _row("run", job.run_url)
+    if whole:
+        yield from _others(plan)
+        yield from _numbers(plan)
 
 
 def _row(label: str, text: str) -> list[str]:
@@ -52,32 +54,99 @@ def _row(label: str, text: str) -> list[str]:
     ) or [first]
 
 
-def _kind(offer: Mapping[str, Any]) -> str:
-    kind = "spot" if offer["reliability"] == "transient" else "on-demand"
-    memory = size_text(round(offer["memory_gib"] * 2**30)) if offer["memory_gib"] else ""
-    accelerators = f", {offer['accelerators']} x {offer['accelerator']}" if offer["accelerators"] else ""
-    size = f" ({offer['cpus']:g} CPUs, {memory}{accelerators})" if offer["cpus"] else ""
-    return f"{offer['provider']} {offer['machine_type']} in {offer['zone']}, {kind}{size}"
-
-
-def _price(chosen: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+def _head(job: Job, chosen: Mapping[str, Any]) -> str:
+    count = f"{chosen['machines']} x " if chosen["machines"] > 1 else ""
+    work = "" if job.work is None else f"{job.work.amount:g} {job.work.unit}s on "
     offer = chosen["offer"]
-    machines = chosen["machines"]
+    size = []
+    if offer["cpus"]:
+        size.append(f"{offer['cpus']:g} CPU{'' if offer['cpus'] == 1 else 's'}")
+    if offer["memory_gib"]:
+        size.append(f"{offer['memory_gib']:g} GiB")
+    if offer["accelerators"]:
+        size.append(f"{offer['accelerators']} x {offer['accelerator']}")
+    what = f" ({', '.join(size)})" if size else ""
+    return f"{job.name}: {work}{count}{offer['machine_type']} in {offer['zone']}, {_kind(offer)} of {offer['provider']}{what}"
+
+
+def _kind(offer: Mapping[str, Any]) -> str:
+    return "spot" if offer["reliability"] == "transient" else "on-demand"
+
+
+def _usd(amount: float) -> str:
+    return f"{amount:.2f}" if amount >= 100 else f"{amount:.3g}"
+
+
+def _price(chosen: Mapping[str, Any], plan: Mapping[str, Any], *, whole: bool) -> str:
+    offer, machines = chosen["offer"], chosen["machines"]
+    price = f"{_usd(chosen['usd_per_hour'])} USD/h"
+    if _kind(offer) == "spot":
+        price += f", on demand {_usd(offer['on_demand_usd_per_hour'] * machines)} USD/h"
     others = len(plan["alternatives"])
-    more = f"; {others} other offers would do" if others else ""
-    twin = offer["on_demand_usd_per_hour"] * machines
-    return f"{chosen['usd_per_hour']:.4g} USD/h, {twin:.4g} USD/h on demand{more}"
+    if others and not whole:
+        price += f"; {others} other offer{'s' * (others != 1)} would do (`windfall plan --all`)"
+    return price
 
 
 def _cost(expected: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-    saved = plan["savings_percent"]
-    twin = plan["twin"]
-    against = "" if twin is None or saved is None else f", {saved:.0f} % less than {twin['cost_usd']:.4g} USD on demand"
-    return f"{expected['cost_usd']:.4g} USD for {expected['machine_hours']:.3g} machine-hours{against}"
+    saved, twin = plan["savings_percent"], plan["twin"]
+    hours = f"{expected['machine_hours']:.3g} machine-hour{'' if expected['machine_hours'] == 1 else 's'}"
+    cost = f"{_usd(expected['cost_usd'])} USD for {hours}"
+    if twin is None or saved is None:
+        return cost
+    against = f"{saved:.0f} % less than" if saved >= 0 else f"{-saved:.0f} % more than"
+    return f"{cost}, {against} {_usd(twin['cost_usd'])} USD on demand"
+
+
+def _preemptions(expected: Mapping[str, Any]) -> str:
+    count = expected["preemptions"]
+    return f"{count:.1f} preemptions expected" if count >= 0.05 else "hardly a preemption expected"
 
 
 def _parts(expected: Mapping[str, Any]) -> str:
     told = [
-        f"{part['name']} {duration_text(part['duration_s'])}" for part in expected["parts"] if part["duration_s"] > 0
+        f"{part['name']} {duration_text(part['duration_s'])}"
+        for part in expected["parts"]
+        if part["duration_s"] >= _SHOWN_S
     ]
     return ", ".join(told)
+
+
+def _unknown(plan: Mapping[str, Any]) -> str:
+    """Say what is not known, things with the same reason together."""
+    reasons: dict[str, list[str]] = {}
+    for number in plan["numbers"]:
+        if number["value"] is None and number["source"].startswith("unknown: "):
+            reasons.setdefault(number["source"].removeprefix("unknown: "), []).append(number["name"])
+    return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
+
+
+def _others(plan: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    yield f"{'offer':<44}{'USD/h':>10}{'USD':>11}{'finish':>14}"
+    for candidate in (plan["chosen"], *plan["alternatives"]):
+        offer, expected = candidate["offer"], candidate["expected"]
+        name = f"{offer['machine_type']} in {offer['zone']}, {_kind(offer)} of {offer['provider']}"
+        cost = "unknown" if expected is None else _usd(expected["cost_usd"])
+        finish = "unknown" if expected is None else duration_text(expected["wall_s"])
+        yield f"{name[:44]:<44}{_usd(candidate['usd_per_hour']):>10}{cost:>11}{finish:>14}"
+    for refused in plan["refused"][:_REFUSED_MAX]:
+        offer = refused["offer"]
+        yield from _row("refused", f"{offer['machine_type']} in {offer['zone']}, {_kind(offer)}: {refused['reason']}")
+    if len(plan["refused"]) > _REFUSED_MAX:
+        yield from _row("", f"and {len(plan['refused']) - _REFUSED_MAX} more (--json has them)")
+
+
+def _numbers(plan: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    yield "all this rests on"
+    for number in plan["numbers"]:
+        value = "unknown" if number["value"] is None else f"{_plain(number['value'])} {number['unit']}".strip()
+        source = number["source"].removeprefix("unknown: ")
+        yield from textwrap.wrap(
+            f"  {number['name']}: {value} ({source})", _WIDTH, subsequent_indent="    ", break_on_hyphens=False
+        )
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}".replace(",", " ") if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"

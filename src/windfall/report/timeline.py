@@ -101,10 +101,10 @@ def draw(made: Account, path: Path, *, title: str) -> None:
     Raises:
         Misuse: matplotlib is not installed.
     """
-    figure = _figure()
+    figure = new_figure()
     axes = figure.add_subplot()
     rows = lines(made)
-    unit_s, unit = _unit(made.end - made.begin)
+    unit_s, unit = unit_of(made.end - made.begin)
     for index, row in enumerate(rows):
         _draw_line(axes, row, index, begin=made.begin, unit_s=unit_s)
     _draw_handovers(axes, rows, begin=made.begin, unit_s=unit_s)
@@ -113,7 +113,12 @@ def draw(made: Account, path: Path, *, title: str) -> None:
     figure.savefig(path)
 
 
-def _figure() -> Figure:
+def new_figure() -> Figure:
+    """Make an empty picture.
+
+    Raises:
+        Misuse: matplotlib is not installed.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - an extra, needed here alone
         from matplotlib.figure import Figure as NewFigure  # noqa: PLC0415
@@ -124,7 +129,8 @@ def _figure() -> Figure:
     return figure
 
 
-def _unit(span_s: float) -> tuple[float, str]:
+def unit_of(span_s: float) -> tuple[float, str]:
+    """Return the unit for a stretch of time: its length [s] and its name."""
     if span_s < 600:
         return 1.0, "seconds"
     return (60.0, "minutes") if span_s < 4 * 3600 else (3600.0, "hours")
@@ -220,13 +226,14 @@ def _decorate(axes: Axes, made: Account, rows: Sequence[Line], *, title: str, un
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    handles, names = _legend(made)
+    handles, names = legend(made)
     axes.figure.legend(
         handles, names, loc="outside lower center", ncols=len(names), frameon=False, fontsize=9, columnspacing=1.2
     )
 
 
-def _legend(made: Account) -> tuple[list[Any], list[str]]:
+def legend(made: Account) -> tuple[list[Any], list[str]]:
+    """Return handles and names of what occurs in an account."""
     from matplotlib.lines import Line2D  # noqa: PLC0415 - an extra, needed here alone
     from matplotlib.patches import Patch  # noqa: PLC0415
 
@@ -278,7 +285,7 @@ def text(made: Account, *, columns: int = 80) -> str:
     left, right = "0", duration_text(span)
     out.append(f"{'':>{label}} |{left}{right:>{width - len(left)}}")
     used = [kind for kind, seconds in made.spent if seconds and kind is not Kind.WAITING]
-    return "\n".join([*out, *_key(used, bool(made.losses), columns)])
+    return "\n".join([*out, *key_lines(used, bool(made.losses), columns)])
 
 
 def _cells(row: Line, made: Account, width: int, span: float) -> str:
@@ -304,7 +311,8 @@ def _beside(cells: str, note: str, width: int) -> str:
     return " " * max(0, min(end, width - len(note))) + note
 
 
-def _key(kinds: Sequence[Kind], lost: bool, columns: int) -> list[str]:
+def key_lines(kinds: Sequence[Kind], lost: bool, columns: int) -> list[str]:
+    """Return what the letters mean, in lines of so many columns."""
     parts = [f"{LETTERS[kind]} {kind.value}" for kind in kinds] + ["x loss"] * lost
     out = [""]
     for part in parts:

@@ -1,0 +1,98 @@
+"""What a script on one of several machines finds, and what is refused before it starts."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from windfall.agent.script import Start, is_launcher, script_environment
+from windfall.agent.session import ExecRequest
+from windfall.cli.exec import _peers
+from windfall.errors import Misuse
+from windfall.ports import Restored
+from windfall.sdk.session import Session
+from windfall.terms import Bytes, Step
+from windfall.wire import environment, page
+
+PEERS = ("10.0.0.4:7070", "10.0.0.5:7070")
+
+
+def start(argv: tuple[str, ...], **request: object) -> dict[str, str]:
+    asked = ExecRequest("file:///run", argv, "/", "/session", "/pages", **request)  # type: ignore[arg-type]
+    return script_environment(asked, Start("r", 7, 2, Restored(None, Step(0), Bytes(0), None, ()), 4711), argv)
+
+
+def test_a_script_finds_where_the_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our names, and those that `env://` reads: one rank a machine.  The token is not for it."""
+    monkeypatch.setenv(environment.PEERS_TOKEN, "a-secret")
+    found = start(("python", "train.py"), node_rank=1, peers=PEERS, generation=3)
+    assert (found[environment.NODE_RANK], found[environment.NODE_COUNT]) == ("1", "2")
+    assert (found[environment.MASTER_ADDR], found[environment.MASTER_PORT]) == ("10.0.0.4", "4711")
+    assert found[environment.NODE_ADDRESSES] == "10.0.0.4,10.0.0.5"
+    assert (found["RANK"], found["WORLD_SIZE"], found["MASTER_ADDR"], found["MASTER_PORT"]) == (
+        "1",
+        "2",
+        "10.0.0.4",
+        "4711",
+    )
+    assert "a-secret" not in found.values()
+
+
+def test_a_launcher_numbers_its_ranks_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torchrun is told where to meet by its options, and no rank is forced on it."""
+    monkeypatch.delenv("RANK", raising=False)
+    found = start(("torchrun", "train.py"), peers=PEERS, generation=3)
+    assert "RANK" not in found
+    assert environment.MASTER_PORT in found
+    assert is_launcher(("/usr/bin/python3", "-m", "torch.distributed.run", "train.py"))
+    assert not is_launcher(("python", "-m", "train"))
+    assert not is_launcher(())
+
+
+def test_a_machine_alone_is_given_no_meeting_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing changes for runs of one machine."""
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    found = start(("python", "train.py"))
+    assert (found[environment.NODE_RANK], found[environment.NODE_COUNT]) == ("0", "1")
+    assert not {environment.MASTER_ADDR, "MASTER_ADDR", "RANK"} & set(found)
+
+
+def test_a_rank_of_several_machines_goes_on_after_the_last_save(tmp_path: Path) -> None:
+    """It must not stand still: a rank on another machine that missed the request could never get past its step."""
+    session = Session({environment.SESSION: str(tmp_path), environment.NODE_COUNT: "2"})
+    words = page.attach(str(tmp_path / page.page_name(0)))
+    far_ns = time.monotonic_ns() + 60 * 10**9
+    words[page.AGENT_NS], words[page.DEADLINE_NS], words[page.NOTICE] = far_ns, far_ns, page.LEVELS.index("announced")
+    page.publish(words, request=1, target=1, exact=True, kind=page.KINDS.index("emergency"))
+    assert session.step()
+    before = time.monotonic()
+    session.backup(tmp_path / "checkpoint")
+    assert time.monotonic() - before < 5.0
+
+
+@pytest.mark.parametrize(
+    ("text", "node_rank", "generation", "words"),
+    [
+        ("", 1, 0, "--peers must name them"),
+        ("", 0, 2, "--peers must name them"),
+        ("10.0.0.4", 0, 1, "is not host:port"),
+        ("10.0.0.4:70000,b:1", 0, 1, "is not host:port"),
+        ("10.0.0.4:7070", 0, 1, "names one machine"),
+        ("a:1,b:1", 2, 1, "is none of the 2 machines"),
+        ("a:1,b:1", 0, 0, "several machines need the number of their generation"),
+    ],
+)
+def test_options_that_do_not_belong_together_are_refused(
+    text: str, node_rank: int, generation: int, words: str
+) -> None:
+    """One sentence each, before anything is started."""
+    with pytest.raises(Misuse, match=words):
+        _peers(text, node_rank, generation)
+
+
+def test_peers_are_read() -> None:
+    """Spaces after the commas are forgiven; nothing is one machine."""
+    assert _peers("a:1, [::1]:2", 1, 1) == ("a:1", "[::1]:2")
+    assert _peers("", 0, 0) == ()
