@@ -11,7 +11,7 @@ import enum
 from dataclasses import dataclass
 
 from windfall.events import Command, Fact
-from windfall.jobs import Job
+from windfall.jobs import Job, Measured
 from windfall.market import Charge, Machine, Offer, Order, Quota, Refusal
 from windfall.terms import Epoch, Generation, Instant, NoticeLevel, Outcome, Seconds, Step, WallTime
 
@@ -132,10 +132,11 @@ class Directive:
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted(Fact):
-    """The first fact of a job."""
+    """The first fact of a job; `measured` is what earlier runs of it had shown by then, one row a kind of machine."""
 
     job: Job
     owner: str
+    measured: tuple[Measured, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,7 +306,10 @@ def test_a_notice_is_told_at_once_with_the_time_that_is_left() -> None:
     machine.turn(Noticed(Notice(NoticeLevel.WITHDRAWN, "aws", "n")))
     assert (machine.report.level, machine.report.taken_in_s) == (NoticeLevel.WITHDRAWN, None)
     machine.turn(Noticed(Notice(NoticeLevel.HINT, "aws", "h")))
-    assert machine.report.level is NoticeLevel.HINT
+    assert machine.report.level is NoticeLevel.WITHDRAWN, "a hint must not hide that an ordered successor is not needed"
+    hinted = Machine().training()
+    hinted.turn(Noticed(Notice(NoticeLevel.HINT, "aws", "h")))
+    assert hinted.report.level is NoticeLevel.HINT
 
 
 def test_a_machine_that_will_be_taken_does_not_take_the_run_again() -> None:
@@ -368,3 +371,12 @@ def test_a_failed_setup_starts_nothing_and_says_why() -> None:
     assert machine.after(60.0) == [Prepare()]
     assert (machine.report.doing, machine.report.exit_code) == (Doing.FAILED, None)
     assert "no such package" in machine.report.sentence
+
+
+def test_a_stop_by_another_keeper_of_the_generation_is_no_wish_to_stop_the_run() -> None:
+    """Several machines: whoever hears of the next generation first ends the present one, and all go on in the next."""
+    machine = Machine().training()
+    machine.state = replace(machine.state, running=replace(machine.state.running, generation=3))
+    machine.turn(ExecEnded(0))
+    assert machine.report.exit_code == 75
+    assert not machine.state.stopped

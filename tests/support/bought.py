@@ -68,6 +68,7 @@ class Worker:
     deadline: float | None = None
     alive: bool = True
     mute: bool = False
+    hung: bool = False
 
     @property
     def name(self) -> str:
@@ -80,9 +81,13 @@ class Worker:
         told = self.report()
         if told is not None and self.doing is not Doing.SETUP:
             self.obey(told)
-        if self.doing is Doing.TRAINING:
+        if self.doing is Doing.TRAINING and not self.hung:
             self.world.trained(self)
         self.world.at(TICK_S, self.tick)
+
+    def hangs(self) -> None:
+        """It runs, is billed, and does nothing more."""
+        self.mute = self.hung = True
 
     def report(self) -> Directive | None:
         """Tell the controller how it stands; None if nobody answers."""
@@ -197,6 +202,7 @@ class World(Timeline):
         self.executed = 0
         self.provider = Provider(self, markets or (market(),))
         self.pool: list[Lifetime] = []
+        self.told: list[str] = []
 
     # ------------------------------------------------------------------------------------------------ controllers
 
@@ -209,7 +215,7 @@ class World(Timeline):
             controller=self.epoch, owner=OWNER, clock=clock, journal=_Journal(self, self.epoch),
             providers={"sim": self.provider}, channels=(direct,), run=_Watch(self),
             boot=lambda order: Boot(("keeper",)), notify=lambda event, sentence: None, rates=tuple,
-            record_lives=self.pool.extend, say=lambda sentence: None, pace=PACE,
+            record_lives=self.pool.extend, say=self.told.append, pace=PACE,
         )  # fmt: skip
         tap = Tap(self, self.epoch, Conductor(self.job, ports), direct)
         self.controllers.append(tap)

@@ -28,7 +28,7 @@ from windfall.fleet import (
     MachinesSeen,
     NotifyUser,
 )
-from windfall.jobs import Job
+from windfall.jobs import Job, Measured
 from windfall.market import Boot, Life, Order
 from windfall.ports import Channel, Clock, Journal, Provider, RunWatch
 from windfall.terms import Epoch, Instant, Seconds
@@ -45,6 +45,7 @@ class ConductorPorts:
         boot: makes what a machine starts with; the same for the same order.
         notify: tells the user; must not block.
         rates: what all runs of the installation have shown, as `fleet.BeliefsPooled` has it.
+        measured: what earlier runs of this job have shown; asked once, when the job begins.
         record_lives: takes the lives of machines into that pool; the same one again replaces it.
         say: takes sentences for the job's own log.
     """
@@ -62,6 +63,7 @@ class ConductorPorts:
     record_lives: Callable[[tuple[Lifetime, ...]], None]
     say: Callable[[str], None]
     pace: Pace = field(default_factory=Pace)
+    measured: Callable[[], tuple[Measured, ...]] = tuple
 
 
 class Conductor:
@@ -87,7 +89,7 @@ class Conductor:
         self._errands = Errands(ports)
         self._looking = Looking(job, ports, cursors=self._cursors)
         if last is None:
-            self._brought: list[Fact] = [JobSubmitted(job, ports.owner), ControllerBegan(ports.controller)]
+            self._brought: list[Fact] = [JobSubmitted(job, ports.owner, ports.measured()), ControllerBegan(ports.controller)]
         else:
             self._brought = [ControllerBegan(ports.controller)]
             self._errands.again(last.commands)

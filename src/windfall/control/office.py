@@ -295,6 +295,7 @@ class Office:
             boot=lambda order: self._boot(job, order),
             notify=lambda event, sentence: self._notifier.tell(Message(job, event, sentence)),
             rates=self._rates,
+            measured=lambda: means.merge(self._records.measured(likeness(job))),
             record_lives=lambda lives: self._records.put_lifetimes(means.epoch, lives),
             say=lambda sentence: means.say(f"{job.job_id}: {sentence}"),
             pace=pace_of(job, means.providers),

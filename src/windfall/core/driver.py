@@ -156,7 +156,7 @@ def wants_bill(state: FleetState) -> bool:
 
 
 def _job_submitted(turn: FleetTurn, fact: JobSubmitted) -> None:
-    turn.change(job=fact.job, owner=fact.owner, began_at=turn.now)
+    turn.change(job=fact.job, owner=fact.owner, measured=fact.measured, began_at=turn.now)
     turn.slots = [SlotState(index) for index in range(fact.job.nodes)]
 
 

@@ -15,7 +15,7 @@ from windfall.core.ledger import Ledger, copied
 from windfall.core.lifecycle import JOB, MACHINE, MachineState, OrderState, move
 from windfall.events import Command, Decision, Tell
 from windfall.fleet import Doing, JobPhase, MachineHeard, ReleaseMachine, Report, RunObserved
-from windfall.jobs import Job
+from windfall.jobs import Job, Measured
 from windfall.market import Charge, Machine, Offer, Order, Quota, Refusal
 from windfall.models.costs import Window
 from windfall.policies.keeping.backoff import Block
@@ -169,7 +169,7 @@ class FleetState:
     """One job's machines.
 
     Attributes:
-        job, owner, began_at: the first fact; None before it.
+        job, owner, measured, began_at: the first fact; None before it.
         now: of the newest batch.
         units: machines that are not known to be gone, by id; `gone` those that are and may still be listed.
         strangers: what machines said that no listing or answer has named yet, by id.
@@ -190,6 +190,7 @@ class FleetState:
 
     job: Job | None = None
     owner: str = ""
+    measured: tuple[Measured, ...] = ()
     began_at: Instant = NO_TIME
     now: Instant = NO_TIME
     phase: JobPhase = JobPhase.BUYING

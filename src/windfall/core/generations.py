@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from windfall.core.fleet_state import ACTIVE, FleetState, FleetTurn, SlotState, Unit
 from windfall.core.lifecycle import MachineState
 from windfall.core.orders import expect
 from windfall.fleet import Direction, Directive, Doing, FormGeneration, Peer
-from windfall.terms import Epoch, Generation, Instant, Layout
+from windfall.market import Machine
+from windfall.models import pool
+from windfall.terms import Epoch, Generation, Instant, Layout, Seconds
 
 
 def form(turn: FleetTurn) -> None:
@@ -65,13 +69,12 @@ def directives(state: FleetState, controller: Epoch) -> dict[str, Directive]:
     """
     if state.job is None:
         return {}
-    rates = {(provider, kind, zone): (mttp_s, restart_s) for provider, kind, zone, mttp_s, restart_s in state.rates}
     peers = _peers(state)
     members = {peer.machine_id for peer in peers}
     told: dict[str, Directive] = {}
     for machine_id, unit in state.units.items():
         machine = unit.machine
-        mttp_s, restart_s = rates.get((machine.provider, machine.machine_type, machine.zone), (None, None))
+        mttp_s, restart_s = _told(state, machine)
         direction = _direction(state, unit, machine_id in members)
         inside = direction is Direction.RUN and len(state.slots) > 1
         told[machine_id] = Directive(
@@ -83,6 +86,15 @@ def directives(state: FleetState, controller: Epoch) -> dict[str, Directive]:
             restart_s,
         )
     return told
+
+
+def _told(state: FleetState, machine: Machine) -> tuple[Seconds | None, Seconds | None]:
+    """Return what a machine is told of losses; where the injector takes machines, its means are what there is to know."""
+    mttp_s, restart_s = pool.told(state.rates, machine.provider, machine.machine_type, machine.zone, len(state.slots))
+    given = state.the_job.injection
+    if given is not None:
+        mttp_s = Seconds(math.fsum(given.mttp_s) / len(given.mttp_s) / len(state.slots))
+    return mttp_s, restart_s
 
 
 def _direction(state: FleetState, unit: Unit, member: bool) -> Direction:

@@ -150,8 +150,11 @@ def _ended(state: KeeperState, now: Instant, fact: ExecEnded) -> KeeperState:
     assert run is not None, "only an exec that runs can end"
     released = None if run.standing is None else run.standing.released
     code = fact.code
-    if run.asked_at is not None and not (code == EXIT_DONE and released is not Outcome.WAITING):
-        code = EXIT_AGAIN  # this keeper stopped or killed it: that is nobody's failure, and nobody's wish to stop the run
+    stopped_here = run.asked_at is not None and not (code == EXIT_DONE and released is not Outcome.WAITING)
+    # Where several machines train, another one's keeper may have stopped this generation for the next one.
+    stopped_there = run.generation > 0 and code == EXIT_DONE and released is not Outcome.DONE
+    if stopped_here or stopped_there:
+        code = EXIT_AGAIN  # that is nobody's failure, and nobody's wish to stop the run
     state = replace(state, running=None, exit_code=code, last=run.standing, heard=False)
     state = replace(state, direct=state.direct.urged(now), box=state.box.urged(now))
     if code == EXIT_MISUSE:

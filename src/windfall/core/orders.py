@@ -204,7 +204,7 @@ def _buy(turn: FleetTurn) -> None:
         turn.change(refused=(), retry_at=None)
         return
     state = turn.state
-    ranking = buying.rank(turn.job, state.offers, state.rates)
+    ranking = buying.rank(turn.job, state.offers, state.rates, state.measured)
     listed = state.listed
     market = choice.Market(ranking, turn.blocks, state.quotas, state.troubles, lambda provider: provider in listed)
     chosen = choice.choose(market, len(needs.slots), turn.now)
@@ -270,8 +270,10 @@ def _place(turn: FleetTurn, chosen: choice.Choice, needs: _Needs, expected: Expe
     if needs.announced:
         because += replacement.because(len(needs.announced), needs.left_s, expected)
     because += chosen.orders[0][0].because
+    if chosen.reasons:
+        turn.tell(f"better offers cannot be had now: {'; '.join(chosen.reasons)}")
     policy = "replacement" if needs.announced and not needs.open else "keeping"
-    turn.decisions.append(Decision(policy, _VERSION, "; ".join(choices), tuple(because), _alternatives(turn, chosen)))
+    turn.decisions.append(Decision(policy, _VERSION, "; ".join(choices), tuple(because), chosen.reasons or ("wait",)))
 
 
 def _order(turn: FleetTurn, offer: Offer, count: int, sequence: int) -> Order:
@@ -284,8 +286,3 @@ def _order(turn: FleetTurn, offer: Offer, count: int, sequence: int) -> Order:
 def _await(turn: FleetTurn, token: str, indexes: Iterable[int]) -> None:
     for index in indexes:
         turn.set_slot(turn.slots[index], awaits=token)
-
-
-def _alternatives(turn: FleetTurn, chosen: choice.Choice) -> tuple[str, ...]:
-    names = [f"{key[1]} in {key[2]}: {block.sentence}" for key, block in turn.blocks.items() if turn.now < block.until]
-    return tuple(sorted(names)[:4]) or (("wait",) if chosen.orders else ())

@@ -28,7 +28,6 @@ from windfall.report.account import Account
 from windfall.report.spells import Kind
 from windfall.terms import NoticeLevel, Reliability, Seconds, Usd, WallTime
 
-
 SUPERSEDED = "its successor has taken its place"
 """Why a machine whose end was announced is given back before it, in the driver's words."""
 

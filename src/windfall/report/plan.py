@@ -11,6 +11,8 @@ from windfall.units import duration_text
 
 _WIDTH = 79
 _LABEL = 12
+_TIE = "\u00a0"
+"""A space at which no line is broken."""
 _SHOWN_S = 0.005
 """Parts of the time that are shorter are not named [s]."""
 _REFUSED_MAX = 8
@@ -49,9 +51,10 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False) -> Ite
 
 def _row(label: str, text: str) -> list[str]:
     first, rest = f"{label:<{_LABEL}}", " " * _LABEL
-    return textwrap.wrap(
+    wrapped = textwrap.wrap(
         text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
-    ) or [first]
+    )
+    return [line.replace(_TIE, " ") for line in wrapped] or [first]
 
 
 def _head(job: Job, chosen: Mapping[str, Any]) -> str:
@@ -105,7 +108,7 @@ def _preemptions(expected: Mapping[str, Any]) -> str:
 
 def _parts(expected: Mapping[str, Any]) -> str:
     told = [
-        f"{part['name']} {duration_text(part['duration_s'])}"
+        f"{part['name']} {duration_text(part['duration_s'])}".replace(" ", _TIE)
         for part in expected["parts"]
         if part["duration_s"] >= _SHOWN_S
     ]
@@ -130,11 +133,15 @@ def _others(plan: Mapping[str, Any]) -> Iterator[str]:
         cost = "unknown" if expected is None else _usd(expected["cost_usd"])
         finish = "unknown" if expected is None else duration_text(expected["wall_s"])
         yield f"{name[:44]:<44}{_usd(candidate['usd_per_hour']):>10}{cost:>11}{finish:>14}"
-    for refused in plan["refused"][:_REFUSED_MAX]:
+    reasons: dict[str, list[str]] = {}
+    for refused in plan["refused"]:
         offer = refused["offer"]
-        yield from _row("refused", f"{offer['machine_type']} in {offer['zone']}, {_kind(offer)}: {refused['reason']}")
-    if len(plan["refused"]) > _REFUSED_MAX:
-        yield from _row("", f"and {len(plan['refused']) - _REFUSED_MAX} more (--json has them)")
+        reasons.setdefault(refused["reason"], []).append(f"{offer['machine_type']} in {offer['zone']}")
+    for reason, names in reasons.items():
+        shown = ", ".join(names[:_REFUSED_MAX]) + (
+            f" and {len(names) - _REFUSED_MAX} more" * (len(names) > _REFUSED_MAX)
+        )
+        yield from _row("refused", f"{shown}: {reason}")
 
 
 def _numbers(plan: Mapping[str, Any]) -> Iterator[str]:
