@@ -1,19 +1,23 @@
-"""Train through four machines, three of which are taken away, and compare with a run that nobody disturbed.
+"""One command from a job file to a finished, accounted run, on machines three of which are taken away.
 
-This script plays the cloud: it starts `windfall exec` on one "machine" (an empty folder) after the other and takes it
-away at a step.  Everything else is what a user would do.  Run it with `make demo`.
+`windfall run` buys machines of the local market, `windfall inject` takes them: with a notice that suffices, with one that is
+too short, without a word.  Then the bill, the timeline, the replay, and the proof: the weights are, bit for bit, those of a
+run that nobody disturbed.  Everything here is what a user would type.  Run it with `make demo`.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -21,70 +25,85 @@ from rich.console import Console
 
 HERE = Path(__file__).parent
 WINDFALL = str(Path(sys.executable).with_name("windfall"))
-# A slow line to the store, so that a checkpoint of 1.5 MB takes three seconds and a short notice cannot do.
-UPLINK, MTTP, LEASE = "500KB/s", "60s", "4s"
+# The market of this demo: the machines' line to the store is slow, so that a checkpoint of 1.5 MB takes three seconds.
+MARKET = """
+types:
+  small: {on_demand: 0.10, cpus: 1, memory_gib: 2, uplink: 500KB/s}
+zones: [zone-a]
+prices: {low: 0.2, high: 0.3}
+allocation_delay: 1s
+billing: {lag: 1s}
+idle_exit: 10s
+"""
+JOB = """
+name: gpt
+workdir: .
+run: {python} train.py --steps {steps} --print-every 20
+work: {{steps: {steps}}}
+"""
+# When a machine is taken (share of the steps), with which notice.
+FATES = (
+    (0.30, "10s", "10 s of notice: enough to save, and to have the next machine ready"),
+    (0.55, "2s", "2 s of notice: too short for a save of three seconds"),
+    (0.80, "none", "no notice at all"),
+)
 
 
-@dataclass(frozen=True)
-class Machine:
-    """One machine's fate: it is taken at a step, with a notice or without; None lets it finish."""
+class Cloud:
+    """Whoever takes the machines away."""
 
-    taken_at: int | None
-    notice: str | None
-    words: str
+    def __init__(self, out: Path, steps: int, console: Console) -> None:
+        self.environment = os.environ | {"XDG_STATE_HOME": str(out / "state"), "COLUMNS": str(console.width)}
+        self.fates = [(round(share * steps), notice, words) for share, notice, words in FATES]
+        self.console = console
+        self.cwd = out / "code"
+
+    def follow(self) -> int:
+        """Run the job and print what it prints; take its machine at the steps that are due."""
+        process = subprocess.Popen(
+            [WINDFALL, "run", "-y", "job.yaml"],
+            cwd=self.cwd,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert process.stdout is not None
+        for printed in process.stdout:
+            found = re.match(r"step +(\d+) ", printed)
+            step = int(found[1]) if found else None
+            if step is None or step % 100 == 0:
+                self.console.print("  " + printed.rstrip(), highlight=False, markup=False)
+            if step is not None and self.fates and step >= self.fates[0][0]:
+                _, notice, words = self.fates.pop(0)
+                self.say("inject", "gpt", "--notice", notice, quiet=True)
+                self.console.print(f"  ** $ windfall inject gpt --notice {notice}     ({words})", style="bold red")
+        return process.wait()
+
+    def say(self, *arguments: str, quiet: bool = False) -> str:
+        """Run another verb."""
+        out = subprocess.PIPE if quiet else None
+        done = subprocess.run(
+            [WINDFALL, *arguments], cwd=self.cwd, env=self.environment, check=True, stdout=out, text=True
+        )
+        return done.stdout or ""
+
+    def close(self) -> None:
+        """End the controller of this demo; it would leave by itself, in five minutes."""
+        with suppress(OSError, ValueError, KeyError):
+            place = Path(self.environment["XDG_STATE_HOME"]) / "windfall" / "controller.json"
+            os.kill(json.loads(place.read_text())["pid"], signal.SIGTERM)
 
 
-def fates(steps: int) -> list[Machine]:
-    return [
-        Machine(steps * 30 // 100, "10s", "10 s of notice: enough to save"),
-        Machine(steps * 55 // 100, "2s", "2 s of notice: too short to save"),
-        Machine(steps * 80 // 100, "none", "no notice at all"),
-        Machine(None, None, "nobody takes it"),
-    ]
-
-
-def run_machine(number: int, machine: Machine, run: Path, out: Path, steps: int, console: Console) -> int:
-    """Start the line of every machine in an empty folder; take the machine away when its hour has come."""
-    folder = out / f"machine-{number}"
-    folder.mkdir()
-    line = [WINDFALL, "exec", "--bundle", "--policy", "adaptive", "--mttp", MTTP, "--lease", LEASE, "--uplink", UPLINK]
-    if number == 1:
-        for name in ("train.py",):
-            shutil.copy(HERE / name, folder)
-        command = ["--", sys.executable, "train.py", "--steps", str(steps), "--print-every", "20"]
-    else:
-        # The later machines have nothing but the run's URL: code and state arrive through the store.
-        line.remove("--bundle")
-        command = []
-    console.rule(f"machine {number}: {machine.words}", style="dim")
-    console.print("$ windfall exec " + ("--bundle run -- python train.py" if number == 1 else "run"), highlight=False)
-    environment = os.environ | {"XDG_STATE_HOME": str(folder / "state")}
-    process = subprocess.Popen(
-        [*line, str(run), *command],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert process.stdout is not None
-    taken = False
-    for printed in process.stdout:
-        step = int(printed.split()[1]) if printed.startswith("step") else None
-        if step is None or step % 100 == 0:
-            console.print("  " + printed.rstrip(), highlight=False, markup=False)
-        if step is not None and machine.taken_at is not None and step >= machine.taken_at and not taken:
-            taken = True
-            subprocess.run(
-                [WINDFALL, "inject", str(run), "--notice", str(machine.notice)], check=True, capture_output=True
-            )
-            console.print(f"  ** the cloud takes machine {number} away: {machine.words}", style="bold red")
-    code = process.wait()
-    words = {0: "done", 75: "start the same line again", -9: "killed"}.get(code, "failed")
-    console.print(
-        f"  machine {number} ended with exit code {code if code >= 0 else 128 - code} ({words})", style="bold"
-    )
-    return code
+def prepare(out: Path, steps: int) -> None:
+    """Write the market's file, the job file and the script into an empty folder."""
+    shutil.rmtree(out, ignore_errors=True)
+    for folder in ("code", "undisturbed", "state/windfall/market"):
+        (out / folder).mkdir(parents=True)
+    (out / "state" / "windfall").chmod(0o700)
+    (out / "state" / "windfall" / "market" / "market.yaml").write_text(MARKET)
+    (out / "code" / "job.yaml").write_text(JOB.format(python=sys.executable, steps=steps))
+    shutil.copy(HERE / "train.py", out / "code")
 
 
 def digest(model: dict[str, torch.Tensor]) -> str:
@@ -95,6 +114,18 @@ def digest(model: dict[str, torch.Tensor]) -> str:
     return sha.hexdigest()
 
 
+def proof(cloud: Cloud, out: Path, reference: subprocess.Popen[bytes], console: Console) -> bool:
+    """Compare the weights with those of the undisturbed run."""
+    reference.wait()
+    cloud.say("get", "gpt", str(out / "result"), quiet=True)
+    (checkpoint,) = (out / "result").iterdir()
+    ours, theirs = digest(torch.load(checkpoint)["model"]), digest(torch.load(out / "undisturbed" / "final.pt"))
+    console.print(
+        f"weights after three losses  sha256 {ours[:32]}...\nweights of the undisturbed  sha256 {theirs[:32]}..."
+    )
+    return ours == theirs
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=1000)
@@ -102,37 +133,31 @@ def main() -> int:
     options = parser.parse_args()
     console = Console(width=min(Console().width, 100))
     out = options.out.absolute()
-    shutil.rmtree(out, ignore_errors=True)
-    (out / "undisturbed").mkdir(parents=True)
-    run = out / "run"
+    prepare(out, options.steps)
     began = time.monotonic()
-    undisturbed = out / "undisturbed" / "final.pt"
+    console.print("A small GPT learns Python's standard library, once undisturbed in the background, and here:")
     reference = subprocess.Popen(
         [sys.executable, str(HERE / "train.py"), "--steps", str(options.steps)],
-        cwd=undisturbed.parent,
-        env=os.environ | {"FINAL": str(undisturbed)},
+        cwd=out / "undisturbed",
+        env=os.environ | {"FINAL": str(out / "undisturbed" / "final.pt")},
         stdout=subprocess.DEVNULL,
     )
-    console.print("A small GPT learns Python's standard library, once undisturbed in the background, and here:")
-    for number, machine in enumerate(fates(options.steps), start=1):
-        code = run_machine(number, machine, run, out, options.steps, console)
-    if code != 0:
-        console.print("[bold red]the run did not finish")
-        return 1
-    reference.wait()
-    console.rule("where the time went: windfall cost run --plot timeline.png", style="dim")
-    picture = out / "timeline.png"
-    subprocess.run([WINDFALL, "cost", str(run), "--plot", str(picture)], check=True)
-    console.rule("the same decisions again: windfall replay run", style="dim")
-    subprocess.run([WINDFALL, "replay", str(run)], check=True)
-    console.rule("the proof", style="dim")
-    subprocess.run([WINDFALL, "get", str(run), str(out / "result")], check=True, stdout=subprocess.DEVNULL)
-    (checkpoint,) = (out / "result").iterdir()
-    ours, theirs = digest(torch.load(checkpoint)["model"]), digest(torch.load(undisturbed))
-    console.print(
-        f"weights after three losses  sha256 {ours[:32]}...\nweights of the undisturbed  sha256 {theirs[:32]}..."
-    )
-    same = ours == theirs
+    cloud = Cloud(out, options.steps, console)
+    try:
+        console.rule("windfall run -y job.yaml", style="dim")
+        if cloud.follow() != 0:
+            console.print("[bold red]the job did not finish")
+            return 1
+        console.rule("what it cost: windfall cost gpt --plot timeline.png", style="dim")
+        cloud.say("cost", "gpt", "--plot", str(out / "timeline.png"))
+        console.rule("the same decisions again: windfall replay gpt", style="dim")
+        cloud.say("replay", "gpt")
+        console.rule("the proof", style="dim")
+        same = proof(cloud, out, reference, console)
+    finally:
+        cloud.close()
+        reference.kill()
+        reference.wait()
     verdict = "[bold green]bit for bit the same" if same else "[bold red]NOT the same"
     console.print(f"{verdict}[/] after {time.monotonic() - began:.0f} s; everything is under {options.out}")
     return 0 if same else 1

@@ -23,7 +23,7 @@ from windfall.fleet import (
 )
 from windfall.market import Answer, Machine, Order
 from windfall.simulation.clock import WALL_START
-from windfall.terms import Record, WallTime
+from windfall.terms import Cause, Record, WallTime
 from windfall.wire.layout import heartbeat_key
 
 if TYPE_CHECKING:
@@ -202,7 +202,8 @@ class FleetRunChecks(RunChecks):
         budget = job.objective.budget_usd
         over = tally["told over-budget"] and (budget is None or budget > 1.0)
         demand(not over, "a budget that is nowhere near used up stops nothing")
-        failed = tally["script failed"] >= job.recovery.failures_max or tally["machine failed"] or tally["never spoke"]
+        failed = tally["script failed"] >= job.recovery.failures_max or tally[Cause.SCRIPT_FAILED]
+        failed = failed or tally["machine failed"]
         demand(phase is not JobPhase.FAILED or bool(failed), "a job fails only if its script or its machines do")
 
     def replayed(self) -> None:

@@ -81,6 +81,7 @@ class Controller:
             boot=_boot,
             notify=self._notify,
             rates=tuple,
+            measured=tuple,
             record_lives=self._record,
             say=world.say,
             pace=PACE,

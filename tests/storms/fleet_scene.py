@@ -73,13 +73,17 @@ def _market(rng: random.Random, zone: str, reliability: Reliability) -> Market:
     spot = reliability is Reliability.TRANSIENT
     prices = [(0.0, twin * rng.uniform(0.2, 0.4) if spot else twin)]
     if spot and rng.random() < 0.4:
-        prices += [(rng.uniform(30.0, 300.0), twin * rng.uniform(0.2, 1.2)) for _ in range(2)]
+        at_s = rng.uniform(30.0, 200.0)
+        prices += [
+            (at_s, twin * rng.uniform(0.4, 1.2)),
+            (at_s + rng.uniform(20.0, 100.0), twin * rng.uniform(0.2, 0.5)),
+        ]
     least_s = rng.choice([1.0, 5.0])
     return Market(
         machine_type="m4",
         zone=zone,
         reliability=reliability,
-        prices=tuple(sorted(prices)),
+        prices=tuple(prices),
         on_demand_usd_per_hour=twin,
         allocate_s=(least_s, least_s * rng.uniform(1.0, 4.0)),
         startup_s=rng.choice([None, Seconds(2 * least_s)]),

@@ -80,6 +80,7 @@ class Shop:
             env=self.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            check=False,
             text=True,
             timeout=timeout_s,
         )

@@ -29,7 +29,7 @@ from windfall.wire.layout import OUTPUT, inbox_key
 
 Json = Annotated[bool, Parameter(name="--json", negative="")]
 Folder = Annotated[Path | None, Parameter(name="--state")]
-Machines = Annotated[bool, Parameter(name="--run", negative="")]
+Machines = Annotated[bool, Parameter(name="--machines", negative="")]
 _POLL_S = 0.5
 
 
@@ -129,7 +129,7 @@ def _output(reader: wiring.Reader, seen: set[str]) -> Iterator[bytes]:
 def events(run: str, *, machines: Machines = False, state: Folder = None, json_: Json = False) -> None:
     """Print the journal: facts, decisions, commands.
 
-    Of a job it is the controller's journal; `--run` adds those of its machines, by time.
+    Of a job it is the controller's journal; `--machines` adds those of its machines, by time.
 
     Times are UTC.  On a terminal a line ends at its edge; a file, a pipe and --json get all of it.
 
@@ -372,7 +372,7 @@ def explain(
 ) -> None:
     """Say why decisions were taken, with the numbers compared.
 
-    Of a job: what was bought, and when it ended; `--run` tells of the decisions to save.
+    Of a job: what was bought, and when it ended; `--machines` tells of the decisions to save.
 
     Example: `windfall explain gpt-3f9a2c 3`
 

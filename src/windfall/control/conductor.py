@@ -89,7 +89,10 @@ class Conductor:
         self._errands = Errands(ports)
         self._looking = Looking(job, ports, cursors=self._cursors)
         if last is None:
-            self._brought: list[Fact] = [JobSubmitted(job, ports.owner, ports.measured()), ControllerBegan(ports.controller)]
+            self._brought: list[Fact] = [
+                JobSubmitted(job, ports.owner, ports.measured()),
+                ControllerBegan(ports.controller),
+            ]
         else:
             self._brought = [ControllerBegan(ports.controller)]
             self._errands.again(last.commands)
@@ -162,9 +165,9 @@ class Conductor:
         for channel in self._ports.channels:
             facts += self._hearing.hear(channel.hear(), channel.name, now, journal_now)
         facts += self._looking.look(self.state, now)
-        alive = [
-            machine.machine_id for machine in driver.known_machines(self.state).values() if machine.life is Life.RUNNING
-        ]
+        # One that was never listed as running may have spoken: its silence counts too.
+        known = driver.known_machines(self.state).values()
+        alive = [machine.machine_id for machine in known if machine.life is not Life.GONE]
         facts += self._hearing.silent(alive, now)
         facts += self._errands.run(now)
         return facts + self._due(self._time.now())

@@ -117,13 +117,16 @@ def _stopped_outside(turn: FleetTurn, run: RunObserved) -> bool:
     """Say whether a machine's agent ended well although the run is not done: somebody stopped it through its store."""
     if run.outcome is not Outcome.WAITING or run.holder is not None:
         return False
+    # Members of a generation end as their leader does; only the leader's own keeper knows whether it asked for that.
+    generation = turn.state.generation
+    heads = turn.units if generation is None else generation.members[:1]
     return any(
-        unit.report is not None
-        and unit.report.doing is Doing.WAITING
-        and unit.report.exit_code == EXIT_DONE
-        and unit.report.epoch is not None
-        and run.epoch >= unit.report.epoch
-        for unit in turn.units.values()
+        report is not None
+        and report.doing is Doing.WAITING
+        and report.exit_code == EXIT_DONE
+        and report.epoch is not None
+        and run.epoch >= report.epoch
+        for report in (turn.units[name].report for name in heads if name in turn.units)
     )
 
 

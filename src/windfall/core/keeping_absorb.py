@@ -122,7 +122,9 @@ def _obey(state: KeeperState, told: Directive) -> KeeperState:
     known = state.directive
     if known is not None and told.controller == known.controller and 0 < told.generation < known.generation:
         return state
-    again = known is not None and known.direction is not Direction.RUN and told.direction is Direction.RUN
+    again = False
+    if known is not None and told.direction is Direction.RUN:
+        again = known.direction is not Direction.RUN or told.generation > known.generation
     stopped = state.stopped and not again
     return replace(state, directive=told, controller=told.controller, stopped=stopped)
 

@@ -303,8 +303,8 @@ def cancel(turn: FleetTurn, token: str) -> None:
 def silent(turn: FleetTurn, fact: MachineSilent) -> None:
     """Nothing was heard of a machine on any channel for a while."""
     unit = turn.units.get(fact.machine_id)
-    if unit is None:
-        return
+    if unit is None or (unit.report is None and unit.running_at is None):
+        return  # what has not started owes no word
     since = Instant(turn.now - fact.for_s)
     if unit.heard_at is not None:
         since = max(since, unit.heard_at)

@@ -1,0 +1,72 @@
+"""What `plan` states of a job that was seen before, against what runs of it then take."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.live import sleeping
+from tests.live.rig import Rig
+from windfall.fleet import JobSubmitted, RunObserved
+from windfall.terms import Outcome
+
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(1500)]
+STEPS, STEP_S = 400, 0.1
+RUNS, AT_ONCE = 10, 2
+TOLERANCE = 0.10
+
+
+def wanted() -> dict[str, object]:
+    return {
+        "name": "planned",
+        "envs": {"STEPS": str(STEPS), "STEP_S": str(STEP_S)},
+        "work": {"steps": STEPS},
+    }
+
+
+def took_s(rig: Rig, job_id: str) -> float:
+    """From the submission to the script's end, by the job's journal [s]."""
+    rows = rig.rows(job_id)
+    began = next(row.at for row in rows if any(isinstance(fact, JobSubmitted) for fact in row.facts))
+    done = [
+        row.at
+        for row in rows
+        if any(isinstance(fact, RunObserved) and fact.outcome is Outcome.DONE for fact in row.facts)
+    ]
+    return done[0] - began
+
+
+def inject(seed: int) -> str:
+    return f"mttp=25s,seed={seed},notice=8s"
+
+
+def test_a_plan_after_one_run_meets_what_ten_then_take(new_rig: Callable[..., Rig]) -> None:
+    """Expected cost and finish lie within 10 % of the mean of ten runs under the injector, each with lives of its own."""
+    rig = new_rig(allocation_s=1.0)
+    rig.start_controller()
+    script = Path(sleeping.__file__)
+    first = rig.submit(wanted(), script)
+    rig.ended(first)
+    plan = rig.plan("planned", inject(1))
+    took, cost, lost = [], [], []
+    for base in range(0, RUNS, AT_ONCE):
+        jobs = [rig.submit(wanted(), script, inject(100 + base + number)) for number in range(AT_ONCE)]
+        for job_id in jobs:
+            told = rig.ended(job_id, 300.0)
+            took.append(took_s(rig, job_id))
+            cost.append(rig.metered_usd(job_id))
+            lost.append(told["details"]["preemptions"])
+    expected = plan["chosen"]["expected"]
+    numbers = [(number["name"], number["value"], number["source"]) for number in plan["numbers"]]
+    shown = (
+        f"finish {expected['wall_s']:.1f} s, took {statistics.mean(took):.1f} s ({[round(one, 1) for one in took]}); "
+        f"cost {expected['cost_usd']:.3f} USD, metered {statistics.mean(cost):.3f} ({[round(one, 2) for one in cost]}); "
+        f"{expected['preemptions']:.2f} preemptions, {statistics.mean(lost):.2f} ({lost}); parts {expected['parts']}; {numbers}"
+    )
+    print(shown)
+
+    assert statistics.mean(took) == pytest.approx(expected["wall_s"], rel=TOLERANCE), shown
+    assert statistics.mean(cost) == pytest.approx(expected["cost_usd"], rel=TOLERANCE), shown
