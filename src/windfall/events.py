@@ -57,6 +57,7 @@ class WorkerBegan(Fact):
         mttp_s: mean time to preemption as given by the user or the controller; None to learn it from the prior on.
         restart_s: mean time from a loss to training again, as measured; None if never.
         keep: how many periodic points to keep; None for all.
+        retry_codes: exit codes of the script that are no failure of its own: it is always started again.
         costs: what saves cost on the run's earlier machines; None if never measured.
     """
 
@@ -76,6 +77,7 @@ class WorkerBegan(Fact):
     keep: int | None = None
     generation: int = 1
     costs: SaveCosts | None = None
+    retry_codes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

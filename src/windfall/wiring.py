@@ -229,6 +229,7 @@ def _beginning(request: ExecRequest, hold: Hold) -> WorkerBegan:
         attempt=state.attempts,
         failures=state.failures,
         failures_max=request.failures_max,
+        retry_codes=request.retry_codes,
         lives_s=state.lives_s,
         preemptions=state.preemptions,
         announced=state.announced,
@@ -248,6 +249,8 @@ def _greeting(url: str, record: Record, previous: Record | None) -> str:
             " (on a disk of this machine: only this machine can take it up)" if alone else ""
         )
     step = max((point.step for point in state.points), default=0)
+    if previous.state.attempts == 0:
+        return f"new run {state.run_id}: it begins with the checkpoint of another run, at step {step}"
     saved = f"its newest checkpoint is at step {step}" if state.points else "it has no checkpoint yet"
     last = _LAST_WORDS[state.losses[-1].cause if state.losses else Cause.VANISHED]
     return f"run {state.run_id} taken up: {last}; {saved}"

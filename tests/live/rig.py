@@ -27,10 +27,11 @@ from tests.storage.databases import Postgres
 from windfall import codec, wiring
 from windfall.core import driver
 from windfall.events import Row
+from windfall.providers.local.client import LocalProvider
 from windfall.storage import journal, log
 from windfall.storage.clocks import SystemClock
 from windfall.storage.sql import open_database
-from windfall.terms import PointRef
+from windfall.terms import PointRef, Seconds
 
 WINDFALL = (sys.executable, "-m", "windfall.cli.main")
 OVER = ("done", "failed", "stopped")
@@ -307,13 +308,21 @@ class Rig:
             if known and line:
                 yield int(name), line.replace(b"\0", b" ").decode(errors="replace")
 
+    def take(self, machine_id: str, notice_s: float | None) -> None:
+        """Take a machine back as the market would, with so much notice, None for none."""
+        market = LocalProvider(str(self.state / "market"), SystemClock(), start=False)
+        with contextlib.closing(market):
+            market.preempt(machine_id, None if notice_s is None else Seconds(notice_s))
+
     def kill(self, kind: str, chance: random.Random) -> bool:
         """Kill -9 one process of a kind, if there is one now."""
         pids = self.processes(kind)
         if not pids:
             return False
+        pid = chance.choice(pids)
         with contextlib.suppress(ProcessLookupError):
-            os.kill(chance.choice(pids), signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
+        self.until(lambda: pid not in self.processes(kind), f"{kind} {pid} is dead")
         self.killed.append(kind)
         return True
 

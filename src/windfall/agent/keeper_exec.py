@@ -68,6 +68,8 @@ def exec_argv(place: Place, boot: BootData, how: StartExec) -> list[str]:
     }
     if place.metadata_url is not None:
         options["--metadata-url"] = place.metadata_url
+    if boot.retry_codes:
+        options["--retry-codes"] = ",".join(str(code) for code in boot.retry_codes)
     if boot.keep is not None:
         options["--keep"] = str(boot.keep)
     if uplink := boot.uplink or place.environ.get(UPLINK):

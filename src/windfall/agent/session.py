@@ -31,6 +31,7 @@ class ExecRequest:
         policy: text understood by `policies.saving`.
         provider: `local`, `aws`, `google`, `azure`, `slurm`, `kubernetes`: whose notices to watch.
         metadata_url: where the provider's metadata service is, if not at its documented address.
+        retry_codes: exit codes of the script after which it is always started again.
         grace_s: how long after SIGTERM the machine lives on.
         lease_s: how long a heartbeat may stand still before another machine may take the run.
         nonce: random name of this call; what the run's log knows its holder by.
@@ -54,6 +55,7 @@ class ExecRequest:
     mttp_s: float | None = None
     keep: int | None = None
     failures_max: int = 3
+    retry_codes: tuple[int, ...] = ()
     grace_s: float = 30.0
     lease_s: float = 30.0
     wait: bool = False
@@ -83,5 +85,6 @@ def load(session: str) -> ExecRequest:
     """Read the request of a session folder."""
     with open(os.path.join(session, "exec.json")) as file:
         data = json.load(file)
-    data["argv"], data["peers"] = tuple(data["argv"]), tuple(data.get("peers", ()))
+    for name in ("argv", "peers", "retry_codes"):
+        data[name] = tuple(data.get(name, ()))
     return ExecRequest(**data)

@@ -41,6 +41,7 @@ def exec_(
     mttp: str | None = None,
     keep: int | None = None,
     max_failures: int = 3,
+    retry_codes: str = "",
     grace: str = "30s",
     lease: str = "30s",
     wait: bool = False,
@@ -70,6 +71,7 @@ def exec_(
         policy: adaptive, thesis, young-daly, never, "every 100 steps" or "every 10m".
         mttp: mean time to preemption, if you know it (3h); learnt from the run otherwise.
         keep: how many of your own periodic checkpoints to keep; all if not given.
+        retry_codes: exit codes of the script that always get another start and are no failure ("75,137").
         max_failures: how often the script may fail by itself before the run is given up.
         grace: how long this machine lives on after SIGTERM (Slurm's --signal, Kubernetes' grace period).
         lease: after how long without a heartbeat another machine may take the run.
@@ -102,6 +104,7 @@ def exec_(
         mttp_s=None if mttp is None else _more_than_zero(mttp, "--mttp"),
         keep=_at_least(keep, 1, "--keep"),
         failures_max=_at_least(max_failures, 1, "--max-failures") or 1,
+        retry_codes=_codes(retry_codes),
         grace_s=duration_s(grace, "--grace"),
         lease_s=_lease(lease),
         wait=wait,
@@ -266,6 +269,13 @@ def provider_of(name: str) -> str:
     """
     chosen = one_of(name, PROVIDERS, "--provider")
     return detect(os.environ) if chosen == "auto" else chosen
+
+
+def _codes(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(word.isdecimal() and 1 <= int(word) <= 255 for word in words):
+        raise Misuse(f"--retry-codes: {text!r} is no list of exit codes; write for example 75,137")
+    return tuple(int(word) for word in words)
 
 
 def _lease(text: str) -> float:

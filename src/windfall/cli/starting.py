@@ -19,6 +19,7 @@ from windfall.spec.jobfile import JobFile, parse_injection, to_job
 from windfall.spec.loading import load
 from windfall.storage import bundle
 from windfall.storage.objects import check_url
+from windfall.storage.seeding import seed
 from windfall.terms import Bundle
 
 _RUNS = "runs"
@@ -91,7 +92,11 @@ def secrets_of(file: JobFile) -> dict[str, str]:
 
 
 def with_code(draft: Draft) -> Job:
-    """Bring the code to the run's store; its digest makes measurements of the same code known again."""
+    """Bring code and first checkpoint to the run's store; the code's digest makes measurements of the same code known again."""
+    if draft.file.checkpoint.from_ is not None:
+        source = wiring.open_reader(absolute_url(draft.file.checkpoint.from_))
+        target = wiring.open_reader(draft.run_url)
+        seed(source.store, target.store, target.clock, wiring.new_nonce)
     if draft.file.workdir is None:
         return draft.job()
     reader = wiring.open_reader(draft.run_url)

@@ -23,6 +23,7 @@ def boot_data(job: Job) -> BootData:
         policy=job.checkpointing.policy,
         keep=job.checkpointing.keep,
         failures_max=job.recovery.failures_max,
+        retry_codes=job.recovery.retry_codes,
         # On one machine's disk nothing is slow: a short lease makes take-overs quick.
         lease_s=Seconds(5.0 if job.run_url.startswith("file://") else 30.0),
         dead_man_s=job.dead_man_s,

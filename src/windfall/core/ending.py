@@ -279,6 +279,11 @@ def script_exited(turn: Turn, fact: ScriptExited) -> None:
     points.script_gone(turn, in_order=fact.status == 0)
     if fact.status == 0 or state.ending is not None:
         return
+    if fact.status in state.first.retry_codes:
+        turn.change(retry_at=Instant(turn.now + RETRY_FIRST_S))
+        turn.wake("retry", RETRY_FIRST_S)
+        turn.tell(f"the script ended with status {fact.status}, which asks for another start: it is started again")
+        return
     failures = state.failures + 1
     turn.change(failures=failures)
     if failures < state.first.failures_max:

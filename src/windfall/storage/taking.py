@@ -77,7 +77,7 @@ def take(
     if not wish.command and store.get(MARKER) is None:
         # Before anything is written: a mistyped URL must not leave the beginning of a run behind.
         raise Misuse(f"there is no run at {store.url} yet: give its command after `--`")
-    run_id = executor.run(_open_marker(local.new_nonce), store, local.clock)
+    run_id = executor.run(open_marker(local.new_nonce), store, local.clock)
     head = run(log.read_head())
     if head is None and not wish.command:
         raise Misuse(f"there is no run at {store.url} yet: give its command after `--`")
@@ -118,7 +118,7 @@ def place_code(store: ObjectStore, local: Local, state: RunState, folder: str, t
     return place
 
 
-def _open_marker(new_nonce: Callable[[], str]) -> Steps[str]:
+def open_marker(new_nonce: Callable[[], str]) -> Steps[str]:
     """Return the run's id; on a store that nobody used yet, prove its conditions and create the marker."""
     data = yield from get(MARKER)
     if data is None:

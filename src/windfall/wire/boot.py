@@ -48,7 +48,7 @@ class BootData:
         setup: run by a shell once on each machine before the script; None for none.
         envs: variables of setup and script.
         secrets: names of variables whose values come with the claim alone.
-        policy, keep, failures_max: as `windfall exec` takes them.
+        policy, keep, failures_max, retry_codes: as `windfall exec` takes them.
         grace_s: how long a machine lives on after SIGTERM.
         lease_s: how long a heartbeat may stand still before another machine may take the run.
         dead_man_s: how long a machine goes on without a word of its controller.
@@ -66,6 +66,7 @@ class BootData:
     policy: str = "adaptive"
     keep: int | None = None
     failures_max: int = 3
+    retry_codes: tuple[int, ...] = ()
     grace_s: Seconds = GRACE_S
     lease_s: Seconds = LEASE_S
     dead_man_s: Seconds = DEAD_MAN_S
@@ -116,6 +117,7 @@ def boot_from_json(said: object) -> BootData:
         given = {field.name: said[field.name] for field in fields(BootData) if field.name in said}
         given["command"] = tuple(str(word) for word in given["command"])
         given["envs"] = tuple((str(name), str(value)) for name, value in given.get("envs", ()))
+        given["retry_codes"] = tuple(int(code) for code in given.get("retry_codes", ()))
         given["secrets"] = tuple(str(name) for name in given.get("secrets", ()))
         given["bundle"] = None if given.get("bundle") is None else Bundle(**given["bundle"])
         return BootData(**given)

@@ -1,0 +1,100 @@
+"""When a machine of a live run was ordered, came, was ready, took the run and made its first step; by whose word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.live.rig import Rig, Stay
+from windfall.events import PointRestored, Row, ScriptStarted, StepsMeasured
+from windfall.fleet import Doing, MachineHeard, MachinesSeen, PlaceOrder
+from windfall.market import Life
+
+READY = (Doing.WAITING, Doing.TRAINING)
+
+
+@dataclass(frozen=True)
+class Coming:
+    """A machine's way into the training [s since 1970].
+
+    Attributes:
+        ordered: the controller's decision is in its journal.
+        began: the market's books.
+        ready: the controller heard that it could take the run.
+        taken: the first row of its epoch in the run's journal.
+        script: its script was started.
+        first_step: its first step was finished.
+        restore_s: how long the newest point's way to its disk took [s].
+    """
+
+    machine_id: str
+    ordered: float
+    began: float
+    ready: float
+    taken: float
+    script: float
+    first_step: float
+    restore_s: float
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The way in pieces [s]."""
+        return {
+            "allocated": self.began - self.ordered,
+            "booted": self.ready - self.began,
+            "taken": self.taken - self.ready,
+            "restored": self.restore_s,
+            "script started": self.script - self.taken - self.restore_s,
+            "first step": self.first_step - self.script,
+        }
+
+
+def coming(rig: Rig, job_id: str, stay: Stay, epoch: int) -> Coming:
+    """How a machine came into the training, as holder of an epoch (counted from 0) of the run."""
+    rows = rig.rows(job_id)
+    ordered = _wall(
+        rows, lambda row: any(isinstance(c, PlaceOrder) and c.order.token == stay.token for c in row.commands)
+    )
+    own = _epochs(rig, job_id)[epoch]
+    restored = next(fact for row in own for fact in row.facts if isinstance(fact, PointRestored))
+    steps, window = next((row, fact) for row in own for fact in row.facts if isinstance(fact, StepsMeasured))
+    assert stay.began is not None
+    return Coming(
+        machine_id=stay.machine_id,
+        ordered=ordered,
+        began=stay.began,
+        ready=_wall(rows, lambda row: _heard_ready(row, stay.machine_id)),
+        taken=own[0].wall,
+        script=_wall(own, lambda row: any(isinstance(fact, ScriptStarted) for fact in row.facts)),
+        first_step=steps.wall - (window.count - 1) * window.mean_s,
+        restore_s=restored.duration_s,
+    )
+
+
+def first_steps(rig: Rig, job_id: str) -> int:
+    """In how many epochs of the run a step was finished."""
+    epochs = _epochs(rig, job_id)
+    return sum(any(isinstance(fact, StepsMeasured) for row in own for fact in row.facts) for own in epochs)
+
+
+def seen_gone(rig: Rig, job_id: str, machine_id: str) -> float:
+    """When the controller saw that a machine is gone [s since 1970]."""
+
+    def tells(row: Row) -> bool:
+        seen = [machine for fact in row.facts if isinstance(fact, MachinesSeen) for machine in fact.machines]
+        return any(machine.machine_id == machine_id and machine.life is Life.GONE for machine in seen)
+
+    return _wall(rig.rows(job_id), tells)
+
+
+def _epochs(rig: Rig, job_id: str) -> list[list[Row]]:
+    rows = rig.run_rows(job_id)
+    return [[row for row in rows if row.epoch == epoch] for epoch in sorted({row.epoch for row in rows})]
+
+
+def _heard_ready(row: Row, machine_id: str) -> bool:
+    heard = [fact.report for fact in row.facts if isinstance(fact, MachineHeard)]
+    return any(report.machine_id == machine_id and report.doing in READY for report in heard)
+
+
+def _wall(rows, wanted) -> float:  # type: ignore[no-untyped-def]
+    return float(next(row.wall for row in rows if wanted(row)))

@@ -1,0 +1,91 @@
+"""A small job told by its controller's journal, with numbers that can be checked by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from windfall.core import driver
+from windfall.events import Command, Fact, Row
+from windfall.fleet import (
+    ControllerBegan,
+    Doing,
+    JobSubmitted,
+    ListedAll,
+    MachineHeard,
+    MachinesSeen,
+    OffersSeen,
+    Report,
+)
+from windfall.jobs import Job, Want, Work
+from windfall.market import Ended, Life, Machine, Offer
+from windfall.terms import Epoch, Instant, NoticeLevel, Reliability, Seconds, Unit, WallTime
+
+BEGIN = 1_000_000.0
+OFFER = Offer(
+    "local",
+    "small",
+    "zone-a",
+    3.6,
+    7.2,
+    Reliability.TRANSIENT,
+    Seconds(30.0),
+    WallTime(BEGIN),
+    cpus=1.0,
+    memory_gib=2.0,
+)
+"""A tenth of a cent a second; two on demand."""
+
+
+def job(**changes: object) -> Job:
+    made: dict[str, object] = {"work": Work(100.0, Unit.STEP), **changes}
+    return Job("gpt-1", "gpt", "ada", "file:///runs/gpt-1", ("python", "train.py"), (Want("local"),), **made)  # type: ignore[arg-type]
+
+
+def machine(name: str, token: str, life: Life = Life.RUNNING, **changes: object) -> Machine:
+    return Machine(
+        name,
+        "owner",
+        "gpt-1",
+        token,
+        "local",
+        "small",
+        "zone-a",
+        Reliability.TRANSIENT,
+        3.6,
+        life,
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+def gone(name: str, token: str, cause: Ended, began: float, ended: float) -> Machine:
+    return machine(name, token, Life.GONE, cause=cause, began=WallTime(BEGIN + began), ended=WallTime(BEGIN + ended))
+
+
+def heard(name: str, doing: Doing, *, taken_at: float | None = None, sentence: str = "") -> MachineHeard:
+    level = None if taken_at is None else NoticeLevel.ANNOUNCED
+    report = Report(name, 1, "life", doing, level=level, sentence=sentence)
+    return MachineHeard(report, "direct", None if taken_at is None else Instant(BEGIN + taken_at))
+
+
+def opening() -> tuple[Fact, ...]:
+    """What a journal begins with: the job, the offers, a whole listing."""
+    return (JobSubmitted(job(), "owner"), ControllerBegan(Epoch(1)), OffersSeen((OFFER,)), ListedAll("local"))
+
+
+def journal(*batches: tuple[float, Iterable[Fact]]) -> list[Row]:
+    """The rows that the driver would write of batches of facts, each at its second since the submission."""
+    state, rows = driver.begin(), []
+    for number, (second, facts) in enumerate(batches, 1):
+        at = Instant(BEGIN + second)
+        state, decisions, commands = driver.react(state, at, tuple(facts))
+        rows.append(Row(Epoch(1), number, at, WallTime(BEGIN + second), tuple(facts), decisions, commands))
+    return rows
+
+
+def row(second: float, *facts: Fact, commands: tuple[Command, ...] = ()) -> Row:
+    """One row by itself, with the commands that a test wants in it."""
+    return Row(Epoch(1), 1, Instant(BEGIN + second), WallTime(BEGIN + second), facts, (), commands)
+
+
+def seen(*machines: Machine) -> MachinesSeen:
+    return MachinesSeen(machines)

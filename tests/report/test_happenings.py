@@ -1,0 +1,109 @@
+"""What `run` tells: each thing once, in words, however often the journal has it."""
+
+from __future__ import annotations
+
+from tests.report.market_story import BEGIN, OFFER, gone, heard, machine, row, seen
+from windfall.fleet import (
+    ControllerBegan,
+    Doing,
+    OrderAnswered,
+    PlaceOrder,
+    PreemptMachine,
+    ReleaseMachine,
+    RunObserved,
+)
+from windfall.market import Ended, Life, Order, Refusal
+from windfall.report.happenings import Happenings
+from windfall.terms import Epoch, Outcome, Seconds, Step, WallTime
+
+
+def told(*rows: object) -> list[str]:
+    """All sentences of some rows."""
+    happenings = Happenings()
+    return [sentence for one in rows for sentence in happenings.of(one)]  # type: ignore[arg-type]
+
+
+def test_a_notice_is_told_once_and_again_only_if_the_end_moves() -> None:
+    """A countdown is no news; another end is."""
+    rows = [row(t, heard("m-1", Doing.TRAINING, taken_at=end)) for t, end in ((0, 30), (1, 30.4), (9, 31), (10, 60))]
+
+    assert told(*rows) == ["m-1 will be taken in 30 s", "m-1 will be taken in 50 s"]
+
+
+def test_a_rehearsal_is_told_by_who_ordered_it() -> None:
+    """The injector says so; that the machine then hears of its end is not told again."""
+    rows = (
+        row(0, commands=(PreemptMachine("m-1", "local", Seconds(8.0)),)),
+        row(1, heard("m-1", Doing.TRAINING, taken_at=8)),
+        row(9, seen(gone("m-1", "t", Ended.PREEMPTED, 0, 8))),
+    )
+
+    assert told(*rows) == ["the injector takes m-1, 8 s of notice", "m-1 taken away"]
+
+
+def test_a_machine_that_is_given_back_is_told_with_the_reason_and_not_again_when_it_is_gone() -> None:
+    """Its end is what was ordered."""
+    rows = (
+        row(0, commands=(ReleaseMachine("m-1", "local", "the run is done"),)),
+        row(1, seen(gone("m-1", "t", Ended.RELEASED, 0, 1))),
+    )
+
+    assert told(*rows) == ["giving m-1 back: the run is done"]
+
+
+def test_what_happens_to_many_machines_at_once_is_one_sentence() -> None:
+    """Sixty machines are counted, three are named."""
+    up = {"began": WallTime(BEGIN)}
+    many = row(0, seen(*(machine(f"m-{number}", "t", **up) for number in range(60))))
+    few = row(1, seen(*(machine(f"n-{number}", "t", **up) for number in range(3))))
+
+    assert told(many, few) == [
+        "60 machines, small in zone-a: up, 3.6 USD/h",
+        "n-0, n-1, n-2, small in zone-a: up, 3.6 USD/h",
+    ]
+
+
+def test_a_step_is_stored_once_and_a_new_holder_is_named() -> None:
+    """A look at the run that shows nothing new tells nothing."""
+    looks = [
+        RunObserved(Outcome.RUNNING, Epoch(1), "m-1", Step(0), 0),
+        RunObserved(Outcome.RUNNING, Epoch(1), "m-1", Step(40), 0),
+        RunObserved(Outcome.WAITING, Epoch(1), None, Step(40), 0),
+        RunObserved(Outcome.RUNNING, Epoch(5), "m-2", Step(40), 0),
+    ]
+
+    assert told(*(row(number, look) for number, look in enumerate(looks))) == [
+        "m-1 has the run",
+        "step 40 is stored",
+        "m-2 has the run, from step 40",
+    ]
+
+
+def test_a_refusal_is_told_until_it_changes() -> None:
+    """The same refusal of the next attempt is no news."""
+    full = OrderAnswered("t-1", (), Refusal.NO_CAPACITY, "no small left in zone-a")
+    quota = OrderAnswered("t-3", (), Refusal.QUOTA, "quota 0 for small in zone-a")
+
+    assert told(row(0, full), row(5, full), row(9, quota)) == [
+        "order refused: no-capacity: no small left in zone-a",
+        "order refused: quota: quota 0 for small in zone-a",
+    ]
+
+
+def test_an_order_says_what_it_costs() -> None:
+    """Type, place, kind and price, and how many if it is more than one."""
+    order = Order("gpt-1-1", "owner", "gpt-1", OFFER, 1, 4)
+
+    assert told(row(0, commands=(PlaceOrder(order),))) == ["ordering 4 x small in zone-a (local, spot), 3.6 USD/h"]
+
+
+def test_another_controller_is_told_but_the_first_is_not() -> None:
+    """That a controller begins is news only if there was one before."""
+    assert told(row(0, ControllerBegan(Epoch(1))), row(9, ControllerBegan(Epoch(2)))) == [
+        "another controller has taken over; the machines went on meanwhile"
+    ]
+
+
+def test_a_pending_machine_is_not_up() -> None:
+    """Only a machine that runs is told as running."""
+    assert told(row(0, seen(machine("m-1", "t", Life.PENDING)))) == []

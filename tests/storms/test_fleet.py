@@ -1,0 +1,92 @@
+"""Whatever happens to controllers, machines, market and messages, a job buys no machine too many and ends, paid to the cent."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.storms import planted_fleet
+from tests.storms.fleet import storm
+from tests.storms.fleet_scene import draw
+from tests.support.checks import Violation
+
+QUICK = 150
+ALL = 2000
+CAUGHT_WITHIN = 200
+QUICK_BUGS = (
+    "token dropped",
+    "hint buys",
+    "intent journaled after the call",
+    "charge counted twice",
+    "charge falsified",
+)
+VISITED = (
+    *("order unanswered", "order reply lost", "order doubled", "order carried out late", "order unreachable"),
+    *("partial allocation", "no capacity", "credentials refused", "provider out", "machine failed"),
+    *(
+        f"fate {fate}"
+        for fate in ("vanish", "honest", "early", "never", "withdrawn", "hint", "zombie", "unacknowledged")
+    ),
+    *("direct cut", "mailbox cut", "direct message lost", "mailbox message lost", "store out", "database out"),
+    *("controller killed", "killed at append", "killed at order", "controller paused", "controller replaced"),
+    *("recovered", "clock jump", "outage 3600", "append reply lost", "turn failed"),
+    *("stale listing", "charges told twice", "zombie released", "bought before the old one was gone"),
+    *("taken at once: its holder's machine is gone", "generation broken", "StopWanted", "ResumeWanted", "dead man"),
+    *("heard on direct", "heard on mailbox", "told over-budget", "told waiting", "agent died"),
+    *("ended done", "ended failed", "ended stopped"),
+)
+"""What storms must have been through, or they prove nothing."""
+
+
+def storms(seeds: range) -> Counter[str]:
+    """Run seeds and return what they visited."""
+    visited: Counter[str] = Counter()
+    for seed in seeds:
+        visited += storm(seed).tally
+    return visited
+
+
+def test_fleet_storms_keep_every_promise() -> None:
+    """No machine too many, no stale controller, nothing left behind, the meter's bill: under every fault at once."""
+    visited = storms(range(QUICK))
+    print(f"{QUICK} storms, {visited['bought']} orders, {visited['machine started']} machines")
+    assert [what for what in VISITED if not visited[what]] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_two_thousand_fleet_storms_keep_every_promise() -> None:
+    """The same over two thousand seeds."""
+    visited = storms(range(QUICK, ALL))
+    print(f"{ALL - QUICK} storms, {visited['bought']} orders, {visited['machine started']} machines")
+    assert [what for what in VISITED if not visited[what]] == []
+
+
+def violation(seed: int, name: str) -> str | None:
+    """Return what a storm with a planted bug says, None if it goes unnoticed."""
+    try:
+        storm(seed, name)
+    except Violation as found:
+        return str(found)
+    return None
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK_BUGS else pytest.mark.slow) for name in planted_fleet.BUGS]
+)
+def test_a_planted_fleet_bug_is_caught(name: str) -> None:
+    """Each bug that a fleet must not have breaks a promise within two hundred seeds, and says how to replay it."""
+    caught = next((words for seed in range(CAUGHT_WITHIN) if (words := violation(seed, name))), None)
+    assert caught is not None, f"{name!r} went unnoticed in {CAUGHT_WITHIN} storms"
+    assert f"--bug '{name}'" in caught
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_same_seed_is_the_same_fleet_storm(whole: bool) -> None:
+    """A storm is replayed by its seed alone, journal row by row, with full machines and with lean ones."""
+    seed = next(seed for seed in range(100) if draw(seed).whole is whole)
+    first, second = storm(seed), storm(seed)
+    assert first.rows == second.rows
+    assert first.tally == second.tally
