@@ -24,8 +24,11 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "terms": (NONE, NONE),
     "errors": (NONE, NONE),
     "events": (frozenset({"terms"}), NONE),
-    "ports": (frozenset({"terms", "events", "errors"}), NONE),
-    "codec": (frozenset({"terms", "events", "errors"}), NONE),
+    "jobs": (frozenset({"terms"}), NONE),
+    "market": (frozenset({"terms"}), NONE),
+    "fleet": (frozenset({"terms", "events", "jobs", "market"}), NONE),
+    "ports": (WORDS - {"ports", "codec"}, NONE),
+    "codec": (WORDS - {"ports", "codec"}, NONE),
     "units": (frozenset({"terms", "errors"}), NONE),
     "spelling": (NONE, NONE),
     "wire": (WORDS | {"wire"}, NONE),
@@ -37,8 +40,8 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "core": (TO_CORE - {"wire"}, NONE),
     "storage": (WORDS | {"wire", "storage"}, frozenset({"obstore", "sqlalchemy", "xxhash"})),
     "notices": (WORDS | {"wire", "notices"}, NONE),
-    "providers": (WORDS | {"jobs", "market", "fleet", "units", "wire", "providers"}, NONE),
-    "providers.local.client": (WORDS | {"market", "providers"}, frozenset({"httpx"})),
+    "providers": (WORDS | {"units", "wire", "providers"}, NONE),
+    "providers.local.client": (WORDS | {"providers"}, frozenset({"httpx"})),
     "providers.local.config": (WORDS | {"units"}, frozenset({"pydantic", "yaml"})),
     "channels": (WORDS | {"wire", "channels"}, NONE),
     "sdk": (frozenset({"wire.page", "wire.environment", "policies.saving.rules", "sdk"}), NONE),
@@ -46,7 +49,9 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "sdk.transformers": (ADAPTER, frozenset({"torch", "transformers", "accelerate"})),
     "sdk.lightning": (ADAPTER, frozenset({"torch", "lightning"})),
     "agent": (TO_CORE | {"agent"}, NONE),
-    "control": (TO_CORE | {"jobs", "market", "fleet", "codec", "units", "control"}, WEB),
+    "control": (TO_CORE | {"units", "control"}, WEB),
+    "control.notifying": (WORDS, frozenset({"httpx"})),
+    "simulation": (TO_CORE | {"simulation"}, NUMERIC),
     "report": (ANY, frozenset({"rich", "matplotlib"})),
     "spec": (ANY, frozenset({"pydantic", "pydantic_core", "yaml"})),
     "wiring": (ANY, ANY),
@@ -57,7 +62,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "": (frozenset({"sdk"}), NONE),
 }
 TYPES_ONLY = frozenset({"_typeshed"})
-ROOMS_ABOVE = frozenset({"report", "spec", "wiring", "wiring_keeper", "cli"})
+ROOMS_ABOVE = frozenset({"report", "spec", "wiring", "wiring_control", "wiring_keeper", "cli"})
 
 
 def _rule(module: str) -> str:

@@ -15,6 +15,7 @@ from windfall.fleet import (
     JobPhase,
     MachineHeard,
     MachinesMissing,
+    NotifyUser,
     OrderUnanswered,
     PlaceOrder,
     ReleaseMachine,
@@ -139,6 +140,8 @@ class FleetRunChecks(RunChecks):
                 world.intents.add(command.order.token)
             elif isinstance(command, ReleaseMachine) and "silent" in command.why:
                 self._zombie(command.machine_id)
+            elif isinstance(command, NotifyUser):
+                world.count(f"wants to tell {command.event}")
         for fact in row.facts:
             if isinstance(fact, OrderUnanswered):
                 world.count("order unanswered")
@@ -195,12 +198,12 @@ class FleetRunChecks(RunChecks):
 
     def _ends_for_a_reason(self, phase: JobPhase) -> None:
         tally, job = self.world.tally, self.world.fleet.job
-        wished = tally["StopWanted"] or tally["told over-budget"]
+        wished = tally["StopWanted"] or tally["wants to tell over-budget"]
         demand(
             phase is not JobPhase.STOPPED or bool(wished), "a job is stopped only if somebody or its budget stops it"
         )
         budget = job.objective.budget_usd
-        over = tally["told over-budget"] and (budget is None or budget > 1.0)
+        over = tally["wants to tell over-budget"] and (budget is None or budget > 1.0)
         demand(not over, "a budget that is nowhere near used up stops nothing")
         failed = tally["script failed"] >= job.recovery.failures_max or tally[Cause.SCRIPT_FAILED]
         failed = failed or tally["machine failed"]
