@@ -14,10 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.harness import Benchmark
 from tests.live import sleeping
 from tests.live.moments import coming, first_steps, seen_gone
 from tests.live.rig import Rig
+
+from benchmarks.harness import Benchmark
 
 LIMIT = 1.3
 ROUNDS = 5

@@ -74,8 +74,8 @@ def page_errors() -> str:
         errors.EXIT_DONE: "the run is done",
         errors.EXIT_FAILED: "the run failed, or the verb could not do its work",
         errors.EXIT_MISUSE: "the command line, a value or a file cannot be used",
-        errors.EXIT_INFEASIBLE: "no plan meets the wishes (reserved: nothing plans yet)",
-        errors.EXIT_BUDGET: "stopped by budget or deadline (reserved: nothing buys yet)",
+        errors.EXIT_INFEASIBLE: "no plan meets the wishes: nothing that can be bought does what was asked",
+        errors.EXIT_BUDGET: "the job was stopped: by its budget or its longest duration, after a save",
         errors.EXIT_AGAIN: "start the same line again: preempted, held by a live machine, or taken over",
     }
     table = "".join(f"| {code} | {meaning} |\n" for code, meaning in codes.items())

@@ -73,11 +73,13 @@ class Cloud:
             found = re.match(r"step +(\d+) ", printed)
             step = int(found[1]) if found else None
             if step is None or step % 100 == 0:
-                self.console.print("  " + printed.rstrip(), highlight=False, markup=False)
+                self.console.print("  " + printed.rstrip(), highlight=False, markup=False, soft_wrap=True)
             if step is not None and self.fates and step >= self.fates[0][0]:
                 _, notice, words = self.fates.pop(0)
                 self.say("inject", "gpt", "--notice", notice, quiet=True)
-                self.console.print(f"  ** $ windfall inject gpt --notice {notice}     ({words})", style="bold red")
+                self.console.print(
+                    f"  ** $ windfall inject gpt --notice {notice}     ({words})", style="bold red", soft_wrap=True
+                )
         return process.wait()
 
     def say(self, *arguments: str, quiet: bool = False) -> str:

@@ -31,7 +31,7 @@ def _no_matplotlib(box: Box) -> list[str]:
 CASES = [
     Case("matplotlib-missing", _no_matplotlib, 2, ("matplotlib", "pip install"), process=True),
     Case("verb-unknown", _line("exce", "run"), 2, ("'exce'", "did you mean exec?")),
-    Case("verb-like-nothing", _line("xyzzy"), 2, ("'xyzzy'", "choose one of exec, ps")),
+    Case("verb-like-nothing", _line("xyzzy"), 2, ("'xyzzy'", "choose one of run, plan")),
     Case("option-unknown", _exec("--polcy", "never"), 2, ("--polcy", "--policy", "windfall exec --help")),
     Case("policy-unknown", _exec("--policy", "adaptve"), 2, ("'adaptve'", "did you mean 'adaptive'?")),
     Case("policy-without-number", _exec("--policy", "every so often"), 2, ("'every so often'", "every 10m")),
@@ -64,7 +64,7 @@ CASES = [
     Case("command-not-executable", _not_executable, 2, ("./train.sh", "chmod +x")),
     Case("command-is-a-folder", lambda box: ["exec", str(box.store), "--", "/tmp"], 2, ("/tmp", "is a folder")),
     Case("no-command-and-no-run", lambda box: ["exec", str(box.store)], 2, ("no run at", "after `--`"), process=True),
-    Case("ps-of-nothing", _line("ps"), 2, ("at least one run", "windfall ps URL")),
+    Case("ps-of-no-job", _line("ps", "gpt"), 2, ("no jobs here", "windfall run job.yaml")),
     Case("ps-without-run", _nothing_there("ps"), 2, ("no run at", "windfall exec")),
     Case("logs-without-run", _nothing_there("logs"), 2, ("no run at", "windfall exec")),
     Case("events-without-run", _nothing_there("events"), 2, ("no run at",)),

@@ -54,7 +54,10 @@ def play(rng: random.Random, work_s: float, hazard: Hazard, saving: Saving, rest
             more = rng.uniform(0.0, saving.step_s) if trained else 0.0
             done = min(position + more, work_s)
             free = max(sign + more, now) + saving.stall_s + saving.durable_s if trained else sign
-            ends, starts_next = sign + hazard.notice_s, sign + restart.order_late_s + a
+            starts_next = sign + restart.order_late_s + a
+            ends = sign + hazard.notice_s
+            if b > 0.0:  # it is given back once it has let go of the run and its successor is ready
+                ends = min(ends, max(starts_next + b, free))
         else:
             done, free, ends, starts_next = safe, stops, stops, sign + restart.order_late_s + a
         billed, starts = billed + ends - starts, starts_next

@@ -100,7 +100,7 @@ def test_an_order_says_what_it_costs() -> None:
 def test_another_controller_is_told_but_the_first_is_not() -> None:
     """That a controller begins is news only if there was one before."""
     assert told(row(0, ControllerBegan(Epoch(1))), row(9, ControllerBegan(Epoch(2)))) == [
-        "another controller has taken over; the machines went on meanwhile"
+        "the controller was gone, another one has taken over; the machines went on meanwhile"
     ]
 
 

@@ -77,10 +77,12 @@ class Fleet(Whole):
         self.gone: set[int] = set()
         self.intents: set[str] = set()
         self.tokens: set[str] = set()
+        self.cancels: set[str] = set()
+        self.cancelled: dict[str, float] = {}
         self.zombies: set[str] = set()
         self.bought: set[str] = set()
         self.heard: dict[str, tuple[float, Report]] = {}
-        self.impaired_s = self.surplus_s = 0.0
+        self.helpless_usd = self.surplus_s = 0.0
         self.lives: dict[str, Lifetime] = {}
         self.phase = JobPhase.BUYING
         self.job_wanted = True
@@ -192,10 +194,11 @@ class Fleet(Whole):
         return machine_id in self.heard and self.heard[machine_id][1].level is NoticeLevel.ANNOUNCED
 
     def _measure(self) -> None:
-        """Add up for how long nobody could have acted."""
+        """Add up what machines cost while nobody could have acted."""
         outages = (self.provider_out_until, self.sql_out_until, self.store_out_until)
         if self.reachable() is None or self.time < max(outages) or self.provider.shelf.denied:
-            self.impaired_s += MEASURED_S
+            rate = sum(machine.price_usd_per_hour for machine in self.provider.alive(JOB))
+            self.helpless_usd += rate * MEASURED_S / 3600.0
             self.surplus_s = 0.0
         self.checks.surplus(MEASURED_S)
         self.at(MEASURED_S, self._measure)

@@ -10,8 +10,9 @@ from tests.storms.whole_checks import RunChecks
 from tests.support.checks import demand
 from windfall import codec
 from windfall.core import driver
-from windfall.events import Row
+from windfall.events import Command, Row
 from windfall.fleet import (
+    CancelOrder,
     JobPhase,
     MachineHeard,
     MachinesMissing,
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
     from tests.storms.fleet_exec import LeanExec
 
 CENT = 0.005
+CANCEL_S = 10.0
+"""A decision to cancel leads to a first call within this time [s]."""
 SURPLUS_S = 120.0
 """A machine that no slot needs lives at most so much longer while everything answers [s]."""
-USD_PER_HOUR_MAX = 5.0
-"""No machine of the storm costs more."""
 
 
 class FleetRunChecks(RunChecks):
@@ -98,12 +99,18 @@ class FleetRunChecks(RunChecks):
         nodes = world.fleet.nodes
         plain = [machine.machine_id for machine in before if not world.says_it_ends(machine.machine_id)]
         answering = [name for name in plain if world.heard_within(name, SILENT_S)]
-        crowded = len(plain) + len(ids) > nodes
+        crowded = len(plain) + len(ids) > nodes and not self._being_cancelled(order.token)
         demand(not crowded or not answering, f"nothing is bought for a slot whose machine answers: {answering}")
         demand(not crowded, f"a slot has two live machines only if the first says that it ends: {plain}, {order.token}")
         demand(len(before) + len(ids) <= 2 * nodes, f"a slot has at most one successor: {order.token}")
         if len(plain) < len(before):
             world.count("bought before the old one was gone")
+
+    def _being_cancelled(self, token: str) -> bool:
+        """Say whether a call that comes late is of an order that its controller has cancelled, or is about to."""
+        world = self.world
+        lately = world.time - world.cancelled.get(token, -1e9) < CANCEL_S
+        return token in world.cancels or (token in world.cancelled and (lately or world.reachable() is None))
 
     def heard(self, report: Report) -> None:
         """A report of a machine reached a controller; an older one that was overtaken tells nothing."""
@@ -126,7 +133,7 @@ class FleetRunChecks(RunChecks):
         spent = self.world.provider.meter.total_usd(OWNER, WallTime(WALL_START + self.world.time))
         if budget is not None and not self.world.fleet.quiet:
             # While nobody could act, machines went on: nothing can be released by a controller that is not there.
-            budget += self.world.impaired_s / 3600.0 * USD_PER_HOUR_MAX * 2 * self.world.fleet.nodes
+            budget += self.world.helpless_usd
         demand(budget is None or spent <= budget, f"the budget is never exceeded: {spent:.4f} of {budget} USD")
 
     # ----------------------------------------------------------------------------------------------------- the journal
@@ -136,12 +143,7 @@ class FleetRunChecks(RunChecks):
         row = codec.row_from_line(line)
         demand(controller.epoch == world.epoch, "a controller that was replaced writes nothing")
         for command in row.commands:
-            if isinstance(command, PlaceOrder):
-                world.intents.add(command.order.token)
-            elif isinstance(command, ReleaseMachine) and "silent" in command.why:
-                self._zombie(command.machine_id)
-            elif isinstance(command, NotifyUser):
-                world.count(f"wants to tell {command.event}")
+            self._decided(command)
         for fact in row.facts:
             if isinstance(fact, OrderUnanswered):
                 world.count("order unanswered")
@@ -151,6 +153,17 @@ class FleetRunChecks(RunChecks):
                 world.job_wanted = True
             elif isinstance(fact, MachineHeard):
                 world.count(f"heard on {fact.channel}")
+
+    def _decided(self, command: Command) -> None:
+        match command:
+            case PlaceOrder(order):
+                self.world.intents.add(order.token)
+            case ReleaseMachine(machine_id, _, why) if "silent" in why:
+                self._zombie(machine_id)
+            case CancelOrder(token):
+                self.world.cancelled[token] = self.world.time
+            case NotifyUser(event):
+                self.world.count(f"wants to tell {event}")
 
     def _zombie(self, machine_id: str) -> None:
         if machine_id in self.world.zombies:

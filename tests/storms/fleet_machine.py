@@ -257,6 +257,11 @@ class Node:
         self.world.provider.announce(self.machine_id, Seconds(lead_s))
         self.world.at(lead_s * self.world.rng.uniform(0.1, 0.9), lambda: self.world.provider.withdraw(self.machine_id))
 
+    def _flutter(self, lead_s: float) -> None:
+        """Announced, and withdrawn while the order for its successor may still be on its way."""
+        self.world.provider.announce(self.machine_id, Seconds(60.0 + lead_s))
+        self.world.at(self.world.rng.uniform(1.0, 8.0), lambda: self.world.provider.withdraw(self.machine_id))
+
     def _hint(self, lead_s: float) -> None:
         self.world.provider.hint(self.machine_id)
 

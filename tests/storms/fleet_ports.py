@@ -143,6 +143,7 @@ class FaultyProvider:
         return self._call("order", lambda: provider.order(order, boot), changes=True, doubles=True)
 
     def cancel(self, token: str) -> None:
+        self.gate.controller.world.cancels.add(token)
         self._call("cancel", lambda: self.gate.controller.world.provider.cancel(token), changes=True, doubles=True)
 
     def release(self, machine_id: str) -> None:

@@ -25,7 +25,7 @@ PACE = Pace(
 )  # fmt: skip
 FATES = (
     *("vanish", "honest", "honest", "honest", "early", "never", "withdrawn", "hint", "zombie"),
-    *("unacknowledged", "direct cut", "mailbox cut", "both cut", "stops itself", "none"),
+    *("flutter", "flutter", "unacknowledged", "direct cut", "mailbox cut", "both cut", "stops itself", "none"),
 )
 
 
@@ -102,7 +102,7 @@ def draw(seed: int) -> FleetScene:
     markets = tuple(_market(rng, zone, Reliability.TRANSIENT) for zone in ("a", "b"))
     use = rng.choice([Use.SPOT, Use.AUTO, Use.AUTO])
     markets += (_market(rng, "a", Reliability.RELIABLE),)
-    budget = Usd(rng.choice([0.05, 0.2])) if rng.random() < 0.1 else Usd(50.0)
+    budget = Usd(rng.choice([0.03, 0.06])) if rng.random() < 0.1 else Usd(50.0)
     injection = None
     if rng.random() < 0.2:
         means = tuple(Seconds(rng.uniform(30.0, 90.0)) for _ in range(rng.choice([1, 2])))

@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 from windfall import codec
 from windfall.control.conductor import Conductor
-from windfall.control.errands import Errands
 from windfall.control.hearing import Hearing
 from windfall.control.looking import Looking
 from windfall.core import closing, driver, keeping_absorb, ledger, machines, orders
@@ -19,9 +18,8 @@ from windfall.core.fleet_state import FleetTurn, Unit
 from windfall.core.keeping_facts import KeeperState
 from windfall.core.ledger import Account, Line
 from windfall.core.lifecycle import MACHINE, MachineState, OrderState, move
-from windfall.events import Command, Fact, Row
+from windfall.events import Fact, Row
 from windfall.fleet import (
-    CancelOrder,
     ControllerBegan,
     MachineHeard,
     MachineSilent,
@@ -98,15 +96,6 @@ def _intent_after_the_call() -> tuple[Patch, ...]:
         self._remember(facts)
 
     return ((Conductor, "_react", react),)
-
-
-def _cancel_forgotten() -> tuple[Patch, ...]:
-    real = Errands._errand
-
-    def errand(self: Errands, command: Command) -> object:
-        return None if isinstance(command, CancelOrder) else real(self, command)
-
-    return ((Errands, "_errand", errand),)
 
 
 # -------------------------------------------------------------------------------------------------------------- notices
@@ -253,7 +242,6 @@ BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
     "new token on retry": _new_token_on_retry,
     "listing not awaited after a restart": _restart_waits_for_nothing,
     "intent journaled after the call": _intent_after_the_call,
-    "cancel forgotten": _cancel_forgotten,
     "hint buys": _hint_buys,
     "unacknowledged notice buys": _unacknowledged_buys,
     "successor bought at each notice": _bought_at_each_notice,
@@ -261,7 +249,7 @@ BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
     "one channel trusted": _one_channel_trusted,
     "missing once is gone": _missing_once,
     "gone by silence": _gone_by_silence,
-    "orphan kept": _not_released("no slot needs it"),
+    "superseded machine kept": _not_released("its successor has taken its place"),
     "release forgotten at the end": _not_released("the run is done"),
     "stale controller obeyed": _stale_controller_obeyed,
     "charge counted twice": _charge_counted_twice,

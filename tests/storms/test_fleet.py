@@ -47,6 +47,7 @@ def storms(seeds: range) -> Counter[str]:
     return visited
 
 
+@pytest.mark.timeout(600)
 def test_fleet_storms_keep_every_promise() -> None:
     """No machine too many, no stale controller, nothing left behind, the meter's bill: under every fault at once."""
     visited = storms(range(QUICK))

@@ -21,7 +21,7 @@ import httpx
 import pydantic
 
 from windfall import codec
-from windfall.cli.controller import ADDRESS, LOG, TOKEN, prepare
+from windfall.cli.places import ADDRESS, LOG, TOKEN, prepare
 from windfall.control.service import GcView, JobView, Json, OffersView, RowView, StatusView
 from windfall.errors import (
     EXIT_AGAIN,

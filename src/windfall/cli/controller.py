@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import json
 import os
-import pwd
 import secrets
 import socket
 import sys
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from windfall.cli.places import ADDRESS, DATABASE, LOCK, TOKEN, local_user, prepare
 from windfall.control import auth
 from windfall.control.api import build as build_api
 from windfall.control.gate import Presence
@@ -32,7 +32,6 @@ from windfall.terms import Epoch, Seconds
 
 IDLE_S = Seconds(300.0)
 """After how long without a request and without an unfinished job the embedded controller leaves."""
-ADDRESS, TOKEN, LOG, LOCK, DATABASE = "controller.json", "token", "controller.log", "controller.lock", "controller.db"
 _LOCK_WAIT_S = Seconds(15.0)
 """How long the last controller of this folder has to end; longer than its grace for open requests."""
 _LOCK_LOOK_S = Seconds(0.1)
@@ -141,18 +140,6 @@ def run(settings: Settings, builder: ServiceBuilder, tell: Callable[[Running], N
     return code
 
 
-def prepare(state: Path) -> None:
-    """Make the state folder, for this user alone.
-
-    Raises:
-        Misuse: it cannot be made.
-    """
-    try:
-        state.mkdir(parents=True, mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise Misuse(f"{state} cannot be made ({error.strerror}): name another place with --state") from error
-
-
 def write_private(path: Path, text: str) -> None:
     """Replace a file that only this user may read; others see the old one or the new one, whole."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
@@ -220,14 +207,6 @@ def _know_local_user(state: Path, database: Database) -> None:
         token = new_token()
         write_private(path, token + "\n")
     database.add_user(UserEntry(local_user(), auth.hash_of(token), admin=True))
-
-
-def local_user() -> str:
-    """Return the name of the user of this process."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"uid-{os.getuid()}"
 
 
 def main(argv: Sequence[str], builder: Callable[[], ServiceBuilder] = built_by_wiring) -> int:

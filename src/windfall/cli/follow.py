@@ -30,6 +30,8 @@ from windfall.wire.layout import OUTPUT
 POLL_S = 0.3
 RATE_OVER_S = 30.0
 """The speed that is shown is that of so much time."""
+RATE_FROM_S = 4.0
+"""None is shown before so much was seen: steps are heard of a second's worth at a time."""
 _COLUMNS_MAX = 100
 
 
@@ -48,6 +50,8 @@ def follow(client: Client, job_id: str, *, after: int | None = 0, seen: Iterable
         follower = Follower(client, client.job(job_id), after=after, seen=seen, json_=json_)
         return follower.run()
     except KeyboardInterrupt:
+        if follower is not None:
+            follower.close()
         place = client.place
         process = "" if place.process is None else f", process {place.process} of this machine"
         print(
@@ -82,7 +86,6 @@ class Follower:
         self._seen = set(seen)
         self._store = wiring.open_reader(view.run_url)
         self._away = False
-        self._process = client.place.process
         self._happenings = Happenings()
         self._progress = Progress(shown=not json_ and sys.stdout.isatty() and sys.stderr.isatty())
 
@@ -111,9 +114,6 @@ class Follower:
             self._away = True
             return False
         self._away = False
-        if self._client.place.process != self._process:
-            self._process = self._client.place.process
-            self._say(f"the controller was gone; another one follows it, process {self._process} of this machine")
         self._view = view
         for row in rows:
             self._row = row.sequence
@@ -215,7 +215,7 @@ class Progress:
     def text(self, view: JobView, step: int) -> str:
         """Return the line: `step 120 of 300 (40 %), 3.1 steps/s, 58 s to go; 0.0012 USD`."""
         (began, first), (ended, last) = self._steps[0], self._steps[-1]
-        speed = (last - first) / (ended - began) if ended > began else 0.0
+        speed = (last - first) / (ended - began) if ended - began > RATE_FROM_S else 0.0
         steps = self._work.amount if self._work is not None and self._work.unit is Unit.STEP else None
         told = f"step {step}" if steps is None else f"step {step} of {steps:g} ({step / steps:.0%})".replace("%", " %")
         if speed > 0 and view.phase is JobPhase.RUNNING:

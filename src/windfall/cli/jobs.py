@@ -41,15 +41,17 @@ def rows_of(client: Client, job_id: str) -> Iterator[Row]:
 
 def ps(references: tuple[str, ...], state: Path | None, *, json_: bool) -> None:
     """List all jobs, or show some in detail."""
+    if not references and not named.any_jobs(state):
+        _list([], json_=json_)
+        return
     with named.controller(state) as client:
         views = client.jobs() if not references else [named.find(client, reference) for reference in references]
-    if json_:
-        for view in views:
+    if not references:
+        _list(views, json_=json_)
+    for view in views if references else ():
+        if json_:
             print(json.dumps(codec_of(view)))
-    elif not references:
-        _list(views)
-    else:
-        for view in views:
+        else:
             _show(view)
 
 
@@ -58,7 +60,11 @@ def codec_of(view: JobView) -> dict[str, Any]:
     return {name: getattr(view, name) for name in JobView.__dataclass_fields__}
 
 
-def _list(views: list[JobView]) -> None:
+def _list(views: list[JobView], *, json_: bool) -> None:
+    if json_:
+        for view in views:
+            print(json.dumps(codec_of(view)))
+        return
     if not views:
         print("no jobs yet: `windfall run job.yaml` starts one")
         return

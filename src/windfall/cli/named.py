@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windfall.cli.exec import state_folder
+from windfall.cli.places import DATABASE
 from windfall.control.service import JobView
 from windfall.errors import Misuse
 from windfall.spelling import nearest
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 PACKAGES = ("fastapi", "httpx", "pydantic", "sqlalchemy", "starlette", "uvicorn", "yaml")
 """What the half that buys needs, and a machine that trains does not."""
-_DATABASE = "controller.db"
 
 
 def is_url(reference: str) -> bool:
@@ -46,6 +46,11 @@ def extra() -> Iterator[None]:
         ) from error
 
 
+def any_jobs(state: Path | None) -> bool:
+    """Say whether there may be jobs: a team's controller is named, or this user's has been here."""
+    return "WINDFALL_CONTROLLER" in os.environ or ((state or state_folder()) / DATABASE).exists()
+
+
 def controller(state: Path | None) -> Client:
     """Reach this user's controller; an embedded one that has jobs and does not run is started.
 
@@ -55,7 +60,7 @@ def controller(state: Path | None) -> Client:
     with extra():
         from windfall.cli.client import connect  # noqa: PLC0415 - its packages are an extra
     folder = state or state_folder()
-    if "WINDFALL_CONTROLLER" not in os.environ and not (folder / _DATABASE).exists():
+    if not any_jobs(state):
         raise Misuse(
             f"there are no jobs here (state folder {folder}): `windfall run job.yaml` starts one; a run of `windfall exec` "
             "is named by its URL"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from windfall import wiring
-from windfall.cli.controller import local_user
 from windfall.cli.exec import absolute_url
+from windfall.cli.places import local_user
 from windfall.errors import Misuse
 from windfall.jobs import Injection, Job
 from windfall.report.plan import plan_lines

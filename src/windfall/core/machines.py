@@ -406,4 +406,6 @@ def _superseded(turn: FleetTurn, unit: Unit) -> None:
     holds = turn.state.run is not None and turn.state.run.holder == successor.machine_id
     idle = unit.doing is not Doing.TRAINING and unit.trained_in >= 0
     if turn.now >= unit.ends_at or holds or idle:
+        # It would have been taken: giving it back a little earlier makes it no less a preemption.
+        turn.change(preemptions=turn.state.preemptions + 1)
         turn.release(turn.detach(unit), "its successor has taken its place")

@@ -273,7 +273,9 @@ def lifetimes(before: FleetState, after: FleetState, facts: Iterable[Fact]) -> t
 
 
 def _ended_life(gone: Gone) -> Lifetime | None:
-    preempted = gone.machine.cause is Ended.PREEMPTED and not gone.rehearsed
+    # One whose end was announced is given back before that, once its successor can do without it.
+    doomed = gone.announced and gone.machine.cause is Ended.RELEASED
+    preempted = (gone.machine.cause is Ended.PREEMPTED or doomed) and not gone.rehearsed
     return _life(gone.machine, preempted=preempted, announced=gone.announced)
 
 

@@ -42,8 +42,9 @@ again.  The wait that is *not* covered by what the old machine still does:
 Where a long notice is not used at once (`policies.replacement`), the last two have A + the time until the order.
 
 **The bill.**  Machines bill from their start to their end, so that an empty place bills nothing (a silent loss saves
-A + D), and an announced one is billed twice while successor and incumbent overlap (G - A, negative if the notice is
-shorter than the allocation).
+A + D), and an announced one is billed twice while successor and incumbent overlap: G - A, negative if the notice is
+shorter than the allocation.  After a covered loss the incumbent is given back sooner, once it has let go of the run and
+the successor is ready: min(G - A, max(B, T/2 + delta + d - A)).
 
 What is neglected: losses of a machine between its notice and its end; the change of the save schedule by emergency
 saves (the interval counts anew from each; here the schedule is fixed); that a wait for several machines at once is
@@ -272,6 +273,9 @@ def _kinds(hazard: Hazard, saving: Saving, restart: Restart) -> tuple[_Kind, _Ki
     overlap_s = hazard.notice_s - allocate_s
     if hazard.covered:
         wait_s = max(allocate_s - saving.step_s / 2.0 - saving.stall_s, saving.durable_s - restart.boot_s)
+        if restart.boot_s > 0.0:
+            saved_s = saving.step_s / 2.0 + saving.stall_s + saving.durable_s
+            overlap_s = min(overlap_s, max(restart.boot_s, saved_s - allocate_s))
         return silent, _Kind(1.0 - share, saving.stall_s, wait_s, overlap_s)
     return silent, _Kind(1.0 - share, 0.0, max(-overlap_s, -restart.boot_s), overlap_s)
 

@@ -31,6 +31,9 @@ from windfall.terms import NoticeLevel, Reliability, Seconds, Usd, WallTime
 SUPERSEDED = "its successor has taken its place"
 """Why a machine whose end was announced is given back before it, in the driver's words."""
 
+_UNKNOWN_MAX = 0.05
+"""If more than this share of the time is unknown, so is what the work would have cost undisturbed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Machined:
@@ -87,7 +90,7 @@ class Bill:
         Args:
             made: where the time of the job's run went.
         """
-        if self.sums.hours <= 0 or made.of(Kind.UNKNOWN) > 0:
+        if self.sums.hours <= 0 or made.of(Kind.UNKNOWN) > _UNKNOWN_MAX * made.total_s:
             return None
         first = min((spell.epoch for spell in made.spells), default=None)
         start_s = sum(spell.duration_s for spell in made.spells if spell.epoch == first and spell.kind is Kind.START)

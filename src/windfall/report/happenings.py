@@ -84,7 +84,7 @@ class Happenings:
                 yield from self._of_run(fact)
             case ControllerBegan():
                 if self.begun:
-                    yield "another controller has taken over; the machines went on meanwhile"
+                    yield "the controller was gone, another one has taken over; the machines went on meanwhile"
                 self.begun = True
 
     def _of_machines(self, machines: Iterable[Machine]) -> Iterator[str]:

@@ -46,17 +46,23 @@ def measure(
         holders: which machine held each epoch.
         costs: of saves, as the run's log last had them.
     """
-    machines, kinds = _machines(job_rows)
+    machines, ready, kinds = _machines(job_rows)
     total = max((fact.step for row in run_rows for fact in row.facts if isinstance(fact, StepsMeasured)), default=0)
-    for epoch, began_at, first_at, count, spent_s in _epochs(run_rows):
+    held_until = -math.inf
+    begun: set[str] = set()
+    for epoch, taken_at, ended_at, first_at, count, spent_s in _epochs(run_rows):
+        free_at, held_until = held_until, ended_at
         machine = machines.get(holders.get(epoch, ""))
         if machine is None:
             continue
         kind = kinds[machine.provider, machine.machine_type]
         kind.steps += count
         kind.steps_s += spent_s
-        if first_at is not None:
-            kind.begin_s.append(first_at - began_at)
+        ready_at = ready.get(machine.machine_id, math.inf)
+        if first_at is not None and machine.machine_id not in begun and free_at <= ready_at:
+            # Nobody else held the run: what passed since it was ready is the agent's start, the restore, the script's.
+            kind.begin_s.append(first_at - min(ready_at, taken_at))
+        begun.add(machine.machine_id)
     unit, per_step = Unit.STEP, 1.0
     if job.work is not None and job.work.unit is not Unit.STEP and total:
         unit, per_step = job.work.unit, job.work.amount / total
@@ -104,11 +110,11 @@ def _seconds(value: float | None) -> Seconds | None:
     return None if value is None else Seconds(value)
 
 
-def _machines(rows: Iterable[Row]) -> tuple[dict[str, Machine], dict[tuple[str, str], _Kind]]:
-    """Return the job's machines, and of each kind how long it took to be allocated and to be ready."""
+def _machines(rows: Iterable[Row]) -> tuple[dict[str, Machine], dict[str, float], dict[tuple[str, str], _Kind]]:
+    """Return the job's machines, when each was heard to be ready, and how long each kind took to be there and ready."""
     ordered: dict[str, float] = {}
     machines: dict[str, Machine] = {}
-    ready: set[str] = set()
+    ready: dict[str, float] = {}
     kinds: dict[tuple[str, str], _Kind] = defaultdict(_Kind)
     for row in rows:
         for command in row.commands:
@@ -126,20 +132,20 @@ def _machines(rows: Iterable[Row]) -> tuple[dict[str, Machine], dict[tuple[str, 
                 name = fact.report.machine_id
                 there = machines.get(name)
                 if there is not None and there.began is not None and name not in ready:
-                    ready.add(name)
+                    ready[name] = row.wall
                     kinds[there.provider, there.machine_type].boot_s.append(max(row.at - there.began, 0.0))
-    return machines, kinds
+    return machines, ready, kinds
 
 
-def _epochs(rows: Sequence[Row]) -> Iterable[tuple[Epoch, float, float | None, int, float]]:
-    """Yield (epoch, taken at, first step finished at, steps, time of the steps) of each epoch of the run.
+def _epochs(rows: Sequence[Row]) -> Iterable[tuple[Epoch, float, float, float | None, int, float]]:
+    """Yield (epoch, taken at, last row at, first step finished at, steps, time of the steps) of each epoch of the run.
 
     The script's start and the restore belong to the beginning; a second start after a failure does not count again.
     """
     by_epoch: dict[Epoch, list[Row]] = defaultdict(list)
     for row in rows:
         by_epoch[row.epoch].append(row)
-    for epoch, own in by_epoch.items():
+    for epoch, own in sorted(by_epoch.items()):
         began_at, first_at, count, spent_s = own[0].wall, None, 0, 0.0
         for row in own:
             for fact in row.facts:
@@ -150,7 +156,7 @@ def _epochs(rows: Sequence[Row]) -> Iterable[tuple[Epoch, float, float | None, i
                     first_at = row.wall - (fact.count - 1) * fact.mean_s
                 count += fact.count
                 spent_s += fact.count * fact.mean_s
-        yield epoch, began_at, first_at, count, spent_s
+        yield epoch, began_at, own[-1].wall, first_at, count, spent_s
 
 
 def _row(name: tuple[str, str], kind: _Kind, unit: Unit, per_step: float, costs: SaveCosts | None) -> Measured:

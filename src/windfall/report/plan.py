@@ -77,7 +77,9 @@ def _kind(offer: Mapping[str, Any]) -> str:
 
 
 def _usd(amount: float) -> str:
-    return f"{amount:.2f}" if amount >= 100 else f"{amount:.3g}"
+    if amount >= 100:
+        return f"{amount:.2f}"
+    return f"{amount:.3g}" if amount >= 0.001 else f"{amount:.6f}"
 
 
 def _price(chosen: Mapping[str, Any], plan: Mapping[str, Any], *, whole: bool) -> str:

@@ -1,0 +1,404 @@
+"""Tables with a header line: AWS and Google prices, lives of machines, price lists.
+
+A format is recognised by its columns.  A column that it does not have is refused by name, since it may be a misspelt
+one; so is a row with more or fewer fields than the header.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from windfall.market import Ended
+from windfall.simulation.traces import plausible
+from windfall.simulation.traces.events import (
+    Clock,
+    Content,
+    Header,
+    Life,
+    Listed,
+    Placed,
+    Price,
+    Sampling,
+    Series,
+)
+from windfall.simulation.traces.files import fault, lines, moment, not_negative, number, price, whole
+from windfall.spelling import nearest
+
+DAY_S = 86_400.0
+_ZONES = ("availability_zone", "zone_id", "zone", "region", "Region")
+_TYPES = ("instance_type", "machine_type", "instance_name", "InstanceCode")
+_ON_DEMAND = ("on_demand_usd_per_hour", "Price")
+_SPOT = ("spot_usd_per_hour", "preemptible_usd_per_hour")
+_PREEMPTED = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_LIFE_AGREES_S = 10.0
+"""How far a published life may be from its two timestamps [s]."""
+
+_Row = list[str]
+_Reader = Callable[["Table"], Iterator[Placed]]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that is being read.
+
+    Attributes:
+        columns: name to place.
+        unit: of bare numbers of time; None for the format's own.
+    """
+
+    path: Path
+    columns: dict[str, int]
+    unit: str | None = None
+
+    def rows(self) -> Iterator[tuple[int, _Row]]:
+        """Yield line number and fields of each row.
+
+        Raises:
+            Misuse: a row has another number of fields than the header, or is no row of a table.
+        """
+        reader = csv.reader(lines(self.path), strict=True)
+        try:
+            next(reader)
+            for row in reader:
+                if len(row) == len(self.columns):
+                    yield reader.line_num, row
+                elif row:
+                    wrong = f"this row has {len(row)} fields, the header {len(self.columns)}"
+                    raise fault(self.path, reader.line_num, wrong)
+        except csv.Error as error:
+            raise fault(self.path, reader.line_num, f"this is no row of a table: {error}") from error
+
+    def place(self, *names: str) -> int | None:
+        """Return where the first of these columns is."""
+        return next((self.columns[name] for name in names if name in self.columns), None)
+
+    def need(self, *names: str) -> int:
+        """Return where the first of these columns is; one of them is there."""
+        found = self.place(*names)
+        assert found is not None, "a format is chosen by its columns"
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A kind of table.
+
+    Attributes:
+        needed: groups of columns; of each group one must be there.
+        others: columns that may be there.
+    """
+
+    header: Header
+    needed: tuple[tuple[str, ...], ...]
+    others: tuple[str, ...]
+    read: _Reader
+
+    @property
+    def known(self) -> frozenset[str]:
+        """All columns that it may have."""
+        return frozenset(self.others).union(*self.needed)
+
+    def missing(self, columns: set[str]) -> tuple[tuple[str, ...], ...]:
+        """Return the groups of which there is no column."""
+        return tuple(group for group in self.needed if not columns.intersection(group))
+
+
+# ------------------------------------------------------------------------------------------------------------- prices
+
+
+def _aws_prices(table: Table) -> Iterator[Placed]:
+    path, series = table.path, _SeriesOf(table)
+    when, cost = table.need("timestamp_utc"), table.need("price_usd_per_hour")
+    for line, row in table.rows():
+        at_s = moment(row[when], path, line, "timestamp_utc")
+        yield line, Price(at_s, series(row), price(row[cost], path, line, "price_usd_per_hour"))
+
+
+class _SeriesOf:
+    """The series of a row; equal ones are one object."""
+
+    def __init__(self, table: Table) -> None:
+        self._type, self._zone, self._product = table.need(*_TYPES), table.place(*_ZONES), table.place("product")
+        self._seen: dict[tuple[str, str, str], Series] = {}
+
+    def __call__(self, row: _Row) -> Series:
+        zone = "" if self._zone is None else row[self._zone]
+        product = "" if self._product is None else row[self._product]
+        key = (row[self._type], zone, product)
+        found = self._seen.get(key)
+        if found is None:
+            found = self._seen[key] = Series(*key)
+        return found
+
+
+def side_file(path: Path) -> Path:
+    """Return where a grid's starts and steps are written: `NAME_series.csv` beside `NAME.csv[.gz]`."""
+    return path.with_name(f"{path.name.removesuffix('.gz').removesuffix('.csv')}_series.csv")
+
+
+def _grid_prices(table: Table) -> Iterator[Placed]:
+    path, series, grids = table.path, _SeriesOf(table), _grids(side_file(table.path))
+    sample, cost = table.need("sample"), table.need("price_usd_per_hour")
+    for line, row in table.rows():
+        whose = series(row)
+        if whose not in grids:
+            named = f"{whose.machine_type} in {whose.zone}"
+            raise fault(path, line, f"{side_file(path).name} does not say when {named} begins")
+        start_s, step_s = grids[whose]
+        at_s = start_s + step_s * whole(row[sample], path, line, "sample")
+        yield line, Price(at_s, whose, price(row[cost], path, line, "price_usd_per_hour"))
+
+
+def step_s_of(path: Path) -> float:
+    """Return the longest step of a grid's series [s].
+
+    Raises:
+        Misuse: the file that says so is not beside it.
+    """
+    return max((step_s for _, step_s in _grids(side_file(path)).values()), default=0.0)
+
+
+def _grids(path: Path) -> dict[Series, tuple[float, float]]:
+    if not path.exists():
+        raise fault(
+            path, None, "this file is missing: it says when each series of the grid begins and how long a step is"
+        )
+    columns = table_columns(path)
+    table = Table(path, columns)
+    if lacking := {"instance_type", "availability_zone", "step_s", "start_utc"} - set(columns):
+        raise fault(path, 1, f"the column {min(lacking)} is missing")
+    start, step, series = columns["start_utc"], columns["step_s"], _SeriesOf(table)
+    return {
+        series(row): (moment(row[start], path, line, "start_utc"), not_negative(row[step], path, line, "step_s"))
+        for line, row in table.rows()
+    }
+
+
+def _google_prices(table: Table) -> Iterator[Placed]:
+    path, series = table.path, _SeriesOf(table)
+    when, spot, list_price = table.need("observed_utc"), table.need(*_SPOT), table.need(*_ON_DEMAND)
+    for line, row in table.rows():
+        at_s = moment(row[when], path, line, "observed_utc")
+        # The source lists a type before its price: an on-demand price of 0 is none.
+        on_demand = _maybe(row[list_price], path, line, "on_demand_usd_per_hour") or None
+        yield line, Price(at_s, series(row), _maybe(row[spot], path, line, "spot_usd_per_hour"), on_demand)
+
+
+def _maybe(text: str, path: Path, line: int, what: str) -> float | None:
+    return price(text, path, line, what) if text else None
+
+
+# -------------------------------------------------------------------------------------------------------------- lives
+
+
+def _google_lives(table: Table) -> Iterator[Placed]:
+    path, series = table.path, _SeriesOf(table)
+    column = {name: table.columns[name] for name in GOOGLE_LIVES.known}
+    for line, row in table.rows():
+        field = {name: row[place] for name, place in column.items()}
+        began_s = moment(field["insert_start"], path, line, "insert_start")
+        # Where both are there, the preemption came first and ended it.
+        ending = "preempted_at" if field["preempted_at"] else "stop_start"
+        life_s = not_negative(field["lifetime_s"], path, line, "lifetime_s")
+        between_s = moment(field[ending], path, line, ending) - began_s
+        if between_s < 0.0:
+            raise fault(path, line, f"{ending} is before insert_start: the life would be negative")
+        if abs(life_s - between_s) > _LIFE_AGREES_S:
+            wrong = f"lifetime_s is {life_s:g}, but from insert_start to {ending} there are {between_s:g} s"
+            raise fault(path, line, f"{wrong}: wrong unit?")
+        yield (
+            line,
+            Life(
+                began_s,
+                series(row),
+                began_s + life_s,
+                _google_end(field["end_event"], path, line),
+                field["vm"],
+                field["launch_batch"],
+                field["load"],
+                _startup(field["insert_end"], began_s, path, line),
+            ),
+        )
+
+
+def _google_end(word: str, path: Path, line: int) -> Ended:
+    ends = {"preempted": Ended.PREEMPTED, "user_stop": Ended.RELEASED}
+    if word not in ends:
+        raise fault(path, line, f"end_event is {word!r}; {nearest(word, ends)}")
+    return ends[word]
+
+
+def _startup(text: str, began_s: float, path: Path, line: int) -> float | None:
+    # Milliseconds is all that the source has.
+    return round(moment(text, path, line, "insert_end") - began_s, 3) if text else None
+
+
+def _plain_lives(table: Table) -> Iterator[Placed]:
+    """Yield the lives of a user's own table; it is judged by its head whether they are in seconds."""
+    unit = table.unit or "s"
+    scale = plausible.UNITS_S[unit]
+    first, rows = plausible.after_head(table.rows())
+    length = table.need("lifetime_s")
+    seen = [number(row[length], table.path, line, "lifetime_s") for line, row in first]
+    plausible.check_lives(seen, unit, table.path)
+    series = _SeriesOf(table)
+    preempted, began = table.need("preempted"), table.place("began_utc")
+    machine, batch = table.place("machine", "vm"), table.place("launch_batch", "batch")
+    for line, row in rows:
+        life_s = not_negative(row[length], table.path, line, "lifetime_s") * scale
+        began_s = 0.0 if began is None else moment(row[began], table.path, line, "began_utc")
+        word = row[preempted].strip().lower()
+        if word not in _PREEMPTED:
+            raise fault(table.path, line, f"preempted is {row[preempted]!r}; write 1 or 0")
+        yield (
+            line,
+            Life(
+                began_s,
+                series(row),
+                began_s + life_s,
+                Ended.PREEMPTED if _PREEMPTED[word] else Ended.RELEASED,
+                "" if machine is None else row[machine],
+                "" if batch is None else row[batch],
+            ),
+        )
+
+
+# --------------------------------------------------------------------------------------------------------- catalogues
+
+
+def _catalogue(table: Table) -> Iterator[Placed]:
+    path = table.path
+    kind = table.need(*_TYPES)
+    zone = table.place("zone_id", "region", "Region")
+    named = _region_of(path)
+    for line, row in table.rows():
+
+        def value(*names: str, row: _Row = row, line: int = line) -> float | None:
+            place = table.place(*names)
+            return None if place is None or not row[place] else price(row[place], path, line, names[0])
+
+        def amount(*names: str, row: _Row = row, line: int = line) -> float | None:
+            place = table.place(*names)
+            return None if place is None or not row[place] else not_negative(row[place], path, line, names[0])
+
+        gpu, bucket, saving = table.place("gpu", "accelerator"), amount("interruption_bucket"), table.place(_SAVING)
+        yield (
+            line,
+            Listed(
+                0.0,
+                Series(row[kind], named if zone is None else row[zone]),
+                value(*_ON_DEMAND),
+                value(*_SPOT),
+                amount("vcpus"),
+                amount("memory_gib", "memory_gb"),
+                "" if gpu is None else row[gpu],
+                amount("gpu_count", "accelerator_count"),
+                None if saving is None else number(row[saving], path, line, _SAVING) / 100.0,
+                None if bucket is None else int(bucket),
+            ),
+        )
+
+
+_HARDWARE = (
+    "vcpus",
+    "memory_gib",
+    "memory_gb",
+    "gpu",
+    "accelerator",
+    "gpu_count",
+    "accelerator_count",
+    "gpu_memory_gb_total",
+    "series",
+    "category",
+    "local_ssd",
+)
+_SAVING = "savings_over_on_demand_pct"
+
+
+def _region_of(path: Path) -> str:
+    found = re.search(r"(?<![a-z])[a-z]{2}-[a-z]+-\d|(?<=azure_)[a-z]+(?=_linux)", path.name)
+    return found.group() if found else ""
+
+
+# ------------------------------------------------------------------------------------------------------------ formats
+
+
+GOOGLE_LIVES = Format(
+    Header("google-lives", (Content.LIVES,), Clock.UTC, Sampling.CHANGES),
+    tuple((name,) for name in ("vm", "launch_batch", "zone", "machine_type", "insert_start", "insert_end"))
+    + tuple((name,) for name in ("preempted_at", "stop_start", "end_event", "lifetime_s", "load")),
+    ("stop_end", "end_day_of_week", "end_hour_local"),
+    _google_lives,
+)
+_AWS = Header("aws-prices", (Content.PRICES,), Clock.UTC, Sampling.CHANGES, silence_s=1.05 * DAY_S)
+"""The API repeats a price at least daily: a longer silence is missing data."""
+FORMATS = (
+    GOOGLE_LIVES,
+    Format(
+        _AWS, (("timestamp_utc",), ("instance_type",), ("price_usd_per_hour",), _ZONES[:4]), ("product",), _aws_prices
+    ),
+    Format(
+        Header("aws-price-grid", (Content.PRICES,), Clock.UTC, Sampling.SAMPLES),
+        (("sample",), ("instance_type",), ("availability_zone",), ("price_usd_per_hour",)),
+        (),
+        _grid_prices,
+    ),
+    Format(
+        Header("google-prices", (Content.PRICES,), Clock.UTC, Sampling.CHANGES),
+        (("observed_utc",), ("machine_type",), ("region",), _ON_DEMAND[:1], _SPOT[:1]),
+        ("source_commit",),
+        _google_prices,
+    ),
+    Format(
+        Header("lives", (Content.LIVES,), Clock.START, Sampling.CHANGES),
+        (("lifetime_s",), ("preempted",), _TYPES[:2]),
+        ("zone", "machine", "vm", "batch", "launch_batch", "began_utc"),
+        _plain_lives,
+    ),
+    Format(
+        Header("catalogue", (Content.CATALOGUE,), Clock.START, Sampling.CHANGES),
+        (_TYPES, (*_ON_DEMAND, "interruption_bucket")),
+        (*_SPOT, *_ZONES[1:], *_HARDWARE, _SAVING),
+        _catalogue,
+    ),
+)
+
+
+def table_columns(path: Path) -> dict[str, int]:
+    """Return the columns that a file's first line names, with their places.
+
+    Raises:
+        Misuse: one is named twice.
+    """
+    names = [name.strip() for name in next(csv.reader(lines(path)), [])]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise fault(path, 1, f"the column {min(twice)!r} is there twice")
+    return {name: place for place, name in enumerate(names)}
+
+
+def recognise(path: Path, columns: dict[str, int]) -> Format:
+    """Return the format that has these columns.
+
+    Raises:
+        Misuse: there is none; the sentence says what is missing, or too much.
+    """
+    names = set(columns)
+    whole_ones = [one for one in FORMATS if not one.missing(names)]
+    for one in whole_ones:
+        if names <= one.known:
+            return one
+    if whole_ones:
+        known = whole_ones[0].known
+        unknown = min(names - known)
+        raise fault(path, 1, f"unknown column {unknown!r}; {nearest(unknown, sorted(known - names) or sorted(known))}")
+    near = max(FORMATS, key=lambda one: len(names & one.known) - len(one.missing(names)))
+    if not names & near.known:
+        raise fault(path, 1, f"these columns are those of no trace: {', '.join(sorted(names))[:200]}")
+    lacking = " or ".join(near.missing(names)[0])
+    strange = sorted(names - near.known)
+    told = f" ({strange[0]!r} is not known)" if strange else ""
+    raise fault(path, 1, f"the column {lacking} is missing{told}: this is no {near.header.format} table")

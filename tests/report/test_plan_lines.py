@@ -1,0 +1,73 @@
+"""A plan in a terminal: 80 columns, numbers that people read, what is unknown in few words."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+
+from tests.report.market_story import BEGIN, OFFER, job
+from windfall.jobs import Job, Measured
+from windfall.policies import planning
+from windfall.report.plan import plan_lines
+from windfall.terms import Reliability, Seconds, Unit, WallTime
+
+MEASURED = Measured(
+    "local",
+    "small",
+    Unit.STEP,
+    0.5,
+    Seconds(20.0),
+    Seconds(2.0),
+    3,
+    Seconds(0.04),
+    1_500_000,
+    Seconds(0.06),
+    Seconds(0.1),
+)
+
+
+def lines(*measured: Measured, whole: bool = False) -> list[str]:
+    on_demand = dataclasses.replace(OFFER, reliability=Reliability.RELIABLE, price_usd_per_hour=7.2)
+    other = dataclasses.replace(OFFER, zone="zone-b", price_usd_per_hour=4.0)
+    made: Job = job()
+    found = planning.plan(made, (OFFER, other, on_demand), (), measured, WallTime(BEGIN))
+    return list(plan_lines(made, dataclasses.asdict(found), whole=whole))
+
+
+def test_what_is_unknown_is_told_together_and_once() -> None:
+    """Things with the same reason share it; nothing is said to be unknown twice in a sentence."""
+    text = " ".join(" ".join(lines()).split())
+
+    assert text.count("no save was measured)") == 1
+    assert "unknown: unknown" not in text
+    assert sum(line.startswith("unknown ") for line in lines()) == 1
+    assert "cost and finish are unknown" in text
+
+
+def test_what_was_measured_becomes_cost_and_finish() -> None:
+    """200 s of work and what comes around it, in dollars and minutes, without parts that take no time."""
+    text = " ".join(" ".join(lines(MEASURED)).split())
+
+    assert "small in zone-a, spot of local (1 CPU, 2 GiB)" in text
+    assert "work 3 min 20 s" in text
+    assert "USD on demand" in text
+    assert not re.search(r"\de-", text), "no number in powers of ten"
+    assert "1 other offer would do" in text
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("measured", [(), (MEASURED,)])
+def test_no_line_is_wider_than_a_terminal(measured: tuple[Measured, ...], whole: bool) -> None:
+    """80 columns, whatever is told."""
+    assert max(map(len, lines(*measured, whole=whole))) <= 80
+
+
+def test_all_shows_the_other_offers_and_every_number_with_its_source() -> None:
+    """The table of offers, why the others are refused, and what it all rests on."""
+    text = "\n".join(lines(MEASURED, whole=True))
+
+    assert text.count("spot of local") == 3
+    assert "refused" in text
+    assert "speed: 0.5 steps/s (measured in 3 earlier runs)" in text
