@@ -40,6 +40,7 @@ name: gpt
 workdir: .
 run: {python} train.py --steps {steps} --print-every 20
 work: {{steps: {steps}}}
+checkpoint: {{insure: 10s}}
 """
 # When a machine is taken (share of the steps), with which notice.
 FATES = (
@@ -130,7 +131,7 @@ def proof(cloud: Cloud, out: Path, reference: subprocess.Popen[bytes], console: 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--out", type=Path, default=Path("out/demo"))
     options = parser.parse_args()
     console = Console(width=min(Console().width, 100))

@@ -50,6 +50,8 @@ class Event(enum.StrEnum):
     DONE = "done"
     FAILED = "failed"
     OVER_BUDGET = "over-budget"
+    LATE = "late"
+    """The job's deadline has passed; it goes on."""
 
 
 class JobPhase(enum.StrEnum):

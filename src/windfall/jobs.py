@@ -134,7 +134,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Whom to tell of `preempted`, `waiting`, `done`, `failed`, `over-budget`.
+    """Whom to tell of `preempted`, `waiting`, `done`, `failed`, `over-budget`, `late`.
 
     Attributes:
         command: run by a shell on the controller; finds the event in its environment.  None for none.

@@ -16,7 +16,7 @@ from windfall.control.means import Means, Opened
 from windfall.control.office import Office
 from windfall.control.service import Json
 from windfall.jobs import Job, Measured
-from windfall.ports import Channel, Clock, Provider
+from windfall.ports import Clock, Provider
 from windfall.providers.local.client import LocalProvider
 from windfall.report.measured import measure, merge
 from windfall.storage import executor, journal, log
@@ -89,7 +89,7 @@ def owner_tag(database: Database) -> str:
 def _open(job: Job, clock: Clock) -> Opened:
     store = open_store(job.run_url)
 
-    def mailbox(controller: Epoch, alive: Callable[[], Iterable[str]]) -> Channel:
+    def mailbox(controller: Epoch, alive: Callable[[], Iterable[str]]) -> BackgroundChannel:
         pace = _LOCAL_MAIL if job.run_url.startswith("file://") else MailPace()
         return BackgroundChannel(MailboxChannel(store, clock, controller, alive, pace), clock)
 

@@ -16,7 +16,7 @@ import pytest
 from tests.support.live import eventually, undisturbed
 from tests.support.shop import Shop, shop
 
-STEPS = 160
+STEPS = 200
 
 
 @dataclass
@@ -186,7 +186,7 @@ def test_nobody_spends_without_a_terminal_and_without_yes(bought: Bought) -> Non
 def test_a_job_is_stopped_with_its_work_kept_and_goes_on_later(tmp_path: Path) -> None:
     """`stop` waits until the machines are given back and says what is stored; `resume` finishes from there."""
     with shop(tmp_path) as made:
-        made.job(steps=240, step_s=0.05)
+        made.job(steps=180, step_s=0.05)
         job_id = made.say("run", "-y", "-d", "job.yaml").stdout.splitlines()[-1]
         eventually(lambda: _trains(made), "a machine that trains")
         stopped = made.say("stop", "tiny")
@@ -198,7 +198,7 @@ def test_a_job_is_stopped_with_its_work_kept_and_goes_on_later(tmp_path: Path) -
         assert stands["phase"] == "stopped"
         assert stands["details"]["slots"][0]["machines"] == []
         assert resumed.returncode == 0, resumed.stderr
-        assert "step 240\n" in resumed.stdout
+        assert "step 180\n" in resumed.stdout
         assert "step 1\n" not in resumed.stdout, "what was printed before it was stopped is not printed again"
 
 

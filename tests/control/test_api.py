@@ -40,6 +40,7 @@ def error_of(answer: httpx.Response, status: int, exit_code: int) -> str:
         ("POST", "/v1/jobs"),
         ("GET", "/v1/jobs/gpt-1"),
         ("POST", "/v1/jobs/gpt-1/stop"),
+        ("POST", "/v1/jobs/gpt-1/preempt"),
         ("POST", "/v1/plan"),
         ("GET", "/v1/offers"),
         ("GET", "/v1/status"),
@@ -102,6 +103,7 @@ def test_users_see_and_stop_only_their_own_jobs(
         eve.get("/v1/jobs/gpt-1/rows"),
         eve.post("/v1/jobs/gpt-1/stop", json={"now": True}),
         eve.post("/v1/jobs/gpt-1/resume"),
+        eve.post("/v1/jobs/gpt-1/preempt", json={"machine_id": "m1", "notice_s": 5}),
     ):
         theirs = error_of(answer, 404, 2)
         assert theirs == error_of(eve.get("/v1/jobs/none"), 404, 2).replace("'none'", "'gpt-1'")
@@ -284,6 +286,7 @@ def test_a_machine_speaks_only_for_itself(api: Api, ada: httpx.Client) -> None:
             machine.get("/v1/jobs"),
             machine.get("/v1/jobs/gpt-1"),
             machine.post("/v1/jobs/gpt-1/stop", json={}),
+            machine.post("/v1/jobs/gpt-1/preempt", json={"machine_id": "m1"}),
             machine.post("/v1/gc", json={"machine_ids": []}),
             machine.get("/v1/openapi.json"),
             machine.post("/v1/machines/m2/report", json=report("m2")),

@@ -33,7 +33,7 @@ def lived_s(injection: Injection, lives: int) -> list[float]:
 @pytest.mark.parametrize("notice_s", [15.0, None])
 def test_realised_lives_are_exponential_with_the_given_mean(notice_s: float | None) -> None:
     """The mean of 240 lives lies inside its exact 99 % interval: their sum is gamma distributed with shape 240."""
-    mttp_s = 90.0
+    mttp_s = 30.0
     lives_s = lived_s(Injection((mttp_s,), seed=11, notice_s=notice_s), LIVES)
     low, high = (stats.gamma.ppf(share, LIVES, scale=mttp_s / LIVES) for share in (0.005, 0.995))
 
@@ -72,7 +72,7 @@ def test_a_machine_that_is_given_back_before_its_announced_end_was_preempted(inj
 
 def test_the_list_of_mttps_is_gone_through_machine_by_machine() -> None:
     """The first machine gets the first mean, the next the second, then the list begins again; each mean is realised."""
-    injection = Injection((30.0, 300.0), seed=3, notice_s=10.0)
+    injection = Injection((20.0, 100.0), seed=3, notice_s=10.0)
     lives_s = lived_s(injection, LIVES)
     for place, mttp_s in enumerate(injection.mttp_s):
         own = lives_s[place :: len(injection.mttp_s)]

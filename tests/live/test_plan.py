@@ -15,6 +15,8 @@ from windfall.terms import Outcome
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(1500)]
 STEPS, STEP_S = 400, 0.1
+SETUP_S = 3
+"""Most of a machine's boot is waiting too, so that it takes as long on a busy host."""
 RUNS, AT_ONCE = 10, 2
 TOLERANCE = 0.10
 
@@ -22,6 +24,7 @@ TOLERANCE = 0.10
 def wanted() -> dict[str, object]:
     return {
         "name": "planned",
+        "setup": f"sleep {SETUP_S}",
         "envs": {"STEPS": str(STEPS), "STEP_S": str(STEP_S)},
         "work": {"steps": STEPS},
     }
@@ -40,16 +43,17 @@ def took_s(rig: Rig, job_id: str) -> float:
 
 
 def inject(seed: int) -> str:
-    return f"mttp=25s,seed={seed},notice=8s"
+    return f"mttp=30s,seed={seed},notice=8s"
 
 
-def test_a_plan_after_one_run_meets_what_ten_then_take(new_rig: Callable[..., Rig]) -> None:
+def test_a_plan_after_a_run_meets_what_ten_then_take(new_rig: Callable[..., Rig]) -> None:
     """Expected cost and finish lie within 10 % of the mean of ten runs under the injector, each with lives of its own."""
     rig = new_rig(allocation_s=1.0)
     rig.start_controller()
     script = Path(sleeping.__file__)
-    first = rig.submit(wanted(), script)
-    rig.ended(first)
+    # Measured beside each other, as the others are run.
+    for job_id in [rig.submit(wanted(), script) for _ in range(AT_ONCE)]:
+        rig.ended(job_id)
     plan = rig.plan("planned", inject(1))
     took, cost, lost = [], [], []
     for base in range(0, RUNS, AT_ONCE):

@@ -24,7 +24,6 @@ USAGES = ("inspect [OPTIONS] TRACE", "convert [--to windfall] [OPTIONS] TRACE OU
 _ROWS_MAX = 12
 """How many series are shown; --json has all of them."""
 _HOLES_SHOWN = 3
-_PRODUCT_MAX = 24
 _UNITS = {
     Content.PRICES: "USD/h",
     Content.COUNTS: "machines",
@@ -150,6 +149,9 @@ def _sentences(name: str, found: Survey) -> list[str]:
     step = f"; a look every {duration_text(header.step_s)}" if header.step_s else ""
     told.append(f"{_many(found.events, 'event')}, {_many(len(found.stats), 'series', '')}; {zones}; {types}{step}")
     told += header.told
+    if lives := [one for one in found.stats if one.content is Content.LIVES]:
+        preempted, all_ = sum(one.falls for one in lives), sum(one.events for one in lives)
+        told.append(f"{preempted} of {all_} lives ended by a preemption; the others are right-censored")
     if found.repeated:
         told.append(f"{_many(found.repeated, 'repeated event')} left out")
     return told
@@ -172,14 +174,14 @@ def _names(word: str, names: tuple[str, ...]) -> str:
 
 def _table(content: Content, stats: list[Stats]) -> Table:
     shown = sorted(stats, key=lambda one: (-one.events, one.series))[:_ROWS_MAX]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    products = any(one.series.product for one in shown)
+    table = Table(box=None, pad_edge=False, padding=(0, 1 if products else 2, 0, 0))
     table.add_column("type", no_wrap=True)
     table.add_column("zone", no_wrap=True)
-    products = any(one.series.product for one in shown)
     if products:
-        table.add_column("product", no_wrap=True, max_width=_PRODUCT_MAX)
+        table.add_column("product")
     for column in _COLUMNS[content]:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for one in sorted(shown, key=lambda one: one.series):
         product = (one.series.product,) if products else ()
         table.add_row(one.series.machine_type or "-", one.series.zone or "-", *product, *_cells(one))

@@ -195,6 +195,10 @@ def openapi(request: Request, user: _User) -> Json:  # noqa: ARG001 - only users
 def submit(body: SubmitBody, service: _Service, user: _User) -> Json:
     """Take a job in."""
     job = _job(body.job, user)
+    if job.notify.command is not None and not user.admin:
+        raise Misuse(
+            f"notify.command runs on the controller, and {user.name} is no admin there: use notify.webhook, or ask an admin"
+        )
     secrets = {name: value.get_secret_value() for name, value in body.secrets.items()}
     missing = sorted({secret.name for secret in job.secrets} - secrets.keys())
     if missing:

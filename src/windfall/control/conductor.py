@@ -6,6 +6,7 @@ crash at any call loses nothing: the journal says what was decided, the provider
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import queue
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +18,12 @@ from windfall.control.errands import Errands
 from windfall.control.hearing import Hearing
 from windfall.control.looking import Looking, Pace
 from windfall.core import driver
+from windfall.errors import WindfallError
 from windfall.events import Command, Fact, Row, Tell, WakeAt, Woke
 from windfall.fleet import (
     ChargesSeen,
     ControllerBegan,
     Event,
-    JobPhase,
     JobSubmitted,
     Lifetime,
     MachinesSeen,
@@ -33,6 +34,8 @@ from windfall.market import Boot, Life, Order
 from windfall.ports import Channel, Clock, Journal, Provider, RunWatch
 from windfall.terms import Epoch, Instant, Seconds
 
+_BILL_ROOM_S = 86400.0
+"""So much longer than twice what providers say a bill's last lines are waited for; then they are left unsettled [s]."""
 _FACTS_ROUNDS_MAX = 20
 """How often the facts that commands brought are decided upon at once, before the next turn."""
 
@@ -213,6 +216,19 @@ class Conductor:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left to be done until a user wishes something: the job has ended, its bill is complete."""
-        over = driver.phase(self.state) in {JobPhase.DONE, JobPhase.FAILED, JobPhase.STOPPED}
-        return over and not driver.wants_bill(self.state) and not self._brought
+        """Whether nothing is left to be done until a user wishes something.
+
+        The job has ended, its bill is complete or long overdue, and every provider knows that nothing more is wanted.
+        """
+        end = self.state.ended
+        if end is None or self._brought or self._errands.cancelling:
+            return False
+        return not driver.wants_bill(self.state) or self._time.now() >= end.since + self._bill_patience_s
+
+    @property
+    def _bill_patience_s(self) -> Seconds:
+        lags = [0.0]
+        for provider in self._ports.providers.values():
+            with contextlib.suppress(WindfallError):
+                lags.append(provider.capabilities().bill_lag_s)
+        return Seconds(_BILL_ROOM_S + 2.0 * max(lags))

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from windfall.errors import ProviderDenied, ProviderError, StoreError
+from windfall.errors import Misuse, ProviderDenied, ProviderError, StoreError
 from windfall.events import Command, Fact
 from windfall.fleet import (
     CancelOrder,
     DeclareGone,
+    NotifyUser,
     OrderAnswered,
     OrderUnanswered,
     PlaceOrder,
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.5, 30.0
 _NEVER = Instant(float("inf"))
+NO_ANSWER = (ProviderError, Misuse)
+"""What leaves open whether a provider did what was asked: also that its own configuration cannot be used now."""
 
 
 @dataclass(slots=True)
@@ -51,19 +54,34 @@ class Errands:
         self._facts: list[Fact] = []
 
     def again(self, commands: Sequence[Command]) -> None:
-        """Queue what the last row before a crash ordered, which may have been done or not; never an order to buy."""
+        """Queue what the last row before a crash ordered, which may have been done or not; never an order to buy.
+
+        Users may so be told the same twice: that is better than never.
+        """
         for command in commands:
-            if not isinstance(command, PlaceOrder | PreemptMachine):
+            if isinstance(command, NotifyUser):
+                self._ports.notify(command.event, command.sentence)
+            elif not isinstance(command, PlaceOrder | PreemptMachine):
                 self._queue(command, self._ports.clock.now())
 
     def obey(self, command: Command, now: Instant) -> None:
         """Carry a command out, now and if need be again later."""
         if isinstance(command, PlaceOrder):
+            self._forget_stops()
             self._facts.append(self._buy(command.order))
             return
         key = self._queue(command, now)
         if key is not None:
             self._try(key, now)
+
+    def _forget_stops(self) -> None:
+        """Drop a stop that never arrived: who buys has been told to go on, and the run's next holder must not get it."""
+        self._open = {key: one for key, one in self._open.items() if not isinstance(one.command, StopRun)}
+
+    @property
+    def cancelling(self) -> bool:
+        """Whether a provider has not yet heard that nothing more shall come of an order."""
+        return any(isinstance(one.command, CancelOrder) for one in self._open.values())
 
     def run(self, now: Instant) -> list[Fact]:
         """Try again what is due; return the facts that came of anything since the last call."""
@@ -91,7 +109,7 @@ class Errands:
             answer = provider.order(order, self._ports.boot(order))
         except ProviderDenied as error:
             return OrderAnswered(order.token, (), Refusal.CREDENTIALS, str(error))
-        except ProviderError as error:
+        except NO_ANSWER as error:
             return OrderUnanswered(order.token, str(error))
         return OrderAnswered(order.token, answer.machine_ids, answer.refusal, answer.sentence)
 
@@ -123,7 +141,7 @@ class Errands:
         errand = self._open[key]
         try:
             errand.action()
-        except (ProviderError, StoreError) as error:
+        except (*NO_ANSWER, StoreError) as error:
             errand.tries += 1
             pause_s = min(_PAUSE_S_MIN * 2 ** min(errand.tries, 10), _PAUSE_S_MAX)
             errand.next_at = Instant(now + pause_s)

@@ -18,12 +18,12 @@ _SHIFT_S = 2.0
 
 @dataclass(slots=True)
 class _Ear:
-    """What one machine last said."""
+    """What one machine last said, and when it was last said of it that it is silent."""
 
     heard_at: Instant
     report: Report | None = None
     taken_at: Instant | None = None
-    silent: bool = False
+    silent_told_at: Instant | None = None
 
 
 class Hearing:
@@ -46,19 +46,19 @@ class Hearing:
         news = []
         for report in reports:
             ear = self._ears.setdefault(report.machine_id, _Ear(now))
-            if ear.report is not None and report.life == ear.report.life and report.sequence < ear.report.sequence:
+            if ear.report is not None and report.life == ear.report.life and report.sequence <= ear.report.sequence:
                 continue  # the slower channel brings what the faster one told before: that is no sign of life
             taken_at = None if report.taken_in_s is None else Instant(journal_now + report.taken_in_s)
-            if ear.silent or _is_news(ear, report, taken_at):
+            if ear.silent_told_at is not None or _is_news(ear, report, taken_at):
                 news.append(MachineHeard(report, channel, taken_at))
                 ear.taken_at = taken_at
-            if ear.report is None or report.sequence != ear.report.sequence or report.life != ear.report.life:
-                ear.heard_at, ear.silent = now, False
-            ear.report = report
+            ear.heard_at, ear.silent_told_at, ear.report = now, None, report
         return news
 
     def silent(self, alive: Iterable[str], now: Instant) -> list[MachineSilent]:
-        """Return the machines that have just become silent.
+        """Return the machines that have become silent, and again and again those that still are.
+
+        The driver may have taken something else for a sign of life meanwhile: it must not then believe in it for ever.
 
         Args:
             alive: machines that should be heard; the others are forgotten.
@@ -75,10 +75,12 @@ class Hearing:
         found = []
         for machine_id in sorted(expected):
             ear = self._ears.setdefault(machine_id, _Ear(now))
+            told_at = ear.silent_told_at
             if paused_s:
                 ear.heard_at = now
-            elif not ear.silent and now - ear.heard_at > self._silent_after_s:
-                ear.silent = True
+                ear.silent_told_at = None if told_at is None else now
+            elif now - (ear.heard_at if told_at is None else told_at) > self._silent_after_s:
+                ear.silent_told_at = now
                 found.append(MachineSilent(machine_id, Seconds(now - ear.heard_at)))
         return found
 

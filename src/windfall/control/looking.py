@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from windfall.control.errands import NO_ANSWER
 from windfall.core import driver, reconcile
-from windfall.errors import ProviderDenied, ProviderError, StoreError, WindfallError
+from windfall.errors import ProviderDenied, WindfallError
 from windfall.events import Fact
 from windfall.fleet import (
     BeliefsPooled,
@@ -35,6 +36,7 @@ class Pace:
         turn_s: the longest pause between two turns.
         list_s: between two listings of a provider's machines: how late a loss without notice is noticed.
         offers_s, bill_s, run_s, beliefs_s: between two looks at each.
+        settle_s: between two looks at the bill of a job that has ended and waits for nothing else.
         silent_after_s: a machine of which nothing was heard for so long on any channel is silent.
     """
 
@@ -42,6 +44,7 @@ class Pace:
     list_s: Seconds = Seconds(5.0)  # noqa: RUF009
     offers_s: Seconds = Seconds(30.0)  # noqa: RUF009
     bill_s: Seconds = Seconds(60.0)  # noqa: RUF009
+    settle_s: Seconds = Seconds(15.0)  # noqa: RUF009
     run_s: Seconds = Seconds(5.0)  # noqa: RUF009
     beliefs_s: Seconds = Seconds(60.0)  # noqa: RUF009
     silent_after_s: Seconds = Seconds(60.0)  # noqa: RUF009
@@ -49,7 +52,7 @@ class Pace:
 
 LOCAL_PACE = Pace(
     turn_s=Seconds(0.1), list_s=Seconds(0.25), offers_s=Seconds(1.0), bill_s=Seconds(1.0), run_s=Seconds(0.25),
-    beliefs_s=Seconds(2.0), silent_after_s=Seconds(15.0),
+    settle_s=Seconds(0.25), beliefs_s=Seconds(2.0), silent_after_s=Seconds(15.0),
 )  # fmt: skip
 """For the local market, which is asked over the loopback."""
 
@@ -97,12 +100,14 @@ class Looking:
             facts += self._listings(state)
         if self._is_due("run", pace.run_s, now):
             facts += self._observe()
-        if self._is_due("bill", pace.bill_s, now) or driver.wants_bill(state):
+        if self._is_due("bill", pace.settle_s if driver.wants_bill(state) else pace.bill_s, now):
             facts += self._bills()
         return facts
 
     def _is_due(self, what: str, every_s: Seconds, now: Instant) -> bool:
-        if now < self._at.get(what, now):
+        at = self._at.get(what, now)
+        if now < at:
+            self._at[what] = Instant(min(at, now + every_s))  # it is wanted more often than at the last look
             return False
         self._at[what] = Instant(now + every_s)
         return True
@@ -116,7 +121,7 @@ class Looking:
             unanswered = driver.unanswered(state, name)
             try:
                 listing = provider.list(self._ports.owner)
-            except ProviderError:
+            except NO_ANSWER:
                 continue
             facts += self._compare(state, name, unanswered, listing)
         return facts
@@ -167,7 +172,7 @@ class Looking:
             seen.offers, seen.quotas, seen.trouble = provider.offers(), provider.quota(self._ports.owner), None
         except ProviderDenied as error:
             seen.offers, seen.trouble = (), (name, Refusal.CREDENTIALS, str(error))
-        except ProviderError as error:
+        except NO_ANSWER as error:
             seen.trouble = (name, Refusal.NO_CAPACITY, str(error))
 
     def _bills(self) -> list[Fact]:
@@ -175,7 +180,7 @@ class Looking:
         for name, provider in self._ports.providers.items():
             try:
                 bill = provider.charges(self._ports.owner, self._cursors.get(name, ""))
-            except ProviderError:
+            except NO_ANSWER:
                 continue
             charges = tuple(charge for charge in bill.charges if charge.job_id == self._job.job_id)
             if charges:
@@ -188,7 +193,7 @@ class Looking:
     def _observe(self) -> list[Fact]:
         try:
             state = self._ports.run.observe()
-        except (StoreError, WindfallError) as error:
+        except WindfallError as error:
             self._once(f"the run's store cannot be read: {error}")
             return []
         if state is None:

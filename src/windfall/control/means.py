@@ -77,6 +77,10 @@ class Records(Protocol):
         """Return the values of a job's secrets."""
         ...
 
+    def forget_secrets(self, epoch: Epoch, job_id: str) -> None:
+        """Delete them."""
+        ...
+
     def claim(self, epoch: Epoch, token: str, machine_id: str, boot_id: str) -> bool:
         """Use up a machine's claim."""
         ...
@@ -98,6 +102,14 @@ class Records(Protocol):
         ...
 
 
+class Mailbox(Channel, Protocol):
+    """The channel through the run's store."""
+
+    def close(self) -> None:
+        """Neither read nor write any more."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A job's run as the office reaches it.
@@ -111,7 +123,7 @@ class Opened:
     """
 
     watch: RunWatch
-    mailbox: Callable[[Epoch, Callable[[], Iterable[str]]], Channel]
+    mailbox: Callable[[Epoch, Callable[[], Iterable[str]]], Mailbox]
     write_boot: Callable[[Json], None]
     measure: Callable[[Iterable[str]], tuple[Measured, ...]]
 

@@ -6,10 +6,13 @@ wrong is said in the controller's log.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +27,8 @@ from windfall.terms import Seconds
 _TIMEOUT_S = 30.0
 _TRIES = 3
 _PAUSE_S = Seconds(2.0)
+_WORDS_BYTES = 200
+"""How much of what a failing command said is repeated in the log."""
 _WAITING_MAX = 1000
 """So many messages wait at most; further ones are dropped with a word."""
 
@@ -70,7 +75,11 @@ class Notifier:
         while True:
             message = self._queue.get()
             for way, deliver in (("command", _run_command), ("webhook", _post)):
-                self._deliver(message, way, deliver)
+                try:
+                    self._deliver(message, way, deliver)
+                except Exception as error:
+                    # One job's message must not be the last one of all jobs; the error's words may hold a URL's token.
+                    self._say(f"{message.job.job_id}: the notification by {way} failed: {type(error).__name__}")
 
     def _deliver(self, message: Message, way: str, deliver: Callable[[Message], str | None]) -> None:
         trouble = None
@@ -91,14 +100,29 @@ def _run_command(message: Message) -> str | None:
     # As the user's own shell would have it, but without what only the controller may know.
     env = {name: value for name, value in os.environ.items() if not name.startswith("WINDFALL_")} | told
     try:
-        done = subprocess.run(
-            ["sh", "-c", command], env=env, timeout=_TIMEOUT_S, capture_output=True, text=True, check=False
-        )
+        with tempfile.TemporaryFile() as words:
+            code = _finished(subprocess.Popen(
+                ["sh", "-c", command], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words,
+                start_new_session=True,
+            ))  # fmt: skip
+            words.seek(max(words.seek(0, os.SEEK_END) - _WORDS_BYTES, 0))
+            said = words.read(_WORDS_BYTES).decode(errors="replace").strip()
     except subprocess.TimeoutExpired:
         return f"it did not end within {_TIMEOUT_S:g} s"
     except OSError as error:
         return str(error.strerror)
-    return None if done.returncode == 0 else f"exit code {done.returncode}: {done.stderr.strip()[-200:]}"
+    return None if code == 0 else f"exit code {code}: {said}"
+
+
+def _finished(process: subprocess.Popen[bytes]) -> int:
+    """Return a command's exit code; what takes too long ends, with everything that it started."""
+    try:
+        return process.wait(_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
 
 
 def _post(message: Message) -> str | None:
@@ -107,13 +131,15 @@ def _post(message: Message) -> str | None:
     if url is None:
         return None
     try:
-        answer = httpx.post(
+        # Streamed, since the answer's body is nobody's business, however long it is.
+        with httpx.stream(
+            "POST",
             url,
             content=json.dumps(message.fields()),
             headers={"Content-Type": "application/json"},
             timeout=_TIMEOUT_S,
             follow_redirects=False,
-        )
+        ) as answer:
+            return None if answer.is_success else f"status {answer.status_code}"
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return type(error).__name__
-    return None if answer.is_success else f"status {answer.status_code}"

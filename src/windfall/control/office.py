@@ -17,19 +17,18 @@ from dataclasses import dataclass
 from windfall.control import auth
 from windfall.control.conductor import Conductor, ConductorPorts
 from windfall.control.likes import boot_data, likeness, pace_of
-from windfall.control.means import Direct, Entry, Means, Opened
+from windfall.control.means import Direct, Entry, Mailbox, Means, Opened
 from windfall.control.notifying import Message, Notifier
 from windfall.control.running import Hooks, RunningJob
 from windfall.control.service import Claimed, GcView, JobView, Json, OffersView, RowView, StatusView, Trouble
 from windfall.core import driver
 from windfall.core.driver import JobSummary
 from windfall.errors import ControllerError, ControllerUnreachable, Misuse, ProviderDenied, ProviderError, WindfallError
-from windfall.fleet import Directive, JobPhase, PreemptWanted, Report, ResumeWanted, StopWanted
+from windfall.fleet import Direction, Directive, JobPhase, PreemptWanted, Report, ResumeWanted, StopWanted
 from windfall.jobs import Job
 from windfall.market import Boot, Life, Machine, Offer, Order, Quota, Refusal
 from windfall.models import pool
 from windfall.policies import planning
-from windfall.ports import Channel
 from windfall.terms import Seconds
 from windfall.wire.boot import boot_to_json
 from windfall.wire.environment import PEERS_TOKEN
@@ -46,12 +45,19 @@ class _Ways:
 
     direct: Direct
     opened: Opened | None = None
-    mailbox: Channel | None = None
+    mailbox: Mailbox | None = None
     conductor: Conductor | None = None
 
     def alive(self) -> tuple[str, ...]:
         """Return the machines that run."""
-        return () if self.conductor is None else self.conductor.alive()
+        conductor = self.conductor
+        return () if conductor is None else conductor.alive()
+
+    def close(self) -> None:
+        """Let go of the run's store and of what the conductor knows: the job has ended."""
+        if self.mailbox is not None:
+            self.mailbox.close()
+        self.opened = self.mailbox = self.conductor = None
 
 
 class Office:
@@ -67,6 +73,7 @@ class Office:
         self._latest: dict[str, JobSummary] = {}
         self._written: dict[str, tuple[JobPhase, float]] = {}
         self._steps: dict[str, int] = {}
+        self._learnt: set[str] = set()
         self._notifier = Notifier(means.clock, means.say)
 
     def begin(self) -> None:
@@ -77,7 +84,7 @@ class Office:
 
     def end(self) -> None:
         """Let go of all jobs, soon."""
-        for running in self._running.values():
+        for running in list(self._running.values()):
             running.leave()
 
     # ------------------------------------------------------------------------------------------------------------- jobs
@@ -87,10 +94,20 @@ class Office:
         missing = sorted({secret.name for secret in job.secrets} - set(secrets))
         if missing:
             raise Misuse(f"the value of secret {missing[0]} is missing: export {missing[0]} where you start the job")
+        there = self._records.job(job.job_id)
+        if there is not None:
+            return self._submitted_again(there, job)
         self.plan(job)
         self._means.open_run(job).write_boot(boot_to_json(boot_data(job)))
         self._records.add_job(self._means.epoch, job, secrets)
         self._run(job)
+        return job.job_id
+
+    def _submitted_again(self, there: Entry, job: Job) -> str:
+        if there.job != job:
+            raise Misuse(f"there is a job {job.job_id} already")
+        if not _is_over(there):
+            self._run(job)
         return job.job_id
 
     def owner_of(self, job_id: str) -> str | None:
@@ -138,7 +155,7 @@ class Office:
         self._wish(entry.job, PreemptWanted(machine_id, notice_s, user))
 
     def _wish(self, job: Job, fact: StopWanted | ResumeWanted | PreemptWanted) -> None:
-        if not self._run(job).wish(fact):
+        if not self._known(job).wish(fact):
             raise ControllerError(
                 f"the controller could not note the wish for {job.job_id} yet: see `windfall ps {job.job_id}`, and ask again"
             )
@@ -190,7 +207,6 @@ class Office:
         """Ask all providers for machines of this installation that no job needs."""
         found: list[Machine] = []
         troubles: list[Trouble] = []
-        needed = {job_id for job_id, running in self._running.items() if running.runs}
         for name, provider in self._means.providers.items():
             try:
                 listing = provider.list(self._means.owner)
@@ -201,9 +217,12 @@ class Office:
                 machine
                 for machine in listing
                 # The owner's tag again, though the provider was asked for it: what is not ours is never touched.
-                if machine.owner == self._means.owner and machine.life is not Life.GONE and machine.job_id not in needed
+                if machine.owner == self._means.owner and machine.life is not Life.GONE
             ]
-        return GcView(tuple(found), tuple(troubles))
+        # Asked after the listings: a job that began meanwhile needs what they show of it.
+        needed = {entry.job.job_id for entry in self._records.jobs() if not _is_over(entry)}
+        needed |= {job_id for job_id, running in list(self._running.items()) if running.runs}
+        return GcView(tuple(machine for machine in found if machine.job_id not in needed), tuple(troubles))
 
     def collect(self, machine_ids: Sequence[str]) -> GcView:
         """Release those of these machines that `unneeded` still names; return the machines that were released."""
@@ -251,18 +270,25 @@ class Office:
     def report(self, job_id: str, report: Report) -> Directive | None:
         """Take a machine's report; return what it is to do, None if nothing was decided for it yet."""
         running = self._running.get(job_id)
+        if running is None or not running.runs:
+            entry = self._records.job(job_id)
+            over = entry is None or _is_over(entry)
+            # A machine that came too late for its job: nobody looks at its provider for it any more.
+            return Directive(self._means.epoch, Direction.LEAVE) if over else None
         if report.step is not None:
             self._steps[job_id] = report.step  # steps are no facts: only those who look want to know
-        return None if running is None else running.report(report)
+        return running.report(report)
 
     # ------------------------------------------------------------------------------------------------------ running jobs
 
-    def _run(self, job: Job) -> RunningJob:
+    def _run(self, job: Job) -> None:
+        self._known(job).begin()
+
+    def _known(self, job: Job) -> RunningJob:
         with self._lock:
             running = self._running.get(job.job_id)
             if running is None:
                 running = self._running[job.job_id] = self._new(job)
-        running.begin()
         return running
 
     def _new(self, job: Job) -> RunningJob:
@@ -330,18 +356,23 @@ class Office:
         self._records.set_summary(self._means.epoch, job.job_id, summary.phase, text)
 
     def _ended(self, job: Job) -> None:
-        """Keep what the run showed, for the plans of its like."""
+        """Keep what the run showed, for the plans of its like; let go of everything else."""
         summary = self._latest[job.job_id]
         text = json.dumps(dataclasses.asdict(summary) | {"settled": True})
         if summary.phase is JobPhase.DONE:
             self._learn(job)
+            self._records.forget_secrets(self._means.epoch, job.job_id)
         self._records.set_summary(self._means.epoch, job.job_id, summary.phase, text)
+        self._ways[job.job_id].close()
 
     def _learn(self, job: Job) -> None:
+        if job.job_id in self._learnt:
+            return  # somebody wished something of it after its end
         try:
             lines = (line for _, line in self._records.rows(job.job_id))
             for row in self._means.open_run(job).measure(lines):
                 self._records.add_measured(self._means.epoch, likeness(job), row)
+            self._learnt.add(job.job_id)
         except ControllerUnreachable:
             raise
         except WindfallError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import ipaddress
 import signal
@@ -15,7 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from windfall.control.gate import Presence
-from windfall.errors import EXIT_DONE, Misuse
+from windfall.errors import EXIT_DONE, Misuse, WindfallError
 from windfall.terms import Seconds
 
 _GRACE_S = 5
@@ -133,8 +134,9 @@ class ApiServer:
 
         def watch() -> None:
             while not self._ended.wait(idle_s / _LOOKS_PER_IDLE):
-                if presence.close_if_idle(idle_s, unfinished):
-                    self.leave(EXIT_DONE)
-                    return
+                with contextlib.suppress(WindfallError):  # a database that does not answer now may know of a job
+                    if presence.close_if_idle(idle_s, unfinished):
+                        self.leave(EXIT_DONE)
+                        return
 
         threading.Thread(target=watch, name="idle", daemon=True).start()

@@ -153,7 +153,23 @@ def _consider_limits(turn: FleetTurn) -> None:
             _close(turn, Closing(JobPhase.STOPPED, EXIT_BUDGET, sentence, turn.now), now=False)
             return
         turn.later.append(Instant(turn.state.began_at + job.max_duration_s))
+    _watch_deadline(turn)
     over_budget(turn, 0.0)
+
+
+def _watch_deadline(turn: FleetTurn) -> None:
+    """Tell the user once that the deadline has passed: it is what was hoped for, not a limit."""
+    deadline_s = turn.job.objective.deadline_s
+    if deadline_s is None or turn.state.late:
+        return
+    at = Instant(turn.state.began_at + deadline_s)
+    if turn.now < at:
+        turn.later.append(at)
+        return
+    turn.change(late=True)
+    sentence = f"the deadline ({deadline_s:g} s after the submission) has passed and the run is not done: it goes on"
+    turn.tell(sentence)
+    turn.order(NotifyUser(Event.LATE, sentence))
 
 
 def over_budget(turn: FleetTurn, more_usd_per_hour: float) -> bool:

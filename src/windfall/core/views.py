@@ -140,6 +140,10 @@ def sentence(state: FleetState, now: Instant) -> str:
             unit.doing is Doing.TRAINING and unit.state is not MachineState.RELEASING for unit in state.units.values()
         )
         return f"{state.closing.sentence}; {'saving' if saving else _counted(len(state.units), 'being given back')}"
+    return f"{_active(state, now)}{'; its deadline has passed' if state.late else ''}"
+
+
+def _active(state: FleetState, now: Instant) -> str:
     if state.phase is JobPhase.WAITING or state.refused:
         return _waiting(state, now)
     if state.phase is JobPhase.RUNNING:

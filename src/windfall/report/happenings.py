@@ -98,7 +98,7 @@ class Happenings:
             if machine.life is Life.RUNNING:
                 groups[f"{place}: up, {machine.price_usd_per_hour:.4g} USD/h"].append(machine.machine_id)
             elif machine.life is Life.GONE:
-                known = machine.machine_id in self.leaving and machine.cause is not Ended.PREEMPTED
+                known = machine.machine_id in self.leaving
                 self._forget(machine.machine_id)
                 if not known and machine.cause is not Ended.RELEASED:
                     groups[_ENDS.get(machine.cause or Ended.FAILED, "broken")].append(machine.machine_id)

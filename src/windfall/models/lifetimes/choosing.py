@@ -182,8 +182,8 @@ def _candidate(
     law = fit(lives, bounds)
     held_out = np.full(len(lives), math.nan)
     fold_laws: list[Law] = []
-    for index in range(0 if fold is None else int(fold.max()) + 1):
-        out = np.equal(fold, index)
+    outs = [] if fold is None else [fold == index for index in range(int(fold.max()) + 1)]
+    for out in outs:
         fold_laws.append(fit(lives.where(~out), bounds))
         held_out[out] = fitting.log_likelihoods(fold_laws[-1], lives.where(out))
     total = float(np.sum(fitting.log_likelihoods(law, lives)))

@@ -103,12 +103,13 @@ class GompertzMakeham(Law):
     def log_survival(self, age_s: ArrayLike) -> Floats:
         """Return log S(t) = -H(t)."""
         age = ages(age_s)
-        grown = math.log(self.ageing_per_s * self.growth_s) if self.ageing_per_s * self.growth_s > 0 else -math.inf
+        log_scale = math.log(self.ageing_per_s) + math.log(self.growth_s)
         exponent = age / self.growth_s
-        with np.errstate(over="ignore"):
-            early = np.exp(grown) * np.expm1(np.minimum(exponent, 1.0))
-            late = np.exp(grown + exponent) - np.exp(grown)
-        return -(self.base_per_s * age + np.where(exponent <= 1.0, early, late))
+        early = math.exp(log_scale) * np.expm1(np.minimum(exponent, 1.0))
+        with np.errstate(over="ignore"):  # exp(t / growth) alone overflows long before the product with 1e-300 does
+            late = np.exp(log_scale + exponent) - math.exp(log_scale)
+        hazard = self.base_per_s * age + np.where(exponent <= 1.0, early, late)
+        return np.negative(hazard)
 
     def log_hazard(self, age_s: ArrayLike) -> Floats:
         """Return log h(t)."""

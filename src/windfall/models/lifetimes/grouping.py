@@ -110,7 +110,7 @@ def _group(fit: Fit, key: str, value: str, *, level: float) -> Group:
     def group(law: Law, how: How, comparisons: tuple[Comparison, ...], reason: str) -> Group:
         return Group(key, value, len(lives), lives.losses, batches, law, how, comparisons, reason)
 
-    if lives.losses < GROUP_LOSSES_MIN or batches < GROUP_BATCHES_MIN or not fit.comparisons:
+    if lives.losses < GROUP_LOSSES_MIN or batches < GROUP_BATCHES_MIN or not fit.chosen.fold_laws:
         return group(fit.law, How.POOLED, (), f"losses in few batches ({lives.losses} in {batches})")
     own = _own_fitter(fit)
     held = {

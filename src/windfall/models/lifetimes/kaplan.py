@@ -53,12 +53,13 @@ class KaplanMeier(Curve):
         left = at_risk - lost
         terms = np.where(left > 0, lost / (at_risk * np.where(left > 0, left, 1.0)), 0.0)
         sums = np.concatenate([[0.0], np.cumsum(terms)])
-        return self.survival(age_s) * np.sqrt(sums[np.searchsorted(self.ages_s, ages(age_s), side="right")])
+        passed = np.searchsorted(self.ages_s, ages(age_s), side="right")
+        return np.asarray(self.survival(age_s) * np.sqrt(sums[passed]), dtype=np.float64)
 
     def log_survival(self, age_s: ArrayLike) -> Floats:
         """Return log S(t); beyond the oldest observation it stays where it is, as `ask` says."""
         known = np.concatenate([[0.0], self._log_steps()])
-        return known[np.searchsorted(self.ages_s, ages(age_s), side="right")]
+        return np.asarray(known[np.searchsorted(self.ages_s, ages(age_s), side="right")], dtype=np.float64)
 
     def _log_steps(self) -> Floats:
         lost, at_risk = np.asarray(self.lost, dtype=float), np.asarray(self.at_risk, dtype=float)

@@ -67,7 +67,8 @@ class Piecewise(Law):
     def log_hazard(self, age_s: ArrayLike) -> Floats:
         """Return log h(t); a break belongs to the stretch that it begins."""
         with np.errstate(divide="ignore"):
-            return np.log(np.asarray(self.rates_per_s))[self._stretch(ages(age_s))]
+            logs = np.log(np.asarray(self.rates_per_s))
+        return np.asarray(logs[self._stretch(ages(age_s))], dtype=np.float64)
 
     def _age_at(self, hazard: Floats) -> Floats:
         sums = self._sums()
@@ -94,24 +95,43 @@ def fit_piecewise(lives: Lives) -> Piecewise:
     """
     if not lives.losses:
         raise Misuse("lifetimes: no life ended in a preemption, so that no hazard can be fitted")
-    breaks = _candidates(np.sort(lives.duration_s[lives.lost]))
-    durations = np.sort(lives.duration_s)
-    before = np.concatenate([[0.0], np.cumsum(durations)])
-    passed = np.searchsorted(durations, breaks, side="right")
-    exposure = np.append(before[passed] + (len(durations) - passed) * breaks, before[-1])
-    counted = np.append(np.searchsorted(np.sort(lives.duration_s[lives.lost]), breaks, side="left"), lives.losses)
-    chosen = _partition(exposure, counted, price=1.5 * math.log(max(lives.losses, 2)))
-    lost = np.diff(np.append(counted[chosen], counted[-1]))
-    lived = np.diff(np.append(exposure[chosen], exposure[-1]))
-    return Piecewise(tuple(breaks[chosen].tolist()), tuple((lost / lived).tolist()), observed_s=lives.oldest_s)
+    losses = np.sort(lives.duration_s[lives.lost])
+    coarse = _candidates(losses)
+    breaks = _near(losses, coarse, _best(lives, losses, coarse).breaks_s)
+    return _best(lives, losses, breaks)
 
 
 def _candidates(losses: Floats) -> Floats:
     """Ages at which the hazard may change: 0 and, at most, so many ages of losses before the last."""
-    found = np.unique(losses[losses < losses[-1]])
-    if len(found) > CANDIDATES_MAX:
-        found = found[np.unique(np.linspace(0, len(found) - 1, CANDIDATES_MAX).round().astype(int))]
-    return np.concatenate([[0.0], found])
+    return np.concatenate([[0.0], _spread(np.unique(losses[losses < losses[-1]]), CANDIDATES_MAX)])
+
+
+def _near(losses: Floats, coarse: Floats, breaks: tuple[float, ...]) -> Floats:
+    """Ages of losses between the candidates on both sides of each break: the second, finer look."""
+    found = [coarse[:1]]
+    every = np.unique(losses[losses < losses[-1]])
+    for at in np.searchsorted(coarse, breaks[1:]):
+        low, high = coarse[at - 1], coarse[min(at + 1, len(coarse) - 1)]
+        found += [coarse[at : at + 1], _spread(every[(every >= low) & (every <= high)], CANDIDATES_MAX // 8)]
+    return np.unique(np.concatenate(found))
+
+
+def _spread(found: Floats, count: int) -> Floats:
+    """At most so many of sorted numbers, evenly by rank."""
+    return found if len(found) <= count else found[np.linspace(0, len(found) - 1, count).round().astype(int)]
+
+
+def _best(lives: Lives, losses: Floats, breaks: Floats) -> Piecewise:
+    """The best partition with breaks among these."""
+    durations = np.sort(lives.duration_s)
+    before = np.concatenate([[0.0], np.cumsum(durations)])
+    passed = np.searchsorted(durations, breaks, side="right")
+    exposure = np.append(before[passed] + (len(durations) - passed) * breaks, before[-1])
+    counted = np.append(np.searchsorted(losses, breaks, side="left"), len(losses))
+    chosen = _partition(exposure, counted, price=1.5 * math.log(max(len(losses), 2)))
+    lost = np.diff(np.append(counted[chosen], counted[-1]))
+    lived = np.diff(np.append(exposure[chosen], exposure[-1]))
+    return Piecewise(tuple(breaks[chosen].tolist()), tuple((lost / lived).tolist()), observed_s=lives.oldest_s)
 
 
 def _partition(exposure: Floats, counted: np.ndarray[tuple[int, ...], np.dtype[np.intp]], price: float) -> list[int]:

@@ -51,7 +51,7 @@ def _begin_fresh(j, ready, rows, fresh_s, place, numbers):  # type: ignore[no-un
             continue
         else:
             end, until_s = durable[i], stalled_s[i]
-            after = between(rows[j - i], place + i, oldest - (j - i))
+            after = between(rows[j - i], place + i, min(oldest - (j - i), rows.shape[1] - 1))
             after -= redone * (gap_s + fresh_s[j - i]) * (stalled[i] - durable[i])
             after += covered * (alive[i] - stalled[i]) * (gap_s + fresh_s[j - i])
         own = redone * (alive[0] - end) + 0.5 * covered * lost
@@ -158,6 +158,7 @@ def paths(units, begin, grid, options, fresh, numbers):  # type: ignore[no-untyp
     """
     age, prepared, stall = begin
     fresh_s, firsts = fresh
+    over = len(grid[0]) - 1
     room = np.empty(units, np.int64)
     flat = np.empty(16 * (units + 1), np.int64)
     offsets = np.zeros(units + 2, np.int64)
@@ -169,6 +170,8 @@ def paths(units, begin, grid, options, fresh, numbers):  # type: ignore[no-untyp
         while left > 0:
             if count == 0 and not own:
                 interval = firsts[left]
+            elif now >= over:
+                interval = left  # no machine gets here
             else:
                 interval = next_interval(left, int(now + 0.5), grid, options, fresh_s, numbers)
             room[count] = interval

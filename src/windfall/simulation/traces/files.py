@@ -85,13 +85,14 @@ def lines(path: Path) -> Iterator[str]:
         Misuse: as `head`; or a line is longer than any trace's.
     """
     done = [1]
-    with _open(path) as raw, _reading(path, done), io.TextIOWrapper(raw, "utf-8-sig", newline="") as file:
-        while line := file.readline(LINE_BYTES_MAX):
-            if len(line) == LINE_BYTES_MAX:
-                raise fault(path, done[0], f"this line is longer than {LINE_BYTES_MAX} characters: not a trace")
-            if "\0" in line:
+    with _open(path) as file, _reading(path, done):
+        # Decoded line by line, so that a bad byte is found on its own line and not on that of its block.
+        while raw := file.readline(LINE_BYTES_MAX):
+            if len(raw) == LINE_BYTES_MAX:
+                raise fault(path, done[0], f"this line is longer than {LINE_BYTES_MAX} bytes: not a trace")
+            if b"\0" in raw:
                 raise fault(path, done[0], "this is not text: not a trace")
-            yield line
+            yield raw.decode("utf-8-sig" if done[0] == 1 else "utf-8")
             done[0] += 1
 
 

@@ -44,6 +44,8 @@ from windfall.units import duration_s, duration_text
 
 SERIES_MAX = 64
 """How many series one slice may join: each is read on its own, so that none has to be kept."""
+NAMES_MAX = 20
+"""More zones or types are not listed in a sentence."""
 _DATE = r"\d{4}-\d\d-\d\d(?:T\d\d:\d\d(?::\d\d)?Z?)?"
 _MOMENT = rf"(?:{_DATE}|(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+)"
 _TEXT = re.compile(
@@ -98,14 +100,13 @@ def parse_slice(text: str, *, unit: str | None = None) -> Slice:
     """
     if Path(text).exists():
         return Slice(Path(text), unit=unit)
-    if (found := re.search(r":([^:/]*\.\.[^/]*)$", text)) and not re.fullmatch(
-        rf"(?:{_MOMENT})?\.\.(?:{_MOMENT})?", found.group(1)
-    ):
-        wanted = "write 2h..30h, ..30h, or 2016-05-06..2016-05-08"
-        raise Misuse(f"{text}: {found.group(1)!r} is no stretch of time; {wanted}")
     match = _TEXT.fullmatch(text)
     if match is None:
         raise Misuse(f"{text!r} names no trace; write FILE, FILE:ZONE, FILE:TYPE@ZONE or FILE:ZONE:2h..30h")
+    wrong = re.search(r":([^:/]*\.\.[^/]*)$", text)
+    if wrong and match["since"] is None and match["until"] is None:
+        wanted = "write 2h..30h, ..30h, or 2016-05-06..2016-05-08"
+        raise Misuse(f"{text}: {wrong.group(1)!r} is no stretch of time; {wanted}")
     place, _, product = (match["place"] or "").partition(",")
     kind, at, zone = place.rpartition("@")
     return Slice(
@@ -177,9 +178,10 @@ def cut_of(trace: Trace, slice_: Slice, surveyed: Survey) -> Cut:
     Raises:
         Misuse: as `cut`.
     """
-    if Content.CATALOGUE in trace.header.content:
+    timed = [one for one in surveyed.stats if one.content is not Content.CATALOGUE]
+    if not timed:
         raise fault(slice_.path, None, "a price list has no time: it cannot be sliced")
-    keys = tuple((one.content, one.series) for one in surveyed.stats if slice_.matches(one.series))
+    keys = tuple((one.content, one.series) for one in timed if slice_.matches(one.series))
     if not keys:
         raise fault(slice_.path, None, _no_such(slice_, surveyed))
     if len(keys) > SERIES_MAX:
@@ -208,7 +210,9 @@ def _no_such(slice_: Slice, surveyed: Survey) -> str:
     ):
         if wanted is not None and wanted not in known:
             names = [name for name in known if name]
-            told = nearest(wanted, names[:20]) if names else "the file names none"
+            told = nearest(wanted, names) if names else "the file names none"
+            if len(names) > NAMES_MAX and told.startswith("choose"):
+                told = f"it has {len(names)}, such as {', '.join(names[:3])}"
             return f"there is no {what} {wanted!r} in it; {told}"
     return (
         f"there is no {slice_.machine_type or 'machine'} in {slice_.zone or 'any zone'} with {slice_.product or 'it'}"

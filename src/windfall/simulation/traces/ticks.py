@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from windfall.simulation.traces.events import Clock, Content, Count, Header, Placed, Price, Sampling, Series, Until
-from windfall.simulation.traces.files import HEAD_BYTES, blocks, fault, head, price, whole
+from windfall.simulation.traces.files import HEAD_BYTES, blocks, fault, head, not_negative, price, whole
 
 GAP_S = (1.0, 6 * 3600.0)
 """Ticks outside of this are in another unit [s]."""
@@ -35,7 +35,7 @@ def header_of(path: Path) -> Header:
     found = re.search(r'"gap_seconds"\s*:\s*([^,}\s]+)', head(path))
     if found is None:
         raise fault(path, None, "metadata.gap_seconds, the time between ticks, is missing at the file's beginning")
-    step_s = price(found.group(1), path, 1, "gap_seconds")
+    step_s = not_negative(found.group(1), path, 1, "gap_seconds")
     if not GAP_S[0] <= step_s <= GAP_S[1]:
         raise fault(path, 1, f"gap_seconds is {found.group(1)}: ticks of a market are 1 s to 6 h apart; wrong unit?")
     return Header("skypilot", (Content.COUNTS, Content.PRICES), Clock.START, Sampling.SAMPLES, step_s)

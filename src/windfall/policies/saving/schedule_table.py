@@ -1,0 +1,162 @@
+"""The plain table by which a machine saves: work done -> next save, and the default rule where the fit is not trusted.
+
+Only the standard library, so that the agent reads it without the packages that make it.
+
+A fit is trusted if it rests on at least `LOSSES_MIN` observed losses and its distance to the data (Kolmogorov-Smirnov)
+is at most the larger of `DISTANCE_MAX` and 1.36 / sqrt(losses), what chance alone exceeds in 5 % of samples; and only up
+to the oldest age that was observed.  Elsewhere the machine saves at the interval of the default rule
+(`rules.adaptive_interval_s`), and the table says so.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from windfall.errors import Misuse
+
+LOSSES_MIN = 20
+DISTANCE_MAX = 0.15
+"""A little above what the published blended form leaves on its own data (0.136)."""
+CRITICAL = 1.36
+AGAIN_BEYOND = 0.25
+"""A plan is made anew when a cost or the pace of losses has changed by this share: below, a schedule of the old values
+is within a percent of the overhead of the new one, because the optimum is flat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a fit of lives rests on.
+
+    Attributes:
+        losses: observed losses; machines released by their user are none.
+        distance: the largest difference between the fitted and the observed distribution (Kolmogorov-Smirnov).
+        oldest_s: the oldest age that was observed [s].
+    """
+
+    losses: int
+    distance: float
+    oldest_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SaveTable:
+    """When one machine saves, by work done since the table was made.
+
+    Attributes:
+        saves_at_s: work done at which to save, rising [s].
+        known_s: work done up to which the schedule is trusted [s]; beyond it the interval rules.
+        interval_s: of the default rule [s].
+        says: one sentence: what the schedule rests on, or why the default rule is used.
+    """
+
+    saves_at_s: tuple[float, ...]
+    known_s: float
+    interval_s: float
+    says: str
+
+    def next_save_s(self, done_s: float) -> float:
+        """Return the work done at which to save next [s]; infinite if the run ends before.
+
+        Args:
+            done_s: work done so far; at the last save, if one was just made [s].
+
+        Example:
+            Saves at 1080 s and 2280 s, known to 3600 s: after 0 s the next is at 1080 s, after 1080 s at 2280 s,
+            after that at 3600 s, or an interval after 2280 s if that is later.
+        """
+        if done_s < self.known_s:
+            place = bisect.bisect_right(self.saves_at_s, done_s + 1e-9)
+            if place < len(self.saves_at_s):
+                return self.saves_at_s[place]
+            if math.isinf(self.known_s):
+                return math.inf
+        return max(self.known_s, done_s + self.interval_s)
+
+
+def doubt(evidence: Evidence) -> str:
+    """Return why a fit is not trusted, in words; empty if it is."""
+    if evidence.losses < LOSSES_MIN:
+        return f"it rests on {evidence.losses} losses, fewer than {LOSSES_MIN}"
+    limit = max(DISTANCE_MAX, CRITICAL / math.sqrt(evidence.losses))
+    if not evidence.distance <= limit:
+        return f"it is off the observed lives by {evidence.distance:.2f}, more than {limit:.2f}"
+    return ""
+
+
+def hand_over(
+    saves_at_s: Sequence[float],
+    *,
+    work_s: float,
+    age_s: float,
+    stall_s: float,
+    evidence: Evidence,
+    interval_s: float,
+) -> SaveTable:
+    """Return the table for one machine: the schedule as far as the fit can be trusted, then the default rule.
+
+    Args:
+        saves_at_s: the schedule: work done from now at which to save [s].
+        work_s: the work left [s].
+        age_s: the machine's age now [s].
+        stall_s: of a save [s].
+        evidence: what the fit of lives rests on.
+        interval_s: of the default rule [s], > 0.
+
+    Raises:
+        Misuse: the schedule does not rise, or the interval is no length of time.
+
+    Example:
+        A fit of 12 losses: no schedule, an interval, and the words "... it rests on 12 losses, fewer than 20 ...".
+    """
+    points = tuple(float(point) for point in saves_at_s)
+    if not interval_s > 0.0 or any(later <= earlier for earlier, later in zip((0.0, *points), points, strict=False)):
+        raise Misuse("a table of saves needs rising amounts of work done and a positive interval")
+    if why := doubt(evidence):
+        return SaveTable((), 0.0, interval_s, f"the fit of lives is not used, because {why}: the default rule decides")
+    if age_s + work_s + stall_s * len(points) <= evidence.oldest_s:
+        return SaveTable(points, math.inf, interval_s, f"the schedule rests on {evidence.losses} losses")
+    known_s, kept = max(evidence.oldest_s - age_s, 0.0), []
+    for count, point in enumerate(points, start=1):
+        if age_s + point + stall_s * count > evidence.oldest_s:
+            break
+        kept.append(point)
+        known_s = evidence.oldest_s - age_s - stall_s * count
+    words = f"no machine older than {evidence.oldest_s:.0f} s was observed: beyond that age the default rule decides"
+    return SaveTable(tuple(kept), known_s, interval_s, words)
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What a plan was made with; lengths of time in seconds.
+
+    Attributes:
+        stall_s, durable_s: of a save.
+        restart_s: from a loss to training again.
+        life_left_s: mean rest of this machine's life at the age it has.
+    """
+
+    stall_s: float
+    durable_s: float
+    restart_s: float
+    life_left_s: float
+
+
+def why_again(made_with: Basis, now: Basis) -> str:
+    """Return why the schedule should be made anew, in words; empty if it need not be.
+
+    Example:
+        Planned with a stall of 60 s, measured 20 s: "stall is 20 s, planned with 60 s".
+    """
+    for name, words in (
+        ("stall_s", "stall"),
+        ("durable_s", "time to durable"),
+        ("restart_s", "restart"),
+        ("life_left_s", "rest of the machine's life"),
+    ):
+        before, after = getattr(made_with, name), getattr(now, name)
+        if abs(after - before) > AGAIN_BEYOND * max(before, 1e-9):
+            return f"{words} is {after:g} s, planned with {before:g} s"
+    return ""

@@ -1,0 +1,238 @@
+"""Fitting laws to lives: parameters come back, stopped machines are neither losses nor left out, the choice predicts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from tests.models.lifetimes import H, drawn, joined
+from windfall.errors import Misuse
+from windfall.fleet import Lifetime
+from windfall.models.lifetimes import choosing, fitting, goodness, published
+from windfall.models.lifetimes.blended import Blended
+from windfall.models.lifetimes.families import Bathtub, Exponential, GompertzMakeham, Weibull
+from windfall.models.lifetimes.fitting import Bounds
+from windfall.models.lifetimes.grouping import How, fit_groups, scaled
+from windfall.models.lifetimes.kaplan import kaplan_meier
+from windfall.models.lifetimes.law import Law
+from windfall.models.lifetimes.lives import folds, lives_from, lives_of, uniforms
+from windfall.models.lifetimes.piecewise import Piecewise, fit_piecewise
+from windfall.terms import WallTime
+
+TUB = Bathtub(0.24 / H, 1.1 * H, 0.0097 / H, 24 * H, 0.3 * H, 1.2)
+
+
+def test_the_exponential_fit_is_losses_per_life() -> None:
+    """Two losses and one stopped machine in 10 h of life are 0.2 losses an hour."""
+    law = fitting.fit_exponential(lives_of([3 * H, 2 * H, 5 * H], [True, True, False]))
+
+    assert law.rate_per_s * H == pytest.approx(0.2)
+    assert law.observed_s == 5 * H
+
+
+@pytest.mark.parametrize(
+    ("law", "fit", "close"),
+    [
+        (Weibull(16 * H, 0.6), fitting.fit_weibull, 0.1),
+        (GompertzMakeham(0.03 / H, 1e-4 / H, 2 * H), fitting.fit_gompertz_makeham, 0.6),
+        (Blended.mixed(0.4, 3 * H, 0.6 * H, end_s=24.8 * H, observed_s=math.inf), fitting.fit_blended, 0.1),
+        (TUB, fitting.fit_bathtub, 0.35),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_a_law_is_recovered_from_censored_lives(law: Law, fit: object, close: float) -> None:
+    """Of 4,000 machines, about half stopped by their users, a fit has the law's survival and about its parameters."""
+    lives = drawn(law, 4_000, watched_s=40 * H)
+    found = fit(lives, Bounds())
+
+    ages = law.quantile(np.linspace(0.02, 0.95, 30))
+    assert found.survival(ages) == pytest.approx(law.survival(ages), abs=0.025)
+    for name, value in law.parameters().items():
+        assert found.parameters()[name] == pytest.approx(value, rel=close), name
+
+
+def test_stopped_machines_count_as_having_lived() -> None:
+    """Leaving them out, as the papers do, makes lives look short; the censored fit does not."""
+    law = Exponential(1 / (10 * H))
+    lives = drawn(law, 3_000, watched_s=10 * H)
+
+    assert fitting.fit_exponential(lives).remaining(until_s=math.inf).mean_s == pytest.approx(10 * H, rel=0.05)
+    assert np.mean(lives.duration_s[lives.lost]) < 4.5 * H
+    assert published.fit_as_published(lives, "exponential").curve.remaining().mean_s < 5 * H
+
+
+def test_the_limit_of_the_provider_is_found() -> None:
+    """Nobody said that machines are reclaimed at 24 h; the lives do, and where there is no limit none is found."""
+    assert fitting.fit_bathtub(drawn(TUB, 600)).limit_s == 24 * H
+    assert fitting.fit_bathtub(drawn(Exponential(1 / (8 * H)), 600)).limit_s == math.inf
+    assert fitting.fit_bathtub(drawn(TUB, 600), Bounds(limit_s=23 * H)).limit_s == 23 * H
+
+
+def test_piecewise_hazard_finds_where_it_changes() -> None:
+    """Two changes of the hazard are found near where they are, with the rates between, and no others."""
+    law = Piecewise((0.0, 2 * H, 20 * H), (0.2 / H, 0.02 / H, 1.0 / H))
+    found = fit_piecewise(drawn(law, 2_000))
+
+    assert len(found.breaks_s) == 3
+    assert np.asarray(found.breaks_s) == pytest.approx(np.asarray(law.breaks_s), rel=0.06)
+    assert np.asarray(found.rates_per_s) == pytest.approx(np.asarray(law.rates_per_s), rel=0.15)
+
+
+def test_piecewise_partition_is_the_best_one() -> None:
+    """Against every partition into up to three stretches, tried one by one, none has a higher penalised likelihood."""
+    lives = drawn(Weibull(5 * H, 0.5), 26, watched_s=40 * H)
+    price = 1.5 * math.log(lives.losses)
+
+    def score(law: Piecewise) -> float:
+        return float(np.sum(fitting.log_likelihoods(law, lives))) - price * (len(law.breaks_s) - 1)
+
+    ages = np.unique(lives.duration_s[lives.lost])[:-1]
+    cuts = [(), *((a,) for a in ages), *((a, b) for a in ages for b in ages if a < b)]
+    scores = []
+    for cut in cuts:
+        edges = np.asarray([0.0, *cut, np.inf])
+        lost = np.histogram(lives.duration_s[lives.lost], edges)[0]
+        lived = [np.sum(np.clip(lives.duration_s - low, 0, high - low)) for low, high in itertools.pairwise(edges)]
+        if np.min(lost) >= 5:
+            scores.append(score(Piecewise((0.0, *cut), tuple(lost / np.asarray(lived)))))
+    assert score(fit_piecewise(lives)) >= max(scores) - 1e-9
+
+
+def test_goodness_measures_are_those_of_the_papers() -> None:
+    """R2 and KS of a known curve against three lives, by hand: ordinates 0, 1/2, 1."""
+    sample = np.asarray([1.0, 2.0, 3.0])
+
+    assert goodness.r_squared(lambda x: np.asarray([0.1, 0.5, 0.9]), sample) == pytest.approx(1 - 0.02 / 0.5)
+    assert goodness.ks_to_sample(lambda x: np.asarray([0.1, 0.3, 0.9]), sample) == pytest.approx(0.2)
+    kaplan = kaplan_meier(lives_of([1.0, 2.0], [True, True]))
+    assert goodness.ks_to_kaplan(Exponential(math.log(2.0)), kaplan) == pytest.approx(0.5)
+
+
+def test_folds_keep_batches_whole() -> None:
+    """No launch batch is in two folds, and folds have about as many losses each."""
+    lives = drawn(TUB, 300, watched_s=30 * H, in_batch=7)
+    fold = folds(lives)
+
+    assert all(len(set(fold[lives.batch == batch])) == 1 for batch in np.unique(lives.batch))
+    counts = np.bincount(fold, weights=lives.lost)
+    assert len(counts) == 5
+    assert np.ptp(counts) <= 7
+
+
+def test_draws_depend_on_seed_and_position_alone() -> None:
+    """The stream of a seed begins alike however many are asked for, is uniform, and differs between seeds."""
+    assert uniforms(7, 1000)[:10].tolist() == uniforms(7, 10).tolist()
+    assert np.mean(uniforms(7, 100_000)) == pytest.approx(0.5, abs=0.005)
+    assert abs(np.corrcoef(uniforms(7, 10_000), uniforms(8, 10_000))[0, 1]) < 0.05
+
+
+def test_the_choice_predicts_best_and_says_why() -> None:
+    """Of machines with infancy and a limit the bathtub is chosen, surely before the memoryless law; twice alike."""
+    lives = drawn(TUB, 240, watched_s=60 * H)
+    fit = choosing.fit_lives(lives, bounds=Bounds(limit_s=24 * H))
+
+    assert fit.law.name == "bathtub"
+    assert fit.trusted
+    against = {comparison.worse: comparison for comparison in fit.comparisons}
+    assert against["exponential"].sure
+    assert against["exponential"].low < against["exponential"].gain < against["exponential"].high
+
+
+def test_a_simpler_law_is_taken_where_nothing_speaks_for_another() -> None:
+    """Memoryless lives are given the memoryless law, though others follow the noise more closely."""
+    fit = choosing.fit_lives(drawn(Exponential(1 / (5 * H)), 150, in_batch=1))
+
+    assert fit.law.name == "exponential"
+    assert fit.law is not max(fit.candidates, key=lambda candidate: candidate.log_likelihood).law
+
+
+def test_few_losses_give_the_simplest_law_and_a_doubt() -> None:
+    """Who plans by a fit of six losses is told not to trust it."""
+    fit = choosing.fit_lives(lives_of(np.arange(1, 8) * H, [True] * 6 + [False]))
+
+    assert isinstance(fit.law, Exponential)
+    assert not fit.trusted
+    assert fit.doubts == ("6 losses in 6 launch batches are too few to compare laws: it takes 10 in 5",)
+
+
+def test_groups_that_differ_get_their_own_law_and_others_are_pooled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A zone that loses machines four times as fast is told apart; one with few losses is not."""
+    monkeypatch.setattr(choosing, "FAMILIES", choosing.FAMILIES[:2])
+    slow, fast = Exponential(1 / (20 * H)), Exponential(1 / (5 * H))
+    lives = joined(a=drawn(slow, 200, seed=3), b=drawn(fast, 200, seed=5), c=drawn(fast, 12, seed=9))
+    groups = {group.value: group for group in fit_groups(choosing.fit_lives(lives), "zone")}
+
+    assert groups["a"].how is How.SCALED
+    assert groups["a"].law.remaining(until_s=math.inf).mean_s == pytest.approx(20 * H, rel=0.2)
+    assert groups["b"].law.remaining(until_s=math.inf).mean_s == pytest.approx(5 * H, rel=0.2)
+    assert groups["c"].how is How.POOLED
+    assert groups["c"].reason == "losses in few batches (12 in 3)"
+
+
+def test_groups_that_are_alike_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two zones with the same law are not told apart by chance."""
+    monkeypatch.setattr(choosing, "FAMILIES", choosing.FAMILIES[:2])
+    law = Exponential(1 / (5 * H))
+    fit = choosing.fit_lives(joined(a=drawn(law, 200, seed=3), b=drawn(law, 200, seed=5)))
+
+    assert [group.how for group in fit_groups(fit, "zone")] == [How.POOLED, How.POOLED]
+    with pytest.raises(Misuse, match="no property 'type' to group by; there is: zone"):
+        fit_groups(fit, "type")
+
+
+def test_a_scaled_bathtub_keeps_the_providers_limit() -> None:
+    """Only what happens before the limit is scaled: of machines with twice the hazard there, by two."""
+    twice = Bathtub(0.48 / H, 1.1 * H, 0.0194 / H, 24 * H, 0.3 * H, 1.2)
+    found = scaled(TUB, drawn(twice, 3_000))
+
+    assert found.early_per_s / TUB.early_per_s == pytest.approx(2, rel=0.06)
+    assert found.base_per_s / TUB.base_per_s == pytest.approx(2, rel=0.06)
+    assert (found.limit_s, found.reclaim_s) == (TUB.limit_s, TUB.reclaim_s)
+
+
+def test_lives_come_from_the_journal() -> None:
+    """Preempted machines are losses, released ones and running ones are censored, other providers' are left out."""
+
+    def machine(
+        name: str, began: float, ended: float | None, *, taken: bool = False, provider: str = "aws"
+    ) -> Lifetime:
+        end = None if ended is None else WallTime(ended)
+        return Lifetime(name, provider, "m5", "us-1a", WallTime(began), end, taken, announced=False)
+
+    monday = 1_750_032_000.0 + 7 * H  # 2025-06-16 07:00 UTC
+    rows = [
+        machine("1", monday, monday + 100, taken=True),
+        machine("2", monday + 1, monday + 50),
+        machine("3", monday + 3600, None),
+        machine("4", monday, monday + 9, taken=True, provider="google"),
+    ]
+    lives = lives_from(rows, WallTime(monday + 7200), provider="aws")
+
+    assert lives.duration_s.tolist() == [100, 49, 3600]
+    assert lives.lost.tolist() == [True, False, False]
+    assert lives.batches == 2
+    assert {name: values[0] for name, values in lives.keys.items()} == {
+        "type": "m5",
+        "zone": "us-1a",
+        "hour": "06-12",
+        "weekday": "Monday",
+    }
+
+
+@pytest.mark.parametrize(
+    ("durations", "message"),
+    [([], "there are none"), ([1.0, -2.0], "life 2 is -2 s long"), ([math.nan], "life 1 is nan s long")],
+)
+def test_impossible_lives_are_refused(durations: list[float], message: str) -> None:
+    """No life, a negative one and one that is no number are named in the refusal."""
+    with pytest.raises(Misuse, match=message):
+        lives_of(durations, [True] * len(durations))
+
+
+def test_without_a_loss_nothing_is_fitted() -> None:
+    """Machines that were never lost say nothing about how they are lost, and that is what the user reads."""
+    with pytest.raises(Misuse, match="wait for the first loss"):
+        choosing.fit_lives(lives_of([5.0, 6.0], [False, False]))
