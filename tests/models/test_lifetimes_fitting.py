@@ -22,6 +22,7 @@ from windfall.models.lifetimes.lives import folds, lives_from, lives_of, uniform
 from windfall.models.lifetimes.piecewise import Piecewise, fit_piecewise
 from windfall.terms import WallTime
 
+MEMORYLESS = choosing.FAMILIES[:1]
 TUB = Bathtub(0.24 / H, 1.1 * H, 0.0097 / H, 24 * H, 0.3 * H, 1.2)
 
 
@@ -158,12 +159,11 @@ def test_few_losses_give_the_simplest_law_and_a_doubt() -> None:
     assert fit.doubts == ("6 losses in 6 launch batches are too few to compare laws: it takes 10 in 5",)
 
 
-def test_groups_that_differ_get_their_own_law_and_others_are_pooled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_that_differ_get_their_own_law_and_others_are_pooled() -> None:
     """A zone that loses machines four times as fast is told apart; one with few losses is not."""
-    monkeypatch.setattr(choosing, "FAMILIES", choosing.FAMILIES[:2])
     slow, fast = Exponential(1 / (20 * H)), Exponential(1 / (5 * H))
     lives = joined(a=drawn(slow, 200, seed=3), b=drawn(fast, 200, seed=5), c=drawn(fast, 12, seed=9))
-    groups = {group.value: group for group in fit_groups(choosing.fit_lives(lives), "zone")}
+    groups = {group.value: group for group in fit_groups(choosing.fit_lives(lives, families=MEMORYLESS), "zone")}
 
     assert groups["a"].how is How.SCALED
     assert groups["a"].law.remaining(until_s=math.inf).mean_s == pytest.approx(20 * H, rel=0.2)
@@ -172,11 +172,10 @@ def test_groups_that_differ_get_their_own_law_and_others_are_pooled(monkeypatch:
     assert groups["c"].reason == "losses in few batches (12 in 3)"
 
 
-def test_groups_that_are_alike_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_that_are_alike_stay_together() -> None:
     """Two zones with the same law are not told apart by chance."""
-    monkeypatch.setattr(choosing, "FAMILIES", choosing.FAMILIES[:2])
     law = Exponential(1 / (5 * H))
-    fit = choosing.fit_lives(joined(a=drawn(law, 200, seed=3), b=drawn(law, 200, seed=5)))
+    fit = choosing.fit_lives(joined(a=drawn(law, 200, seed=3), b=drawn(law, 200, seed=5)), families=MEMORYLESS)
 
     assert [group.how for group in fit_groups(fit, "zone")] == [How.POOLED, How.POOLED]
     with pytest.raises(Misuse, match="no property 'type' to group by; there is: zone"):

@@ -135,3 +135,12 @@ def test_a_file_of_another_kind_beside_the_traces_is_refused() -> None:
     """A licence, and a list of dates, are no traces."""
     assert run("inspect", DATA / "bamboo_traces" / "LICENSE.bamboo")[0] == 2
     assert run("inspect", DATA / "gcp_spot_prices" / "observations.csv")[0] == 2
+
+
+def test_the_example_of_the_documentation_is_a_trace(tmp_path: Path) -> None:
+    """The lines that the page shows are read as they stand."""
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "traces.md").read_text("utf-8")
+    path = tmp_path / "example.jsonl"
+    path.write_text(page.split("```json\n")[1].split("```")[0])
+
+    assert [type(event).__name__ for event in open_trace(path).events()] == ["Price", "Came", "Went", "Until"]

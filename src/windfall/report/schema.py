@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from windfall import events, terms
+from windfall import events, fleet, terms
 from windfall.report.account import Account, Saves
 from windfall.report.checks import Verdict
 from windfall.report.spells import Kind
@@ -18,6 +18,7 @@ from windfall.storage import manifest, state
 from windfall.wire import layout
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_WORDS = (events.__name__, fleet.__name__)
 _SCALARS = {str: "string", bool: "boolean", int: "integer", float: "number"}
 _TEXT, _COUNT, _NUMBER = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "number"}
 _TEXT_OR_NULL = {"type": ["string", "null"]}
@@ -68,7 +69,8 @@ class Words:
     def _reference(self, cls: type) -> Schema:
         if cls.__name__ not in self.definitions:
             self.definitions[cls.__name__] = {}
-            kinds: list[type] = cls.__subclasses__()
+            # A room's own kinds of facts never reach a journal.
+            kinds = [kind for kind in cls.__subclasses__() if kind.__module__ in _WORDS]
             self.definitions[cls.__name__] = (
                 {"anyOf": [self.of(kind) for kind in kinds]} if kinds else self._object(cls)
             )

@@ -144,7 +144,13 @@ class Fit:
         return not self.doubts
 
 
-def fit_lives(lives: Lives, *, bounds: Bounds | None = None, seed: int = 0) -> Fit:
+def fit_lives(
+    lives: Lives,
+    *,
+    bounds: Bounds | None = None,
+    seed: int = 0,
+    families: tuple[tuple[str, Fitter], ...] = FAMILIES,
+) -> Fit:
     """Fit every law to lives, compare them on held-out batches, and choose one.
 
     Bounded laws are told the oldest age of all lives, of the held-out ones too: otherwise one machine that outlived the others
@@ -154,6 +160,7 @@ def fit_lives(lives: Lives, *, bounds: Bounds | None = None, seed: int = 0) -> F
         lives: from `lives_of`.
         bounds: what is known of the provider's limit.
         seed: of the bootstrap.
+        families: which laws to compare.
 
     Raises:
         Misuse: no life ended in a loss.
@@ -167,7 +174,7 @@ def fit_lives(lives: Lives, *, bounds: Bounds | None = None, seed: int = 0) -> F
         doubt = f"{lives.losses} losses in {lossy} launch batches are too few to compare laws: it takes {LOSSES_MIN} in {FOLDS}"
         return Fit(lives, kaplan, (only,), only.law, (), "the simplest law, for want of data", (doubt,), seed)
     fold = folds(lives)
-    found = [_candidate(lives, fit, bounds, kaplan, fold) for _, fit in FAMILIES]
+    found = [_candidate(lives, fit, bounds, kaplan, fold) for _, fit in families]
     ranked = tuple(sorted(found, key=lambda candidate: -candidate.score))
     chosen, reason = _choose(ranked, lives, seed)
     others = tuple(

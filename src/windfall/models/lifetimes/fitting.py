@@ -107,7 +107,7 @@ def fit_gompertz_makeham(lives: Lives, bounds: Bounds = Bounds()) -> GompertzMak
         ageing = math.exp(vector[1] - oldest_s / growth_s) / mean_s
         return GompertzMakeham(math.exp(vector[0]) / mean_s, ageing, growth_s, observed_s=oldest_s)
 
-    starts = itertools.product((-0.5, -3.0), (1.0,), (0.0, math.log(10.0), math.log(80.0)))
+    starts = ((-3.0, 1.0, 0.0), (-0.5, 1.0, math.log(10.0)), (-0.5, 1.0, math.log(80.0)))
     return _search(build, lives, starts, ((-14.0, 3.0), (-14.0, 12.0), (-4.0, math.log(600.0))))
 
 
