@@ -15,6 +15,7 @@ from windfall.control import auth
 from windfall.control.gate import BODY_BYTES_MAX
 from windfall.errors import DatabaseUnreachable
 from windfall.fleet import Direction, Directive, Doing, Report
+from windfall.jobs import Notify
 
 SECRET = "hf_very_secret_value"
 
@@ -307,3 +308,12 @@ def test_nobody_is_let_in_once_the_controller_closes(api: Api, ada: httpx.Client
     assert "closing" in error_of(answer, 503, 1)
     assert answer.headers["retry-after"] == "1"
     assert api.service.views == {}
+
+
+def test_only_admins_have_commands_run_on_the_controller(api: Api, ada: httpx.Client, root: httpx.Client) -> None:
+    """A job file must not be a way into the machine on which everybody's secrets lie."""
+    told = dataclasses.replace(job("gpt-1"), notify=Notify(command="mail ada"))
+    refused = ada.post("/v1/jobs", json={"job": codec.encode(told)})
+    assert error_of(refused, 400, 2).startswith("notify.command runs on the controller, and ada is no admin")
+    assert api.service.views == {}
+    assert root.post("/v1/jobs", json={"job": codec.encode(told)}).status_code == 200

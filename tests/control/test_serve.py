@@ -16,15 +16,18 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from tests.control.conftest import until
 from tests.storage.databases import no_postgres, postgres_server
 from windfall.cli import controller
 from windfall.cli.controller import Running
 from windfall.cli.serve import must_stay_on, serve
+from windfall.control.gate import Presence
 from windfall.control.service import StatusView
-from windfall.control.serving import Tls, check_exposure, listen
+from windfall.control.serving import ApiServer, Tls, check_exposure, listen
 from windfall.errors import DatabaseUnreachable, Misuse
+from windfall.storage.clocks import SystemClock
 from windfall.terms import Epoch, Seconds, WallTime
 
 ROOT = Path(__file__).parents[2]
@@ -205,3 +208,18 @@ def test_it_says_which_machine_must_stay_on_and_until_when() -> None:
         "machines go on without it, and after 2 h 0 min they save and stop"
     )
     assert "for 1 unfinished job until 2027-01-15 08:00 UTC as expected now" in must_stay_on(Running("", known))
+
+
+def test_a_database_that_is_away_keeps_an_idle_controller() -> None:
+    """Nobody can say whether jobs are unfinished: it stays, and leaves once it is known that none is."""
+    answers = [DatabaseUnreachable("no answer"), DatabaseUnreachable("no answer")]
+
+    def unfinished() -> int:
+        if answers:
+            raise answers.pop()
+        return 0
+
+    server = ApiServer(FastAPI(), None)
+    server.leave_when_idle(Presence(SystemClock()), Seconds(0.05), unfinished)
+    until(lambda: server._server.should_exit)
+    assert answers == []

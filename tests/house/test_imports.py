@@ -53,6 +53,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "control.notifying": (WORDS, frozenset({"httpx"})),
     "simulation": (TO_CORE | {"simulation", "units"}, NUMERIC),
     "report": (ANY, frozenset({"rich", "matplotlib"})),
+    "report.lifetimes": (ANY, NUMERIC | {"rich", "matplotlib"}),
     "spec": (ANY, frozenset({"pydantic", "pydantic_core", "yaml"})),
     "wiring": (ANY, ANY),
     "wiring_control": (ANY, ANY),

@@ -38,8 +38,6 @@ OVER = ("done", "failed", "stopped")
 NOTICE_S = 8.0
 USD_PER_HOUR = 3600.0
 """A second costs a dollar on demand, so that a cent is ten milliseconds."""
-BEAT_S = 0.25
-"""By so much the recorded end of a machine that was killed may lie before the truth [s]."""
 CENT = 0.01
 MODULES = {
     "controller": ("windfall.cli.controller", "windfall.cli.main serve"),
@@ -266,9 +264,10 @@ class Rig:
     def check(self, job_id: str, told: dict[str, Any], *, nodes: int = 1) -> None:
         """Whatever happened: the bill is the meter's, nothing lives, no slot had two, the journal decides the same."""
         money, metered = told["details"]["money"], self.metered_usd(job_id)
-        for name in ("settled_usd", "due_usd"):
+        for name in ("settled_usd", "due_usd", "estimated_usd"):
             assert abs(money[name] - metered) < CENT, f"{name} {money[name]:.4f} USD, the meter {metered:.4f} USD"
         assert abs(money["unexplained_usd"]) < 1e-9
+        assert money["disputed"] == 0
         self.until(lambda: not self.processes("machine", "keeper", "supervisor", "agent"), "nothing is left alive")
         assert all(stay.ended is not None for stay in self.stays(job_id)), "a machine is listed alive"
         crowd = self.crowd(job_id, nodes)
@@ -340,7 +339,7 @@ class Rig:
 
     # --------------------------------------------------------------------------------------------------------- waiting
 
-    def until(self, done: Callable[[], bool], what: str, limit_s: float = 60.0) -> None:
+    def until(self, done: Callable[[], bool], what: str, limit_s: float = 120.0) -> None:
         """Wait on a condition."""
         deadline = time.monotonic() + limit_s
         while not done():

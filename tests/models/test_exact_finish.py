@@ -93,7 +93,9 @@ def test_the_cost_is_price_times_what_is_billed() -> None:
 
     assert whole.mean() == pytest.approx(mean_s(run) * 2.5 / 3_600.0, rel=1e-6)
     assert whole.quantile(0.9) == pytest.approx(finish(run).quantile(0.9) * 2.5 / 3_600.0, rel=1e-12)
-    assert billed.mean() == pytest.approx(mean_s(Fixed(86_400.0, 600.0, 20.0, 10_800.0, 120.0, start_s=136.5)) / 1_440.0)
+    assert billed.mean() == pytest.approx(
+        mean_s(Fixed(86_400.0, 600.0, 20.0, 10_800.0, 120.0, start_s=136.5)) / 1_440.0
+    )
 
 
 def test_a_run_that_never_ends_is_refused() -> None:

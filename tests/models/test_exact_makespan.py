@@ -95,7 +95,12 @@ def test_preparation_can_be_lost_too() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "age_s", "covered", "durable_s", "at_end"),
-    [(0.6, 0.0, 0.0, 25.0, True), (1.8, 5_000.0, 0.0, 400.0, False), (0.7, 600.0, 0.5, 300.0, False), (2.5, 0.0, 1.0, 30.0, True)],
+    [
+        (0.6, 0.0, 0.0, 25.0, True),
+        (1.8, 5_000.0, 0.0, 400.0, False),
+        (0.7, 600.0, 0.5, 300.0, False),
+        (2.5, 0.0, 1.0, 30.0, True),
+    ],
 )
 def test_the_expectation_is_that_of_drawn_runs(
     shape: float, age_s: float, covered: float, durable_s: float, at_end: bool
@@ -134,7 +139,9 @@ def test_lives_that_end_end() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [[1.0], [0.9, 0.5], [1.0, 0.5, 0.6], [1.0, math.nan], [1.0, -0.1]], ids=["short", "start", "rise", "nan", "below"]
+    "values",
+    [[1.0], [0.9, 0.5], [1.0, 0.5, 0.6], [1.0, math.nan], [1.0, -0.1]],
+    ids=["short", "start", "rise", "nan", "below"],
 )
 def test_what_is_no_survival_is_refused(values: list[float]) -> None:
     """A row that does not begin with one, rises, falls below nought or misses numbers is named."""
@@ -158,7 +165,9 @@ def test_no_progress_is_refused() -> None:
         expect(world, schedule_of(10, 600.0, 0.0, lambda left: every(left, 1)))
 
 
-@pytest.mark.parametrize("bad", [{"stall_s": -1.0}, {"stall_s": 10.0, "durable_s": 5.0}, {"stall_s": 1.0, "covered_share": 1.2}])
+@pytest.mark.parametrize(
+    "bad", [{"stall_s": -1.0}, {"stall_s": 10.0, "durable_s": 5.0}, {"stall_s": 1.0, "covered_share": 1.2}]
+)
 def test_costs_that_cannot_be_are_refused(bad: dict[str, float]) -> None:
     """A negative stall, a commit before its stall ends, and a share above one are named."""
     with pytest.raises(Misuse):

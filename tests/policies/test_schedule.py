@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -29,9 +30,13 @@ def law(stream: random.Random, mean_s: float) -> Callable[[np.ndarray], np.ndarr
         shape = stream.uniform(0.5, 3.0)
         scale_s = mean_s / math.gamma(1.0 + 1.0 / shape)
         return lambda age_s: -((age_s / scale_s) ** shape)
-    early, fast_s, wall_s = stream.uniform(0.1, 0.5), mean_s * stream.uniform(0.05, 0.2), mean_s * stream.uniform(0.02, 0.1)
-    return lambda age_s: np.log1p(-early * -np.expm1(-age_s / fast_s)) - np.exp(
-        np.minimum((age_s - 1.5 * mean_s) / wall_s, 600.0)
+    early, fast_s, wall_s = (
+        stream.uniform(0.1, 0.5),
+        mean_s * stream.uniform(0.05, 0.2),
+        mean_s * stream.uniform(0.02, 0.1),
+    )
+    return lambda age_s: (
+        np.log1p(-early * -np.expm1(-age_s / fast_s)) - np.exp(np.minimum((age_s - 1.5 * mean_s) / wall_s, 600.0))
     )
 
 
@@ -44,7 +49,9 @@ def random_world(stream: random.Random) -> tuple[World, int, float, float]:
     unscaled = law(stream, mean_s)
     at_zero = float(unscaled(np.array([0.0]))[0])
     lives = tabulate(
-        lambda ages_s: unscaled(ages_s) - at_zero, until_s=age_s + 4.0 * units * unit_s + 9.0 * units * stall_s + 9e3, cell_s=unit_s
+        lambda ages_s: unscaled(ages_s) - at_zero,
+        until_s=age_s + 4.0 * units * unit_s + 9.0 * units * stall_s + 9e3,
+        cell_s=unit_s,
     )
     world = World(
         lives,
@@ -78,7 +85,11 @@ def gains(seed: int) -> dict[str, float]:
     found = {}
     for name, interval in rule_intervals(world, world.lives.mean_left_s(), unit_s).items():
         rule = schedule_of(
-            units, unit_s, age_s, lambda left, k=min(interval, units): every(left, k), everywhere=world.covered_share > 0.0
+            units,
+            unit_s,
+            age_s,
+            partial(every, interval=min(interval, units)),
+            everywhere=world.covered_share > 0.0,
         )
         try:
             found[name] = expect(world, rule).expected_s / best_s - 1.0
@@ -91,11 +102,15 @@ def test_no_rule_is_better_in_two_hundred_random_worlds() -> None:
     """By exact expectation the schedule is never worse than the thesis, Young or Daly, and gains are printed by rule."""
     found = [gains(seed) for seed in range(WORLDS)]
 
-    print(f"\n{'rule':<20}{'least':>10}{'median':>10}{'mean':>10}{'most':>10}   longer than optimal [%], {WORLDS} worlds")
+    print(
+        f"\n{'rule':<20}{'least':>10}{'median':>10}{'mean':>10}{'most':>10}   longer than optimal [%], {WORLDS} worlds"
+    )
     for name in found[0]:
         longer = sorted(100.0 * gain[name] for gain in found)
         finite = [value for value in longer if math.isfinite(value)]
-        print(f"{name:<20}{longer[0]:>10.4f}{longer[WORLDS // 2]:>10.3f}{sum(finite) / len(finite):>10.3f}{longer[-1]:>10.1f}")
+        print(
+            f"{name:<20}{longer[0]:>10.4f}{longer[WORLDS // 2]:>10.3f}{sum(finite) / len(finite):>10.3f}{longer[-1]:>10.1f}"
+        )
     assert min(value for gain in found for value in gain.values()) >= -1e-6
     assert max(value for gain in found for value in gain.values()) > 0.01
 
@@ -127,7 +142,12 @@ def test_what_it_expects_is_what_a_search_finds() -> None:
     chosen: dict[int, tuple[int, ...]] = {}
     for left in range(1, units + 1):
         tried = [
-            (expect(world, schedule_of(left, unit_s, 0.0, lambda j, own=own, n=left: own if j == n else chosen[j])).expected_s, own)
+            (
+                expect(
+                    world, schedule_of(left, unit_s, 0.0, lambda j, own=own, n=left: own if j == n else chosen[j])
+                ).expected_s,
+                own,
+            )
             for own in splits(left)
         ]
         chosen[left] = min(tried)[1]

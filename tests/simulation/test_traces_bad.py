@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.traces_run import run
+from windfall import codec
+from windfall.events import Row
 from windfall.simulation.traces.reading import open_trace
 from windfall.simulation.traces.survey import survey
+from windfall.terms import Epoch, Instant, WallTime
 
 AWS = "timestamp_utc,availability_zone,instance_type,price_usd_per_hour\n"
 AT = "2016-05-06T00:0{}:00Z,us-east-1a,m4.xlarge,{}\n"
@@ -147,7 +151,7 @@ BAD: list[tuple[str, str, int | None, str]] = [
     ),
     ("needs.jsonl", _count('{"is": "count", "at_s": 0.0}'), 2, "a count needs count"),
     ("text.jsonl", _count('{"is": "count", "at_s": "0", "count": 1}'), 2, "at_s is '0', which is not a number"),
-    ("nan.jsonl", _count('{"is": "count", "at_s": NaN, "count": 1}'), 2, "at_s is nan, which is not a number"),
+    ("nan.jsonl", _count('{"is": "count", "at_s": NaN, "count": 1}'), 2, "at_s is 'nan', which is not a number"),
     ("minus.jsonl", _count('{"is": "count", "at_s": -1, "count": 1}'), 2, "the time is -1 s: it cannot be negative"),
     ("list.jsonl", _count("[1]"), 2, "this line is not a JSON object"),
     (
@@ -258,6 +262,58 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     assert run("inspect", tmp_path / "no.csv") == (2, f"{tmp_path / 'no.csv'}: there is no such file")
 
 
+GOOD = [
+    ("a.csv", AWS + AT.format(0, 0.1) + AT.format(1, 0.2)),
+    ("b.csv", GOOGLE + _vm() + _vm("a2")),
+    ("c.csv", LIVES + "a,m,z,2026-01-01T00:00:00Z,3600,1\n"),
+    ("d_seconds_count.csv", "0,1\n300,2\n600,1\n"),
+    ("e.csv", "".join(f"{60_000 * number},add,n{number}\n" for number in range(8))),
+    ("f.txt", SEGMENT.format(0, "add", '["a"]') + SEGMENT.format(60000, "no-op", "[]")),
+    ("zone_g.json", TICKS),
+    ("h.jsonl", _count('{"is": "life", "at_s": 1, "ended_s": 2, "end": "preempted"}')),
+    ("i.txt", "2021-12-11, 11:11:30, 55\n2021-12-11, 11:13:10, 55\n"),
+    ("j.csv", "instance_type,on_demand_usd_per_hour\nm4,0.2\n"),
+    ("k.jsonl", codec.row_to_line(Row(Epoch(1), 1, Instant(1e9), WallTime(1e9), ())) + "\n"),
+]
+NOISE = [
+    "",
+    "\n",
+    ",",
+    '"',
+    "-",
+    "1e999",
+    "[" * 5000,
+    "{",
+    "}",
+    "\r",
+    "\u00e9",
+    "null",
+    ":",
+    "9" * 400,
+    "\x00",
+    "Z",
+    "0",
+]
+
+
+@pytest.mark.parametrize(("name", "text"), GOOD, ids=[one[0] for one in GOOD])
+def test_no_damage_makes_a_traceback(name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever is cut out of a trace or put into it, it is read, or refused in one sentence."""
+    stream, path = random.Random(name), tmp_path / name
+    refused = 0
+    for _ in range(60):
+        begin = stream.randrange(len(text))
+        end = min(len(text), begin + stream.choice([0, 1, 1, 5, 30]))
+        path.write_text(text[:begin] + stream.choice(NOISE) + text[end:], "utf-8")
+
+        code, sentence = run("inspect", path)
+
+        assert code in (0, 2)
+        assert "\n" not in sentence
+        refused += code == 2
+    assert refused > 10
+
+
 def test_repeated_rows_are_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A source that repeats each row gives the same trace as one that does not, and the count of repeats."""
     path = tmp_path / "trace.csv"
@@ -348,8 +404,11 @@ _STREAM = """
 import json, resource, sys
 from pathlib import Path
 from windfall.simulation.traces import form
+from windfall import codec
+from windfall.events import Row
 from windfall.simulation.traces.reading import open_trace
 from windfall.simulation.traces.survey import survey
+from windfall.terms import Epoch, Instant, WallTime
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 trace = open_trace(Path(sys.argv[1]))
 print(json.dumps([survey(trace).events, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before]))

@@ -106,7 +106,7 @@ def test_what_a_file_does_not_name_can_be_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "pattern",
     [
-        "aws_spot_prices/20[12][035]_*.csv.gz",
+        "aws_spot_prices/201[03]_*.csv.gz",
         "aws_spot_prices/2022*.csv.gz",
         "gcp*/*changes*",
         "gcp*/lifetimes.csv",
@@ -144,3 +144,29 @@ def test_the_example_of_the_documentation_is_a_trace(tmp_path: Path) -> None:
     path.write_text(page.split("```json\n")[1].split("```")[0])
 
     assert [type(event).__name__ for event in open_trace(path).events()] == ["Price", "Came", "Went", "Until"]
+
+
+def test_the_last_tick_lasts_as_long_as_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four ticks of five minutes are twenty minutes, and the share up counts all of them."""
+    path = tmp_path / "zone-a_v100_1.json"
+    path.write_text('{"metadata": {"gap_seconds": 300}, "data": [1, 1, 0, 1]}')
+
+    assert run("inspect", path, "--json") == (0, "")
+
+    told = json.loads(capsys.readouterr().out)
+    assert (told["span_s"], told["series"][0]["mean"]) == (1200.0, 0.75)
+
+
+def test_a_name_may_live_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A machine that ended may come back under its name; it only cannot live twice at once."""
+    path = tmp_path / "lives.csv"
+    path.write_text(
+        "machine,machine_type,zone,began_utc,lifetime_s,preempted\n"
+        "a,m4,z,2026-01-01T00:00:00Z,3600,1\n"
+        "b,m4,z,2026-01-01T00:30:00Z,7200,0\n"
+        "a,m4,z,2026-01-01T01:00:00Z,1800,1\n"
+    )
+
+    assert run("inspect", path) == (0, "")
+
+    assert "2 of 3 lives ended by a preemption" in capsys.readouterr().out

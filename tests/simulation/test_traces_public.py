@@ -61,6 +61,7 @@ QUICK = [
     f"{SKYPILOT}/preemption/1-node/aws-04-19-2023/*.json",
     f"{SKYPILOT}/availability/16-node/*/*.json",
     "instance_catalog/a*_gpu_*.csv",
+    "instance_catalog/aws_spot_advisor*.csv.gz",
 ]
 SLOW = [
     f"{AWS}/201[356]*.csv.gz",

@@ -239,7 +239,6 @@ def _tell_losses(turn: FleetTurn) -> None:
 def _set_phase(turn: FleetTurn) -> None:
     if not turn.active:
         return
-    before = turn.state.phase
     living = [
         unit for unit in turn.units.values() if unit.slot is not None and unit.state is not MachineState.RELEASING
     ]
@@ -249,7 +248,11 @@ def _set_phase(turn: FleetTurn) -> None:
         turn.enter(JobPhase.WAITING)
     else:
         turn.enter(JobPhase.BUYING)
-    if turn.state.phase is JobPhase.WAITING and before is not JobPhase.WAITING:
+    if living:
+        turn.change(waiting_told=False)
+    elif turn.state.phase is JobPhase.WAITING and not turn.state.waiting_told:
+        # Once, however often it is tried again in vain.
+        turn.change(waiting_told=True)
         turn.order(NotifyUser(Event.WAITING, f"waiting: {turn.state.refused[0]}"))
 
 

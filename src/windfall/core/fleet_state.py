@@ -185,6 +185,7 @@ class FleetState:
         generation: the newest; None before the first, and where a machine trains alone.
         allocations, boots: how long machines took from order to start, and from there to being ready [s].
         wake_at: the earliest instant that was asked for and has not come.
+        waiting_told: the user was told that there is nothing to be had, and no machine has come since.
         late: the user was told that the deadline has passed.
         closing: None as long as the job shall go on; `ended` how it ended last.
     """
@@ -221,6 +222,7 @@ class FleetState:
     boots: Window = field(default_factory=Window)
     ledger: Ledger = field(default_factory=Ledger)
     wake_at: Instant | None = None
+    waiting_told: bool = False
     late: bool = False
     closing: Closing | None = None
     ended: Closing | None = None

@@ -287,8 +287,8 @@ def _withdraw_successor(turn: FleetTurn, unit: Unit) -> None:
         if entry.waiting == 0:
             cancel(turn, token)
     if slot.successor is not None:
-        successor = turn.detach(turn.units[slot.successor])
-        turn.release(successor, "the notice was withdrawn")
+        # It stays the slot's until it is gone: should the end be announced again, there must not be a third machine.
+        turn.release(turn.units[slot.successor], "the notice was withdrawn")
 
 
 def cancel(turn: FleetTurn, token: str) -> None:

@@ -2,8 +2,9 @@
 
 Memoryless losses, W work, tau interval, delta stall, M mean time to a loss, R from a loss to training again (a constant
 or uniform over a range; nothing is lost in it).  The run is n = ceil(W / tau) - 1 segments of w = tau + delta and a last
-one, without a save if the run ends with its work.  A segment is tried until it survives: the number of losses in it is geometric with success e^(-w/M),
-each costs X = (a life that ends within w) + R, and the time beyond the bare run is the sum over all segments.  With
+one, without a save if the run ends with its work.  A segment is tried until it survives: the number of losses in it is
+geometric with success e^(-w/M), each costs X = (a life that ends within w) + R, and the time beyond the bare run is the
+sum over all segments.  With
 
     f_w(z) = E[z^X],  q = 1 - e^(-w/M):      E[z^extra] = ((1 - q) / (1 - q f_w(z)))^n (1 - q') / (1 - q' f_w'(z))
 
@@ -66,7 +67,9 @@ class Fixed:
         if not (self.interval_s > 0.0 and self.mttp_s > 0.0):
             raise Misuse("the interval and the mean time to a loss must be positive lengths of time in seconds")
         if self.restart_most_s is not None and self.restart_most_s < self.restart_s:
-            raise Misuse(f"a restart takes at least {self.restart_s:g} s and at most {self.restart_most_s:g} s: swap them")
+            raise Misuse(
+                f"a restart takes at least {self.restart_s:g} s and at most {self.restart_most_s:g} s: swap them"
+            )
 
     @property
     def segments(self) -> tuple[tuple[int, float], ...]:
@@ -229,7 +232,7 @@ def _lost(run: Fixed, length_s: float, cell_s: float, cells: int) -> Array:
     """
     most_s = run.restart_s if run.restart_most_s is None else run.restart_most_s
     points = min(math.ceil((length_s + most_s) / cell_s) + 3, cells)
-    at_s = cell_s * (np.arange(points + 1) - 1.0)
+    at_s = cell_s * (np.arange(points + 1, dtype=np.float64) - 1.0)
     if most_s > run.restart_s:
         twice = _second(at_s - run.restart_s, length_s, run.mttp_s) - _second(at_s - most_s, length_s, run.mttp_s)
         once = twice / (most_s - run.restart_s)

@@ -176,7 +176,11 @@ def schedule_of(
     lengths = [len(known.get(left, ())) for left in range(units + 1)]
     flat = [interval for left in sorted(known) for interval in known[left]]
     return Schedule(
-        unit_s, age_s, first, np.asarray(flat, dtype=np.int64), np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+        unit_s,
+        age_s,
+        first,
+        np.asarray(flat, dtype=np.int64),
+        np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
     )
 
 
@@ -197,7 +201,11 @@ def expect(world: World, schedule: Schedule) -> Makespan:
     units = schedule.units
     if units < 1 or schedule.first.min() < 1:
         raise Misuse("a schedule needs at least one unit of work, and a whole number of units between two saves")
-    saves = len(schedule.first) if len(schedule.flat) == 0 else max(len(schedule.first), int(np.diff(schedule.offsets).max()))
+    saves = (
+        len(schedule.first)
+        if len(schedule.flat) == 0
+        else max(len(schedule.first), int(np.diff(schedule.offsets).max()))
+    )
     oldest_s = max(schedule.age_s, world.prepare_s) + units * schedule.unit_s + saves * world.stall_s + world.final_s
     lives = world.lives
     if not lives.covers(oldest_s):
@@ -206,7 +214,7 @@ def expect(world: World, schedule: Schedule) -> Makespan:
     law = (lives.cell_s, lives.survival, lives.integral_s)
     costs = (schedule.unit_s, world.stall_s, world.lag_s, world.final_s, gap_s, world.covered_share)
     fresh_s = _all_fresh(law, costs, world.prepare_s, schedule.flat, schedule.offsets)
-    fixed, own, alive = _life(law, costs, schedule.age_s, schedule.first, fresh_s, units)
+    fixed, own, alive = _life(law, costs, (schedule.age_s, units), schedule.first, fresh_s)
     expected_s = (fixed + own * (gap_s + fresh_s[units])) / alive if alive > 0.0 else math.nan
     if not math.isfinite(expected_s):
         raise Infeasible("under this schedule no machine lives long enough to make any progress")
@@ -214,9 +222,10 @@ def expect(world: World, schedule: Schedule) -> Makespan:
 
 
 @njit(cache=True)
-def _life(law, costs, age_s, intervals, fresh_s, units):  # type: ignore[no-untyped-def]  # compiled: tuples of arrays
+def _life(law, costs, begin, intervals, fresh_s):  # type: ignore[no-untyped-def]  # compiled: tuples of arrays
     """S(a) V of one life: its constant part, its weight of g + V(units, P), and S(a)."""
     unit_s, stall_s, lag_s, final_s, gap_s, covered = costs
+    age_s, units = begin
     alive, begun_s = one(law[0], law[1], law[2], age_s)
     fixed, own = 0.0, 0.0
     left, durable, now_s, here = units, alive, age_s, alive
@@ -262,7 +271,7 @@ def _all_fresh(law, costs, prepare_s, flat, offsets):  # type: ignore[no-untyped
         intervals = flat[offsets[left] : offsets[left + 1]]
         if len(intervals) == 0:
             continue
-        fixed, own, alive = _life(law, costs, prepare_s, intervals, fresh_s, left)
+        fixed, own, alive = _life(law, costs, (prepare_s, left), intervals, fresh_s)
         if alive > own * (1.0 + 1e-13):
             fresh_s[left] = (fixed + own * costs[4]) / (alive - own)
         else:

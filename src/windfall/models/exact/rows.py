@@ -51,7 +51,16 @@ def compared(
     match = abs(difference) <= tolerance_pct
     said = difference if math.isfinite(difference) else None
     return Row(
-        source, item, quantity, unit, published, ours, said, "match" if match else "differs", "" if match else reason, method
+        source,
+        item,
+        quantity,
+        unit,
+        published,
+        ours,
+        said,
+        "match" if match else "differs",
+        "" if match else reason,
+        method,
     )
 
 

@@ -208,9 +208,13 @@ def _choose(ranked: tuple[Candidate, ...], lives: Lives, seed: int) -> tuple[Can
         return best, "the highest held-out likelihood"
     chosen = min(simpler, key=lambda candidate: (candidate.parameters, -candidate.score))
     return chosen, (
-        f"{chosen.parameters} parameters predict held-out lives as well as the {best.parameters} of the {best.name} law, "
+        f"with {_numbers(chosen.parameters)} it predicts held-out lives as well as the {best.name} law with {_numbers(best.parameters)}, "
         f"as far as {lives.batches} launch batches can tell"
     )
+
+
+def _numbers(count: int) -> str:
+    return f"{count} number{'s' * (count != 1)}"
 
 
 def _doubts(chosen: Candidate) -> tuple[str, ...]:

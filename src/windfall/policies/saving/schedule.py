@@ -120,13 +120,12 @@ def optimal(world: World, work_s: float, *, age_s: float = 0.0, unit_s: float | 
         raise Misuse(f"{units} units of {unit_s:g} s over {ages} ages do not fit the memory: use a longer unit")
     grid = _cut(grid, support)
     stall = world.stall_s / unit_s
-    numbers = (world.gap_s, world.covered_share, 1, _kept(world, unit_s), ages)
-    places = (stall, world.prepare_s / unit_s + stall)
-    options, fresh_s, firsts = kernel.solve(units, grid, ready, places, numbers)
-    if not np.all(np.isfinite(fresh_s)):
+    ready_at = world.prepare_s / unit_s
+    numbers = (world.gap_s, world.covered_share, _kept(world, unit_s), ages, stall, ready_at + stall)
+    solved = kernel.solve(units, grid, ready, numbers)
+    if not np.all(np.isfinite(solved[1])):
         raise Infeasible(f"no machine lives long enough to make {unit_s:g} s of progress and save it")
-    begin = (age_s / unit_s, world.prepare_s / unit_s, stall)
-    first, flat, offsets = kernel.paths(units, begin, grid, options, (fresh_s, firsts), numbers)
+    first, flat, offsets = kernel.paths(units, (age_s / unit_s, ready_at, stall), grid, solved, numbers)
     found = Schedule(unit_s, age_s, first, flat, offsets)
     return Optimal(units * unit_s, found, makespan.expect(world, found))
 

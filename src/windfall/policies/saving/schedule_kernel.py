@@ -33,9 +33,9 @@ def between(row, place, last):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(cache=True)
-def _begin_fresh(j, ready, rows, fresh_s, place, numbers):  # type: ignore[no-untyped-def]  # compiled
+def _begin_fresh(j, ready, rows, fresh_s, numbers):  # type: ignore[no-untyped-def]  # compiled
     """V(j, P) and the interval that reaches it: V stands on both sides of each option and is solved for."""
-    gap_s, covered, least, kept, oldest = numbers
+    gap_s, covered, kept, oldest, _, place = numbers
     alive, integral_s, stalled, stalled_s, durable, final, final_s = ready
     redone = 1.0 - covered
     best_s, chosen, moved = np.inf, 0, 0.0
@@ -47,7 +47,7 @@ def _begin_fresh(j, ready, rows, fresh_s, place, numbers):  # type: ignore[no-un
         if i == j:
             end, until_s = final[i], final_s[i]
             after = covered * (alive[i] - final[i]) * gap_s
-        elif i < least or j - i < kept:
+        elif j - i < kept:
             continue
         else:
             end, until_s = durable[i], stalled_s[i]
@@ -63,56 +63,61 @@ def _begin_fresh(j, ready, rows, fresh_s, place, numbers):  # type: ignore[no-un
 
 
 @njit(cache=True)
-def _fill(j, grid, drops, fresh_s, numbers, row, options):  # type: ignore[no-untyped-def]  # compiled
-    """U(j, k) into `row` for each age k: the least over the next save; `options` holds D."""
-    gap_s, covered, least, kept, oldest = numbers
+def _move(moved, alive, weight, i):  # type: ignore[no-untyped-def]  # compiled
+    """Add what covered losses in the i-th unit lead to, for each age."""
+    for k in range(min(len(moved), len(alive) - i)):
+        moved[k] += weight * (alive[k + i - 1] - alive[k + i])
+
+
+@njit(cache=True)
+def _fill(j, grid, solved, numbers):  # type: ignore[no-untyped-def]  # compiled
+    """U(j, k) for each age k: the least over the next save."""
+    rows, options, fresh_s = solved
+    gap_s, covered, kept, oldest, _, _ = numbers
     alive, integral_s, _, stalled_s, durable, final, final_s = grid
     support = len(alive) - 1
     ages = min(oldest - j, support) + 1
     back_s = (1.0 - covered) * (gap_s + fresh_s[j])
     ending = stalled_s - back_s * durable
-    moved = np.zeros(ages)
+    moved, row = np.zeros(ages), rows[j]
     row[:ages] = np.inf
     if ages > support:
         row[support] = integral_s[support] - back_s * alive[support]  # nothing lives here: U, completed below, is 0
-    for i in range(1, j + 1):
-        reached = min(ages, support - i + 1)
-        if reached <= 0:
-            break
+    for i in range(1, min(j, support) + 1):
         if covered > 0.0:
-            weight = covered * (gap_s + 0.5 * (fresh_s[j - i] + fresh_s[j - i + 1]))
-            shifted = drops[i - 1 :]
-            for k in range(reached):
-                moved[k] += weight * shifted[k]
-        if i == j or i < least or j - i < kept:
-            continue
-        near, far = ending[i:], options[j - i, i:]
-        for k in range(reached):
-            value = near[k] + far[k] + moved[k]
-            row[k] = value if value < row[k] else row[k]
+            _move(moved, alive, covered * (gap_s + 0.5 * (fresh_s[j - i] + fresh_s[j - i + 1])), i)
+        if i < j and j - i >= kept:
+            near, far = ending[i:], options[j - i, i:]
+            for k in range(min(ages, support - i + 1)):
+                value = near[k] + far[k] + moved[k]
+                row[k] = value if value < row[k] else row[k]  # noqa: FURB136 - `min` would not become a vector
     for k in range(min(ages, support - j + 1)):
         last = covered * (alive[k + j] - final[k + j]) * gap_s + moved[k]
         row[k] = min(row[k], final_s[k + j] - back_s * final[k + j] + last)
+    for k in range(max(support - j + 1, 0), ages):
+        row[k] = min(row[k], final_s[support] + moved[k])  # the machine ends before the work does
     for k in range(ages):
         row[k] += back_s * alive[k] - integral_s[k]
 
 
 @njit(cache=True)
-def solve(units, grid, ready, places, numbers):  # type: ignore[no-untyped-def]  # compiled
-    """Return D, V(j, P) and the first interval on a fresh machine, for each j."""
-    gap_s, covered, _, _, oldest = numbers
+def solve(units, grid, ready, numbers):  # type: ignore[no-untyped-def]  # compiled
+    """Return D, V(j, P) and the first interval on a fresh machine, for each j.
+
+    `numbers`: the gap [s], the covered share, how many units must follow a save, the oldest age [units], the stall
+    [units], P and the stall [units].
+    """
+    gap_s, covered, _, oldest, stall_place, _ = numbers
     alive, _, stalled, _, durable, _, _ = grid
-    stall_place, ready_place = places
     support = len(alive) - 1
     rows = np.zeros((units + 1, min(oldest, support) + 1))
     options = np.zeros_like(rows)
-    drops = np.append(alive[:-1] - alive[1:], 0.0)
     fresh_s, firsts = np.zeros(units + 1), np.zeros(units + 1, np.int64)
     for j in range(1, units + 1):
-        fresh_s[j], firsts[j] = _begin_fresh(j, ready, rows, fresh_s, ready_place, numbers)
+        fresh_s[j], firsts[j] = _begin_fresh(j, ready, rows, fresh_s, numbers)
         if not np.isfinite(fresh_s[j]):
             break
-        _fill(j, grid, drops, fresh_s, numbers, rows[j], options)
+        _fill(j, grid, (rows, options, fresh_s), numbers)
         last = min(oldest - j, support)
         back_s = gap_s + fresh_s[j]
         for k in range(last + 1):
@@ -123,9 +128,10 @@ def solve(units, grid, ready, places, numbers):  # type: ignore[no-untyped-def] 
 
 
 @njit(cache=True)
-def next_interval(j, k, grid, options, fresh_s, numbers):  # type: ignore[no-untyped-def]  # compiled
+def next_interval(j, k, grid, solved, numbers):  # type: ignore[no-untyped-def]  # compiled
     """The best interval with j units left at age k."""
-    gap_s, covered, least, kept, oldest = numbers
+    options, fresh_s, _ = solved
+    gap_s, covered, kept, oldest, _, _ = numbers
     alive, _, _, stalled_s, durable, final, final_s = grid
     support = len(alive) - 1
     k = min(k, oldest - j, support)
@@ -134,11 +140,11 @@ def next_interval(j, k, grid, options, fresh_s, numbers):  # type: ignore[no-unt
     for i in range(1, j + 1):
         at = min(k + i, support)
         if covered > 0.0:
-            lost = alive[min(at - 1, support)] - alive[at]
+            lost = alive[min(k + i - 1, support)] - alive[at]
             moved += covered * lost * (gap_s + 0.5 * (fresh_s[j - i] + fresh_s[j - i + 1]))
         if i == j:
             value = final_s[at] - back_s * final[at] + covered * (alive[at] - final[at]) * gap_s + moved
-        elif i < least or j - i < kept:
+        elif j - i < kept:
             continue
         else:
             value = stalled_s[at] - back_s * durable[at] + options[j - i, at] + moved
@@ -148,16 +154,12 @@ def next_interval(j, k, grid, options, fresh_s, numbers):  # type: ignore[no-unt
 
 
 @njit(cache=True)
-def paths(units, begin, grid, options, fresh, numbers):  # type: ignore[no-untyped-def]  # compiled
+def paths(units, begin, grid, solved, numbers):  # type: ignore[no-untyped-def]  # compiled
     """Intervals from the age at which the run begins, and from a fresh machine with j units left for each j.
 
-    Args:
-        units: of the run.
-        begin: (age of the first machine, age of a prepared one, stall), in units.
-        grid, options, fresh, numbers: as in `solve`; `fresh` holds V(j, P) and the first intervals.
+    `begin`: age of the first machine, age of a prepared one and the stall, in units; `solved`: what `solve` returned.
     """
     age, prepared, stall = begin
-    fresh_s, firsts = fresh
     over = len(grid[0]) - 1
     room = np.empty(units, np.int64)
     flat = np.empty(16 * (units + 1), np.int64)
@@ -169,11 +171,11 @@ def paths(units, begin, grid, options, fresh, numbers):  # type: ignore[no-untyp
         count = 0
         while left > 0:
             if count == 0 and not own:
-                interval = firsts[left]
+                interval = solved[2][left]
             elif now >= over:
                 interval = left  # no machine gets here
             else:
-                interval = next_interval(left, int(now + 0.5), grid, options, fresh_s, numbers)
+                interval = next_interval(left, int(now + 0.5), grid, solved, numbers)
             room[count] = interval
             count += 1
             left -= interval

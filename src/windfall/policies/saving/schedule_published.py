@@ -67,8 +67,8 @@ def published_schedule(cdf: Callable[[Array], Array], job_min: int, age_min: int
 
 
 @njit(cache=True)
-def _recursion(job, cdf):  # type: ignore[no-untyped-def]  # compiled
-    width = 2 * job + 3
+def _met(job, width):  # type: ignore[no-untyped-def]  # compiled
+    """The states (minutes left, minutes since the start or the last loss) that the recursion meets."""
     met = np.zeros((job + 1, width), np.bool_)
     met[job, 0] = True
     for work in range(job, 0, -1):
@@ -77,18 +77,24 @@ def _recursion(job, cdf):  # type: ignore[no-untyped-def]  # compiled
             if met[work, done]:
                 for i in range(1, work):
                     met[work - i, done + i + 1] = True
+    return met
+
+
+@njit(cache=True)
+def _recursion(job, cdf):  # type: ignore[no-untyped-def]  # compiled
+    """E, the chosen intervals, and the states met; the state after a loss, d = 1, comes first of its row."""
+    width = 2 * job + 3
+    met = _met(job, width)
     expected, intervals = np.zeros((job + 1, width)), np.zeros((job + 1, width), np.int64)
     for work in range(1, job + 1):
         for turn in range(width):
             done = 1 if turn == 0 else 0 if turn == 1 else turn
-            if not met[work, done]:
-                continue
             best, chosen = np.inf, 0
-            for i in range(1, work + 1):
+            for i in range(1, work + 1 if met[work, done] else 1):
                 lived = max(0.0, 1.0 - (cdf[done + i + 1] - cdf[done]))
                 lost = (i + 1) / 2.0 + 1.0
                 if done == 1:
-                    failed = (1.0 - lived) / lived * lost if lived > 0.0 else (1.0 - lived) * lost
+                    failed = (1.0 - lived) / (lived if lived > 0.0 else 1.0) * lost
                 else:
                     failed = (1.0 - lived) * (lost + expected[work, 1])
                 value = max(lived * (i + 1.0 + expected[work - i, min(done + i + 1, width - 1)]) + failed, float(work))

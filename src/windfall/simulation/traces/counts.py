@@ -127,7 +127,7 @@ def _segment_line(text: str, path: Path, line: int) -> tuple[float, str, dict[st
         at_ms, word, minute = json.loads(text)
         nodes = minute["nodes"]
         minute["duration"]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise fault(path, line, "this is no line of a segment: [time in ms, event, {nodes, duration}]") from error
     if word not in _SEGMENT_WORDS:
         raise fault(path, line, f"{word!r} is no event; choose one of {', '.join(sorted(_SEGMENT_WORDS))}")

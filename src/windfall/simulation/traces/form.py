@@ -14,7 +14,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -56,6 +55,9 @@ _NAMES = {cls: name for name, cls in _WORDS.items()}
 _SERIES = {"type": "machine_type", "zone": "zone", "product": "product"}
 _HEADER = frozenset({"is", "version", "clock", "sampling", "content", "source", "step_s", "silence_s", "told"})
 _TEXTS = frozenset({"machine", "batch", "load", "accelerator"})
+_SIGNED = frozenset({"at_s", "saving_share"})
+"""What the checks of all formats refuse below 0 in words of its own, or what may be below."""
+_LARGEST = 1e300
 _WHOLE = frozenset({"count", "interruption_bucket"})
 
 
@@ -158,7 +160,7 @@ def read_header(path: Path) -> Header:
         )
     except KeyError as error:
         raise fault(path, 1, f"the header does not say its {error.args[0]}") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise fault(path, 1, f"the header is wrong: {error}") from error
 
 
@@ -191,7 +193,7 @@ def read(path: Path) -> Iterator[Placed]:
 def _object(text: str, path: Path, line: int) -> dict[str, Any]:
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         cut = "" if text.endswith("\n") else ": the file was cut off"
         raise fault(path, line, f"this line is not JSON{cut}") from error
     if not isinstance(data, dict):
@@ -243,9 +245,9 @@ def _value(name: str, value: object, path: Path, line: int) -> object:
 
 
 def _number(name: str, value: object, path: Path, line: int) -> float | int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise fault(path, line, f"{name} is {value!r}, which is not a number")
-    if name != "at_s" and value < 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST < value < _LARGEST:
+        raise fault(path, line, f"{name} is {str(value)[:40]!r}, which is not a number")
+    if name not in _SIGNED and value < 0:
         raise fault(path, line, f"{name} is {value:g}: it cannot be negative")
     if name.endswith("usd_per_hour") and value > USD_PER_HOUR_MAX:
         raise fault(path, line, f"{name} is {value:g} dollars per hour: is it in another unit?")

@@ -59,7 +59,7 @@ def read(path: Path) -> Iterator[Placed]:
         for line, text in enumerate(lines(path), 1):
             try:
                 last[0], row = line, codec.row_from_line(text)
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
                 cut = "" if text.endswith("\n") else ": the file was cut off"
                 raise fault(path, line, f"this line is no row of a journal{cut}") from error
             yield row

@@ -372,9 +372,12 @@ def table_columns(path: Path) -> dict[str, int]:
     """Return the columns that a file's first line names, with their places.
 
     Raises:
-        Misuse: one is named twice.
+        Misuse: one is named twice, or the line is no header.
     """
-    names = [name.strip() for name in next(csv.reader(lines(path)), [])]
+    try:
+        names = [name.strip() for name in next(csv.reader(lines(path), strict=True), [])]
+    except csv.Error as error:
+        raise fault(path, 1, f"this is no header of a table: {error}") from error
     if twice := {name for name in names if names.count(name) > 1}:
         raise fault(path, 1, f"the column {min(twice)!r} is there twice")
     return {name: place for place, name in enumerate(names)}

@@ -111,7 +111,7 @@ class _Scan:
         self._fill(HEAD_BYTES)
         try:
             _, self._at = json.JSONDecoder().raw_decode(self._text, self._at)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._bad("this is not JSON") from error
 
     def array(self) -> Iterator[str]:

@@ -1,0 +1,211 @@
+"""One job of a controller in virtual time: a conductor over a simulated market, a journal in memory, faults on request."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from windfall.control.conductor import Conductor, ConductorPorts
+from windfall.control.looking import Pace
+from windfall.core import driver
+from windfall.errors import DatabaseUnreachable, ProviderUnreachable, StoreUnreachable
+from windfall.fleet import Directive, Doing, Event, Report
+from windfall.jobs import Job, Want
+from windfall.market import Boot, Life, Machine, Order
+from windfall.ports import Provider, RunWatch
+from windfall.simulation.clock import Timeline, VirtualClock
+from windfall.simulation.provider import Market, SimulatedProvider
+from windfall.terms import Epoch, Holder, Outcome, Reliability, RunState, Seconds, WallTime
+
+OWNER = "home"
+PACE = Pace(
+    turn_s=Seconds(1.0), list_s=Seconds(2.0), offers_s=Seconds(5.0), bill_s=Seconds(60.0), settle_s=Seconds(10.0),
+    run_s=Seconds(1.0), beliefs_s=Seconds(60.0), silent_after_s=Seconds(20.0),
+)  # fmt: skip
+
+
+def a_job(**changes: Any) -> Job:
+    """A job that any machine does."""
+    return Job("gpt-1", "gpt", "ada", "memory://run", ("train",), (Want(),), **changes)
+
+
+def run_state(outcome: Outcome, holder: str | None, *, epoch: int = 1) -> RunState:
+    """What a run's log says."""
+    who = None if holder is None else Holder(holder, "boot", 1, 1, 1, "nonce")
+    return RunState("run", Epoch(epoch), outcome, who, WallTime(0.0), Seconds(30.0))
+
+
+@dataclass
+class Faults:
+    """What goes wrong, by the name of a call: `unsent`, `lost` (done, but the answer does not come), or nothing."""
+
+    plan: dict[str, list[str | None]] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)
+    out: set[str] = field(default_factory=set)
+
+    def meet(self, name: str, error: type[Exception], call: Callable[[], Any]) -> Any:
+        """Carry a call out, or not."""
+        self.calls[name] += 1
+        waiting = self.plan.get(name, [])
+        fault = waiting.pop(0) if waiting else None
+        if fault == "unsent" or name in self.out:
+            raise error(f"planted: {name} was not sent")
+        answer = call()
+        if fault == "lost":
+            raise error(f"planted: the answer to {name} was lost")
+        return answer
+
+
+class Line:
+    """A line to something on which faults happen."""
+
+    def __init__(self, there: object, faults: Faults, error: type[Exception]) -> None:
+        self._there, self._faults, self._error = there, faults, error
+
+    def __getattr__(self, name: str) -> Any:
+        there = getattr(self._there, name)
+        if not callable(there) or name == "capabilities":
+            return there
+        return lambda *given, **named: self._faults.meet(name, self._error, lambda: there(*given, **named))
+
+
+@dataclass
+class Rows:
+    """A journal that outlives controllers."""
+
+    faults: Faults
+    lines: list[str] = field(default_factory=list)
+
+    def append(self, line: str) -> None:
+        self.faults.meet("append", DatabaseUnreachable, lambda: self.lines.append(line))
+
+    def rows(self) -> Any:
+        return iter(list(self.lines))
+
+
+@dataclass
+class Run:
+    """A run whose log says what a test says."""
+
+    state: RunState | None = None
+    stops: list[tuple[bool, str]] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+
+    def observe(self) -> RunState | None:
+        return self.state
+
+    def declare_gone(self, machine_id: str) -> None:
+        self.gone.append(machine_id)
+
+    def stop(self, *, now: bool, reason: str) -> None:
+        self.stops.append((now, reason))
+
+
+@dataclass
+class Voices:
+    """A channel on which the machines of a test speak."""
+
+    name: str = "direct"
+    waiting: list[Report] = field(default_factory=list)
+    told: dict[str, Directive] = field(default_factory=dict)
+
+    def hear(self) -> tuple[Report, ...]:
+        heard, self.waiting = tuple(self.waiting), []
+        return heard
+
+    def tell(self, directives: dict[str, Directive]) -> None:
+        self.told = dict(directives)
+
+
+class House:
+    """A job, its market and its controllers, one after the other."""
+
+    def __init__(self, *, bill_lag_s: float = 0.0, capacity: int | None = None, **job: Any) -> None:
+        self.timeline = Timeline()
+        self.clock = VirtualClock(self.timeline)
+        market = Market(
+            "m4", "a", Reliability.TRANSIENT, ((0.0, 0.36),), 1.2, Seconds(120.0), allocate_s=(3.0, 3.0)
+        )  # fmt: skip
+        lag = (bill_lag_s, bill_lag_s)
+        self.market = SimulatedProvider("sim", self.timeline, (market,), random.Random(1), bill_lag_s=lag)
+        if capacity is not None:
+            self.market.shelf.capacity[market.key] = capacity
+        self.faults = Faults()
+        self.journal, self.run, self.voices = Rows(self.faults), Run(), Voices()
+        self.providers: dict[str, Provider] = {"sim": Line(self.market, self.faults, ProviderUnreachable)}  # type: ignore[dict-item]
+        self.job = a_job(**job)
+        self.said: list[str] = []
+        self.told: list[Event] = []
+        self.lives = 0
+        self.bought: list[str] = []
+        self.epoch = 0
+        self.sequence = 0
+
+    def ports(self) -> ConductorPorts:
+        watch: RunWatch = Line(self.run, self.faults, StoreUnreachable)  # type: ignore[assignment]
+        return ConductorPorts(
+            controller=Epoch(self.epoch), owner=OWNER, clock=self.clock, journal=self.journal,
+            providers=self.providers, channels=(self.voices,), run=watch, boot=self._boot,
+            notify=lambda event, _: self.told.append(event), rates=tuple,
+            record_lives=lambda _: self.faults.meet("record_lives", DatabaseUnreachable, lambda: None),
+            say=self.said.append, pace=PACE,
+        )  # fmt: skip
+
+    def _boot(self, order: Order) -> Boot:
+        self.bought.append(order.token)
+        return Boot(("keeper",))
+
+    def conductor(self) -> Conductor:
+        """A controller begins, with the journal that there is."""
+        self.epoch += 1
+        return Conductor(self.job, self.ports())
+
+    def turns(self, conductor: Conductor, for_s: float) -> int:
+        """Turn as often as the conductor wishes, for so long; return how often."""
+        until, count = self.timeline.time + for_s, 0
+        while self.timeline.time < until:
+            pause_s, count = conductor.turn(), count + 1
+            self.timeline.pass_time(min(max(pause_s, 0.01), until - self.timeline.time))
+        conductor.turn()
+        return count + 1
+
+    def works(self, for_s: float) -> Conductor:
+        """Turn, and take the job up again from its journal whenever anything fails, as a running job does."""
+        until = self.timeline.time + for_s
+        while True:
+            try:
+                conductor = self.conductor()
+                self.turns(conductor, until - self.timeline.time)
+            except DatabaseUnreachable:
+                self.timeline.pass_time(0.5)
+            else:
+                return conductor
+
+    def speaks(self, machine_id: str, doing: Doing = Doing.TRAINING, **said: Any) -> None:
+        """A machine reports."""
+        self.sequence += 1
+        self.voices.waiting.append(Report(machine_id, self.sequence, "life", doing, **said))
+
+    @property
+    def alive(self) -> tuple[Machine, ...]:
+        """The machines that are paid for, by the market's own truth."""
+        return self.market.alive(self.job.job_id)
+
+    @property
+    def made(self) -> int:
+        """How many machines the market ever sold."""
+        return self.market._count
+
+    def trains(self, conductor: Conductor) -> str:
+        """Go on until a machine trains; return its name."""
+        self.turns(conductor, 10.0)
+        (machine,) = self.alive
+        assert machine.life is Life.RUNNING
+        self.speaks(machine.machine_id)
+        self.run.state = run_state(Outcome.RUNNING, machine.machine_id)
+        self.turns(conductor, 2.0)
+        assert driver.phase(conductor.state) == "running"
+        return machine.machine_id
