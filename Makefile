@@ -1,4 +1,5 @@
-# Two commands do all set-up: `make demo` and `make test`.  Slow proofs: `make verify [AREA=folder of tests]`, `make bench`.
+# Two commands do all set-up: `make demo` and `make test`.  Slow proofs: `make verify [AREA=folder of tests]` (storms,
+# live, real, ...), `make bench [BENCH=name]`.
 PYTHON ?= python3.11
 PYTHON := $(shell command -v $(PYTHON) 2>/dev/null || echo python3)
 VENV := .venv

@@ -150,7 +150,8 @@ def test_a_simpler_law_is_taken_where_nothing_speaks_for_another() -> None:
     assert fit.candidates[0].name == "weibull"
     assert fit.law.name == "exponential"
     assert fit.reason == (
-        "with 1 number it predicts held-out lives as well as the weibull law with 2 numbers, as far as 150 launch batches can tell"
+        "with 1 number it predicts held-out lives as well as the weibull law with 2 numbers, "
+        "as far as 150 launch batches can tell"
     )
 
 

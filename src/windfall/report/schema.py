@@ -70,7 +70,8 @@ class Words:
         if cls.__name__ not in self.definitions:
             self.definitions[cls.__name__] = {}
             # A room's own kinds of facts never reach a journal.
-            kinds = [kind for kind in cls.__subclasses__() if kind.__module__ in _WORDS]
+            below: list[type] = cls.__subclasses__()
+            kinds = [kind for kind in below if kind.__module__ in _WORDS]
             self.definitions[cls.__name__] = (
                 {"anyOf": [self.of(kind) for kind in kinds]} if kinds else self._object(cls)
             )

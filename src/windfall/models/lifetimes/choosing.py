@@ -208,8 +208,8 @@ def _choose(ranked: tuple[Candidate, ...], lives: Lives, seed: int) -> tuple[Can
         return best, "the highest held-out likelihood"
     chosen = min(simpler, key=lambda candidate: (candidate.parameters, -candidate.score))
     return chosen, (
-        f"with {_numbers(chosen.parameters)} it predicts held-out lives as well as the {best.name} law with {_numbers(best.parameters)}, "
-        f"as far as {lives.batches} launch batches can tell"
+        f"with {_numbers(chosen.parameters)} it predicts held-out lives as well as the {best.name} law "
+        f"with {_numbers(best.parameters)}, as far as {lives.batches} launch batches can tell"
     )
 
 

@@ -70,6 +70,19 @@ def _move(moved, alive, weight, i):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(cache=True)
+def _least(row, near, far, moved, reached):  # type: ignore[no-untyped-def]  # compiled
+    """Lower the row to one more option.  Written for vectors: nearly all of the time is spent here."""
+    if len(moved):
+        for k in range(reached):
+            value = near[k] + far[k] + moved[k]
+            row[k] = value if value < row[k] else row[k]  # noqa: FURB136 - `min` minds what is not a number
+    else:
+        for k in range(reached):
+            value = near[k] + far[k]
+            row[k] = value if value < row[k] else row[k]  # noqa: FURB136
+
+
+@njit(cache=True)
 def _fill(j, grid, solved, numbers):  # type: ignore[no-untyped-def]  # compiled
     """U(j, k) for each age k: the least over the next save."""
     rows, options, fresh_s = solved
@@ -79,7 +92,7 @@ def _fill(j, grid, solved, numbers):  # type: ignore[no-untyped-def]  # compiled
     ages = min(oldest - j, support) + 1
     back_s = (1.0 - covered) * (gap_s + fresh_s[j])
     ending = stalled_s - back_s * durable
-    moved, row = np.zeros(ages), rows[j]
+    moved, row = np.zeros(ages if covered > 0.0 else 0), rows[j]
     row[:ages] = np.inf
     if ages > support:
         row[support] = integral_s[support] - back_s * alive[support]  # nothing lives here: U, completed below, is 0
@@ -87,15 +100,14 @@ def _fill(j, grid, solved, numbers):  # type: ignore[no-untyped-def]  # compiled
         if covered > 0.0:
             _move(moved, alive, covered * (gap_s + 0.5 * (fresh_s[j - i] + fresh_s[j - i + 1])), i)
         if i < j and j - i >= kept:
-            near, far = ending[i:], options[j - i, i:]
-            for k in range(min(ages, support - i + 1)):
-                value = near[k] + far[k] + moved[k]
-                row[k] = value if value < row[k] else row[k]  # noqa: FURB136 - `min` would not become a vector
+            _least(row, ending[i:], options[j - i, i:], moved, min(ages, support - i + 1))
     for k in range(min(ages, support - j + 1)):
-        last = covered * (alive[k + j] - final[k + j]) * gap_s + moved[k]
+        last = covered * (alive[k + j] - final[k + j]) * gap_s + (moved[k] if len(moved) else 0.0)
         row[k] = min(row[k], final_s[k + j] - back_s * final[k + j] + last)
     for k in range(max(support - j + 1, 0), ages):
-        row[k] = min(row[k], final_s[support] + moved[k])  # the machine ends before the work does
+        row[k] = min(
+            row[k], final_s[support] + (moved[k] if len(moved) else 0.0)
+        )  # the machine ends before the work does
     for k in range(ages):
         row[k] += back_s * alive[k] - integral_s[k]
 
