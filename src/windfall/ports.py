@@ -340,7 +340,7 @@ class Provider(Protocol):
         ...
 
     def order(self, order: Order, boot: Boot) -> Answer:
-        """Buy machines; a second call with the same token buys nothing and answers the same machines.
+        """Buy machines; a second call with the same token, whatever its counts, buys nothing and answers the same machines.
 
         Fewer than `count_max` machines come with the refusal of the rest; fewer than `count_min` are not bought at all.
         """

@@ -11,7 +11,7 @@ from windfall.errors import ControllerReplaced, Misuse
 from windfall.fleet import Doing, Event, JobPhase, PlaceOrder, ReleaseMachine, ResumeWanted, StopWanted
 from windfall.jobs import Objective
 from windfall.market import Life
-from windfall.terms import Outcome, Seconds
+from windfall.terms import Outcome, Seconds, Usd
 
 
 def test_a_job_is_bought_run_released_and_settled() -> None:
@@ -286,3 +286,22 @@ def test_a_machine_that_runs_and_never_speaks_is_known_by_its_listing() -> None:
     house.speaks(machine.machine_id, Doing.SETUP)
     conductor.turn()
     assert set(house.voices.told) == {machine.machine_id}
+
+
+def test_a_job_whose_budget_is_spent_buys_nothing_when_it_is_let_go_on() -> None:
+    """What its end would cost is counted before the purchase: it is stopped again, with the same sentence."""
+    house = House(objective=Objective(budget_usd=Usd(0.076)))
+    conductor = house.conductor()
+    house.trains(conductor)
+    house.turns(conductor, 120.0)
+    house.run.state = run_state(Outcome.WAITING, None)
+    house.turns(conductor, 60.0)
+    assert (driver.phase(conductor.state), conductor.summary().exit_code) == (JobPhase.STOPPED, 4)
+    assert house.told == [Event.OVER_BUDGET]
+
+    conductor.wishes.put(ResumeWanted("ada"))
+    house.turns(conductor, 60.0)
+    assert (driver.phase(conductor.state), conductor.summary().exit_code) == (JobPhase.STOPPED, 4)
+    assert conductor.summary().sentence.startswith("stopped at the budget: 0.0")
+    assert house.made == 1
+    assert conductor.summary().money.due_usd < 0.076

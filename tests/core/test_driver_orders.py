@@ -249,3 +249,25 @@ def test_a_part_of_an_order_resets_the_back_off() -> None:
             job.passes(1.0)
     job.answers(job.orders[0], 1, Refusal.NO_CAPACITY)
     assert job.state.retry_at == job.now + 1.0
+
+
+def test_an_order_that_was_not_taken_is_asked_again_for_what_is_still_needed() -> None:
+    """One of two announced ends was withdrawn meanwhile: the same token, one machine fewer."""
+    job = Fleet(nodes=2).trains()
+    job.happens(job.report("m1", left=60.0), job.report("m2", left=60.0))
+    (order,) = job.orders
+    assert order.count_max == 2
+    job.happens(fleet.OrderUnanswered(order.token, "timeout"))
+    job.says("m2", level=NoticeLevel.WITHDRAWN)
+    job.happens(fleet.ListedAll("local", (order.token,)), after=5.0)
+    assert [(new.token, new.count_max) for new in job.passes(2.0).orders] == [(order.token, 1)]
+
+
+def test_a_successor_that_is_given_back_goes_before_another_is_bought() -> None:
+    """Announced, withdrawn, announced again within seconds: a slot never has a third machine."""
+    job = Fleet().trains().says("m1", left=60.0)
+    job.answers(*job.orders)
+    job.says("m1", level=NoticeLevel.WITHDRAWN)
+    assert job.released == ["m2"]
+    assert job.says("m1", left=60.0).orders == []
+    assert len(job.lists("m2", life=Life.GONE, cause=Ended.RELEASED, after=3.0).orders) == 1

@@ -51,7 +51,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "agent": (TO_CORE | {"agent"}, NONE),
     "control": (TO_CORE | {"units", "control"}, WEB),
     "control.notifying": (WORDS, frozenset({"httpx"})),
-    "simulation": (TO_CORE | {"simulation", "units"}, NUMERIC),
+    "simulation": (TO_CORE | {"simulation", "spelling", "units"}, NUMERIC),
     "report": (ANY, frozenset({"rich", "matplotlib"})),
     "report.lifetimes": (ANY, NUMERIC | {"rich", "matplotlib"}),
     "spec": (ANY, frozenset({"pydantic", "pydantic_core", "yaml"})),

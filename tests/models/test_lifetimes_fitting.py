@@ -250,3 +250,12 @@ def test_machines_of_a_batch_are_one_observation() -> None:
 
     assert together.gain == pytest.approx(float(np.sum(gains)))
     assert (together.high - together.low) / (apart.high - apart.low) == pytest.approx(3, rel=0.1)
+
+
+def test_a_piecewise_law_of_one_stretch_is_called_by_its_name() -> None:
+    """Where the hazard never changes the piecewise law is the memoryless one, and that is what is chosen."""
+    lives = drawn(Exponential(1 / (5 * H)), 60, watched_s=30 * H)
+    families = tuple(family for family in choosing.FAMILIES if family[0] in ("exponential", "piecewise"))
+    fit = choosing.fit_lives(lives, families=families[::-1])
+
+    assert fit.law.name == "exponential"

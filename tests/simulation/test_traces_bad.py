@@ -95,6 +95,12 @@ BAD: list[tuple[str, str, int | None, str]] = [
         "'ad' is no event",
     ),
     ("minutes.txt", SEGMENT.format(0, "add", '["a"]') + SEGMENT.format(30000, "no-op", "[]"), 2, "overlap"),
+    (
+        "offset.txt",
+        "2021-12-11, 11:11:30, 55\n2021-12-11, 11-13:10, 55\n",
+        2,
+        "2021-12-11 11-13:10 is not a date and time",
+    ),
     ("move.txt", SEGMENT.format(0, "move", "[]"), 1, "'move' is no event; choose one of add, migration, no-op, remove"),
     ("segment.txt", "[0, 1]\n", 1, "this is no line of a segment"),
     # wrong units

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from windfall.cli import lab_traces
+from windfall.cli.main import build
 from windfall.errors import WindfallError
 
 
 def run(*arguments: object) -> tuple[int, str]:
     """Exit code and sentence; any other exception than an error of ours reaches the test, as it would the user."""
     try:
-        lab_traces.app()(
-            [str(one) for one in arguments], exit_on_error=False, print_error=False, result_action="return_value"
-        )
+        build("lab")(["lab", "traces", *(str(one) for one in arguments)], exit_on_error=False, print_error=False)
     except WindfallError as error:
         return error.exit_code, str(error)
     return 0, ""

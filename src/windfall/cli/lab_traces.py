@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
@@ -20,7 +20,6 @@ from windfall.units import duration_text
 Unit = Annotated[str | None, Parameter(name="--unit")]
 MachineType = Annotated[str, Parameter(name="--type")]
 Zone = Annotated[str, Parameter(name="--zone")]
-USAGES = ("inspect [OPTIONS] TRACE", "convert [--to windfall] [OPTIONS] TRACE OUT")
 _ROWS_MAX = 12
 """How many series are shown; --json has all of them."""
 _HOLES_SHOWN = 3
@@ -37,14 +36,6 @@ _COLUMNS = {
     Content.MACHINES: ("events", "mean count", "lowest", "highest", "taken"),
     Content.LIVES: ("lives", "preempted", "mean", "longest", "MTTP"),
 }
-
-
-def app() -> App:
-    """Return the verbs of `windfall lab traces`."""
-    made = App(name="traces", help="Look at traces of prices, machines and lives, and convert them.")
-    made.command(inspect, usage=f"Usage: windfall lab traces {USAGES[0]}")
-    made.command(convert, usage=f"Usage: windfall lab traces {USAGES[1]}")
-    return made
 
 
 def inspect(

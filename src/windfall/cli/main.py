@@ -2,53 +2,60 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import os
 import sys
 from collections.abc import Callable, Sequence
 
 import cyclopts
 
-from windfall.cli import runs
-from windfall.cli.backup import backup
-from windfall.cli.cost import cost
-from windfall.cli.doctor import doctor
-from windfall.cli.exec import exec_
-from windfall.cli.gc import gc
-from windfall.cli.import_ import import_
-from windfall.cli.run import plan, run
-from windfall.cli.schema import schema
-from windfall.cli.serve import serve
 from windfall.errors import EXIT_FAILED, EXIT_MISUSE, WindfallError
 from windfall.spelling import nearest
 from windfall.wiring import VERSION
 
-_VERBS: tuple[tuple[Callable[..., object], str], ...] = (
-    (run, "run [-y] [-d] [--inject TEXT] [--set KEY=VALUE] [--json] JOB.yaml"),
-    (plan, "plan [--all] [--inject TEXT] [--set KEY=VALUE] [--json] JOB.yaml"),
-    (exec_, "exec [OPTIONS] URL [-- COMMAND ...]"),
-    (runs.ps, "ps [--json] [JOB | URL ...]"),
-    (runs.logs, "logs [-f] JOB | URL"),
-    (cost, "cost [--plot FILE] [--json] JOB | URL"),
-    (runs.stop, "stop [--now] [--no-wait] JOB | URL"),
-    (runs.resume, "resume [-d] JOB"),
-    (runs.get_, "get [--point POINT] [--json] JOB | URL [DEST]"),
-    (runs.points, "points [--json] JOB | URL"),
-    (runs.inject, "inject JOB | URL --notice 30s|none"),
-    (runs.events, "events [--machines] [--json] JOB | URL"),
-    (runs.explain, "explain [--machines] [--json] JOB | URL [NUMBER]"),
-    (runs.replay, "replay [--json] JOB | URL"),
-    (doctor, "doctor [OPTIONS] [URL]"),
-    (gc, "gc [-y] [--json]"),
-    (serve, "serve [OPTIONS]"),
-    (import_, "import [--json] FILE"),
-    (backup, "backup [--step N] PATH"),
-    (schema, "schema [NAME]"),
+_VERBS: tuple[tuple[str, str], ...] = (
+    ("run:run", "run [-y] [-d] [--inject TEXT] [--set KEY=VALUE] [--json] JOB.yaml"),
+    ("run:plan", "plan [--all] [--inject TEXT] [--set KEY=VALUE] [--json] JOB.yaml"),
+    ("exec:exec_", "exec [OPTIONS] URL [-- COMMAND ...]"),
+    ("runs:ps", "ps [--json] [JOB | URL ...]"),
+    ("runs:logs", "logs [-f] JOB | URL"),
+    ("cost:cost", "cost [--plot FILE] [--json] JOB | URL"),
+    ("runs:stop", "stop [--now] [--no-wait] JOB | URL"),
+    ("runs:resume", "resume [-d] JOB"),
+    ("runs:get_", "get [--point POINT] [--json] JOB | URL [DEST]"),
+    ("runs:points", "points [--json] JOB | URL"),
+    ("runs:inject", "inject JOB | URL --notice 30s|none"),
+    ("runs:events", "events [--machines] [--json] JOB | URL"),
+    ("runs:explain", "explain [--machines] [--json] JOB | URL [NUMBER]"),
+    ("runs:replay", "replay [--json] JOB | URL"),
+    ("doctor:doctor", "doctor [OPTIONS] [URL]"),
+    ("gc:gc", "gc [-y] [--json]"),
+    ("serve:serve", "serve [OPTIONS]"),
+    ("import_:import_", "import [--json] FILE"),
+    ("backup:backup", "backup [--step N] PATH"),
+    ("schema:schema", "schema [NAME]"),
+    ("lab_fit:fit", "lab fit [--limit 24h] [--by COLUMN] [--plot FILE [--dark]] [--seed N] [--json] FILE.csv"),
+    ("lab_traces:inspect", "lab traces inspect [OPTIONS] TRACE"),
+    ("lab_traces:convert", "lab traces convert [--to windfall] [OPTIONS] TRACE OUT"),
 )
-"""In the order in which a newcomer needs them."""
+"""Module of this package and function, usage; in the order in which a newcomer needs them."""
 
 
-def build() -> cyclopts.App:
-    """Return the command line application."""
+_GROUPS = {
+    "lab": "For study: how long machines live, and traces of them.",
+    "lab traces": "Look at traces of prices, machines and lives, and convert them.",
+}
+"""What verbs of several words have in common."""
+
+
+def build(only: str | None = None) -> cyclopts.App:
+    """Return the command line application.
+
+    Args:
+        only: load the verbs that begin with this word alone, so that a machine that comes up for one verb does not load
+            all the others; None for all.
+    """
     app = cyclopts.App(
         name="windfall",
         help="Keep training runs alive on machines that can vanish.  Buy them, and replace those that are taken:\n\n"
@@ -60,9 +67,32 @@ def build() -> cyclopts.App:
         default_parameter=cyclopts.Parameter(negative=(), show_default=_shown),
         result_action="return_value",
     )
-    for order, (verb, usage) in enumerate(_VERBS):
-        app.command(verb, name=usage.split()[0], usage=f"Usage: windfall {usage}", sort_key=order)
+    groups = {"": app}
+    for order, (path, usage) in enumerate(_VERBS):
+        *above, name = _words(usage)
+        if only in (None, usage.split()[0]):
+            place = _group(groups, tuple(above), order)
+            place.command(_load(path), name=name, usage=f"Usage: windfall {usage}", sort_key=order)
     return app
+
+
+def _words(usage: str) -> tuple[str, ...]:
+    """Return the words of a verb: those before its options and arguments."""
+    return tuple(itertools.takewhile(lambda word: word.isalpha() and word.islower(), usage.split()))
+
+
+def _group(groups: dict[str, cyclopts.App], above: tuple[str, ...], order: int) -> cyclopts.App:
+    name = " ".join(above)
+    if name not in groups:
+        groups[name] = cyclopts.App(name=above[-1], help=_GROUPS[name], sort_key=order)
+        _group(groups, above[:-1], order).command(groups[name])
+    return groups[name]
+
+
+def _load(path: str) -> Callable[..., object]:
+    module, _, name = path.partition(":")
+    verb: Callable[..., object] = getattr(importlib.import_module(f"windfall.cli.{module}"), name)
+    return verb
 
 
 def _shown(value: object) -> object:
@@ -74,7 +104,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; no traceback reaches a user."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        result = build()(arguments, exit_on_error=False, print_error=False)
+        known = {usage.split()[0] for _, usage in _VERBS}
+        only = arguments[0] if arguments and arguments[0] in known else None
+        result = build(only)(arguments, exit_on_error=False, print_error=False)
     except WindfallError as error:
         return _fail(str(error), error.exit_code)
     except cyclopts.CycloptsError as error:
@@ -92,13 +124,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _misused(error: cyclopts.CycloptsError, arguments: list[str]) -> str:
-    usages = {usage.split()[0]: usage for _, usage in _VERBS}
-    verb = arguments[0] if arguments else ""
+    usages = {" ".join(_words(usage)): usage for _, usage in _VERBS}
+    said = [" ".join(arguments[:count]) for count in (3, 2, 1) if len(arguments) >= count]
+    verb = next((words for words in said if words in usages), "")
     if isinstance(error, cyclopts.UnknownCommandError):
-        what = "option" if verb.startswith("-") else "verb"
+        wrong = arguments[0] if arguments[0] not in _GROUPS else " ".join(arguments[:2])
+        what = "option" if wrong.startswith("-") else "verb"
         known = ("--help", "--version") if what == "option" else (*usages, "--help")
-        return f"there is no {what} {verb!r}; {nearest(verb, known)}"
-    if verb not in usages:
+        return f"there is no {what} {wrong!r}; {nearest(wrong, known)}"
+    if not verb:
         return f"{' '.join(str(error).split())} (see `windfall --help`)"
     if isinstance(error, cyclopts.MissingArgumentError) and error.argument is not None and not error.tokens_so_far:
         names = [name for name in error.argument.names if name in arguments]

@@ -186,15 +186,21 @@ def _tidy(turn: FleetTurn) -> None:
 
 
 def _ask_again(turn: FleetTurn) -> None:
-    """Ask an order of unknown outcome again, with the same token: it buys nothing twice."""
+    """Ask an order of unknown outcome again, with the same token: it buys nothing twice.
+
+    If it was never taken it buys what is still awaited: a slot may have withdrawn its notice meanwhile.
+    """
     for token, entry in list(turn.orders.items()):
         if entry.state is not OrderState.UNKNOWN or entry.ask_at is None:
             continue
         if turn.now < entry.ask_at:
             turn.later.append(entry.ask_at)
         elif entry.order.offer.provider in turn.state.listed:
-            turn.orders[token] = replace(entry, state=move(ORDER, entry.state, OrderState.ASKED), ask_at=None)
-            turn.order(PlaceOrder(entry.order))
+            taken = any(unit.machine.token == token for unit in turn.units.values())
+            order = entry.order if taken else replace(entry.order, count_max=entry.waiting)
+            asked = move(ORDER, entry.state, OrderState.ASKED)
+            turn.orders[token] = replace(entry, order=order, state=asked, ask_at=None)
+            turn.order(PlaceOrder(order))
 
 
 def _buy(turn: FleetTurn) -> None:

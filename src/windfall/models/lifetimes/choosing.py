@@ -202,15 +202,20 @@ def _choose(ranked: tuple[Candidate, ...], lives: Lives, seed: int) -> tuple[Can
     simpler = [
         candidate
         for candidate in ranked[1:]
-        if candidate.parameters < best.parameters and not compare(best, candidate, lives.batch, seed=seed).sure
+        if _size(candidate) < _size(best) and not compare(best, candidate, lives.batch, seed=seed).sure
     ]
     if not simpler:
         return best, "the highest held-out likelihood"
-    chosen = min(simpler, key=lambda candidate: (candidate.parameters, -candidate.score))
+    chosen = min(simpler, key=_size)
     return chosen, (
         f"with {_numbers(chosen.parameters)} it predicts held-out lives as well as the {best.name} law "
         f"with {_numbers(best.parameters)}, as far as {lives.batches} launch batches can tell"
     )
+
+
+def _size(candidate: Candidate) -> tuple[int, int]:
+    """How complicated a law is: its parameters, then its place in `FAMILIES` (one stretch of constant hazard has a name)."""
+    return candidate.parameters, [name for name, _ in FAMILIES].index(candidate.name)
 
 
 def _numbers(count: int) -> str:

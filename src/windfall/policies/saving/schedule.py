@@ -113,6 +113,10 @@ def optimal(world: World, work_s: float, *, age_s: float = 0.0, unit_s: float | 
     units = math.ceil(work_s / unit_s - 1e-9)
     if units > UNITS_MAX:
         raise Misuse(f"{units} units of {unit_s:g} s are too many to plan (most: {UNITS_MAX}): use a longer unit")
+    least_s = max(age_s, world.prepare_s) + units * unit_s
+    if not world.lives.covers(least_s):
+        known_s = world.lives.until_s
+        raise Misuse(f"the work reaches an age of {least_s:g} s, and nothing is known beyond {known_s:g} s")
     ages = _ages(world, units, age_s, unit_s)
     grid, ready = _grid(world, unit_s, 0.0, ages), _grid(world, unit_s, world.prepare_s, units)
     support = _support(grid[0])
@@ -131,8 +135,11 @@ def optimal(world: World, work_s: float, *, age_s: float = 0.0, unit_s: float | 
 
 
 def _ages(world: World, units: int, age_s: float, unit_s: float) -> int:
-    """How many units old a machine can become: the work, and stalls for at most as long as the work again."""
-    stalls_s = min(units * world.stall_s, max(units * unit_s, 3.0 * world.stall_s))
+    """How many units old a machine can become: the work, and stalls of half the work or of 30 saves, if there are as many.
+
+    Older ages count as the oldest, which only matters to schedules that stand still for more than a third of the time.
+    """
+    stalls_s = min(units * world.stall_s, max(units * unit_s / 2.0, 30.0 * world.stall_s))
     oldest_s = max(age_s, world.prepare_s) + units * unit_s + stalls_s
     return math.ceil(oldest_s / unit_s) + 2
 

@@ -94,8 +94,6 @@ def _fill(j, grid, solved, numbers):  # type: ignore[no-untyped-def]  # compiled
     ending = stalled_s - back_s * durable
     moved, row = np.zeros(ages if covered > 0.0 else 0), rows[j]
     row[:ages] = np.inf
-    if ages > support:
-        row[support] = integral_s[support] - back_s * alive[support]  # nothing lives here: U, completed below, is 0
     for i in range(1, min(j, support) + 1):
         if covered > 0.0:
             _move(moved, alive, covered * (gap_s + 0.5 * (fresh_s[j - i] + fresh_s[j - i + 1])), i)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,7 @@ def read_log(path: Path) -> Iterator[Placed]:
     series, start = series_of(path), None
     for line, (day, hour, count) in _rows(path, 3, "date, time, count"):
         try:
-            at = datetime.fromisoformat(f"{day.strip()}T{hour.strip()}")
+            at = datetime.strptime(f"{day.strip()} {hour.strip()}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
         except ValueError as error:
             raise fault(path, line, f"{day.strip()} {hour.strip()} is not a date and time") from error
         start = start or at
