@@ -34,7 +34,7 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 test: check node_modules/.done
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m 'not slow' -n 2 --dist loadfile
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(BENCH)

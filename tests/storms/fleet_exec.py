@@ -358,9 +358,11 @@ class WholeExec(Machine):
                 self.ask_stop(now=bool(said["now"]))
         self.real.at(MAIL_S, self._read_mail)
 
-    def _do_ReleaseRun(self, command: ev.ReleaseRun) -> None:  # noqa: N802
-        self.released = command.outcome
-        super()._do_ReleaseRun(command)
+    def _release(self, command: ev.ReleaseRun) -> Steps[None]:
+        yield from super()._release(command)
+        assert self.hold is not None
+        if self.hold.state.holder is None:
+            self.released = command.outcome
 
     def _do_ExitAgent(self, command: ev.ExitAgent) -> None:  # noqa: N802
         self.leaving = command.code
@@ -370,7 +372,8 @@ class WholeExec(Machine):
         was = self.alive
         super().finish()
         if was:
-            self.exit_code = EXIT_DONE if self.real.checks.done else self.leaving
+            unreleased = self.leaving == EXIT_DONE and self.released is None
+            self.exit_code = EXIT_DONE if self.real.checks.done else EXIT_FAILED if unreleased else self.leaving
             self.node.exec_ended(self.exit_code)
 
     @property
