@@ -105,7 +105,8 @@ def draw(seed: int) -> FleetScene:
     budget = Usd(rng.choice([0.03, 0.06])) if rng.random() < 0.1 else Usd(50.0)
     injection = None
     if rng.random() < 0.2:
-        means = tuple(Seconds(rng.uniform(30.0, 90.0)) for _ in range(rng.choice([1, 2])))
+        # Any of its machines' ends ends a generation: the injector never stops, and the job must be able to finish.
+        means = tuple(Seconds(nodes * rng.uniform(30.0, 90.0)) for _ in range(rng.choice([1, 2])))
         injection = Injection(means, seed, rng.choice([None, Seconds(15.0)]))
     job = Job(
         job_id=JOB,
