@@ -289,3 +289,21 @@ def test_an_answer_that_is_no_controllers_is_told(state: Path, monkeypatch: pyte
             client._http = httpx.Client(base_url="http://lab", transport=httpx.MockTransport(lambda _, a=answer: a))
             with pytest.raises(ControllerError, match=word):
                 client.jobs()
+
+
+def test_a_submission_whose_answer_was_lost_is_made_again(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection breaks after the job was taken in: the same job is told again, and is still one job."""
+    monkeypatch.setenv("WINDFALL_CONTROLLER", "http://lab")
+    monkeypatch.setenv("WINDFALL_TOKEN", "wu.x")
+    taken: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        taken.append(json.loads(request.content)["job"]["job_id"])
+        if len(taken) == 1:
+            raise httpx.RemoteProtocolError("the connection broke")
+        return httpx.Response(200, json={"job_id": taken[-1]})
+
+    with connect(state, start=False) as client:
+        client._http = httpx.Client(base_url="http://lab", transport=httpx.MockTransport(answer))
+        assert client.submit(job(), {}) == "gpt-1"
+    assert taken == ["gpt-1", "gpt-1"]

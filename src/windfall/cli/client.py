@@ -48,6 +48,7 @@ _PING_S = 3.0
 _LOOK_S = Seconds(0.05)
 _REQUEST_TIMEOUT = httpx.Timeout(120.0, connect=10.0)
 """Plans and listings ask providers, which may take their time."""
+_SUBMIT_TRIES = 3
 _LOG_TAIL_CHARACTERS = 600
 _BY_EXIT_CODE: tuple[tuple[int, type[WindfallError]], ...] = (
     (EXIT_MISUSE, Misuse),
@@ -123,9 +124,16 @@ class Client:
         self._http.close()
 
     def submit(self, job: Job, secrets: Mapping[str, str]) -> str:
-        """Submit a job with the values of its secrets; return its id."""
-        answer = self._post("/v1/jobs", {"job": codec.encode(job), "secrets": dict(secrets)})
-        return str(answer["job_id"])
+        """Submit a job with the values of its secrets; return its id.
+
+        A lost answer is asked for again: the same job is the same submission, and a user who started it once more by
+        hand would have two.
+        """
+        body: Json = {"job": codec.encode(job), "secrets": dict(secrets)}
+        for _ in range(_SUBMIT_TRIES - 1):
+            with contextlib.suppress(ControllerUnreachable):
+                return str(self._post("/v1/jobs", body)["job_id"])
+        return str(self._post("/v1/jobs", body)["job_id"])
 
     def jobs(self) -> list[JobView]:
         """Return the jobs that this user may see, oldest first."""

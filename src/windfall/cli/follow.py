@@ -17,7 +17,7 @@ from windfall import codec, wiring
 from windfall.cli.client import Client
 from windfall.cli.jobs import OVER
 from windfall.control.service import JobView
-from windfall.errors import EXIT_DONE, EXIT_FAILED, ControllerUnreachable, StoreError
+from windfall.errors import EXIT_DONE, EXIT_FAILED, ControllerError, StoreError
 from windfall.events import Row
 from windfall.fleet import JobPhase, JobSubmitted
 from windfall.jobs import Work
@@ -108,7 +108,8 @@ class Follower:
         try:
             rows = list(self._client.rows(self._view.job_id, self._row))
             view = self._client.job(self._view.job_id)
-        except ControllerUnreachable as error:
+        except ControllerError as error:
+            # It is away, or its database is: the job was there a moment ago, and is no reason to end.
             if not self._away:
                 self._say(f"{error}; the machines go on meanwhile, and this goes on when one answers")
             self._away = True

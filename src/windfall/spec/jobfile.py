@@ -115,7 +115,7 @@ class Checkpoint(Block):
 
 
 class Notify(Block):
-    """Whom to tell of preempted, waiting, done, failed, over-budget."""
+    """Whom to tell of preempted, waiting, done, failed, over-budget, late."""
 
     command: fields.Words | None = None
     """Run by a shell on the controller, with the event in its environment."""
