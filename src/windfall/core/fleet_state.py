@@ -45,6 +45,7 @@ class Unit:
         machine: as its provider lists it; as the order says until it is listed.
         offer: at which it was bought; None if that is not known any more.
         slot: None if no slot needs it (it is being released).
+        superseded_in: the slot in which its successor took its place; None if none did.
         life: which machine of its slot it is, from 1; 0 without a slot.
         ordered_at, running_at, ready_at: when it was ordered, seen to run, first heard ready; None if it was not.
         report, heard_at: the newest, and when it came; None before the first.
@@ -60,6 +61,7 @@ class Unit:
     offer: Offer | None
     ordered_at: Instant
     slot: int | None = None
+    superseded_in: int | None = None
     life: int = 0
     running_at: Instant | None = None
     ready_at: Instant | None = None

@@ -408,4 +408,5 @@ def _superseded(turn: FleetTurn, unit: Unit) -> None:
     if turn.now >= unit.ends_at or holds or idle:
         # It would have been taken: giving it back a little earlier makes it no less a preemption.
         turn.change(preemptions=turn.state.preemptions + 1)
-        turn.release(turn.detach(unit), "its successor has taken its place")
+        index = unit.slot
+        turn.release(turn.set_unit(turn.detach(unit), superseded_in=index), "its successor has taken its place")

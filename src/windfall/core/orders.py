@@ -233,6 +233,8 @@ def _needs(turn: FleetTurn, expected: Expected) -> _Needs:
     opened: list[int] = []
     announced: list[int] = []
     left_s = math.inf
+    # A successor that is announced itself has to wait until the machine that it superseded is really gone.
+    leaving = {unit.superseded_in for unit in turn.units.values() if unit.superseded_in is not None}
     for slot in turn.slots:
         if slot.awaits is not None:
             continue
@@ -240,7 +242,7 @@ def _needs(turn: FleetTurn, expected: Expected) -> _Needs:
             opened.append(slot.index)
         elif slot.successor is None:
             unit = turn.units[slot.incumbent]
-            if unit.state is not MachineState.DOOMED or unit.ends_at is None:
+            if unit.state is not MachineState.DOOMED or unit.ends_at is None or slot.index in leaving:
                 continue
             order_at = replacement.order_at(unit.ends_at, expected)
             if turn.now < order_at:
