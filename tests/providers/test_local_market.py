@@ -87,6 +87,7 @@ def test_the_market_closes_when_nobody_needs_it(market: Bench) -> None:
     market.provider.release(machine_id)
     market.wait_until(lambda: daemons(market) == [], "the market closes")
 
+    market.sell(idle_exit=60.0)  # the next one must not close before this slow caller has asked
     assert market.machine(machine_id).cause is Ended.RELEASED
 
 

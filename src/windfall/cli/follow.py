@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import collections
+import functools
 import json
 import shutil
+import signal
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterable
 
@@ -46,9 +49,11 @@ def follow(client: Client, job_id: str, *, after: int | None = 0, seen: Iterable
         json_: one journal row a line, and one object at the end.
     """
     follower = None
+    interrupted = threading.Event()
+    before = signal.signal(signal.SIGINT, functools.partial(_interrupt, interrupted))
     try:
         follower = Follower(client, client.job(job_id), after=after, seen=seen, json_=json_)
-        return follower.run()
+        return follower.run(interrupted)
     except KeyboardInterrupt:
         if follower is not None:
             follower.close()
@@ -61,8 +66,15 @@ def follow(client: Client, job_id: str, *, after: int | None = 0, seen: Iterable
         )
         return EXIT_DONE
     finally:
+        signal.signal(signal.SIGINT, before)
         if follower is not None:
             follower.close()
+
+
+def _interrupt(interrupted: threading.Event, *_: object) -> None:
+    """Remember Ctrl-C too: raised while an object is finalised, the exception would be printed and forgotten."""
+    interrupted.set()
+    raise KeyboardInterrupt
 
 
 def printed(url: str) -> frozenset[str]:
@@ -93,9 +105,11 @@ class Follower:
         """Take the line of progress away."""
         self._progress.hide()
 
-    def run(self) -> int:
+    def run(self, interrupted: threading.Event) -> int:
         """Print what happens until the job has ended; return its exit code."""
         while True:
+            if interrupted.is_set():
+                raise KeyboardInterrupt
             over = self._look()
             self._print_output()
             if over:
