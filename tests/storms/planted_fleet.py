@@ -13,14 +13,15 @@ from windfall import codec
 from windfall.control.conductor import Conductor
 from windfall.control.hearing import Hearing
 from windfall.control.looking import Looking
-from windfall.core import closing, driver, keeping_absorb, ledger, machines, orders
-from windfall.core.fleet_state import FleetTurn, Unit
+from windfall.core import closing, driver, generations, keeping_absorb, ledger, machines, orders
+from windfall.core.fleet_state import FleetState, FleetTurn, Unit
 from windfall.core.keeping_facts import KeeperState
 from windfall.core.ledger import Account, Line
 from windfall.core.lifecycle import MACHINE, MachineState, OrderState, move
 from windfall.events import Fact, Row
 from windfall.fleet import (
     ControllerBegan,
+    Direction,
     MachineHeard,
     MachineSilent,
     MachinesMissing,
@@ -190,10 +191,10 @@ def _gone_by_silence() -> tuple[Patch, ...]:
 
 
 def _not_released(words: str) -> Callable[[], tuple[Patch, ...]]:
-    """Machines that are to go for this reason are not given back."""
+    """Machines that are to go for this reason are not given back, nor told to leave, which alone would end them too."""
 
     def plant() -> tuple[Patch, ...]:
-        real = FleetTurn.release
+        real, direct = FleetTurn.release, generations._direction
 
         def release(self: FleetTurn, unit: Unit, why: str) -> None:
             if words not in why:
@@ -202,7 +203,15 @@ def _not_released(words: str) -> Callable[[], tuple[Patch, ...]]:
                 state = move(MACHINE, unit.state, MachineState.RELEASING)
                 self.set_unit(unit, state=state, released_at=self.now, why=why)
 
-        return (FleetTurn, "release", release), (machines, "_release_again", lambda turn, unit: None)
+        def direction(state: FleetState, unit: Unit, member: bool) -> Direction:
+            forgotten = unit.state is MachineState.RELEASING and words in unit.why
+            return Direction.WAIT if forgotten else direct(state, unit, member)
+
+        return (
+            (FleetTurn, "release", release),
+            (machines, "_release_again", lambda turn, unit: None),
+            (generations, "_direction", direction),
+        )
 
     return plant
 
