@@ -128,6 +128,14 @@ def test_a_wish_that_cannot_be_written_down_is_said_to_be_open(job: Job, monkeyp
     assert not job.running.wish(STOP)
 
 
+def test_a_day_without_a_database_ends_no_job(job: Job) -> None:
+    """However often it was in vain, the pause stays bounded and the job is taken up once the database is back."""
+    job.errors = [DatabaseUnreachable("gone") for _ in range(1200)]
+    assert job.running.wish(STOP)
+    assert job.journal == [STOP]
+    assert max(job.clock.pauses) == 15.0
+
+
 def test_an_error_nobody_foresaw_ends_neither_the_job_nor_the_others(job: Job) -> None:
     """It is in the controller's log with its place, and the job goes on from its journal."""
     job.errors = [KeyError("slot")]

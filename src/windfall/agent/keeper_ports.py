@@ -103,22 +103,6 @@ class KeeperPorts:
     who: Who
 
 
-class InlineCalls:
-    """`Calls` that are over when they have begun: for storms, and wherever nothing blocks."""
-
-    def __init__(self) -> None:
-        self._ended: list[KeeperFact] = []
-
-    def start(self, name: str, call: Callable[[], Facts], otherwise: Facts) -> None:  # noqa: ARG002 - every call ends
-        """Carry a call out."""
-        self._ended += call()
-
-    def ended(self) -> Facts:
-        """Return what came of the calls so far."""
-        facts, self._ended = tuple(self._ended), []
-        return facts
-
-
 class ThreadCalls:
     """`Calls` in a thread each, so that a store that does not answer silences nobody on the direct channel."""
 

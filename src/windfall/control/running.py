@@ -16,6 +16,8 @@ from windfall.ports import Clock
 from windfall.terms import Seconds
 
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.2, 15.0
+_DOUBLINGS_MAX = 10
+"""More would change nothing, and in a day without a database overflow."""
 WISH_PATIENCE_S = 20.0
 """How long somebody who wishes something waits for it to be durable."""
 
@@ -115,7 +117,7 @@ class RunningJob:
                     f"{self._job_id}: taken up again after an error nobody foresaw: {traceback.format_exc()}"
                 )
             if failures:
-                self._clock.sleep(Seconds(min(_PAUSE_S_MIN * 2.0**failures, _PAUSE_S_MAX)))
+                self._clock.sleep(Seconds(min(_PAUSE_S_MIN * 2.0 ** min(failures, _DOUBLINGS_MAX), _PAUSE_S_MAX)))
 
     def _conduct(self) -> bool:
         """Turn until the job has ended or this controller leaves; return whether the thread may end."""
