@@ -1,0 +1,69 @@
+"""Chance by address: each draw of a simulation is a function of (seed, trial, what, which), and of no other draw.
+
+So the event engine and the kernels meet the same world whatever the order in which they ask, trials can run on any core,
+and any one of them can be replayed alone.  The function is the finaliser of SplitMix64 applied twice.  (A counter-based
+generator of a library would do the same; none can be made inside a compiled loop.)
+
+Source: G. L. Steele, D. Lea, C. H. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numba import njit, uint64
+
+GOLDEN: Final[Any] = np.uint64(0x9E3779B97F4A7C15)
+_FIRST: Final[Any] = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND: Final[Any] = np.uint64(0x94D049BB133111EB)
+_R30: Final[Any] = np.uint64(30)
+_R27: Final[Any] = np.uint64(27)
+_R31: Final[Any] = np.uint64(31)
+_R11: Final[Any] = np.uint64(11)
+_ONE: Final[Any] = np.uint64(1)
+
+STEP: Final = 0
+STALL: Final = 1
+UPLOAD: Final = 2
+OFFSET: Final = 3
+"""What is drawn once in a trial; `which` is 0."""
+LIFE: Final = 4
+ALLOCATE: Final = 5
+PREPARE: Final = 6
+ANNOUNCED: Final = 7
+"""What is drawn for each machine; `which` is `machine(slot, n)`."""
+SLOT_BITS: Final = 20
+
+
+@njit(cache=True)
+def _mix(value: Any) -> Any:
+    value = (value ^ (value >> _R30)) * _FIRST
+    value = (value ^ (value >> _R27)) * _SECOND
+    return value ^ (value >> _R31)
+
+
+@njit(uint64(uint64, uint64), cache=True)
+def key(seed: int, trial: int) -> Any:
+    """Return the key of a trial; both from 0 to 2^64 - 1."""
+    return _mix(_mix(seed + GOLDEN) + GOLDEN * (trial + _ONE))
+
+
+@njit("float64(uint64, int64, int64)", cache=True)
+def uniform(trial_key: int, what: int, which: int) -> float:
+    """Return the draw at an address of a trial: uniform on [0, 1), in steps of 2^-53.
+
+    Args:
+        trial_key: as `key` returned it.
+        what: `STEP`, ..., `ANNOUNCED`.
+        which: 0, or a machine's number.
+    """
+    address: Any = (np.uint64(what) << np.uint64(60)) | np.uint64(which)
+    draw: float = (_mix(trial_key + GOLDEN * (address + _ONE)) >> _R11) * (1.0 / 9007199254740992.0)
+    return draw
+
+
+@njit("int64(int64, int64)", cache=True)
+def machine(slot: int, n: int) -> int:
+    """Return the number of the n-th machine, from 0, of a slot."""
+    return (slot << SLOT_BITS) | n

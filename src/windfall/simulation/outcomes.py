@@ -1,0 +1,119 @@
+"""What came of trials: one by one for the engine, in arrays for the kernels, and in a row for people.
+
+The row has `policy`, and of cost and finish the mean, its standard error and the quantiles; of the parts the means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from windfall.terms import SaveKind
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A save that a script made.
+
+    Attributes:
+        machine: on which machine of slot 0, counted from 0.
+        step: after which step.
+        kind: why.
+        committed: whether it was in the store before the machine was gone, or the job was done.
+    """
+
+    machine: int
+    step: int
+    kind: SaveKind
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One history.
+
+    Attributes:
+        finish_s: from the submission to the last step [s]; the parts below and the work itself add up to it.
+        billed_s: of all machines together [s].
+        redo_s, save_s, allocate_s, prepare_s: as `scenario` divides time [s].
+        preemptions: machines that were taken.
+        saves: every save in the order made; empty where nobody asked for them.
+    """
+
+    finish_s: float
+    billed_s: float
+    redo_s: float
+    save_s: float
+    allocate_s: float
+    prepare_s: float
+    preemptions: int
+    saves: tuple[Saved, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Trials:
+    """Many histories, an entry of each array a trial; fields as in `Trial`."""
+
+    finish_s: Floats
+    billed_s: Floats
+    redo_s: Floats
+    save_s: Floats
+    allocate_s: Floats
+    prepare_s: Floats
+    preemptions: Floats
+
+    def __len__(self) -> int:
+        return len(self.finish_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A quantity over trials."""
+
+    mean: float
+    p10: float
+    p50: float
+    p90: float
+    p99: float
+    stderr: float
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What a policy does to a job, over many trials; times [s]."""
+
+    policy: str
+    cost_usd: Spread
+    finish_s: Spread
+    redo_s: float
+    save_s: float
+    allocate_s: float
+    prepare_s: float
+    preemptions: float
+    trials: int
+
+
+def spread(values: Floats) -> Spread:
+    """Return mean, quantiles, and the standard error of the mean; of one trial there is no error, which is then 0."""
+    p10, p50, p90, p99 = (float(value) for value in np.quantile(values, (0.1, 0.5, 0.9, 0.99)))
+    stderr = float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return Spread(float(values.mean()), p10, p50, p90, p99, stderr)
+
+
+def summarise(policy: str, trials: Trials, price_usd_per_hour: float) -> Simulated:
+    """Return the row of a policy's trials; every machine costs the same price [USD per hour]."""
+    return Simulated(
+        policy=policy,
+        cost_usd=spread(trials.billed_s * (price_usd_per_hour / 3600.0)),
+        finish_s=spread(trials.finish_s),
+        redo_s=float(trials.redo_s.mean()),
+        save_s=float(trials.save_s.mean()),
+        allocate_s=float(trials.allocate_s.mean()),
+        prepare_s=float(trials.prepare_s.mean()),
+        preemptions=float(trials.preemptions.mean()),
+        trials=len(trials),
+    )

@@ -1,0 +1,140 @@
+"""From addresses of chance to lengths of time: the one place where a life, an allocation or a step is drawn.
+
+Compiled, so that kernels and event engine draw by the same lines.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from windfall.simulation import chance
+from windfall.simulation.scenario import Lives, Memoryless, Quantiles, Recorded, Scenario
+
+MEMORYLESS: Final = 0
+QUANTILES: Final = 1
+RECORDED: Final = 2
+WINDOWS: Final = 3
+Floats = NDArray[np.float64]
+
+
+class Packed(NamedTuple):
+    """Lives as a kernel takes them.
+
+    Attributes:
+        kind: `MEMORYLESS`, ..., `WINDOWS`.
+        values: means; ages; recorded lives, a row a slot, infinite where nothing was recorded; (from, to) of windows.
+        length_s: of a trace [s]; 0 without one.
+        start_s: where the job begins in it [s]; NaN: drawn.
+    """
+
+    kind: int
+    values: Floats
+    length_s: float
+    start_s: float
+
+
+def pack(lives: Lives) -> Packed:
+    """Return lives in arrays."""
+    if isinstance(lives, Memoryless):
+        return Packed(MEMORYLESS, np.array([lives.means_s]), 0.0, 0.0)
+    if isinstance(lives, Quantiles):
+        return Packed(QUANTILES, np.array([lives.ages_s]), 0.0, 0.0)
+    if isinstance(lives, Recorded):
+        longest = max((len(row) for row in lives.lives_s), default=0)
+        values = np.full((max(len(lives.lives_s), 1), longest + 1), math.inf)
+        for slot, row in enumerate(lives.lives_s):
+            values[slot, : len(row)] = row
+        return Packed(RECORDED, values, 0.0, 0.0)
+    start_s = math.nan if lives.start_s is None else lives.start_s
+    return Packed(WINDOWS, np.array(lives.up_s, dtype=np.float64), lives.length_s, start_s)
+
+
+@njit(cache=True)
+def life_s(kind: int, values: Floats, trial_key: int, slot: int, n: int) -> float:
+    """Return how long the n-th machine of a slot lives [s]; of `WINDOWS` only `window` knows."""
+    if kind == RECORDED:
+        recorded: float = values[slot, min(n, values.shape[1] - 1)] if slot < values.shape[0] else math.inf
+        return recorded
+    draw = chance.uniform(trial_key, chance.LIFE, chance.machine(slot, n))
+    row = values[0]
+    if kind == MEMORYLESS:
+        mean_s = row[n % len(row)]
+        return -mean_s * math.log1p(-draw) if mean_s < math.inf else math.inf
+    place = draw * (len(row) - 1)
+    cell = int(place)
+    if row[cell + 1] == math.inf:
+        return math.inf if place > cell else row[cell]
+    return row[cell] + (row[cell + 1] - row[cell]) * (place - cell)
+
+
+@njit(cache=True)
+def window(windows: Floats, length_s: float, at_s: float) -> tuple[float, float]:
+    """Return when a machine that is wanted from `at_s` on can be had, and when its window ends; in the trace's time [s]."""
+    round_s = math.floor(at_s / length_s) * length_s
+    for turn in range(2):
+        base_s = round_s + turn * length_s
+        for index in range(len(windows)):
+            if base_s + windows[index, 1] > at_s:
+                return max(at_s, base_s + windows[index, 0]), base_s + windows[index, 1]
+    return at_s, math.inf  # not reached: the second turn has a window
+
+
+@njit(cache=True)
+def within(low_s: float, high_s: float, trial_key: int, what: int, which: int) -> float:
+    """Return a draw from a range [s]."""
+    if low_s == high_s:
+        return low_s
+    return low_s + (high_s - low_s) * chance.uniform(trial_key, what, which)
+
+
+class Draws:
+    """The chances of one trial, for the event engine."""
+
+    def __init__(self, scenario: Scenario, seed: int, trial: int) -> None:
+        """Draw what is drawn once.
+
+        Args:
+            scenario: its ranges and lives.
+            seed: of the simulation.
+            trial: its number.
+        """
+        self._scenario = scenario
+        self._packed = pack(scenario.lives)
+        self._key = chance.key(seed, trial)
+        self.step_s = self._once(chance.STEP, scenario.step_s.low_s, scenario.step_s.high_s)
+        self.stall_s = self._once(chance.STALL, scenario.stall_s.low_s, scenario.stall_s.high_s)
+        self.upload_s = self._once(chance.UPLOAD, scenario.upload_s.low_s, scenario.upload_s.high_s)
+        start_s = self._packed.start_s
+        drawn = math.isnan(start_s)
+        self._start_s = self._packed.length_s * chance.uniform(self._key, chance.OFFSET, 0) if drawn else start_s
+
+    def _once(self, what: int, low_s: float, high_s: float) -> float:
+        return float(within(low_s, high_s, self._key, what, 0))
+
+    def allocate_s(self, slot: int, n: int) -> float:
+        """Return how long the n-th machine of a slot is waited for, where it can be had [s]."""
+        scenario = self._scenario.allocate_s
+        return float(within(scenario.low_s, scenario.high_s, self._key, chance.ALLOCATE, chance.machine(slot, n)))
+
+    def prepare_s(self, slot: int, n: int) -> float:
+        """Return how long it prepares [s]."""
+        scenario = self._scenario.prepare_s
+        return float(within(scenario.low_s, scenario.high_s, self._key, chance.PREPARE, chance.machine(slot, n)))
+
+    def announced(self, slot: int, n: int) -> bool:
+        """Say whether its loss is announced."""
+        draw = chance.uniform(self._key, chance.ANNOUNCED, chance.machine(slot, n))
+        return self._scenario.notice_s > 0.0 and bool(draw < self._scenario.announced_share)
+
+    def life(self, slot: int, n: int, at_s: float) -> tuple[float, float]:
+        """Return when a machine that could start at `at_s` starts, and when its life ends [s since the submission]."""
+        kind, values, length_s, _ = self._packed
+        if kind == WINDOWS:
+            starts_s, ends_s = window(values, length_s, self._start_s + at_s)
+            return float(starts_s - self._start_s), float(ends_s - self._start_s)
+        return at_s, at_s + float(life_s(kind, values, self._key, slot, n))
