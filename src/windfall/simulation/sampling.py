@@ -63,13 +63,15 @@ def life_s(kind: int, values: Floats, trial_key: int, slot: int, n: int) -> floa
     draw = chance.uniform(trial_key, chance.LIFE, chance.machine(slot, n))
     row = values[0]
     if kind == MEMORYLESS:
-        mean_s = row[n % len(row)]
+        mean_s: float = row[n % len(row)]
         return -mean_s * math.log1p(-draw) if mean_s < math.inf else math.inf
     place = draw * (len(row) - 1)
     cell = int(place)
-    if row[cell + 1] == math.inf:
-        return math.inf if place > cell else row[cell]
-    return row[cell] + (row[cell + 1] - row[cell]) * (place - cell)
+    age_s: float = row[cell]
+    next_s: float = row[cell + 1]
+    if next_s == math.inf:
+        return math.inf if place > cell else age_s
+    return age_s + (next_s - age_s) * (place - cell)
 
 
 @njit(cache=True)
