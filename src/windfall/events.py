@@ -20,6 +20,7 @@ from windfall.terms import (
     PointRef,
     SaveCosts,
     SaveKind,
+    SaveTable,
     Seconds,
     Shard,
     Step,
@@ -48,7 +49,7 @@ class WorkerBegan(Fact):
     """The first fact of an epoch: what the reducer has to know and cannot observe.
 
     Attributes:
-        policy: `adaptive`, `thesis`, `young-daly`, `never`, `every:<n>steps` or `every:<s>s`.
+        policy: `adaptive`, `optimal`, `thesis`, `young-daly`, `never`, `every:<n>steps` or `every:<s>s`.
         provider: whose habits of notice apply (`aws`, `google`, `azure`, `slurm`, `local`).
         lives_s, preemptions, announced: the run's earlier machines: their total life, how many were taken, how many of
             those with a notice.
@@ -295,6 +296,19 @@ class BeliefsChanged(Fact):
     mttp_s: Seconds | None = None
     restart_s: Seconds | None = None
     unannounced_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SaveTableGiven(Fact):
+    """The controller has made a schedule of saves for this machine; it replaces the one before, and ends with the epoch.
+
+    Attributes:
+        table: counts work in seconds of training.
+        from_step: where the table begins: its work done at step n is (n - from_step) x the mean time of a step.
+    """
+
+    table: SaveTable
+    from_step: Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from windfall.events import Command, Fact
+from windfall.events import Command, Fact, SaveTableGiven
 from windfall.jobs import Job, Measured
 from windfall.market import Charge, Machine, Offer, Order, Quota, Refusal
-from windfall.terms import Epoch, Generation, Instant, NoticeLevel, Outcome, Seconds, Step, WallTime
+from windfall.terms import Epoch, Generation, Instant, NoticeLevel, Outcome, SaveCosts, Seconds, Step, WallTime
 
 
 class Doing(enum.StrEnum):
@@ -85,6 +85,8 @@ class Report:
         level, taken_in_s: the newest notice of this machine, and how long is left when the report was written.
         generation: in which it takes part; 0 for none.
         address: host:port at which other machines of the job reach its agent; empty if none listens.
+        step_s: mean time of a step; None before one was measured.
+        costs: of saves, as measured by now; None as long as none was measured whole.
     """
 
     machine_id: str
@@ -100,6 +102,8 @@ class Report:
     generation: int = 0
     address: str = ""
     sentence: str = ""
+    step_s: Seconds | None = None
+    costs: SaveCosts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,7 @@ class Directive:
         generation: number of the generation to take part in; 0 where a machine trains alone.
         peers: its members in the order of their node ranks; the first leads.
         mttp_s, restart_s: what the controller believes; None if it knows no better than the machine.
+        schedule: of saves, for policy `optimal`; None where none was made.
     """
 
     controller: Epoch
@@ -127,6 +132,7 @@ class Directive:
     peers: tuple[Peer, ...] = ()
     mttp_s: Seconds | None = None
     restart_s: Seconds | None = None
+    schedule: SaveTableGiven | None = None
 
 
 # ------------------------------------------------------------------------------------------------------------ facts
@@ -166,6 +172,46 @@ class BeliefsPooled(Fact):
     """What all runs of this installation have shown, told when it has changed: (provider, type, zone, MTTP, restart)."""
 
     rates: tuple[tuple[str, str, str, Seconds, Seconds | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What a schedule of saves was made with; lengths of time in seconds.
+
+    Attributes:
+        stall_s, durable_s: of a save.
+        restart_s: from a loss to training again.
+        life_left_s: mean rest of this machine's life at the age it has.
+        step_s: mean time of a step; 0 where steps do not matter.
+    """
+
+    stall_s: float
+    durable_s: float
+    restart_s: float
+    life_left_s: float
+    step_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleMade(Fact):
+    """A schedule of saves was made for a machine, or the reason why there is none.
+
+    Attributes:
+        epoch: in which the machine held the run then.
+        age_s: of the machine at the step where the schedule begins.
+        work_s: so much work was planned for.
+        trusted: whether the schedule decides, rather than the default rule from the beginning.
+        why: why it was made anew; empty for the first.
+    """
+
+    machine_id: str
+    epoch: Epoch
+    given: SaveTableGiven
+    basis: Basis
+    age_s: Seconds
+    work_s: Seconds
+    trusted: bool
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

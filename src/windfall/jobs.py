@@ -103,7 +103,7 @@ class Checkpointing:
 
     Attributes:
         store: URL under which the run's own folder is made; None for the installation's default.
-        policy: as `policies.saving` understands it (`adaptive`, `never`, `every:200steps`, `every:600.0s`): the job
+        policy: as `policies.saving` understands it (`adaptive`, `optimal`, `never`, `every:200steps`, `every:600.0s`): the job
             file's `insure`.
         keep_every: the user's own periodic saves that stay, as text for people; None if the script decides alone.
         keep: how many periodic points to keep; None for all.
@@ -204,12 +204,16 @@ class Job:
     dead_man_s: Seconds = DEAD_MAN_S
     passthrough: tuple[tuple[str, str], ...] = ()
 
+DRILL = "drill"
+"""Stands for the provider of what a drill measured, on whatever machine that was."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What earlier runs of the same job (same command, same code or an older one) showed on one kind of machine.
 
     Attributes:
+        provider, machine_type: of the machines; `DRILL` and the host's name for a drill.
         work_per_s: finished work per second of training on all of the job's machines together, in `unit`s, saves,
             losses and restarts not counted.
         prepare_s: mean time from a machine's start to its first finished step: boot, setup, restore, the script's start.

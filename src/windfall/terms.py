@@ -278,6 +278,23 @@ class SaveCosts:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveTable:
+    """When one machine saves, by the work done since the table begins; `policies.saving.schedule_table` makes it.
+
+    Attributes:
+        saves_at_s: work done at which to save, rising [s].
+        known_s: work done up to which the schedule is trusted [s]; from there on the default rule decides.
+        interval_s: of the default rule when the table was made [s].
+        says: one sentence: what the schedule rests on, or why the default rule decides.
+    """
+
+    saves_at_s: tuple[float, ...]
+    known_s: float
+    interval_s: float
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
 class Loss:
     """How one epoch of the run ended: `step` is the newest committed step at that time."""
 

@@ -6,8 +6,10 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from windfall import codec, wiring
 from windfall.channels.direct import DirectChannel
@@ -15,7 +17,10 @@ from windfall.channels.mailbox import BackgroundChannel, MailboxChannel, MailPac
 from windfall.control.means import Means, Opened
 from windfall.control.office import Office
 from windfall.control.service import Json
+from windfall.fleet import Lifetime, ScheduleMade
 from windfall.jobs import Job, Measured
+from windfall.policies.saving import replanning
+from windfall.policies.saving.replanning import ScheduleWish
 from windfall.ports import Clock, Provider
 from windfall.providers.local.client import LocalProvider
 from windfall.report.measured import measure, merge
@@ -26,6 +31,9 @@ from windfall.storage.sql import Database
 from windfall.storage.watch import StoreWatch
 from windfall.terms import Epoch, Seconds
 from windfall.wire.layout import JOB
+
+if TYPE_CHECKING:
+    from windfall.policies.saving.schedules_live import Known
 
 MARKET = "market"
 """Folder of the local market inside the installation's."""
@@ -62,8 +70,37 @@ def build_service(
             merge=merge,
             leave=leave,
             say=_say,
+            schedule=Schedules(database.lifetimes, clock).make,
         )
     )
+
+
+class Schedules:
+    """Makes schedules of saves from all lives of the installation; what was fitted is kept until lives have ended since.
+
+    Needs the packages of the extra `lab`; without them it says so, and machines save by the default rule.
+    """
+
+    def __init__(self, lifetimes: Callable[[], Sequence[Lifetime]], clock: Clock) -> None:
+        self._lifetimes, self._clock = lifetimes, clock
+        self._known: dict[str, tuple[tuple[int, int], Known]] = {}
+        self._lock = threading.Lock()
+
+    def make(self, wish: ScheduleWish) -> ScheduleMade | None:
+        """Return the schedule that a machine is to have; None if the one that it has will do."""
+        try:
+            from windfall.policies.saving import schedules_live  # noqa: PLC0415 - needs numba and scipy, an extra
+        except ImportError:
+            says = "the controller cannot make schedules (pip install 'windfall[lab]' there): the default rule decides"
+            return replanning.by_default(wish, says) if wish.before is None else None
+        rows, now = self._lifetimes(), self._clock.wall()
+        mine = [row for row in rows if row.provider == wish.provider]
+        ends = (len(mine), sum(row.ended is not None for row in mine))
+        with self._lock:
+            seen = self._known.get(wish.provider)
+            if seen is None or seen[0] != ends:
+                seen = self._known[wish.provider] = (ends, schedules_live.know(mine, now, wish.provider))
+        return schedules_live.make(wish, seen[1], rows, now)
 
 
 def providers(state: Path, clock: Clock) -> dict[str, Provider]:

@@ -20,6 +20,7 @@ from windfall.control.service import (
     GcView,
     JobView,
     Json,
+    KnownView,
     OffersView,
     RowView,
     StatusView,
@@ -119,6 +120,9 @@ class FakeService:
         if job.nodes > 1:
             raise Infeasible("a spot machine lives 60 s and a restart takes 90 s: use on-demand")
         return {"cost_usd": 1.25, "user": job.user}
+
+    def known(self, job: Job) -> KnownView:
+        return KnownView(WallTime(0.0), Seconds(5.0))
 
     def offers(self) -> OffersView:
         offer = Offer("local", "small", "a", 0.25, 1.0, Reliability.TRANSIENT, Seconds(30.0), WallTime(2.0))

@@ -43,6 +43,7 @@ def error_of(answer: httpx.Response, status: int, exit_code: int) -> str:
         ("POST", "/v1/jobs/gpt-1/stop"),
         ("POST", "/v1/jobs/gpt-1/preempt"),
         ("POST", "/v1/plan"),
+        ("POST", "/v1/known"),
         ("GET", "/v1/offers"),
         ("GET", "/v1/status"),
         ("GET", "/v1/gc"),

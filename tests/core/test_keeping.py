@@ -32,11 +32,13 @@ from windfall.core.keeping_facts import (
     StartExec,
     Stood,
     StopExec,
+    TellExec,
     UseBox,
     Who,
 )
+from windfall.events import BeliefsChanged, SaveTableGiven
 from windfall.fleet import Direction, Directive, Doing, Peer
-from windfall.terms import Epoch, Instant, Notice, NoticeLevel, Outcome, Seconds, Step
+from windfall.terms import Epoch, Instant, Notice, NoticeLevel, Outcome, SaveCosts, SaveTable, Seconds, Step
 
 RUN, WAIT, LEAVE = (Directive(Epoch(3), direction) for direction in Direction)
 BRIEF = Brief(dead_man_s=Seconds(100.0), save_timeout_s=Seconds(60.0))
@@ -161,7 +163,7 @@ def test_each_way_of_contact_keeps_the_machine(way: str) -> None:
             machine.beat = (Epoch(3), count)
         elif way == "directive":
             machine.box = replace(RUN, mttp_s=Seconds(float(count + 1)))
-        assert machine.after(20.0) == []
+        assert all(isinstance(action, TellExec) for action in machine.after(20.0))
     assert machine.report.doing is Doing.TRAINING
 
 
@@ -380,3 +382,47 @@ def test_a_stop_by_another_keeper_of_the_generation_is_no_wish_to_stop_the_run()
     machine.turn(ExecEnded(0))
     assert machine.report.exit_code == 75
     assert not machine.state.stopped
+
+
+GIVEN = SaveTableGiven(SaveTable((30.0, 80.0), 100.0, 20.0, "it rests on 501 losses"), Step(30))
+
+
+def test_a_schedule_reaches_the_agent_once_on_whichever_channel() -> None:
+    """It stands in every directive; the agent is told when it is new, and again when it is made anew."""
+    for direct in (True, False):
+        machine = Machine(reachable=direct, direct=RUN if direct else None, box=None if direct else RUN)
+        machine.after(5.0, Stood(HOLDS))
+        for given in (GIVEN, replace(GIVEN, from_step=Step(60))):
+            told = replace(RUN, schedule=given)
+            machine.direct, machine.box = (told, None) if direct else (None, told)
+            assert machine.after(20.0) == [TellExec((given,))]
+            assert machine.after(60.0) == []
+
+
+def test_a_schedule_is_told_anew_to_the_next_exec() -> None:
+    """Each start of `windfall exec` begins without one: its machine's is waiting for it."""
+    machine = Machine(direct=replace(RUN, schedule=GIVEN))
+    assert [type(action) for action in machine.turn()] == [Prepare, StartExec, TellExec]
+    machine.after(20.0, Stood(HOLDS))
+    again = machine.after(5.0, ExecEnded(75))
+    assert again == [StartExec(), TellExec((GIVEN,))]
+
+
+def test_beliefs_that_have_hardly_moved_are_not_told() -> None:
+    """What the pool believes changes with every minute that machines live: only a tenth and more is news."""
+    machine = Machine(direct=replace(RUN, mttp_s=Seconds(1000.0)))
+    machine.training()
+    machine.direct = replace(RUN, mttp_s=Seconds(1050.0))
+    assert machine.after(10.0) == []
+    machine.direct = replace(RUN, mttp_s=Seconds(1150.0), restart_s=Seconds(90.0))
+    assert machine.after(10.0) == [TellExec((BeliefsChanged(Seconds(1150.0), Seconds(90.0)),))]
+    machine.direct = replace(machine.direct, restart_s=Seconds(95.0))
+    assert machine.after(10.0) == []
+
+
+def test_a_report_says_what_steps_and_saves_cost() -> None:
+    """A schedule is made from what this machine measures."""
+    machine = Machine().training()
+    costs = SaveCosts(Seconds(2.0), 1000, Seconds(5.0), Seconds(0.5))
+    machine.after(2.0, Stood(replace(HOLDS, step_s=Seconds(0.25), costs=costs)))
+    assert (machine.report.step_s, machine.report.costs) == (0.25, costs)

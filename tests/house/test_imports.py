@@ -10,7 +10,7 @@ import pytest
 
 from tests.house.source import PACKAGE, ROOT, imports, module_name, parse, python_files, where
 
-WORDS = frozenset({"terms", "events", "errors", "jobs", "market", "fleet", "ports", "codec"})
+WORDS = frozenset({"terms", "events", "errors", "jobs", "market", "fleet", "ports", "codec", "records"})
 NUMERIC = frozenset({"numpy", "scipy", "numba"})
 TO_CORE = WORDS | {"wire", "models", "policies", "core"}
 ADAPTER = frozenset({"windfall", "sdk", "storage", "wire"})
@@ -31,6 +31,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "codec": (WORDS - {"ports", "codec"}, NONE),
     "units": (frozenset({"terms", "errors"}), NONE),
     "spelling": (NONE, NONE),
+    "records": (NONE, NONE),
     "wire": (WORDS | {"wire"}, NONE),
     "wire.page": (NONE, NONE),
     "wire.environment": (NONE, NONE),
@@ -54,6 +55,8 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "simulation": (TO_CORE | {"simulation", "spelling", "units"}, NUMERIC),
     "report": (ANY, frozenset({"rich", "matplotlib"})),
     "report.lifetimes": (ANY, NUMERIC | {"rich", "matplotlib"}),
+    "report.simulated": (ANY, NUMERIC | {"rich"}),
+    "report.simulated_plot": (ANY, NUMERIC | {"matplotlib"}),
     "spec": (ANY, frozenset({"pydantic", "pydantic_core", "yaml"})),
     "wiring": (ANY, ANY),
     "wiring_control": (ANY, ANY),

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from windfall.errors import Misuse
-from windfall.policies.saving.schedule_table import Basis, Evidence, SaveTable, doubt, hand_over, why_again
+from windfall.policies.saving.schedule_table import Basis, Evidence, doubt, hand_over, next_save_s, why_again
+from windfall.terms import SaveTable
 
 GOOD = Evidence(losses=500, distance=0.05, oldest_s=86_400.0)
 SAVES_S = (1_080.0, 2_280.0, 3_780.0)
@@ -23,13 +24,13 @@ def test_a_trusted_schedule_is_followed_to_the_end() -> None:
     """Each save follows the last, one made by the user does not disturb the rest, and at the end there is none."""
     table = made()
 
-    assert [table.next_save_s(done_s) for done_s in (0.0, 1_080.0, 1_500.0, 2_280.0)] == [
+    assert [next_save_s(table, done_s) for done_s in (0.0, 1_080.0, 1_500.0, 2_280.0)] == [
         1_080.0,
         2_280.0,
         2_280.0,
         3_780.0,
     ]
-    assert table.next_save_s(3_780.0) == math.inf
+    assert next_save_s(table, 3_780.0) == math.inf
     assert table.says == "the schedule rests on 500 losses"
 
 
@@ -46,7 +47,7 @@ def test_a_fit_that_is_not_trusted_leaves_the_default_rule_and_says_so(evidence:
     """Too few losses, too far from the data for its size: saves come at the rule's interval, with the reason."""
     table = made(evidence)
 
-    assert [table.next_save_s(done_s) for done_s in (0.0, 600.0)] == [600.0, 1_200.0]
+    assert [next_save_s(table, done_s) for done_s in (0.0, 600.0)] == [600.0, 1_200.0]
     assert words in table.says
     assert table.says.endswith("the default rule decides")
 
@@ -61,9 +62,9 @@ def test_beyond_the_oldest_machine_the_default_rule_decides() -> None:
     table = made(Evidence(500, 0.05, oldest_s=10_000.0), age_s=7_000.0)
 
     assert table.saves_at_s == (1_080.0, 2_280.0)
-    assert table.next_save_s(1_080.0) == 2_280.0
-    assert table.next_save_s(2_280.0) == 2_880.0
-    assert table.next_save_s(2_880.0) == 3_480.0
+    assert next_save_s(table, 1_080.0) == 2_280.0
+    assert next_save_s(table, 2_280.0) == 2_880.0
+    assert next_save_s(table, 2_880.0) == 3_480.0
     assert "no machine older than 10000 s was observed" in table.says
 
 
@@ -72,7 +73,7 @@ def test_a_machine_older_than_all_saves_by_the_rule_at_once() -> None:
     table = made(age_s=100_000.0)
 
     assert table.saves_at_s == ()
-    assert table.next_save_s(0.0) == 600.0
+    assert next_save_s(table, 0.0) == 600.0
 
 
 @pytest.mark.parametrize("saves_s", [(100.0, 100.0), (0.0, 5.0), (-1.0,)])

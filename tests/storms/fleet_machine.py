@@ -145,6 +145,9 @@ class Node:
             self.exec.notice(notice.level, left_s)
         self.exec.begin()
 
+    def _do_TellExec(self, action: words.TellExec) -> None:  # noqa: N802
+        """These scripts save by their own rhythm: nothing that is believed changes it."""
+
     def _do_StopExec(self, action: words.StopExec) -> None:  # noqa: N802
         if self.exec is not None:
             self.exec.ask_stop(now=action.now)

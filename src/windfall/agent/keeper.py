@@ -35,6 +35,7 @@ from windfall.core.keeping_facts import (
     StartExec,
     Stood,
     StopExec,
+    TellExec,
     UseBox,
 )
 from windfall.errors import ControllerError, StoreError, WindfallError
@@ -95,6 +96,8 @@ class Keeper:
             case StartExec():
                 assert self._boot is not None, "nothing is started before the job is known"
                 self._ports.exec_.start(self._boot, self._secrets, action)
+            case TellExec(facts):
+                self._ports.exec_.tell(facts)
             case StopExec(now):
                 self._ports.exec_.stop(now=now)
             case KillExec():

@@ -8,17 +8,19 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from windfall.agent import standing
+from windfall.agent import beliefs, standing
 from windfall.agent.keeper_ports import Secrets
 from windfall.core.keeping_facts import Standing, StartExec
 from windfall.errors import EXIT_FAILED
+from windfall.events import Fact
 from windfall.wire.boot import KEPT, UPLINK, BootData
 
 _STATUS = "standing.json"
+_BELIEFS = "beliefs.json"
 _OURS = b"windfall: "
 _LINE_BYTES_MAX = 4096
 
@@ -59,6 +61,7 @@ def exec_argv(place: Place, boot: BootData, how: StartExec) -> list[str]:
     options = {
         "--machine": place.machine_id,
         "--status": place.path(_STATUS),
+        "--beliefs": place.path(_BELIEFS),
         "--state": place.path("state"),
         "--policy": boot.policy,
         "--max-failures": str(boot.failures_max),
@@ -97,9 +100,10 @@ class ExecProcess:
 
     def start(self, boot: BootData, secrets: Secrets, how: StartExec) -> None:
         """Start it in a session of its own; what it prints is this process's output."""
-        # A file of the last one would say that this one holds the run.
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._place.path(_STATUS))
+        # A file of the last one would say that this one holds the run, and what to believe of another life of it.
+        for name in (_STATUS, _BELIEFS):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._place.path(name))
         self._words, self._interrupts, self._refused = b"", 0, False
         try:
             self._process = subprocess.Popen(
@@ -124,6 +128,10 @@ class ExecProcess:
                     self._words = line
                 with contextlib.suppress(OSError):  # nobody reads any more: the run goes on
                     os.write(2, line)
+
+    def tell(self, facts: Sequence[Fact]) -> None:
+        """Leave facts for its agent."""
+        beliefs.write(self._place.path(_BELIEFS), facts)
 
     def stop(self, *, now: bool) -> None:
         """Interrupt it once for a save, twice to go without; the second follows with `poll`, lest the two become one."""

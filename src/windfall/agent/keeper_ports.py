@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from windfall.core.keeping_facts import KeeperFact, Standing, StartExec, Who
+from windfall.events import Fact
 from windfall.fleet import Directive, Report
 from windfall.ports import Clock, ObjectStore
 from windfall.wire.boot import BootData, Claimed
@@ -43,6 +44,10 @@ class Exec(Protocol):
 
     def start(self, boot: BootData, secrets: Secrets, how: StartExec) -> None:
         """Start it."""
+        ...
+
+    def tell(self, facts: Sequence[Fact]) -> None:
+        """Leave facts for its agent, in place of those before."""
         ...
 
     def stop(self, *, now: bool) -> None:

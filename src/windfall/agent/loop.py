@@ -17,6 +17,7 @@ from functools import partial
 
 from windfall import codec
 from windfall.agent import hands, script
+from windfall.agent.beliefs import BeliefsFile
 from windfall.agent.keeping import keep, let_go
 from windfall.agent.pages import PageWatcher
 from windfall.agent.peers import Room
@@ -98,6 +99,7 @@ class Agent:
         self._rank_told = False
         self._unreleased = False
         self._standing = StandingFile(request.status, ports.clock)
+        self._beliefs = BeliefsFile(request.beliefs, ports.clock)
         self._ended = threading.Event()
 
     # ------------------------------------------------------------------------------------------------------ the loop
@@ -123,7 +125,8 @@ class Agent:
             facts = self._gather()
             if facts:
                 self._react(facts)
-            self._standing.show(worker.standing(self._state))
+            if self._standing.due:
+                self._standing.show(worker.standing(self._state))
 
     def _gather(self) -> list[Fact]:
         """Wait for facts until the next look or timer is due; simultaneous facts come as one batch."""
@@ -138,7 +141,7 @@ class Agent:
             seen = self._last_look(now)
         elif self._watcher is not None:
             seen = self._look(self._watcher, now)
-        facts += self._sigterm_of_a_rank()
+        facts += [*self._sigterm_of_a_rank(), *self._beliefs.news()]
         if self._watcher is not None and self._watcher.attached and _asks_for_status(facts):
             seen.append(self._watcher.observe())
         return self._digest(now, seen + facts + self._due(now))
@@ -217,6 +220,7 @@ class Agent:
             row = codec.row_from_line(line)
             self._state, _, _ = worker.react(self._state, row.at, row.facts)
             self._sequence = row.sequence
+            self._beliefs.remember(row.facts)
             for fact in row.facts:
                 if isinstance(fact, PagesRead):
                     self._marks[fact.attempt] = fact.marks

@@ -39,6 +39,7 @@ class ExecRequest:
         new_code: replace the run's bundle with the folder's code.
         machine: what this machine is called where machines are bought; empty: by its host name.
         status: file that says where the run stands, for whoever started this (`agent.standing`); None for none.
+        beliefs: file in which whoever started this leaves what the controller believes (`agent.beliefs`); None for none.
         generation: of the machines that train together; 0 for a machine that trains alone.
         node_rank: this machine's number among them; 0 leads.
         peers: host:port of each of them, in the order of their numbers; empty for a machine that trains alone.
@@ -67,6 +68,7 @@ class ExecRequest:
     nonce: str = ""
     machine: str = ""
     status: str | None = None
+    beliefs: str | None = None
     generation: int = 0
     node_rank: int = 0
     peers: tuple[str, ...] = ()

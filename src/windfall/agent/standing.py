@@ -8,9 +8,10 @@ import os
 import threading
 from dataclasses import replace
 
+from windfall import codec
 from windfall.core.keeping_facts import Standing
 from windfall.ports import Clock
-from windfall.terms import Epoch, Instant, Outcome, Seconds, Step
+from windfall.terms import Epoch, Instant, Outcome, SaveCosts, Seconds, Step
 
 WRITE_S = Seconds(0.5)
 """The least time between two writes [s]: steps may be shorter."""
@@ -31,13 +32,18 @@ class StandingFile:
 
     def show(self, standing: Standing) -> None:
         """Take the newest standing; it is written now, or by a later call if the last write is too fresh."""
-        if self._path is None:
+        if not self.due:
             return
         with self._lock:
             released = None if self._written is None else self._written.released
             standing = replace(standing, released=released)
-            if standing != self._written and self._clock.now() >= self._written_at + WRITE_S:
+            if standing != self._written:
                 self._write(standing)
+
+    @property
+    def due(self) -> bool:
+        """Whether a standing would be written now: until then it need not be made up."""
+        return self._path is not None and self._clock.now() >= self._written_at + WRITE_S
 
     def release(self, outcome: Outcome) -> None:
         """Say that the run was let go, and as what."""
@@ -54,6 +60,8 @@ class StandingFile:
             "attempt": standing.attempt,
             "training": standing.training,
             "released": None if standing.released is None else standing.released.value,
+            "step_s": standing.step_s,
+            "costs": codec.encode(standing.costs),
         }
         with contextlib.suppress(OSError):
             with open(f"{self._path}.new", "w") as file:
@@ -75,6 +83,8 @@ def read(path: str) -> Standing | None:
             said["attempt"],
             bool(said["training"]),
             released,
+            said.get("step_s"),
+            codec.decode(said.get("costs"), SaveCosts | None),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -22,7 +22,7 @@ import pydantic
 
 from windfall import codec
 from windfall.cli.places import ADDRESS, LOG, TOKEN, prepare
-from windfall.control.service import GcView, JobView, Json, OffersView, RowView, StatusView
+from windfall.control.service import GcView, JobView, Json, KnownView, OffersView, RowView, StatusView
 from windfall.errors import (
     EXIT_AGAIN,
     EXIT_INFEASIBLE,
@@ -34,7 +34,8 @@ from windfall.errors import (
     Misuse,
     WindfallError,
 )
-from windfall.jobs import Job
+from windfall.jobs import Job, Measured
+from windfall.market import Offer
 from windfall.storage.clocks import SystemClock
 from windfall.terms import Seconds
 
@@ -169,6 +170,14 @@ class Client:
         answer: Json = self._post("/v1/plan", {"job": codec.encode(job)})
         return answer
 
+    def learn(self, job: Job, measured: Measured) -> None:
+        """Keep what a drill of a job showed, for later plans."""
+        self._post("/v1/measured", {"job": codec.encode(job), "measured": codec.encode(measured)})
+
+    def known(self, job: Job) -> KnownView:
+        """Ask what a plan of a job rests on."""
+        return _read(KnownView, self._post("/v1/known", {"job": codec.encode(job)}))
+
     def offers(self) -> OffersView:
         """Ask what can be bought now."""
         return _read(OffersView, self._get("/v1/offers"))
@@ -232,6 +241,11 @@ class Client:
         if answer.is_success:
             return data
         return _raise(data, answer.status_code)
+
+
+def offer_of(plan: Json) -> Offer:
+    """Return the offer that a plan has chosen."""
+    return _read(Offer, plan["chosen"]["offer"])
 
 
 def _raise(data: Any, status: int) -> None:

@@ -54,6 +54,7 @@ def exec_(
     state: Path | None = None,
     machine: Annotated[str, Parameter(show=False)] = "",
     status: Annotated[Path | None, Parameter(show=False)] = None,
+    beliefs: Annotated[Path | None, Parameter(show=False)] = None,
     generation: int = 0,
     node_rank: int = 0,
     peers: str = "",
@@ -68,7 +69,7 @@ def exec_(
     Args:
         url: where everything of the run lives: a folder, file://, s3://, gs:// or az://.
         command: after `--`; left out, the run's own command.
-        policy: adaptive, thesis, young-daly, never, "every 100 steps" or "every 10m".
+        policy: adaptive, optimal, thesis, young-daly, never, "every 100 steps" or "every 10m".
         mttp: mean time to preemption, if you know it (3h); learnt from the run otherwise.
         keep: how many of your own periodic checkpoints to keep; all if not given.
         retry_codes: exit codes of the script that always get another start and are no failure ("75,137").
@@ -85,6 +86,7 @@ def exec_(
         state: folder for this machine's own files (default: $XDG_STATE_HOME/windfall).
         machine: what the machine is called in the run's log, instead of its host name.
         status: file that is kept up to date with where the run stands.
+        beliefs: file in which a controller's beliefs of losses and its schedule of saves are found.
         generation: number of this set of machines, larger than that of every earlier one (with --peers).
         node_rank: this machine's number among --peers; 0 leads.
         peers: host:port of each machine that trains together, in the order of their numbers; the first one's port must
@@ -114,6 +116,7 @@ def exec_(
         uplink_bytes_per_s=None if uplink is None else rate_bytes_per_s(uplink, "--uplink"),
         machine=machine,
         status=None if status is None else os.path.abspath(status),
+        beliefs=None if beliefs is None else os.path.abspath(beliefs),
         generation=generation,
         node_rank=node_rank,
         peers=_peers(peers, node_rank, generation),

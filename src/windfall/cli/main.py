@@ -17,6 +17,11 @@ from windfall.wiring import VERSION
 _VERBS: tuple[tuple[str, str], ...] = (
     ("run:run", "run [-y] [-d] [--inject TEXT] [--set KEY=VALUE] [--json] JOB.yaml"),
     ("run:plan", "plan [--all] [--inject TEXT] [--set KEY=VALUE] [--json] JOB.yaml"),
+    (
+        "simulate:simulate",
+        "simulate [--trials N] [--policy LIST] [--trace FILE] [--model NAME] [--plot FILE] [--json] [OPTIONS] JOB.yaml",
+    ),
+    ("drill:drill", "drill [OPTIONS] JOB.yaml | -- COMMAND ..."),
     ("exec:exec_", "exec [OPTIONS] URL [-- COMMAND ...]"),
     ("runs:ps", "ps [--json] [JOB | URL ...]"),
     ("runs:logs", "logs [-f] JOB | URL"),
@@ -36,6 +41,7 @@ _VERBS: tuple[tuple[str, str], ...] = (
     ("backup:backup", "backup [--step N] PATH"),
     ("schema:schema", "schema [NAME]"),
     ("lab_fit:fit", "lab fit [--limit 24h] [--by COLUMN] [--plot FILE [--dark]] [--seed N] [--json] FILE.csv"),
+    ("lab_replicate:replicate", "lab replicate [--item NAME] [--data FILE] [--plot FOLDER] [--json] thesis|scispot"),
     ("lab_traces:inspect", "lab traces inspect [OPTIONS] TRACE"),
     ("lab_traces:convert", "lab traces convert [--to windfall] [OPTIONS] TRACE OUT"),
 )

@@ -42,11 +42,14 @@ def plan(
         json_: one JSON object.
     """
     with extra():
-        from windfall.cli import client, starting  # noqa: PLC0415 - their packages are an extra
+        from windfall.cli import client, odds, starting  # noqa: PLC0415 - their packages are an extra
     folder = state or state_folder()
     draft = starting.read(file, set_, inject, folder)
+    job = draft.job()
     with client.connect(folder, start=True) as controller:
-        told = controller.plan(draft.job())
+        told = controller.plan(job)
+        known = controller.known(job)
+    told["odds"] = odds.of_plan(job, told, known)
     if json_:
         print(json.dumps(told))
     else:

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from windfall import codec
 from windfall.control.auth import Caller, MachineCaller, User, open_credential
 from windfall.control.gate import Gate, Presence
-from windfall.control.service import Claimed, GcView, JobView, Json, OffersView, RowView, Service, StatusView
+from windfall.control.service import Claimed, GcView, JobView, Json, KnownView, OffersView, RowView, Service, StatusView
 from windfall.errors import (
     EXIT_MISUSE,
     ControllerError,
@@ -33,7 +33,7 @@ from windfall.errors import (
     WindfallError,
 )
 from windfall.fleet import Report
-from windfall.jobs import Job
+from windfall.jobs import DRILL, Job, Measured
 from windfall.terms import Seconds
 
 ROWS_MAX = 2000
@@ -68,6 +68,12 @@ class PlanBody(_Body):
     """A job as `codec.encode` writes it."""
 
     job: Json
+
+
+class MeasuredBody(PlanBody):
+    """What a drill of a job showed, as `codec.encode` writes it."""
+
+    measured: Json
 
 
 class StopBody(_Body):
@@ -131,6 +137,8 @@ def build(service: Service, *, key: bytes, caller: Callable[[str], Caller | None
         ("/v1/jobs/{job_id}/resume", resume),
         ("/v1/jobs/{job_id}/preempt", preempt),
         ("/v1/plan", plan),
+        ("/v1/known", known),
+        ("/v1/measured", learn),
         ("/v1/gc", collect),
         ("/v1/machines/claim", claim),
         ("/v1/machines/{machine_id:path}/report", report),
@@ -248,6 +256,23 @@ def preempt(job_id: _OwnJob, body: PreemptBody, service: _Service, user: _User) 
 def plan(body: PlanBody, service: _Service, user: _User) -> Json:
     """Say what a job would cost."""
     return service.plan(_job(body.job, user))
+
+
+def known(body: PlanBody, service: _Service, user: _User) -> KnownView:
+    """Return what a plan of a job rests on."""
+    return service.known(_job(body.job, user))
+
+
+def learn(body: MeasuredBody, service: _Service, user: _User) -> Json:
+    """Keep what a drill of a job showed, for its plans."""
+    try:
+        measured = codec.decode(body.measured, Measured)
+    except (ValueError, TypeError):
+        measured = None
+    if not isinstance(measured, Measured):
+        raise Misuse("these are no measurements that this controller understands: are both Windfalls of one version?")
+    service.learn(_job(body.job, user), dataclasses.replace(measured, provider=DRILL))
+    return {}
 
 
 def get_offers(service: _Service, user: _User) -> OffersView:  # noqa: ARG001 - any user may ask

@@ -17,6 +17,7 @@ from windfall.control.clock import JournalClock
 from windfall.control.errands import Errands
 from windfall.control.hearing import Hearing
 from windfall.control.looking import Looking, Pace
+from windfall.control.scheduling import Aside, Scheduler, Scheduling, in_thread
 from windfall.core import driver
 from windfall.errors import WindfallError
 from windfall.events import Command, Fact, Row, Tell, WakeAt, Woke
@@ -51,6 +52,8 @@ class ConductorPorts:
         measured: what earlier runs of this job have shown; asked once, when the job begins.
         record_lives: takes the lives of machines into that pool; the same one again replaces it.
         say: takes sentences for the job's own log.
+        schedule: makes a machine's schedule of saves; None where no job has one.
+        aside: carries `schedule` out without holding up the conductor.
     """
 
     controller: Epoch
@@ -67,6 +70,8 @@ class ConductorPorts:
     say: Callable[[str], None]
     pace: Pace = field(default_factory=Pace)
     measured: Callable[[], tuple[Measured, ...]] = tuple
+    schedule: Scheduler | None = None
+    aside: Aside = in_thread
 
 
 class Conductor:
@@ -91,6 +96,7 @@ class Conductor:
         self._hearing = Hearing(ports.pace.silent_after_s)
         self._errands = Errands(ports)
         self._looking = Looking(job, ports, cursors=self._cursors)
+        self._scheduling = Scheduling(ports)
         if last is None:
             self._brought: list[Fact] = [
                 JobSubmitted(job, ports.owner, ports.measured()),
@@ -173,6 +179,7 @@ class Conductor:
         alive = [machine.machine_id for machine in known if machine.life is not Life.GONE]
         facts += self._hearing.silent(alive, now)
         facts += self._errands.run(now)
+        facts += self._scheduling.look(self.state, self._hearing.newest(), now, journal_now)
         return facts + self._due(self._time.now())
 
     def _due(self, now: Instant) -> list[Fact]:

@@ -55,6 +55,10 @@ class Hearing:
             ear.heard_at, ear.silent_told_at, ear.report = now, None, report
         return news
 
+    def newest(self) -> dict[str, Report]:
+        """Return the newest report of each machine."""
+        return {name: ear.report for name, ear in self._ears.items() if ear.report is not None}
+
     def silent(self, alive: Iterable[str], now: Instant) -> list[MachineSilent]:
         """Return the machines that have become silent, and again and again those that still are.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from windfall.control.scheduling import Scheduler
 from windfall.control.service import Json
 from windfall.fleet import Directive, JobPhase, Lifetime, Report
 from windfall.jobs import Job, Measured
@@ -147,6 +148,7 @@ class Means:
         store_env: by what a provider's machines reach the run's store before they have claimed their secrets.
         merge: folds what several runs showed into one row for each kind of machine.
         leave: ends this process with a sentence.
+        schedule: makes a machine's schedule of saves; None where no job has one.
     """
 
     epoch: Epoch
@@ -163,3 +165,4 @@ class Means:
     merge: Callable[[Sequence[Measured]], tuple[Measured, ...]]
     leave: Callable[[str], None]
     say: Callable[[str], None]
+    schedule: Scheduler | None = None

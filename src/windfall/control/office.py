@@ -20,12 +20,12 @@ from windfall.control.likes import boot_data, likeness, pace_of
 from windfall.control.means import Direct, Entry, Mailbox, Means, Opened
 from windfall.control.notifying import Message, Notifier
 from windfall.control.running import Hooks, RunningJob
-from windfall.control.service import Claimed, GcView, JobView, Json, OffersView, RowView, StatusView, Trouble
+from windfall.control.service import Claimed, GcView, JobView, Json, KnownView, OffersView, RowView, StatusView, Trouble
 from windfall.core import driver
 from windfall.core.driver import JobSummary
 from windfall.errors import ControllerError, ControllerUnreachable, Misuse, ProviderDenied, ProviderError, WindfallError
 from windfall.fleet import Direction, Directive, JobPhase, PreemptWanted, Report, ResumeWanted, StopWanted
-from windfall.jobs import Job
+from windfall.jobs import Job, Measured
 from windfall.market import Boot, Life, Machine, Offer, Order, Quota, Refusal
 from windfall.models import pool
 from windfall.policies import planning
@@ -173,6 +173,16 @@ class Office:
         look_s = pace_of(job, self._means.providers).list_s
         found = planning.plan(job, offered.offers, (), measured, wall, pooled=pooled, look_s=look_s)
         return {**dataclasses.asdict(found), "troubles": [dataclasses.asdict(row) for row in offered.troubles]}
+
+    def known(self, job: Job) -> KnownView:
+        """Return what a plan of a job rests on."""
+        look_s = pace_of(job, self._means.providers).list_s
+        measured = tuple(self._records.measured(likeness(job)))
+        return KnownView(self._means.clock.wall(), look_s, measured, tuple(self._records.lifetimes()))
+
+    def learn(self, job: Job, measured: Measured) -> None:
+        """Keep what a drill of a job showed, for the plans of its like."""
+        self._records.add_measured(self._means.epoch, likeness(job), measured)
 
     def offers(self) -> OffersView:
         """Ask all providers what they sell now."""
@@ -325,6 +335,7 @@ class Office:
             record_lives=lambda lives: self._records.put_lifetimes(means.epoch, lives),
             say=lambda sentence: means.say(f"{job.job_id}: {sentence}"),
             pace=pace_of(job, means.providers),
+            schedule=means.schedule,
         )
         ways.conductor = Conductor(job, ports)
         return ways.conductor

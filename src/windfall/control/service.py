@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from windfall.fleet import Directive, JobPhase, Report
-from windfall.jobs import Job
+from windfall.fleet import Directive, JobPhase, Lifetime, Report
+from windfall.jobs import Job, Measured
 from windfall.market import Machine, Offer, Quota
 from windfall.terms import Epoch, Seconds, WallTime
 
@@ -50,6 +50,23 @@ class RowView:
 
     sequence: int
     line: str
+
+
+@dataclass(frozen=True, slots=True)
+class KnownView:
+    """What a plan of a job rests on, so that others can calculate with it too.
+
+    Attributes:
+        now: on the controller's wall clock; lives that have not ended count until then.
+        look_s: between two looks at the machines' listing.
+        measured: what each earlier run of the job's like showed.
+        lifetimes: of all machines of the installation.
+    """
+
+    now: WallTime
+    look_s: Seconds
+    measured: tuple[Measured, ...] = ()
+    lifetimes: tuple[Lifetime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +188,20 @@ class Service(Protocol):
         """
         ...
 
+    def learn(self, job: Job, measured: Measured) -> None:
+        """Keep what a drill of a job showed."""
+        ...
+
     def plan(self, job: Job) -> Json:
         """Return what a job would cost and when it would finish; nothing is bought.
 
         Raises:
             Infeasible: nothing that can be bought would do; with the arithmetic.
         """
+        ...
+
+    def known(self, job: Job) -> KnownView:
+        """Return what earlier runs and machines showed, which is what a plan rests on."""
         ...
 
     def offers(self) -> OffersView:

@@ -7,23 +7,16 @@ the look is put together from those of all (`agent.peers_assembly`): none comes 
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from windfall.core import points
 from windfall.core.lifecycle import Stage
-from windfall.core.state import REQUESTS_KEPT, Request, Turn, standings
+from windfall.core.state import REQUESTS_KEPT, Plan, Request, Turn, standings
 from windfall.events import PublishSave, RanksObserved, SaveAnswered, WithdrawSave
-from windfall.policies.saving.decide import Choice, SavingView, decide
+from windfall.policies.saving import rules
+from windfall.policies.saving.decide import Choice, SavingView, decide, rests_on
+from windfall.records import renewed
 from windfall.terms import Instant, SaveKind, Step
-
-MARGIN_STEPS = 2
-MARGIN_S = 0.05
-"""A request to several ranks lies at least so far ahead, and as much farther as the way to other machines takes."""
-MISSES_MAX = 10
-"""The margin doubles with each failed agreement, up to so many times."""
-RENEW_SHARE = 0.1
-"""A planned save is moved when it moves by more than this share of its distance from the last save."""
 
 
 def earliest_step(turn: Turn) -> Step:
@@ -31,12 +24,8 @@ def earliest_step(turn: Turn) -> Step:
     state = turn.state
     if len(state.ranks) <= 1:
         return Step(state.step + 1)
-    step_s = state.costs.step_mean_s
-    moved, margin = 0, MARGIN_STEPS
-    if step_s is not None and step_s > 0.0:
-        moved = math.ceil(max(turn.now - state.observed_at, 0.0) / step_s)
-        margin = max(margin, math.ceil((MARGIN_S + state.link_s) / step_s))
-    return Step(state.step + moved + margin * 2 ** min(state.misses, MISSES_MAX))
+    step_s, since_s = state.costs.step_mean_s or 0.0, turn.now - state.observed_at
+    return Step(rules.agreed_step(state.step, since_s, step_s, state.link_s, state.misses))
 
 
 def choose(turn: Turn, remaining_s: float | None = None) -> Choice:
@@ -45,12 +34,14 @@ def choose(turn: Turn, remaining_s: float | None = None) -> Choice:
     view = SavingView(
         policy=state.first.policy,
         life_s=turn.now - state.began_at,
-        ranks=standings(state, turn.now),
+        ranks=() if remaining_s is None else standings(state, turn.now),
         earliest_step=earliest_step(turn),
         anchor_step=state.anchor_step,
         base_step=state.base_step,
         held=state.held,
         remaining_s=remaining_s,
+        table=state.table,
+        table_step=state.table_step,
     )
     return decide(turn.now, view, state.beliefs)
 
@@ -62,7 +53,7 @@ def publish(turn: Turn, choice: Choice, kind: SaveKind) -> Request:
     exact = len(state.ranks) > 1
     request = Request(state.requests + 1, Step(choice.save_at), kind, exact, sure=not exact)
     if state.request is not None:
-        _retire(turn, replace(state.request, withdrawn=True))
+        _retire(turn, renewed(state.request, withdrawn=True))
     turn.change(request=request, requests=request.number)
     turn.decisions.append(choice.decision)
     turn.order(PublishSave(request.number, request.step, kind, exact))
@@ -73,7 +64,7 @@ def withdraw(turn: Turn) -> None:
     """Take the pending request back."""
     request = turn.state.request
     if request is not None:
-        _retire(turn, replace(request, withdrawn=True))
+        _retire(turn, renewed(request, withdrawn=True))
         turn.order(WithdrawSave(request.number))
 
 
@@ -83,28 +74,27 @@ def _retire(turn: Turn, request: Request) -> None:
 
 def answered(turn: Turn, fact: SaveAnswered) -> None:
     """A rank said yes."""
-
-    def with_answer(request: Request) -> Request:
-        if request.number != fact.request or fact.rank in request.answered:
-            return request
-        return replace(request, answered=(*request.answered, fact.rank))
-
     state = turn.state
-    turn.change(
-        request=None if state.request is None else with_answer(state.request),
-        past=tuple(with_answer(request) for request in state.past),
-        misses=0,
-    )
+    request = state.request
+    if request is not None and request.number == fact.request:
+        request = _with_answer(request, fact.rank)
+    past = [_with_answer(one, fact.rank) if one.number == fact.request else one for one in state.past]
+    turn.change(request=request, past=tuple(past), misses=0)
+
+
+def _with_answer(request: Request, rank: int) -> Request:
+    return request if rank in request.answered else renewed(request, answered=(*request.answered, rank))
 
 
 def observed(turn: Turn, fact: RanksObserved) -> None:
     """A look at all pages.  A rank's step never shrinks: an older look that arrives later changes nothing."""
     known = {status.rank: status for status in turn.state.ranks}
+    before = len(known)
     for status in fact.ranks:
         if status.rank not in known or known[status.rank].step <= status.step:
             known[status.rank] = status
-    joined = set(known) - {status.rank for status in turn.state.ranks}
-    ranks = tuple(known[rank] for rank in sorted(known))
+    joined = len(known) > before
+    ranks = tuple([known[rank] for rank in sorted(known)])
     turn.change(ranks=ranks, observed_at=Instant(turn.now - fact.age_s), link_s=fact.link_s)
     request = turn.state.request
     if request is None:
@@ -116,16 +106,15 @@ def observed(turn: Turn, fact: RanksObserved) -> None:
 
 
 def _check_agreement(turn: Turn, request: Request) -> None:
+    since = request.step + request.sure
     silent = tuple(
-        status.rank
-        for status in turn.state.ranks
-        if status.step >= request.step + request.sure and status.rank not in request.answered
+        [status.rank for status in turn.state.ranks if status.step >= since and status.rank not in request.answered]
     )
     if not request.exact:
         _check_late(turn, request, silent)
         return
     if not silent:
-        turn.change(request=replace(request, sure=True))
+        turn.change(request=renewed(request, sure=True))
     elif not request.sure:
         turn.change(misses=turn.state.misses + 1, hinted=turn.state.hinted or request.hinted)
         withdraw(turn)
@@ -137,13 +126,13 @@ def _check_agreement(turn: Turn, request: Request) -> None:
             if point.request == request.number and not point.whole:
                 points.abandon(turn, point, f"rank {silent[0]} went past step {request.step} without saving")
     else:
-        turn.change(request=replace(request, passed=silent))
+        turn.change(request=renewed(request, passed=silent))
 
 
 def _check_late(turn: Turn, request: Request, silent: tuple[int, ...]) -> None:
     """A rank may be past the step when the request reaches it: it is silent once it finished two more steps since."""
     if silent and request.late_at is None:
-        turn.change(request=replace(request, late_at=turn.state.step))
+        turn.change(request=renewed(request, late_at=turn.state.step))
     elif silent and request.late_at is not None and turn.state.step > request.late_at + 1:
         _blame(turn, silent)
 
@@ -175,14 +164,14 @@ def served(turn: Turn, rank: int, step: Step, number: int | None) -> None:
     elif number != request.number:
         return
     answers = request.answered if rank in request.answered else (*request.answered, rank)
-    request = replace(
+    request = renewed(
         request,
         answered=answers,
         served=tuple(sorted({*request.served, rank})),
         handed=request.handed or number is not None,
     )
-    turn.change(request=request)
-    if not {status.rank for status in turn.state.ranks} <= set(request.served):
+    if any([status.rank not in request.served for status in turn.state.ranks]):
+        turn.change(request=request)
         return
     _retire(turn, request)
     if not request.handed:
@@ -205,6 +194,8 @@ def plan(turn: Turn) -> None:
         return
     if state.queued is not None or (pending is None and any(not point.whole for point in state.points)):
         return  # the uplink is behind already, or the ranks are busy with a save
+    if pending is not None and _stands(turn, pending):
+        return
     choice = choose(turn)
     if state.hinted:
         choice = replace(choice, save_at=earliest_step(turn))
@@ -213,17 +204,41 @@ def plan(turn: Turn) -> None:
             turn.decisions.append(choice.decision)
             withdraw(turn)
         return
-    if pending is not None and not _moved(turn, pending, choice.save_at):
+    if pending is not None and not rules.worth_moving(choice.save_at, pending.step, state.anchor_step):
+        turn.change(plan=_plan(turn, pending.number, choice.save_at))
         return
-    request = replace(publish(turn, choice, SaveKind.INSURANCE), hinted=state.hinted)
-    turn.change(request=request, held=(turn.state.anchor_step, choice.save_at), hinted=False)
+    if pending is not None and not _renewable(turn, pending):
+        return
+    request = publish(turn, choice, SaveKind.INSURANCE)
+    if state.hinted:
+        request = renewed(request, hinted=True)
+    held = (state.anchor_step, choice.save_at)
+    turn.change(request=request, held=held, hinted=False, plan=_plan(turn, request.number, choice.save_at))
 
 
-def _moved(turn: Turn, pending: Request, step: int) -> bool:
-    """Return whether the plan has changed so much that the request is renewed, and still can be."""
-    distance = max(pending.step - turn.state.anchor_step, 1)
-    if abs(step - pending.step) <= max(1, RENEW_SHARE * distance):
+def _plan(turn: Turn, request: int, step: int) -> Plan | None:
+    """Return what a plan rests on; None if the mere passing of time changes it."""
+    state = turn.state
+    if state.losses.mttp_given_s is None or state.hinted or step <= earliest_step(turn):
+        return None
+    numbers = rests_on(state.first.policy, state.beliefs)
+    return Plan(request, step, state.anchor_step, state.losses, state.costs, (state.table, state.table_step), numbers)
+
+
+def _stands(turn: Turn, pending: Request) -> bool:
+    """Return whether a policy that is asked again must choose the step that the pending request was found right for."""
+    state, plan = turn.state, turn.state.plan
+    if plan is None or plan.request != pending.number or state.hinted:
         return False
+    if state.losses is not plan.losses or state.anchor_step != plan.anchor_step or earliest_step(turn) > plan.step:
+        return False
+    if state.table is not plan.table[0] or state.table_step != plan.table[1]:
+        return False
+    return state.costs is plan.costs or rests_on(state.first.policy, state.beliefs) == plan.numbers
+
+
+def _renewable(turn: Turn, pending: Request) -> bool:
+    """Return whether the pending request can still be taken back."""
     if pending.exact:
         return pending.step > earliest_step(turn)
     return turn.state.step < pending.step

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from windfall.core import closing, generations, ledger, machines, orders
+from windfall.core import closing, generations, ledger, machines, orders, schedules
 from windfall.core.fleet_state import TERMINAL, FleetState, FleetTurn, SlotState
 from windfall.core.generations import directives
 from windfall.core.lifecycle import MachineState, OrderState
@@ -47,6 +47,7 @@ from windfall.fleet import (
     PreemptWanted,
     ResumeWanted,
     RunObserved,
+    ScheduleMade,
     StopWanted,
 )
 from windfall.market import Machine
@@ -179,6 +180,7 @@ _HANDLERS: Mapping[type[Fact], Callable[[FleetTurn, Any], None]] = MappingProxyT
         ControllerBegan: orders.controller_began,
         OffersSeen: orders.offers_seen,
         BeliefsPooled: _beliefs_pooled,
+        ScheduleMade: schedules.made,
         OrderAnswered: orders.answered,
         OrderUnanswered: orders.unanswered,
         ListedAll: orders.listed_all,

@@ -28,13 +28,10 @@ from windfall.events import (
     StartScript,
     StopAsked,
 )
+from windfall.policies.saving import rules
 from windfall.policies.saving.decide import VERSION, Choice
 from windfall.terms import Cause, Instant, Notice, NoticeLevel, Outcome, SaveKind
 
-LEAVE_BEFORE_S = 1.0
-"""The run is let go so long before an announced end, at most ..."""
-LEAVE_SHARE = 0.2
-"""... or this share of what is left at the announcement, so that the successor need not wait for the lease."""
 OVERDUE_S = 60.0
 """A machine that lives on past its announced end still finishes an upload for so long."""
 STOP_PATIENCE_S = 600.0
@@ -92,8 +89,7 @@ def _set_leave(turn: Turn) -> None:
     if remaining_s is None:
         turn.change(leave_at=None)
         return
-    margin_s = min(LEAVE_BEFORE_S, LEAVE_SHARE * max(remaining_s, 0.0))
-    leave_at = Instant(turn.now + max(remaining_s - margin_s, 0.0))
+    leave_at = Instant(turn.now + max(remaining_s - rules.leave_margin_s(remaining_s), 0.0))
     turn.change(leave_at=leave_at)
     turn.wake("deadline", leave_at - turn.now)
 
@@ -149,7 +145,7 @@ def _stands(turn: Turn) -> str:
 def consider(turn: Turn) -> None:
     """Go on towards the end that is in force, as far as the facts allow."""
     state = turn.state
-    if state.stage in {Stage.NEW, Stage.ENDED}:
+    if state.stage is Stage.NEW or state.stage is Stage.ENDED:
         return
     if state.stage is Stage.DRAINING:
         _consider_drained(turn)
@@ -175,7 +171,7 @@ def _must_leave(turn: Turn) -> bool:
     assert point is not None, "a whole point waits for the uplink or has it"
     spent_s = 0.0 if point.begun_at is None else turn.now - point.begun_at
     rest_s = state.costs.upload_s(point.size_bytes) - spent_s
-    if state.costs.measured and rest_s > 2.0 * max(remaining_s, LEAVE_BEFORE_S):
+    if state.costs.measured and rules.too_late(rest_s, remaining_s):
         return True
     turn.wake("deadline", remaining_s + OVERDUE_S)
     return False

@@ -8,17 +8,18 @@ has.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from windfall.core.ledger import Ledger, copied
 from windfall.core.lifecycle import JOB, MACHINE, MachineState, OrderState, move
 from windfall.events import Command, Decision, Tell
-from windfall.fleet import Doing, JobPhase, MachineHeard, ReleaseMachine, Report, RunObserved
+from windfall.fleet import Doing, JobPhase, MachineHeard, ReleaseMachine, Report, RunObserved, ScheduleMade
 from windfall.jobs import Job, Measured
 from windfall.market import Charge, Machine, Offer, Order, Quota, Refusal
 from windfall.models.costs import Window
 from windfall.policies.keeping.backoff import Block
+from windfall.records import renewed, rewrite
 from windfall.terms import Generation, Instant, Reliability, Seconds, WallTime
 
 NO_TIME = Instant(0.0)
@@ -37,7 +38,7 @@ TERMINAL = frozenset({JobPhase.STOPPED, JobPhase.DONE, JobPhase.FAILED})
 READY = frozenset({Doing.WAITING, Doing.TRAINING})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Unit:
     """A machine that is not known to be gone.
 
@@ -97,7 +98,7 @@ class Unit:
         return machine.provider, machine.machine_type, machine.zone, machine.reliability
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SlotState:
     """A need for a machine, and what there is for it.
 
@@ -115,7 +116,7 @@ class SlotState:
     lives: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OrderEntry:
     """An order under way, or a cancelled one.
 
@@ -166,7 +167,7 @@ class Closing:
     resume: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FleetState:
     """One job's machines.
 
@@ -189,6 +190,7 @@ class FleetState:
         wake_at: the earliest instant that was asked for and has not come.
         waiting_told: the user was told that there is nothing to be had, and no machine has come since.
         late: the user was told that the deadline has passed.
+        schedules: of saves, by machine: the newest that was made, or why there is none.
         closing: None as long as the job shall go on; `ended` how it ended last.
     """
 
@@ -226,6 +228,7 @@ class FleetState:
     wake_at: Instant | None = None
     waiting_told: bool = False
     late: bool = False
+    schedules: Mapping[str, ScheduleMade] = field(default_factory=dict)
     closing: Closing | None = None
     ended: Closing | None = None
 
@@ -241,6 +244,8 @@ class FleetTurn:
     """One reaction in the making.
 
     Attributes:
+        state: as it was given, until the first change: from then on a copy that is this turn's own and changes under
+            its readers.
         units, gone, slots, orders, blocks: copies of the state's tables, changed freely during the turn.
         touched, charges: what the ledger will take in at the end.
         lost: slots whose machine went without our order in this batch, with its id.
@@ -261,6 +266,7 @@ class FleetTurn:
     lost: list[tuple[int, str]] = field(default_factory=list)
     later: list[Instant] = field(default_factory=list)
     _awaiting: dict[str, list[int]] | None = None
+    _own: bool = False
 
     def __post_init__(self) -> None:
         """Copy the tables."""
@@ -270,8 +276,7 @@ class FleetTurn:
 
     def frozen(self) -> FleetState:
         """Return the state that this turn leaves."""
-        return replace(
-            self.state,
+        self.change(
             now=self.now,
             units=MappingProxyType(self.units),
             gone=MappingProxyType(self.gone),
@@ -279,6 +284,7 @@ class FleetTurn:
             orders=MappingProxyType(self.orders),
             blocks=MappingProxyType(self.blocks),
         )
+        return self.state
 
     @property
     def job(self) -> Job:
@@ -292,7 +298,13 @@ class FleetTurn:
 
     def change(self, **changes: object) -> None:
         """Replace plain fields of the state."""
-        self.state = replace(self.state, **changes)  # type: ignore[arg-type]
+        if self._own:
+            rewrite(self.state, changes)
+            return
+        for name, value in changes.items():
+            if getattr(self.state, name) is not value:
+                self.state, self._own = renewed(self.state, **changes), True
+                return
 
     def order(self, *commands: Command) -> None:
         """Append commands."""
@@ -304,7 +316,7 @@ class FleetTurn:
 
     def set_unit(self, unit: Unit, **changes: object) -> Unit:
         """Put a machine's newer self in its place."""
-        newer = replace(unit, **changes) if changes else unit  # type: ignore[arg-type]
+        newer = renewed(unit, **changes) if changes else unit
         self.units[newer.machine_id] = newer
         return newer
 
@@ -321,7 +333,7 @@ class FleetTurn:
 
     def set_slot(self, slot: SlotState, **changes: object) -> SlotState:
         """Put a slot's newer self in its place."""
-        newer = replace(slot, **changes)  # type: ignore[arg-type]
+        newer = renewed(slot, **changes)
         self.slots[newer.index] = newer
         return newer
 

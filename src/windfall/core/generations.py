@@ -84,6 +84,7 @@ def directives(state: FleetState, controller: Epoch) -> dict[str, Directive]:
             peers if inside else (),
             mttp_s,
             restart_s,
+            state.schedules[machine_id].given if machine_id in state.schedules else None,
         )
     return told
 

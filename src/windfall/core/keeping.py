@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from windfall.core.keeping_absorb import absorb
 from windfall.core.keeping_facts import (
     ANSWER_S,
+    BELIEFS_SHARE,
     LAST_WORD_S,
     STRIDE_S_MAX,
     AskStore,
@@ -23,10 +24,12 @@ from windfall.core.keeping_facts import (
     Say,
     StartExec,
     StopExec,
+    TellExec,
     UseBox,
     report,
 )
 from windfall.errors import EXIT_DONE
+from windfall.events import BeliefsChanged, SaveTableGiven
 from windfall.fleet import Direction, Directive, Report
 from windfall.jobs import DEAD_MAN_S, SAVE_TIMEOUT_S
 from windfall.terms import Instant, Seconds
@@ -60,6 +63,7 @@ def react(
         _get_ready(turn)
         _end_what_is_unwanted(turn)
         _start(turn)
+        _inform(turn)
     _speak(turn)
     if turn.state.leaving is not None:
         _leave(turn, turn.state.leaving)
@@ -160,8 +164,29 @@ def _start(turn: _Turn) -> None:
         return
     # An old "ended well" beside a run that waits would mean that somebody stopped it just now.
     exit_code = None if state.exit_code == EXIT_DONE else state.exit_code
-    turn.change(running=Running(turn.now, told.generation), exit_code=exit_code, last=None)
+    begun = replace(told, restart_s=None, schedule=None)
+    turn.change(running=Running(turn.now, told.generation, believed=begun), exit_code=exit_code, last=None)
     turn.actions.append(StartExec(told.generation, rank, told.peers, told.mttp_s))
+
+
+def _inform(turn: _Turn) -> None:
+    """Pass on what the controller believes of losses, and its schedule of saves, to the agent that runs."""
+    run, told = turn.state.running, turn.state.directive
+    if run is None or told is None or run.believed is None or not _differs(run.believed, told):
+        return
+    facts: list[BeliefsChanged | SaveTableGiven] = []
+    if told.mttp_s is not None or told.restart_s is not None:
+        facts.append(BeliefsChanged(told.mttp_s, told.restart_s))
+    if told.schedule is not None:
+        facts.append(told.schedule)
+    turn.change(running=replace(run, believed=told))
+    turn.actions.append(TellExec(tuple(facts)))
+
+
+def _differs(known: Directive, told: Directive) -> bool:
+    pairs = ((known.mttp_s, told.mttp_s), (known.restart_s, told.restart_s))
+    moved = (new is not None and (old is None or abs(new - old) > BELIEFS_SHARE * max(old, 0.0)) for old, new in pairs)
+    return any(moved) or (told.schedule is not None and told.schedule != known.schedule)
 
 
 def _may_start(state: KeeperState, now: Instant) -> bool:

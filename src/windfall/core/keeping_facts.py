@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from windfall.events import BeliefsChanged, SaveTableGiven
 from windfall.fleet import Directive, Doing, Peer, Report
 from windfall.jobs import DEAD_MAN_S, SAVE_TIMEOUT_S
-from windfall.terms import Epoch, Instant, Notice, NoticeLevel, Outcome, Seconds, Step
+from windfall.terms import Epoch, Instant, Notice, NoticeLevel, Outcome, SaveCosts, Seconds, Step
 
 PREFER_DIRECT_S = Seconds(5.0)
 """For so long after a direct answer the mailbox's directive, which may be older, is not obeyed [s]."""
@@ -24,6 +25,8 @@ LATE_S = Seconds(30.0)
 QUICK_S = Seconds(10.0)
 """An `exec` that ended earlier than this is started again with a pause that grows [s]."""
 PAUSE_S_MIN, PAUSE_S_MAX = 0.25, 30.0
+BELIEFS_SHARE = 0.1
+"""An agent is told again when what the controller believes has moved by more than this share."""
 TRIES_MAX = 5
 """How often in a row `exec` may end in a way that no run ends, with nothing saved in between."""
 STRIDE_S_MAX = Seconds(10.0)
@@ -67,6 +70,7 @@ class Standing:
         attempt: number of the script's newest start.
         training: whether the script runs.
         released: how the run was let go; None if it was not.
+        step_s, costs: of a step, and of saves, as measured; None before that.
     """
 
     epoch: Epoch
@@ -75,6 +79,8 @@ class Standing:
     attempt: int
     training: bool
     released: Outcome | None = None
+    step_s: Seconds | None = None
+    costs: SaveCosts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +246,13 @@ class StartExec:
 
 
 @dataclass(frozen=True, slots=True)
+class TellExec:
+    """Leave what the controller believes where the run's agent looks for it."""
+
+    facts: tuple[BeliefsChanged | SaveTableGiven, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StopExec:
     """Ask it to end, after a save or `now`."""
 
@@ -258,14 +271,19 @@ class EndMachine:
     why: str
 
 
-KeeperAction = Join | AskStore | Prepare | Say | UseBox | StartExec | StopExec | KillExec | EndMachine
+KeeperAction = Join | AskStore | Prepare | Say | UseBox | StartExec | TellExec | StopExec | KillExec | EndMachine
 
 # ------------------------------------------------------------------------------------------------------------ state
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """An `exec` that runs; `asked_at` when it was asked to end (`now`: without a save)."""
+    """An `exec` that runs.
+
+    Attributes:
+        asked_at: when it was asked to end (`now`: without a save).
+        believed: the directive of which its agent was told last.
+    """
 
     since: Instant
     generation: int = 0
@@ -273,6 +291,7 @@ class Running:
     asked_at: Instant | None = None
     now: bool = False
     killed: bool = False
+    believed: Directive | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,6 +418,8 @@ def report(state: KeeperState, now: Instant) -> Report:
         generation=0 if state.running is None else state.running.generation,
         address=state.who.address if several else "",
         sentence=trouble,
+        step_s=None if standing is None else standing.step_s,
+        costs=None if standing is None else standing.costs,
     )
 
 

@@ -119,7 +119,7 @@ def _slot_for(turn: FleetTurn, token: str) -> SlotState | None:
     waiting = turn.awaiting(token)
     if waiting:
         if entry is not None:
-            turn.orders[token] = replace(entry, waiting=entry.waiting - 1)
+            turn.orders[token] = renewed(entry, waiting=entry.waiting - 1)
         return turn.slots[waiting.pop()]
     if entry is not None or not turn.active:
         return None
@@ -282,7 +282,7 @@ def _withdraw_successor(turn: FleetTurn, unit: Unit) -> None:
         turn.set_slot(slot, awaits=None)
         turn.awaiting(token)
         turn.awaiting(token)[:] = [index for index in turn.awaiting(token) if index != slot.index]
-        entry = replace(turn.orders[token], waiting=turn.orders[token].waiting - 1)
+        entry = renewed(turn.orders[token], waiting=turn.orders[token].waiting - 1)
         turn.orders[token] = entry
         if entry.waiting == 0:
             cancel(turn, token)
@@ -297,7 +297,7 @@ def cancel(turn: FleetTurn, token: str) -> None:
     if entry.state is OrderState.CANCELLED:
         return
     turn.order(CancelOrder(token, entry.order.offer.provider))
-    turn.orders[token] = replace(entry, state=OrderState.CANCELLED, waiting=0, ask_at=None, unsure=True)
+    turn.orders[token] = renewed(entry, state=OrderState.CANCELLED, waiting=0, ask_at=None, unsure=True)
 
 
 def silent(turn: FleetTurn, fact: MachineSilent) -> None:

@@ -65,7 +65,7 @@ def _close(turn: FleetTurn, token: str) -> None:
         turn.set_slot(turn.slots[waiting.pop()], awaits=None)
     entry = turn.orders[token]
     if entry.state is OrderState.CANCELLED:
-        turn.orders[token] = replace(entry, unsure=False)
+        turn.orders[token] = renewed(entry, unsure=False)
     else:
         del turn.orders[token]
 
@@ -77,7 +77,7 @@ def unanswered(turn: FleetTurn, fact: OrderUnanswered) -> None:
         return
     if entry.state is OrderState.ASKED:
         state = move(ORDER, entry.state, OrderState.UNKNOWN)
-        turn.orders[fact.token] = replace(entry, state=state, tries=entry.tries + 1, ask_at=None)
+        turn.orders[fact.token] = renewed(entry, state=state, tries=entry.tries + 1, ask_at=None)
     turn.order(AskListing(entry.order.offer.provider))
 
 
@@ -89,9 +89,9 @@ def listed_all(turn: FleetTurn, fact: ListedAll) -> None:
             continue
         if entry.state is OrderState.UNKNOWN and entry.ask_at is None:
             pause_s = 0.0 if entry.tries == 0 else backoff.pause_s(entry.tries)
-            turn.orders[token] = replace(entry, ask_at=Instant(turn.now + pause_s))
+            turn.orders[token] = renewed(entry, ask_at=Instant(turn.now + pause_s))
         elif entry.state is OrderState.CANCELLED and entry.unsure:
-            turn.orders[token] = replace(entry, unsure=False)
+            turn.orders[token] = renewed(entry, unsure=False)
 
 
 def controller_began(turn: FleetTurn, fact: ControllerBegan) -> None:
@@ -105,7 +105,7 @@ def controller_began(turn: FleetTurn, fact: ControllerBegan) -> None:
             state = move(ORDER, state, OrderState.UNKNOWN)
         if state is OrderState.CANCELLED and entry.unsure:
             turn.order(CancelOrder(token, entry.order.offer.provider))
-        turn.orders[token] = replace(entry, state=state, ask_at=None)
+        turn.orders[token] = renewed(entry, state=state, ask_at=None)
     for unit in list(turn.units.values()):
         providers.add(unit.machine.provider)
         # Everybody gets the benefit of the doubt: nobody listened meanwhile.
@@ -197,9 +197,9 @@ def _ask_again(turn: FleetTurn) -> None:
             turn.later.append(entry.ask_at)
         elif entry.order.offer.provider in turn.state.listed:
             taken = any(unit.machine.token == token for unit in turn.units.values())
-            order = entry.order if taken else replace(entry.order, count_max=entry.waiting)
+            order = entry.order if taken else renewed(entry.order, count_max=entry.waiting)
             asked = move(ORDER, entry.state, OrderState.ASKED)
-            turn.orders[token] = replace(entry, order=order, state=asked, ask_at=None)
+            turn.orders[token] = renewed(entry, order=order, state=asked, ask_at=None)
             turn.order(PlaceOrder(order))
 
 

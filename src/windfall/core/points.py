@@ -7,8 +7,6 @@ answered the request that the others saved for (then it has nothing to add), or 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from windfall.core import retention
 from windfall.core.lifecycle import POINT, PointState, Stage, move
 from windfall.core.state import Part, Point, Turn
@@ -24,6 +22,8 @@ from windfall.events import (
     RankMovedOn,
     UploadPart,
 )
+from windfall.policies.saving import rules
+from windfall.records import renewed
 from windfall.terms import Instant, SaveKind, Step
 
 UPLOAD_TRIES = 3
@@ -67,7 +67,7 @@ def _open(turn: Turn, fact: PartHandedOver, part: Part) -> None:
         request=fact.request,
         state=move(POINT, PointState.ASKED, PointState.HANDED_OVER),
         parts=(part,),
-        absent=tuple(rank for rank, step in state.moved if step >= fact.step and rank != fact.rank),
+        absent=tuple([rank for rank, step in state.moved if step >= fact.step and rank != fact.rank]),
     )
     turn.change(points=(*state.points, point), made=number)
     incomplete = [point for point in turn.state.points if not point.whole and not point.active]
@@ -77,7 +77,7 @@ def _open(turn: Turn, fact: PartHandedOver, part: Part) -> None:
 
 def _join(turn: Turn, point: Point, part: Part) -> None:
     kind = SaveKind.PERIODIC if part.request == 0 else point.kind
-    turn.set_point(replace(point, parts=(*point.parts, part), kind=kind, request=max(point.request, part.request)))
+    turn.set_point(renewed(point, parts=(*point.parts, part), kind=kind, request=max(point.request, part.request)))
 
 
 def _kind(turn: Turn, number: int) -> SaveKind:
@@ -89,13 +89,14 @@ def _kind(turn: Turn, number: int) -> SaveKind:
 
 def moved_on(turn: Turn, fact: RankMovedOn) -> None:
     """A rank has no (further) part at a step, nor at earlier ones; it may say so before others hand over theirs."""
-    newest = {**dict(turn.state.moved), fact.rank: fact.step}
+    newest = dict(turn.state.moved)
+    newest[fact.rank] = fact.step
     turn.change(moved=tuple(sorted(newest.items())))
     for point in turn.state.points:
         if point.whole or point.step > fact.step or fact.rank in point.absent:
             continue
         if all(part.rank != fact.rank for part in point.parts):
-            turn.set_point(replace(point, absent=(*point.absent, fact.rank)))
+            turn.set_point(renewed(point, absent=(*point.absent, fact.rank)))
 
 
 def script_gone(turn: Turn, *, in_order: bool) -> None:
@@ -107,16 +108,18 @@ def script_gone(turn: Turn, *, in_order: bool) -> None:
             abandon(turn, point, "the script died before every rank had handed over")
             continue
         ranks = {status.rank for status in turn.state.ranks} - {part.rank for part in point.parts}
-        turn.set_point(replace(point, absent=tuple(sorted(ranks))))
+        turn.set_point(renewed(point, absent=tuple(sorted(ranks))))
 
 
 def settle(turn: Turn) -> None:
     """Judge the points whose last rank has spoken, and give the uplink to the next one."""
+    if not turn.state.points:
+        return
     ranks = {status.rank for status in turn.state.ranks}
     for point in turn.state.points:
-        heard = {part.rank for part in point.parts} | set(point.absent)
         if point.whole:
             continue
+        heard = {*[part.rank for part in point.parts], *point.absent}
         if ranks <= heard:
             _judge(turn, point)
         elif _hopeless(turn, point, ranks - heard):
@@ -139,11 +142,11 @@ def _judge(turn: Turn, point: Point) -> None:
         abandon(turn, point, f"rank {missing} did not save at step {point.step}")
         return
     waiting = turn.state.queued
-    turn.set_point(replace(point, whole=True))
+    turn.set_point(renewed(point, whole=True))
     if waiting is None:
         return
     if waiting.kind is SaveKind.PERIODIC and point.kind is SaveKind.INSURANCE:
-        abandon(turn, replace(point, whole=True), "the user's own save of about the same time waits already")
+        abandon(turn, renewed(point, whole=True), "the user's own save of about the same time waits already")
     else:
         abandon(turn, waiting, f"the save at step {point.step} replaces it")
 
@@ -167,7 +170,7 @@ def _forward(turn: Turn) -> None:
         if waiting.kind is not SaveKind.EMERGENCY or not _must_yield(turn, active, waiting):
             return
         abandon(turn, active, f"the emergency save at step {waiting.step} needs the uplink")
-    point = replace(waiting, state=move(POINT, waiting.state, PointState.UPLOADING), begun_at=turn.now)
+    point = renewed(waiting, state=move(POINT, waiting.state, PointState.UPLOADING), begun_at=turn.now)
     turn.set_point(point)
     turn.order(*uploads(point))
 
@@ -179,8 +182,8 @@ def _must_yield(turn: Turn, active: Point, waiting: Point) -> bool:
     costs = turn.state.costs
     commit_s = costs.commits.p95 or 0.0
     spent_s = 0.0 if active.begun_at is None else turn.now - active.begun_at
-    rest_s = max(costs.upload_p95_s(active.size_bytes) - spent_s, 0.0) + commit_s
-    return rest_s + costs.upload_p95_s(waiting.size_bytes) + commit_s >= remaining_s
+    rest_s = max(costs.upload_p95_s(active.size_bytes) - spent_s, 0.0)
+    return rules.must_yield(rest_s, costs.upload_p95_s(waiting.size_bytes), commit_s, remaining_s)
 
 
 def uploads(point: Point) -> tuple[UploadPart, ...]:
@@ -194,29 +197,31 @@ def uploaded(turn: Turn, fact: PartUploaded) -> None:
     point = _active(turn, fact.point_id)
     if point is None or point.state is not PointState.UPLOADING:
         return
-    parts = tuple(
-        replace(part, shard=fact.shard, size_bytes=fact.size_bytes) if part.rank == fact.rank else part
+    parts = [
+        renewed(part, shard=fact.shard, size_bytes=fact.size_bytes) if part.rank == fact.rank else part
         for part in point.parts
-    )
-    point = replace(point, parts=parts)
-    turn.set_point(point)
-    if any(part.shard is None for part in point.owners):
+    ]
+    point = renewed(point, parts=tuple(parts))
+    owners = point.owners
+    if any([part.shard is None for part in owners]):
+        turn.set_point(point)
         return
     if point.begun_at is not None:
-        alone = len(point.owners) == 1
+        alone = len(owners) == 1
         took_s = fact.duration_s if alone else max(turn.now - point.begun_at, fact.duration_s)
         turn.change(costs=turn.state.costs.add_upload(point.size_bytes, took_s))
-    point = replace(point, state=move(POINT, point.state, PointState.UPLOADED))
-    point = replace(point, state=move(POINT, point.state, PointState.COMMITTING))
+    stored = move(POINT, point.state, PointState.UPLOADED)
+    point = renewed(point, state=move(POINT, stored, PointState.COMMITTING))
     turn.set_point(point)
     turn.order(commit(turn, point))
 
 
 def commit(turn: Turn, point: Point) -> CommitPoint:
     """Return the command that commits a point."""
-    shards = tuple(part.shard for part in point.owners if part.shard is not None)
-    assert len(shards) == len(point.owners), "every part is in the store before the commit"
-    return CommitPoint(point.point_id, point.step, point.kind, turn.state.first.generation, shards)
+    owners = point.owners
+    shards = [part.shard for part in owners if part.shard is not None]
+    assert len(shards) == len(owners), "every part is in the store before the commit"
+    return CommitPoint(point.point_id, point.step, point.kind, turn.state.first.generation, tuple(shards))
 
 
 def part_failed(turn: Turn, fact: PartFailed) -> None:
@@ -237,8 +242,8 @@ def part_failed(turn: Turn, fact: PartFailed) -> None:
         turn.change(floor_step=max(turn.state.floor_step, point.step))
         _give_up(turn, point, fact.reason)
     else:
-        parts = tuple(replace(part, tries=tries) if part.rank == fact.rank else part for part in point.parts)
-        turn.set_point(replace(point, parts=parts, begun_at=None))
+        parts = tuple(renewed(part, tries=tries) if part.rank == fact.rank else part for part in point.parts)
+        turn.set_point(renewed(point, parts=parts, begun_at=None))
         turn.wake(f"upload {point.point_id}", _backoff_s(turn, tries))
 
 
@@ -253,7 +258,7 @@ def commit_failed(turn: Turn, fact: CommitFailed) -> None:
         turn.change(floor_step=max(turn.state.floor_step, point.step))
         _give_up(turn, point, fact.reason)
         return
-    turn.set_point(replace(point, tries=tries))
+    turn.set_point(renewed(point, tries=tries))
     turn.wake(f"commit {point.point_id}", _backoff_s(turn, tries))
 
 
@@ -277,12 +282,12 @@ def try_again(turn: Turn, why: str) -> None:
 def committed(turn: Turn, fact: PointCommitted) -> None:
     """A record names the point: it is what a restart restores."""
     point = _active(turn, fact.point.point_id)
-    if any(live.point_id == fact.point.point_id for live in turn.state.live):
+    if any([live.point_id == fact.point.point_id for live in turn.state.live]):
         return
     if point is not None:
         move(POINT, point.state, PointState.COMMITTED)
-        turn.drop_point(point.point_id)
     turn.change(
+        points=tuple([other for other in turn.state.points if other is not point]),
         live=(*turn.state.live, fact.point),
         committed_step=fact.point.step,
         costs=turn.state.costs.add_commit(fact.duration_s),
@@ -307,13 +312,16 @@ def retire(turn: Turn) -> None:
     """Let superseded points go after a time of grace."""
     state = turn.state
     going = {point.point_id for point in _superseded(turn)}
+    if not going:
+        turn.change(doomed=())
+        return
     doomed = [entry for entry in state.doomed if entry[1] in going]
     known = {point_id for _, point_id in doomed}
     at = Instant(turn.now + retention.GRACE_S)
     doomed += [(at, point.point_id) for point in state.live if point.point_id in going - known]
     turn.change(doomed=tuple(doomed))
     if doomed:
-        turn.wake("retention", min(at for at, _ in doomed) - turn.now)
+        turn.wake("retention", min([at for at, _ in doomed]) - turn.now)
 
 
 def delete_due(turn: Turn) -> None:
@@ -322,12 +330,13 @@ def delete_due(turn: Turn) -> None:
         turn.wake("retention", retention.GRACE_S)
         return
     due = {point_id for at, point_id in turn.state.doomed if at <= turn.now}
-    points = tuple(point for point in _superseded(turn) if point.point_id in due)
+    points = tuple([point for point in _superseded(turn) if point.point_id in due])
+    live = turn.state.live
     if points:
         gone = {point.point_id for point in points}
-        turn.change(live=tuple(point for point in turn.state.live if point.point_id not in gone))
+        live = tuple([point for point in live if point.point_id not in gone])
         turn.order(DeletePoints(points))
-    turn.change(doomed=tuple(entry for entry in turn.state.doomed if entry[1] not in due))
+    turn.change(live=live, doomed=tuple([entry for entry in turn.state.doomed if entry[1] not in due]))
     retire(turn)
 
 
@@ -337,7 +346,10 @@ def _superseded(turn: Turn) -> tuple:  # type: ignore[type-arg]
 
 
 def _active(turn: Turn, point_id: str) -> Point | None:
-    return next((point for point in turn.state.points if point.point_id == point_id), None)
+    for point in turn.state.points:
+        if point.point_id == point_id:
+            return point
+    return None
 
 
 def newest_step(turn: Turn) -> Step:

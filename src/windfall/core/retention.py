@@ -30,16 +30,13 @@ def superseded(
     Returns:
         In the order of their commits.
     """
-    whole = [point for point in points if point.point_id not in damaged]
+    whole = [point for point in points if point.point_id not in damaged] if damaged else points
+    if len(whole) < WHOLE_MIN or len(points) == WHOLE_MIN:
+        return ()
     periodic = [point for point in whole if point.kind is SaveKind.PERIODIC]
     kept = {point.point_id for point in whole[-WHOLE_MIN:]}
-    kept |= {
-        point.point_id for point in (periodic if keep is None else periodic[len(periodic) - min(keep, len(periodic)) :])
-    }
-    if len(whole) < WHOLE_MIN:
-        return ()
-    return tuple(
-        point
-        for point in points
-        if point.point_id not in kept and not (point.point_id in damaged and point.kind is SaveKind.PERIODIC)
-    )
+    if periodic:
+        wanted = len(periodic) if keep is None else min(keep, len(periodic))
+        kept |= {point.point_id for point in periodic[len(periodic) - wanted :]}
+    gone = [point for point in points if point.point_id not in kept]
+    return tuple([point for point in gone if point.kind is not SaveKind.PERIODIC or point.point_id not in damaged])

@@ -5,14 +5,15 @@ The state is immutable.  A `Turn` is local to one call of `worker.react`: handle
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from windfall.core.lifecycle import PointState, Stage
 from windfall.events import Command, Decision, RankStatus, Tell, WakeAt, WorkerBegan
 from windfall.models.costs import Costs
 from windfall.models.losses import Losses
 from windfall.policies.saving.decide import Beliefs, Standing
-from windfall.terms import Instant, Notice, PointRef, SaveKind, Seconds, Shard, Step
+from windfall.records import renewed, rewrite
+from windfall.terms import Instant, Notice, PointRef, SaveKind, SaveTable, Seconds, Shard, Step
 
 _NO_TIME = Instant(0.0)
 _NO_STEPS = Step(0)
@@ -21,7 +22,7 @@ REQUESTS_KEPT = 16
 """How many earlier requests are remembered, to know what a late answer answers."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Request:
     """A save asked of the script.
 
@@ -51,6 +52,26 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """What the pending insurance save was last found right for: as long as none of it changes, nothing is planned anew.
+
+    Attributes:
+        request: its number.
+        step: what the policy chose; a later step than the earliest possible.
+        anchor_step, losses, costs, table: the choice rests on them.
+        numbers: of the costs, those that count (`policies.saving.decide.rests_on`).
+    """
+
+    request: int
+    step: int
+    anchor_step: Step
+    losses: Losses
+    costs: Costs
+    table: tuple[SaveTable | None, Step]
+    numbers: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
 class Part:
     """What one rank handed over; `shard` once it is in the store.  `owner` uploads for all ranks of the same path."""
 
@@ -63,7 +84,7 @@ class Part:
     tries: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Point:
     """A recovery point that is not committed yet.
 
@@ -88,11 +109,13 @@ class Point:
     @property
     def active(self) -> bool:
         """Whether it holds the uplink."""
-        return self.state not in {PointState.ASKED, PointState.HANDED_OVER}
+        return self.state is not PointState.HANDED_OVER and self.state is not PointState.ASKED
 
     @property
     def owners(self) -> tuple[Part, ...]:
         """One part for each path, the lowest rank's: ranks that name the same path share one shard."""
+        if len(self.parts) == 1:
+            return self.parts
         lowest: dict[str, Part] = {}
         for part in sorted(self.parts, key=lambda part: part.rank):
             lowest.setdefault(part.path, part)
@@ -101,10 +124,10 @@ class Point:
     @property
     def size_bytes(self) -> int:
         """Bytes to upload."""
-        return sum(part.size_bytes for part in self.owners)
+        return sum([part.size_bytes for part in self.owners])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ending:
     """How this machine's work shall end.
 
@@ -121,7 +144,7 @@ class Ending:
     refused: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WorkerState:
     """One epoch on one machine.
 
@@ -137,6 +160,7 @@ class WorkerState:
         requests: how many were made; the number of the newest.
         misses: agreements that failed in a row; each doubles the margin.
         held: (anchor, step) of the thesis' plan.
+        plan: what the pending insurance save rests on; None if it has to be looked at again.
         floor_step: no insurance counts from before this step (a request or point that came to nothing).
         moved: (rank, step) of the newest step at which a rank went on without a part.
         points: points on their way, oldest first.
@@ -150,6 +174,7 @@ class WorkerState:
         retry_at: when the next attempt may start, after the script failed.
         wakes: (why, when) asked for.
         told: what was already said once.
+        table, table_step: the schedule of saves that was given for this machine, and the step at which it begins.
         last_words: the commands that ended it.
     """
 
@@ -171,6 +196,7 @@ class WorkerState:
     requests: int = 0
     misses: int = 0
     held: tuple[int, int] | None = None
+    plan: Plan | None = None
     floor_step: Step = _NO_STEPS
     hinted: bool = False
     moved: tuple[tuple[int, Step], ...] = ()
@@ -187,6 +213,8 @@ class WorkerState:
     retry_at: Instant | None = None
     wakes: tuple[tuple[str, Instant], ...] = ()
     told: frozenset[str] = frozenset()
+    table: SaveTable | None = None
+    table_step: Step = _NO_STEPS
     last_words: tuple[Command, ...] = ()
 
     @property
@@ -198,27 +226,35 @@ class WorkerState:
     @property
     def active(self) -> Point | None:
         """The point that holds the uplink."""
-        return next((point for point in self.points if point.active), None)
+        for point in self.points:
+            if point.active:
+                return point
+        return None
 
     @property
     def queued(self) -> Point | None:
         """The whole point that waits for the uplink."""
-        return next((point for point in self.points if point.whole and not point.active), None)
+        for point in self.points:
+            if point.whole and not point.active:
+                return point
+        return None
 
     @property
     def step(self) -> Step:
         """Complete steps of the fastest rank, as last seen."""
-        return max((status.step for status in self.ranks), default=self.base_step)
+        return max([status.step for status in self.ranks]) if self.ranks else self.base_step
 
     @property
     def deadline(self) -> Instant | None:
         """The earliest announced end in force."""
+        if not self.notices:
+            return None
         return min((notice.deadline for notice in self.notices if notice.deadline is not None), default=None)
 
     @property
     def anchor_step(self) -> Step:
         """Step of the newest save that is made or under way."""
-        return max((self.committed_step, self.floor_step, self.base_step, *(point.step for point in self.points)))
+        return max((self.committed_step, self.floor_step, self.base_step, *[point.step for point in self.points]))
 
     @property
     def beliefs(self) -> Beliefs:
@@ -227,23 +263,36 @@ class WorkerState:
 
     def request_of(self, number: int) -> Request | None:
         """Return a request that is pending or remembered."""
-        candidates = (*self.past, self.request) if self.request is not None else self.past
-        return next((request for request in candidates if request.number == number), None)
+        for request in self.past:
+            if request.number == number:
+                return request
+        return self.request if self.request is not None and self.request.number == number else None
 
 
 @dataclass(slots=True)
 class Turn:
-    """One reaction in the making."""
+    """One reaction in the making.
+
+    Attributes:
+        state: as it was given, until the first change: from then on a copy that is this turn's own and changes under
+            its readers, so that a batch with many changes copies once.
+    """
 
     state: WorkerState
     now: Instant
     commands: list[Command] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
+    _own: bool = False
 
     def change(self, **changes: object) -> None:
         """Replace fields of the state."""
-        if any(getattr(self.state, name) is not value for name, value in changes.items()):
-            self.state = replace(self.state, **changes)  # type: ignore[arg-type]
+        if self._own:
+            rewrite(self.state, changes)
+            return
+        for name, value in changes.items():
+            if getattr(self.state, name) is not value:
+                self.state, self._own = renewed(self.state, **changes), True
+                return
 
     def order(self, *commands: Command) -> None:
         """Append commands."""
@@ -260,17 +309,17 @@ class Turn:
     def wake(self, why: str, after_s: float) -> None:
         """Ask to be woken."""
         at = Instant(self.now + max(after_s, 0.0))
-        others = tuple(wake for wake in self.state.wakes if wake[0] != why)
+        others = [wake for wake in self.state.wakes if wake[0] != why]
         self.change(wakes=(*others, (why, at)))
         self.order(WakeAt(at, why))
 
     def set_point(self, point: Point) -> None:
         """Replace a point by its newer self."""
-        self.change(points=tuple(point if old.point_id == point.point_id else old for old in self.state.points))
+        self.change(points=tuple([point if old.point_id == point.point_id else old for old in self.state.points]))
 
     def drop_point(self, point_id: str) -> None:
         """Forget a point that is committed or abandoned."""
-        self.change(points=tuple(point for point in self.state.points if point.point_id != point_id))
+        self.change(points=tuple([point for point in self.state.points if point.point_id != point_id]))
 
     def remaining_s(self) -> Seconds | None:
         """Return the time until the earliest announced end [s]."""
@@ -280,4 +329,4 @@ class Turn:
 
 def standings(state: WorkerState, now: Instant) -> tuple[Standing, ...]:
     """Return where the ranks stand, for the policies."""
-    return tuple(Standing(status.step, status.phase, max(now - status.phase_since, 0.0)) for status in state.ranks)
+    return tuple([Standing(status.step, status.phase, max(now - status.phase_since, 0.0)) for status in state.ranks])

@@ -37,6 +37,7 @@ from windfall.events import (
     RankMovedOn,
     RanksObserved,
     SaveAnswered,
+    SaveTableGiven,
     ScriptExited,
     ScriptStarted,
     ShowNotice,
@@ -50,6 +51,7 @@ from windfall.events import (
 from windfall.models.costs import Costs
 from windfall.models.losses import Losses
 from windfall.policies.saving.decide import parse_policy
+from windfall.records import renewed
 from windfall.terms import Bytes, Instant, SaveCosts, Seconds
 
 MUTE_AFTER_S = 60.0
@@ -82,7 +84,8 @@ def react(
         handler = _HANDLERS.get(type(fact))
         if handler is not None and _matters(turn, fact):
             handler(turn, fact)
-    if turn.state.stage not in {Stage.NEW, Stage.ENDED}:
+    stage = turn.state.stage
+    if stage is not Stage.NEW and stage is not Stage.ENDED:
         points.settle(turn)
         ending.consider(turn)
         asking.plan(turn)
@@ -98,7 +101,16 @@ def counts(state: WorkerState) -> dict[str, int]:
 
 def standing(state: WorkerState) -> Standing:
     """Return where the run stands on this machine, for the keeper that started it."""
-    return Standing(state.first.epoch, state.step, state.committed_step, state.attempt, training=state.script)
+    step_s = state.costs.step_mean_s
+    return Standing(
+        state.first.epoch,
+        state.step,
+        state.committed_step,
+        state.attempt,
+        training=state.script,
+        step_s=None if step_s is None else Seconds(step_s),
+        costs=save_costs(state),
+    )
 
 
 def save_costs(state: WorkerState) -> SaveCosts | None:
@@ -117,9 +129,10 @@ def save_costs(state: WorkerState) -> SaveCosts | None:
 
 def _matters(turn: Turn, fact: Fact) -> bool:
     """After the end only a restart of the agent matters; before the beginning only the beginning."""
-    if turn.state.stage is Stage.ENDED:
+    stage = turn.state.stage
+    if stage is Stage.ENDED:
         return isinstance(fact, AgentResumed)
-    return (turn.state.stage is Stage.NEW) == isinstance(fact, WorkerBegan)
+    return (stage is Stage.NEW) == isinstance(fact, WorkerBegan)
 
 
 # ------------------------------------------------------------------------------------------------------------- handlers
@@ -168,7 +181,7 @@ def _agent_resumed(turn: Turn, fact: AgentResumed) -> None:
         turn.order(ShowNotice(notice))
     for point in state.points:
         if point.state is PointState.UPLOADING:
-            turn.set_point(replace(point, begun_at=None))
+            turn.set_point(renewed(point, begun_at=None))
             turn.order(*points.uploads(point))
         elif point.state is PointState.COMMITTING:
             turn.order(points.commit(turn, point))
@@ -186,7 +199,7 @@ def _point_restored(turn: Turn, fact: PointRestored) -> None:
         turn.tell(sentence)
     costs = turn.state.costs
     if costs.state_bytes is None and fact.size_bytes > 0:
-        costs = replace(costs, state_bytes=fact.size_bytes)
+        costs = renewed(costs, state_bytes=fact.size_bytes)
     turn.change(
         base_step=fact.step, committed_step=fact.step, damaged=turn.state.damaged | frozenset(newer), costs=costs
     )
@@ -235,8 +248,12 @@ def _beliefs_changed(turn: Turn, fact: BeliefsChanged) -> None:
     )
 
 
+def _save_table_given(turn: Turn, fact: SaveTableGiven) -> None:
+    turn.change(table=fact.table, table_step=fact.from_step)
+
+
 def _woke(turn: Turn, fact: Woke) -> None:
-    turn.change(wakes=tuple(wake for wake in turn.state.wakes if wake[0] != fact.why))
+    turn.change(wakes=tuple([wake for wake in turn.state.wakes if wake[0] != fact.why]))
     if fact.why == "mute" and not turn.state.ranks and turn.state.script:
         turn.tell(
             f"the script has not called Windfall in its first {MUTE_AFTER_S:g} s: as long as it does not, nothing is saved",
@@ -272,6 +289,7 @@ _HANDLERS: Mapping[type[Fact], Callable[[Turn, Any], None]] = MappingProxyType(
         PeerLost: ending.peer_lost,
         StopAsked: ending.stop_asked,
         BeliefsChanged: _beliefs_changed,
+        SaveTableGiven: _save_table_given,
         Woke: _woke,
     }
 )
@@ -282,11 +300,16 @@ def _assert_invariants(
 ) -> None:
     """What holds after every batch, whatever the facts."""
     assert after.requests >= before.requests, "numbers of requests grow"
-    published = [command.request for command in commands if isinstance(command, PublishSave)]
+    if len(after.points) > 1:
+        assert sum(point.active for point in after.points) <= 1, "one point at a time holds the uplink"
+        assert sum(point.whole and not point.active for point in after.points) <= 1, "at most one point waits for it"
+    if not commands:
+        return
+    kinds = [type(command) for command in commands]
+    assert ExitAgent not in kinds[:-1], "nothing comes after the exit"
+    if PublishSave not in kinds and before.stage is not Stage.ENDED:
+        return
     resumed = any(isinstance(fact, AgentResumed) for fact in facts)
+    published = [command.request for command in commands if isinstance(command, PublishSave)]
     assert resumed or all(number > before.requests for number in published), "no number of a request is used twice"
-    assert sum(point.active for point in after.points) <= 1, "one point at a time holds the uplink"
-    assert sum(point.whole and not point.active for point in after.points) <= 1, "at most one point waits for it"
-    exits = [index for index, command in enumerate(commands) if isinstance(command, ExitAgent)]
-    assert not exits or exits == [len(commands) - 1], "nothing comes after the exit"
-    assert before.stage is not Stage.ENDED or resumed or not commands, "nothing is ordered after the end"
+    assert before.stage is not Stage.ENDED or resumed, "nothing is ordered after the end"

@@ -6,32 +6,37 @@ All values are immutable: adding a measurement gives a new value.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import cached_property
 
+from windfall.records import renewed
 from windfall.terms import Phase
 
 WINDOW = 64
 """How many measurements a window holds; older ones are forgotten, so that estimates follow a changing run."""
+PAIRS = WINDOW // 4
+"""The same for what is a pair of numbers."""
 DEFAULT_STALL_S = 1.0
 """Time that a save holds the script up, before one was measured [s]."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Window:
-    """The last `WINDOW` values of a quantity."""
+    """The last `WINDOW` values of a quantity; what follows from them is worked out once, when it is first asked for."""
 
     values: tuple[float, ...] = ()
 
     def add(self, value: float) -> Window:
         """Return the window with one more value, the oldest forgotten if it is full."""
-        return Window((*self.values, value)[-WINDOW:])
+        values = (*self.values[1 - WINDOW :], value)
+        return self if values == self.values else Window(values)
 
-    @property
+    @cached_property
     def mean(self) -> float | None:
         """Arithmetic mean, None without values."""
         return math.fsum(self.values) / len(self.values) if self.values else None
 
-    @property
+    @cached_property
     def p95(self) -> float | None:
         """The smallest value that at least 95 % of the window do not exceed, None without values."""
         if not self.values:
@@ -39,37 +44,85 @@ class Window:
         return sorted(self.values)[math.ceil(0.95 * len(self.values)) - 1]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+class Steps:
+    """The newest windows of steps: (how many, their mean [s])."""
+
+    values: tuple[tuple[int, float], ...] = ()
+
+    def add(self, count: int, mean_s: float) -> Steps:
+        """Return them with one more window, the oldest forgotten if there are too many."""
+        return Steps((*self.values[1 - PAIRS :], (count, mean_s)))
+
+    @cached_property
+    def mean_s(self) -> float | None:
+        """Mean time of a step [s], None without steps."""
+        count = sum([count for count, _ in self.values])
+        return math.fsum([count * mean for count, mean in self.values]) / count if count else None
+
+
+@dataclass(frozen=True)
+class Uploads:
+    """The newest uploads: (size [B], duration [s])."""
+
+    values: tuple[tuple[int, float], ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def add(self, size_bytes: int, duration_s: float) -> Uploads:
+        """Return them with one more, the oldest forgotten if there are too many."""
+        values = (*self.values[1 - PAIRS :], (size_bytes, duration_s))
+        return self if values == self.values else Uploads(values)
+
+    @cached_property
+    def line(self) -> tuple[float, float]:
+        """Latency [s] and time per byte [s/B]."""
+        return _line(self.values)
+
+    @cached_property
+    def slowness(self) -> float:
+        """How much longer than expected the slow ones took: 95th percentile, at least 1."""
+        latency_s, s_per_byte = self.line
+        expected = [(latency_s + size * s_per_byte, duration_s) for size, duration_s in self.values]
+        ratios = Window(tuple([duration_s / expected_s for expected_s, duration_s in expected if expected_s > 0.0]))
+        return max(ratios.p95 or 1.0, 1.0)
+
+
+_NOTHING, _NO_STEPS, _NO_UPLOADS = Window(), Steps(), Uploads()
+
+
+@dataclass(frozen=True)
 class Costs:
     """Measurements of one machine.
 
     Attributes:
-        step_windows: (steps, mean [s]) of the newest windows of steps.
+        step_windows: the newest windows of steps.
         step_longest: longest step of each window [s].
         steps: steps measured in all; with `steps_s` [s] the running average of the thesis.
         phases: durations of each uninterruptible phase but steps [s].
         stalls: how long the script stood still for a save [s].
-        uploads: (size [B], duration [s]) of the newest points.
+        uploads: of the newest points.
         commits: durations of commits [s].
         state_bytes: size of the newest point [B]; None before the first.
     """
 
-    step_windows: tuple[tuple[int, float], ...] = ()
-    step_longest: Window = field(default_factory=Window)
+    step_windows: Steps = _NO_STEPS
+    step_longest: Window = _NOTHING
     steps: int = 0
     steps_s: float = 0.0
     phases: tuple[tuple[Phase, Window], ...] = ()
-    stalls: Window = field(default_factory=Window)
-    uploads: tuple[tuple[int, float], ...] = ()
-    commits: Window = field(default_factory=Window)
+    stalls: Window = _NOTHING
+    uploads: Uploads = _NO_UPLOADS
+    commits: Window = _NOTHING
     state_bytes: int | None = None
 
     def add_steps(self, count: int, mean_s: float, longest_s: float) -> Costs:
         """Return the costs with a window of `count` steps more."""
         assert count > 0, "a window of steps has steps"
-        return replace(
+        return renewed(
             self,
-            step_windows=(*self.step_windows, (count, mean_s))[-WINDOW // 4 :],
+            step_windows=self.step_windows.add(count, mean_s),
             step_longest=self.step_longest.add(longest_s),
             steps=self.steps + count,
             steps_s=self.steps_s + count * mean_s,
@@ -78,27 +131,25 @@ class Costs:
     def add_phase(self, phase: Phase, duration_s: float) -> Costs:
         """Return the costs with one more duration of a phase."""
         known = dict(self.phases)
-        known[phase] = known.get(phase, Window()).add(duration_s)
-        return replace(self, phases=tuple(sorted(known.items())))
+        known[phase] = known.get(phase, _NOTHING).add(duration_s)
+        return renewed(self, phases=tuple(sorted(known.items())))
 
     def add_stall(self, stall_s: float) -> Costs:
         """Return the costs with one more standstill for a save."""
-        return replace(self, stalls=self.stalls.add(stall_s))
+        return renewed(self, stalls=self.stalls.add(stall_s))
 
     def add_upload(self, size_bytes: int, duration_s: float) -> Costs:
         """Return the costs with the upload of one more point."""
-        uploads = (*self.uploads, (size_bytes, duration_s))[-WINDOW // 4 :]
-        return replace(self, uploads=uploads, state_bytes=size_bytes)
+        return renewed(self, uploads=self.uploads.add(size_bytes, duration_s), state_bytes=size_bytes)
 
     def add_commit(self, duration_s: float) -> Costs:
         """Return the costs with one more commit."""
-        return replace(self, commits=self.commits.add(duration_s))
+        return renewed(self, commits=self.commits.add(duration_s))
 
     @property
     def step_mean_s(self) -> float | None:
         """Mean step time over the newest windows [s]."""
-        count = sum(count for count, _ in self.step_windows)
-        return math.fsum(count * mean for count, mean in self.step_windows) / count if count else None
+        return self.step_windows.mean_s
 
     @property
     def step_running_mean_s(self) -> float | None:
@@ -116,7 +167,7 @@ class Costs:
             return self.step_p95_s
         if phase is Phase.SAVE:
             return self.stalls.p95
-        return dict(self.phases).get(phase, Window()).p95
+        return dict(self.phases).get(phase, _NOTHING).p95
 
     @property
     def stall_s(self) -> float:
@@ -127,21 +178,16 @@ class Costs:
     @property
     def measured(self) -> bool:
         """Whether a save has been measured from standstill to commit on this machine."""
-        return bool(self.stalls.values and self.uploads and self.commits.values)
+        return bool(self.stalls.values and self.uploads.values and self.commits.values)
 
     def upload_s(self, size_bytes: int) -> float:
         """Return the expected duration of an upload [s]: latency + size / rate, 0 before one was measured."""
-        latency_s, s_per_byte = _line(self.uploads)
+        latency_s, s_per_byte = self.uploads.line
         return latency_s + size_bytes * s_per_byte
 
     def upload_p95_s(self, size_bytes: int) -> float:
         """Return the duration that 95 % of uploads of this size do not exceed [s]."""
-        ratios = Window()
-        for size, duration_s in self.uploads:
-            expected_s = self.upload_s(size)
-            if expected_s > 0.0:
-                ratios = ratios.add(duration_s / expected_s)
-        return self.upload_s(size_bytes) * max(ratios.p95 or 1.0, 1.0)
+        return self.upload_s(size_bytes) * self.uploads.slowness
 
     @property
     def to_durable_s(self) -> float:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from windfall.errors import Misuse
-from windfall.jobs import Job, Measured
+from windfall.jobs import DRILL, Job, Measured
 from windfall.market import Offer
 from windfall.models import injection, losses, pool, runtime
 from windfall.models.costs import DEFAULT_STALL_S, Costs
@@ -67,6 +67,7 @@ class Prospect:
         work_s: training time of the whole work on these machines, losses aside [s]; None if unknown.
         work_per_s: speed, in the job's unit; None if unknown.
         numbers: every input, with its source.
+        learnt: what the machines will believe of losses, half-way through the run.
     """
 
     offer: Offer
@@ -78,6 +79,7 @@ class Prospect:
     work_s: float | None
     work_per_s: float | None
     numbers: tuple[Number, ...]
+    learnt: losses.Losses
 
     def expect(self, work_s: float) -> Expectation:
         """Return what so much training takes on this offer [s]."""
@@ -146,16 +148,20 @@ def prospect(job: Job, offer: Offer, knowledge: Knowledge) -> Prospect:
         step_s=costs.step_mean_s or 0.0,
     )
     numbers = (*speeds, *restarts, *saves, *hazards, intervals)
-    return Prospect(offer, job.nodes, hazard, saving, restart, fit, work_s, work_per_s, numbers)
+    return Prospect(offer, job.nodes, hazard, saving, restart, fit, work_s, work_per_s, numbers, learnt)
 
 
 def _measured(job: Job, offer: Offer, measured: tuple[Measured, ...]) -> Measured | None:
     found = [row for row in measured if (row.provider, row.machine_type) == (offer.provider, offer.machine_type)]
+    # Real runs outweigh drills, wherever the drill was: its machine is seldom the one that is bought.
+    found = found or [row for row in measured if row.provider == DRILL]
     same = [row for row in found if job.work is None or row.unit is job.work.unit]
     return max(same or found, key=lambda row: row.runs, default=None)
 
 
 def _runs(measured: Measured) -> str:
+    if measured.provider == DRILL:
+        return f"measured in a drill on {measured.machine_type}"
     return f"measured in {measured.runs} earlier run{'' if measured.runs == 1 else 's'}"
 
 
@@ -176,11 +182,14 @@ def _work(job: Job, measured: Measured | None) -> tuple[float | None, float | No
 def _restart(
     offer: Offer, measured: Measured | None, rate: pool.Rate | None, look_s: float
 ) -> tuple[Restart, tuple[Number, ...]]:
-    if measured is not None:
+    if measured is not None and measured.provider != DRILL:
         allocate = Number("allocation", measured.allocate_s, "s", _runs(measured))
         prepare = Number("preparation", measured.prepare_s, "s", _runs(measured))
     else:
         prepare = Number("preparation", PREPARE_S, "s", "assumed: nothing was measured")
+        if measured is not None:
+            source = f"{_runs(measured)}: restore and start of the script, without the machine's boot and setup"
+            prepare = replace(prepare, value=measured.prepare_s, source=source)
         known = offer.startup_s
         source = "assumed: nothing was measured" if known is None else "given by the offer"
         allocate = Number("allocation", ALLOCATE_S if known is None else known, "s", source)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from windfall.jobs import Job
@@ -23,7 +23,7 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False) -> Ite
 
     Args:
         job: what is planned.
-        plan: `policies.planning.Plan` as JSON.
+        plan: `policies.planning.Plan` as JSON; with `odds`, if they were calculated (`cli.odds`).
         whole: with the other offers, and every number with its source.
     """
     chosen = plan["chosen"]
@@ -33,8 +33,12 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False) -> Ite
     if expected is None:
         yield from _row("expected", "cost and finish are unknown")
     else:
-        yield from _row("cost", _cost(expected, plan))
-        yield from _row("finish", f"in {duration_text(expected['wall_s'])}, {_preemptions(expected)}")
+        odds = plan.get("odds")
+        yield from _row("cost", _cost(expected, plan) + _spread(odds, "cost_usd", lambda usd: f"{_usd(usd)} USD"))
+        finish = f"in {duration_text(expected['wall_s'])}, {_preemptions(expected)}"
+        yield from _row("finish", finish + _spread(odds, "finish_s", duration_text))
+        if odds is not None:
+            yield from _row("odds", odds["says"])
         yield from _row("time", _parts(expected))
     yield from _row("notice", plan["notice"])
     if unknown := _unknown(plan):
@@ -101,6 +105,14 @@ def _cost(expected: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
         return cost
     against = f"{saved:.0f} % less than" if saved >= 0 else f"{-saved:.0f} % more than"
     return f"{cost}, {against} {_usd(twin['cost_usd'])} USD on demand"
+
+
+def _spread(odds: Mapping[str, Any] | None, what: str, text: Callable[[float], str]) -> str:
+    """Return the middle and the tenth worst of what may come."""
+    if odds is None or odds[what] is None:
+        return ""
+    p50, p90 = (text(odds[what][name]).replace(" ", _TIE) for name in ("p50", "p90"))
+    return f"; P50{_TIE}{p50} .. P90{_TIE}{p90}"
 
 
 def _preemptions(expected: Mapping[str, Any]) -> str:

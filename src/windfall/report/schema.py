@@ -138,6 +138,29 @@ def _notice(_: Words) -> Schema:
     return _closed({"level": level, "seconds_left": number, "deadline_unix": number, "source": _TEXT})
 
 
+def _simulate(_: Words) -> Schema:
+    number_or_null, share = {"type": ["number", "null"]}, {"type": ["number", "null"], "minimum": 0, "maximum": 1}
+    spread = _closed(dict.fromkeys(("mean", "p10", "p50", "p90", "p99", "stderr"), _NUMBER))
+    lost = dict.fromkeys(("redo_s", "save_s", "allocate_s", "prepare_s", "preemptions"), _NUMBER)
+    row = _closed({"policy": _TEXT, "cost_usd": spread, "finish_s": spread, **lost, "trials": _COUNT})
+    best = _closed(
+        {"policy": _TEXT, "following": _TEXT_OR_NULL, "difference": _NUMBER, "stderr": number_or_null}
+        | {"sure": {"type": "boolean"}, "same": {"type": "boolean"}}
+    )
+    number = _closed({"name": _TEXT, "low": number_or_null, "high": number_or_null, "unit": _TEXT, "source": _TEXT})
+    odds = _closed({"policy": _TEXT, "in_time": share, "in_budget": share})
+    return _closed(
+        {
+            "rows": {"type": "array", "items": row, "minItems": 1},
+            "best": _closed({"cost_usd": best, "finish_s": best}),
+            "odds": {"type": "array", "items": odds},
+            "inputs": {"type": "array", "items": number},
+            "notes": _TEXTS,
+            "seed": _COUNT,
+        }
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """Something that has a schema.
@@ -179,6 +202,7 @@ DOCUMENTS: Mapping[str, Document] = {
     "points": Document("a line of `windfall points --json`", lambda words: words.of(terms.PointRef)),
     "explain": Document("a line of `windfall explain --json`", lambda words: words.of(events.Decision)),
     "cost": Document("`windfall cost --json`", _account, tagged=False),
+    "simulate": Document("`windfall simulate --json`", _simulate),
     "get": Document("`windfall get --json`", lambda _: _closed({"step": _COUNT, "point": _TEXT, "files": _TEXTS})),
     "replay": Document(
         "`windfall replay --json`", lambda _: _closed({"rows": _COUNT, "gaps": _COUNT, "differences": _TEXTS})

@@ -32,7 +32,12 @@ class Timeline:
     def at(self, delay_s: float, happen: Callable[[], None], priority: int = 0) -> None:
         """Let something happen `delay_s` [s] from now; at equal times the smaller priority goes first."""
         assert delay_s >= 0.0, "nothing happens in the past"
-        heapq.heappush(self._events, (self.time + delay_s, priority, next(self._order), happen))
+        self.when(self.time + delay_s, happen, priority)
+
+    def when(self, time_s: float, happen: Callable[[], None], priority: int = 0) -> None:
+        """Let something happen at a moment [s], to the last bit of it; at equal times the smaller priority goes first."""
+        assert time_s >= self.time, "nothing happens in the past"
+        heapq.heappush(self._events, (time_s, priority, next(self._order), happen))
 
     def next_at(self) -> float | None:
         """Return when something happens next [s], None if nothing is left."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -130,6 +130,7 @@ class SimulatedProvider:
         *,
         tenant: Tenant | None = None,
         bill_lag_s: tuple[float, float] = (0.0, 0.0),
+        allocate_s: Callable[[Order, int], float] | None = None,
     ) -> None:
         """Open the markets.
 
@@ -140,6 +141,8 @@ class SimulatedProvider:
             rng: its own stream of chance.
             tenant: who lives on its machines; None: nobody.
             bill_lag_s: a line is settled after a draw from this range [s].
+            allocate_s: (order, which machine of it, from 0) -> after how long it starts [s]; None: a draw from the
+                market's range.
         """
         self.name = name
         self.meter = Meter()
@@ -149,6 +152,7 @@ class SimulatedProvider:
         self._rng = rng
         self._tenant = tenant
         self._bill_lag_s = bill_lag_s
+        self._allocate_s = allocate_s
         self._instances: dict[str, _Instance] = {}
         self._answers: dict[str, Answer] = {}
         self._cancelled: set[str] = set()
@@ -318,7 +322,7 @@ class SimulatedProvider:
         count, refusal, words = self._room(order, market)
         if count < order.count_min:
             return Answer(order.token, (), refusal, words)
-        ids = tuple(self._make(order, market, boot, price) for _ in range(count))
+        ids = tuple(self._make(order, market, boot, which) for which in range(count))
         return Answer(order.token, ids, refusal, words)
 
     def _room(self, order: Order, market: Market) -> tuple[int, Refusal | None, str]:
@@ -338,12 +342,13 @@ class SimulatedProvider:
                 words = f"no more {market.machine_type} in {market.zone} now"
         return count, refusal, words
 
-    def _make(self, order: Order, market: Market, boot: Boot, price: float) -> str:
+    def _make(self, order: Order, market: Market, boot: Boot, which: int) -> str:
         self._count += 1
         machine_id = f"{self.name}-{self._count}"
-        one = _Instance(machine_id, order, market, boot, price)
+        one = _Instance(machine_id, order, market, boot, market.price(self._timeline.time))
         self._instances[machine_id] = one
-        self._timeline.at(self._rng.uniform(*market.allocate_s), lambda: self._start(one))
+        drawn_s = self._rng.uniform(*market.allocate_s) if self._allocate_s is None else self._allocate_s(order, which)
+        self._timeline.at(drawn_s, lambda: self._start(one))
         return machine_id
 
     def _start(self, one: _Instance) -> None:

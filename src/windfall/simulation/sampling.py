@@ -6,7 +6,7 @@ Compiled, so that kernels and event engine draw by the same lines.
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -94,6 +94,11 @@ def within(low_s: float, high_s: float, trial_key: int, what: int, which: int) -
     return low_s + (high_s - low_s) * chance.uniform(trial_key, what, which)
 
 
+def _word(key: Any) -> Any:
+    """Return a key as compiled code takes it: as a number of Python's own half of all keys fit no signed word."""
+    return np.uint64(key)
+
+
 class Draws:
     """The chances of one trial, for the event engine."""
 
@@ -107,7 +112,7 @@ class Draws:
         """
         self._scenario = scenario
         self._packed = pack(scenario.lives)
-        self._key = chance.key(seed, trial)
+        self._key = _word(chance.key(seed, trial))
         self.step_s = self._once(chance.STEP, scenario.step_s.low_s, scenario.step_s.high_s)
         self.stall_s = self._once(chance.STALL, scenario.stall_s.low_s, scenario.stall_s.high_s)
         self.upload_s = self._once(chance.UPLOAD, scenario.upload_s.low_s, scenario.upload_s.high_s)

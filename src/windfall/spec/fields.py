@@ -159,13 +159,13 @@ def _insure(value: object) -> str:
     written = " ".join(value.split()) if isinstance(value, str) else ""
     if written == "auto":
         return "adaptive"
-    if written == "never":
-        return "never"
+    if written in {"never", "optimal"}:
+        return written
     if re.fullmatch(_DURATION, written) or re.fullmatch(_STEPS, written):
         # Its own words have no milliseconds and no days, so lengths are handed over in seconds.
         length = f"{_duration(written):.10g}s" if re.fullmatch(_DURATION, written) else written
         return parse_policy(f"every {length}")
-    raise ValueError(f"must be auto, never, a duration (10m) or a number of steps (200 steps), not {shown(value)}")
+    raise ValueError(f"must be auto, optimal, never, a duration (10m) or a number of steps (200 steps), not {shown(value)}")
 
 
 def _every(value: object) -> str:
@@ -286,7 +286,7 @@ Accelerators = Annotated[
 """One kind of accelerator, or several of which any will do."""
 Where = Annotated[Infra, *_kind(_infra, _pattern(rf"(\*|{'|'.join(PROVIDERS)})(/[A-Za-z0-9*._-]+){{0,2}}"))]
 """Where to buy."""
-Insure = Annotated[str, *_kind(_insure, _pattern("auto", "never", _DURATION, _STEPS))]
+Insure = Annotated[str, *_kind(_insure, _pattern("auto", "optimal", "never", _DURATION, _STEPS))]
 """When to insure, as `policies.saving` names it."""
 Every = Annotated[str, *_kind(_every, _pattern(_DURATION, _STEPS))]
 """A rhythm in steps or time."""

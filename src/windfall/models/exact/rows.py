@@ -15,7 +15,7 @@ class Row:
         item: the column, job or policy.
         quantity: what is counted.
         unit: of both numbers.
-        published, ours: the numbers; `ours` is None where nothing can be computed.
+        published, ours: the numbers; `ours` is None where nothing can be computed, `published` where none is printed.
         difference_pct: of ours, relative to the published one; None where there is none.
         verdict: `match`, `differs` or `cannot`.
         reason: why it differs or cannot; the arithmetic where the source is at fault.
@@ -26,7 +26,7 @@ class Row:
     item: str
     quantity: str
     unit: str
-    published: float
+    published: float | None
     ours: float | None
     difference_pct: float | None
     verdict: str
@@ -67,3 +67,8 @@ def compared(
 def cannot(source: str, item: str, quantity: str, *, unit: str, published: float, reason: str) -> Row:
     """Return the row of a number that nothing can be set beside."""
     return Row(source, item, quantity, unit, published, None, None, "cannot", reason, "none")
+
+
+def unprinted(source: str, item: str, quantity: str, *, unit: str, ours: float, reason: str, method: str) -> Row:
+    """Return the row of a number that the paper does not print: a curve that is only drawn."""
+    return Row(source, item, quantity, unit, None, ours, None, "cannot", reason, method)

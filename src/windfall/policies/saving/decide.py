@@ -2,6 +2,8 @@
 
 `adaptive` (default)  insurance always, at the corrected interval, the first one early, to learn what saving costs;
                       emergency save iff it is committed in time
+`optimal`             insurance as the table says that the controller made for this machine; without one, beyond its end
+                      and behind its begin as `adaptive`; emergency save as `adaptive`
 `thesis`              Algorithm 1 exactly
 `young-daly`          insurance at sqrt(2 delta MTTP) whatever the notice; emergency save as `adaptive`
 `every:<n>steps`      insurance every n steps; emergency save as `adaptive`
@@ -21,13 +23,12 @@ from windfall.events import Because, Decision
 from windfall.models.costs import Costs
 from windfall.models.losses import Losses
 from windfall.policies.saving import rules
-from windfall.terms import Instant, Phase, SaveKind
+from windfall.terms import Instant, Phase, SaveKind, SaveTable
 
 VERSION = 1
-LEARN_AFTER_STEPS = 20
-LEARN_AFTER_S = 5.0
-"""The first save of a run comes after the longer of the two, if not earlier anyway: it shows what saving costs."""
-_NAMES = ("adaptive", "thesis", "young-daly", "never")
+_NAMES = ("adaptive", "optimal", "thesis", "young-daly", "never")
+_LEARNING = ("adaptive", "optimal")
+"""Policies whose first save comes early."""
 _EVERY = re.compile(r"every[ :=]+(.+)")
 _COUNT = re.compile(r"(\d+) *(?:steps?)?")
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?) *(?:h|hours?))? *(?:(\d+(?:\.\d+)?) *(?:m|min|minutes?))? *"
@@ -50,12 +51,14 @@ class SavingView:
     Attributes:
         policy: canonical name (`parse_policy`).
         life_s: how long this machine has held the run [s].
-        ranks: where each rank stands.
+        ranks: where each rank stands; empty for an insurance save, which does not look at it.
         earliest_step: the first step at which all ranks can still be asked to save.
         anchor_step: step of the newest save that is made or under way; intervals count from it.
         base_step: step at which the script was started; None if unknown.
         held: (anchor, step) of the thesis' plan, which is made once per save and then kept.
         remaining_s: until an announced end [s]; None without an announcement.
+        table: for policy `optimal`; None as long as none was given.
+        table_step: where the table begins.
     """
 
     policy: str
@@ -66,6 +69,8 @@ class SavingView:
     base_step: int | None = None
     held: tuple[int, int] | None = None
     remaining_s: float | None = None
+    table: SaveTable | None = None
+    table_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ class Choice:
 def parse_policy(text: str) -> str:
     """Return the canonical name of a policy as the user wrote it.
 
-    Accepts `adaptive`, `thesis`, `young-daly`, `never`, `every 100 steps`, `every:100`, `every 10m`, `every:1h30m`.
+    Accepts `adaptive`, `optimal`, `thesis`, `young-daly`, `never`, `every 100 steps`, `every:100`, `every 10m`, `every:1h30m`.
 
     Raises:
         Misuse: nothing of the kind.
@@ -119,7 +124,7 @@ def _parse_every(text: str, amount: str) -> str:
         hours, minutes, seconds = (float(part or 0.0) for part in length.groups())
         total_s = 3600.0 * hours + 60.0 * minutes + seconds
         if total_s > 0.0:
-            return f"{total_s:g}s"
+            return f"{total_s:.12g}s"
     raise Misuse(f"saving policy {text!r} has no valid interval: write 'every 100 steps', 'every 90s' or 'every 10m'")
 
 
@@ -152,8 +157,8 @@ def time_to_step_s(rank: Standing, step: int, costs: Costs) -> float:
     steps = max(step - rank.step, 0)
     if rank.phase is Phase.BETWEEN or steps == 0:
         return steps * step_s
-    rest_s = max((costs.phase_p95_s(rank.phase) or 0.0) - rank.elapsed_s, 0.0)
-    return rest_s + (steps - 1 if rank.phase is Phase.STEP else steps) * step_s
+    phase_s = costs.phase_p95_s(rank.phase) or 0.0
+    return rules.time_to_step_s(steps, step_s, phase_s, rank.elapsed_s, rank.phase is Phase.STEP)
 
 
 def _emergency(view: SavingView, remaining_s: float, beliefs: Beliefs) -> Choice:
@@ -199,10 +204,42 @@ def _insurance(view: SavingView, beliefs: Beliefs) -> Choice:
         return _no_insurance(view, "no insurance save yet: no step has been measured", ())
     if view.policy == "thesis":
         return _thesis_insurance(view, beliefs)
+    if view.policy == "optimal":
+        return _scheduled_insurance(view, beliefs, beliefs.costs.step_mean_s)
     return _timed_insurance(view, beliefs, beliefs.costs.step_mean_s)
 
 
-def _timed_insurance(view: SavingView, beliefs: Beliefs, step_s: float) -> Choice:
+def _scheduled_insurance(view: SavingView, beliefs: Beliefs, step_s: float) -> Choice:
+    """Save as the table says; where it says nothing the default rule decides, and the decision says why."""
+    table = view.table
+    done_s = (view.anchor_step - view.table_step) * step_s
+    if table is None or not 0.0 <= done_s < table.known_s:
+        return _timed_insurance(view, beliefs, step_s, f", by the default rule: {_no_schedule(table, done_s)}")
+    interval_s, because = _interval(view, beliefs)
+    work_s = rules.scheduled_work_s(done_s, table.saves_at_s, table.known_s, interval_s)
+    because = (_s("work done at the last save", done_s), *because, _s("step", step_s))
+    if not math.isfinite(work_s):
+        return _no_insurance(view, "no insurance save: the schedule has none before the end of the run", because)
+    step = max(rules.scheduled_step(view.table_step, work_s, step_s), view.anchor_step + 1)
+    learn_at = _learning_step(view, beliefs.costs, step_s)
+    if learn_at is not None and learn_at < step:
+        return _at(view, learn_at, work_s - done_s, because, " to learn what saving costs")
+    because = (_s("next save at work done", work_s), *because)
+    return _at(view, step, work_s - done_s, because, f", by the schedule: {table.says}")
+
+
+def _no_schedule(table: SaveTable | None, done_s: float) -> str:
+    """Return why a table does not say when to save next."""
+    if table is None:
+        return "no schedule was made for this machine yet"
+    if done_s < 0.0:
+        return "the run has fallen back behind the begin of its schedule"
+    if table.known_s <= 0.0:
+        return table.says
+    return f"the schedule ends after {table.known_s:.0f} s of work"
+
+
+def _timed_insurance(view: SavingView, beliefs: Beliefs, step_s: float, purpose: str = "") -> Choice:
     interval_s, because = _interval(view, beliefs)
     if not math.isfinite(interval_s):
         return _no_insurance(view, "no insurance saves: no loss is expected that a notice does not cover", because)
@@ -211,7 +248,7 @@ def _timed_insurance(view: SavingView, beliefs: Beliefs, step_s: float) -> Choic
     learn_at = _learning_step(view, beliefs.costs, step_s)
     if learn_at is not None and learn_at < step:
         return _at(view, learn_at, interval_s, because, " to learn what saving costs")
-    return _at(view, step, interval_s, because)
+    return _at(view, step, interval_s, because, purpose)
 
 
 def _learning_step(view: SavingView, costs: Costs, step_s: float) -> int | None:
@@ -220,9 +257,9 @@ def _learning_step(view: SavingView, costs: Costs, step_s: float) -> int | None:
     Until then the interval rests on a guess of the standstill, and whether an emergency save fits on nothing at all.
     Once only: a script that does not hand over what it was asked for is asked again at the interval.
     """
-    if view.policy != "adaptive" or costs.stalls.values or view.anchor_step != view.base_step:
+    if view.policy not in _LEARNING or costs.stalls.values or view.anchor_step != view.base_step:
         return None
-    return view.anchor_step + max(LEARN_AFTER_STEPS, math.ceil(LEARN_AFTER_S / step_s))
+    return rules.learning_step(view.anchor_step, step_s)
 
 
 def _interval(view: SavingView, beliefs: Beliefs) -> tuple[float, tuple[Because, ...]]:
@@ -244,6 +281,30 @@ def _interval(view: SavingView, beliefs: Beliefs) -> tuple[float, tuple[Because,
         *((_s("mean time to an uncovered loss", unprotected_s),) if math.isfinite(unprotected_s) else ()),
         _s("restart", losses.restart_s),
         _s("time to durable", costs.to_durable_s),
+    )
+
+
+def rests_on(policy: str, beliefs: Beliefs) -> tuple[float | None, ...]:
+    """Return the numbers of the costs on which the insurance save of a policy rests.
+
+    As long as these, the losses, the view's anchor and its table stay the same, and the mean time to preemption is
+    given, the policy chooses the same step again, or the earliest possible one if that is later.
+
+    Args:
+        policy: canonical name.
+        beliefs: losses and costs as learnt so far.
+    """
+    if policy.endswith("steps"):
+        return ()
+    costs = beliefs.costs
+    return (
+        costs.step_running_mean_s if policy == "thesis" else costs.step_mean_s,
+        costs.stall_s,
+        costs.upload_s(costs.state_bytes or 0),
+        costs.to_durable_s,
+        bool(costs.stalls.values),
+        costs.measured,
+        notice_suffices(beliefs),
     )
 
 

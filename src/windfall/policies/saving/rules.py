@@ -9,6 +9,23 @@ from __future__ import annotations
 
 import math
 
+SAME = 1e-9
+"""Quotients closer than this share of them are taken for equal."""
+LEARN_AFTER_STEPS = 20
+LEARN_AFTER_S = 5.0
+"""The first save of a run comes after the longer of the two, if not earlier anyway: it shows what saving costs."""
+MARGIN_STEPS = 2
+MARGIN_S = 0.05
+"""A request to several ranks lies at least so far ahead, and as much farther as the way to other machines takes."""
+MISSES_MAX = 10
+"""The margin doubles with each failed agreement, up to so many times."""
+RENEW_SHARE = 0.1
+"""A planned save is moved when it moves by more than this share of its distance from the last save."""
+LEAVE_BEFORE_S = 1.0
+"""The run is let go so long before an announced end, at most ..."""
+LEAVE_SHARE = 0.2
+"""... or this share of what is left at the announcement, so that the successor need not wait for the lease."""
+
 
 def young_interval_s(save_s: float, mttp_s: float) -> float:
     """Return Young's interval between saves: tau = sqrt(2 delta M).
@@ -114,7 +131,8 @@ def thesis_insurance_step(step: int, interval_s: float, step_s: float) -> int:
         step_s: T_step, the running average of the step time [s], > 0.
 
     Returns:
-        The step after which to save.
+        The step after which to save.  An interval that is whole steps but for rounding counts as such: a mean of steps
+        of 0.1 s that came out as 0.10000000000000002 s must not cost a step.
 
     Example:
         From step 0 with tau_opt 236.1 s: 51 for steps of 4.60001 s; with 653.1 s: 33 for steps of 19.75029 s.
@@ -122,7 +140,7 @@ def thesis_insurance_step(step: int, interval_s: float, step_s: float) -> int:
     Source:
         Thesis, Algorithm 1, `calcInsuranceSaveStep`; 51 and 33 steps in section 6.3.2.
     """
-    return step + max(math.floor(interval_s / step_s), 1)
+    return step + max(math.floor(interval_s / step_s * (1.0 + SAME)), 1)
 
 
 def thesis_emergency_fits(step_s: float, save_s: float, backup_s: float, grace_s: float) -> bool:
@@ -190,3 +208,145 @@ def adaptive_interval_s(stall_s: float, mttl_unannounced_s: float, restart_s: fl
         Thesis, equation 4.5, with the corrections above.
     """
     return max(math.sqrt(2.0 * stall_s * (mttl_unannounced_s + restart_s)), to_durable_s)
+
+
+def scheduled_work_s(done_s: float, saves_at_s: tuple[float, ...], known_s: float, interval_s: float) -> float:
+    """Return the work done at which a schedule saves next [s]; infinite if it has no further save.
+
+    A save counts for the point of the schedule that it is nearest to: the next one is the first p_k with
+    (p_(k-1) + p_k) / 2 > done, p_(-1) = 0.  So neither a pace that has changed a little nor a save of the user's own
+    a little earlier makes a second save follow at once.
+
+    Args:
+        done_s: work done at the last save, since the schedule begins [s].
+        saves_at_s: p, work done at which to save, rising [s]; an array in a kernel.
+        known_s: work done up to which the schedule is trusted [s].
+        interval_s: between two saves beyond that, and after its last point [s].
+
+    Example:
+        Saves at 1080 s and 2280 s, known to 3600 s, else every 600 s: after 0 s the next is at 1080 s, after 1000 s at
+        2280 s, after 2280 s at 3600 s, after 3600 s at 4200 s.
+    """
+    if done_s < known_s:
+        low, high = 0, len(saves_at_s)
+        while low < high:
+            middle = (low + high) // 2
+            before_s = saves_at_s[middle - 1] if middle > 0 else 0.0
+            if (before_s + saves_at_s[middle]) / 2.0 > done_s:
+                high = middle
+            else:
+                low = middle + 1
+        if low < len(saves_at_s):
+            return saves_at_s[low]
+    return max(known_s, done_s + interval_s)
+
+
+def scheduled_step(from_step: int, work_s: float, step_s: float) -> int:
+    """Return the step that is nearest to an amount of work done since `from_step`.
+
+    Args:
+        from_step: where the schedule begins.
+        work_s: work done since then [s], finite, >= 0.
+        step_s: mean time of a step [s], > 0.
+
+    Example:
+        1080 s of work from step 100 on, steps of 4.6 s: step 335.
+    """
+    return from_step + math.floor(work_s / step_s + 0.5)
+
+
+def learning_step(anchor_step: int, step_s: float) -> int:
+    """Return the step of a run's first save, made early because nothing is known of what saving costs.
+
+    Args:
+        anchor_step: where the run begins.
+        step_s: mean time of a step [s], > 0.
+
+    Example:
+        Steps of 0.1 s from step 0 on: 50; steps of 4.6 s: 20.
+    """
+    return anchor_step + max(LEARN_AFTER_STEPS, math.ceil(LEARN_AFTER_S / step_s))
+
+
+def time_to_step_s(steps: int, step_s: float, phase_s: float, elapsed_s: float, in_step: bool) -> float:
+    """Return how long a rank that is in an uninterruptible phase needs until `steps` more steps are complete [s].
+
+    Args:
+        steps: how many, > 0.
+        step_s: of one [s].
+        phase_s: how long the phase takes [s].
+        elapsed_s: how long it has lasted [s].
+        in_step: whether the phase is itself one of the steps.
+
+    Example:
+        Half a second into a step of 2 s, two steps wanted: 3.5 s; 10 s into an evaluation of 30 s: 24 s.
+    """
+    return max(phase_s - elapsed_s, 0.0) + (steps - 1 if in_step else steps) * step_s
+
+
+def agreed_step(step: int, since_s: float, step_s: float, link_s: float, misses: int) -> int:
+    """Return the first step at which several ranks can still be asked to save.
+
+    Args:
+        step: complete steps of the fastest rank, as last seen.
+        since_s: how long ago that was [s].
+        step_s: mean time of a step [s]; 0 if none was measured.
+        link_s: to the farthest machine and back [s].
+        misses: agreements that failed in a row.
+
+    Example:
+        Just seen at step 100, steps of 4.6 s: 102; steps of 10 ms: 105.
+    """
+    moved, margin = 0, MARGIN_STEPS
+    if step_s > 0.0:
+        moved = math.ceil(max(since_s, 0.0) / step_s)
+        margin = max(margin, math.ceil((MARGIN_S + link_s) / step_s))
+    return step + moved + margin * 2 ** min(misses, MISSES_MAX)
+
+
+def worth_moving(step: int, pending_step: int, anchor_step: int) -> bool:
+    """Return whether a planned save moves so far that the script is asked anew.
+
+    Args:
+        step: where it would be asked for now.
+        pending_step: where it is asked for.
+        anchor_step: the last save.
+
+    Example:
+        Planned 100 steps after the last save: moved by 11 steps, not by 10.
+    """
+    return abs(step - pending_step) > max(1, RENEW_SHARE * max(pending_step - anchor_step, 1))
+
+
+def leave_margin_s(remaining_s: float) -> float:
+    """Return how long before an announced end the run is let go [s].
+
+    Args:
+        remaining_s: from the announcement to the end [s].
+
+    Example:
+        120 s before: 1 s; 2 s before: 0.4 s.
+    """
+    return min(LEAVE_BEFORE_S, LEAVE_SHARE * max(remaining_s, 0.0))
+
+
+def too_late(rest_s: float, remaining_s: float) -> bool:
+    """Return whether an upload is given up shortly before an announced end: it would take far longer than is left.
+
+    Args:
+        rest_s: what is left of the upload, as expected [s].
+        remaining_s: until the machine is taken [s].
+    """
+    return rest_s > 2.0 * max(remaining_s, LEAVE_BEFORE_S)
+
+
+def must_yield(rest_s: float, upload_s: float, commit_s: float, remaining_s: float) -> bool:
+    """Return whether an emergency save takes the uplink from the upload under way, because both would not be in time.
+
+    Args:
+        rest_s: what is left of the upload under way [s].
+        upload_s: of the emergency save [s].
+        commit_s: of either [s].
+        remaining_s: until the machine is taken [s].
+    """
+    return rest_s + commit_s + upload_s + commit_s >= remaining_s

@@ -10,12 +10,14 @@ to the oldest age that was observed.  Elsewhere the machine saves at the interva
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from windfall.errors import Misuse
+from windfall.fleet import Basis
+from windfall.policies.saving import rules
+from windfall.terms import SaveTable
 
 LOSSES_MIN = 20
 DISTANCE_MAX = 0.15
@@ -41,39 +43,18 @@ class Evidence:
     oldest_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class SaveTable:
-    """When one machine saves, by work done since the table was made.
+def next_save_s(table: SaveTable, done_s: float) -> float:
+    """Return the work done at which to save next [s]; infinite if the run ends before.
 
-    Attributes:
-        saves_at_s: work done at which to save, rising [s].
-        known_s: work done up to which the schedule is trusted [s]; beyond it the interval rules.
-        interval_s: of the default rule [s].
-        says: one sentence: what the schedule rests on, or why the default rule is used.
+    Args:
+        table: when to save.
+        done_s: work done so far; at the last save, if one was just made [s].
+
+    Example:
+        Saves at 1080 s and 2280 s, known to 3600 s: after 0 s the next is at 1080 s, after 1080 s at 2280 s,
+        after that at 3600 s, or an interval after 2280 s if that is later.
     """
-
-    saves_at_s: tuple[float, ...]
-    known_s: float
-    interval_s: float
-    says: str
-
-    def next_save_s(self, done_s: float) -> float:
-        """Return the work done at which to save next [s]; infinite if the run ends before.
-
-        Args:
-            done_s: work done so far; at the last save, if one was just made [s].
-
-        Example:
-            Saves at 1080 s and 2280 s, known to 3600 s: after 0 s the next is at 1080 s, after 1080 s at 2280 s,
-            after that at 3600 s, or an interval after 2280 s if that is later.
-        """
-        if done_s < self.known_s:
-            place = bisect.bisect_right(self.saves_at_s, done_s + 1e-9)
-            if place < len(self.saves_at_s):
-                return self.saves_at_s[place]
-            if math.isinf(self.known_s):
-                return math.inf
-        return max(self.known_s, done_s + self.interval_s)
+    return rules.scheduled_work_s(done_s, table.saves_at_s, table.known_s, table.interval_s)
 
 
 def doubt(evidence: Evidence) -> str:
@@ -128,22 +109,6 @@ def hand_over(
     return SaveTable(tuple(kept), known_s, interval_s, words)
 
 
-@dataclass(frozen=True, slots=True)
-class Basis:
-    """What a plan was made with; lengths of time in seconds.
-
-    Attributes:
-        stall_s, durable_s: of a save.
-        restart_s: from a loss to training again.
-        life_left_s: mean rest of this machine's life at the age it has.
-    """
-
-    stall_s: float
-    durable_s: float
-    restart_s: float
-    life_left_s: float
-
-
 def why_again(made_with: Basis, now: Basis) -> str:
     """Return why the schedule should be made anew, in words; empty if it need not be.
 
@@ -155,6 +120,7 @@ def why_again(made_with: Basis, now: Basis) -> str:
         ("durable_s", "time to durable"),
         ("restart_s", "restart"),
         ("life_left_s", "rest of the machine's life"),
+        ("step_s", "time of a step"),
     ):
         before, after = getattr(made_with, name), getattr(now, name)
         if abs(after - before) > AGAIN_BEYOND * max(before, 1e-9):

@@ -19,7 +19,7 @@ TOTAL_PCT = 0.5
 PART_PCT = 1.5
 """Parts of a total match within this [%]."""
 RUNS = 100
-"""Each published number is the mean of so many simulated runs (thesis, section 6.2.2)."""
+"""Each published number is the mean of so many simulated runs (thesis, section 6.3)."""
 TEXT_STEPS, TEXT_OVERHEAD_PCT, TEXT_INTERVAL, HEADED_STEPS = 10_000.0, 12.44, 31.0, 10_000.0
 """What the thesis' prose and a column's head print: run length [steps], overhead [%], two intervals [steps]."""
 METHOD = "closed form, each loss at its mean cost"
@@ -191,9 +191,9 @@ def _slips(tables: Published, inputs: Published) -> list[Row]:
          f"sqrt(2 delta (MTTP + R)) = {tau_s:.1f} s / {model['step_s']:g} s a step: the table's head has it right"),
         ("Table 6.3", "on_demand", "interval", "steps", HEADED_STEPS, steps / saves,
          f"headed per 10000, but {large['on_demand']['save_s']} s / {model['delta_s']:g} s = {saves:.0f} saves"),
-        ("section 6.2.2", "spot", "price", "USD/h", printed["spot"], _price(small["per51"]),
+        ("section 6.1.1", "spot", "price", "USD/h", printed["spot"], _price(small["per51"]),
          f"{small['per51']['cost_usd']} USD / {small['per51']['total_s']} s; all ten costs follow {implied['spot']:g}"),
-        ("section 6.2.2", "on demand", "price", "USD/h", printed["on_demand"], _price(large["on_demand"]),
+        ("section 6.1.1", "on demand", "price", "USD/h", printed["on_demand"], _price(large["on_demand"]),
          f"{large['on_demand']['cost_usd']} USD / {large['on_demand']['total_s']} s; not the printed {printed['on_demand']:g}"),
     ]  # fmt: skip
     return [

@@ -1,0 +1,257 @@
+"""One rank's three traces side by side, and what differs after a restore beyond the script's own noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from windfall.report.drill_trace import Items, Record, Trace, distance, rounded, same, shown
+
+if TYPE_CHECKING:
+    from windfall.report.drill import Finding
+
+NOISE_FACTOR = 4.0
+"""A difference from the continuation counts if it is so many times the largest between the two restored runs."""
+NOISE_LEAST = 1e-5
+"""Relative; smaller differences are the arithmetic's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """The first learning rate that is not the continuation's."""
+
+    step: int
+    found: float
+    expected: float
+    as_at_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The first thing that the training shows and that is not the continuation's."""
+
+    key: str
+    step: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One rank: the continuation, the restored runs, and after how many steps the save was."""
+
+    a: Trace
+    b1: Trace
+    b2: Trace
+    saved_at: int
+
+    @property
+    def direct(self) -> bool:
+        """Whether the very beginning of the first step was seen; otherwise its end is compared."""
+        return self.saved_at in self.a.begins and 0 in self.b1.begins and 0 in self.b2.begins
+
+    @property
+    def expected(self) -> Items:
+        """The continuation's state at the first step after the save."""
+        return self.a.begins[self.saved_at] if self.direct else self.a.ends.get(self.saved_at, {})
+
+    @property
+    def found(self) -> Items:
+        """The first restored run's."""
+        return self.b1.begins[0] if self.direct else self.b1.ends.get(0, {})
+
+    @property
+    def again(self) -> Items:
+        """The second restored run's."""
+        return self.b2.begins[0] if self.direct else self.b2.ends.get(0, {})
+
+    @property
+    def first(self) -> int:
+        """The number of the first step after the save, as the script counts."""
+        return self.number(self.saved_at + 1)
+
+    def number(self, ended: int) -> int:
+        """Return the script's own number of a step, by how many had ended with it."""
+        return self.a.numbers.get(ended - 1, ended)
+
+    def wrong(self, channels: Sequence[str]) -> list[str]:
+        """Return the items of these channels that differ; those of variables only where both have one."""
+        expected, found = self.expected, self.found
+        return [
+            key
+            for key in expected
+            if key.partition(":")[0] in channels
+            and (key in found or not key.startswith(("value:", "array:", "list:")))
+            and not same(expected[key], found.get(key))
+        ]
+
+    def as_of(self, keys: Sequence[str]) -> int | None:
+        """Return after how many steps the continuation had all these items as the restored run has them."""
+        for number, items in sorted(self.a.begins.items(), reverse=True):
+            if number != self.saved_at and all(same(items.get(key), self.found.get(key)) for key in keys):
+                return number
+        return None
+
+    def all_rounded(self, keys: Sequence[str]) -> str | None:
+        """Return the kind of number to which every one of the items was rounded; None if any was not."""
+        kinds = {rounded(self.expected[key], self.found[key]) if key in self.found else None for key in keys}
+        return kinds.pop() if len(kinds) == 1 else None
+
+    def example(self, keys: Sequence[str]) -> str:
+        """Return the numbers of one item, in brackets."""
+        if not keys:
+            return ""
+        key = max(keys, key=lambda one: ("n" in self.expected[one], one in self.found))
+        name = key.partition("|")[2] or key.partition(":")[2]
+        return f" ({name}: {shown(self.found.get(key))}, expected {shown(self.expected[key])})"
+
+    def finding(self, code: str, sentence: str) -> Finding:
+        """Return something forgotten that shows at the first step."""
+        from windfall.report.drill import Finding  # noqa: PLC0415 - findings are made of looks
+
+        return Finding(code, sentence, self.a.rank, self.first)
+
+    def judged(self, code: str, sentence: str, settled: bool) -> Finding:
+        """Return what differs: forgotten if the two restored runs agree, else a note that they do not."""
+        finding = self.finding(code, sentence)
+        if settled:
+            return finding
+        words = (
+            f"{sentence.partition(' not restored')[0]} cannot be judged: the two restored runs differ from one another"
+        )
+        return type(finding)(code, words, finding.rank, finding.step, forgotten=False)
+
+    def drawn(self, keys: Sequence[str]) -> bool:
+        """Say whether a generator differs from which the continuation drew."""
+        return any(key in self.expected and self.a.changes(key) for key in self.wrong(("rng",)) if key in keys)
+
+    def lasting(self, key: str) -> bool:
+        """Say whether a variable still differs at the end of the first step, and at the last moment that both have."""
+        for number in (0, max(self.b1.ends, default=0)):
+            a, b = self.a.ends.get(self.saved_at + number, {}), self.b1.ends.get(number, {})
+            if key in a and key in b and same(a[key], b[key]):
+                return False
+        for number, items in self.b1.begins.items():
+            there = self.a.begins.get(self.saved_at + number, {})
+            if key in items and key in there and same(items[key], there[key]):
+                return False
+        return True
+
+    def off_by_one(self, key: str) -> bool:
+        """Say whether a variable that counts steps exactly is one too low or too high after the restore."""
+        values = [(number, record.get("v")) for number, record in self.a.history(key)]
+        gaps = {value - number for number, value in values if isinstance(value, int) and number}
+        expected, found = self.expected[key].get("v"), self.found[key].get("v")
+        if len(gaps) != 1 or not isinstance(expected, int) or not isinstance(found, int):
+            return False
+        return abs(expected - found) == 1
+
+
+def first_rate(look: Look) -> Shift | None:
+    """Return the first update whose learning rate is not the continuation's; None if all are, or if noise decides."""
+    for number, items in sorted(look.b1.updates.items()):
+        expected = look.a.updates.get(look.saved_at + number, {})
+        for key, record in items.items():
+            if key.startswith("lr:") and key in expected and not same(record, expected[key]):
+                if not same(record, look.b2.updates.get(number, {}).get(key)):
+                    return None
+                begun = look.a.updates[min(look.a.updates)].get(key)
+                return Shift(
+                    look.number(look.saved_at + number + 1), record["v"], expected[key]["v"], same(begun, record)
+                )
+    return None
+
+
+def first_effect(look: Look) -> Effect | None:
+    """Return the first loss, batch, report or parameter that differs from the continuation beyond the noise floor."""
+    floor = {key: noise(look, key) for key in _shown(look.b1)}
+    for number in sorted(look.b1.ends):
+        a, b = _moment(look.a, look.saved_at + number), _moment(look.b1, number)
+        for key in (key for key in floor if key in a and key in b):
+            apart = distance(a[key], b[key])
+            if apart > NOISE_FACTOR * floor[key] + NOISE_LEAST:
+                return Effect(key, look.number(look.saved_at + number + 1), _words(look, number, key, a[key], b[key]))
+    return None
+
+
+def noise(look: Look, key: str) -> float:
+    """Return the largest difference of an item between the two restored runs."""
+    both = [(_moment(look.b1, number), _moment(look.b2, number)) for number in look.b1.ends if number in look.b2.ends]
+    return max((distance(one[key], other[key]) for one, other in both if key in one and key in other), default=0.0)
+
+
+def loss_apart(look: Look) -> tuple[float, float] | None:
+    """Return the largest relative difference of a loss from the continuation, and between the restored runs."""
+    apart = [
+        distance(one["loss:loss"], other["loss:loss"])
+        for number in look.b1.ends
+        if (one := _moment(look.a, look.saved_at + number)) and (other := _moment(look.b1, number))
+        if "loss:loss" in one and one["loss:loss"].get("v") not in (None, []) and "loss:loss" in other
+    ]
+    return (max(apart), noise(look, "loss:loss")) if apart else None
+
+
+def remainder(look: Look) -> str | None:
+    """Return a sentence if gradients that were being summed up at the save are gone after the restore."""
+    for number in sorted(look.b1.ends):
+        a, b = look.a.updates.get(look.saved_at + number), look.b1.updates.get(number)
+        step = look.number(look.saved_at + number + 1)
+        if (a is None) != (b is None):
+            who = "the continuation updates and a restored run does not" if b is None else "only a restored run updates"
+            return f"gradient accumulation not restored: at step {step} {who}"
+        if a is None or b is None:
+            continue
+        other = look.b2.updates.get(number, {})
+        for key in (key for key in a if key.startswith("grad:")):
+            floor = distance(b[key], other[key]) if key in b and key in other else 0.0
+            if key not in b or distance(a[key], b[key]) > NOISE_FACTOR * floor + NOISE_LEAST:
+                return (
+                    (
+                        f"gradient accumulation not restored: at step {step} the gradients have {shown(b.get(key))}, expected "
+                        f"{shown(a[key])}; what was summed up before the save is missing"
+                    )
+                    if _losses_agree(look, number)
+                    else None
+                )
+        return None
+    return None
+
+
+def _losses_agree(look: Look, number: int) -> bool:
+    a, b = look.a.ends.get(look.saved_at + number, {}), look.b1.ends.get(number, {})
+    return same(a.get("loss:loss"), b.get("loss:loss"))
+
+
+def _shown(trace: Trace) -> list[str]:
+    keys = [key for number in trace.ends for key in _moment(trace, number)]
+    return sorted(dict.fromkeys(keys), key=lambda key: _ORDER.index(key.partition(":")[0]))
+
+
+_ORDER = ("data", "loss", "report", "param", "buffer", "array")
+
+
+def _moment(trace: Trace, number: int) -> dict[str, Record]:
+    """Return what the training shows of a step: its data, loss, reports, and the state that it left."""
+    after: Iterable[Items] = (trace.ends.get(number, {}), trace.begins.get(number + 1, {}))
+    return {
+        key: record
+        for items in after
+        for key, record in items.items()
+        if key.partition(":")[0] in _ORDER and _is_of(key, items, trace, number)
+    }
+
+
+def _is_of(key: str, items: Items, trace: Trace, number: int) -> bool:
+    """Data in the beginning of the next step is the next step's."""
+    return not (key.startswith("data:") and items is not trace.ends.get(number))
+
+
+def _words(look: Look, number: int, key: str, expected: Record, found: Record) -> str:
+    step = look.number(look.saved_at + number + 1)
+    what = {"data": "the data", "loss": "the loss", "report": "what the script reports"}.get(
+        key.partition(":")[0], f"`{key.partition(':')[2].replace('|', '.')}`"
+    )
+    return (
+        f"{what} of a restored run differs from step {step} on: {shown(found)}, expected {shown(expected)}, "
+        "beyond what the two restored runs differ from one another; nothing that was seen at the restore explains it"
+    )

@@ -1,0 +1,256 @@
+"""The papers' figures from rows of published and computed numbers, on light and on dark paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from windfall.errors import Misuse
+from windfall.models.exact.rows import Row
+from windfall.simulation.papers import scispot
+from windfall.simulation.papers import scispot_published as told
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH_IN, HEIGHT_IN, DOTS_PER_IN = 9.0, 4.8, 100
+Colours = dict[str, str]
+
+# Okabe and Ito's colours, lighter on dark paper.
+_LIGHT = {"paper": "#FFFFFF", "ink": "#1A1A1A", "faint": "#C4C4C4", "ours": "#0072B2", "published": "#D55E00",
+          "exact": "#009E73", "recompute": "#D55E00", "save": "#009E73", "alloc": "#0072B2", "prep": "#CC79A7"}  # fmt: skip
+_DARK = {"paper": "#14171A", "ink": "#E8E8E8", "faint": "#4A4F55", "ours": "#56B4E9", "published": "#F0883E",
+         "exact": "#3FBF93", "recompute": "#F0883E", "save": "#3FBF93", "alloc": "#56B4E9", "prep": "#E39CC5"}  # fmt: skip
+_PARTS = (
+    ("recompute", "computed again"),
+    ("save", "saves"),
+    ("alloc", "waiting for a machine"),
+    ("prep", "preparation"),
+)
+
+
+def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
+    """Draw the figures whose rows there are, twice each: `NAME.png` and `NAME-dark.png`, 900 x 480 pixels.
+
+    Args:
+        rows: as `simulation.papers` makes them.
+        folder: which exists.
+
+    Returns:
+        What was written.
+
+    Raises:
+        Misuse: matplotlib is not installed.
+    """
+    figures: list[tuple[str, str, Callable[[Axes, Sequence[Row], Colours], None]]] = [
+        ("thesis, Figure 6.1", "thesis-figure-6.1", _bars),
+        ("thesis, Figure 6.2", "thesis-figure-6.2", _bars),
+        ("thesis, Figure 6.3", "thesis-figure-6.3", _curve),
+        ("SciSpot, figure of failure probabilities", "scispot-failure", _failure),
+        ("SciSpot, figures of waste and increase", "scispot-increase", _increase),
+        ("SciSpot, reuse policy", "scispot-frontier", _frontier),
+    ]
+    written = []
+    for source, name, drawing in figures:
+        found = [row for row in rows if row.source == source]
+        if found:
+            for dark in (False, True):
+                path = folder / f"{name}{'-dark' if dark else ''}.png"
+                _draw(path, found, drawing, _DARK if dark else _LIGHT)
+                written.append(path)
+    return written
+
+
+def _draw(
+    path: Path, rows: Sequence[Row], drawing: Callable[[Axes, Sequence[Row], Colours], None], colours: Colours
+) -> None:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - an extra, needed here alone
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError as error:
+        raise Misuse("the pictures need matplotlib: pip install matplotlib") from error
+    figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), dpi=DOTS_PER_IN, layout="constrained", facecolor=colours["paper"])
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    drawing(axes, rows, colours)
+    axes.set_facecolor(colours["paper"])
+    axes.title.set(fontsize=11, color=colours["ink"], ha="left", x=0.0)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set(color=colours["ink"], fontsize=9)
+    axes.tick_params(colors=colours["ink"], labelsize=9, which="both")
+    axes.grid(axis="y", color=colours["faint"], linewidth=0.5, alpha=0.6)
+    axes.set_axisbelow(True)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(colours["faint"])
+    handles, names = axes.get_legend_handles_labels()
+    figure.legend(
+        handles,
+        names,
+        loc="outside lower center",
+        ncols=min(len(names), 5),
+        frameon=False,
+        fontsize=9,
+        labelcolor=colours["ink"],
+    )
+    figure.savefig(path, facecolor=colours["paper"])
+
+
+# ----------------------------------------------------------------------------------------------------------- the thesis
+
+
+def _bars(axes: Axes, rows: Sequence[Row], colours: Colours) -> None:
+    """Overhead in four parts, a pair of bars for each policy: as published, and ours."""
+    items = list(dict.fromkeys(row.item for row in rows))
+    found = {(row.item, row.quantity): row for row in rows}
+    for place, item in enumerate(items):
+        for shift, ours in ((-0.2, False), (0.2, True)):
+            below = 0.0
+            for part, words in _PARTS:
+                row = found[item, f"overhead, {part}"]
+                high = (row.ours if ours else row.published) or 0.0
+                label = words if place == 0 and ours else None
+                bar: dict[str, Any] = {"color": colours[part], "alpha": 1.0 if ours else 0.55, "label": label}
+                axes.bar(place + shift, high, 0.36, bottom=below, edgecolor=colours["paper"], linewidth=0.8, **bar)
+                below += high
+            axes.annotate(
+                f"{'ours' if ours else 'published'}\n{below:.2f} %",
+                (place + shift, below),
+                xytext=(0, 3),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8,
+                color=colours["ink"],
+            )
+    axes.set_xticks(range(len(items)), [item.split(", ")[1].replace("per", "each ") for item in items])
+    axes.margins(y=0.14)
+    axes.set_xlabel("policy: adaptive, or a save each so many steps")
+    axes.set_title(f"{rows[0].source.removeprefix('thesis, ')}: {items[0].split(', ')[0]}, longer than on demand [%]")
+
+
+def _curve(axes: Axes, rows: Sequence[Row], colours: Colours) -> None:
+    """Overhead over the mean time to preemption: closed form as a line, simulation as points."""
+    exact = [(_hours(row), row.ours or 0.0) for row in rows if row.method.startswith("closed form")]
+    drawn = [(_hours(row), row.ours or 0.0) for row in rows if row.method.startswith("simulation")]
+    printed = [(_hours(row), row.published) for row in rows if row.published is not None][:1]
+    axes.plot(*zip(*exact, strict=True), color=colours["ours"], linewidth=2.0, label="closed form")
+    if drawn:
+        axes.plot(
+            *zip(*drawn, strict=True),
+            color=colours["exact"],
+            linestyle="none",
+            marker="o",
+            markersize=5,
+            label="simulation",
+        )
+    for hours, value in printed:
+        axes.plot(
+            [hours],
+            [value],
+            color=colours["published"],
+            linestyle="none",
+            marker="D",
+            markersize=8,
+            fillstyle="none",
+            label="published (Table 6.3)",
+        )
+    axes.set_ylim(bottom=0.0)
+    axes.set_xticks([hours for hours, _ in exact])
+    axes.set_xlabel("mean time to preemption [h]")
+    axes.set_title("Figure 6.3: GPT-1.3B, adaptive, longer than on demand [%]")
+
+
+def _hours(row: Row) -> float:
+    """The mean time to preemption that a row of Figure 6.3 is for."""
+    return float(row.item.split("MTTP ")[1].removesuffix(" h"))
+
+
+# -------------------------------------------------------------------------------------------------------------- SciSpot
+
+
+def _failure(axes: Axes, rows: Sequence[Row], colours: Colours) -> None:
+    """Odds that a 6 h job fails, by the age of its machine: as published, and conditional on the age."""
+    del rows
+    ages_h = [age / 20.0 for age in range(24 * 20)]
+    always, policy, exact = scispot.failure_curves(6.0, ages_h)
+    axes.plot(ages_h, always, color=colours["published"], linewidth=1.5, label="published formula, any machine")
+    axes.plot(
+        ages_h, policy, color=colours["ours"], linewidth=2.2, linestyle=(0, (4, 1.5)), label="published formula, policy"
+    )
+    axes.plot(ages_h, exact, color=colours["exact"], linewidth=1.5, label="conditional on the age, any machine")
+    axes.plot(
+        range(len(told.FAILURE_6H)),
+        told.FAILURE_6H,
+        color=colours["ink"],
+        linestyle="none",
+        marker="o",
+        markersize=4,
+        label="published",
+    )
+    axes.set_ylim(0.0, 1.05)
+    axes.set_xlabel("age of the machine at the job's start [h]")
+    axes.set_title("SciSpot: odds that a 6 h job fails")
+
+
+def _increase(axes: Axes, rows: Sequence[Row], colours: Colours) -> None:
+    """Expected increase of a job's time by one loss, on the bathtub and on uniform lives."""
+    del rows
+    jobs_h = [0.1 * place for place in range(1, 121)]
+    axes.plot(
+        jobs_h, [scispot.increase_h(job) for job in jobs_h], color=colours["ours"], linewidth=2.0, label="bathtub"
+    )
+    axes.plot(
+        jobs_h,
+        [scispot.uniform_increase_h(job) for job in jobs_h],
+        color=colours["exact"],
+        linewidth=1.5,
+        label="uniform lives over 24 h",
+    )
+    printed = [(job, value) for job, value in told.INCREASE_H if job <= jobs_h[-1]]
+    axes.plot(
+        *zip(*printed, strict=True),
+        color=colours["ink"],
+        linestyle="none",
+        marker="o",
+        markersize=4,
+        label="published formula",
+    )
+    axes.plot(
+        [10.0],
+        [told.TEXT_INCREASE_H],
+        color=colours["published"],
+        linestyle="none",
+        marker="D",
+        markersize=8,
+        fillstyle="none",
+        label="the text",
+    )
+    axes.axvspan(
+        *told.CROSSOVER_H, color=colours["faint"], alpha=0.35, linewidth=0, label="they cross here, says the text"
+    )
+    axes.set_xlim(0.0, jobs_h[-1])
+    axes.set_ylim(bottom=0.0)
+    axes.set_xlabel("length of the job [h]")
+    axes.set_title("SciSpot: expected increase of a job's time, one loss at most [h]")
+
+
+def _frontier(axes: Axes, rows: Sequence[Row], colours: Colours) -> None:
+    """Longest job for which a machine is kept, by its age: the published rule, and counted right."""
+    kept: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        kept.setdefault(row.quantity, []).append((float(row.item.split()[2]), row.ours or 0.0))
+    names = (("longest job kept", "ours", "published rule"), ("longest job kept, exactly", "exact", "counted right"))
+    for quantity, colour, words in names:
+        axes.plot(*zip(*kept[quantity], strict=True), color=colours[colour], linewidth=2.0, label=words)
+    axes.plot(
+        *zip(*told.FRONTIER_H, strict=True),
+        color=colours["ink"],
+        linestyle="none",
+        marker="o",
+        markersize=4,
+        label="published",
+    )
+    axes.set_ylim(bottom=0.0)
+    axes.set_xlabel("age of the machine [h]")
+    axes.set_title("SciSpot: longest job for which a machine is kept [h]")

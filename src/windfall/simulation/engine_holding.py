@@ -1,0 +1,419 @@
+"""One holding of a simulated run: the real worker's reducer, over a script and an uplink in virtual time.
+
+The engine jumps over steps: what happens is a save, an upload, a notice, a timer, an end.  Each batch of facts begins
+with a look at the ranks as they are at that moment, and with the steps since the last one, so that the worker knows
+what the live loop's looks, a hundred in a second, would have told it.  With several machines the worker is the leader's,
+and the ranks are in lockstep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, Protocol
+
+from windfall.core import worker
+from windfall.events import (
+    AbandonPoint,
+    BeliefsChanged,
+    Command,
+    CommitPoint,
+    DeletePoints,
+    ExitAgent,
+    Fact,
+    KillScript,
+    NoticeReceived,
+    PartHandedOver,
+    PartUploaded,
+    PeerLost,
+    PointCommitted,
+    PointRestored,
+    PublishSave,
+    RanksObserved,
+    RankStatus,
+    ReleaseRun,
+    SaveAnswered,
+    SaveTableGiven,
+    ScriptExited,
+    ScriptStarted,
+    StartScript,
+    StepsMeasured,
+    UploadPart,
+    WakeAt,
+    WithdrawSave,
+    Woke,
+    WorkerBegan,
+)
+from windfall.simulation.clock import Timeline
+from windfall.simulation.engine_journal import Rows
+from windfall.simulation.engine_run import Run
+from windfall.simulation.engine_time import Division, Script
+from windfall.simulation.sampling import Draws
+from windfall.simulation.scenario import Scenario
+from windfall.terms import (
+    Bytes,
+    Chunk,
+    FileEntry,
+    Instant,
+    Notice,
+    NoticeLevel,
+    Phase,
+    SaveKind,
+    SaveTable,
+    Seconds,
+    Shard,
+    Step,
+)
+
+PART_BYTES: Final = Bytes(1 << 30)
+"""What one rank hands over [B]; a power of two, so that a time per byte times bytes is the time again."""
+_FAILURES_MAX = 3
+_NO_TIME = Seconds(0.0)
+
+
+class Tables(Protocol):
+    """Who makes the schedule of saves for a machine."""
+
+    def __call__(self, age_s: float, steps_left: int) -> SaveTable | None:
+        """Return it; None if the policy has none.
+
+        Args:
+            age_s: of the machine [s].
+            steps_left: of the run.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class Ground:
+    """What all holdings of one job's run share.
+
+    Attributes:
+        rows: journal of the machines; None: it is not kept.
+        saves: machine, step, kind, committed of each save that was made.
+    """
+
+    timeline: Timeline
+    scenario: Scenario
+    policy: str
+    draws: Draws
+    run: Run
+    division: Division
+    tables: Tables
+    rows: Rows | None
+    saves: list[tuple[int, int, SaveKind, bool]]
+
+
+class Holding:
+    """From the taking of the run until it is let go, or its leader is gone."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        machine: int,
+        age_s: float,
+        *,
+        ended: Callable[[int], None],
+        stored: Callable[[], None],
+    ) -> None:
+        """Prepare; `begin` starts.
+
+        Args:
+            ground: the job's.
+            machine: which one of slot 0, from 0.
+            age_s: of the leader [s].
+            ended: is told the exit code.
+            stored: is told that a point was committed.
+        """
+        self.over = False
+        self._ground = ground
+        self._timeline = ground.timeline
+        self._rows = ground.rows
+        self._ranks = ground.scenario.machines
+        self._steps = ground.scenario.steps
+        self._machine = machine
+        self._age_s = age_s
+        self._ended = ended
+        self._stored = stored
+        self._epoch = ground.run.epoch
+        self._state = worker.begin()
+        self._brought: list[Fact] = []
+        self._wakes: dict[str, float] = {}
+        self._request: PublishSave | None = None
+        self._answering: PublishSave | None = None
+        self._answered = False
+        self._uploads: dict[str, list[UploadPart]] = {}
+        self._saves: dict[int, int] = {}
+        self._cut = False
+        self._late = False
+        self._base = ground.run.saved_step
+        self._measured = int(self._base)
+        self._script = Script(ground.draws.step_s, self._base, ground.timeline.time)
+
+    def begin(self) -> None:
+        """Take the run up: the script runs at once, from the newest committed point."""
+        ground = self._ground
+        believed = ground.scenario.believed
+        run = ground.run
+        facts: list[Fact] = [
+            WorkerBegan(
+                run=run.name,
+                epoch=run.epoch,
+                policy=ground.policy,
+                provider=ground.scenario.provider,
+                points=run.points,
+                attempt=run.attempts,
+                failures=0,
+                failures_max=_FAILURES_MAX,
+                lives_s=Seconds(run.lives_s),
+                preemptions=run.preemptions,
+                announced=run.announced,
+                mttp_s=Seconds(believed.mttp_s),
+                restart_s=Seconds(believed.restart_s),
+                costs=run.costs,
+            ),
+            BeliefsChanged(unannounced_share=believed.unannounced_share),
+        ]
+        table = ground.tables(self._age_s, self._steps - self._base)
+        if table is not None:
+            facts.append(SaveTableGiven(table, self._base))
+        ground.division.begin(self._timeline.time)
+        self._timeline.when(self._script.ends_s(self._base + 1), self._first_step)
+        self._timeline.when(self._script.ends_s(self._steps), self._last_step)
+        self._react(facts)
+
+    # ------------------------------------------------------------------------------------------------ what happens to it
+
+    def notice(self, machine_id: str, left_s: float) -> None:
+        """One of its machines hears of its end."""
+        deadline = Instant(self._timeline.time + left_s)
+        notice = Notice(NoticeLevel.ANNOUNCED, self._ground.scenario.provider, machine_id, deadline)
+        self._react([*self._look(), NoticeReceived(notice)])
+
+    def last_moment(self) -> None:
+        """A machine on notice is about to be gone.
+
+        The worker lets the run go a moment before an announced end, because letting go takes a moment.  Here nothing
+        does: so it is asked at the end itself.
+        """
+        at = self._wakes.pop("deadline", None)
+        if at is not None and at <= self._timeline.time and not self.over:
+            self._react([*self._look(), Woke("deadline")])
+
+    def lose(self, node: int, machine_id: str) -> None:
+        """A machine is gone: with the first one the leader, otherwise one that the leader misses."""
+        if node:
+            self._react([*self._look(), PeerLost(node, f"{machine_id} (node {node}) no longer answers")])
+            return
+        if self._rows is not None:
+            # The live worker's last window is at most five seconds old: what came after it is known here.
+            self._turn(tuple(self._look()))
+        self._stop()
+        self.over = True
+
+    # ----------------------------------------------------------------------------------------------------- the batches
+
+    def _react(self, facts: list[Fact]) -> None:
+        """Let the worker decide, carry its commands out, and take in what they brought."""
+        while facts:
+            commands = self._turn(tuple(facts))
+            facts = self._brought = []
+            for command in commands:
+                obey = _OBEY.get(type(command))
+                if obey is not None:
+                    obey(self, command)
+
+    def _turn(self, facts: tuple[Fact, ...]) -> tuple[Command, ...]:
+        now = Instant(self._timeline.time)
+        self._state, decisions, commands = worker.react(self._state, now, facts)
+        if self._rows is not None:
+            self._rows.write(self._epoch, now, now, (facts, decisions, commands))
+        return commands
+
+    def _look(self) -> list[Fact]:
+        """Return what the pages say: answers that were not told yet, the steps since the last look, and the ranks."""
+        time_s = self._timeline.time
+        script = self._script
+        step = Step(script.done(time_s))
+        facts: list[Fact] = []
+        answering = self._answering
+        if answering is not None and not self._answered:
+            self._answered = True
+            facts += [SaveAnswered(rank, answering.request, answering.step) for rank in range(self._ranks)]
+        if step > self._measured:
+            step_s = Seconds(script.step_s)
+            facts.append(StepsMeasured(step, step - self._measured, step_s, step_s))
+            self._measured = step
+        phase = Phase.SAVE if script.still else Phase.STEP
+        facts.append(self._observed(step, phase, Instant(script.doing_since_s(step))))
+        return facts
+
+    def _observed(self, step: Step, phase: Phase, since: Instant) -> RanksObserved:
+        return RanksObserved(tuple([RankStatus(rank, step, phase, since) for rank in range(self._ranks)]))
+
+    # -------------------------------------------------------------------------------------------------------- the script
+
+    def _first_step(self) -> None:
+        """The first step shows how long a step takes."""
+        if not self.over and self._measured == self._base:
+            self._react(self._look())
+
+    def _last_step(self) -> None:
+        """The script is done, if no save has held it up since this was expected; uploads are cut short."""
+        if self.over:
+            return
+        script, timeline = self._script, self._timeline
+        if script.still:
+            self._late = True
+            return
+        ends_s = script.ends_s(self._steps)
+        if ends_s > timeline.time:
+            timeline.when(ends_s, self._last_step)
+            return
+        self._cut = True
+        facts = [*self._look(), ScriptExited(0)]
+        self._stop()
+        self._react(facts)
+        while self._uploads and not self.over:
+            self._uploaded(next(iter(self._uploads)))
+
+    def _save(self, request: PublishSave) -> None:
+        """The ranks reach the step of a request: they say yes, and stand still."""
+        if self.over or self._request is not request:
+            return
+        self._request, self._answering, self._answered = None, request, False
+        self._script.stand(request.step, self._timeline.time)
+        self._timeline.at(self._ground.draws.stall_s, self._hand_over)
+
+    def _hand_over(self) -> None:
+        """The save lies on the machines' disks.  After the last one of a machine that ends the ranks stand still."""
+        request = self._answering
+        if self.over or request is None:
+            return
+        ending = self._state.ending
+        script, ground = self._script, self._ground
+        look = self._look()
+        if ending is None or ending.request != request.request:
+            script.go_on(self._timeline.time)
+            if self._late:
+                self._late = False
+                self._timeline.when(script.ends_s(self._steps), self._last_step)
+            look[-1] = self._observed(request.step, Phase.STEP, Instant(self._timeline.time))
+        self._answering = None
+        self._saves[request.step] = len(ground.saves)
+        ground.saves.append((self._machine, request.step, request.kind, False))
+        stall_s = Seconds(ground.draws.stall_s)
+        parts = [
+            PartHandedOver(rank, request.step, request.request, f"{request.step}/{rank}", PART_BYTES, stall_s)
+            for rank in range(self._ranks)
+        ]
+        answers = self._ranks if isinstance(look[0], SaveAnswered) else 0
+        look[answers:answers] = parts
+        self._react(look)
+
+    def _stop(self) -> None:
+        """The ranks are gone."""
+        division, time_s = self._ground.division, self._timeline.time
+        division.redo_s += self._script.close(time_s, self._steps if self._cut else self._ground.run.saved_step)
+        division.save_s += self._script.save_s
+        division.stop(time_s)
+
+    # ------------------------------------------------------------------------------------------------------ the commands
+
+    def _start(self, command: StartScript) -> None:
+        points = self._ground.run.points
+        name, size = (points[-1].point_id, points[-1].size_bytes) if points else (None, Bytes(0))
+        self._brought += [
+            PointRestored(name, self._base, size, _NO_TIME),
+            ScriptStarted(command.attempt),
+            self._observed(self._base, Phase.STEP, Instant(self._timeline.time)),
+        ]
+
+    def _kill(self, command: KillScript) -> None:
+        del command
+        self._stop()
+
+    def _publish(self, command: PublishSave) -> None:
+        """Ask for a save; the run ends with its last step, after which nobody asks."""
+        self._request = command
+        if command.step < self._steps and not self._script.still:
+            self._timeline.when(self._script.ends_s(command.step), partial(self._save, command))
+        if command.exact:
+            self._brought += self._look()
+
+    def _withdraw(self, command: WithdrawSave) -> None:
+        del command
+        self._request = None
+
+    def _upload(self, command: UploadPart) -> None:
+        """All parts of a point are on their way together."""
+        parts = self._uploads.setdefault(command.point_id, [])
+        parts.append(command)
+        if len(parts) == 1:
+            self._timeline.at(self._ground.draws.upload_s, partial(self._arrive, command.point_id, parts))
+
+    def _arrive(self, point_id: str, parts: list[UploadPart]) -> None:
+        if not self.over and self._uploads.get(point_id) is parts:
+            self._uploaded(point_id)
+
+    def _uploaded(self, point_id: str) -> None:
+        parts = self._uploads.pop(point_id)
+        took_s = Seconds(self._ground.draws.upload_s)
+        arrived = [PartUploaded(point_id, part.rank, _shard(part.rank), PART_BYTES, took_s) for part in parts]
+        self._react([*([] if self._cut else self._look()), *arrived])
+
+    def _commit(self, command: CommitPoint) -> None:
+        ground, time_s = self._ground, self._timeline.time
+        size = Bytes(PART_BYTES * len(command.shards))
+        point = ground.run.commit(command, size, self._state, time_s)
+        index = self._saves[command.step]
+        machine, step, kind, _ = ground.saves[index]
+        ground.saves[index] = (machine, step, kind, not self._cut)
+        self._brought.append(PointCommitted(point, ground.run.number, _NO_TIME))
+        self._stored()
+
+    def _abandon(self, command: AbandonPoint) -> None:
+        self._uploads.pop(command.point_id, None)
+
+    def _delete(self, command: DeletePoints) -> None:
+        self._ground.run.drop(command.points)
+
+    def _release(self, command: ReleaseRun) -> None:
+        self._ground.run.release(command.outcome, command.cause, self._state, self._timeline.time)
+
+    def _exit(self, command: ExitAgent) -> None:
+        self.over = True
+        self._ended(command.code)
+
+    def _wake(self, command: WakeAt) -> None:
+        self._wakes[command.why] = command.at
+        if command.why != "deadline":
+            self._timeline.when(command.at, partial(self._ring, command.why, command.at))
+
+    def _ring(self, why: str, at: float) -> None:
+        if not self.over and self._wakes.get(why) == at:
+            del self._wakes[why]
+            self._react([*self._look(), Woke(why)])
+
+
+def _shard(rank: int) -> Shard:
+    return Shard(rank, "state", (FileEntry(".", 0o600, (Chunk(f"parts/{rank}", PART_BYTES, "simulated"),)),))
+
+
+_OBEY: Mapping[type[Command], Callable[[Holding, Any], None]] = MappingProxyType(
+    {
+        StartScript: Holding._start,  # noqa: SLF001 - the table of this very class
+        KillScript: Holding._kill,  # noqa: SLF001
+        PublishSave: Holding._publish,  # noqa: SLF001
+        WithdrawSave: Holding._withdraw,  # noqa: SLF001
+        UploadPart: Holding._upload,  # noqa: SLF001
+        CommitPoint: Holding._commit,  # noqa: SLF001
+        AbandonPoint: Holding._abandon,  # noqa: SLF001
+        DeletePoints: Holding._delete,  # noqa: SLF001
+        ReleaseRun: Holding._release,  # noqa: SLF001
+        ExitAgent: Holding._exit,  # noqa: SLF001
+        WakeAt: Holding._wake,  # noqa: SLF001
+    }
+)

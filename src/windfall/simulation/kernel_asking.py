@@ -1,0 +1,159 @@
+"""The worker's decisions in a kernel: the next insurance save and the emergency save.
+
+What `core.asking`, `core.ending` and `policies.saving.decide` do with the beliefs of a trial, whose costs are constant:
+what was measured once is the truth.  The rules themselves are `policies.saving.rules`.  In all functions `w` is a
+`World` and `s` a row of `STATE`.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import math
+
+from numba import njit
+
+from windfall.models.costs import DEFAULT_STALL_S
+from windfall.simulation import kernel_world as world
+from windfall.simulation.kernel_world import (
+    ADAPTIVE,
+    EVERY_STEPS,
+    NEVER,
+    NONE,
+    OPTIMAL,
+    STALLED,
+    THESIS,
+    TRAINING,
+    YOUNG,
+)
+
+
+@njit
+def completed(s, now_s):
+    """Return the complete steps at an instant of the present phase."""
+    if s.phase != TRAINING:
+        return s.step
+    step = s.step + int((now_s - s.since) / s.step_s)
+    return step + (s.since + (step + 1 - s.step) * s.step_s <= now_s)
+
+
+@njit
+def _earliest(w, s, step):
+    if w.machines == 1:
+        return step + 1
+    return world.agreed_step(step, 0.0, s.step_s if s.measured else 0.0, 0.0, 0)
+
+
+@njit
+def _measured(s):
+    return s.stalls and s.uploads and s.commits
+
+
+@njit
+def _default_interval_s(w, s):
+    """The interval of the policy, or of the default rule, by what is believed now; infinite for none."""
+    stall_s = s.stall_s if s.stalls else DEFAULT_STALL_S
+    if w.policy == YOUNG:
+        return world.young_interval_s(stall_s, w.mttp_s)
+    if w.policy not in (ADAPTIVE, OPTIMAL):
+        return s.interval_s
+    upload_s = s.upload_s if s.uploads else 0.0
+    step_s = s.step_s if s.measured else 0.0
+    share = 1.0
+    if _measured(s) and world.fits(w.grace_s, step_s, s.stall_s, upload_s, 0.0):
+        share = w.unannounced_share
+    mean_s = math.inf if share <= 0.0 else w.mttp_s / share
+    return world.adaptive_interval_s(stall_s, mean_s, w.restart_s, stall_s + upload_s)
+
+
+@njit
+def _scheduled(w, s, interval_s):
+    """The next save of the table, nearest to the last one's work; `NONE` if the table has no more."""
+    unit_s = w.unit * s.step_s
+    done = (s.anchor - s.base) / w.unit
+    work = world.scheduled_work_s(done, w.flat[s.table : s.table_end], math.inf, interval_s / unit_s)
+    if work == math.inf:
+        return NONE
+    return max(world.scheduled_step(s.base, work * unit_s, s.step_s), s.anchor + 1)
+
+
+@njit
+def _wanted(w, s):
+    """The step of the next insurance save, whether or not it can still be asked for; `NONE` without one."""
+    if w.policy == NEVER:
+        return NONE
+    if w.policy == EVERY_STEPS:
+        return s.anchor + int(w.every)
+    if not s.measured:
+        return NONE
+    if w.policy == THESIS:
+        return _wanted_thesis(w, s)
+    interval_s = _default_interval_s(w, s)
+    if w.policy == OPTIMAL:
+        step = _scheduled(w, s, interval_s)
+        if step == NONE:
+            return NONE
+    elif interval_s == math.inf:
+        return NONE
+    else:
+        step = world.insurance_step(s.anchor, interval_s, s.step_s)
+    if w.policy in (ADAPTIVE, OPTIMAL) and not s.stalls and s.anchor == s.base:
+        return min(step, world.learning_step(s.anchor, s.step_s))
+    return step
+
+
+@njit
+def _wanted_thesis(w, s):
+    upload_s = s.upload_s if s.uploads else 0.0
+    if _measured(s) and world.thesis_fits(s.step_s, s.stall_s, upload_s, w.grace_s):
+        return NONE
+    if s.held == s.anchor:
+        return s.held_step
+    interval_s = world.thesis_interval_s(s.stall_s if s.stalls else DEFAULT_STALL_S, w.mttp_s, w.restart_s)
+    return world.insurance_step(s.anchor, interval_s, s.step_s)
+
+
+@njit
+def plan(w, s, now_s):
+    """Publish, move or withdraw the next insurance save (`core.asking.plan`)."""
+    if s.noticed or s.queued != NONE or s.phase != TRAINING:
+        return
+    wanted = _wanted(w, s)
+    if wanted == NONE:
+        s.pending = NONE
+        return
+    step = completed(s, now_s)
+    earliest = _earliest(w, s, step)
+    wanted = max(wanted, earliest)
+    if s.pending != NONE:
+        if not world.worth_moving(wanted, s.pending, s.anchor):
+            return
+        if s.pending <= (earliest if w.machines > 1 else step):
+            return
+    s.pending, s.emergency = wanted, False
+    s.held, s.held_step = s.anchor, wanted
+
+
+@njit
+def notice(w, s, now_s):
+    """Decide whether an emergency save fits, and ask for it (`core.ending`, at the announcement)."""
+    remaining_s = s.deadline - now_s
+    step = completed(s, now_s)
+    target = _earliest(w, s, step)
+    step_s = s.step_s if s.measured else 0.0
+    stall_s, upload_s = s.stall_s if s.stalls else 0.0, s.upload_s if s.uploads else 0.0
+    if w.policy == THESIS:
+        fit = world.thesis_fits(step_s, s.stall_s if s.stalls else DEFAULT_STALL_S, upload_s, remaining_s)
+    else:
+        if s.phase == STALLED:
+            rest_s = world.time_to_step_s(target - step, step_s, stall_s, now_s - s.since, False)
+        else:
+            elapsed_s = now_s - s.since - (step - s.step) * s.step_s
+            rest_s = world.time_to_step_s(target - step, step_s, step_s, elapsed_s, True)
+        fit = world.fits(remaining_s, rest_s, stall_s, upload_s, 0.0)
+    if not fit and (_measured(s) or remaining_s <= 0.0):
+        return
+    if s.phase == STALLED or (w.machines > 1 and s.pending != NONE and s.pending <= target):
+        s.counted = True  # the save that is already under way is the last one
+    else:
+        s.pending, s.emergency = target, True

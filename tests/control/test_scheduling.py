@@ -1,0 +1,150 @@
+"""Schedules of saves beside the conductor's turns: when they are asked for, how they arrive, what cannot stop the job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from tests.control.house import PACE, House
+from windfall import codec
+from windfall.control.conductor import Conductor, ConductorPorts
+from windfall.core import driver
+from windfall.core.replay import explain, replay
+from windfall.errors import StoreUnreachable
+from windfall.events import SaveTableGiven
+from windfall.fleet import ScheduleMade
+from windfall.jobs import Checkpointing
+from windfall.policies.saving.replanning import ScheduleWish, by_default
+from windfall.terms import Epoch, SaveCosts, SaveTable, Seconds, Step
+
+COSTS = SaveCosts(Seconds(2.0), 1000, Seconds(5.0), Seconds(0.5))
+
+
+@dataclass
+class Maker:
+    """Makes a table of one save, and says why when `why` is set; `fault` is raised instead."""
+
+    why: str = ""
+    fault: Exception | None = None
+    wishes: list[ScheduleWish] = field(default_factory=list)
+
+    def make(self, wish: ScheduleWish) -> ScheduleMade | None:
+        self.wishes.append(wish)
+        if self.fault is not None:
+            raise self.fault
+        if wish.before is not None and not self.why:
+            return None
+        table = SaveTable((100.0,), 500.0, 60.0, "it rests on 501 losses")
+        made = by_default(wish, "")
+        return replace(made, given=SaveTableGiven(table, wish.from_step), trusted=True, why=self.why)
+
+
+class Scheduled(House):
+    """A house whose job saves by schedule; `held` calls are carried out when the test says so."""
+
+    def __init__(self, maker: Maker) -> None:
+        super().__init__(checkpointing=Checkpointing(policy="optimal"))
+        self.maker = maker
+        self.hold = False
+        self.held: list[Callable[[], None]] = []
+
+    def ports(self) -> ConductorPorts:
+        return replace(super().ports(), schedule=self.maker.make, aside=self._aside)
+
+    def _aside(self, call: Callable[[], None]) -> None:
+        if self.hold:
+            self.held.append(call)
+        else:
+            call()
+
+    def begins(self) -> tuple[Conductor, str]:
+        """A machine trains, and has measured a save."""
+        conductor = self.conductor()
+        name = self.trains(conductor)
+        self.measures(name)
+        return conductor, name
+
+    def measures(self, name: str, step: int = 30) -> None:
+        said = {"epoch": Epoch(1), "step": Step(step), "saved_step": Step(20), "step_s": Seconds(1.0)}
+        self.speaks(name, costs=COSTS, **said)
+
+
+def test_a_machine_gets_its_schedule_soon_after_its_first_save() -> None:
+    """Within the pace of the run's looks, not of the beliefs': through a fact, a decision, and its directive."""
+    house = Scheduled(Maker())
+    conductor, name = house.begins()
+    house.turns(conductor, 4.0 * PACE.run_s)
+
+    assert house.voices.told[name].schedule == SaveTableGiven(
+        SaveTable((100.0,), 500.0, 60.0, "it rests on 501 losses"), 20
+    )
+    rows = [codec.row_from_line(line) for line in house.journal.lines]
+    assert replay(rows) == []
+    assert sum("schedule for" in line for line in explain(rows)) == 1
+    assert (house.maker.wishes[0].machine_id, house.maker.wishes[0].costs) == (name, COSTS)
+
+
+def test_a_schedule_is_looked_at_again_as_often_as_the_beliefs() -> None:
+    """What comes of it is told with its reason; nothing where nothing has changed."""
+    house = Scheduled(Maker())
+    conductor, name = house.begins()
+    house.turns(conductor, 5.0)
+    asked = len(house.maker.wishes)
+    for _ in range(20):
+        house.measures(name)
+        house.turns(conductor, 3.0)
+    again = len(house.maker.wishes) - asked
+    assert 1 <= again <= 2
+    house.maker.why = "stall is 2 s, planned with 9 s"
+    for _ in range(25):
+        house.measures(name)
+        house.turns(conductor, 3.0)
+    text = "\n".join(explain(codec.row_from_line(line) for line in house.journal.lines))
+    assert "made anew: stall is 2 s, planned with 9 s" in text
+
+
+def test_the_conductor_does_not_wait_for_a_schedule() -> None:
+    """It turns as ever while one is made, asks for no second one meanwhile, and takes it when it comes."""
+    house = Scheduled(Maker())
+    house.hold = True
+    conductor, name = house.begins()
+    for _ in range(10):
+        house.measures(name)
+        house.turns(conductor, 3.0)
+    assert (len(house.held), house.voices.told[name].schedule) == (1, None)
+
+    house.held[0]()
+    house.turns(conductor, 2.0)
+    assert house.voices.told[name].schedule is not None
+
+
+def test_what_fails_while_a_schedule_is_made_is_said_once_and_tried_again() -> None:
+    """The job goes on, by the default rule, and has its schedule when the failure is over."""
+    for fault in (StoreUnreachable("the database does not answer"), ZeroDivisionError("nobody foresaw it")):
+        house = Scheduled(Maker(fault=fault))
+        conductor, name = house.begins()
+        for _ in range(5):
+            house.measures(name)
+            house.turns(conductor, 3.0)
+        assert len(house.maker.wishes) > 1
+        assert len([sentence for sentence in house.said if str(fault) in sentence]) == 1
+        assert driver.phase(conductor.state) == "running"
+        house.maker.fault = None
+        house.measures(name)
+        house.turns(conductor, 3.0)
+        assert house.voices.told[name].schedule is not None
+
+
+def test_a_controller_that_restarts_knows_the_schedules() -> None:
+    """It tells them at its first word, and makes none anew without a reason."""
+    house = Scheduled(Maker())
+    conductor, name = house.begins()
+    house.turns(conductor, 5.0)
+    told = house.voices.told[name].schedule
+
+    again = house.conductor()
+    again.turn()
+    assert house.voices.told[name].schedule == told
+    house.measures(name)
+    house.turns(again, 5.0)
+    assert house.maker.wishes[-1].before is not None

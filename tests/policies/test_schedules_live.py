@@ -1,0 +1,282 @@
+"""From recorded lives to one machine's schedule: when there is one, what it rests on, when it is made anew."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from windfall.events import SaveTableGiven
+from windfall.fleet import Lifetime, ScheduleMade
+from windfall.models.exact.makespan import World, expect
+from windfall.models.exact.survival import tabulate
+from windfall.models.lifetimes import choosing
+from windfall.policies.saving import schedules_live
+from windfall.policies.saving.replanning import ScheduleWish
+from windfall.policies.saving.schedule import optimal
+from windfall.terms import Epoch, SaveCosts, SaveTable, Seconds, Step, WallTime
+
+HOUR = 3_600.0
+NOW = WallTime(1e9)
+WISH = ScheduleWish(
+    machine_id="m-1",
+    provider="sim",
+    machine_type="m4",
+    zone="a",
+    machines=1,
+    epoch=Epoch(4),
+    from_step=Step(100),
+    age_s=Seconds(600.0),
+    work_s=Seconds(6.0 * HOUR),
+    step_s=Seconds(2.0),
+    costs=SaveCosts(Seconds(20.0), 10**9, Seconds(15.0), Seconds(1.0)),
+    allocate_s=Seconds(60.0),
+    prepare_s=Seconds(60.0),
+    notice_s=Seconds(30.0),
+)
+
+
+def lives(count: int = 120, seed: int = 3, rehearsed: int = 0) -> list[Lifetime]:
+    """Machines of which a third is lost in the first two hours, the others at their limit of a day."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for number in range(count):
+        early = rng.uniform() < 0.35
+        life_s = rng.exponential(HOUR) if early else 23.5 * HOUR + rng.uniform(0.0, HOUR / 2.0)
+        began = WallTime(NOW - 40.0 * 86_400.0 + number * 600.0)
+        ended = WallTime(began + max(life_s, 60.0))
+        taken = number >= rehearsed
+        found.append(Lifetime(f"x{number}", "sim", "m4", "a", began, ended, preempted=taken, announced=False))
+    return found
+
+
+ROWS = lives()
+
+
+FAMILIES = tuple(pair for pair in choosing.FAMILIES if pair[0] in {"exponential", "piecewise"})
+
+
+def known_of(rows: Sequence[Lifetime]) -> schedules_live.Known:
+    """What `know` finds, among the two laws that are fitted at once."""
+    return schedules_live.know(rows, NOW, "sim", FAMILIES)
+
+
+@pytest.fixture(scope="module")
+def known() -> schedules_live.Known:
+    return known_of(ROWS)
+
+
+def made(wish: ScheduleWish, known: schedules_live.Known, rows: Sequence[Lifetime] = ROWS) -> ScheduleMade:
+    found = schedules_live.make(wish, known, rows, NOW)
+    assert found is not None
+    return found
+
+
+def test_a_machine_saves_by_its_age(known: schedules_live.Known) -> None:
+    """A young machine often, seldom once it has survived its first hours; the sentence names what this rests on."""
+    young, old = made(WISH, known), made(replace(WISH, age_s=Seconds(8.0 * HOUR)), known)
+
+    assert young.trusted
+    assert old.trusted
+    table = young.given.table
+    gaps = np.diff((0.0, *table.saves_at_s))
+    assert gaps[-1] > 2.0 * gaps[0]
+    assert len(old.given.table.saves_at_s) < len(table.saves_at_s) / 3.0
+    assert young.given.from_step == WISH.from_step
+    assert table.says.startswith("it rests on 120 losses, piecewise law")
+    assert table.known_s > WISH.work_s, "the whole work is planned, and known"
+
+
+def test_the_table_is_the_programmes_schedule(known: schedules_live.Known) -> None:
+    """Handed over whole: its exact expectation is that of the programme, and less than with the default rule."""
+    belief = schedules_live.believe(WISH, known)
+    assert belief is not None
+    found = made(WISH, known)
+    with np.errstate(divide="ignore"):
+        table = tabulate(belief.law.log_survival, until_s=15.0 * HOUR, cell_s=60.0)
+    world = World(table, 20.0, 36.0, 60.0, 60.0)
+    best = optimal(world, WISH.work_s, age_s=WISH.age_s, unit_s=60.0)
+    ours = [round(point / 60.0) for point in found.given.table.saves_at_s]
+    first = np.diff((0, *ours, round(WISH.work_s / 60.0)))
+    often = np.full(36, 10)
+    followed, usual = (
+        expect(world, replace(best.schedule, first=np.asarray(one, dtype=np.int64))).expected_s
+        for one in (first, often)
+    )
+    assert best.expected.expected_s == pytest.approx(followed, rel=2e-3)
+    assert followed < usual
+
+
+def test_rehearsals_are_no_losses() -> None:
+    """The injector took most of these machines: what is left is not enough to plan by."""
+    rows = lives(40, rehearsed=25)
+    found = made(WISH, known_of(rows), rows)
+    assert not found.trusted
+    assert found.given.table.says.endswith("the default rule decides")
+    assert "rests on 15 losses" in found.given.table.says
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], "no loss of such a machine was observed yet"),
+        (lives(12), "it rests on 12 losses, fewer than 20"),
+        (lives(4), "it rests on 4 losses, fewer than 20"),
+    ],
+)
+def test_too_little_to_go_by_leaves_the_default_rule_and_says_so(rows: list[Lifetime], words: str) -> None:
+    """Once: as long as nothing changes, nothing is said again."""
+    few = known_of(rows)
+    found = made(WISH, few, rows)
+
+    assert (found.trusted, found.given.table.saves_at_s, found.given.table.known_s) == (False, (), 0.0)
+    assert words in found.given.table.says
+    assert schedules_live.make(replace(WISH, before=found), few, rows, NOW) is None
+
+
+def test_a_fit_far_off_is_not_followed(known: schedules_live.Known) -> None:
+    """However many losses it rests on."""
+    assert known.fit is not None
+    far = replace(known, fit=replace(known.fit, doubts=("the weibull law is off from the observed survival by 0.31",)))
+    found = made(WISH, far)
+    assert not found.trusted
+    assert "because the weibull law is off" in found.given.table.says
+
+
+def test_beyond_the_oldest_observed_age_there_is_no_schedule() -> None:
+    """Nobody has seen a machine of this age: the table is empty, and the default rule has the machine."""
+    young = [replace(row, ended=WallTime(min(row.ended or NOW, row.began + 2.0 * HOUR))) for row in ROWS]
+    known = known_of(young)
+    found = made(replace(WISH, age_s=Seconds(3.0 * HOUR)), known, young)
+    assert not found.trusted
+
+
+def test_a_zone_with_a_law_of_its_own_is_planned_by_it() -> None:
+    """Machines of zone b live a tenth as long: theirs is the shorter interval."""
+    rng = np.random.default_rng(8)
+    rows = []
+    for number in range(400):
+        zone, mean_s = ("a", 10.0 * HOUR) if number % 2 else ("b", HOUR)
+        began = WallTime(NOW - 1e6 + 100.0 * number)
+        ended = WallTime(began + 1.0 + rng.exponential(mean_s))
+        rows.append(Lifetime(f"x{number}", "sim", "m4", zone, began, ended, preempted=True, announced=False))
+    known = known_of(rows)
+
+    there, here = (made(replace(WISH, zone=zone), known, rows) for zone in ("a", "b"))
+
+    assert "200 losses in b" in here.given.table.says
+    assert here.given.table.saves_at_s[0] < there.given.table.saves_at_s[0] / 2.0
+
+
+def test_under_the_injector_the_losses_are_the_injectors(known: schedules_live.Known) -> None:
+    """A rehearsal at a known rate is planned with it, whatever machines lived before."""
+    found = made(replace(WISH, injected=True, mttp_s=Seconds(HOUR), notice_s=Seconds(0.0)), known)
+    assert found.given.table.says == "the injector takes machines after 3600 s in the mean"
+    tau_s = math.sqrt(2.0 * 20.0 * HOUR)
+    assert np.diff((0.0, *found.given.table.saves_at_s)) == pytest.approx(tau_s, rel=0.15)
+
+
+def test_machines_that_train_together_have_no_schedule_and_are_told_why(known: schedules_live.Known) -> None:
+    """One sentence, once."""
+    found = made(replace(WISH, machines=4), known)
+    assert "for a machine that trains alone, and 4 train together" in found.given.table.says
+    assert schedules_live.make(replace(WISH, machines=4, before=found), known, ROWS, NOW) is None
+
+
+@pytest.mark.parametrize("work_s", [None, Seconds(4_000.0 * HOUR)])
+def test_work_without_an_end_in_sight_is_planned_piece_by_piece(
+    known: schedules_live.Known, work_s: Seconds | None
+) -> None:
+    """As far as lives were observed and the programme is quick; the next piece follows at the last save of this one."""
+    wish = replace(WISH, work_s=work_s)
+    first = made(wish, known)
+    table = first.given.table
+    assert table.saves_at_s
+    assert table.known_s < 24.0 * HOUR
+    on = replace(wish, before=first, age_s=Seconds(WISH.age_s + table.saves_at_s[0]))
+    early = replace(on, from_step=Step(100 + round(table.saves_at_s[0] / 2.0)))
+    assert schedules_live.make(early, known, ROWS, NOW) is None
+    late = replace(on, from_step=Step(100 + math.ceil(table.saves_at_s[-1] / 2.0)))
+    again = made(replace(late, age_s=Seconds(WISH.age_s + table.saves_at_s[-1])), known)
+    assert "it has come to its end after" in again.why
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"costs": SaveCosts(Seconds(60.0), 10**9, Seconds(15.0), Seconds(1.0))}, "stall is 60 s, planned with 20 s"),
+        ({"costs": SaveCosts(Seconds(20.0), 10**9, Seconds(99.0), Seconds(1.0))}, "time to durable is 120 s"),
+        ({"allocate_s": Seconds(900.0)}, "restart is 960 s, planned with 120 s"),
+        ({"step_s": Seconds(3.0)}, "time of a step is 3 s, planned with 2 s"),
+        ({"epoch": Epoch(6)}, "the run was taken up again at step 100"),
+        ({"from_step": Step(40)}, "the run has fallen back to step 40, before step 100"),
+        ({}, ""),
+        ({"from_step": Step(400), "age_s": Seconds(1_200.0), "work_s": Seconds(5.9 * HOUR)}, ""),
+        ({"costs": SaveCosts(Seconds(22.0), 10**9, Seconds(16.0), Seconds(1.0))}, ""),
+    ],
+)
+def test_a_schedule_is_made_anew_when_what_it_rests_on_has_changed(
+    known: schedules_live.Known, changes: dict[str, object], words: str
+) -> None:
+    """Each reason is named with its numbers; growing older as planned and noise are none."""
+    wish = replace(WISH, before=made(WISH, known), **changes)  # type: ignore[arg-type]
+    again = schedules_live.make(wish, known, ROWS, NOW)
+
+    assert ("" if again is None else again.why).startswith(words)
+    assert (again is None) == (words == "")
+
+
+def test_a_schedule_is_made_anew_when_the_hazard_has_changed(known: schedules_live.Known) -> None:
+    """Lives of half the length make the rest of this machine's life shorter, at the age that was planned for."""
+    shorter = [replace(row, ended=WallTime(row.began + (row.ended - row.began) / 3.0)) for row in ROWS if row.ended]
+    wish = replace(WISH, before=made(WISH, known))
+    again = made(wish, known_of(shorter), shorter)
+    assert again.why.startswith("rest of the machine's life is ")
+
+
+def test_a_schedule_follows_once_the_fit_can_be_trusted(known: schedules_live.Known) -> None:
+    """And goes again when it cannot."""
+    few = lives(12)
+    without = made(WISH, known_of(few), few)
+    first = made(replace(WISH, before=without), known)
+    assert (first.trusted, first.why) == (True, "the fit of lives can be trusted now")
+    gone = made(replace(WISH, before=first), known_of(few), few)
+    assert not gone.trusted
+
+
+def test_saves_that_a_notice_covers_are_left_out(known: schedules_live.Known) -> None:
+    """Where all losses are announced early enough fewer insurance saves are worth their price."""
+    announced = [replace(row, announced=True) for row in ROWS]
+    covered = made(replace(WISH, notice_s=Seconds(120.0)), known, announced)
+    assert len(covered.given.table.saves_at_s) < len(made(WISH, known).given.table.saves_at_s) / 2.0
+
+
+def test_who_wants_a_schedule_is_decided_without_the_packages_that_make_it() -> None:
+    """The conductor's own half loads neither numpy nor numba."""
+    code = (
+        "import sys, windfall.control.conductor, windfall.core.schedules, windfall.policies.saving.replanning;"
+        "print([name for name in ('numpy', 'numba', 'scipy') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_a_schedule_is_a_fact_that_any_journal_can_hold(known: schedules_live.Known) -> None:
+    """Plain finite numbers, few enough for a directive that is sent every second."""
+    for wish in (WISH, replace(WISH, work_s=None), replace(WISH, costs=SaveCosts(*(Seconds(0.01),) * 4))):
+        given = made(wish, known).given
+        numbers = (*given.table.saves_at_s, given.table.known_s, given.table.interval_s)
+        assert all(math.isfinite(number) for number in numbers)
+        assert len(given.table.saves_at_s) <= schedules_live.SAVES_MAX
+        assert list(given.table.saves_at_s) == sorted(set(given.table.saves_at_s))
+        assert given == SaveTableGiven(SaveTable(*numbers_of(given)), given.from_step)
+
+
+def numbers_of(given: SaveTableGiven) -> tuple[tuple[float, ...], float, float, str]:
+    table = given.table
+    return table.saves_at_s, table.known_s, table.interval_s, table.says

@@ -1,0 +1,261 @@
+"""What the journals of a job say of its time: how far it was when, which machines it lost when, what everything costs.
+
+One reading for both worlds: the journals of a live job and those of a simulated one go through the same lines.
+All moments are the journals' wall clocks, counted from the job's submission [s].
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from windfall.events import (
+    NoticeReceived,
+    PartHandedOver,
+    PointCommitted,
+    RanksObserved,
+    Row,
+    StepsMeasured,
+    WorkerBegan,
+)
+from windfall.fleet import JobSubmitted, MachineHeard, MachinesSeen
+from windfall.simulation.scenario import Range, Recorded
+from windfall.terms import Epoch, NoticeLevel, Phase, SaveKind
+
+_TOLD = (NoticeLevel.ANNOUNCED, NoticeLevel.GONE)
+
+
+@dataclass(frozen=True)
+class Journals:
+    """Everything that a job wrote down.
+
+    Attributes:
+        job: the controller's rows.
+        run: the rows of all machines.
+        holders: which machine held each epoch.
+    """
+
+    job: Sequence[Row]
+    run: Sequence[Row]
+    holders: Mapping[Epoch, str]
+
+    @property
+    def submitted_at(self) -> float:
+        """When the job was submitted [s since 1970]."""
+        return next(row.wall for row in self.job if any(isinstance(fact, JobSubmitted) for fact in row.facts))
+
+
+@dataclass(frozen=True)
+class Stay:
+    """One machine of the job [s since the submission].
+
+    Attributes:
+        began: when it was there.
+        told: when it heard of its end; None if it never did.
+        trained: when its first step began; None if it never trained.
+    """
+
+    machine_id: str
+    began: float
+    told: float | None
+    trained: float | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the run had come: steps that stay, exact at each point, straight between two.
+
+    A step that is lost and made again later counts from when it was made for good.
+    """
+
+    moments_s: tuple[float, ...]
+    steps: tuple[float, ...]
+
+    def at(self, moment_s: float) -> float:
+        """How many steps were done by a moment that stay done."""
+        index = bisect_right(self.moments_s, moment_s)
+        if index in (0, len(self.moments_s)):
+            return self.steps[index - 1] if index else 0.0
+        before, after = self.moments_s[index - 1], self.moments_s[index]
+        share = (moment_s - before) / (after - before)
+        return self.steps[index - 1] + share * (self.steps[index] - self.steps[index - 1])
+
+    @property
+    def finish_s(self) -> float:
+        """When the last step was complete."""
+        return self.moments_s[self.steps.index(self.steps[-1])]
+
+
+# ------------------------------------------------------------------------------------------------------------ progress
+
+
+def progress(journals: Journals) -> Progress:
+    """Follow a run over all its machines."""
+    moments, steps = [0.0], [0.0]
+    spells = list(_by_epoch(journals).values())
+    for number, points in enumerate(spells):
+        stays = min((later[0][1] for later in spells[number + 1 :]), default=math.inf)
+        for (since, low), (until, high) in itertools.pairwise(points):
+            if low < stays:
+                moments += [since, until if high <= stays else since + (until - since) * (stays - low) / (high - low)]
+                steps += [low, min(high, stays)]
+    return Progress(tuple(moments), tuple(steps))
+
+
+def _by_epoch(journals: Journals) -> dict[Epoch, list[tuple[float, float]]]:
+    """Return (moment, steps complete) of each epoch that trained, in order; the first is where its first step begins."""
+    found: dict[Epoch, list[tuple[float, float]]] = {}
+    for row in journals.run:
+        for fact in row.facts:
+            if not isinstance(fact, RanksObserved) or not fact.ranks:
+                continue
+            rank = min(fact.ranks, key=lambda one: one.step)
+            if rank.phase not in (Phase.STEP, Phase.SAVE):
+                continue
+            # Both phases are told since the end of the last whole step; the first one since its own begin.
+            point = row.wall + (rank.phase_since - row.at) - journals.submitted_at, float(rank.step)
+            points = found.setdefault(row.epoch, [])
+            if not points or (point[1] >= points[-1][1] and point[0] > points[-1][0]):
+                points.append(point)
+    return {epoch: found[epoch] for epoch in sorted(found)}
+
+
+# ------------------------------------------------------------------------------------------------------------ machines
+
+
+def stays(journals: Journals) -> tuple[Stay, ...]:
+    """Return the machines of a job of one machine at a time, in the order in which they began."""
+    base = journals.submitted_at
+    began: dict[str, float] = {}
+    told: dict[str, float] = {}
+    for row in journals.job:
+        for fact in row.facts:
+            if isinstance(fact, MachinesSeen):
+                began |= {
+                    one.machine_id: one.began - base
+                    for one in fact.machines
+                    if one.began is not None and one.machine_id not in began
+                }
+            elif isinstance(fact, MachineHeard) and fact.report.level in _TOLD:
+                told.setdefault(fact.report.machine_id, row.wall - base)
+    for epoch, notice_row, _ in _notices(journals):
+        machine_id = journals.holders[epoch]
+        told[machine_id] = min(told.get(machine_id, math.inf), notice_row.wall - base)
+    trained: dict[str, float] = {}
+    for epoch, points in _by_epoch(journals).items():
+        trained.setdefault(journals.holders[epoch], points[0][0])
+    return tuple(
+        Stay(machine_id, at, told.get(machine_id), trained.get(machine_id))
+        for machine_id, at in sorted(began.items(), key=lambda item: item[1])
+    )
+
+
+def _notices(journals: Journals) -> Iterator[tuple[Epoch, Row, float]]:
+    """Yield the first announcement of each epoch: (epoch, row, time left [s])."""
+    seen: set[Epoch] = set()
+    for row in journals.run:
+        for fact in row.facts:
+            told = isinstance(fact, NoticeReceived) and fact.notice.level in _TOLD
+            if told and row.epoch not in seen and fact.notice.deadline is not None:
+                seen.add(row.epoch)
+                yield row.epoch, row, fact.notice.deadline - row.at
+
+
+def losses(journals: Journals) -> Recorded:
+    """Return how long each machine lived until it heard of its end; one that did not hear lives for ever."""
+    lives = [math.inf if stay.told is None else stay.told - stay.began for stay in stays(journals)]
+    while lives and math.isinf(lives[-1]):
+        lives.pop()
+    return Recorded((tuple(lives),))
+
+
+# -------------------------------------------------------------------------------------------------------------- inputs
+
+
+@dataclass
+class Measured:
+    """Every single measurement of the inputs of a simulation, over as many jobs as were read [s]."""
+
+    steps: list[tuple[int, float]] = field(default_factory=list)
+    stall_s: list[float] = field(default_factory=list)
+    upload_s: list[float] = field(default_factory=list)
+    allocate_s: list[float] = field(default_factory=list)
+    prepare_s: list[float] = field(default_factory=list)
+    notice_s: list[float] = field(default_factory=list)
+
+    def add(self, other: Measured) -> Measured:
+        """Return both together."""
+        return Measured(
+            *(mine + theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))
+        )
+
+    @property
+    def step_s(self) -> float:
+        """Mean time of a step [s]."""
+        return math.fsum(count * mean_s for count, mean_s in self.steps) / sum(count for count, _ in self.steps)
+
+
+def measure(journals: Journals) -> Measured:
+    """Measure a job.
+
+    An allocation lasts from the submission, or from when the machine before heard of its end, to the machine's start:
+    whatever passes until somebody orders belongs to it.  A preparation lasts from there to the first step's begin; it
+    counts where no machine before still held the run.
+    """
+    found = Measured(notice_s=[left_s for _, _, left_s in _notices(journals)])
+    wanted_at: float | None = 0.0
+    for stay in stays(journals):
+        if wanted_at is not None:
+            found.allocate_s.append(stay.began - wanted_at)
+        wanted_at = stay.told
+    free_at = _free_at(journals)
+    for index, stay in enumerate(stays(journals)):
+        before = free_at[:index]
+        if stay.trained is not None and all(at <= stay.began for at in before):
+            found.prepare_s.append(stay.trained - stay.began)
+    found.steps = [
+        (fact.count, fact.mean_s)
+        for row in journals.run
+        for fact in row.facts
+        if isinstance(fact, StepsMeasured) and fact.count
+    ]
+    found.stall_s, found.upload_s = _saves(journals.run)
+    return found
+
+
+def _free_at(journals: Journals) -> list[float]:
+    """Return when each machine wrote its last row, in the order in which they began; a machine without rows held nothing."""
+    last = {journals.holders[row.epoch]: row.wall - journals.submitted_at for row in journals.run}
+    return [last.get(stay.machine_id, -math.inf) for stay in stays(journals)]
+
+
+def _saves(rows: Iterable[Row]) -> tuple[list[float], list[float]]:
+    """Return how long each save stood still, and from there to its commit; without the last of all, for which nobody waits."""
+    stalls: list[float] = []
+    durable: list[float] = []
+    handed: dict[tuple[Epoch, int], tuple[float, float]] = {}
+    for row in rows:
+        for fact in row.facts:
+            if isinstance(fact, PartHandedOver):
+                handed[row.epoch, fact.step] = row.at, fact.stall_s
+            elif isinstance(fact, PointCommitted) and fact.point.kind is not SaveKind.PERIODIC:
+                at, stall_s = handed[row.epoch, fact.point.step]
+                stalls.append(stall_s)
+                durable.append(row.at - at)
+    return stalls, durable
+
+
+def about(values: Sequence[float]) -> Range:
+    """Return the range whose uniform draws have the mean and the spread of what was measured."""
+    mean = math.fsum(values) / len(values)
+    variance = math.fsum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1)
+    half = min(math.sqrt(3.0 * variance), mean)
+    return Range(mean - half, mean + half)
+
+
+def beliefs(journals: Journals) -> tuple[WorkerBegan, ...]:
+    """Return what each epoch was told at its begin."""
+    return tuple(fact for row in journals.run for fact in row.facts if isinstance(fact, WorkerBegan))

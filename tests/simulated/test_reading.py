@@ -1,0 +1,135 @@
+"""What is read out of the journals of a job: its losses, its inputs, its progress, and what a twin makes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.simulated import matrix, reading, twin
+from tests.simulated.reading import Journals, Progress
+from tests.simulated.twin import Outcome
+from windfall.events import NoticeReceived
+from windfall.simulation.scenario import Believed, Range, Recorded, Scenario
+
+LOST_AT_S = (31.0, 3.0, 47.5)
+BELIEVED = Believed(mttp_s=40.0, unannounced_share=0.5, restart_s=12.0, costs_known=False)
+WALL_S = 95.0
+
+
+def job(lives_s: tuple[float, ...] = LOST_AT_S, upload_s: float = 3.0, policy: str = "every:30steps") -> Scenario:
+    """A job like the table's: its upload does not fit the notice unless told otherwise."""
+    return Scenario(
+        steps=450,
+        step_s=Range.of(0.2),
+        stall_s=Range.of(0.15),
+        upload_s=Range.of(upload_s),
+        allocate_s=Range.of(4.25),
+        prepare_s=Range.of(3.75),
+        lives=Recorded((lives_s,)),
+        notice_s=2.0,
+        announced_share=1.0,
+        policy=policy,
+        believed=BELIEVED,
+    )
+
+
+def written(scenario: Scenario) -> Journals:
+    return twin.journals(scenario, seed=1, trial=0)
+
+
+@pytest.mark.parametrize("upload_s", [0.5, 3.0])
+def test_the_losses_of_a_job_are_read_as_they_were(upload_s: float) -> None:
+    """Each machine's life up to its notice, also of one that was lost before it trained."""
+    lives = reading.losses(written(job(upload_s=upload_s))).lives_s
+
+    assert lives[0] == pytest.approx(LOST_AT_S, abs=1e-6)
+
+
+def test_a_notice_that_a_dead_machine_did_not_send_off_is_known_from_the_controller() -> None:
+    """The last rows of a machine may be lost with it; what it told the controller is not."""
+    whole = written(job())
+    torn = [row for row in whole.run if not any(isinstance(fact, NoticeReceived) for fact in row.facts)]
+    lives = reading.losses(dataclasses.replace(whole, run=torn)).lives_s
+
+    assert lives[0] == pytest.approx(LOST_AT_S, abs=1e-6)
+
+
+@pytest.mark.parametrize("upload_s", [0.5, 3.0])
+def test_what_a_job_cost_is_measured_to_the_millisecond(upload_s: float) -> None:
+    """Step, stall, upload, allocation, preparation and notice come out of the journals as they went into the world."""
+    found = reading.measure(written(job(upload_s=upload_s)))
+
+    assert found.step_s == pytest.approx(0.2)
+    assert set(found.stall_s) == {0.15}
+    assert found.upload_s == pytest.approx([upload_s] * len(found.upload_s))
+    assert found.allocate_s == pytest.approx([4.25] * 4), "from the submission, and from each notice"
+    assert found.prepare_s == pytest.approx([3.75] * 3), "the machine that was lost before it trained prepared nothing"
+    assert found.notice_s == pytest.approx([2.0, 2.0])
+
+
+def test_steps_count_from_when_they_are_made_for_good() -> None:
+    """Lost steps do not count before they are made again; the last one is there when the job is done."""
+    scenario = job()
+    made = reading.progress(written(scenario))
+    trained_s = 4.25 + 3.75
+
+    assert made.at(trained_s) == 0.0
+    assert made.at(trained_s + 2.0) == pytest.approx(10.0)
+    assert made.at(4.25 + 31.0 + 2.0) == made.at(60.0 - 10.0) == 90.0, (
+        "three saves were committed, what followed was lost"
+    )
+    assert list(made.steps) == sorted(made.steps)
+    assert made.finish_s == pytest.approx(twin.history(scenario, seed=1).trial.finish_s)
+
+
+@pytest.mark.parametrize("policy", ["every:30steps", "adaptive"])
+@pytest.mark.parametrize("upload_s", [0.5, 3.0])
+def test_a_twin_with_inputs_of_another_run_does_what_its_original_did(policy: str, upload_s: float) -> None:
+    """Measured on other losses and given these, a simulation makes the same steps and ends at the same time."""
+    original = written(job(upload_s=upload_s, policy=policy))
+    other = reading.measure(written(job((70.0,), upload_s, policy)))
+    began = reading.beliefs(original)
+    copy = twin.scenario(450, began[0].policy, other, BELIEVED, reading.losses(original))
+    live, simulated = twin.outcome(original, WALL_S), twin.simulate(copy, WALL_S, trials=2)
+
+    assert simulated.steps == pytest.approx(live.steps, abs=1.0)
+    assert simulated.finish_s == pytest.approx(live.finish_s, abs=0.2)
+
+
+def test_progress_is_straight_between_two_points() -> None:
+    """And flat before the first and after the last."""
+    made = Progress((10.0, 20.0), (0.0, 100.0))
+
+    assert [made.at(moment) for moment in (5.0, 10.0, 15.0, 20.0, 25.0)] == [0.0, 0.0, 50.0, 100.0, 100.0]
+
+
+def test_a_measured_range_has_the_mean_and_the_spread_of_its_values() -> None:
+    """Uniform over it, so that its half width is the square root of three times the variance; never below 0."""
+    assert reading.about([2.0, 4.0]) == Range(3.0 - 6.0**0.5, 3.0 + 6.0**0.5)
+    assert reading.about([5.0]) == Range(5.0, 5.0)
+    assert reading.about([0.0, 0.0, 9.0]).low_s == 0.0
+
+
+def test_the_table_shows_each_error_and_their_mean_size() -> None:
+    """Simulated against live as a share of live; the line below is the mean of the absolute values; 80 columns."""
+    cells = [
+        matrix.Cell("adaptive", "small", 25.0, 3, Outcome(200.0, 100.0), Outcome(202.0, 97.0)),
+        matrix.Cell("static", "large", 90.0, 1, Outcome(200.0, 100.0), Outcome(194.0, 101.0)),
+    ]
+    shown = matrix.table(cells)
+
+    assert (matrix.steps_mae(cells), matrix.finish_mae(cells)) == pytest.approx((0.02, 0.02))
+    assert "1.00%" in shown
+    assert "-3.00%" in shown
+    assert shown.splitlines()[-1].split() == ["mean", "absolute", "error", "|", "2.00%", "|", "2.00%"]
+    assert max(len(line) for line in shown.splitlines()) <= 80
+
+
+def test_every_job_of_the_table_loses_a_machine_and_shares_its_seed_with_no_other() -> None:
+    """So do those on which the inputs are measured."""
+    jobs = [job for pair in matrix.calibrations() for job in pair]
+    jobs += [job for _, pair in matrix.measured_jobs() for job in pair]
+
+    assert len({job.seed for job in jobs}) == len(jobs) == 2 * matrix.CALIBRATIONS + 12
+    assert all(matrix.first_life_s(job.mttp_s, job.seed) < matrix.WALL_S for job in jobs)

@@ -1,0 +1,78 @@
+"""The simulated twin of a live job: the same policy and beliefs, inputs from other runs, the recorded instants of loss."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.simulated import reading
+from tests.simulated.reading import Journals, Measured, about
+from windfall.events import WorkerBegan
+from windfall.models.losses import Losses
+from windfall.simulation.engine import history
+from windfall.simulation.scenario import Believed, Range, Recorded, Scenario
+from windfall.terms import RecordKind
+
+LISTED = ("stall_s", "upload_s", "allocate_s", "prepare_s", "notice_s")
+"""Of `Measured`: what is a list of lengths of time."""
+TRIALS = 40
+"""Histories over which the simulated numbers are averaged; they differ by the draws from the measured ranges."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a job: the steps done by a fixed moment, and when the last one was [s since the submission]."""
+
+    steps: float
+    finish_s: float
+
+
+def outcome(journals: Journals, wall_s: float) -> Outcome:
+    """Read off a job's progress."""
+    made = reading.progress(journals)
+    return Outcome(made.at(wall_s), made.finish_s)
+
+
+def believed(began: Sequence[WorkerBegan]) -> Believed:
+    """Return what a live job's machines believed of losses, on average over its machines; the first save taught the costs."""
+    losses = [
+        Losses(fact.provider, fact.lives_s, fact.preemptions, fact.announced, fact.mttp_s, fact.restart_s)
+        for fact in began
+    ]
+    return Believed(
+        mttp_s=statistics.fmean(one.mttp_s(0.0) for one in losses),
+        unannounced_share=statistics.fmean(one.unannounced_share() for one in losses),
+        restart_s=statistics.fmean(one.restart_s for one in losses),
+        costs_known=False,
+    )
+
+
+def scenario(steps: int, policy: str, inputs: Measured, believes: Believed, lives: Recorded) -> Scenario:
+    """Return the twin: `inputs` were measured on other runs."""
+    return Scenario(
+        steps=steps,
+        step_s=Range.of(inputs.step_s),
+        stall_s=Range.of(statistics.fmean(inputs.stall_s)),
+        upload_s=Range.of(statistics.fmean(inputs.upload_s)),
+        allocate_s=about(inputs.allocate_s),
+        prepare_s=about(inputs.prepare_s),
+        lives=lives,
+        notice_s=statistics.fmean(inputs.notice_s),
+        announced_share=1.0,
+        policy=policy,
+        believed=believes,
+    )
+
+
+def simulate(twin: Scenario, wall_s: float, *, seed: int = 1, trials: int = TRIALS) -> Outcome:
+    """Return the mean over trials."""
+    found = [outcome(journals(twin, seed, trial), wall_s) for trial in range(trials)]
+    return Outcome(statistics.fmean(one.steps for one in found), statistics.fmean(one.finish_s for one in found))
+
+
+def journals(twin: Scenario, seed: int, trial: int) -> Journals:
+    """Return what a simulated job writes down."""
+    made = history(twin, seed=seed, trial=trial)
+    takes = [record.state for record in made.records if record.kind is RecordKind.TAKE]
+    return Journals(made.job_rows, made.run_rows, {state.epoch: state.holder.host for state in takes if state.holder})

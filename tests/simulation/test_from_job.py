@@ -1,0 +1,148 @@
+"""From a job to a scenario: each number from the best source there is, with its spread, and what is missing by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from tests.simulation.posing import NO_NOTICE, OFFER, RUN, job, posed
+from windfall.errors import Misuse
+from windfall.jobs import Injection, Work
+from windfall.simulation.from_job import Given, Posed, made_offer
+from windfall.simulation.scenario import Memoryless, Range
+from windfall.terms import Reliability, Seconds, Unit
+
+
+def source(made: Posed, name: str) -> str:
+    return next(one.source for one in made.inputs if one.name == name)
+
+
+def test_one_run_gives_the_mean_and_the_spread_that_runs_have_before_any_is_known() -> None:
+    """5 % from run to run and as much doubt about the mean: uniform with a deviation of 5 % x sqrt(2)."""
+    scenario = posed(job(), RUN).scenario
+
+    assert scenario.step_s.mean_s == pytest.approx(2.0)
+    assert scenario.step_s.high_s - scenario.step_s.low_s == pytest.approx(
+        math.sqrt(12.0) * 0.05 * 2.0 * math.sqrt(2.0)
+    )
+    assert (scenario.steps, scenario.machines, scenario.price_usd_per_hour) == (5000, 1, 3.6)
+    assert scenario.stall_s.mean_s == pytest.approx(0.5)
+    assert scenario.upload_s.mean_s == pytest.approx(4.0), "upload and commit"
+    assert scenario.allocate_s.mean_s == pytest.approx(10.0)
+
+
+def test_runs_that_agree_narrow_a_range_and_runs_that_differ_widen_it() -> None:
+    """Allocations of 10 s in eight runs, against 7 s and 13 s in turns: by the module's equation."""
+    apart = [dataclasses.replace(RUN, allocate_s=Seconds(10.0 + 3.0 * (-1) ** n)) for n in range(8)]
+    alike, differing = posed(job(), *[RUN] * 8).scenario.allocate_s, posed(job(), *apart).scenario.allocate_s
+
+    def half_s(variance: float) -> float:
+        return math.sqrt(3.0 * variance / 8.0 * 9.0 / 8.0)
+
+    assert alike.mean_s == differing.mean_s == pytest.approx(10.0)
+    assert alike.high_s - 10.0 == pytest.approx(half_s(0.25))
+    assert differing.high_s - 10.0 == pytest.approx(half_s(0.25 + 8 * 9.0))
+
+
+def test_the_first_step_is_no_preparation() -> None:
+    """What was measured ends with the first finished step, the scenario's preparation with that step's begin."""
+    assert posed(job(), RUN).scenario.prepare_s.mean_s == pytest.approx(20.0)
+
+
+def test_what_the_user_says_wins_and_is_named() -> None:
+    """Each of the ten inputs replaces what was measured or offered; the others stay."""
+    given = Given(
+        steps=7,
+        step_s=Range(3.0, 4.0),
+        stall_s=Range(1.0, 1.0),
+        upload_s=Range(6.0, 8.0),
+        allocate_s=Range(60.0, 90.0),
+        prepare_s=Range(30.0, 30.0),
+        mttp_s=7200.0,
+        notice_s=120.0,
+        announced_share=0.9,
+        price_usd_per_hour=0.25,
+    )
+    made = posed(job(), RUN, given=given)
+    scenario = made.scenario
+
+    assert (scenario.steps, scenario.step_s, scenario.stall_s) == (7, Range(3.0, 4.0), Range(1.0, 1.0))
+    assert (scenario.upload_s, scenario.allocate_s) == (Range(6.0, 8.0), Range(60.0, 90.0))
+    assert (scenario.prepare_s, scenario.lives) == (Range(30.0, 30.0), Memoryless((7200.0,)))
+    assert (scenario.notice_s, scenario.announced_share, scenario.price_usd_per_hour) == (120.0, 0.9, 0.25)
+    assert scenario.believed.mttp_s == 7200.0
+    assert scenario.believed.unannounced_share == pytest.approx(0.1)
+    assert scenario.believed.restart_s == 75.0 + 30.0
+    assert {one.source for one in made.inputs} == {"given by you"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "given", "words"),
+    [
+        ({"work": None}, Given(), ("work: {steps: 20000}", "--steps", "--step 4.6s", "windfall drill job.yaml")),
+        ({}, Given(), ("--step 4.6s", "windfall drill job.yaml")),
+        ({"work": None}, Given(step_s=Range(1.0, 1.0)), ("--steps 20000",)),
+        ({"work": Work(9.0, Unit.SAMPLE)}, Given(step_s=Range(1.0, 1.0)), ("samples", "--steps 20000 --step 4.6s")),
+    ],
+)
+def test_missing_numbers_are_named_with_how_to_give_them(
+    changes: dict[str, object], given: Given, words: tuple[str, ...]
+) -> None:
+    """Nothing was ever measured: the sentence names the numbers that are missing, and those alone."""
+    with pytest.raises(Misuse) as caught:
+        posed(job(**changes), given=given)
+
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert ("--step 4.6s" in str(caught.value)) == ("--step 4.6s" in " ".join(words))
+
+
+def test_steps_and_their_length_are_enough_to_ask_before_any_run() -> None:
+    """All else is assumed, and said to be."""
+    made = posed(job(work=None), given=Given(steps=100, step_s=Range(4.6, 4.6)))
+
+    assert made.scenario.steps == 100
+    assert source(made, "preparation").startswith("assumed")
+    assert source(made, "upload and commit of a save").startswith("assumed")
+    assert made.scenario.prepare_s.mean_s == pytest.approx(160.0)
+
+
+def test_work_in_samples_takes_as_long_as_it_does_in_the_plan() -> None:
+    """1 000 samples at 0.5 samples a second are 2000 s, in steps of a second."""
+    run = dataclasses.replace(RUN, unit=Unit.SAMPLE)
+    scenario = posed(job(work=Work(1000.0, Unit.SAMPLE)), run).scenario
+
+    assert scenario.steps * scenario.step_s.mean_s == pytest.approx(2000.0)
+    assert scenario.step_s.mean_s <= 1.0
+
+
+def test_the_injectors_list_becomes_the_machines_lives() -> None:
+    """As a rehearsal takes them: one mean after the other, all announced or none."""
+    told = Injection((Seconds(90.0), Seconds(300.0)), 7, Seconds(10.0))
+    scenario = posed(job(injection=told), RUN).scenario
+
+    assert scenario.lives == Memoryless((90.0, 300.0))
+    assert (scenario.notice_s, scenario.announced_share) == (10.0, 1.0)
+
+
+def test_machines_that_cannot_be_taken_back_are_not_lost() -> None:
+    """On demand nothing is announced and nothing is lost."""
+    reliable = dataclasses.replace(OFFER, reliability=Reliability.RELIABLE)
+    scenario = posed(job(), RUN, offer=reliable).scenario
+
+    assert scenario.lives == Memoryless((math.inf,))
+    assert scenario.announced_share == 0.0
+
+
+def test_without_notice_no_loss_is_announced() -> None:
+    """An offer that promises no notice gives none, whatever the provider's habit is."""
+    assert posed(job(), RUN, offer=NO_NOTICE).scenario.announced_share == 0.0
+
+
+def test_a_price_alone_makes_an_offer_of_what_is_not_for_sale() -> None:
+    """Then only the user's words are known of the machine."""
+    assert made_offer(job(), Given()) is None
+    offer = made_offer(job(), Given(price_usd_per_hour=0.5))
+    assert offer is not None
+    assert (offer.price_usd_per_hour, offer.provider, offer.notice_s) == (0.5, "local", 30.0)
