@@ -35,6 +35,8 @@ from windfall.wire.layout import JOB
 if TYPE_CHECKING:
     from windfall.policies.saving.schedules_live import Known
 
+REFIT_GROWTH = 1.05
+"""Laws of lives are fitted anew when so many times as many lives have ended as at the last fit."""
 MARKET = "market"
 """Folder of the local market inside the installation's."""
 _STORE_VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")
@@ -76,14 +78,15 @@ def build_service(
 
 
 class Schedules:
-    """Makes schedules of saves from all lives of the installation; what was fitted is kept until lives have ended since.
+    """Makes schedules of saves from all lives of the installation.
 
-    Needs the packages of the extra `lab`; without them it says so, and machines save by the default rule.
+    A fit takes seconds of this process: it is kept until a twentieth more lives have ended.  Needs the packages of the
+    extra `lab`; without them it says so, and machines save by the default rule.
     """
 
     def __init__(self, lifetimes: Callable[[], Sequence[Lifetime]], clock: Clock) -> None:
         self._lifetimes, self._clock = lifetimes, clock
-        self._known: dict[str, tuple[tuple[int, int], Known]] = {}
+        self._known: dict[str, tuple[int, Known]] = {}
         self._lock = threading.Lock()
 
     def make(self, wish: ScheduleWish) -> ScheduleMade | None:
@@ -94,12 +97,11 @@ class Schedules:
             says = "the controller cannot make schedules (pip install 'windfall[lab]' there): the default rule decides"
             return replanning.by_default(wish, says) if wish.before is None else None
         rows, now = self._lifetimes(), self._clock.wall()
-        mine = [row for row in rows if row.provider == wish.provider]
-        ends = (len(mine), sum(row.ended is not None for row in mine))
+        ended = sum(row.provider == wish.provider and row.ended is not None for row in rows)
         with self._lock:
             seen = self._known.get(wish.provider)
-            if seen is None or seen[0] != ends:
-                seen = self._known[wish.provider] = (ends, schedules_live.know(mine, now, wish.provider))
+            if seen is None or ended > REFIT_GROWTH * seen[0]:
+                seen = self._known[wish.provider] = (ended, schedules_live.know(rows, now, wish.provider))
         return schedules_live.make(wish, seen[1], rows, now)
 
 

@@ -127,6 +127,17 @@ def test_cost_fits_a_terminal_and_draws_the_machines_lives(bought: Bought) -> No
     assert (bought.shop.folder / "code" / "lives.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_what_a_run_has_shown_tells_how_sure_the_next_one_is(bought: Bought) -> None:
+    """The plan has its P50 and P90, and the simulation rests on what was measured; both within a minute of asking."""
+    plan = bought.shop.say("plan", "job.yaml")
+    simulated = bought.shop.say("simulate", "--trials", "300", "job.yaml")
+
+    assert (plan.returncode, simulated.returncode) == (0, 0), plan.stderr + simulated.stderr
+    assert plan.stdout.count("P50\N{NO-BREAK SPACE}") + plan.stdout.count("P50 ") >= 3
+    assert f"{STEPS} steps on tiny in here of local" in simulated.stdout
+    assert "measured in 1 earlier run" in simulated.stdout
+
+
 def test_both_journals_are_replayed_and_agree(bought: Bought) -> None:
     """The controller's and the machines' decisions are the same again."""
     answer = bought.shop.say("replay", "tiny")

@@ -138,6 +138,13 @@ def test_an_infeasible_plan_is_its_arithmetic_and_exit_code_3(ada: httpx.Client)
     assert "lives 60 s" in error_of(answer, 422, 3)
 
 
+def test_what_a_plan_rests_on_can_be_asked_for(ada: httpx.Client) -> None:
+    """Earlier runs and lives of machines, so that a client can simulate with them; of a job of one's own."""
+    answer = ada.post("/v1/known", json={"job": codec.encode(job())})
+
+    assert answer.json() == {"now": 0.0, "look_s": 5.0, "measured": [], "lifetimes": []}
+
+
 def test_a_slow_plan_holds_nobody_up(api: Api, ada: httpx.Client, eve: httpx.Client) -> None:
     """While a plan asks slow providers, other requests are answered."""
     api.service.hold = threading.Event()

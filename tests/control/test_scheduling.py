@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+
+import pytest
 
 from tests.control.house import PACE, House
 from windfall import codec
@@ -12,10 +15,14 @@ from windfall.core import driver
 from windfall.core.replay import explain, replay
 from windfall.errors import StoreUnreachable
 from windfall.events import SaveTableGiven
-from windfall.fleet import ScheduleMade
+from windfall.fleet import Lifetime, ScheduleMade
 from windfall.jobs import Checkpointing
+from windfall.policies import saving
+from windfall.policies.saving import schedules_live
 from windfall.policies.saving.replanning import ScheduleWish, by_default
-from windfall.terms import Epoch, SaveCosts, SaveTable, Seconds, Step
+from windfall.simulation.clock import Timeline, VirtualClock
+from windfall.terms import Epoch, SaveCosts, SaveTable, Seconds, Step, WallTime
+from windfall.wiring_control import Schedules
 
 COSTS = SaveCosts(Seconds(2.0), 1000, Seconds(5.0), Seconds(0.5))
 
@@ -148,3 +155,60 @@ def test_a_controller_that_restarts_knows_the_schedules() -> None:
     house.measures(name)
     house.turns(again, 5.0)
     assert house.maker.wishes[-1].before is not None
+
+
+WISH = ScheduleWish(
+    machine_id="m-1",
+    provider="sim",
+    machine_type="m4",
+    zone="a",
+    machines=1,
+    epoch=Epoch(1),
+    from_step=Step(20),
+    age_s=Seconds(60.0),
+    work_s=Seconds(3_600.0),
+    step_s=Seconds(1.0),
+    costs=COSTS,
+    allocate_s=Seconds(60.0),
+    prepare_s=Seconds(60.0),
+    notice_s=Seconds(30.0),
+)
+
+
+def lives(count: int) -> list[Lifetime]:
+    began = WallTime(1e6)
+    return [
+        Lifetime(f"x{number}", "sim", "m4", "a", began, WallTime(began + 600.0 * (number + 1)), True, False)
+        for number in range(count)
+    ]
+
+
+def test_a_controller_without_the_packages_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What to install, and by what machines save until then."""
+    monkeypatch.setitem(sys.modules, "windfall.policies.saving.schedules_live", None)
+    monkeypatch.delattr(saving, "schedules_live", raising=False)
+    schedules = Schedules(lambda: lives(40), VirtualClock(Timeline()))
+
+    made = schedules.make(WISH)
+    assert made is not None
+    assert not made.trusted
+    assert "pip install 'windfall[lab]'" in made.given.table.says
+    assert made.given.table.says.endswith("the default rule decides")
+    assert schedules.make(replace(WISH, before=made)) is None
+
+
+def test_lives_are_fitted_anew_when_a_twentieth_more_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fit takes seconds: most looks need none."""
+    rows = lives(40)
+    fitted: list[int] = []
+
+    def know(known: Sequence[Lifetime], now: WallTime, provider: str) -> schedules_live.Known:
+        fitted.append(len(known))
+        return schedules_live.Known(None, why_not="it is a test")
+
+    monkeypatch.setattr(schedules_live, "know", know)
+    schedules = Schedules(lambda: rows, VirtualClock(Timeline()))
+    for count in (40, 41, 42, 43, 44, 46):
+        rows[:] = lives(count)
+        schedules.make(WISH)
+    assert fitted == [40, 43, 46]

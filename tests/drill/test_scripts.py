@@ -54,8 +54,7 @@ BUGS: dict[str, Bug] = {
     ),
     "gradient scaler": _bug(
         "amp",
-        ('parts = {"body"', 'kept = {"body"'),
-        (', "scaler": scaler}', "}\nparts = kept"),
+        ('    "scaler": scaler,\n', ""),
         codes="scaler",
         words="scaler",
     ),
@@ -146,10 +145,7 @@ BUGS: dict[str, Bug] = {
     ),
     "worker seeds": _bug(
         "workers",
-        (
-            "generator=torch.Generator().manual_seed(seed))",
-            "generator=torch.Generator().manual_seed(seed))\nif done:\n    torch.manual_seed(99)\n    loader.sampler.generator, loader.generator = loader.generator, None",
-        ),
+        ("torch.manual_seed(seed)\nfor", "if not done:\n    torch.manual_seed(seed)\nfor"),
         codes="worker-seeds",
         words="workers",
     ),
@@ -170,7 +166,7 @@ BUGS: dict[str, Bug] = {
         words="embedding",
     ),
     "update counter": _bug(
-        "language", ('saved["micro"], saved["update"]', 'saved["micro"], 0'), codes="lr counter", words="lr"
+        "language", ('saved["micro"], saved["update"]', 'saved["micro"], 0'), codes="lr counter", words="`update`"
     ),
     "a rank's own data": _bug(
         "ranks", ('    chance.set_state(saved["chance"])\n', ""), codes="generator data", words="chance", ranks=2

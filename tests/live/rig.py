@@ -335,7 +335,8 @@ class Rig:
             self._reap()
             assert time.monotonic() < deadline, f"processes that do not end: {pids}"
             time.sleep(0.05)
-        self._reap()
+        for process in self._controllers:
+            process.wait(20.0)  # a process that was killed may need a moment to give its memory back
 
     # --------------------------------------------------------------------------------------------------------- waiting
 

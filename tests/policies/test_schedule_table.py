@@ -97,6 +97,14 @@ def test_a_plan_is_made_anew_when_what_it_rests_on_has_changed(now: Basis, words
     assert why_again(Basis(60.0, 90.0, 300.0, 36_000.0), now) == words
 
 
+def test_milliseconds_are_no_reason_for_a_new_plan() -> None:
+    """A stall of 3 ms instead of 2 ms is half as much again, and nothing; steps of 30 ms instead of 20 ms are not."""
+    assert why_again(Basis(0.002, 0.02, 300.0, 9e3, 0.02), Basis(0.003, 0.05, 300.0, 9e3, 0.02)) == ""
+    assert "time of a step is 0.03 s" in why_again(
+        Basis(0.002, 0.02, 300.0, 9e3, 0.02), Basis(0.002, 0.02, 300.0, 9e3, 0.03)
+    )
+
+
 def test_the_table_needs_none_of_the_packages_that_make_it() -> None:
     """An agent reads the table with the standard library alone."""
     code = "import sys; import windfall.policies.saving.schedule_table; print('numpy' in sys.modules, 'numba' in sys.modules)"

@@ -239,6 +239,15 @@ def test_a_schedule_is_made_anew_when_the_hazard_has_changed(known: schedules_li
     assert again.why.startswith("rest of the machine's life is ")
 
 
+def test_a_machine_that_ages_as_planned_keeps_its_schedule(known: schedules_live.Known) -> None:
+    """Near the limit of its life the rest of it is short, which the schedule knew from the beginning."""
+    wish = replace(WISH, work_s=Seconds(20.0 * HOUR))
+    first = made(wish, known)
+    later = {"from_step": Step(100 + round(19.0 * HOUR / 2.0)), "age_s": Seconds(WISH.age_s + 19.2 * HOUR)}
+    late = replace(wish, before=first, work_s=Seconds(HOUR), **later)  # type: ignore[arg-type]
+    assert schedules_live.make(late, known, ROWS, NOW) is None
+
+
 def test_a_schedule_follows_once_the_fit_can_be_trusted(known: schedules_live.Known) -> None:
     """And goes again when it cannot."""
     few = lives(12)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +16,11 @@ from windfall.storage import log
 
 NOTICE_S, ALLOCATION_S = 2.5, 4.0
 """As with real clouds a machine takes longer to come than to go."""
-LOAD_S = 3.0
+LOAD_S = 5.0
 """From a machine's setup to its first step; starting agent and script is part of it."""
-UPLINK = "4MB/s"
-SETTLE_S = 400.0
+UPLINK = "1MB/s"
+PATIENCE_S, LOOK_S = 600.0, 1.0
+"""How long a job may take, and how often it is looked at: looking takes time that the jobs need too."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Model:
     Attributes:
         steps, step_s: of the whole job.
         save_s: how long a save stands still.
-        state_bytes: length of the state; over the uplink of 4 MB/s.
+        state_bytes: length of the state; over the uplink of 1 MB/s.
         every: between two saves of the static policy [steps].
     """
 
@@ -39,9 +42,9 @@ class Model:
     every: int
 
 
-SMALL = Model("small", 900, 0.1, 0.05, 2_000_000, 50)
+SMALL = Model("small", 900, 0.1, 0.05, 500_000, 50)
 """Its emergency save fits the notice: half a second of upload."""
-LARGE = Model("large", 450, 0.2, 0.15, 12_000_000, 30)
+LARGE = Model("large", 450, 0.2, 0.15, 3_000_000, 30)
 """Its emergency save does not: three seconds of upload."""
 MODELS = (SMALL, LARGE)
 
@@ -88,21 +91,32 @@ class Live:
         }
 
 
-def installation(folder: Path) -> Rig:
-    """A market whose machines have the uplink and come and go as slowly as told above."""
+@contextlib.contextmanager
+def installation(folder: Path) -> Iterator[Rig]:
+    """A controller, and a market whose machines have the uplink and come and go as slowly as told above."""
     described = {"types": {"small": {"on_demand": 3600.0, "uplink": UPLINK}}}
     rig = Rig(folder, allocation_s=ALLOCATION_S, notice_s=NOTICE_S, market=described)
-    rig.start_controller()
-    return rig
+    try:
+        rig.start_controller()
+        yield rig
+    finally:
+        rig.close()
 
 
 def run(rig: Rig, jobs: Sequence[Live]) -> list[Journals]:
     """Run jobs side by side; return what they wrote down."""
     ids = [rig.submit(job.wanted, Path(training.__file__), job.inject) for job in jobs]
-    for job_id in ids:
-        told = rig.ended(job_id, SETTLE_S)
-        assert told["phase"] == "done", told
+    until = time.monotonic() + PATIENCE_S
+    while not all(_is_done(rig, job_id) for job_id in ids):
+        assert time.monotonic() < until, f"not done in {PATIENCE_S:g} s: {rig.log()}"
+        time.sleep(LOOK_S)
     return [journals(rig, job_id) for job_id in ids]
+
+
+def _is_done(rig: Rig, job_id: str) -> bool:
+    told = rig.job(job_id)
+    assert told is None or told["phase"] not in ("failed", "stopped"), told
+    return told is not None and told["phase"] == "done" and not told["details"]["money"]["unsettled"]
 
 
 def journals(rig: Rig, job_id: str) -> Journals:

@@ -27,7 +27,8 @@ from windfall.terms import Seconds
 
 MTTPS_S = (25.0, 45.0, 90.0)
 CALIBRATION_MTTP_S = 40.0
-CALIBRATIONS = 2
+CALIBRATED = ("adaptive", "static", "adaptive")
+"""Policies of the jobs on which the inputs are measured."""
 WALL_S = 95.0
 """The fixed moment: within every job."""
 POLICIES = ("adaptive", "static")
@@ -68,7 +69,6 @@ class Made:
 def seeds(first: int) -> Callable[[float], int]:
     """Return what chooses seeds, each another one: the next with which a machine is taken before the fixed moment."""
     numbers = itertools.count(first)
-
     return lambda mttp_s: next(seed for seed in numbers if first_life_s(mttp_s, seed) < WALL_S)
 
 
@@ -82,31 +82,35 @@ def insure(policy: str, model: Model) -> str:
     return "auto" if policy == "adaptive" else f"{model.every} steps"
 
 
-def pair(policy: str, mttp_s: float, choose: Callable[[float], int]) -> tuple[Live, Live]:
-    """Return two jobs, one of each model, that are run beside each other."""
-    small, large = (Live(model, insure(policy, model), mttp_s, choose(mttp_s)) for model in (SMALL, LARGE))
-    return small, large
+@dataclass(frozen=True)
+class Pair:
+    """Two jobs, one of each model, that run beside each other.
+
+    Attributes:
+        measures: whether the inputs are measured on them; otherwise they are rows of the table.
+    """
+
+    policy: str
+    jobs: tuple[Live, Live]
+    measures: bool
 
 
-def calibrations() -> list[tuple[Live, Live]]:
-    """Return the pairs of jobs on which the inputs are measured."""
+def pairs() -> list[Pair]:
+    """Return all jobs in the order in which they are run.
+
+    Those on which the inputs are measured come first, last and between: a busy host is not equally busy all the time.
+    """
     choose = seeds(1)
-    return [pair(POLICIES[number % len(POLICIES)], CALIBRATION_MTTP_S, choose) for number in range(CALIBRATIONS)]
-
-
-def measured_jobs() -> list[tuple[str, tuple[Live, Live]]]:
-    """Return the pairs of jobs of the table, with the policy of each pair."""
+    known = [_pair(policy, CALIBRATION_MTTP_S, choose, measures=True) for policy in CALIBRATED]
     choose = seeds(SEED_FIRST)
-    return [(policy, pair(policy, mttp_s, choose)) for mttp_s in MTTPS_S for policy in POLICIES]
+    rows = [_pair(policy, mttp_s, choose, measures=False) for mttp_s in MTTPS_S for policy in POLICIES]
+    every = len(rows) // (len(known) - 1)
+    return [one for part in range(len(known)) for one in (known[part], *rows[part * every : (part + 1) * every])]
 
 
-def calibrate(rig: Rig) -> dict[str, Measured]:
-    """Measure the inputs of each model; what does not depend on the model, the allocation, on all jobs together."""
-    found: dict[str, list[Journals]] = {model.name: [] for model in living.MODELS}
-    for jobs in calibrations():
-        for job, journals in zip(jobs, living.run(rig, jobs), strict=True):
-            found[job.model.name].append(journals)
-    return inputs(found)
+def _pair(policy: str, mttp_s: float, choose: Callable[[float], int], *, measures: bool) -> Pair:
+    small, large = (Live(model, insure(policy, model), mttp_s, choose(mttp_s)) for model in (SMALL, LARGE))
+    return Pair(policy, (small, large), measures)
 
 
 def inputs(found: dict[str, list[Journals]]) -> dict[str, Measured]:
@@ -128,20 +132,28 @@ def _sum(parts: Sequence[Measured]) -> Measured:
 def cell(policy: str, job: Live, journals: Journals, known: Measured) -> Cell:
     """Simulate a live job and put both beside each other."""
     lost = reading.losses(journals)
-    began = reading.beliefs(journals)
-    scenario = twin.scenario(job.model.steps, began[0].policy, known, twin.believed(began), lost)
+    believes = twin.believed(reading.beliefs(journals))
+    scenario = twin.scenario(job.model.steps, reading.policy(journals), known, believes, lost)
     live = twin.outcome(journals, WALL_S)
     return Cell(policy, job.model.name, job.mttp_s, len(lost.lives_s[0]), live, twin.simulate(scenario, WALL_S))
 
 
 def run(rig: Rig) -> Made:
     """Run everything live, then simulate it."""
-    known = calibrate(rig)
-    done = [(policy, jobs, living.run(rig, jobs)) for policy, jobs in measured_jobs()]
+    return simulated([(pair, living.run(rig, pair.jobs)) for pair in pairs()])
+
+
+def simulated(done: Sequence[tuple[Pair, Sequence[Journals]]]) -> Made:
+    """Simulate what was run."""
+    both = [(pair, job, journals) for pair, found in done for job, journals in zip(pair.jobs, found, strict=True)]
+    known = inputs(
+        {
+            model.name: [journals for pair, job, journals in both if pair.measures and job.model == model]
+            for model in living.MODELS
+        }
+    )
     cells = [
-        cell(policy, job, journals, known[job.model.name])
-        for policy, jobs, found in done
-        for job, journals in zip(jobs, found, strict=True)
+        cell(pair.policy, job, journals, known[job.model.name]) for pair, job, journals in both if not pair.measures
     ]
     return Made(cells, known)
 

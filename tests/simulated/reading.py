@@ -6,6 +6,7 @@ All moments are the journals' wall clocks, counted from the job's submission [s]
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from bisect import bisect_right
@@ -13,17 +14,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from windfall.events import (
+    BeliefsChanged,
     NoticeReceived,
     PartHandedOver,
     PointCommitted,
     RanksObserved,
     Row,
+    ScriptExited,
     StepsMeasured,
     WorkerBegan,
 )
 from windfall.fleet import JobSubmitted, MachineHeard, MachinesSeen
+from windfall.models.losses import Losses
 from windfall.simulation.scenario import Range, Recorded
-from windfall.terms import Epoch, NoticeLevel, Phase, SaveKind
+from windfall.terms import Epoch, NoticeLevel, Phase
 
 _TOLD = (NoticeLevel.ANNOUNCED, NoticeLevel.GONE)
 
@@ -109,18 +113,24 @@ def _by_epoch(journals: Journals) -> dict[Epoch, list[tuple[float, float]]]:
     """Return (moment, steps complete) of each epoch that trained, in order; the first is where its first step begins."""
     found: dict[Epoch, list[tuple[float, float]]] = {}
     for row in journals.run:
-        for fact in row.facts:
-            if not isinstance(fact, RanksObserved) or not fact.ranks:
-                continue
-            rank = min(fact.ranks, key=lambda one: one.step)
-            if rank.phase not in (Phase.STEP, Phase.SAVE):
-                continue
-            # Both phases are told since the end of the last whole step; the first one since its own begin.
-            point = row.wall + (rank.phase_since - row.at) - journals.submitted_at, float(rank.step)
+        for at, step in _points(row):
             points = found.setdefault(row.epoch, [])
+            point = at - journals.submitted_at, float(step)
             if not points or (point[1] >= points[-1][1] and point[0] > points[-1][0]):
                 points.append(point)
     return {epoch: found[epoch] for epoch in sorted(found)}
+
+
+def _points(row: Row) -> Iterator[tuple[float, int]]:
+    """Yield (when, steps complete) of each look at a run of one rank, and of each save: [s since 1970]."""
+    for fact in row.facts:
+        if isinstance(fact, PartHandedOver):
+            yield row.wall - fact.stall_s, fact.step
+        elif isinstance(fact, RanksObserved) and fact.ranks:
+            (rank,) = fact.ranks
+            if rank.phase in (Phase.STEP, Phase.SAVE):
+                # Both are told since the end of the last whole step, the first step since its own begin.
+                yield row.wall + (rank.phase_since - row.at), rank.step
 
 
 # ------------------------------------------------------------------------------------------------------------ machines
@@ -233,16 +243,18 @@ def _free_at(journals: Journals) -> list[float]:
 
 
 def _saves(rows: Iterable[Row]) -> tuple[list[float], list[float]]:
-    """Return how long each save stood still, and from there to its commit; without the last of all, for which nobody waits."""
+    """Return how long each save stood still, and from there to its commit; without those that the script's end overtook."""
     stalls: list[float] = []
     durable: list[float] = []
-    handed: dict[tuple[Epoch, int], tuple[float, float]] = {}
+    handed: dict[int, tuple[float, float]] = {}
     for row in rows:
         for fact in row.facts:
             if isinstance(fact, PartHandedOver):
-                handed[row.epoch, fact.step] = row.at, fact.stall_s
-            elif isinstance(fact, PointCommitted) and fact.point.kind is not SaveKind.PERIODIC:
-                at, stall_s = handed[row.epoch, fact.point.step]
+                handed[fact.step] = row.at, fact.stall_s
+            elif isinstance(fact, ScriptExited):
+                handed.clear()
+            elif isinstance(fact, PointCommitted) and fact.point.step in handed:
+                at, stall_s = handed.pop(fact.point.step)
                 stalls.append(stall_s)
                 durable.append(row.at - at)
     return stalls, durable
@@ -256,6 +268,26 @@ def about(values: Sequence[float]) -> Range:
     return Range(mean - half, mean + half)
 
 
-def beliefs(journals: Journals) -> tuple[WorkerBegan, ...]:
-    """Return what each epoch was told at its begin."""
-    return tuple(fact for row in journals.run for fact in row.facts if isinstance(fact, WorkerBegan))
+def policy(journals: Journals) -> str:
+    """Return the saving policy."""
+    return next(fact.policy for row in journals.run for fact in row.facts if isinstance(fact, WorkerBegan))
+
+
+def beliefs(journals: Journals) -> tuple[Losses, ...]:
+    """Return what each machine that held the run believed of losses: what the log says at its begin, and what it was told."""
+    found: dict[Epoch, Losses] = {}
+    for row in journals.run:
+        for fact in row.facts:
+            if isinstance(fact, WorkerBegan):
+                found[row.epoch] = Losses(
+                    fact.provider, fact.lives_s, fact.preemptions, fact.announced, fact.mttp_s, fact.restart_s
+                )
+            elif isinstance(fact, BeliefsChanged):
+                told = {
+                    "mttp_given_s": fact.mttp_s,
+                    "restart_given_s": fact.restart_s,
+                    "share_given": fact.unannounced_share,
+                }
+                given = {name: value for name, value in told.items() if value is not None}
+                found[row.epoch] = dataclasses.replace(found[row.epoch], **given)
+    return tuple(found.values())

@@ -9,18 +9,20 @@ import pytest
 from tests.simulated import matrix, reading, twin
 from tests.simulated.reading import Journals, Progress
 from tests.simulated.twin import Outcome
-from windfall.events import NoticeReceived
+from windfall.events import BeliefsChanged, Fact, NoticeReceived, Row
 from windfall.simulation.scenario import Believed, Range, Recorded, Scenario
 
-LOST_AT_S = (31.0, 3.0, 47.5)
+LOST_AT_S = (31.0, 3.0, 46.5)
 BELIEVED = Believed(mttp_s=40.0, unannounced_share=0.5, restart_s=12.0, costs_known=False)
 WALL_S = 95.0
+STEPS = 430
+"""So that the job's end overtakes the upload of its last save."""
 
 
 def job(lives_s: tuple[float, ...] = LOST_AT_S, upload_s: float = 3.0, policy: str = "every:30steps") -> Scenario:
     """A job like the table's: its upload does not fit the notice unless told otherwise."""
     return Scenario(
-        steps=450,
+        steps=STEPS,
         step_s=Range.of(0.2),
         stall_s=Range.of(0.15),
         upload_s=Range.of(upload_s),
@@ -76,9 +78,7 @@ def test_steps_count_from_when_they_are_made_for_good() -> None:
 
     assert made.at(trained_s) == 0.0
     assert made.at(trained_s + 2.0) == pytest.approx(10.0)
-    assert made.at(4.25 + 31.0 + 2.0) == made.at(60.0 - 10.0) == 90.0, (
-        "three saves were committed, what followed was lost"
-    )
+    assert made.at(4.25 + 31.0) == made.at(50.0) == 120.0, "the fourth save is committed, what follows it is lost"
     assert list(made.steps) == sorted(made.steps)
     assert made.finish_s == pytest.approx(twin.history(scenario, seed=1).trial.finish_s)
 
@@ -89,12 +89,26 @@ def test_a_twin_with_inputs_of_another_run_does_what_its_original_did(policy: st
     """Measured on other losses and given these, a simulation makes the same steps and ends at the same time."""
     original = written(job(upload_s=upload_s, policy=policy))
     other = reading.measure(written(job((70.0,), upload_s, policy)))
-    began = reading.beliefs(original)
-    copy = twin.scenario(450, began[0].policy, other, BELIEVED, reading.losses(original))
+    believes = twin.believed(reading.beliefs(original))
+    copy = twin.scenario(STEPS, reading.policy(original), other, believes, reading.losses(original))
     live, simulated = twin.outcome(original, WALL_S), twin.simulate(copy, WALL_S, trials=2)
 
     assert simulated.steps == pytest.approx(live.steps, abs=1.0)
     assert simulated.finish_s == pytest.approx(live.finish_s, abs=0.2)
+
+
+def test_what_machines_were_told_of_losses_is_what_they_believed() -> None:
+    """The last word counts, and of what nobody told them what the log had shown."""
+    whole = written(job(upload_s=0.5))
+    untold = [dataclasses.replace(row, facts=_without_share(row)) for row in whole.run]
+    learnt = reading.beliefs(dataclasses.replace(whole, run=untold))
+
+    assert twin.believed(reading.beliefs(whole)) == BELIEVED
+    assert [one.unannounced_share() for one in learnt] == pytest.approx([2.5 / 5.0, 2.5 / 6.0, 2.5 / 7.0])
+
+
+def _without_share(row: Row) -> tuple[Fact, ...]:
+    return tuple(fact for fact in row.facts if not isinstance(fact, BeliefsChanged))
 
 
 def test_progress_is_straight_between_two_points() -> None:
@@ -128,8 +142,7 @@ def test_the_table_shows_each_error_and_their_mean_size() -> None:
 
 def test_every_job_of_the_table_loses_a_machine_and_shares_its_seed_with_no_other() -> None:
     """So do those on which the inputs are measured."""
-    jobs = [job for pair in matrix.calibrations() for job in pair]
-    jobs += [job for _, pair in matrix.measured_jobs() for job in pair]
+    jobs = [job for pair in matrix.pairs() for job in pair.jobs]
 
-    assert len({job.seed for job in jobs}) == len(jobs) == 2 * matrix.CALIBRATIONS + 12
+    assert len({job.seed for job in jobs}) == len(jobs) == 2 * (len(matrix.CALIBRATED) + 6)
     assert all(matrix.first_life_s(job.mttp_s, job.seed) < matrix.WALL_S for job in jobs)

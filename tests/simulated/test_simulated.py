@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.live.rig import Rig
-from tests.simulated import matrix
+from tests.simulated import living, matrix
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-def test_simulated_jobs_do_the_steps_and_end_at_the_time_of_live_ones(rig: Rig) -> None:
+def test_simulated_jobs_do_the_steps_and_end_at_the_time_of_live_ones(tmp_path: Path) -> None:
     """Over two policies, two models and three MTTPs the mean absolute error is 3 % at most, of steps and of finish."""
-    made = matrix.run(rig)
+    with living.installation(tmp_path / "rig") as rig:
+        made = matrix.run(rig)
     print(matrix.report(made))
 
     assert len(made.cells) == 12

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from tests.simulated import reading
 from tests.simulated.reading import Journals, Measured, about
-from windfall.events import WorkerBegan
 from windfall.models.losses import Losses
 from windfall.simulation.engine import history
 from windfall.simulation.scenario import Believed, Range, Recorded, Scenario
@@ -34,16 +33,12 @@ def outcome(journals: Journals, wall_s: float) -> Outcome:
     return Outcome(made.at(wall_s), made.finish_s)
 
 
-def believed(began: Sequence[WorkerBegan]) -> Believed:
-    """Return what a live job's machines believed of losses, on average over its machines; the first save taught the costs."""
-    losses = [
-        Losses(fact.provider, fact.lives_s, fact.preemptions, fact.announced, fact.mttp_s, fact.restart_s)
-        for fact in began
-    ]
+def believed(machines: Sequence[Losses]) -> Believed:
+    """Return what a live job's machines believed of losses, on average; what saves cost the first one had to learn."""
     return Believed(
-        mttp_s=statistics.fmean(one.mttp_s(0.0) for one in losses),
-        unannounced_share=statistics.fmean(one.unannounced_share() for one in losses),
-        restart_s=statistics.fmean(one.restart_s for one in losses),
+        mttp_s=statistics.fmean(one.mttp_s(0.0) for one in machines),
+        unannounced_share=statistics.fmean(one.unannounced_share() for one in machines),
+        restart_s=statistics.fmean(one.restart_s for one in machines),
         costs_known=False,
     )
 

@@ -106,6 +106,8 @@ def test_steps_and_their_length_are_enough_to_ask_before_any_run() -> None:
     assert source(made, "preparation").startswith("assumed")
     assert source(made, "upload and commit of a save").startswith("assumed")
     assert made.scenario.prepare_s.mean_s == pytest.approx(160.0)
+    assert any("--upload" in note for note in made.notes)
+    assert not any("--upload" in note for note in posed(job(), RUN).notes)
 
 
 def test_work_in_samples_takes_as_long_as_it_does_in_the_plan() -> None:

@@ -89,6 +89,7 @@ def test_machines_that_were_stopped_count_as_long_as_they_lived() -> None:
     ("name", "words"), [("bathtob", "did you mean bathtub?"), ("normal", "choose one of exponential")]
 )
 def test_an_unknown_law_is_answered_with_the_nearest(name: str, words: str) -> None:
+    """Or with all of them, where none is near."""
     with pytest.raises(Misuse, match="there is no law of lifetimes") as caught:
         living.by_model(name, (), provider="local", now=NOW)
 

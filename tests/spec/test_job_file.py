@@ -87,7 +87,7 @@ def test_every_word_reaches_the_job() -> None:
 
 @pytest.mark.parametrize(
     ("written", "policy"),
-    [("auto", "adaptive"), ("never", "never"), ("10m", "every:600s"), ("200 steps", "every:200steps"),
+    [("auto", "adaptive"), ("optimal", "optimal"), ("never", "never"), ("10m", "every:600s"), ("200 steps", "every:200steps"),
      ("1d", "every:86400s"), ("500ms", "every:0.5s"), ("1h30m", "every:5400s")],
 )  # fmt: skip
 def test_insure_becomes_a_policy_that_exists(written: str, policy: str) -> None:

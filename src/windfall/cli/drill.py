@@ -27,7 +27,9 @@ from windfall.cli.named import extra
 from windfall.errors import EXIT_DONE, EXIT_FORGOTTEN, Misuse, RunFailed, WindfallError
 from windfall.report import drill as judging
 from windfall.report.drill_show import Costs, Drilled, as_json, lines
+from windfall.report.drill_trace import Trace
 from windfall.storage import bundle
+from windfall.storage.clocks import SystemClock
 from windfall.units import duration_s
 
 if TYPE_CHECKING:
@@ -89,7 +91,7 @@ def drill(
     home = state or state_folder()
     subject = _subject(what, set_, home)
     with _folder(home, keep=keep) as folder:
-        clock = wiring.SystemClock()
+        clock = SystemClock()
         until = clock.now() + limit_s
         wanted = Wanted(folder, subject.argv, subject.envs, _filler(subject.code), steps, until, limit_s)
         with _progress(json_=json_) as tell:
@@ -177,7 +179,7 @@ def _progress(*, json_: bool) -> Iterator[Callable[[str], None]]:
 
 
 def _drilled(wanted: Wanted, store: str | None, tell: Callable[[str], None]) -> Drilled:
-    clock, k = wiring.SystemClock(), wanted.steps
+    clock, k = SystemClock(), wanted.steps
     first = running.run_phase(
         wanted, "continued", clock, steps=k, tell=lambda done: tell(f"save at step {k}, run on: step {done} of {2 * k}")
     )
@@ -252,7 +254,8 @@ def _resumed(phase: Phase, first: Phase, number: int) -> Phase:
         RunFailed: it did not.
     """
     reached = min((trace.step for trace in phase.traces), default=0)
-    if reached < 1 or len(phase.traces) < len(first.traces):
+    begun_anew = any(trace.ends and reached < 1 for trace in phase.traces)
+    if (reached < 1 and not begun_anew) or len(phase.traces) < len(first.traces):
         why = f"with exit code {phase.code}" if phase.code else "without a step"
         raise RunFailed(
             f"the script ended {why} when started from its own checkpoint of step {number}: {phase.last_words()}"
@@ -260,7 +263,7 @@ def _resumed(phase: Phase, first: Phase, number: int) -> Phase:
     return phase
 
 
-def _matching(first: Phase, phase: Phase) -> tuple[judging.Trace, ...]:
+def _matching(first: Phase, phase: Phase) -> tuple[Trace, ...]:
     by_rank = {trace.rank: trace for trace in phase.traces}
     return tuple(by_rank[trace.rank] for trace in first.traces)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
@@ -16,9 +17,11 @@ from windfall.agent.session import ExecRequest
 from windfall.errors import Misuse, RunFailed
 from windfall.ports import Clock, Restored
 from windfall.report.drill_trace import Trace, parse
+from windfall.sdk import drill_digest
 from windfall.sdk.drill import VARIABLE
 from windfall.terms import Bytes, Seconds, Step
 from windfall.wire.environment import FAILPOINT
+from windfall.wire.page import messages_name
 
 POLL_S = Seconds(0.05)
 GRACE_S = 3.0
@@ -115,7 +118,9 @@ def run_phase(
     with output.open("wb") as log:
         started = _start(wanted, place, restored, log.fileno())
     try:
-        code = _wait(started, place / "trace", wanted, clock, tell)
+        base = 0 if restored is FRESH else restored.step
+        by_hand = _ByHand(place, clock, save_at, steps, base)
+        code = _wait(started, _Tail(place / "trace", by_hand), wanted, clock, tell)
     finally:
         _end(started, spare)
     return Phase(name, _traces(place / "trace"), began_at_s, code, output)
@@ -151,9 +156,8 @@ def _start(wanted: Wanted, place: Path, restored: Restored, log: int) -> subproc
 
 
 def _wait(
-    started: subprocess.Popen[bytes], traces: Path, wanted: Wanted, clock: Clock, tell: Callable[[int], None]
+    started: subprocess.Popen[bytes], tail: _Tail, wanted: Wanted, clock: Clock, tell: Callable[[int], None]
 ) -> int | None:
-    tail = _Tail(traces)
     left_at: float | None = None
     while started.poll() is None:
         tail.read()
@@ -165,8 +169,7 @@ def _wait(
         if clock.now() > wanted.until:
             raise RunFailed(
                 f"the script had ended {tail.ended} steps when the {wanted.limit_s:g} s of the drill were over: "
-                "give it longer with --limit, or fewer steps with --steps; if it hangs, its output says where "
-                f"({traces.parent / 'output.log'}; kept with --keep)"
+                "give it longer with --limit, or fewer steps with --steps; if it hangs, its output (--keep) says where"
             )
         clock.sleep(POLL_S)
     return started.returncode
@@ -179,13 +182,66 @@ def _end(started: subprocess.Popen[bytes], spare: frozenset[int]) -> None:
     guard.kill_descendants(os.getpid(), spare)
 
 
+class _ByHand:
+    """Hand-overs of a script in another language, which nobody watches from inside, written down as a trace.
+
+    Args:
+        place: the phase's folder.
+        save_at: the step from which on a hand-over is held; 0 after a restore.
+        steps: how many steps to go on.
+        base: at which the script started.
+    """
+
+    def __init__(self, place: Path, clock: Clock, save_at: int, steps: int, base: int) -> None:
+        self._messages = place / "pages" / "1" / messages_name(0)
+        self._trace = place / "trace" / "rank-0.jsonl"
+        self._clock, self._save_at, self._steps, self._base = clock, save_at, steps, base
+        self._position = 0
+        self._saved: int | None = None
+        self._mine = False
+
+    def read(self) -> None:
+        """Take what was handed over since; nothing if the script is watched from inside."""
+        if not self._messages.exists() or (self._trace.exists() and not self._mine):
+            return
+        with self._messages.open("rb") as file:
+            file.seek(self._position)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._position += len(whole)
+        for line in whole.splitlines():
+            message = json.loads(line)
+            if message["it"] == "backup" and message["path"] is not None:
+                self._take(Path(message["path"]), message["step"])
+
+    def _take(self, path: Path, step: int) -> None:
+        ended = step - self._base
+        items = {"file:checkpoint": {"d": drill_digest.content(str(path))}}
+        self._write({"m": "end", "n": ended, "step": step, "items": items, "same": []})
+        if self._save_at and ended >= self._save_at and self._saved is None:
+            self._saved = ended
+            held = self._trace.parent / "held" / "0" / path.name
+            held.parent.mkdir(parents=True)
+            (shutil.copytree if path.is_dir() else shutil.copy2)(path, held)
+            self._write({"m": "backup", "n": ended, "path": str(held), "stall_s": None})
+        begun = self._saved if self._save_at else 0
+        if begun is not None and ended >= begun + self._steps:
+            self._write({"m": "left", "n": ended})
+
+    def _write(self, line: dict[str, object]) -> None:
+        self._mine = True
+        with self._trace.open("a") as file:
+            file.write(json.dumps(line | {"at_s": self._clock.now()}) + "\n")
+
+
 class _Tail:
     """What the traces say while they grow."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, by_hand: _ByHand) -> None:
         self._folder = folder
         self._read: dict[Path, int] = {}
         self._left: set[Path] = set()
+        self._by_hand = by_hand
         self.ended = 0
 
     @property
@@ -194,6 +250,8 @@ class _Tail:
         return bool(self._read) and self._left == set(self._read)
 
     def read(self) -> None:
+        """Read on."""
+        self._by_hand.read()
         for path in self._folder.glob("rank-*.jsonl"):
             with path.open("rb") as file:
                 file.seek(self._read.get(path, 0))
@@ -202,7 +260,7 @@ class _Tail:
             self._read[path] = self._read.get(path, 0) + len(whole)
             for line in whole.splitlines():
                 if line.startswith(b'{"m": "end"'):
-                    self.ended = max(self.ended, int(line[12:60].split(b":")[1].split(b",")[0]))
+                    self.ended = max(self.ended, int(line[:60].split(b":")[2].split(b",")[0]))
                 elif line.startswith(b'{"m": "left"'):
                     self._left.add(path)
 

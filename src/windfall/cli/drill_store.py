@@ -15,6 +15,7 @@ from windfall.errors import Misuse
 from windfall.events import CommitPoint, UploadPart
 from windfall.ports import Restored
 from windfall.storage import taking
+from windfall.storage.clocks import SystemClock
 from windfall.storage.hold import Hold, Local
 from windfall.terms import Cause, Holder, Outcome, SaveKind, Seconds, Step
 
@@ -44,7 +45,7 @@ class Stored:
 
 def kernel_now() -> float:
     """Return the monotonic time [s]."""
-    return wiring.SystemClock().now()
+    return SystemClock().now()
 
 
 @contextmanager

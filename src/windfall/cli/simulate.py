@@ -112,7 +112,7 @@ def simulate(
         price: of a machine [USD per hour].
         unit: of the trace's times, where neither file nor name says it: ms, s, m or h.
         set_: replace a value of the file: `--set resources.zone=zone-b`.
-        inject: rehearse preemptions: "mttp=90s+300s,notice=10s".
+        inject: rehearse preemptions: "mttp=90s+300s,seed=7,notice=10s".
         seed: of the draws; the same seed gives the same answer.
         plot: draw the distributions to this file (PNG, SVG or PDF).
         dark: draw on dark paper.
@@ -139,7 +139,7 @@ def simulate(
         print(json.dumps(simulated.as_json(posed, answers, job.objective, seed=seed)))
         return
     console = Console(highlight=False)
-    console.print(simulated.whole(f"{head}; {trials} trials of each policy", posed, answers, job.objective))
+    console.print(simulated.whole(f"{head}; {trials} trials each", posed, answers, job.objective))
     if plot is not None:
         console.print(f"picture: {plot}", markup=False)
 
@@ -238,8 +238,9 @@ def _policies(text: str | None, own: str) -> tuple[str | Injected, ...]:
 def _injected(text: str) -> Injected:
     from windfall.simulation.policies import load  # noqa: PLC0415 - needs numba, an extra
 
+    loaded = load(text)
     print(f"windfall: compiling {text}", file=sys.stderr)
-    return load(text)
+    return loaded
 
 
 # --------------------------------------------------------------------------------------------------------- the scenario

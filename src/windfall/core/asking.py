@@ -12,7 +12,7 @@ from dataclasses import replace
 from windfall.core import points
 from windfall.core.lifecycle import Stage
 from windfall.core.state import REQUESTS_KEPT, Plan, Request, Turn, standings
-from windfall.events import PublishSave, RanksObserved, SaveAnswered, WithdrawSave
+from windfall.events import PublishSave, RanksObserved, RankStatus, SaveAnswered, WithdrawSave
 from windfall.policies.saving import rules
 from windfall.policies.saving.decide import Choice, SavingView, decide, rests_on
 from windfall.records import renewed
@@ -88,13 +88,11 @@ def _with_answer(request: Request, rank: int) -> Request:
 
 def observed(turn: Turn, fact: RanksObserved) -> None:
     """A look at all pages.  A rank's step never shrinks: an older look that arrives later changes nothing."""
-    known = {status.rank: status for status in turn.state.ranks}
-    before = len(known)
-    for status in fact.ranks:
-        if status.rank not in known or known[status.rank].step <= status.step:
-            known[status.rank] = status
-    joined = len(known) > before
-    ranks = tuple([known[rank] for rank in sorted(known)])
+    before = turn.state.ranks
+    ranks = (
+        fact.ranks if len(fact.ranks) == 1 == len(before) and _goes_on(before[0], fact.ranks[0]) else _joint(turn, fact)
+    )
+    joined = len(ranks) > len(before)
     turn.change(ranks=ranks, observed_at=Instant(turn.now - fact.age_s), link_s=fact.link_s)
     request = turn.state.request
     if request is None:
@@ -103,6 +101,19 @@ def observed(turn: Turn, fact: RanksObserved) -> None:
         withdraw(turn)
         return
     _check_agreement(turn, request)
+
+
+def _goes_on(before: RankStatus, after: RankStatus) -> bool:
+    return before.rank == after.rank and before.step <= after.step
+
+
+def _joint(turn: Turn, fact: RanksObserved) -> tuple[RankStatus, ...]:
+    """Return what is known of every rank after a look."""
+    known = {status.rank: status for status in turn.state.ranks}
+    for status in fact.ranks:
+        if status.rank not in known or _goes_on(known[status.rank], status):
+            known[status.rank] = status
+    return tuple([known[rank] for rank in sorted(known)])
 
 
 def _check_agreement(turn: Turn, request: Request) -> None:
@@ -192,7 +203,7 @@ def plan(turn: Turn) -> None:
     pending = state.request
     if pending is not None and (pending.answered or pending.hinted or pending.kind is not SaveKind.INSURANCE):
         return
-    if state.queued is not None or (pending is None and any(not point.whole for point in state.points)):
+    if state.queued is not None or (pending is None and not all([point.whole for point in state.points])):
         return  # the uplink is behind already, or the ranks are busy with a save
     if pending is not None and _stands(turn, pending):
         return
@@ -234,7 +245,9 @@ def _stands(turn: Turn, pending: Request) -> bool:
         return False
     if state.table is not plan.table[0] or state.table_step != plan.table[1]:
         return False
-    return state.costs is plan.costs or rests_on(state.first.policy, state.beliefs) == plan.numbers
+    if not plan.numbers or state.costs is plan.costs:
+        return True
+    return rests_on(state.first.policy, state.beliefs) == plan.numbers
 
 
 def _renewable(turn: Turn, pending: Request) -> bool:

@@ -271,6 +271,7 @@ def _wake(turn: FleetTurn) -> None:
 
 def _assert_invariants(before: FleetState, after: FleetState, commands: tuple[Command, ...]) -> None:
     """What holds after every batch, whatever the facts."""
+    assert len(after.__dict__) == len(before.__dict__), "only fields that are there were changed"
     assert after.now >= before.now, "the journal clock goes forward"
     assert after.sequence >= before.sequence, "numbers of orders grow"
     buying = False

@@ -19,7 +19,7 @@ from windfall.jobs import Job, Measured
 from windfall.market import Charge, Machine, Offer, Order, Quota, Refusal
 from windfall.models.costs import Window
 from windfall.policies.keeping.backoff import Block
-from windfall.records import renewed, rewrite
+from windfall.records import renewed, renewed_with
 from windfall.terms import Generation, Instant, Reliability, Seconds, WallTime
 
 NO_TIME = Instant(0.0)
@@ -299,11 +299,11 @@ class FleetTurn:
     def change(self, **changes: object) -> None:
         """Replace plain fields of the state."""
         if self._own:
-            rewrite(self.state, changes)
+            self.state.__dict__.update(changes)
             return
         for name, value in changes.items():
             if getattr(self.state, name) is not value:
-                self.state, self._own = renewed(self.state, **changes), True
+                self.state, self._own = renewed_with(self.state, changes), True
                 return
 
     def order(self, *commands: Command) -> None:

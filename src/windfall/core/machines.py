@@ -32,6 +32,7 @@ from windfall.fleet import (
 from windfall.market import Ended, Life, Machine, Offer, Refusal
 from windfall.models.injection import life_s
 from windfall.policies.keeping import backoff
+from windfall.records import renewed
 from windfall.terms import Instant, NoticeLevel
 
 PROMISE_S = 120.0

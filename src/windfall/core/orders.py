@@ -24,6 +24,7 @@ from windfall.market import Offer, Order, Refusal
 from windfall.policies import buying, replacement
 from windfall.policies.keeping import backoff, choice
 from windfall.policies.replacement import Expected
+from windfall.records import renewed
 from windfall.terms import Instant
 
 _VERSION = 1
@@ -197,7 +198,7 @@ def _ask_again(turn: FleetTurn) -> None:
             turn.later.append(entry.ask_at)
         elif entry.order.offer.provider in turn.state.listed:
             taken = any(unit.machine.token == token for unit in turn.units.values())
-            order = entry.order if taken else renewed(entry.order, count_max=entry.waiting)
+            order = entry.order if taken else replace(entry.order, count_max=entry.waiting)
             asked = move(ORDER, entry.state, OrderState.ASKED)
             turn.orders[token] = renewed(entry, order=order, state=asked, ask_at=None)
             turn.order(PlaceOrder(order))

@@ -115,10 +115,10 @@ def settle(turn: Turn) -> None:
     """Judge the points whose last rank has spoken, and give the uplink to the next one."""
     if not turn.state.points:
         return
-    ranks = {status.rank for status in turn.state.ranks}
     for point in turn.state.points:
         if point.whole:
             continue
+        ranks = {status.rank for status in turn.state.ranks}
         heard = {*[part.rank for part in point.parts], *point.absent}
         if ranks <= heard:
             _judge(turn, point)
@@ -142,6 +142,9 @@ def _judge(turn: Turn, point: Point) -> None:
         abandon(turn, point, f"rank {missing} did not save at step {point.step}")
         return
     waiting = turn.state.queued
+    if len(turn.state.points) == 1:
+        _begin(turn, renewed(point, whole=True))
+        return
     turn.set_point(renewed(point, whole=True))
     if waiting is None:
         return
@@ -163,13 +166,19 @@ def _agreed(turn: Turn, point: Point) -> bool:
 
 
 def _forward(turn: Turn) -> None:
-    waiting, active = turn.state.queued, turn.state.active
+    waiting = turn.state.queued
     if waiting is None:
         return
+    active = turn.state.active
     if active is not None:
         if waiting.kind is not SaveKind.EMERGENCY or not _must_yield(turn, active, waiting):
             return
         abandon(turn, active, f"the emergency save at step {waiting.step} needs the uplink")
+    _begin(turn, waiting)
+
+
+def _begin(turn: Turn, waiting: Point) -> None:
+    """Give the uplink to a whole point."""
     point = renewed(waiting, state=move(POINT, waiting.state, PointState.UPLOADING), begun_at=turn.now)
     turn.set_point(point)
     turn.order(*uploads(point))
@@ -188,8 +197,8 @@ def _must_yield(turn: Turn, active: Point, waiting: Point) -> bool:
 
 def uploads(point: Point) -> tuple[UploadPart, ...]:
     """Return the commands for the parts that are not in the store yet."""
-    missing = (part for part in point.owners if part.shard is None)
-    return tuple(UploadPart(point.point_id, part.rank, part.path, point.kind, part.identity) for part in missing)
+    missing = [part for part in point.owners if part.shard is None]
+    return tuple([UploadPart(point.point_id, part.rank, part.path, point.kind, part.identity) for part in missing])
 
 
 def uploaded(turn: Turn, fact: PartUploaded) -> None:

@@ -12,7 +12,7 @@ from windfall.events import Command, Decision, RankStatus, Tell, WakeAt, WorkerB
 from windfall.models.costs import Costs
 from windfall.models.losses import Losses
 from windfall.policies.saving.decide import Beliefs, Standing
-from windfall.records import renewed, rewrite
+from windfall.records import renewed_with
 from windfall.terms import Instant, Notice, PointRef, SaveKind, SaveTable, Seconds, Shard, Step
 
 _NO_TIME = Instant(0.0)
@@ -242,7 +242,10 @@ class WorkerState:
     @property
     def step(self) -> Step:
         """Complete steps of the fastest rank, as last seen."""
-        return max([status.step for status in self.ranks]) if self.ranks else self.base_step
+        ranks = self.ranks
+        if len(ranks) == 1:
+            return ranks[0].step
+        return max([status.step for status in ranks]) if ranks else self.base_step
 
     @property
     def deadline(self) -> Instant | None:
@@ -254,7 +257,8 @@ class WorkerState:
     @property
     def anchor_step(self) -> Step:
         """Step of the newest save that is made or under way."""
-        return max((self.committed_step, self.floor_step, self.base_step, *[point.step for point in self.points]))
+        steps = [point.step for point in self.points]
+        return max(self.committed_step, self.floor_step, self.base_step, *steps)
 
     @property
     def beliefs(self) -> Beliefs:
@@ -287,11 +291,11 @@ class Turn:
     def change(self, **changes: object) -> None:
         """Replace fields of the state."""
         if self._own:
-            rewrite(self.state, changes)
+            self.state.__dict__.update(changes)
             return
         for name, value in changes.items():
             if getattr(self.state, name) is not value:
-                self.state, self._own = renewed(self.state, **changes), True
+                self.state, self._own = renewed_with(self.state, changes), True
                 return
 
     def order(self, *commands: Command) -> None:

@@ -82,7 +82,7 @@ def react(
     turn = Turn(state, now)
     for fact in facts:
         handler = _HANDLERS.get(type(fact))
-        if handler is not None and _matters(turn, fact):
+        if handler is not None and _matters(turn.state.stage, fact):
             handler(turn, fact)
     stage = turn.state.stage
     if stage is not Stage.NEW and stage is not Stage.ENDED:
@@ -127,9 +127,8 @@ def save_costs(state: WorkerState) -> SaveCosts | None:
     )
 
 
-def _matters(turn: Turn, fact: Fact) -> bool:
+def _matters(stage: Stage, fact: Fact) -> bool:
     """After the end only a restart of the agent matters; before the beginning only the beginning."""
-    stage = turn.state.stage
     if stage is Stage.ENDED:
         return isinstance(fact, AgentResumed)
     return (stage is Stage.NEW) == isinstance(fact, WorkerBegan)
@@ -299,6 +298,7 @@ def _assert_invariants(
     before: WorkerState, after: WorkerState, facts: tuple[Fact, ...], commands: tuple[Command, ...]
 ) -> None:
     """What holds after every batch, whatever the facts."""
+    assert len(after.__dict__) == len(before.__dict__), "only fields that are there were changed"
     assert after.requests >= before.requests, "numbers of requests grow"
     if len(after.points) > 1:
         assert sum(point.active for point in after.points) <= 1, "one point at a time holds the uplink"

@@ -91,8 +91,13 @@ def diagnose(a: Sequence[Trace], b1: Sequence[Trace], b2: Sequence[Trace]) -> tu
     """
     found: list[Finding] = list(_shares(a))
     saved_at = next(trace.saved[0] for trace in a if trace.saved is not None)
-    for trace, first, second in zip(a, b1, b2, strict=True):
-        found += _rank(Look(trace, first, second, saved_at))
+    looks = [Look(*three, saved_at) for three in zip(a, b1, b2, strict=True) if three[0].saved is not None]
+    for look in looks:
+        found += _rank(look)
+    if not any(one.forgotten for one in found):
+        # What one rank has forgotten shows in the gradients of all: only where nobody has, it is worth a guess.
+        for look in looks:
+            found += _late(look)
     return _once(found)
 
 
@@ -105,33 +110,30 @@ def _once(found: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _shares(a: Sequence[Trace]) -> Iterable[Finding]:
     """Every rank must hand over its part, or say that it has none."""
-    for trace in a:
-        if trace.saved is None:
-            yield Finding(
-                "one-rank",
-                f"saved by some ranks only: rank {trace.rank} handed over nothing, so that no checkpoint would ever be "
-                "committed; each rank calls wf.backup(path), or wf.backup(None) if it has no part",
-                trace.rank,
-                trace.step,
-            )
+    silent = [trace.rank for trace in a if trace.saved is None]
+    if silent:
+        yield Finding(
+            "one-rank",
+            f"saved by some ranks only: rank {silent[0]} handed over nothing, so that no checkpoint would ever be "
+            "committed; each rank calls wf.backup(path), or wf.backup(None) if it has no part",
+            silent[0],
+            a[silent[0]].step,
+        )
 
 
 def _rank(look: Look) -> list[Finding]:
     found = [*_whole(look)]
-    if not found:
-        for judge in (_modules, _buffers, _optimizers, _schedulers, _objects):
-            found += judge(look)
+    if found:
+        return found
+    for judge in (_modules, _buffers, _optimizers, _schedulers, _objects):
+        found += judge(look)
     found += _data(look)
-    found += _variables(look, alone=not found)
-    found += effects_of_rates(look, found)
-    candidates = _chance(look)
     effect = effects.first_effect(look)
-    others = [one for one in found if one.forgotten]
-    for finding, always in candidates:
-        counts = finding.forgotten and effect is not None and (always or not others)
-        found.append(finding if counts else _note(finding))
-    if not any(one.forgotten for one in found):
-        found += _late(look, effect)
+    chance = [] if effect is None else _chance(look)
+    found += _variables(look, effect, others=[*found, *(finding for finding, _ in chance)])
+    found += effects_of_rates(look, found)
+    others = any(one.forgotten for one in found)
+    found += [finding if always or not others else _note(finding) for finding, always in chance]
     return found
 
 
@@ -144,6 +146,14 @@ def _note(finding: Finding) -> Finding:
 
 def _whole(look: Look) -> Iterable[Finding]:
     """Nothing restored at all, or the state of another step."""
+    again = min(look.b1.numbers.values(), default=0)
+    if look.b1.numbers and not look.b1.begins and again <= look.number(look.saved_at) and not look.b1.has_asked:
+        yield look.finding(
+            "not-restored",
+            f"nothing restored: a restart comes to step {again} again after the checkpoint of step "
+            f"{look.number(look.saved_at)}; load $WINDFALL_CHECKPOINT",
+        )
+        return
     keys = [key for key in look.wrong(("param",)) if key in look.expected]
     if not keys:
         return
@@ -298,20 +308,27 @@ def _chance(look: Look) -> list[tuple[Finding, bool]]:
     return result
 
 
-def _variables(look: Look, *, alone: bool) -> Iterable[Finding]:
+def _variables(look: Look, effect: effects.Effect | None, *, others: Sequence[Finding]) -> Iterable[Finding]:
+    """Judge the script's own variables.
+
+    Arrays that are made anew in each step differ because something else does: without a better sign, only those count
+    that are known as averages, or that differ while data and random numbers are right.
+    """
+    explained = any(one.code in ("data", "worker-seeds", "generator") or one.code.endswith("-rng") for one in others)
     for key in look.wrong(("value", "array", "list")):
         if not look.lasting(key) or not look.a.changes(key):
             continue
         name = key.partition(":")[2]
+        code, counts = _weighed(look, key, alone=not any(one.forgotten for one in others), shows=effect is not None)
+        if explained and code == "variable" and not key.startswith("value:"):
+            continue
         expected, found = look.expected[key], look.found[key]
         sentence = f"`{name}` not restored: step {look.first} begins with {shown(found)}, expected {shown(expected)}"
-        settled = same(found, look.again.get(key))
-        code, counts = _weighed(look, key, alone=alone)
-        finding = look.judged(code, sentence, settled)
+        finding = look.judged(code, sentence, same(found, look.again.get(key)))
         yield finding if counts else _note(finding)
 
 
-def _weighed(look: Look, key: str, *, alone: bool) -> tuple[str, bool]:
+def _weighed(look: Look, key: str, *, alone: bool, shows: bool) -> tuple[str, bool]:
     """Return the code of a variable's difference, and whether a resume needs it."""
     channel, _, name = key.partition(":")
     expected, found = look.expected[key], look.found[key]
@@ -324,7 +341,7 @@ def _weighed(look: Look, key: str, *, alone: bool) -> tuple[str, bool]:
     if words & _STRONG or look.off_by_one(key):
         return "counter", True
     if words & _COUNTERS or not look.direct:
-        return "counter", alone and effects.first_effect(look) is not None
+        return "counter", alone and shows
     return "variable", False
 
 
@@ -337,7 +354,8 @@ def effects_of_rates(look: Look, found: Sequence[Finding]) -> Iterable[Finding]:
     shift = effects.first_rate(look)
     if shift is not None and not codes & {"scheduler", "counter", "stale", "not-restored", "step-number"}:
         again = "; it is that of step 1: is it set after loading?" if shift.as_at_first else ""
-        sentence = f"learning rate not restored: step {shift.step} has lr {shift.found:.4g}, expected {shift.expected:.4g}{again}"
+        seen = f"step {shift.step} has lr {shift.found:.4g}, expected {shift.expected:.4g}"
+        sentence = f"learning rate not restored: {seen}{again}"
         yield look.finding("lr", sentence)
     expected, number = look.a.numbers.get(look.saved_at), look.b1.numbers.get(0)
     if expected is not None and number is not None and expected != number and not codes & {"stale", "not-restored"}:
@@ -347,9 +365,9 @@ def effects_of_rates(look: Look, found: Sequence[Finding]) -> Iterable[Finding]:
         )
 
 
-def _late(look: Look, effect: effects.Effect | None) -> Iterable[Finding]:
+def _late(look: Look) -> Iterable[Finding]:
     """Name a difference that only showed after the restore."""
-    remainder = effects.remainder(look)
+    effect, remainder = effects.first_effect(look), effects.remainder(look)
     if remainder is not None:
         yield look.finding("accumulation", remainder)
     elif effect is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -163,21 +163,29 @@ def first_rate(look: Look) -> Shift | None:
 
 
 def first_effect(look: Look) -> Effect | None:
-    """Return the first loss, batch, report or parameter that differs from the continuation beyond the noise floor."""
-    floor = {key: noise(look, key) for key in _shown(look.b1)}
+    """Return the first batch, loss, report or parameter that differs from the continuation beyond the noise floor."""
+    floors = {channel: noise(look, channel) for channel in _ORDER}
     for number in sorted(look.b1.ends):
         a, b = _moment(look.a, look.saved_at + number), _moment(look.b1, number)
-        for key in (key for key in floor if key in a and key in b):
-            apart = distance(a[key], b[key])
-            if apart > NOISE_FACTOR * floor[key] + NOISE_LEAST:
+        for key in sorted(b, key=lambda key: _ORDER.index(_channel(key))):
+            if key in a and distance(a[key], b[key]) > NOISE_FACTOR * floors[_channel(key)] + NOISE_LEAST:
                 return Effect(key, look.number(look.saved_at + number + 1), _words(look, number, key, a[key], b[key]))
     return None
 
 
-def noise(look: Look, key: str) -> float:
-    """Return the largest difference of an item between the two restored runs."""
-    both = [(_moment(look.b1, number), _moment(look.b2, number)) for number in look.b1.ends if number in look.b2.ends]
-    return max((distance(one[key], other[key]) for one, other in both if key in one and key in other), default=0.0)
+def noise(look: Look, channel: str) -> float:
+    """Return the largest relative difference of anything of a kind between the two restored runs."""
+    apart = 0.0
+    for number in look.b1.ends:
+        one, other = _moment(look.b1, number), _moment(look.b2, number)
+        apart = max(
+            [apart, *(distance(one[key], other[key]) for key in one if key in other and _channel(key) == channel)]
+        )
+    return apart
+
+
+def _channel(key: str) -> str:
+    return key.partition(":")[0]
 
 
 def loss_apart(look: Look) -> tuple[float, float] | None:
@@ -188,7 +196,7 @@ def loss_apart(look: Look) -> tuple[float, float] | None:
         if (one := _moment(look.a, look.saved_at + number)) and (other := _moment(look.b1, number))
         if "loss:loss" in one and one["loss:loss"].get("v") not in (None, []) and "loss:loss" in other
     ]
-    return (max(apart), noise(look, "loss:loss")) if apart else None
+    return (max(apart), noise(look, "loss")) if apart else None
 
 
 def remainder(look: Look) -> str | None:
@@ -222,33 +230,23 @@ def _losses_agree(look: Look, number: int) -> bool:
     return same(a.get("loss:loss"), b.get("loss:loss"))
 
 
-def _shown(trace: Trace) -> list[str]:
-    keys = [key for number in trace.ends for key in _moment(trace, number)]
-    return sorted(dict.fromkeys(keys), key=lambda key: _ORDER.index(key.partition(":")[0]))
-
-
-_ORDER = ("data", "loss", "report", "param", "buffer", "array")
+_ORDER = ("data", "loss", "report", "file", "param", "buffer", "array")
 
 
 def _moment(trace: Trace, number: int) -> dict[str, Record]:
-    """Return what the training shows of a step: its data, loss, reports, and the state that it left."""
-    after: Iterable[Items] = (trace.ends.get(number, {}), trace.begins.get(number + 1, {}))
-    return {
-        key: record
-        for items in after
-        for key, record in items.items()
-        if key.partition(":")[0] in _ORDER and _is_of(key, items, trace, number)
-    }
+    """Return what the training shows of a step: its data, loss and reports, and the state that it left.
 
-
-def _is_of(key: str, items: Items, trace: Trace, number: int) -> bool:
-    """Data in the beginning of the next step is the next step's."""
-    return not (key.startswith("data:") and items is not trace.ends.get(number))
+    Arrays that no module owns count only where nothing better is seen.
+    """
+    end, after = trace.ends.get(number, {}), trace.begins.get(number + 1, {})
+    found = {key: record for key, record in after.items() if _channel(key) in ("param", "buffer")}
+    found |= {key: record for key, record in end.items() if _channel(key) in _ORDER}
+    return {key: record for key, record in found.items() if not (trace.begins and key.startswith("array:"))}
 
 
 def _words(look: Look, number: int, key: str, expected: Record, found: Record) -> str:
     step = look.number(look.saved_at + number + 1)
-    what = {"data": "the data", "loss": "the loss", "report": "what the script reports"}.get(
+    what = {"data": "the data", "loss": "the loss", "report": "what the script reports", "file": "the checkpoint"}.get(
         key.partition(":")[0], f"`{key.partition(':')[2].replace('|', '.')}`"
     )
     return (

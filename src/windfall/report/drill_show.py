@@ -19,8 +19,10 @@ from windfall.units import size_text
 BLIND = (
     "what goes wrong only with another number of ranks, or on another kind of machine",
     "an end of an epoch, and anything else that does not happen within the steps of the drill (--steps)",
-    "state that no variable, module, optimizer or random generator of the script's own Python shows: in C extensions, "
-    "in other processes, in iterators such as itertools.cycle",
+    (
+        "state that no variable, module, optimizer or random generator of the script's own Python shows: in C "
+        "extensions, in other processes, in iterators such as itertools.cycle"
+    ),
     "whether data that the script reads elsewhere is the same tomorrow",
 )
 """What no drill sees."""
@@ -174,7 +176,7 @@ def _percent(share: float) -> str:
 def _costs(costs: Costs) -> Iterator[str]:
     where = costs.store or "a folder of this machine; name your store with --store"
     rows = (
-        ("step", _short(costs.step_s), ""),
+        ("step", _short(costs.step_s) if costs.step_s else "not seen", ""),
         ("save: the script stands still", _short(costs.stall_s), size_text(costs.size_bytes)),
         ("upload", _short(costs.upload_s), f"to {where}"),
         ("commit", _short(costs.commit_s), ""),

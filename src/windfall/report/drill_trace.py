@@ -81,8 +81,6 @@ def parse(rank: int, lines: Iterable[str]) -> Trace:
         if not text.endswith("\n"):
             break
         line = json.loads(text)
-        if line["m"] == "start":
-            whole = {}
         if "items" in line:
             whole |= line["items"]
             line["items"] = line["items"] | {name: whole[name] for name in line["same"]}
@@ -99,14 +97,23 @@ def _take(trace: Trace, line: dict[str, Any]) -> None:
     elif kind == "end":
         trace.ends[number - 1] = line["items"]
         trace.numbers[number - 1] = line["step"]
-        if trace.first_end_at_s is None:
-            trace.first_end_at_s = line["at_s"]
-        else:
+        if trace.first_end_at_s is not None and "duration_s" in line:
             trace.steps_s.append(line["duration_s"])
-    elif kind == "last":
+        trace.first_end_at_s = trace.first_end_at_s or line["at_s"]
+    elif kind == "again":
+        trace.begins.pop(number, None)
+        trace.updates.pop(number, None)
+    else:
+        _note(trace, line)
+
+
+def _note(trace: Trace, line: dict[str, Any]) -> None:
+    """Take what belongs to no step."""
+    kind = line["m"]
+    if kind == "last":
         trace.has_asked, trace.asked = True, line["path"]
     elif kind == "backup" and trace.saved is None:
-        trace.saved, trace.stall_s = (number, line["path"]), line["stall_s"]
+        trace.saved, trace.stall_s = (line["n"], line["path"]), line["stall_s"]
     elif kind == "load":
         trace.loads.append(line["sentence"])
     elif kind == "wrote":

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from windfall.models.exact.rows import Row
 
-_LARGE, _ENORMOUS_PCT = 1_000.0, 1_000.0
+_LARGE, _ENORMOUS_PCT = 100_000.0, 1_000.0
 
 
 def as_json(rows: Iterable[Row]) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ def number(value: float | None) -> str:
     """
     if value is None:
         return "-"
-    return f"{value:,.0f}" if abs(value) >= _LARGE else f"{value:.6g}" if abs(value) >= 1.0 else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= _LARGE else f"{value:,.6g}" if abs(value) >= 1.0 else f"{value:.4g}"
 
 
 def _difference(value: float | None) -> str:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH_IN, HEIGHT_IN, DOTS_PER_IN = 9.0, 4.8, 100
+LINE = 80
+"""So many letters of a legend fit one line."""
 Colours = dict[str, str]
 
 # Okabe and Ito's colours, lighter on dark paper.
@@ -89,7 +91,7 @@ def _draw(
         handles,
         names,
         loc="outside lower center",
-        ncols=min(len(names), 5),
+        ncols=len(names) if sum(map(len, names)) < LINE else (len(names) + 1) // 2,
         frameon=False,
         fontsize=9,
         labelcolor=colours["ink"],
@@ -114,8 +116,9 @@ def _bars(axes: Axes, rows: Sequence[Row], colours: Colours) -> None:
                 bar: dict[str, Any] = {"color": colours[part], "alpha": 1.0 if ours else 0.55, "label": label}
                 axes.bar(place + shift, high, 0.36, bottom=below, edgecolor=colours["paper"], linewidth=0.8, **bar)
                 below += high
+            row = found[item, "overhead"]
             axes.annotate(
-                f"{'ours' if ours else 'published'}\n{below:.2f} %",
+                f"{'ours' if ours else 'published'}\n{row.ours if ours else row.published:.2f} %",
                 (place + shift, below),
                 xytext=(0, 3),
                 textcoords="offset points",
@@ -188,6 +191,7 @@ def _failure(axes: Axes, rows: Sequence[Row], colours: Colours) -> None:
         markersize=4,
         label="published",
     )
+    axes.set_xlim(0.0, 24.0)
     axes.set_ylim(0.0, 1.05)
     axes.set_xlabel("age of the machine at the job's start [h]")
     axes.set_title("SciSpot: odds that a 6 h job fails")

@@ -209,7 +209,7 @@ def unit_of(length_s: float) -> tuple[float, str]:
 
 
 def _time(value_s: float) -> str:
-    return "0" if value_s < _SHORT_S else duration_text(value_s)
+    return duration_text(value_s) if value_s >= _SHORT_S else f"{value_s:.1g} s"
 
 
 def _usd(amount: float) -> str:
@@ -236,13 +236,14 @@ def verdicts(answers: Sequence[Answer]) -> Iterator[str]:
 
 
 def _verdict(what: str, found: Best, mean: float, text: Callable[[float], str]) -> str:
+    first, second = shown(found.policy), shown(found.following or "")
     if found.same:
-        return f"By {what} {shown(found.policy)} and {shown(found.following or '')} are best: they do the same in every trial."
+        return f"By {what} {first} and {second} are best: they do the same in every trial."
     apart = f"{text(found.difference)} +- {text(found.stderr)} on the same draws"
     if not found.sure:
-        return f"By {what} {shown(found.policy)} and {shown(found.following or '')} cannot be told apart: {apart}. More --trials tell."
+        return f"By {what} {first} and {second} cannot be told apart: {apart}. More --trials tell."
     share = found.difference / (mean + found.difference)
-    return f"By {what} {shown(found.policy)} is best: {100.0 * share:.2g} % less than {shown(found.following or '')} ({apart})."
+    return f"By {what} {first} is best: {100.0 * share:.2g} % less than {second} ({apart})."
 
 
 def rests_on(posed: Posed) -> RenderableType:

@@ -6,6 +6,7 @@ JSON object a line:
 
     start    the process has its page
     last     the script asked for its checkpoint
+    again    the first step begins anew: something was loaded since
     begin    a step begins (first forward, first backward or enter_step since the last one ended): the whole state
     update   an optimizer is about to step: learning rates and gradients
     end      a step has ended: losses, data, duration; the whole state where no `begin` was seen, and at the last one
@@ -35,6 +36,8 @@ from windfall.wire import page
 VARIABLE = "WINDFALL_DRILL"
 """Names the file with what to do; without it `install` does nothing."""
 OUTSIDE_MAX = 20
+EARLY_MAX = 20
+"""A process that has not called the SDK after so many lines is no rank."""
 _PERIODIC = page.KINDS.index("periodic")
 _WRITING = os.O_WRONLY | os.O_RDWR
 _PASSING = ("/tmp/", "/dev/", "/proc/", "/sys/", "/var/tmp/", "/run/")  # noqa: S108 - named to be left alone
@@ -56,6 +59,7 @@ class Watch:
         self._save_at, self._steps = save_at, steps
         self._session: session.Session | None = None
         self._before: dict[str, str] = {}
+        self._early: list[str] = []
         self._file: Any = None
         self._ended = 0
         self._began = False
@@ -72,8 +76,13 @@ class Watch:
 
     @property
     def active(self) -> bool:
-        """Whether this process writes a trace."""
-        return self._session is not None and self._session.attached
+        """Whether this process has the page of a rank, or may still get it: many scripts first call at a step's end."""
+        return self._session is None or self._session.attached
+
+    @property
+    def attached(self) -> bool:
+        """Whether a session was found."""
+        return self._session is not None
 
     # ---------------------------------------------------------------------------------------------------- the session
 
@@ -83,7 +92,9 @@ class Watch:
         self._file = open(self._path(f"rank-{self._rank}.jsonl"), "a")  # noqa: SIM115 - as long as the process
         if self._save_at:
             page.publish(opened._words, request=1, target=self._save_at, exact=False, kind=_PERIODIC)
-        self._write("start", pid=os.getpid(), executable=sys.executable, step=self._step)
+        self._write("start", step=self._step)
+        self._file.writelines(self._early)
+        self._early = []
         sys.addaudithook(self._audit)
 
     @property
@@ -97,6 +108,7 @@ class Watch:
     def asked(self, path: str | None) -> None:
         """The script asked for its checkpoint."""
         self._write("last", path=path, step=self._step)
+        self.again()
 
     def reported(self, metrics: dict[str, object]) -> None:
         """The script reported numbers."""
@@ -104,9 +116,18 @@ class Watch:
             with contextlib.suppress(TypeError, ValueError, RuntimeError):
                 self._reported[f"report:{name}"] = digest.scalar(float(value))  # type: ignore[arg-type]
 
-    def loaded(self, sentence: str) -> None:
-        """A module took a state that did not fit."""
-        self._write("load", sentence=sentence)
+    def loaded(self, sentence: str | None) -> None:
+        """Something took a state; the sentence says how it did not fit."""
+        if sentence is not None:
+            self._write("load", sentence=sentence)
+        self.again()
+
+    def again(self) -> None:
+        """Forget what was seen of the first step: a try-out before the restore is none."""
+        if self._ended == 0 and self._began:
+            self._began, self._updates = False, 0
+            self._data, self._inputs, self._losses = [], [], []
+            self._write("again")
 
     # ------------------------------------------------------------------------------------------------------- the steps
 
@@ -241,7 +262,7 @@ class Watch:
 
     def _write(self, kind: str, *, items: dict[str, Record] | None = None, **more: object) -> None:
         """Append a line; of items that are as they were before only the names."""
-        if self._file is None:
+        if self._file is None and len(self._early) >= EARLY_MAX:
             return
         line: dict[str, object] = {"m": kind, "n": self._ended, "at_s": monotonic(), **more}
         if items is not None:
@@ -249,8 +270,11 @@ class Watch:
             line["items"] = {name: items[name] for name, text in texts.items() if self._before.get(name) != text}
             line["same"] = [name for name, text in texts.items() if self._before.get(name) == text]
             self._before |= texts
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        if self._file is None:
+            self._early.append(json.dumps(line) + "\n")
+        else:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
 
 
 def install() -> None:
@@ -274,7 +298,7 @@ def _wrap_session(watch: Watch) -> None:
 
     def opened(self: session.Session, environ: Any) -> None:
         plain(self, environ)
-        if self.attached and not watch.active:
+        if self.attached and not watch.attached:
             watch.attach(self)
 
     kind.__init__ = opened  # type: ignore[method-assign]

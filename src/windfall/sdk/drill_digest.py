@@ -6,8 +6,10 @@ gigabytes leaves kilobytes.  torch and numpy are used where the script has loade
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -99,6 +101,18 @@ def numbers(values: Sequence[float]) -> Record:
         "n": _finite(math.sqrt(math.fsum(float(one) ** 2 for one in values))),
         "x": [_finite(float(one)) for one in list(values)[::stride][:SAMPLES]],
     }
+
+
+def content(path: str) -> str:
+    """Return a digest of a file, or of a folder's files."""
+    names = [path]
+    if os.path.isdir(path):
+        names = sorted(os.path.join(place, name) for place, _, files in os.walk(path) for name in files)
+    parts: list[object] = []
+    for name in names:
+        with contextlib.suppress(OSError), open(name, "rb") as file:
+            parts += [os.path.relpath(name, path), file.read()]
+    return bytes_digest(*parts)
 
 
 def anything(value: Any) -> str:

@@ -156,11 +156,12 @@ def _hear_loads(watch: Watch, torch: Any) -> None:
     def load_state_dict(self: Any, state: Any, *arguments: Any, **more: Any) -> Any:
         result = plain(self, state, *arguments, **more)
         missing, unexpected = getattr(result, "missing_keys", ()), getattr(result, "unexpected_keys", ())
-        if watch.active and (missing or unexpected):
-            some = ", ".join(
-                [*(f"{one} is missing" for one in missing[:1]), *(f"{one} is extra" for one in unexpected[:1])]
+        if watch.active:
+            some = [*(f"{one} is missing" for one in missing[:1]), *(f"{one} is extra" for one in unexpected[:1])]
+            name = type(self).__name__
+            watch.loaded(
+                f"{name} took a state with strict=False that does not fit: {', '.join(some)}" if some else None
             )
-            watch.loaded(f"{type(self).__name__} took a state with strict=False that does not fit: {some}")
         return result
 
     torch.nn.Module.load_state_dict = load_state_dict

@@ -14,22 +14,24 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from windfall.errors import Infeasible
 from windfall.events import Row
 from windfall.market import Boot, Machine, Order
-from windfall.policies.saving.decide import parse_policy
 from windfall.simulation.clock import Timeline
 from windfall.simulation.engine_fleet import Fleet
 from windfall.simulation.engine_holding import PART_BYTES, Ground
 from windfall.simulation.engine_journal import Rows
+from windfall.simulation.engine_rules import rule_of
 from windfall.simulation.engine_run import Run
 from windfall.simulation.engine_time import Division
 from windfall.simulation.outcomes import Saved, Trial
+from windfall.simulation.policies import Injected
 from windfall.simulation.provider import Market, SimulatedProvider
 from windfall.simulation.sampling import Draws
 from windfall.simulation.scenario import Scenario
-from windfall.terms import Bytes, NoticeLevel, Record, Reliability, SaveCosts, SaveTable, Seconds
+from windfall.terms import Bytes, NoticeLevel, Record, Reliability, SaveCosts, Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class World:
                 name,
                 self.timeline,
                 tuple(market for key, market in self._types.items() if key[0] == name),
-                random.Random(0),
+                random.Random(0),  # noqa: S311 - nothing here is drawn from it
                 tenant=self,
                 allocate_s=self._allocate_s,
             )
@@ -84,15 +86,26 @@ class World:
         self._homes: dict[str, Fleet] = {}
 
     def submit(
-        self, job_id: str, scenario: Scenario, *, seed: int = 0, trial: int = 0, journal: bool = True
+        self,
+        job_id: str,
+        scenario: Scenario,
+        *,
+        seed: int = 0,
+        trial: int = 0,
+        policy: Injected | None = None,
+        journal: bool = True,
+        after_s: float = 0.0,
     ) -> Fleet:
-        """Hand a job in now.
+        """Hand a job in.
 
         Args:
             job_id: unique in this world.
             scenario: one of those that the world was opened for.
-            seed, trial: its chances.
+            seed: of the simulation.
+            trial: its number.
+            policy: a user's own instead of the scenario's.
             journal: whether rows are kept.
+            after_s: so much later than now [s].
         """
         timeline = self.timeline
         run = Run(job_id, keep=journal)
@@ -102,17 +115,16 @@ class World:
         ground = Ground(
             timeline,
             scenario,
-            parse_policy(scenario.policy),
+            rule_of(scenario, draws, policy),
             draws,
             run,
-            Division(scenario.machines, timeline.time),
-            _no_table,
+            Division(scenario.machines, timeline.time + after_s),
             Rows() if journal else None,
             [],
         )
         fleet = Fleet(job_id, ground, self.providers[scenario.provider], Rows() if journal else None)
         self._fleets[job_id] = fleet
-        fleet.submit(self._types[_key(scenario)].machine_type)
+        timeline.at(after_s, partial(fleet.submit, self._types[_key(scenario)].machine_type))
         return fleet
 
     def run(self) -> None:
@@ -153,20 +165,23 @@ class World:
         self._fleets[machine.job_id].ended(machine)
 
 
-def history(scenario: Scenario, *, seed: int = 0, trial: int = 0, journal: bool = True) -> History:
+def history(
+    scenario: Scenario, *, seed: int = 0, trial: int = 0, policy: Injected | None = None, journal: bool = True
+) -> History:
     """Simulate one trial.
 
     Args:
         scenario: what is simulated.
         seed: of the simulation.
         trial: its number.
+        policy: a user's own instead of the scenario's.
         journal: whether rows are kept; without them it is faster, and the same.
 
     Raises:
         Infeasible: the job can never be done.
     """
     world = World((scenario,))
-    fleet = world.submit("simulated", scenario, seed=seed, trial=trial, journal=journal)
+    fleet = world.submit("simulated", scenario, seed=seed, trial=trial, policy=policy, journal=journal)
     world.run()
     return collected(fleet)
 
@@ -214,8 +229,3 @@ def _known(scenario: Scenario, draws: Draws) -> SaveCosts:
     return SaveCosts(
         Seconds(draws.stall_s), Bytes(PART_BYTES * scenario.machines), Seconds(draws.upload_s), Seconds(0.0)
     )
-
-
-def _no_table(age_s: float, steps_left: int) -> SaveTable | None:
-    del age_s, steps_left
-    return None

@@ -7,7 +7,7 @@ directives, as the live keeper does.  Who trains, and from when on, is the drive
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
@@ -35,17 +35,18 @@ from windfall.fleet import (
     SettleJob,
 )
 from windfall.jobs import Checkpointing, Job, Use, Want, Work
-from windfall.market import Boot, Ended, Life, Machine, Order
-from windfall.simulation import chance
+from windfall.market import Boot, Ended, Machine, Order
 from windfall.simulation.clock import WALL_START, Timeline
 from windfall.simulation.engine_holding import Ground, Holding
 from windfall.simulation.engine_journal import Rows
 from windfall.simulation.provider import SimulatedProvider
-from windfall.terms import Epoch, Instant, NoticeLevel, Seconds, Step, Unit
+from windfall.terms import Epoch, Instant, NoticeLevel, Seconds, Unit
 
 OWNER: Final = "simulated"
 _BOOT: Final = Boot(("windfall", "keeper"))
 _CONTROLLER: Final = Epoch(1)
+IN_VAIN_MAX: Final = 20_000
+"""So many machines of a slot may come and go without a new committed point."""
 
 
 @dataclass(slots=True)
@@ -94,7 +95,7 @@ class Fleet:
             provider: sells machines to it.
             rows: the driver's journal; None: it is not kept.
         """
-        self.began_s = ground.timeline.time
+        self.began_s = 0.0
         self.finish_s: float | None = None
         self.billed_s = 0.0
         self.preemptions = 0
@@ -114,9 +115,12 @@ class Fleet:
         self._nodes: tuple[str, ...] = ()
         self._wake_at: float | None = None
         self._observed: RunObserved | None = None
+        self._in_vain = 0
+        self._saved_step = 0
 
     def submit(self, machine_type: str) -> None:
         """Hand the job in: one kind of machine would do."""
+        self.began_s = self._timeline.time
         scenario = self.ground.scenario
         job = Job(
             self.job_id,
@@ -144,17 +148,23 @@ class Fleet:
         """Return after how long a machine of an order starts [s]; the provider asks while it takes the order."""
         now_s, draws = self._timeline.time, self.ground.draws
         slot, n, _, _ = self._allocations[which]
-        if n >= 1 << chance.SLOT_BITS:
-            raise Infeasible(
-                f"slot {slot} of {order.job_id} has had {n} machines and the job is not done: machines live too short "
-                "for any progress to last"
-            )
+        self._count_order(order.job_id)
         waits_s = draws.allocate_s(slot, n)
         starts_s, ends_s = draws.life(slot, n, now_s + waits_s)
         if starts_s != now_s + waits_s:
             waits_s = max(starts_s - now_s, 0.0)
         self._allocations[which] = (slot, n, now_s + waits_s, ends_s)
         return waits_s
+
+    def _count_order(self, job_id: str) -> None:
+        saved_step = self.ground.run.saved_step
+        self._in_vain = self._in_vain + 1 if saved_step == self._saved_step else 0
+        self._saved_step = saved_step
+        if self._in_vain >= IN_VAIN_MAX * self.ground.scenario.machines:
+            raise Infeasible(
+                f"{job_id} does not get on: it has had {self._in_vain} machines since step {saved_step} was stored, so "
+                "short are their lives; save more often, or use machines that live longer"
+            )
 
     def started(self, machine: Machine) -> None:
         """A machine runs."""
@@ -397,11 +407,11 @@ class Fleet:
 
 _OBEY: Mapping[type[Command], Callable[[Fleet, Any], None]] = MappingProxyType(
     {
-        PlaceOrder: Fleet._order,  # noqa: SLF001 - the table of this very class
-        CancelOrder: Fleet._cancel,  # noqa: SLF001
-        ReleaseMachine: Fleet._give_back,  # noqa: SLF001
-        AskListing: Fleet._list,  # noqa: SLF001
-        WakeAt: Fleet._wake,  # noqa: SLF001
-        SettleJob: Fleet._settled,  # noqa: SLF001
+        PlaceOrder: Fleet._order,
+        CancelOrder: Fleet._cancel,
+        ReleaseMachine: Fleet._give_back,
+        AskListing: Fleet._list,
+        WakeAt: Fleet._wake,
+        SettleJob: Fleet._settled,
     }
 )

@@ -73,11 +73,11 @@ _FAILURES_MAX = 3
 _NO_TIME = Seconds(0.0)
 
 
-class Tables(Protocol):
-    """Who makes the schedule of saves for a machine."""
+class Rule(Protocol):
+    """The saving policy of a job."""
 
-    def __call__(self, age_s: float, steps_left: int) -> SaveTable | None:
-        """Return it; None if the policy has none.
+    def __call__(self, age_s: float, steps_left: int) -> tuple[str, SaveTable | None]:
+        """Return what a machine's worker is given: a policy's canonical name, and a schedule if the policy has one.
 
         Args:
             age_s: of the machine [s].
@@ -97,11 +97,10 @@ class Ground:
 
     timeline: Timeline
     scenario: Scenario
-    policy: str
+    rule: Rule
     draws: Draws
     run: Run
     division: Division
-    tables: Tables
     rows: Rows | None
     saves: list[tuple[int, int, SaveKind, bool]]
 
@@ -157,11 +156,12 @@ class Holding:
         ground = self._ground
         believed = ground.scenario.believed
         run = ground.run
+        policy, table = ground.rule(self._age_s, self._steps - self._base)
         facts: list[Fact] = [
             WorkerBegan(
                 run=run.name,
                 epoch=run.epoch,
-                policy=ground.policy,
+                policy=policy,
                 provider=ground.scenario.provider,
                 points=run.points,
                 attempt=run.attempts,
@@ -176,7 +176,6 @@ class Holding:
             ),
             BeliefsChanged(unannounced_share=believed.unannounced_share),
         ]
-        table = ground.tables(self._age_s, self._steps - self._base)
         if table is not None:
             facts.append(SaveTableGiven(table, self._base))
         ground.division.begin(self._timeline.time)
@@ -404,16 +403,16 @@ def _shard(rank: int) -> Shard:
 
 _OBEY: Mapping[type[Command], Callable[[Holding, Any], None]] = MappingProxyType(
     {
-        StartScript: Holding._start,  # noqa: SLF001 - the table of this very class
-        KillScript: Holding._kill,  # noqa: SLF001
-        PublishSave: Holding._publish,  # noqa: SLF001
-        WithdrawSave: Holding._withdraw,  # noqa: SLF001
-        UploadPart: Holding._upload,  # noqa: SLF001
-        CommitPoint: Holding._commit,  # noqa: SLF001
-        AbandonPoint: Holding._abandon,  # noqa: SLF001
-        DeletePoints: Holding._delete,  # noqa: SLF001
-        ReleaseRun: Holding._release,  # noqa: SLF001
-        ExitAgent: Holding._exit,  # noqa: SLF001
-        WakeAt: Holding._wake,  # noqa: SLF001
+        StartScript: Holding._start,
+        KillScript: Holding._kill,
+        PublishSave: Holding._publish,
+        WithdrawSave: Holding._withdraw,
+        UploadPart: Holding._upload,
+        CommitPoint: Holding._commit,
+        AbandonPoint: Holding._abandon,
+        DeletePoints: Holding._delete,
+        ReleaseRun: Holding._release,
+        ExitAgent: Holding._exit,
+        WakeAt: Holding._wake,
     }
 )

@@ -178,7 +178,10 @@ def pose(
         *losing,
         Input("price of a machine", price.usd_per_hour, price.usd_per_hour, "USD/h", price.source),
     )
-    return Posed(scenario, inputs, _notes(job, found, living))
+    notes = _notes(job, found, living)
+    if upload[0].high_s <= 0.0 and given.upload_s is None:
+        notes = (*notes, "how long a save takes to the store is unknown and counts as nothing: --upload says it")
+    return Posed(scenario, inputs, notes)
 
 
 # ------------------------------------------------------------------------------------------------------------- lengths

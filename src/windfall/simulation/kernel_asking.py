@@ -2,7 +2,7 @@
 
 What `core.asking`, `core.ending` and `policies.saving.decide` do with the beliefs of a trial, whose costs are constant:
 what was measured once is the truth.  The rules themselves are `policies.saving.rules`.  In all functions `w` is a
-`World` and `s` a row of `STATE`.
+record of `WORLD`, `s` one of `STATE`, `t` the `Tables`.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -10,6 +10,7 @@ what was measured once is the truth.  The rules themselves are `policies.saving.
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from numba import njit
 
@@ -17,7 +18,9 @@ from windfall.models.costs import DEFAULT_STALL_S
 from windfall.simulation import kernel_world as world
 from windfall.simulation.kernel_world import (
     ADAPTIVE,
+    EVERY_S,
     EVERY_STEPS,
+    INJECTED,
     NEVER,
     NONE,
     OPTIMAL,
@@ -26,6 +29,46 @@ from windfall.simulation.kernel_world import (
     TRAINING,
     YOUNG,
 )
+
+ASKED: Final = -2
+"""The interval is the same within a life, but a user's function says for each which one."""
+
+
+@njit
+def interval_steps(interval_s, step_s):
+    """Return an interval in steps; 0 for none."""
+    return 0 if interval_s == math.inf else world.insurance_step(0, interval_s, step_s)
+
+
+@njit
+def constant_steps(w, s):
+    """Return the interval of a life in which it cannot change [steps]; 0 for no saves, `NONE` if it may, or `ASKED`."""
+    if w.policy == EVERY_STEPS:
+        return int(w.every)
+    if w.policy == EVERY_S:
+        return interval_steps(w.every, s.step_s)
+    if w.policy == NEVER:
+        return 0
+    if w.policy == INJECTED:
+        return ASKED
+    return _learnt_steps(w, s) if s.known and w.policy != OPTIMAL else NONE
+
+
+@njit
+def _learnt_steps(w, s):
+    """The interval of a policy that knows what saves cost."""
+    s.stalls = s.uploads = s.commits = s.measured = True
+    if w.policy != THESIS:
+        return interval_steps(_default_interval_s(w, s), s.step_s)
+    if world.thesis_fits(s.step_s, s.stall_s, s.upload_s, w.grace_s):
+        return 0
+    return interval_steps(world.thesis_interval_s(s.stall_s, w.mttp_s, w.restart_s), s.step_s)
+
+
+@njit
+def first_steps(w, interval):
+    """Return after how many steps a single machine saves first: if a step has to be measured before, not after the first."""
+    return interval if w.policy == EVERY_STEPS or interval == 0 else max(interval, 2)
 
 
 @njit
@@ -67,30 +110,33 @@ def _default_interval_s(w, s):
 
 
 @njit
-def _scheduled(w, s, interval_s):
+def _scheduled(w, s, t, interval_s):
     """The next save of the table, nearest to the last one's work; `NONE` if the table has no more."""
     unit_s = w.unit * s.step_s
     done = (s.anchor - s.base) / w.unit
-    work = world.scheduled_work_s(done, w.flat[s.table : s.table_end], math.inf, interval_s / unit_s)
+    work = world.scheduled_work_s(done, t.flat[s.table : s.table_end], math.inf, interval_s / unit_s)
     if work == math.inf:
         return NONE
     return max(world.scheduled_step(s.base, work * unit_s, s.step_s), s.anchor + 1)
 
 
 @njit
-def _wanted(w, s):
+def _wanted(w, s, t):
     """The step of the next insurance save, whether or not it can still be asked for; `NONE` without one."""
-    if w.policy == NEVER:
-        return NONE
     if w.policy == EVERY_STEPS:
         return s.anchor + int(w.every)
-    if not s.measured:
+    if not s.measured or w.policy == NEVER:
         return NONE
     if w.policy == THESIS:
         return _wanted_thesis(w, s)
+    return _wanted_timed(w, s, t)
+
+
+@njit
+def _wanted_timed(w, s, t):
     interval_s = _default_interval_s(w, s)
     if w.policy == OPTIMAL:
-        step = _scheduled(w, s, interval_s)
+        step = _scheduled(w, s, t, interval_s)
         if step == NONE:
             return NONE
     elif interval_s == math.inf:
@@ -114,11 +160,11 @@ def _wanted_thesis(w, s):
 
 
 @njit
-def plan(w, s, now_s):
+def plan(w, s, t, now_s):
     """Publish, move or withdraw the next insurance save (`core.asking.plan`)."""
     if s.noticed or s.queued != NONE or s.phase != TRAINING:
         return
-    wanted = _wanted(w, s)
+    wanted = _wanted(w, s, t)
     if wanted == NONE:
         s.pending = NONE
         return

@@ -1,8 +1,8 @@
-"""A spell of training in a kernel: from all machines ready to the loss of one, or to the last step.
+"""A spell of training in a kernel: from all machines ready until the run is let go, or to the last step.
 
-`walk` goes from event to event; `jump` covers in one step what it can: a spell whose saves come at a constant interval,
-each safe before the next is handed over.  In all functions `w` is a `World`, `s` a row of `STATE`; `log` takes the saves,
-(machine, step, kind, committed), as far as it is long.
+`walk` goes from event to event: the first step, which shows how long a step takes; saves; commits; ends of machines.  In
+all functions `w` is a record of `WORLD`, `s` one of `STATE`, `m` the `Machines`; `log` takes the saves, (machine, step,
+kind, committed), as far as it is long.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -16,7 +16,7 @@ from numba import njit
 
 from windfall.simulation import kernel_asking as asking
 from windfall.simulation import kernel_world as world
-from windfall.simulation.kernel_machines import END, GONE
+from windfall.simulation.kernel_machines import END, GONE, TRAINED, taken_over
 from windfall.simulation.kernel_world import NONE, STALLED, STILL, TRAINING
 
 COMMIT: Final = 0
@@ -27,32 +27,35 @@ HANDOVER: Final = 4
 
 
 @njit
-def begin(w, s, slots):
-    """Begin a spell at `s.now`, from the newest committed point; a worker that knows what earlier ones measured."""
+def begin(w, s, m):
+    """Begin a spell at `s.now`, from the newest committed point; the worker knows what its run's earlier ones measured."""
     s.begun = s.since = s.now
     s.spell_save_s = 0.0
     s.base = s.step = s.anchor = s.committed
     s.phase, s.measured, s.emergency = TRAINING, False, False
     s.stalls = s.uploads = s.commits = s.known
     s.pending = s.held = s.active = s.queued = NONE
-    s.commit_at = s.deadline = s.leave_at = math.inf
-    s.noticed = s.leaving = s.counted = False
+    s.commit_at = s.deadline = s.leave_at = s.let_go = math.inf
+    s.noticed = s.counted = False
+    s.end_at = _next_end(w, m, s.now)
+    for slot in range(w.machines):
+        m.slots[slot, TRAINED] = 1.0
+    taken_over(s, m)
     if w.policy == world.EVERY_S:
         s.interval_s = w.every
-    s.outer = _next_end(w, s.now, slots)
-    if w.policy == world.OPTIMAL:
+    elif w.policy == world.OPTIMAL:
         left = (w.steps - s.base + w.unit - 1) // w.unit
-        s.table, s.table_end = w.offsets[left], w.offsets[left + 1]
-    asking.plan(w, s, s.now)
+        s.table, s.table_end = m.tables.offsets[left], m.tables.offsets[left + 1]
+    asking.plan(w, s, m.tables, s.now)
 
 
 @njit
-def _next_end(w, now_s, slots):
-    least = math.inf
+def _next_end(w, m, now_s):
+    least_s = math.inf
     for slot in range(w.machines):
-        if slots[slot, END] > now_s:
-            least = min(least, slots[slot, END])
-    return least
+        if m.slots[slot, END] > now_s:
+            least_s = min(least_s, m.slots[slot, END])
+    return least_s
 
 
 @njit
@@ -76,121 +79,143 @@ def _next(w, s):
 
 
 @njit
-def walk(w, s, slots, numbers, log):
-    """Train from `begin` on; `s.now` becomes the instant at which the run is let go, `s.done` says whether it is done."""
-    while True:
+def walk(w, s, m, log):
+    """Train from `begin` on until the job is done (`s.done`) or the run let go, which is at `s.now`."""
+    over = False
+    while not over:
         at_s, what = _next(w, s)
-        outer_s = min(s.outer, s.deadline, s.leave_at)
-        if outer_s < at_s:
-            if _outer(w, s, outer_s, slots):
-                break
-        elif what == FINISH:
-            s.now, s.done = at_s, True
-            break
+        if min(s.end_at, s.deadline) < at_s:
+            s.now = min(s.end_at, s.deadline)
+            over = _taken(w, s, m)
+            continue
+        s.now = at_s
+        if what == FINISH:
+            over = s.done = True
         elif what == COMMIT:
-            if _commit(w, s, at_s, log):
-                break
+            over = _commit(w, s, m, log)
         elif what == MEASURE:
             s.measured = True
-            asking.plan(w, s, at_s)
+            over = _leaves(s)
+            asking.plan(w, s, m.tables, s.now)
         elif what == SAVE:
-            s.since, s.step, s.phase = at_s, s.pending, STALLED
+            s.since, s.step, s.phase = s.now, s.pending, STALLED
         else:
-            _hand_over(w, s, at_s, numbers, log)
-    _settle(w, s)
+            over = _hand_over(w, s, m, log)
+    _settle(s)
 
 
 @njit
-def _settle(w, s):
+def _settle(s):
     """Divide the spell's time: what is neither standing still nor kept was made for nothing."""
+    s.let_go = s.now
     if s.phase != TRAINING:
         s.save_s += s.now - s.since
         s.spell_save_s += s.now - s.since
-    if s.done:
-        return
-    s.redo_s += s.now - s.begun - s.spell_save_s - (s.committed - s.base) * s.step_s
+    if not s.done:
+        s.redo_s += s.now - s.begun - s.spell_save_s - (s.committed - s.base) * s.step_s
 
 
 @njit
-def _outer(w, s, at_s, slots):
-    """A machine's life ends, it is gone, or it is time to leave: return whether the spell is over."""
-    s.now = at_s
-    if at_s == s.deadline:
-        return True
-    if at_s == s.leave_at:
-        s.leave_at, s.leaving = math.inf, True
-        return _leaves(s, at_s)
+def _release(s):
+    """The run is let go in order: its record says what saves cost."""
+    s.known = s.known or (s.stalls and s.uploads and s.commits)
+    return True
+
+
+@njit
+def _taken(w, s, m):
+    """A machine's life ends, or one that was on notice is gone: return whether the spell is over."""
+    if s.now == s.deadline:
+        return _gone(w, s, m)
     for slot in range(w.machines):
-        if slots[slot, END] == at_s:
-            if slots[slot, GONE] == at_s:
-                return True
-            first = not s.noticed
-            s.noticed = True
-            s.deadline = min(s.deadline, slots[slot, GONE])
-            remaining_s = s.deadline - at_s
-            s.leaving = False
-            s.leave_at = at_s + remaining_s - world.leave_margin_s(remaining_s)
-            if first:
-                asking.notice(w, s, at_s)
-    s.outer = _next_end(w, at_s, slots)
+        row = m.slots[slot]
+        if row[END] != s.now:
+            continue
+        if row[GONE] == s.now:  # the leader itself cannot say anything any more
+            return _release(s) if slot else True
+        first = not s.noticed
+        s.noticed = True
+        s.deadline = min(s.deadline, row[GONE])
+        s.leave_at = s.deadline - world.leave_margin_s(s.deadline - s.now)
+        if first:
+            asking.notice(w, s, s.now)
+    s.end_at = _next_end(w, m, s.now)
     return False
 
 
 @njit
-def _leaves(s, now_s):
-    """Whether the run is let go shortly before the end: nothing is on its way to the store that could arrive."""
-    if s.active == NONE:
+def _gone(w, s, m):
+    """The announced end: the last moment in which the run can be let go."""
+    if not _leaves(s) and m.slots[0, GONE] == s.now:
         return True
-    rest_s = (s.upload_s if s.uploads else 0.0) - (now_s - s.active_begun)
-    return s.stalls and s.uploads and s.commits and world.too_late(rest_s, s.deadline - now_s)
+    return _release(s)
 
 
 @njit
-def _upload(s, now_s, place, step, last):
-    s.active, s.active_step, s.active_last, s.active_begun = place, step, last, now_s
-    s.commit_at = now_s + s.upload_s
+def _leaves(s):
+    """Whether the run is let go because the end is near: nothing is on its way to the store that could still arrive."""
+    if s.now < s.leave_at:
+        return False
+    if s.active != NONE:
+        rest_s = (s.upload_s if s.uploads else 0.0) - (s.now - s.active_begun)
+        measured = s.stalls and s.uploads and s.commits
+        if not measured or not world.too_late(rest_s, s.deadline - s.now):
+            return False
+    return _release(s)
 
 
 @njit
-def _hand_over(w, s, now_s, numbers, log):
+def _upload(s, place, step, last):
+    s.active, s.active_step, s.active_last, s.active_begun = place, step, last, s.now
+    s.commit_at = s.now + s.upload_s
+
+
+@njit
+def _hand_over(w, s, m, log):
     """A save lies on the local disk: it takes the uplink, waits for it, or takes the place of the one that waits."""
-    s.save_s += now_s - s.since
-    s.spell_save_s += now_s - s.since
+    s.save_s += s.now - s.since
+    s.spell_save_s += s.now - s.since
     place, last = s.saves, s.emergency or s.counted
     if place < len(log):
-        log[place, 0], log[place, 1], log[place, 2], log[place, 3] = numbers[0], s.step, s.emergency, 0
+        log[place, 0], log[place, 1], log[place, 2], log[place, 3] = m.numbers[0], s.step, s.emergency, 0
     s.saves += 1
-    s.since, s.anchor, s.stalls, s.pending = now_s, s.step, True, NONE
-    s.phase = STILL if s.emergency else TRAINING
-    if s.active == NONE or (s.emergency and _must_yield(s, now_s)):
+    s.since, s.anchor, s.stalls, s.pending = s.now, s.step, True, NONE
+    s.phase = STILL if last else TRAINING
+    if s.active == NONE or (s.emergency and _must_yield(s)):
         s.queued = NONE
-        _upload(s, now_s, place, s.step, last)
+        _upload(s, place, s.step, last)
     else:
         s.queued, s.queued_step, s.queued_last = place, s.step, last
-    asking.plan(w, s, now_s)
+    if _leaves(s):
+        return True
+    asking.plan(w, s, m.tables, s.now)
+    return False
 
 
 @njit
-def _must_yield(s, now_s):
+def _must_yield(s):
     upload_s = s.upload_s if s.uploads else 0.0
-    rest_s = max(upload_s - (now_s - s.active_begun), 0.0)
-    return world.must_yield(rest_s, upload_s, 0.0, s.deadline - now_s)
+    rest_s = max(upload_s - (s.now - s.active_begun), 0.0)
+    return world.must_yield(rest_s, upload_s, 0.0, s.deadline - s.now)
 
 
 @njit
-def _commit(w, s, now_s, log):
+def _commit(w, s, m, log):
     """A save is safe: return whether the run is let go with it."""
     if s.active < len(log):
         log[s.active, 3] = 1
-    s.now, s.committed, last = now_s, s.active_step, s.active_last
+    s.committed, last = s.active_step, s.active_last
     s.uploads = True
-    asking.plan(w, s, now_s)  # the upload is known before the commit is
-    s.commits = s.known = True
+    asking.plan(w, s, m.tables, s.now)  # what the upload took is known before the commit is
+    s.known = s.known or s.commits  # the record of a point is written before its own commit has been measured
+    s.commits = True
     s.active, s.commit_at = NONE, math.inf
     if s.queued != NONE:
         place, s.queued = s.queued, NONE
-        _upload(s, now_s, place, s.queued_step, s.queued_last)
-    if last or (s.leaving and _leaves(s, now_s)):
+        _upload(s, place, s.queued_step, s.queued_last)
+    if last:
+        return _release(s)
+    if _leaves(s):
         return True
-    asking.plan(w, s, now_s)
+    asking.plan(w, s, m.tables, s.now)
     return False

@@ -20,7 +20,7 @@ from numba.core.errors import NumbaError
 
 from windfall.errors import Infeasible, Misuse
 from windfall.simulation import kernel_trial as kernel
-from windfall.simulation.kernel_world import world_of
+from windfall.simulation.kernel_world import numbers_of
 from windfall.simulation.outcomes import Saved, Trial, Trials
 from windfall.simulation.policies import ARGUMENTS, Injected, plan_of
 from windfall.simulation.scenario import Scenario
@@ -61,24 +61,25 @@ def simulate(
     """
     if trials < 1 or seed < 0 or first < 0:
         raise Misuse(f"{trials} trials from {first} on with seed {seed}: at least one trial, and no negative number")
-    world, ask = world_of(scenario, plan_of(scenario, policy)), _asks(policy)
-    out = np.empty((kernel.OUTCOMES, trials))
+    ask = _asks(policy)
+    w, tables = numbers_of(scenario, plan_of(scenario, policy))
+    out, log = np.empty((trials, kernel.OUTCOMES)), np.empty((0, 4), np.int64)
 
     def run(begin: int, end: int) -> int:
-        log = np.empty((0, 4), np.int64)
-        _check(kernel.compiled()(world, ask, seed, first + begin, out[:, begin:end], log)[0], policy)
+        _check(kernel.compiled()(w, tables, ask, (seed, first + begin), (out[begin:end], log))[0], policy)
         return end - begin
 
     _in_chunks(run, trials, cores or len(os.sched_getaffinity(0)), progress)
-    return Trials(*out)
+    return Trials(*np.ascontiguousarray(out.T))
 
 
 def decisions(scenario: Scenario, *, seed: int, trial: int, policy: Injected | None = None) -> Trial:
     """Run one trial and tell every save; arguments and errors as in `simulate`."""
-    world, ask = world_of(scenario, plan_of(scenario, policy)), _asks(policy)
-    out, log = np.empty((kernel.OUTCOMES, 1)), np.zeros((SAVES, 4), np.int64)
+    ask = _asks(policy)
+    w, tables = numbers_of(scenario, plan_of(scenario, policy))
+    out, log = np.empty((1, kernel.OUTCOMES)), np.zeros((SAVES, 4), np.int64)
     while True:
-        status, saves = kernel.compiled()(world, ask, seed, trial, out, log)
+        status, saves = kernel.compiled()(w, tables, ask, (seed, trial), (out, log))
         _check(status, policy)
         if saves <= len(log):
             break
@@ -87,7 +88,7 @@ def decisions(scenario: Scenario, *, seed: int, trial: int, policy: Injected | N
     made = tuple(
         Saved(int(machine), int(step), kinds[kind], bool(committed)) for machine, step, kind, committed in log[:saves]
     )
-    finish_s, billed_s, redo_s, save_s, allocate_s, prepare_s, preemptions = (float(value) for value in out[:, 0])
+    finish_s, billed_s, redo_s, save_s, allocate_s, prepare_s, preemptions = (float(value) for value in out[0])
     return Trial(finish_s, billed_s, redo_s, save_s, allocate_s, prepare_s, int(preemptions), made)
 
 

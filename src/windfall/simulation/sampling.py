@@ -64,7 +64,8 @@ def life_s(kind: int, values: Floats, trial_key: int, slot: int, n: int) -> floa
     row = values[0]
     if kind == MEMORYLESS:
         mean_s: float = row[n % len(row)]
-        return -mean_s * math.log1p(-draw) if mean_s < math.inf else math.inf
+        # 1 - draw is exact, and `log` twice as fast as `log1p`.
+        return -mean_s * math.log(1.0 - draw) if mean_s < math.inf else math.inf
     place = draw * (len(row) - 1)
     cell = int(place)
     age_s: float = row[cell]
@@ -77,13 +78,17 @@ def life_s(kind: int, values: Floats, trial_key: int, slot: int, n: int) -> floa
 @njit(cache=True)
 def window(windows: Floats, length_s: float, at_s: float) -> tuple[float, float]:
     """Return when a machine that is wanted from `at_s` on can be had, and when its window ends; in the trace's time [s]."""
-    round_s = math.floor(at_s / length_s) * length_s
-    for turn in range(2):
-        base_s = round_s + turn * length_s
-        for index in range(len(windows)):
-            if base_s + windows[index, 1] > at_s:
-                return max(at_s, base_s + windows[index, 0]), base_s + windows[index, 1]
-    return at_s, math.inf  # not reached: the second turn has a window
+    base_s = math.floor(at_s / length_s) * length_s
+    low, high = 0, len(windows)
+    while low < high:
+        middle = (low + high) // 2
+        if base_s + windows[middle, 1] > at_s:
+            high = middle
+        else:
+            low = middle + 1
+    if low == len(windows):
+        base_s, low = base_s + length_s, 0
+    return max(at_s, base_s + windows[low, 0]), base_s + windows[low, 1]
 
 
 @njit(cache=True)

@@ -2,7 +2,7 @@
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 import windfall as wf
 
@@ -24,9 +24,10 @@ if path := wf.last():
     saved = torch.load(path)
     model.load_state_dict(saved["model"])
     done, seed = saved["done"], saved["seed"]
-loader = DataLoader(
-    Augmented(), batch_size=4, shuffle=True, num_workers=2, generator=torch.Generator().manual_seed(seed)
-)
+data = Augmented()
+order = RandomSampler(data, generator=torch.Generator().manual_seed(seed))
+loader = DataLoader(data, batch_size=4, sampler=order, num_workers=2)
+torch.manual_seed(seed)
 for number, batch in enumerate(loader):
     if number < done:
         continue

@@ -26,6 +26,8 @@ CRITICAL = 1.36
 AGAIN_BEYOND = 0.25
 """A plan is made anew when a cost or the pace of losses has changed by this share: below, a schedule of the old values
 is within a percent of the overhead of the new one, because the optimum is flat."""
+NOISE_S = 0.1
+"""Costs that differ by less are the same, whatever the share: saves of milliseconds cost nothing worth a plan [s]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,7 @@ def why_again(made_with: Basis, now: Basis) -> str:
         ("step_s", "time of a step"),
     ):
         before, after = getattr(made_with, name), getattr(now, name)
-        if abs(after - before) > AGAIN_BEYOND * max(before, 1e-9):
+        noise_s = 0.0 if name == "step_s" else NOISE_S
+        if abs(after - before) > max(AGAIN_BEYOND * before, noise_s):
             return f"{words} is {after:g} s, planned with {before:g} s"
     return ""

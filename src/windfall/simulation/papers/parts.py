@@ -10,8 +10,6 @@ from windfall.errors import Misuse
 from windfall.models.exact.rows import Row
 from windfall.models.lifetimes.lives import Lives
 
-TRIALS = 1_000
-"""Trials of a simulated column: the mean of the longest has a standard error of some hundredths of a percent."""
 Tell = Callable[[str], None]
 """Hears what is computed now, for people who wait."""
 
@@ -26,7 +24,7 @@ class Options:
         lives: of machines, for what is fitted to data, with the keys `type` and `zone`; None: there are none.
     """
 
-    trials: int = TRIALS
+    trials: int
     seed: int = 0
     lives: Lives | None = None
 

@@ -121,8 +121,8 @@ def _claim(section: str, item: str, quantity: str, published: float, ours: float
 def _captions() -> list[Row]:
     return [
         compared(
-            f"thesis, {figure}",
-            "caption",
+            "thesis, captions",
+            figure,
             "parameters",
             unit="million",
             published=printed,

@@ -1,8 +1,9 @@
 """The runs of the thesis' evaluation: in closed form, and put into the simulated world.
 
 The closed form is the thesis' own accounting (`models.exact.thesis`).  In the simulated world (`simulation.scenario`) the same
-inputs are put like this: losses have their clock from a machine's start; the next machine is ordered when the last one is
-gone; a run with a fixed interval makes no emergency saves.
+inputs are put like this: the next machine is ordered when the last one is gone; a run with a fixed interval makes no
+emergency saves; a machine lives for MTTP less the wait for it and less its notice, on average, because the tables have
+Alloc. / allocation = Prep. / preparation = Total / MTTP + 1 machines: a loss comes each MTTP of all the time.
 
 Source:
     Thesis, sections 4.1 and 6.2.2; `thesis_published` has the numbers.
@@ -61,6 +62,7 @@ def scenario(model: str, column: str, mttp_s: float | None = None) -> Scenario:
     """
     given = column_inputs(INPUTS, model, column, mttp_s)
     adaptive = column == "adaptive"
+    notice_s = float(INPUTS["grace_s"]) if adaptive else 0.0
     return Scenario(
         steps=given.steps,
         step_s=Range.of(given.step_s),
@@ -68,8 +70,8 @@ def scenario(model: str, column: str, mttp_s: float | None = None) -> Scenario:
         upload_s=Range.of(given.backup_s),
         allocate_s=Range.of(given.allocate_s, _WAITS),
         prepare_s=Range.of(given.prepare_s, _WHOLE),
-        lives=Memoryless((given.mttp_s,)),
-        notice_s=float(INPUTS["grace_s"]) if adaptive else 0.0,
+        lives=Memoryless((given.mttp_s - given.allocate_s - notice_s,)),
+        notice_s=notice_s,
         announced_share=1.0 if adaptive else 0.0,
         policy="thesis" if adaptive else f"every:{given.interval_steps}steps",
         believed=Believed(given.mttp_s, 0.0 if adaptive else 1.0, given.allocate_s),

@@ -1,0 +1,76 @@
+"""A schedule on its whole way over a machine: the controller's directive, a real keeper, a real agent, the run's journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.agent.keepers import RUN, Controller, Place, serving
+from tests.support.live import eventually, new_run
+from windfall.channels.mailbox import MailboxChannel, MailPace
+from windfall.core.replay import explain, replay
+from windfall.events import SaveTableGiven
+from windfall.fleet import Directive, Doing, Report
+from windfall.storage.clocks import SystemClock
+from windfall.storage.objects import open_store
+from windfall.terms import Epoch, SaveTable, Seconds, Step
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path, new_run(tmp_path))
+    yield made
+    made.clear()
+
+
+def scheduled(place: Place, machine: str, report: Report) -> Directive:
+    """What the controller then says: a save after each second of work from the last save on, known for an hour."""
+    assert report.saved_step is not None
+    assert report.costs is not None, f"{machine} says what its saves cost"
+    assert report.step_s == pytest.approx(0.01, rel=2.0)
+    table = SaveTable(tuple(float(second) for second in range(1, 60)), 3_600.0, 600.0, "it rests on 501 losses")
+    return replace(RUN, schedule=SaveTableGiven(table, Step(report.saved_step)))
+
+
+def saved_by_schedule(place: Place) -> bool:
+    return any("by the schedule: it rests on 501 losses" in line for line in explain(place.run.rows()))
+
+
+def test_a_directive_with_a_schedule_reaches_the_script(place: Place) -> None:
+    """On the direct channel: the fact is in the run's journal, saves follow the table, and replay decides the same."""
+    with serving(Controller(place.job(policy="optimal"), directives={"m-1": RUN})) as controller:
+        place.machine(controller)
+        eventually(lambda: (said := controller.newest()) and said.costs, "the first save is measured")
+        controller.directives["m-1"] = told = scheduled(place, "m-1", controller.newest())
+        saved = controller.newest().saved_step
+        eventually(lambda: saved_by_schedule(place) and controller.newest().saved_step > saved + 100, "two saves by it")
+
+    assert place.run.facts(SaveTableGiven) == [told.schedule]
+    assert replay(place.run.rows()) == []
+    text = "\n".join(explain(place.run.rows()))
+    assert "to learn what saving costs" in text
+    assert "by the default rule: no schedule was made for this machine yet" in text
+
+
+def test_a_schedule_comes_through_the_store_too(place: Place) -> None:
+    """A machine without an address of its controller finds it in its mailbox."""
+    place.put_job(place.job(policy="optimal"))
+    pace = MailPace(look_s=Seconds(0.1), beat_s=Seconds(0.5))
+    box = MailboxChannel(open_store(place.run.url), SystemClock(), Epoch(3), lambda: ("m-1",), pace)
+    place.machine(None)
+    told, heard = RUN, []
+
+    def hears() -> Report | None:
+        box.tell({"m-1": told})
+        heard.extend(said for said in box.hear() if said.doing is Doing.TRAINING and said.costs is not None)
+        return heard[-1] if heard else None
+
+    eventually(hears, "the first save is measured")
+    told = scheduled(place, "m-1", heard[-1])
+    eventually(lambda: hears() and saved_by_schedule(place), "a save by the schedule")
+    assert place.run.facts(SaveTableGiven) == [told.schedule]

@@ -1,0 +1,155 @@
+"""`windfall drill` itself: what it says of scripts that cannot be drilled, of ranks, of costs; and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.drill.conftest import Drill, script
+from windfall.agent import kernel
+from windfall.cli.main import main
+
+PLAIN = [sys.executable, "train.py"]
+COUNT = "import windfall as wf\nstep = int(open(p).read()) if (p := wf.last()) else 0\n"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("print('nothing of windfall here')", "never called Windfall"),
+        ("import windfall as wf\nwf.last()", "ended no step"),
+        ("import windfall as wf\nfor _ in range(5):\n    wf.step()", "after 5 steps, before step 11: use --steps 2"),
+        ("import windfall as wf\nwf.step()\nraise ValueError('no data')", "exit code 1 after 1 steps"),
+        ("import windfall as wf\nfor _ in range(500):\n    wf.step()", "saved nothing"),
+        (
+            "import windfall as wf\nfor _ in range(500):\n    if wf.step():\n        wf.backup('nowhere')",
+            "what the script handed over was not there",
+        ),
+        (
+            "import windfall as wf\nassert not wf.last(), 'no restore yet'\nfor i in range(500):\n    if wf.step():\n"
+            "        open('c', 'w').write(str(i))\n        wf.backup('c')",
+            "from its own checkpoint of step 11: AssertionError: no restore yet",
+        ),
+    ],
+)
+def test_a_script_that_cannot_be_drilled_is_told_why(text: str, words: str, drill: Drill) -> None:
+    """A script that never calls, ends early, crashes, saves nothing or cannot start again: one sentence, exit code 1."""
+    told = drill(text, PLAIN)
+
+    assert told["code"] == 1
+    assert words in told["error"]
+    assert "Traceback" not in told["error"]
+
+
+@pytest.mark.real
+def test_a_script_that_hangs_is_ended_with_its_children(drill: Drill) -> None:
+    """When time is up the script ends, and so does everything that it started."""
+    text = (
+        "import subprocess, time\nimport windfall as wf\nsubprocess.Popen(['sleep', '61'])\nwf.step()\ntime.sleep(60)"
+    )
+
+    told = drill(text, PLAIN, "--limit", "3s")
+
+    assert told["code"] == 1
+    assert "1 steps when the 3 s of the drill were over" in told["error"]
+    mine = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in kernel.children_of(__import__("os").getpid())]
+    assert not any(b"sleep" in line for line in mine)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "JOB.yaml is missing"),
+        (["--", "no-such-program", "x"], "no such command"),
+        (["--steps", "1", "--", "true"], "--steps: 1 is too few"),
+        (["--limit", "0s", "--", "true"], "--limit"),
+        (["job.yaml"], "run"),
+    ],
+)
+def test_misuse_is_one_sentence(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A missing command, a job file without `run`, a number that cannot be: exit code 2 and what to write instead."""
+    (tmp_path / "job.yaml").write_text("name: x\n")
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["drill", "--state", str(tmp_path / "state"), *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.real
+def test_a_script_in_another_language_is_compared_by_its_checkpoints(drill: Drill) -> None:
+    """Of a shell script only what it hands over is seen: here a counter that a restart begins anew."""
+    loop = 'while [ "$i" -lt 40 ]; do i=$((i + 1)); echo "$i" > "s-$i"; windfall backup --step "$i" "s-$i"; done'
+    restore = 'i=$(cat "${WINDFALL_CHECKPOINT:-/dev/null}"); i=${i:-0}; '
+
+    right = drill(restore + loop, ["sh", "train.py"], "--steps", "2")
+    wrong = drill("i=0; " + loop, ["sh", "train.py"], "--steps", "2")
+
+    assert (right["code"], right["forgotten"]) == (0, []), right
+    assert (wrong["code"], wrong["forgotten"][0]["code"]) == (5, "not-restored")
+
+
+@pytest.mark.real
+def test_files_written_elsewhere_are_named(drill: Drill, tmp_path: Path) -> None:
+    """The script runs in copies of its folder; what it writes by an absolute path is told."""
+    place = Path.home() / ".cache"
+    place.mkdir(exist_ok=True)
+    result = place / f"windfall-drill-{tmp_path.name}"
+    text = script(
+        "annealing", ("def main() -> None:\n", f"def main() -> None:\n    open({str(result)!r}, 'w').close()\n")
+    )
+    try:
+        assert drill(text, PLAIN)["wrote_outside"] == [str(result)]
+    finally:
+        result.unlink(missing_ok=True)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_torchrun_itself(drill: Drill) -> None:
+    """Under the real launcher with two ranks: a script that resumes, and one whose rank 1 keeps its data to itself."""
+    pytest.importorskip("torch")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+
+    right = drill(script("ranks"), command)
+    wrong = drill(
+        script("ranks", ('chance.set_state(saved["chance"])', "rank == 1 or chance.set_state(saved['chance'])")),
+        command,
+    )
+
+    assert (right["code"], right["ranks"], right["forgotten"]) == (0, 2, [])
+    assert [(one["code"], one["rank"]) for one in wrong["forgotten"]] == [("generator", 1)]
+
+
+@pytest.mark.real
+def test_what_a_drill_measured_is_in_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """After a drill of a job file its plan has speed and costs of a save, and says that they come from a drill."""
+    pytest.importorskip("fastapi")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text(script("annealing"))
+    job, state = tmp_path / "job.yaml", str(tmp_path / "state")
+    job.write_text(
+        f"name: anneal\nworkdir: {tmp_path}/code\nrun: {sys.executable} train.py\nwork: {{steps: 1000}}\n"
+        f"checkpoint: {{store: {tmp_path}/runs}}\n"
+    )
+
+    windfall = [sys.executable, "-m", "windfall.cli.main"]
+    drilled = subprocess.run([*windfall, "drill", "--json", "--state", state, str(job)], capture_output=True, text=True)
+    planned = subprocess.run([*windfall, "plan", "--json", "--state", state, str(job)], capture_output=True, text=True)
+
+    assert drilled.returncode == 0, drilled.stderr + drilled.stdout
+    assert json.loads(drilled.stdout)["kept_for_plans"] is True
+    assert [path for path in (tmp_path / "runs").rglob("*") if path.is_file()] == []
+    numbers = {one["name"]: one for one in json.loads(planned.stdout)["numbers"]}
+    assert numbers["speed"]["source"].startswith("measured in a drill on ")
+    assert numbers["standstill of a save"]["source"].startswith("measured in a drill on ")

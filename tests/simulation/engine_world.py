@@ -1,0 +1,61 @@
+"""A small simulated job with round numbers: what happens to it can be worked out on paper.
+
+A hundred steps of a second; a save holds them up for 2 s and is stored 3 s later; a machine starts 10 s after its order
+and is prepared 20 s later.  So without any loss the first step begins at 30 s.
+"""
+
+from __future__ import annotations
+
+import math
+
+from windfall.simulation import engine
+from windfall.simulation.outcomes import Trial
+from windfall.simulation.sampling import Draws
+from windfall.simulation.scenario import Believed, Lives, Range, Recorded, Scenario
+
+FOREVER = math.inf
+NOTICE = {"announced_share": 1.0}
+
+
+def believed(*, costs_known: bool = True, unannounced_share: float = 1.0, mttp_s: float = 3600.0) -> Believed:
+    """What the worker believes."""
+    return Believed(mttp_s, unannounced_share, 30.0, costs_known)
+
+
+def scenario(lives: Lives | tuple[float, ...] = (), **more: object) -> Scenario:
+    """The job; `lives` of the machines of its only slot, the later ones stay."""
+    words: dict[str, object] = {
+        "steps": 100,
+        "step_s": Range.of(1.0),
+        "stall_s": Range.of(2.0),
+        "upload_s": Range.of(3.0),
+        "allocate_s": Range.of(10.0),
+        "prepare_s": Range.of(20.0),
+        "lives": Recorded((lives,)) if isinstance(lives, tuple) else lives,
+        "notice_s": 0.0,
+        "announced_share": 0.0,
+        "policy": "every:20steps",
+        "believed": believed(),
+        "price_usd_per_hour": 3.6,
+    }
+    return Scenario(**(words | more))  # type: ignore[arg-type]
+
+
+def trial(lives: Lives | tuple[float, ...] = (), **more: object) -> Trial:
+    """What became of it."""
+    return engine.history(scenario(lives, **more), journal=False).trial
+
+
+def work_s(job: Scenario, seed: int = 0, number: int = 0) -> float:
+    """How long the steps of a trial take, each once [s]."""
+    return job.steps * Draws(job, seed, number).step_s
+
+
+def parts(found: Trial) -> tuple[float, float, float, float]:
+    """Redo, save, allocate, prepare [s]."""
+    return found.redo_s, found.save_s, found.allocate_s, found.prepare_s
+
+
+def saved(found: Trial) -> list[tuple[int, int, str, bool]]:
+    """Machine, step, kind, committed of each save."""
+    return [(save.machine, save.step, save.kind.value, save.committed) for save in found.saves]
