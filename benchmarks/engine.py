@@ -1,10 +1,11 @@
 """What it costs that the live reducers decide: a trial of the event engine against its events in bare simpy, and a month.
 
-An event is a fact that a reducer is told: a save is asked for, lies on the disk, is in the store, is committed; a look at
-the ranks, a window of steps; a timer; a machine is sold, starts, is ready, is gone.  The journals have them all, with
-their moments.  In simpy one process waits from each of them to the next and does nothing else.  The engine lets several
-happen at one moment of its timeline; what those moments alone, and the thesis' model in simpy's idiom, cost is said
-beside it.  Compared is processor time, with what was imported put aside for the garbage collector.
+An event is a message between a reducer and its world, as the journals have them: a fact that it is told (a look at the
+ranks, an answer, a save on the disk, in the store, committed, a timer, a machine that starts or is gone) or a command that
+it gives (ask for a save, upload, commit, wake, delete, order).  In bare simpy each of them is one event; one process
+waits from each to the next, and does nothing else.  The engine handles several of them at one moment of its timeline:
+what those moments alone, and the thesis' model in simpy's idiom, cost is said beside it, on standard error.  Compared is
+processor time, with what was imported put aside for the garbage collector.
 """
 
 from __future__ import annotations
@@ -79,11 +80,11 @@ def processor_s(work: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
-def facts(made: History) -> list[float]:
-    """Return the moment of each fact in the journals of a trial, in order [s]."""
+def messages(made: History) -> list[float]:
+    """Return the moment of each fact and command in the journals of a trial, in order [s]."""
     first = made.job_rows[0].at
-    driver = [row.at - first for row in made.job_rows for _ in row.facts]
-    worker = [row.at for row in made.run_rows for _ in row.facts]
+    driver = [row.at - first for row in made.job_rows for _ in (*row.facts, *row.commands)]
+    worker = [row.at for row in made.run_rows for _ in (*row.facts, *row.commands)]
     return sorted(driver + worker)
 
 
@@ -135,9 +136,9 @@ def as_published(scenario: Scenario) -> None:
 
 
 def engine_vs_simpy() -> Benchmark:
-    """A trial of the thesis through the live reducers, journals in memory, against its facts in bare simpy."""
+    """A trial of the thesis through the live reducers, journals in memory, against its events in bare simpy."""
     scenario = thesis()
-    moments = facts(history(scenario))
+    moments = messages(history(scenario))
     timeline = Noting()
     world = World((scenario,), timeline)
     world.submit("simulated", scenario)
@@ -148,17 +149,17 @@ def engine_vs_simpy() -> Benchmark:
     alone_s = min(processor_s(lambda: waits(timeline.moments)) for _ in range(3))
     model_s = min(processor_s(lambda: as_published(scenario)) for _ in range(3))
     print(
-        f"a trial: {len(moments)} facts, at {len(timeline.moments)} moments of the timeline, {took_s:.2f} s; "
+        f"a trial: {len(moments)} events, at {len(timeline.moments)} moments of the timeline, {took_s:.2f} s; "
         f"{took_s / alone_s:.0f}x of the moments alone in simpy, {took_s / model_s:.0f}x of the thesis' model there",
         file=sys.stderr,
     )
     return Benchmark(
-        name="engine: a trial vs its facts in bare simpy",
+        name="engine: a trial vs its events in bare simpy",
         ours=lambda: processor_s(lambda: history(scenario)) / len(moments) * 1e6,
         yardstick=lambda: processor_s(lambda: waits(moments)) / len(moments) * 1e6,
         target=LIMIT,
         at_most=True,
-        unit="us a fact",
+        unit="us an event",
         close=gc.unfreeze,
     )
 

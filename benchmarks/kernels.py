@@ -129,7 +129,9 @@ def rate(work: Callable[[], object]) -> float:
     return TRIALS / (time.process_time() - begun)
 
 
-def pair(name: str, ours: Scenario, bare: Callable[..., np.ndarray], more: object, policy: Injected | None) -> Benchmark:
+def pair(
+    name: str, ours: Scenario, bare: Callable[..., np.ndarray], more: object, policy: Injected | None
+) -> Benchmark:
     """One case; what both simulate must be the same."""
     segments = math.ceil(STEPS / INTERVAL_STEPS) - 1
     chance = np.random.Generator(np.random.PCG64(7))
@@ -150,7 +152,9 @@ def pair(name: str, ours: Scenario, bare: Callable[..., np.ndarray], more: objec
 
 def memoryless_vs_bare() -> Benchmark:
     """Exponential lives."""
-    return pair("kernel, memoryless lives, vs bare loop", scenario(Memoryless((MTTP_S,))), _bare_memoryless, MTTP_S, None)
+    return pair(
+        "kernel, memoryless lives, vs bare loop", scenario(Memoryless((MTTP_S,))), _bare_memoryless, MTTP_S, None
+    )
 
 
 def table_vs_bare() -> Benchmark:

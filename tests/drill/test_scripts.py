@@ -91,9 +91,17 @@ BUGS: dict[str, Bug] = {
             "            asked = wf.step()\n            if asked or position % 3 == 0:\n                everything",
         ),
         (
-            '                save(f"{epoch}-{position}.pt", everything)\n                wf.backup(f"{epoch}-{position}.pt")',
-            '                before, last = globals().get("last"), f"{epoch}-{position}.pt"\n                globals()["last"] = last\n'
-            "                save(last, everything)\n                if asked:\n                    wf.backup(before)",
+            (
+                '                save(f"{epoch}-{position}.pt", everything)\n'
+                '                wf.backup(f"{epoch}-{position}.pt")'
+            ),
+            (
+                '                before, last = globals().get("last"), f"{epoch}-{position}.pt"\n'
+                '                globals()["last"] = last\n'
+                "                save(last, everything)\n"
+                "                if asked:\n"
+                "                    wf.backup(before)"
+            ),
         ),
         codes="stale",
         words="step 10",
@@ -108,7 +116,11 @@ BUGS: dict[str, Bug] = {
         "classifier",
         (
             "        scheduler.load_state_dict",
-            "        for one in optimizer.state.values():\n            one['momentum_buffer'].zero_()\n        scheduler.load_state_dict",
+            (
+                "        for one in optimizer.state.values():\n"
+                "            one['momentum_buffer'].zero_()\n"
+                "        scheduler.load_state_dict"
+            ),
         ),
         codes="optimizer",
         words="momentum_buffer of `optimizer` is zero",
@@ -220,7 +232,11 @@ RIGHT: dict[str, tuple[str, tuple[tuple[str, str], ...], int]] = {
         (
             (
                 "            best = min(best, loss.item())\n",
-                "            best = min(best, loss.item())\n            elapsed = time.monotonic() - began\n            steps_per_second = (position + epoch * BATCHES) / elapsed\n",
+                (
+                    "            best = min(best, loss.item())\n"
+                    "            elapsed = time.monotonic() - began\n"
+                    "            steps_per_second = (position + epoch * BATCHES) / elapsed\n"
+                ),
             ),
             ("import random\n", "import random\nimport time\n"),
             ("    ema = Average(model)\n", "    ema, began = Average(model), time.monotonic()\n"),
@@ -242,9 +258,17 @@ RIGHT: dict[str, tuple[str, tuple[tuple[str, str], ...], int]] = {
         (
             (
                 "            position += 1\n",
-                "            position += 1\n            steps_here += 1\n            losses.append(loss.item())\n            running = 0.9 * running + 0.1 * loss.item()\n",
+                (
+                    "            position += 1\n"
+                    "            steps_here += 1\n"
+                    "            losses.append(loss.item())\n"
+                    "            running = 0.9 * running + 0.1 * loss.item()\n"
+                ),
             ),
-            ("    ema = Average(model)\n", "    ema = Average(model)\n    steps_here, losses, running = 0, [], 0.0\n"),
+            (
+                ("    ema = Average(model)\n"),
+                ("    ema = Average(model)\n    steps_here, losses, running = 0, [], 0.0\n"),
+            ),
         ),
         1,
     ),
@@ -253,7 +277,11 @@ RIGHT: dict[str, tuple[str, tuple[tuple[str, str], ...], int]] = {
         (
             (
                 '        scheduler.load_state_dict(saved["scheduler"])\n',
-                '        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.97, last_epoch=saved["scheduler"]["last_epoch"] - 1)\n        optimizer.load_state_dict(saved["optimizer"])\n',
+                (
+                    "        scheduler = torch.optim.lr_scheduler.ExponentialLR("
+                    'optimizer, 0.97, last_epoch=saved["scheduler"]["last_epoch"] - 1)\n'
+                    '        optimizer.load_state_dict(saved["optimizer"])\n'
+                ),
             ),
         ),
         1,
@@ -274,7 +302,14 @@ RIGHT: dict[str, tuple[str, tuple[tuple[str, str], ...], int]] = {
         (
             (
                 "            if wf.step():",
-                "            if position % 4 == 0:\n                model.eval()\n                with wf.phase('evaluation'), torch.no_grad():\n                    accuracy = (model(inputs).argmax(1) == targets).float().mean().item()\n                model.train()\n            if wf.step():",
+                (
+                    "            if position % 4 == 0:\n"
+                    "                model.eval()\n"
+                    "                with wf.phase('evaluation'), torch.no_grad():\n"
+                    "                    accuracy = (model(inputs).argmax(1) == targets).float().mean().item()\n"
+                    "                model.train()\n"
+                    "            if wf.step():"
+                ),
             ),
         ),
         1,

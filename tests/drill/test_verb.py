@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.drill.conftest import Drill, script
+from tests.support.shop import shop
 from windfall.agent import kernel
 from windfall.cli.main import main
 
 PLAIN = [sys.executable, "train.py"]
-COUNT = "import windfall as wf\nstep = int(open(p).read()) if (p := wf.last()) else 0\n"
 
 
 @pytest.mark.real
@@ -31,8 +31,10 @@ COUNT = "import windfall as wf\nstep = int(open(p).read()) if (p := wf.last()) e
             "what the script handed over was not there",
         ),
         (
-            "import windfall as wf\nassert not wf.last(), 'no restore yet'\nfor i in range(500):\n    if wf.step():\n"
-            "        open('c', 'w').write(str(i))\n        wf.backup('c')",
+            (
+                "import windfall as wf\nassert not wf.last(), 'no restore yet'\nfor i in range(500):\n    if wf.step():\n"
+                "        open('c', 'w').write(str(i))\n        wf.backup('c')"
+            ),
             "from its own checkpoint of step 11: AssertionError: no restore yet",
         ),
     ],
@@ -57,7 +59,7 @@ def test_a_script_that_hangs_is_ended_with_its_children(drill: Drill) -> None:
 
     assert told["code"] == 1
     assert "1 steps when the 3 s of the drill were over" in told["error"]
-    mine = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in kernel.children_of(__import__("os").getpid())]
+    mine = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in kernel.children_of(os.getpid())]
     assert not any(b"sleep" in line for line in mine)
 
 
@@ -87,6 +89,7 @@ def test_misuse_is_one_sentence(
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_a_script_in_another_language_is_compared_by_its_checkpoints(drill: Drill) -> None:
     """Of a shell script only what it hands over is seen: here a counter that a restart begins anew."""
     loop = 'while [ "$i" -lt 40 ]; do i=$((i + 1)); echo "$i" > "s-$i"; windfall backup --step "$i" "s-$i"; done'
@@ -116,6 +119,7 @@ def test_files_written_elsewhere_are_named(drill: Drill, tmp_path: Path) -> None
 
 @pytest.mark.real
 @pytest.mark.slow
+@pytest.mark.timeout(500)
 def test_torchrun_itself(drill: Drill) -> None:
     """Under the real launcher with two ranks: a script that resumes, and one whose rank 1 keeps its data to itself."""
     pytest.importorskip("torch")
@@ -132,24 +136,24 @@ def test_torchrun_itself(drill: Drill) -> None:
 
 
 @pytest.mark.real
-def test_what_a_drill_measured_is_in_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_drill_measured_is_in_the_plan(tmp_path: Path) -> None:
     """After a drill of a job file its plan has speed and costs of a save, and says that they come from a drill."""
     pytest.importorskip("fastapi")
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text(script("annealing"))
-    job, state = tmp_path / "job.yaml", str(tmp_path / "state")
+    job = tmp_path / "anneal.yaml"
     job.write_text(
         f"name: anneal\nworkdir: {tmp_path}/code\nrun: {sys.executable} train.py\nwork: {{steps: 1000}}\n"
         f"checkpoint: {{store: {tmp_path}/runs}}\n"
     )
 
-    windfall = [sys.executable, "-m", "windfall.cli.main"]
-    drilled = subprocess.run([*windfall, "drill", "--json", "--state", state, str(job)], capture_output=True, text=True)
-    planned = subprocess.run([*windfall, "plan", "--json", "--state", state, str(job)], capture_output=True, text=True)
+    with shop(tmp_path / "shop") as made:
+        drilled = made.say("drill", "--json", str(job))
+        planned = made.say("plan", "--json", str(job))
 
     assert drilled.returncode == 0, drilled.stderr + drilled.stdout
     assert json.loads(drilled.stdout)["kept_for_plans"] is True
-    assert [path for path in (tmp_path / "runs").rglob("*") if path.is_file()] == []
+    assert [path for path in (tmp_path / "runs").rglob("*") if path.is_file()] == [], "the store is as it was"
     numbers = {one["name"]: one for one in json.loads(planned.stdout)["numbers"]}
     assert numbers["speed"]["source"].startswith("measured in a drill on ")
     assert numbers["standstill of a save"]["source"].startswith("measured in a drill on ")

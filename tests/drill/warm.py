@@ -43,7 +43,7 @@ def serve(path: str) -> None:
     import selectors
     import signal
 
-    import numpy  # noqa: F401 - what the scripts import
+    import numpy as np  # noqa: F401 - what the scripts import
     import torch
     import torch._dynamo
     import torch.distributed

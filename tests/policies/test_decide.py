@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from windfall.errors import Misuse
-from windfall.models.costs import Costs
+from windfall.models.costs import Costs, Uploads
 from windfall.models.losses import Losses
 from windfall.policies.saving.decide import (
     Beliefs,
@@ -166,7 +166,7 @@ def test_what_the_uplink_carries_in_the_notice_decides(share: float) -> None:
     """0.8 x rate x notice fits, 1.2 x is refused, where everything else is below a tenth of the notice."""
     notice_s, rate = 100.0, 10**7
     costs = measured(2.0, 2.0, 50.0, 1.0)
-    costs = replace(costs, uploads=((50 * rate, 50.0),), state_bytes=int(share * rate * notice_s))
+    costs = replace(costs, uploads=Uploads(((50 * rate, 50.0),)), state_bytes=int(share * rate * notice_s))
     choice = decide(0.0, view("adaptive", remaining_s=notice_s), Beliefs(THESIS, costs))
     assert (choice.save_at is not None) is (share < 1.0)
 

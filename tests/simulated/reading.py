@@ -18,6 +18,7 @@ from windfall.events import (
     NoticeReceived,
     PartHandedOver,
     PointCommitted,
+    PointRestored,
     RanksObserved,
     Row,
     ScriptExited,
@@ -112,13 +113,36 @@ def progress(journals: Journals) -> Progress:
 def _by_epoch(journals: Journals) -> dict[Epoch, list[tuple[float, float]]]:
     """Return (moment, steps complete) of each epoch that trained, in order; the first is where its first step begins."""
     found: dict[Epoch, list[tuple[float, float]]] = {}
-    for row in journals.run:
-        for at, step in _points(row):
-            points = found.setdefault(row.epoch, [])
-            point = at - journals.submitted_at, float(step)
-            if not points or (point[1] >= points[-1][1] and point[0] > points[-1][0]):
-                points.append(point)
-    return {epoch: found[epoch] for epoch in sorted(found)}
+    for epoch in sorted({row.epoch for row in journals.run}):
+        rows = [row for row in journals.run if row.epoch == epoch]
+        seen = [point for row in rows for point in _points(row)]
+        begin = _begin(rows)
+        points = [begin] if begin is not None and (not seen or seen[0][1] > begin[1]) else []
+        for at, step in seen:
+            if not points or (step >= points[-1][1] and at > points[-1][0]):
+                points.append((at, step))
+        if points:
+            found[epoch] = [(at - journals.submitted_at, float(step)) for at, step in points]
+    return found
+
+
+def _begin(rows: Iterable[Row]) -> tuple[float, int] | None:
+    """Return when the first step began, and after which: by the first window of steps, less what stood still within it.
+
+    The first look of an agent may come long after it, and its window may lack the first step.
+    """
+    base, stalls = 0, [(0, 0.0)]
+    for row in rows:
+        for fact in row.facts:
+            if isinstance(fact, PointRestored):
+                base = fact.step
+            elif isinstance(fact, PartHandedOver):
+                stalls.append((fact.step, fact.stall_s))
+            elif isinstance(fact, StepsMeasured):
+                ended = next((at for at, step in _points(row) if step == fact.step), row.wall)
+                still_s = math.fsum(stall_s for step, stall_s in stalls if step < fact.step)
+                return ended - (fact.step - base) * fact.mean_s - still_s, base
+    return None
 
 
 def _points(row: Row) -> Iterator[tuple[float, int]]:

@@ -9,7 +9,7 @@ import pytest
 from tests.simulated import matrix, reading, twin
 from tests.simulated.reading import Journals, Progress
 from tests.simulated.twin import Outcome
-from windfall.events import BeliefsChanged, Fact, NoticeReceived, Row
+from windfall.events import BeliefsChanged, Fact, NoticeReceived, RanksObserved, Row
 from windfall.simulation.scenario import Believed, Range, Recorded, Scenario
 
 LOST_AT_S = (31.0, 3.0, 46.5)
@@ -70,6 +70,16 @@ def test_what_a_job_cost_is_measured_to_the_millisecond(upload_s: float) -> None
     assert found.notice_s == pytest.approx([2.0, 2.0])
 
 
+def test_a_first_look_that_comes_late_makes_no_preparation_longer() -> None:
+    """An agent whose script loaded for long sees the first steps late; when they began follows from how long they took."""
+    whole = written(job())
+    blind = [dataclasses.replace(row, facts=_without(RanksObserved, row)) for row in whole.run[:4]]
+    late = dataclasses.replace(whole, run=[*blind, *whole.run[4:]])
+
+    assert reading.measure(late).prepare_s == pytest.approx([3.75] * 3)
+    assert reading.progress(late).at(4.25 + 3.75 + 2.0) == pytest.approx(10.0)
+
+
 def test_steps_count_from_when_they_are_made_for_good() -> None:
     """Lost steps do not count before they are made again; the last one is there when the job is done."""
     scenario = job()
@@ -100,15 +110,15 @@ def test_a_twin_with_inputs_of_another_run_does_what_its_original_did(policy: st
 def test_what_machines_were_told_of_losses_is_what_they_believed() -> None:
     """The last word counts, and of what nobody told them what the log had shown."""
     whole = written(job(upload_s=0.5))
-    untold = [dataclasses.replace(row, facts=_without_share(row)) for row in whole.run]
+    untold = [dataclasses.replace(row, facts=_without(BeliefsChanged, row)) for row in whole.run]
     learnt = reading.beliefs(dataclasses.replace(whole, run=untold))
 
     assert twin.believed(reading.beliefs(whole)) == BELIEVED
     assert [one.unannounced_share() for one in learnt] == pytest.approx([2.5 / 5.0, 2.5 / 6.0, 2.5 / 7.0])
 
 
-def _without_share(row: Row) -> tuple[Fact, ...]:
-    return tuple(fact for fact in row.facts if not isinstance(fact, BeliefsChanged))
+def _without(kind: type[Fact], row: Row) -> tuple[Fact, ...]:
+    return tuple(fact for fact in row.facts if not isinstance(fact, kind))
 
 
 def test_progress_is_straight_between_two_points() -> None:

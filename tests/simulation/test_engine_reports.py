@@ -134,8 +134,6 @@ def test_the_happenings_tell_the_story_in_sentences() -> None:
         "ordering machine-0 in simulated (local, spot), 3.6 USD/h",
         "local-1, machine-0 in simulated: up, 3.6 USD/h",
         "local-1 has the run",
-        "step 20 is stored",
-        "step 40 is stored",
         "step 60 is stored",
         "local-1 taken away",
         "ordering machine-0 in simulated (local, spot), 3.6 USD/h",

@@ -48,7 +48,10 @@ def test_runs_that_agree_narrow_a_range_and_runs_that_differ_widen_it() -> None:
 
 def test_the_first_step_is_no_preparation() -> None:
     """What was measured ends with the first finished step, the scenario's preparation with that step's begin."""
-    assert posed(job(), RUN).scenario.prepare_s.mean_s == pytest.approx(20.0)
+    prepare = posed(job(), RUN).scenario.prepare_s
+
+    assert prepare.mean_s == pytest.approx(20.0)
+    assert prepare.high_s - 20.0 == pytest.approx(math.sqrt(6.0) * 0.05 * 20.0), "nor is it a part of the spread"
 
 
 def test_what_the_user_says_wins_and_is_named() -> None:

@@ -15,7 +15,10 @@ from tests.simulation.posing import NO_NOTICE, RUN, Controller, believed, life
 from tests.simulation.posing import job as made_job
 from windfall.cli import client
 from windfall.cli.main import main
+from windfall.errors import Infeasible
 from windfall.simulation import kernels
+from windfall.simulation.outcomes import Trials
+from windfall.simulation.scenario import Scenario
 
 JOB = """
 name: gpt
@@ -190,6 +193,26 @@ def test_what_is_not_for_sale_is_simulated_by_its_price(shop: Controller, say: S
 
 
 @pytest.mark.usefixtures("shop")
+def test_a_policy_that_cannot_be_played_is_left_out_unless_it_was_named(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody asked for does not spoil the answer, and is said; what was asked for is an error."""
+    whole = kernels.simulate
+
+    def refuse(scenario: Scenario, **options: Any) -> Trials:
+        if scenario.policy == "optimal":
+            raise Infeasible("no machine lives long enough")
+        return whole(scenario, **options)
+
+    monkeypatch.setattr(kernels, "simulate", refuse)
+    told = json.loads(say("simulate", "--json", "--trials", "50")[1])
+
+    assert [row["policy"] for row in told["rows"]] == ["adaptive", "thesis", "young-daly"]
+    assert told["notes"] == ["policy optimal is left out: no machine lives long enough"]
+    assert say("simulate", "--trials", "50", "--policy", "adaptive,optimal")[0] == 3
+
+
+@pytest.mark.usefixtures("shop")
 def test_deadline_and_budget_do_not_hide_what_misses_them(say: Say) -> None:
     """A job that cannot be done in time is simulated, with the odds that it is."""
     code, out, err = say(
@@ -326,7 +349,7 @@ sys.modules["numba"] = None
 from tests.simulation.posing import Controller, job
 from windfall.cli import odds
 made, wanted = Controller(), job()
-told = odds.of_plan(wanted, made.plan(wanted), made.known(wanted))
+told = odds.of_plan(made, wanted, made.plan(wanted))
 print(told["says"])
 """
     root = Path(__file__).parents[2]

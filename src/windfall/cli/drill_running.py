@@ -164,7 +164,7 @@ def _wait(
         tell(tail.ended)
         if tail.all_left and left_at is None:
             left_at = clock.now()
-        if left_at is not None and clock.now() - left_at > GRACE_S:
+        if left_at is not None and (tail.by_hand or clock.now() - left_at > GRACE_S):
             return None
         if clock.now() > wanted.until:
             raise RunFailed(
@@ -185,6 +185,9 @@ def _end(started: subprocess.Popen[bytes], spare: frozenset[int]) -> None:
 class _ByHand:
     """Hand-overs of a script in another language, which nobody watches from inside, written down as a trace.
 
+    Attributes:
+        used: whether there were any.
+
     Args:
         place: the phase's folder.
         save_at: the step from which on a hand-over is held; 0 after a restore.
@@ -198,11 +201,11 @@ class _ByHand:
         self._clock, self._save_at, self._steps, self._base = clock, save_at, steps, base
         self._position = 0
         self._saved: int | None = None
-        self._mine = False
+        self.used = False
 
     def read(self) -> None:
         """Take what was handed over since; nothing if the script is watched from inside."""
-        if not self._messages.exists() or (self._trace.exists() and not self._mine):
+        if not self._messages.exists() or (self._trace.exists() and not self.used):
             return
         with self._messages.open("rb") as file:
             file.seek(self._position)
@@ -229,7 +232,7 @@ class _ByHand:
             self._write({"m": "left", "n": ended})
 
     def _write(self, line: dict[str, object]) -> None:
-        self._mine = True
+        self.used = True
         with self._trace.open("a") as file:
             file.write(json.dumps(line | {"at_s": self._clock.now()}) + "\n")
 
@@ -243,6 +246,11 @@ class _Tail:
         self._left: set[Path] = set()
         self._by_hand = by_hand
         self.ended = 0
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether the script is in another language, and does not know when it has done enough."""
+        return self._by_hand.used
 
     @property
     def all_left(self) -> bool:

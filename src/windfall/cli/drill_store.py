@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,8 +77,15 @@ def stored(url: str, folder: Path, step: int, parts: dict[int, str]) -> Iterator
         yield _upload(taken.hold, step, parts)
         taken.hold.release(Outcome.DONE, Cause.DONE)
     finally:
-        for key in reader.store.list(""):
-            reader.store.delete(key)
+        _remove(url, reader)
+
+
+def _remove(url: str, reader: wiring.Reader) -> None:
+    if url.startswith("file://"):
+        shutil.rmtree(url.removeprefix("file://"), ignore_errors=True)
+        return
+    for key in reader.store.list(""):
+        reader.store.delete(key)
 
 
 def _upload(hold: Hold, step: int, parts: dict[int, str]) -> Stored:

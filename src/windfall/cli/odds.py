@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from windfall.cli.client import offer_of
 from windfall.control.service import KnownView
@@ -26,19 +26,27 @@ _LOSSES = 2e7
 """How many losses may be played before a user has waited long enough."""
 
 
+class Knowing(Protocol):
+    """What is asked: `cli.client.Client`."""
+
+    def known(self, job: Job) -> KnownView:
+        """Return what a plan of a job rests on."""
+        ...
+
+
 def believed(job: Job, offer: Offer, known: KnownView) -> Prospect:
     """Return what is believed of a job on an offer, by what the controller knows."""
     pooled = pool.pool(known.lifetimes, known.now)
     return prospect(job, offer, Knowledge((), merge(known.measured), pooled, known.look_s))
 
 
-def of_plan(job: Job, told: dict[str, Any], known: KnownView) -> dict[str, Any] | None:
+def of_plan(controller: Knowing, job: Job, told: dict[str, Any]) -> dict[str, Any] | None:
     """Return the odds of a plan as JSON; None where it knows no cost and finish.
 
     Args:
+        controller: is asked what the plan rests on.
         job: what is planned.
         told: the plan.
-        known: what it rests on.
     """
     expected = told["chosen"]["expected"]
     if expected is None:
@@ -50,6 +58,7 @@ def of_plan(job: Job, told: dict[str, Any], known: KnownView) -> dict[str, Any] 
         from windfall.simulation import odds  # noqa: PLC0415 - needs numpy, where trials are played numba too
         from windfall.simulation.from_job import pose  # noqa: PLC0415
 
+        known = controller.known(job)
         posed = pose(job, believed(job, offer_of(told), known), known.measured)
         found = odds.odds(posed.scenario, job.objective, _play, trials=min(trials, odds.TRIALS), seed=SEED)
     except ModuleNotFoundError as error:

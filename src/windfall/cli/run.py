@@ -48,8 +48,7 @@ def plan(
     job = draft.job()
     with client.connect(folder, start=True) as controller:
         told = controller.plan(job)
-        known = controller.known(job)
-    told["odds"] = odds.of_plan(job, told, known)
+        told["odds"] = odds.of_plan(controller, job, told)
     if json_:
         print(json.dumps(told))
     else:

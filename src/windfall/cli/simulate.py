@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from windfall.cli.exec import state_folder
 from windfall.cli.named import extra
 from windfall.cli.runs import Json
-from windfall.errors import Infeasible, Misuse
+from windfall.errors import Infeasible, Misuse, WindfallError
 from windfall.policies.saving.decide import parse_policy
 from windfall.units import duration_s
 
@@ -132,7 +132,8 @@ def simulate(
         job = from_job.with_work(draft.job(), given)
         policies = _policies(policy, job.checkpointing.policy)
         posed, head = _posed(job, given, folder, _Lives(model, trace, unit))
-        answers = _played(posed, policies, trials, seed, shown=not json_)
+        answers, left_out = _played(posed, policies, _Trials(trials, seed, named=policy is not None), shown=not json_)
+        posed = replace(posed, notes=(*posed.notes, *left_out))
     if plot is not None:
         simulated_plot.draw(answers, job.objective, plot, title=head, dark=dark)
     if json_:
@@ -309,24 +310,44 @@ def _lived(
 # ------------------------------------------------------------------------------------------------------------- playing
 
 
-def _played(posed: Posed, policies: tuple[str | Injected, ...], trials: int, seed: int, *, shown: bool) -> list[Answer]:
-    """Play all policies; a line of progress on a terminal."""
+@dataclass(frozen=True, slots=True)
+class _Trials:
+    """How often to play, with which draws, and whether the user named the policies: what is named is not left out."""
+
+    count: int
+    seed: int
+    named: bool
+
+
+def _played(
+    posed: Posed, policies: tuple[str | Injected, ...], trials: _Trials, *, shown: bool
+) -> tuple[list[Answer], list[str]]:
+    """Play all policies; a line of progress on a terminal.  Returns the answers, and why a policy was left out."""
     from windfall.report import simulated  # noqa: PLC0415
     from windfall.simulation import kernels, outcomes  # noqa: PLC0415
 
     if kernels.compiles():
         print("windfall: the simulation is compiled first, once for this installation (half a minute)", file=sys.stderr)
-    answers = []
+    answers: list[Answer] = []
+    left_out: list[str] = []
     price = posed.scenario.price_usd_per_hour
     with _bar(shown=shown) as track:
         for one in policies:
             injected = None if isinstance(one, str) else one
-            named = one if isinstance(one, str) else one.name
-            scenario = posed.scenario if injected else replace(posed.scenario, policy=named)
-            progress = track(named)
-            done = kernels.simulate(scenario, trials=trials, seed=seed, policy=injected, progress=progress)
-            answers.append(simulated.answer(outcomes.summarise(named, done, price), done, price))
-    return answers
+            name = one if isinstance(one, str) else one.name
+            scenario = posed.scenario if injected else replace(posed.scenario, policy=name)
+            progress = track(name)
+            try:
+                done = kernels.simulate(
+                    scenario, trials=trials.count, seed=trials.seed, policy=injected, progress=progress
+                )
+            except WindfallError as error:
+                if trials.named or not answers:
+                    raise
+                left_out.append(f"policy {name} is left out: {error}")
+                continue
+            answers.append(simulated.answer(outcomes.summarise(name, done, price), done, price))
+    return answers, left_out
 
 
 Track = Callable[[int, int], None]

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from windfall.core import points
 from windfall.core.lifecycle import Stage
-from windfall.core.state import REQUESTS_KEPT, Plan, Request, Turn, standings
+from windfall.core.state import REQUESTS_KEPT, Plan, Request, Turn, WorkerState, standings
 from windfall.events import PublishSave, RanksObserved, RankStatus, SaveAnswered, WithdrawSave
 from windfall.policies.saving import rules
 from windfall.policies.saving.decide import Choice, SavingView, decide, rests_on
@@ -181,7 +181,7 @@ def served(turn: Turn, rank: int, step: Step, number: int | None) -> None:
         served=tuple(sorted({*request.served, rank})),
         handed=request.handed or number is not None,
     )
-    if any([status.rank not in request.served for status in turn.state.ranks]):
+    if not {status.rank for status in turn.state.ranks}.issubset(request.served):
         turn.change(request=request)
         return
     _retire(turn, request)
@@ -198,14 +198,8 @@ def served(turn: Turn, rank: int, step: Step, number: int | None) -> None:
 def plan(turn: Turn) -> None:
     """Publish, move or withdraw the next insurance save."""
     state = turn.state
-    if state.stage is not Stage.RUNNING or not state.ranks or state.notices:
-        return
     pending = state.request
-    if pending is not None and (pending.answered or pending.hinted or pending.kind is not SaveKind.INSURANCE):
-        return
-    if state.queued is not None or (pending is None and not all([point.whole for point in state.points])):
-        return  # the uplink is behind already, or the ranks are busy with a save
-    if pending is not None and _stands(turn, pending):
+    if not _plannable(state, pending) or (pending is not None and _stands(turn, pending)):
         return
     choice = choose(turn)
     if state.hinted:
@@ -225,6 +219,17 @@ def plan(turn: Turn) -> None:
         request = renewed(request, hinted=True)
     held = (state.anchor_step, choice.save_at)
     turn.change(request=request, held=held, hinted=False, plan=_plan(turn, request.number, choice.save_at))
+
+
+def _plannable(state: WorkerState, pending: Request | None) -> bool:
+    """Return whether the next insurance save may be planned: not while the ranks are busy with one, or the uplink behind."""
+    if state.stage is not Stage.RUNNING or not state.ranks or state.notices:
+        return False
+    if pending is not None and (pending.answered or pending.hinted or pending.kind is not SaveKind.INSURANCE):
+        return False
+    if not state.points:
+        return True
+    return state.queued is None and (pending is not None or False not in [point.whole for point in state.points])
 
 
 def _plan(turn: Turn, request: int, step: int) -> Plan | None:

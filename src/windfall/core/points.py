@@ -212,7 +212,7 @@ def uploaded(turn: Turn, fact: PartUploaded) -> None:
     ]
     point = renewed(point, parts=tuple(parts))
     owners = point.owners
-    if any([part.shard is None for part in owners]):
+    if None in [part.shard for part in owners]:
         turn.set_point(point)
         return
     if point.begun_at is not None:
@@ -291,7 +291,7 @@ def try_again(turn: Turn, why: str) -> None:
 def committed(turn: Turn, fact: PointCommitted) -> None:
     """A record names the point: it is what a restart restores."""
     point = _active(turn, fact.point.point_id)
-    if any([live.point_id == fact.point.point_id for live in turn.state.live]):
+    if fact.point.point_id in [live.point_id for live in turn.state.live]:
         return
     if point is not None:
         move(POINT, point.state, PointState.COMMITTED)

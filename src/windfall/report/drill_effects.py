@@ -75,13 +75,17 @@ class Look:
         return self.a.numbers.get(ended - 1, ended)
 
     def wrong(self, channels: Sequence[str]) -> list[str]:
-        """Return the items of these channels that differ; those of variables only where both have one."""
+        """Return the items of these channels that differ.
+
+        A variable must be there in both; of an object that was not seen at all after the restore nothing can be said.
+        """
         expected, found = self.expected, self.found
+        seen = {key.partition("|")[0] for key in found}
         return [
             key
             for key in expected
-            if key.partition(":")[0] in channels
-            and (key in found or not key.startswith(("value:", "array:", "list:")))
+            if _channel(key) in channels
+            and (key in found or ("|" in key and key.partition("|")[0] in seen))
             and not same(expected[key], found.get(key))
         ]
 

@@ -73,10 +73,12 @@ def draw(answers: Sequence[Answer], objective: Objective, path: Path, *, title: 
     left, right = figure.subplots(1, 2, sharey=True)
     unit_s, unit = unit_of(max(one.row.finish_s.p50 for one in answers))
     deadline = None if objective.deadline_s is None else objective.deadline_s / unit_s
-    scaled = _Panel(left, answers, lambda one: one.finish_s / unit_s, lambda one: one.row.finish_s, unit_s, colours)
+    scaled = _Panel(
+        left, answers, lambda one: one.finish_s / unit_s, lambda one: one.row.finish_s, unit_s, "deadline", colours
+    )
     _draw_panel(scaled, by_finish(answers).policy, deadline)
     left.set_xlabel(f"finish [{unit} since the submission]")
-    priced = _Panel(right, answers, lambda one: one.cost_usd, lambda one: one.row.cost_usd, 1.0, colours)
+    priced = _Panel(right, answers, lambda one: one.cost_usd, lambda one: one.row.cost_usd, 1.0, "budget", colours)
     _draw_panel(priced, by_cost(answers).policy, objective.budget_usd)
     right.set_xlabel("cost [USD]")
     left.set_yticks([-float(index) for index in range(len(answers))], [shown(one.row.policy) for one in answers])
@@ -99,6 +101,7 @@ class _Panel:
     values: Callable[[Answer], Floats]
     spread: Callable[[Answer], Spread]
     unit: float
+    limit: str
     colours: dict[str, str]
 
 
@@ -114,6 +117,8 @@ def _draw_panel(panel: _Panel, best: str, limit: float | None) -> None:
     if limit is not None and limit < shown_high + 0.5 * (shown_high - shown_low):
         shown_high, shown_low = max(shown_high, limit * 1.02), min(shown_low, limit * 0.98)
         panel.axes.axvline(limit, color=panel.colours["limit"], linestyle=(0, (4, 3)), linewidth=1.4)
+        text = panel.axes.text(limit, 1.01, panel.limit, transform=panel.axes.get_xaxis_transform(), ha="center")
+        text.set(color=panel.colours["limit"], fontsize=9)
     panel.axes.set_xlim(shown_low, shown_high)
 
 

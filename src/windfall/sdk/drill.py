@@ -95,7 +95,6 @@ class Watch:
         self._write("start", step=self._step)
         self._file.writelines(self._early)
         self._early = []
-        sys.addaudithook(self._audit)
 
     @property
     def _rank(self) -> int:
@@ -247,7 +246,8 @@ class Watch:
 
     # ---------------------------------------------------------------------------------------------------------- the rest
 
-    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Python does something that may be the opening of a file."""
         if event != "open" or len(self._outside) >= OUTSIDE_MAX:
             return
         path, _, flags = arguments
@@ -286,6 +286,7 @@ def install() -> None:
         wanted = json.load(file)
     watch = Watch(wanted["folder"], wanted["save_at"], wanted["steps"], wanted["inside"])
     _wrap_session(watch)
+    sys.addaudithook(watch.audit)
     from windfall.sdk import drill_torch  # noqa: PLC0415 - only in a drill
 
     drill_torch.when_imported(watch)

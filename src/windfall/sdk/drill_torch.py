@@ -70,6 +70,7 @@ def _install(watch: Watch) -> None:
     _hear_loaders(watch, torch)
     _hear_loads(watch, torch)
     _hear_births(watch, torch.optim.lr_scheduler.LRScheduler, "scheduler")
+    _hear_births(watch, torch.optim.Optimizer, "optimizer")
 
 
 def _hear_forwards(watch: Watch, torch: Any) -> None:

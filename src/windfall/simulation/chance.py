@@ -9,6 +9,7 @@ Source: G. L. Steele, D. Lea, C. H. Flood, "Fast splittable pseudorandom number 
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +23,7 @@ _R27: Final[Any] = np.uint64(27)
 _R31: Final[Any] = np.uint64(31)
 _R11: Final[Any] = np.uint64(11)
 _ONE: Final[Any] = np.uint64(1)
+_LOW: Final[Any] = np.uint64(255)
 
 STEP: Final = 0
 STALL: Final = 1
@@ -61,6 +63,50 @@ def uniform(trial_key: int, what: int, which: int) -> float:
     address: Any = (np.uint64(what) << np.uint64(60)) | np.uint64(which)
     draw: float = (_mix(trial_key + GOLDEN * (address + _ONE)) >> _R11) * (1.0 / 9007199254740992.0)
     return draw
+
+
+_LAYERS: Final = 256
+_TAIL: Final = 7.69711747013104972
+"""Where the lowest layer's tail begins, for 256 layers (Marsaglia and Tsang, 2000, section 4)."""
+
+
+def _layers() -> tuple[Any, Any]:
+    """Return the right edge of each layer under e^-x, the widest first and 0 last, and e^-x there."""
+    area = (_TAIL + 1.0) * math.exp(-_TAIL)
+    edges = [area / math.exp(-_TAIL), _TAIL]
+    while len(edges) < _LAYERS:
+        edges.append(-math.log(area / edges[-1] + math.exp(-edges[-1])))
+    edges.append(0.0)
+    at = np.array(edges)
+    return at, np.exp(-at)
+
+
+_EDGES, _HEIGHTS = _layers()
+
+
+@njit("float64(uint64, int64, int64)", cache=True)
+def exponential(trial_key: int, what: int, which: int) -> float:
+    """Return the draw at an address of a trial: exponential with mean 1.
+
+    By the ziggurat, without a logarithm 98.9 % of the time: what a trial of many lives takes is mostly this.
+
+    Source: G. Marsaglia, W. W. Tsang, "The ziggurat method for generating random variables", J. Stat. Softw. 5(8), 2000.
+    """
+    address: Any = (np.uint64(what) << np.uint64(60)) | np.uint64(which)
+    state: Any = trial_key + GOLDEN * (address + _ONE)
+    while True:
+        drawn = _mix(state)
+        layer = np.int64(drawn & _LOW)
+        x: float = np.int64(drawn >> _R11) * (1.0 / 9007199254740992.0) * _EDGES[layer]
+        if x < _EDGES[layer + 1]:
+            return x
+        state = drawn + GOLDEN
+        more: float = np.int64(_mix(state) >> _R11) * (1.0 / 9007199254740992.0)
+        if layer == 0:
+            return _TAIL - math.log(1.0 - more)
+        if _HEIGHTS[layer] + more * (_HEIGHTS[layer + 1] - _HEIGHTS[layer]) < math.exp(-x):
+            return x
+        state += GOLDEN
 
 
 @njit("int64(int64, int64)", cache=True)

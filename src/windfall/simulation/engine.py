@@ -4,8 +4,10 @@
 behaves) and a clock.  A history is a function of (scenario, seed, trial, policy) and of nothing else, to the last byte of
 its journals; jobs that share a timeline and a provider do not touch each other.
 
-Where the live world's looks, waits and margins only make up for facts that travel, they are left out: a request's second
-look is left out for a single rank, the bill is looked at once, and a machine on notice lets go when it is gone.
+What the live world does because facts travel, and which here decides nothing, is left out: the second look after a
+request to a single rank; the looks at the bill, but the last; the news that a point was stored, which the driver hears
+with the next other fact.  A worker that would let the run go a moment before an announced end is asked at that end, and
+an upload that is under way when the script is done arrives at once, so that the job is over with its last step.
 """
 
 from __future__ import annotations

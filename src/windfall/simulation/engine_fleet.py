@@ -291,13 +291,11 @@ class Fleet:
             next(self._members[name].n for name in nodes if self._members[name].slot == 0),
             time_s - leader.began_s,
             ended=self._let_go,
-            stored=self._stored,
         )
         for name in nodes:
             member = self._members[name]
             member.doing, member.exit_code, member.generation = Doing.TRAINING, None, generation
             self._say(member)
-        self._look_at_run()
         self._holding.begin()
 
     def _let_go(self, exit_code: int) -> None:
@@ -306,7 +304,6 @@ class Fleet:
         run = self.ground.run
         if run.outcome.value == "done":
             self.finish_s = self._timeline.time
-        self._look_at_run()
         for name in self._nodes:
             member = self._members.get(name)
             if member is not None:
@@ -315,18 +312,15 @@ class Fleet:
         self._nodes = ()
         self.settle()
 
-    def _stored(self) -> None:
-        """A point was committed: progress, which the driver shows and decides nothing by."""
-        if self.rows is not None:
-            self._look_at_run()
-            self.settle()
-
     def _look_at_run(self) -> None:
+        """Tell the driver what is new in the run's log; that a point was stored can wait until there is more to tell."""
         run = self.ground.run
+        if not run.epoch:
+            return
         observed = RunObserved(run.outcome, run.epoch, run.holder, run.saved_step, 0)
         if observed != self._observed:
             self._observed = observed
-            self._inbox.append(observed)
+            self._inbox.insert(0, observed)
 
     # ----------------------------------------------------------------------------------------------------- the driver
 
@@ -347,6 +341,7 @@ class Fleet:
         self._settling = True
         while self._inbox or self._begin():
             if self._inbox:
+                self._look_at_run()
                 facts, self._inbox = tuple(self._inbox), []
                 self._react(facts)
         self._settling = False

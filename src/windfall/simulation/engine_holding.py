@@ -8,6 +8,7 @@ and the ranks are in lockstep.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -115,7 +116,6 @@ class Holding:
         age_s: float,
         *,
         ended: Callable[[int], None],
-        stored: Callable[[], None],
     ) -> None:
         """Prepare; `begin` starts.
 
@@ -124,7 +124,6 @@ class Holding:
             machine: which one of slot 0, from 0.
             age_s: of the leader [s].
             ended: is told the exit code.
-            stored: is told that a point was committed.
         """
         self.over = False
         self._ground = ground
@@ -133,9 +132,11 @@ class Holding:
         self._ranks = ground.scenario.machines
         self._steps = ground.scenario.steps
         self._machine = machine
+        self._step_s = Seconds(ground.draws.step_s)
+        self._stall_s = Seconds(ground.draws.stall_s)
+        self._upload_s = Seconds(ground.draws.upload_s)
         self._age_s = age_s
         self._ended = ended
-        self._stored = stored
         self._epoch = ground.run.epoch
         self._state = worker.begin()
         self._brought: list[Fact] = []
@@ -231,8 +232,8 @@ class Holding:
             self._rows.write(self._epoch, now, now, (facts, decisions, commands))
         return commands
 
-    def _look(self) -> list[Fact]:
-        """Return what the pages say: answers that were not told yet, the steps since the last look, and the ranks."""
+    def _look(self, *, measure: bool = True) -> list[Fact]:
+        """Return what the pages say: answers that were not told yet, the steps since the last window, and the ranks."""
         time_s = self._timeline.time
         script = self._script
         step = Step(script.done(time_s))
@@ -241,9 +242,8 @@ class Holding:
         if answering is not None and not self._answered:
             self._answered = True
             facts += [SaveAnswered(rank, answering.request, answering.step) for rank in range(self._ranks)]
-        if step > self._measured:
-            step_s = Seconds(script.step_s)
-            facts.append(StepsMeasured(step, step - self._measured, step_s, step_s))
+        if measure and step > self._measured:
+            facts.append(StepsMeasured(step, step - self._measured, self._step_s, self._step_s))
             self._measured = step
         phase = Phase.SAVE if script.still else Phase.STEP
         facts.append(self._observed(step, phase, Instant(script.doing_since_s(step))))
@@ -284,7 +284,7 @@ class Holding:
             return
         self._request, self._answering, self._answered = None, request, False
         self._script.stand(request.step, self._timeline.time)
-        self._timeline.at(self._ground.draws.stall_s, self._hand_over)
+        self._timeline.at(self._stall_s, self._hand_over)
 
     def _hand_over(self) -> None:
         """The save lies on the machines' disks.  After the last one of a machine that ends the ranks stand still."""
@@ -293,19 +293,17 @@ class Holding:
             return
         ending = self._state.ending
         script, ground = self._script, self._ground
-        look = self._look()
         if ending is None or ending.request != request.request:
             script.go_on(self._timeline.time)
             if self._late:
                 self._late = False
                 self._timeline.when(script.ends_s(self._steps), self._last_step)
-            look[-1] = self._observed(request.step, Phase.STEP, Instant(self._timeline.time))
+        look = self._look()
         self._answering = None
         self._saves[request.step] = len(ground.saves)
         ground.saves.append((self._machine, request.step, request.kind, False))
-        stall_s = Seconds(ground.draws.stall_s)
         parts = [
-            PartHandedOver(rank, request.step, request.request, f"{request.step}/{rank}", PART_BYTES, stall_s)
+            PartHandedOver(rank, request.step, request.request, f"{request.step}/{rank}", PART_BYTES, self._stall_s)
             for rank in range(self._ranks)
         ]
         answers = self._ranks if isinstance(look[0], SaveAnswered) else 0
@@ -325,7 +323,7 @@ class Holding:
         points = self._ground.run.points
         name, size = (points[-1].point_id, points[-1].size_bytes) if points else (None, Bytes(0))
         self._brought += [
-            PointRestored(name, self._base, size, _NO_TIME),
+            PointRestored(name, self._base, Bytes(size), _NO_TIME),
             ScriptStarted(command.attempt),
             self._observed(self._base, Phase.STEP, Instant(self._timeline.time)),
         ]
@@ -351,7 +349,7 @@ class Holding:
         parts = self._uploads.setdefault(command.point_id, [])
         parts.append(command)
         if len(parts) == 1:
-            self._timeline.at(self._ground.draws.upload_s, partial(self._arrive, command.point_id, parts))
+            self._timeline.at(self._upload_s, partial(self._arrive, command.point_id, parts))
 
     def _arrive(self, point_id: str, parts: list[UploadPart]) -> None:
         if not self.over and self._uploads.get(point_id) is parts:
@@ -359,9 +357,8 @@ class Holding:
 
     def _uploaded(self, point_id: str) -> None:
         parts = self._uploads.pop(point_id)
-        took_s = Seconds(self._ground.draws.upload_s)
-        arrived = [PartUploaded(point_id, part.rank, _shard(part.rank), PART_BYTES, took_s) for part in parts]
-        self._react([*([] if self._cut else self._look()), *arrived])
+        arrived = [PartUploaded(point_id, part.rank, _shard(part.rank), PART_BYTES, self._upload_s) for part in parts]
+        self._react([*([] if self._cut else self._look(measure=False)), *arrived])
 
     def _commit(self, command: CommitPoint) -> None:
         ground, time_s = self._ground, self._timeline.time
@@ -371,7 +368,6 @@ class Holding:
         machine, step, kind, _ = ground.saves[index]
         ground.saves[index] = (machine, step, kind, not self._cut)
         self._brought.append(PointCommitted(point, ground.run.number, _NO_TIME))
-        self._stored()
 
     def _abandon(self, command: AbandonPoint) -> None:
         self._uploads.pop(command.point_id, None)
@@ -392,11 +388,16 @@ class Holding:
             self._timeline.when(command.at, partial(self._ring, command.why, command.at))
 
     def _ring(self, why: str, at: float) -> None:
-        if not self.over and self._wakes.get(why) == at:
-            del self._wakes[why]
-            self._react([*self._look(), Woke(why)])
+        """A timer rings; what it is for does not look at the ranks, and in the last moments nobody cares for it."""
+        if self.over or self._wakes.get(why) != at:
+            return
+        del self._wakes[why]
+        leave_at = self._state.leave_at
+        if leave_at is None or at < leave_at:
+            self._react([Woke(why)])
 
 
+@functools.cache
 def _shard(rank: int) -> Shard:
     return Shard(rank, "state", (FileEntry(".", 0o600, (Chunk(f"parts/{rank}", PART_BYTES, "simulated"),)),))
 

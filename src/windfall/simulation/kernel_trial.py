@@ -21,7 +21,7 @@ from numba import float64, njit, types
 
 from windfall.simulation import chance
 from windfall.simulation.kernel_alone import alone, jump
-from windfall.simulation.kernel_machines import COLUMNS, OLD_GONE, START, close, gather, order, replace
+from windfall.simulation.kernel_machines import COLUMNS, OLD_GONE, START, close, gather, order
 from windfall.simulation.kernel_training import begin, walk
 from windfall.simulation.kernel_world import INJECTED, STATE, Machines
 from windfall.simulation.sampling import within
@@ -46,7 +46,8 @@ _SOURCES: Final = (
 
 
 @njit
-def _draw(w, s):
+def draw(w, s):
+    """Draw what is drawn once in a trial, and begin it."""
     s.step_s = within(w.step_low, w.step_high, s.key, chance.STEP, 0)
     s.stall_s = within(w.stall_low, w.stall_high, s.key, chance.STALL, 0)
     s.upload_s = within(w.upload_low, w.upload_high, s.key, chance.UPLOAD, 0)
@@ -55,6 +56,7 @@ def _draw(w, s):
         s.offset_s = w.length_s * chance.uniform(s.key, chance.OFFSET, 0)
     s.now = s.redo_s = s.save_s = s.allocate_s = s.prepare_s = s.billed_s = s.let_go = 0.0
     s.preemptions = s.committed = s.saves = 0
+    s.last = -1
     s.known, s.done, s.stuck = w.costs_known, False, False
 
 
@@ -68,26 +70,44 @@ def _asked(w, s, m, ask):
 
 
 @njit
-def trial(w, ask, s, m, log):
-    """Run one trial, of which `s.key` is set; what comes of it stands in `s`.  Returns `FINE`, ..."""
-    _draw(w, s)
-    m.numbers[:] = -1
-    m.slots[:, OLD_GONE] = math.inf
-    for slot in range(w.machines):
-        order(w, s, m, slot, 0.0)
-    lone = alone(w) and len(log) == 0
-    while not s.done:
-        if lone:
-            if jump(w, s, m, ask):
-                return STUCK if s.stuck else FINE
-        gather(w, s, m)
-        if w.policy == INJECTED and not _asked(w, s, m, ask):
+def _train(w, ask, s, m, log):
+    """Wait for all machines, and train until one is lost or the job is done: return whether the policy answered well."""
+    gather(w, s, m)
+    if w.policy == INJECTED and not _asked(w, s, m, ask):
+        return False
+    begin(w, s, m)
+    walk(w, s, m, log)
+    return True
+
+
+@njit
+def _alone(w, ask, s, m, log):
+    """The rest of a trial of one machine without notices, which cannot be jumped over: jump again where that is possible."""
+    m.slots[0, OLD_GONE] = math.inf
+    while True:
+        m.numbers[0] = s.last
+        order(w, s, m, 0, s.now)
+        if not _train(w, ask, s, m, log):
             return REFUSED
-        begin(w, s, m)
-        walk(w, s, m, log)
-        replace(w, s, m, s.now)
+        s.billed_s += s.now - m.slots[0, START]
+        s.last = m.numbers[0]
+        s.preemptions += not s.done
+        if s.done or jump(w, s, m.tables.values, ask):
+            return FINE
+
+
+@njit
+def _together(w, ask, s, m, log):
+    """A trial of any kind."""
+    for slot in range(w.machines):
+        m.numbers[slot] = -1
+        m.slots[slot, OLD_GONE] = math.inf
+        order(w, s, m, slot, 0.0)
+    while not s.done:
+        if not _train(w, ask, s, m, log):
+            return REFUSED
     close(w, s, m)
-    return STUCK if s.stuck else FINE
+    return FINE
 
 
 def digest() -> int:
@@ -117,14 +137,20 @@ def compiled() -> Callable[..., Any]:
         m = Machines(np.zeros((w.machines, COLUMNS)), np.zeros(w.machines, np.int64), tables)
         seed, first = number
         out, log = results
+        lone = alone(w) and len(log) == 0
         for place in range(len(out)):
             s.key = chance.key(np.uint64(seed), np.uint64(first + place))
-            status = trial(w, ask, s, m, log)
-            if status != FINE:
-                return status, 0
-            row = out[place]
-            row[0], row[1], row[2], row[3] = s.now, s.billed_s, s.redo_s, s.save_s
-            row[4], row[5], row[6] = s.allocate_s, s.prepare_s, s.preemptions
+            draw(w, s)
+            if not lone:
+                status = _together(w, ask, s, m, log)
+            elif jump(w, s, tables.values, ask):
+                status = FINE
+            else:
+                status = _alone(w, ask, s, m, log)
+            if status != FINE or s.stuck:
+                return max(status, STUCK), 0
+            out[place, 0], out[place, 1], out[place, 2], out[place, 3] = s.now, s.billed_s, s.redo_s, s.save_s
+            out[place, 4], out[place, 5], out[place, 6] = s.allocate_s, s.prepare_s, s.preemptions
         return FINE, s.saves
 
     made: Callable[..., Any] = njit(cache=True, nogil=True)(run)

@@ -109,7 +109,7 @@ STATE: Final[Any] = np.dtype(
         # the trial
         ("key", "u8"), ("step_s", _F), ("stall_s", _F), ("upload_s", _F), ("offset_s", _F),
         ("now", _F), ("redo_s", _F), ("save_s", _F), ("allocate_s", _F), ("prepare_s", _F), ("billed_s", _F),
-        ("preemptions", _I), ("committed", _I), ("known", _B), ("done", _B), ("stuck", _B), ("saves", _I),
+        ("preemptions", _I), ("committed", _I), ("known", _B), ("done", _B), ("stuck", _B), ("saves", _I), ("last", _I),
         # the spell: `phase` since `since`, when `step` steps were complete
         ("begun", _F), ("let_go", _F), ("spell_save_s", _F), ("base", _I), ("phase", _I), ("since", _F), ("step", _I),
         # the worker
@@ -124,7 +124,7 @@ STATE: Final[Any] = np.dtype(
 )  # fmt: skip
 """The state of a trial: a record that the compiled functions change in place.
 
-`active`, `queued` are places in the log, or `NONE`; `*_last` says whether a point's commit lets the run go.
+`last`: which machine was lost last, where there is but one.  `active`, `queued` are places in the log, or `NONE`; `*_last` says whether a point's commit lets the run go.
 """
 
 

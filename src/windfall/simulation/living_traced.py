@@ -6,8 +6,10 @@ Kaplan and Meier; prices their mean over time.  A trace that is shorter than the
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -46,6 +48,7 @@ def by_trace(text: str, *, machines: int, unit: str | None = None, mttp_s: float
     """
     part = slices.parse_slice(text, unit=unit)
     cut = slices.cut(part)
+    text = str(dataclasses.replace(part, path=Path(part.path.name)))
     contents = {content for content, _ in cut.keys}
     living: Living | None = None
     if Content.COUNTS in contents:

@@ -54,28 +54,25 @@ def pack(lives: Lives) -> Packed:
     return Packed(WINDOWS, np.array(lives.up_s, dtype=np.float64), lives.length_s, start_s)
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def life_s(kind: int, values: Floats, trial_key: int, slot: int, n: int) -> float:
     """Return how long the n-th machine of a slot lives [s]; of `WINDOWS` only `window` knows."""
     if kind == RECORDED:
         recorded: float = values[slot, min(n, values.shape[1] - 1)] if slot < values.shape[0] else math.inf
         return recorded
-    draw = chance.uniform(trial_key, chance.LIFE, chance.machine(slot, n))
-    row = values[0]
+    last, which = values.shape[1] - 1, chance.machine(slot, n)
     if kind == MEMORYLESS:
-        mean_s: float = row[n % len(row)]
-        # 1 - draw is exact, and `log` twice as fast as `log1p`.
-        return -mean_s * math.log(1.0 - draw) if mean_s < math.inf else math.inf
-    place = draw * (len(row) - 1)
+        mean_s = values[0, n % (last + 1) if last else 0]
+        return mean_s * chance.exponential(trial_key, chance.LIFE, which) if mean_s < math.inf else math.inf
+    place = chance.uniform(trial_key, chance.LIFE, which) * last
     cell = int(place)
-    age_s: float = row[cell]
-    next_s: float = row[cell + 1]
-    if next_s == math.inf:
-        return math.inf if place > cell else age_s
-    return age_s + (next_s - age_s) * (place - cell)
+    from_s, to_s = values[0, cell], values[0, cell + 1]
+    if to_s == math.inf:
+        return math.inf if place > cell else from_s
+    return from_s + (to_s - from_s) * (place - cell)
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def window(windows: Floats, length_s: float, at_s: float) -> tuple[float, float]:
     """Return when a machine that is wanted from `at_s` on can be had, and when its window ends; in the trace's time [s]."""
     base_s = math.floor(at_s / length_s) * length_s
@@ -91,7 +88,7 @@ def window(windows: Floats, length_s: float, at_s: float) -> tuple[float, float]
     return max(at_s, base_s + windows[low, 0]), base_s + windows[low, 1]
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def within(low_s: float, high_s: float, trial_key: int, what: int, which: int) -> float:
     """Return a draw from a range [s]."""
     if low_s == high_s:
