@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from tests.core.story import Story
 from tests.storms.test_worker import storm
 from windfall.core import asking, worker
 from windfall.models.costs import PAIRS, WINDOW, Costs, Steps, Uploads, Window
 from windfall.records import renewed
+from windfall.terms import Bytes, SaveCosts, Seconds
 
 SEEDS = range(24)
 
-React = Callable[..., tuple[Any, ...]]
+KNOWN = SaveCosts(Seconds(0.1), Bytes(1000), Seconds(1.0), Seconds(0.1))
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,23 @@ def test_a_plan_that_stands_is_the_plan_that_would_be_made_again(monkeypatch: py
     with_plans = outcomes(monkeypatch)
     monkeypatch.setattr(asking, "_stands", lambda turn, pending: False)
     assert with_plans == outcomes(monkeypatch)
+
+
+@pytest.mark.parametrize("policy", ["every:100steps", "every:100s", "adaptive", "young-daly"])
+def test_a_save_of_the_users_own_moves_a_plan_that_stood(policy: str) -> None:
+    """Intervals count from the newest save, whoever asked for it; the next look finds the plan standing again."""
+    told = Story(policy=policy, mttp_s=10_000.0, restart_s=100.0, costs=KNOWN).starts().measures()
+    planned = told.state.request
+    assert planned is not None
+    told.ranks(planned.step - 20)
+    assert told.state.request is planned
+    told.stores(planned.step - 20)
+    moved = told.state.request
+    assert moved is not None
+    assert moved.number > planned.number
+    assert moved.step > planned.step + 20
+    told.ranks(planned.step)
+    assert told.state.request is moved
 
 
 def test_plans_do_stand(monkeypatch: pytest.MonkeyPatch) -> None:

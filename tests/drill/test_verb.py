@@ -136,6 +136,20 @@ def test_torchrun_itself(drill: Drill) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize(("package", "name"), [("transformers", "trainer"), ("lightning", "lightning_fit")])
+def test_frameworks_resume(package: str, name: str, drill: Drill) -> None:
+    """Hugging Face's Trainer and Lightning with Windfall's callbacks: nothing is forgotten, and nothing else is said."""
+    pytest.importorskip(package)
+
+    told = drill(script(name), PLAIN, "--steps", "5")
+
+    assert (told["code"], told["forgotten"]) == (0, []), told
+
+
+@pytest.mark.real
+@pytest.mark.slow
 def test_what_a_drill_measured_is_in_the_plan(tmp_path: Path) -> None:
     """After a drill of a job file its plan has speed and costs of a save, and says that they come from a drill."""
     pytest.importorskip("fastapi")

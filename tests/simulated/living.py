@@ -16,7 +16,7 @@ from windfall.storage import log
 
 NOTICE_S, ALLOCATION_S = 2.5, 4.0
 """As with real clouds a machine takes longer to come than to go."""
-LOAD_S = 5.0
+LOAD_S = 7.0
 """From a machine's setup to its first step; starting agent and script is part of it."""
 UPLINK = "1MB/s"
 PATIENCE_S, LOOK_S = 600.0, 1.0

@@ -26,6 +26,7 @@ from windfall.events import (
     WorkerBegan,
 )
 from windfall.fleet import JobSubmitted, MachineHeard, MachinesSeen
+from windfall.market import Ended, Machine
 from windfall.models.losses import Losses
 from windfall.simulation.scenario import Range, Recorded
 from windfall.terms import Epoch, NoticeLevel, Phase
@@ -60,12 +61,14 @@ class Stay:
     Attributes:
         began: when it was there.
         told: when it heard of its end; None if it never did.
+        taken: when it was taken; None if it was not.
         trained: when its first step began; None if it never trained.
     """
 
     machine_id: str
     began: float
     told: float | None
+    taken: float | None
     trained: float | None
 
 
@@ -164,38 +167,42 @@ def stays(journals: Journals) -> tuple[Stay, ...]:
     """Return the machines of a job of one machine at a time, in the order in which they began."""
     base = journals.submitted_at
     began: dict[str, float] = {}
-    told: dict[str, float] = {}
-    for row in journals.job:
-        for fact in row.facts:
-            if isinstance(fact, MachinesSeen):
-                began |= {
-                    one.machine_id: one.began - base
-                    for one in fact.machines
-                    if one.began is not None and one.machine_id not in began
-                }
-            elif isinstance(fact, MachineHeard) and fact.report.level in _TOLD:
-                told.setdefault(fact.report.machine_id, row.wall - base)
-    for epoch, notice_row, _ in _notices(journals):
-        machine_id = journals.holders[epoch]
-        told[machine_id] = min(told.get(machine_id, math.inf), notice_row.wall - base)
+    taken: dict[str, float] = {}
+    for machine in _listed(journals):
+        if machine.began is not None:
+            began.setdefault(machine.machine_id, machine.began - base)
+        if machine.ended is not None and machine.cause is Ended.PREEMPTED:
+            taken.setdefault(machine.machine_id, machine.ended - base)
+    told = _told(journals)
     trained: dict[str, float] = {}
     for epoch, points in _by_epoch(journals).items():
         trained.setdefault(journals.holders[epoch], points[0][0])
     return tuple(
-        Stay(machine_id, at, told.get(machine_id), trained.get(machine_id))
+        Stay(machine_id, at, told.get(machine_id), taken.get(machine_id), trained.get(machine_id))
         for machine_id, at in sorted(began.items(), key=lambda item: item[1])
     )
 
 
-def _notices(journals: Journals) -> Iterator[tuple[Epoch, Row, float]]:
-    """Yield the first announcement of each epoch: (epoch, row, time left [s])."""
-    seen: set[Epoch] = set()
-    for row in journals.run:
+def _listed(journals: Journals) -> Iterator[Machine]:
+    """Yield the machines as the provider listed them."""
+    for row in journals.job:
         for fact in row.facts:
-            told = isinstance(fact, NoticeReceived) and fact.notice.level in _TOLD
-            if told and row.epoch not in seen and fact.notice.deadline is not None:
-                seen.add(row.epoch)
-                yield row.epoch, row, fact.notice.deadline - row.at
+            if isinstance(fact, MachinesSeen):
+                yield from fact.machines
+
+
+def _told(journals: Journals) -> dict[str, float]:
+    """Return when each machine heard of its end: by its own journal, or by what it told the controller."""
+    told: dict[str, float] = {}
+    for row in journals.job:
+        for fact in row.facts:
+            if isinstance(fact, MachineHeard) and fact.report.level in _TOLD:
+                told.setdefault(fact.report.machine_id, row.wall - journals.submitted_at)
+    for row in journals.run:
+        if any(isinstance(fact, NoticeReceived) and fact.notice.level in _TOLD for fact in row.facts):
+            machine_id = journals.holders[row.epoch]
+            told[machine_id] = min(told.get(machine_id, math.inf), row.wall - journals.submitted_at)
+    return told
 
 
 def losses(journals: Journals) -> Recorded:
@@ -237,13 +244,16 @@ def measure(journals: Journals) -> Measured:
 
     An allocation lasts from the submission, or from when the machine before heard of its end, to the machine's start:
     whatever passes until somebody orders belongs to it.  A preparation lasts from there to the first step's begin; it
-    counts where no machine before still held the run.
+    counts where no machine before still held the run.  A notice lasts from when the machine heard to its end, whatever
+    it was told of its length.
     """
-    found = Measured(notice_s=[left_s for _, _, left_s in _notices(journals)])
+    found = Measured()
     wanted_at: float | None = 0.0
     for stay in stays(journals):
         if wanted_at is not None:
             found.allocate_s.append(stay.began - wanted_at)
+        if stay.told is not None and stay.taken is not None:
+            found.notice_s.append(stay.taken - stay.told)
         wanted_at = stay.told
     free_at = _free_at(journals)
     for index, stay in enumerate(stays(journals)):

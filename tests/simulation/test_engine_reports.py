@@ -88,15 +88,16 @@ def test_the_account_of_an_announced_loss_has_its_notice_and_no_step_made_again(
     ]
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(20))
 def test_any_trial_s_account_agrees_with_its_sums(number: int) -> None:
     """Steps made again, time by kind, commits: whatever is lost, and when."""
     found = engine.history(MANY, seed=3, trial=number)
     made, trial = _read(found), found.trial
     assert made.steps == 100
-    assert made.of(Kind.SAVE) == pytest.approx(trial.save_s, abs=1e-5)
-    training_s = made.of(Kind.COMPUTE) + made.of(Kind.REDO) + made.of(Kind.OTHER)
-    assert training_s == pytest.approx(100.0 + trial.redo_s, abs=1e-5)
+    holding_s = sum(made.of(kind) for kind in (Kind.COMPUTE, Kind.REDO, Kind.SAVE, Kind.OTHER))
+    assert holding_s == pytest.approx(100.0 + trial.redo_s + trial.save_s, abs=1e-5)
+    cut_short_s = trial.save_s - made.of(Kind.SAVE)  # a standstill that a loss ended is told by nobody
+    assert -1e-5 <= cut_short_s <= made.of(Kind.OTHER) + 1e-5
     begun_s = trial.redo_s - made.steps_redone  # at most one step of a second that each loss cut short
     assert -1e-6 <= begun_s <= trial.preemptions
     stored = sum(save.committed for save in trial.saves)

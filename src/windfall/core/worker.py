@@ -7,6 +7,7 @@ in force, the next insurance save.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -309,7 +310,7 @@ def _assert_invariants(
     assert ExitAgent not in kinds[:-1], "nothing comes after the exit"
     if PublishSave not in kinds and before.stage is not Stage.ENDED:
         return
-    resumed = any(isinstance(fact, AgentResumed) for fact in facts)
+    resumed = AgentResumed in [type(fact) for fact in facts]
     published = [command.request for command in commands if isinstance(command, PublishSave)]
-    assert resumed or all(number > before.requests for number in published), "no number of a request is used twice"
+    assert resumed or min(published, default=math.inf) > before.requests, "no number of a request is used twice"
     assert before.stage is not Stage.ENDED or resumed, "nothing is ordered after the end"

@@ -367,10 +367,14 @@ def effects_of_rates(look: Look, found: Sequence[Finding]) -> Iterable[Finding]:
 
 def _late(look: Look) -> Iterable[Finding]:
     """Name a difference that only showed after the restore."""
-    effect, remainder = effects.first_effect(look), effects.remainder(look)
+    effect = effects.first_effect(look)
+    if effect is None:
+        return
+    # Without an effect, gradients that differ are left over from the step before: a closure has not cleared them yet.
+    remainder = effects.remainder(look)
     if remainder is not None:
         yield look.finding("accumulation", remainder)
-    elif effect is not None:
+    else:
         code = {"data:ids": "data", "data:batch": "data"}.get(effect.key, "unexplained")
         yield look.finding(code, effect.sentence)
 

@@ -40,7 +40,7 @@ from windfall.simulation.clock import WALL_START, Timeline
 from windfall.simulation.engine_holding import Ground, Holding
 from windfall.simulation.engine_journal import Rows
 from windfall.simulation.provider import SimulatedProvider
-from windfall.terms import Epoch, Instant, NoticeLevel, Seconds, Unit
+from windfall.terms import Epoch, Instant, NoticeLevel, Outcome, Seconds, Unit
 
 OWNER: Final = "simulated"
 _BOOT: Final = Boot(("windfall", "keeper"))
@@ -162,7 +162,7 @@ class Fleet:
         self._saved_step = saved_step
         if self._in_vain >= IN_VAIN_MAX * self.ground.scenario.machines:
             raise Infeasible(
-                f"{job_id} does not get on: it has had {self._in_vain} machines since step {saved_step} was stored, so "
+                f"job {job_id} does not get on: it has had {self._in_vain} machines since step {saved_step} was stored, so "
                 "short are their lives; save more often, or use machines that live longer"
             )
 
@@ -302,7 +302,7 @@ class Fleet:
         """The holding is over."""
         self._holding = None
         run = self.ground.run
-        if run.outcome.value == "done":
+        if run.outcome is Outcome.DONE:
             self.finish_s = self._timeline.time
         for name in self._nodes:
             member = self._members.get(name)

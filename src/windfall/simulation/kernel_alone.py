@@ -19,25 +19,25 @@ from windfall.simulation.kernel_world import NONE
 from windfall.simulation.sampling import WINDOWS, life_s, window, within
 
 
-@njit
+@njit(error_model="numpy")
 def alone(w):
     """Return whether no machine but one matters, and no notice."""
     return w.machines == 1 and (w.notice_s <= 0.0 or w.announced_share <= 0.0)
 
 
-@njit
+@njit(error_model="numpy")
 def _safe(s, interval):
     """Return whether every save is safe before the next one is handed over, `interval` steps later; 0: no saves."""
     return interval == 0 or s.upload_s < interval * s.step_s + s.stall_s
 
 
-@njit
+@njit(error_model="numpy")
 def _saves(left, first, interval):
     """Return how many saves there are in so many steps; none after the last one."""
     return 1 + (left - first - 1) // interval if interval > 0 and first < left else 0
 
 
-@njit
+@njit(error_model="numpy")
 def _lost(lived_s, pace):
     """How many saves are safe after so much of training, short of the last step, and how long the ranks stood still.
 
@@ -53,7 +53,7 @@ def _lost(lived_s, pace):
     return count, count * stall_s + still_s
 
 
-@njit
+@njit(error_model="numpy")
 def _pace(w, s, interval):
     """Return the steps to the first save and from save to save, and the same in seconds for `_lost`."""
     if interval == 0:
@@ -62,7 +62,7 @@ def _pace(w, s, interval):
     return first, interval, (first * s.step_s, period_s, 1.0 / period_s, s.stall_s, s.upload_s)
 
 
-@njit
+@njit(error_model="numpy")
 def _at_most(lived_s, left, step_s, saving):
     """As `_lost`, of a life that is long enough for all steps but perhaps not for all saves; -1 if it is for all."""
     first, interval, pace = saving
@@ -73,7 +73,7 @@ def _at_most(lived_s, left, step_s, saving):
     return (count, still_s) if count < most else (most, most * pace[3])
 
 
-@njit
+@njit(error_model="numpy")
 def jump(w, s, values, ask):
     """Run the rest of a trial, whose last machine was lost at `s.now`, or as far as machines can be jumped over.
 
@@ -127,7 +127,7 @@ def jump(w, s, values, ask):
     return done
 
 
-@njit
+@njit(error_model="numpy")
 def _answer(w, s, ask, machine):
     """The interval that a user's policy wants for a machine of this age with so much work left; `NONE` for nonsense."""
     age_s, left_s = machine
@@ -135,7 +135,7 @@ def _answer(w, s, ask, machine):
     return interval_steps(s.interval_s, s.step_s) if s.interval_s > 0.0 else NONE
 
 
-@njit
+@njit(error_model="numpy")
 def _add(s, took_s, parts, counts):
     """Take in the machines that were jumped over: what no part explains was made again."""
     save_s, allocate_s, prepare_s = parts

@@ -126,7 +126,7 @@ def _release(s):
 def _taken(w, s, m):
     """A machine's life ends, or one that was on notice is gone: return whether the spell is over."""
     if s.now == s.deadline:
-        return _gone(w, s, m)
+        return _gone(s, m)
     for slot in range(w.machines):
         row = m.slots[slot]
         if row[END] != s.now:
@@ -144,7 +144,7 @@ def _taken(w, s, m):
 
 
 @njit
-def _gone(w, s, m):
+def _gone(s, m):
     """The announced end: the last moment in which the run can be let go."""
     if not _leaves(s) and m.slots[0, GONE] == s.now:
         return True

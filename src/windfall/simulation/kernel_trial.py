@@ -153,5 +153,5 @@ def compiled() -> Callable[..., Any]:
             out[place, 4], out[place, 5], out[place, 6] = s.allocate_s, s.prepare_s, s.preemptions
         return FINE, s.saves
 
-    made: Callable[..., Any] = njit(cache=True, nogil=True)(run)
+    made: Callable[..., Any] = njit(cache=True, nogil=True, error_model="numpy")(run)
     return made

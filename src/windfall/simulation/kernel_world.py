@@ -124,7 +124,8 @@ STATE: Final[Any] = np.dtype(
 )  # fmt: skip
 """The state of a trial: a record that the compiled functions change in place.
 
-`last`: which machine was lost last, where there is but one.  `active`, `queued` are places in the log, or `NONE`; `*_last` says whether a point's commit lets the run go.
+`last`: which machine was lost last, where there is but one.
+`active`, `queued` are places in the log, or `NONE`; `*_last` says whether a point's commit lets the run go.
 """
 
 

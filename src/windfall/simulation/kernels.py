@@ -161,11 +161,11 @@ def _asks(policy: Injected | None) -> Any:
             f"(the compiler says: {why})"
         ) from error
 
-    def ask(age_s, work_left_s, stall_s, durable_s, mttp_s, restart_s):  # type: ignore[no-untyped-def]  # compiled
+    def ask(age_s, work_left_s, stall_s, durable_s, mttp_s, restart_s):  # type: ignore[no-untyped-def]  # noqa: PLR0917
         return inner(age_s, work_left_s, stall_s, durable_s, mttp_s, restart_s)
 
     return cfunc(_SIGNATURE)(ask)
 
 
-def _silent(age_s, work_left_s, stall_s, durable_s, mttp_s, restart_s):  # type: ignore[no-untyped-def]  # compiled
-    return age_s
+def _silent(age_s, work_left_s, stall_s, durable_s, mttp_s, restart_s):  # type: ignore[no-untyped-def]  # noqa: PLR0917
+    return age_s + work_left_s + stall_s + durable_s + mttp_s + restart_s

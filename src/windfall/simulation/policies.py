@@ -186,7 +186,7 @@ def _lives(scenario: Scenario, oldest_s: float) -> SurvivalTable:
         survival = np.interp(at_s, ages[finite], odds[finite], left=1.0)
         survival[0] = 1.0
         return SurvivalTable.of(oldest_s / _CELLS, survival**machines)
-    mean_s = scenario.believed.mttp_s
+    rate = 1.0 / scenario.believed.mttp_s
     if isinstance(lives, Memoryless):
-        mean_s = len(lives.means_s) / sum(1.0 / each for each in lives.means_s) / machines
-    return tabulate(lambda age_s: -age_s / mean_s, until_s=oldest_s, cell_s=oldest_s / _CELLS)
+        rate = machines * sum(1.0 / each for each in lives.means_s) / len(lives.means_s)
+    return tabulate(lambda age_s: -age_s * rate, until_s=oldest_s, cell_s=oldest_s / _CELLS)

@@ -232,7 +232,7 @@ def scheduled_work_s(done_s: float, saves_at_s: tuple[float, ...], known_s: floa
         while low < high:
             middle = (low + high) // 2
             before_s = saves_at_s[middle - 1] if middle > 0 else 0.0
-            if (before_s + saves_at_s[middle]) / 2.0 > done_s:
+            if (before_s + saves_at_s[middle]) / 2.0 > done_s * (1.0 + SAME):
                 high = middle
             else:
                 low = middle + 1

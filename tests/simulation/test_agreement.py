@@ -1,0 +1,52 @@
+"""Kernel and event engine are one world: the same saves, the same times, trial by trial."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation import agreement
+from windfall.simulation import kernels
+
+QUICK, ALL, BATCH = 200, 10_000, 250
+
+
+def disagreements(numbers: range) -> list[str]:
+    found = []
+    for number in numbers:
+        apart = agreement.differences(number)
+        if apart:
+            found.append(f"python -m tests.simulation.agreement {number}\n  " + "\n  ".join(apart))
+    return found
+
+
+@pytest.mark.parametrize("begin", range(0, QUICK, 50))
+def test_kernel_and_engine_make_the_same_saves_at_the_same_times(begin):
+    """Decision by decision, in random worlds of all policies, kinds of lives, notices and numbers of machines."""
+    assert not disagreements(range(begin, begin + 50))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("begin", range(QUICK, ALL, BATCH))
+def test_kernel_and_engine_agree_in_ten_thousand_worlds(begin):
+    """The same in all of ten thousand, 250 at a time."""
+    assert not disagreements(range(begin, min(begin + BATCH, ALL)))
+
+
+def test_the_worlds_are_worth_comparing():
+    """Most of the random worlds lose machines and make saves, some of them emergency saves and lost ones."""
+    trials = [agreement.bearable(number)[1] for number in range(QUICK)]
+    assert sum(trial.preemptions > 0 for trial in trials) > 0.6 * QUICK
+    assert sum(any(save.committed for save in trial.saves) for trial in trials) > 0.4 * QUICK
+    assert sum(any(not save.committed for save in trial.saves) for trial in trials) > 0.1 * QUICK
+    assert sum(any(save.kind.value == "emergency" for save in trial.saves) for trial in trials) > 0.05 * QUICK
+
+
+def test_jumping_over_lives_and_walking_through_them_come_to_the_same():
+    """A trial of many, which jumps where it can, has the times of the one that tells its saves, which never does."""
+    for number in range(400):
+        one, walked = agreement.bearable(number)
+        jumped = kernels.simulate(one.scenario, trials=1, seed=one.seed, first=one.trial, policy=one.policy)
+        for name in ("finish_s", "billed_s", "redo_s", "save_s", "allocate_s", "prepare_s", "preemptions"):
+            apart = abs(float(getattr(jumped, name)[0]) - getattr(walked, name))
+            assert apart <= 1e-6 * max(walked.finish_s, 1.0), (number, name)
