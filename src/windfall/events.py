@@ -305,10 +305,12 @@ class SaveTableGiven(Fact):
     Attributes:
         table: counts work in seconds of training.
         from_step: where the table begins: its work done at step n is (n - from_step) x the mean time of a step.
+        epoch: for which it was made: it may come late, to a later one.  None: for whichever it comes to.
     """
 
     table: SaveTable
     from_step: Step
+    epoch: Epoch | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class Schedules:
             from windfall.policies.saving import schedules_live  # noqa: PLC0415 - needs numba and scipy, an extra
         except ImportError:
             says = "the controller cannot make schedules (pip install 'windfall[lab]' there): the default rule decides"
-            return replanning.by_default(wish, says) if wish.before is None else None
+            return None if wish.answered else replanning.by_default(wish, says)
         rows, now = self._lifetimes(), self._clock.wall()
         ended = sum(row.provider == wish.provider and row.ended is not None for row in rows)
         with self._lock:

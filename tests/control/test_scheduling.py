@@ -43,7 +43,7 @@ class Maker:
             return None
         table = SaveTable((100.0,), 500.0, 60.0, "it rests on 501 losses")
         made = by_default(wish, "")
-        return replace(made, given=SaveTableGiven(table, wish.from_step), trusted=True, why=self.why)
+        return replace(made, given=SaveTableGiven(table, wish.from_step, wish.epoch), trusted=True, why=self.why)
 
 
 class Scheduled(House):
@@ -52,13 +52,15 @@ class Scheduled(House):
     def __init__(self, maker: Maker) -> None:
         super().__init__(checkpointing=Checkpointing(policy="optimal"))
         self.maker = maker
-        self.hold = False
+        self.hold = self.full = False
         self.held: list[Callable[[], None]] = []
 
     def ports(self) -> ConductorPorts:
         return replace(super().ports(), schedule=self.maker.make, aside=self._aside)
 
     def _aside(self, call: Callable[[], None]) -> None:
+        if self.full:
+            raise RuntimeError("can't start new thread")
         if self.hold:
             self.held.append(call)
         else:
@@ -71,8 +73,8 @@ class Scheduled(House):
         self.measures(name)
         return conductor, name
 
-    def measures(self, name: str, step: int = 30) -> None:
-        said = {"epoch": Epoch(1), "step": Step(step), "saved_step": Step(20), "step_s": Seconds(1.0)}
+    def measures(self, name: str, step: int = 30, epoch: Epoch = Epoch(1)) -> None:  # noqa: B008 - a number
+        said = {"epoch": epoch, "step": Step(step), "saved_step": Step(20), "step_s": Seconds(1.0)}
         self.speaks(name, costs=COSTS, **said)
 
 
@@ -83,7 +85,7 @@ def test_a_machine_gets_its_schedule_soon_after_its_first_save() -> None:
     house.turns(conductor, 4.0 * PACE.run_s)
 
     assert house.voices.told[name].schedule == SaveTableGiven(
-        SaveTable((100.0,), 500.0, 60.0, "it rests on 501 losses"), 20
+        SaveTable((100.0,), 500.0, 60.0, "it rests on 501 losses"), 20, Epoch(1)
     )
     rows = [codec.row_from_line(line) for line in house.journal.lines]
     assert replay(rows) == []
@@ -140,6 +142,41 @@ def test_what_fails_while_a_schedule_is_made_is_said_once_and_tried_again() -> N
         house.measures(name)
         house.turns(conductor, 3.0)
         assert house.voices.told[name].schedule is not None
+
+
+def test_what_keeps_failing_is_tried_less_and_less_often() -> None:
+    """A fit costs seconds of the controller: it is not begun every few seconds for ever."""
+    house = Scheduled(Maker(fault=ZeroDivisionError("nobody foresaw it")))
+    conductor, name = house.begins()
+    for _ in range(40):
+        house.measures(name)
+        house.turns(conductor, 3.0)
+    assert 2 <= len(house.maker.wishes) <= 3.0 * 40 / PACE.beliefs_s + 6
+
+
+def test_a_process_that_can_have_no_more_threads_still_conducts_the_job() -> None:
+    """Its turns go on, and the schedule follows when there is room."""
+    house = Scheduled(Maker())
+    conductor, name = house.begins()
+    house.full = True
+    house.turns(conductor, 5.0)
+    assert len([sentence for sentence in house.said if "can't start new thread" in sentence]) == 1
+    house.full = False
+    for _ in range(4):
+        house.measures(name)
+        house.turns(conductor, 3.0)
+    assert house.voices.told[name].schedule is not None
+
+
+def test_a_machine_that_took_the_run_again_is_looked_at_at_once() -> None:
+    """What it had was made for its last holding: it is not left without a schedule until the beliefs are looked at."""
+    house = Scheduled(Maker(why="the run was taken up again at step 20"))
+    conductor, name = house.begins()
+    house.turns(conductor, 4.0 * PACE.run_s)
+    assert house.voices.told[name].schedule.epoch == 1
+    house.measures(name, epoch=Epoch(2))
+    house.turns(conductor, 4.0 * PACE.run_s)
+    assert house.voices.told[name].schedule.epoch == 2
 
 
 def test_a_controller_that_restarts_knows_the_schedules() -> None:

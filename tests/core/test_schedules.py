@@ -11,7 +11,7 @@ from windfall import codec
 from windfall.core import driver, schedules
 from windfall.core.replay import explain, replay
 from windfall.events import SaveTableGiven
-from windfall.fleet import Basis, BeliefsPooled, Doing, Report, ScheduleMade
+from windfall.fleet import Basis, BeliefsPooled, Doing, MachineSilent, Report, ScheduleMade, StopWanted
 from windfall.jobs import Checkpointing, Injection, Work
 from windfall.policies.saving.replanning import ScheduleWish
 from windfall.terms import Epoch, SaveCosts, SaveTable, Seconds, Step, Unit
@@ -90,6 +90,19 @@ def test_no_schedule_is_wanted_of_other_policies_or_for_a_machine_that_goes() ->
     assert schedules.wishes(doomed.state, said, doomed.now) == ()
     over = training(work=Work(40.0, Unit.STEP))
     assert schedules.wishes(over.state, said, over.now) == ()
+
+
+def test_no_schedule_is_wanted_for_a_machine_that_is_silent_or_given_back() -> None:
+    """What it last said may be old: its age at its last save cannot be told from it; and nobody plans for one that goes."""
+    said = {"m1": report()}
+    fleet = training()
+    fleet.happens(MachineSilent("m1", Seconds(70.0)))
+    assert schedules.wishes(fleet.state, said, fleet.now) == ()
+    fleet.says("m1")
+    assert len(schedules.wishes(fleet.state, said, fleet.now)) == 1
+    stopped = training().happens(StopWanted(now=True, user="user"))
+    stopped.passes(1.0)
+    assert schedules.wishes(stopped.state, said, stopped.now) == ()
 
 
 def test_of_machines_that_train_together_the_one_that_holds_the_run_is_asked_for() -> None:

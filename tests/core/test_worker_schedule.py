@@ -84,6 +84,17 @@ def test_an_agent_that_restarts_knows_its_schedule() -> None:
     assert Story(policy="optimal", epoch=8).starts().state.table is None
 
 
+def test_a_schedule_of_an_earlier_holding_is_not_followed() -> None:
+    """The machine took the run again, older than planned: what was under way to its last holding changes nothing."""
+    story = trained()
+    epoch, before = story.state.first.epoch, story.state.request
+    story.happens(ev.SaveTableGiven(TABLE, 20, epoch - 1))
+    assert (story.state.table, story.state.request, story.said) == (None, before, ())
+
+    story.happens(ev.SaveTableGiven(TABLE, 20, epoch))
+    assert story.the(ev.PublishSave).step == 60
+
+
 def test_explain_shows_by_what_the_machine_saves() -> None:
     """First the default rule and why, then the schedule and what it rests on."""
     text = "\n".join(explain(trained().happens(GIVEN).rows))

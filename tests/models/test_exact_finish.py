@@ -118,3 +118,12 @@ def test_what_is_no_run_is_refused(made) -> None:
     """Negative, zero or missing lengths, a range upside down, and odds of one are named."""
     with pytest.raises(Misuse):
         made()
+
+
+def test_work_of_whole_intervals_but_for_rounding_has_no_save_at_its_end() -> None:
+    """0.3 s is three intervals of 0.1 s, although 0.3 / 0.1 is a little less, and 0.7 / 0.1 a little more than seven."""
+    for intervals in range(1, 200):
+        run = Fixed(work_s=intervals * 0.1 * (1.0 + 2.0**-52), interval_s=0.1, stall_s=0.01, mttp_s=1.0)
+
+        assert sum(count for count, _ in run.segments) == intervals
+        assert math.isfinite(finish(run).mean())

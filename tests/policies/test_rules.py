@@ -85,6 +85,13 @@ def test_an_insurance_step_is_at_least_the_next_one() -> None:
     assert rules.thesis_insurance_step(7, 0.1, 5.0) == 8
 
 
+def test_an_interval_that_is_whole_steps_but_for_rounding_is_whole_steps():
+    """Three steps of a mean that is a last bit too long are three, not two; less than a billionth short is not enough."""
+    assert rules.thesis_insurance_step(0, 0.3, 0.1) == 3
+    assert rules.thesis_insurance_step(0, 0.3, 0.10000000000000002) == 3
+    assert rules.thesis_insurance_step(0, 0.3 * (1.0 - 1e-6), 0.1) == 2
+
+
 def test_the_rules_import_only_math() -> None:
     """They run in training scripts and in compiled kernels."""
     assert rules.__file__ is not None

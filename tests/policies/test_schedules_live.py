@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,7 +20,7 @@ from windfall.models.exact.survival import tabulate
 from windfall.models.lifetimes import choosing
 from windfall.policies.saving import schedules_live
 from windfall.policies.saving.replanning import ScheduleWish
-from windfall.policies.saving.schedule import optimal
+from windfall.policies.saving.schedule import Optimal, optimal
 from windfall.terms import Epoch, SaveCosts, SaveTable, Seconds, Step, WallTime
 
 HOUR = 3_600.0
@@ -246,6 +248,77 @@ def test_a_machine_that_ages_as_planned_keeps_its_schedule(known: schedules_live
     later = {"from_step": Step(100 + round(19.0 * HOUR / 2.0)), "age_s": Seconds(WISH.age_s + 19.2 * HOUR)}
     late = replace(wish, before=first, work_s=Seconds(HOUR), **later)  # type: ignore[arg-type]
     assert schedules_live.make(late, known, ROWS, NOW) is None
+
+
+def test_time_lost_since_is_a_reason_to_plan_anew(known: schedules_live.Known) -> None:
+    """A script that was started again within the epoch: the machine comes to the step five hours older than planned."""
+    before = made(replace(WISH, age_s=Seconds(14.0 * HOUR)), known)
+    late = replace(WISH, from_step=Step(1_000), before=before, age_s=Seconds(14.5 * HOUR + 5.0 * HOUR))
+    again = made(late, known)
+    assert "rest of the machine's life" in again.why
+    assert again.given.table.saves_at_s != before.given.table.saves_at_s
+    memoryless = replace(WISH, injected=True, mttp_s=Seconds(6.0 * HOUR))
+    planned = made(memoryless, known)
+    older = replace(memoryless, before=planned, from_step=Step(1_000), age_s=Seconds(3.0 * HOUR))
+    assert schedules_live.make(older, known, ROWS, NOW) is None
+
+
+def test_each_holding_of_the_run_has_its_own_answer(known: schedules_live.Known) -> None:
+    """Table or reason: a machine that took the run again is given none of the last time, and not left without a word."""
+    few = known_of(lives(12))
+    for wish, told in ((WISH, known), (WISH, few), (replace(WISH, machines=3), known)):
+        first = made(wish, told)
+        assert first.given.epoch == first.epoch == WISH.epoch
+        assert schedules_live.make(replace(wish, before=first), told, ROWS, NOW) is None
+        again = made(replace(wish, before=first, epoch=Epoch(7)), told)
+        assert again.given.epoch == again.epoch == 7
+
+
+@pytest.mark.parametrize(("age_s", "stall_s", "step_s"), [(12.0 * HOUR, 0.05, 0.1), (22.0 * HOUR, 0.005, 0.02)])
+def test_what_is_planned_of_an_old_machine_is_soon_solved(
+    known: schedules_live.Known, monkeypatch: pytest.MonkeyPatch, age_s: float, stall_s: float, step_s: float
+) -> None:
+    """Effort grows with the age in units and the square of the work: cheap saves on an old machine took minutes."""
+    efforts = []
+
+    def spy(world: World, work_s: float, *, age_s: float, unit_s: float) -> Optimal:
+        efforts.append((work_s / unit_s) ** 2 * (age_s + work_s) / unit_s)
+        return optimal(world, work_s, age_s=age_s, unit_s=unit_s)
+
+    monkeypatch.setattr(schedules_live, "optimal", spy)
+    costs = SaveCosts(Seconds(stall_s), 10**6, Seconds(0.1), Seconds(0.05))
+    found = made(replace(WISH, age_s=Seconds(age_s), step_s=Seconds(step_s), costs=costs), known)
+    assert found.trusted
+    assert efforts[0] <= 2.0 * schedules_live.EFFORT_MAX
+
+
+def test_an_old_machine_whose_saves_cost_nothing_saves_by_the_default_rule(known: schedules_live.Known) -> None:
+    """No fraction of a terabyte for a table of a few minutes."""
+    costs = SaveCosts(Seconds(0.0), 0, Seconds(0.0), Seconds(0.0))
+    wish = replace(WISH, age_s=Seconds(2e7), step_s=Seconds(0.004), costs=costs, injected=True, mttp_s=Seconds(138.0))
+    found = made(wish, known)
+    assert not found.trusted
+    assert "too frequent to be planned" in found.given.table.says
+
+
+def test_other_threads_go_on_while_a_schedule_is_computed() -> None:
+    """The controller's turns and its API run in the same process."""
+    lives_table = tabulate(lambda age_s: -np.asarray(age_s) / 36_000.0, until_s=300_000.0, cell_s=10.0)
+    world = World(lives_table, 5.0, 20.0, 60.0, 60.0, 0.5)
+    optimal(world, 100.0, age_s=600.0, unit_s=10.0)  # compiled before anybody looks at a clock
+    ended = threading.Event()
+
+    def solve() -> None:
+        optimal(world, 7_000.0, age_s=90_000.0, unit_s=10.0)
+        ended.set()
+
+    began, gaps = time.perf_counter(), []
+    threading.Thread(target=solve).start()
+    while not ended.is_set():
+        at = time.perf_counter()
+        ended.wait(0.001)
+        gaps.append(time.perf_counter() - at)
+    assert max(gaps) < (time.perf_counter() - began) / 3.0
 
 
 def test_a_schedule_follows_once_the_fit_can_be_trusted(known: schedules_live.Known) -> None:

@@ -88,6 +88,20 @@ def test_the_account_of_an_announced_loss_has_its_notice_and_no_step_made_again(
     ]
 
 
+def test_a_machine_that_has_nothing_left_to_store_lets_go_at_its_announced_end() -> None:
+    """Four seconds of notice are too few: it trains on until it is gone, at 74.5 s, and says that its steps are lost."""
+    found = engine.history(scenario((60.5,), notice_s=4.0, policy="never", **NOTICE))
+    (lost,) = _read(found).losses
+    assert (lost.cause, lost.steps, lost.at - WALL_START) == (Cause.PREEMPTED_UNSAVED, 44, 74.5)
+
+
+def test_superseded_points_are_given_up_after_their_time_of_grace() -> None:
+    """Of nineteen points the newest two are live at the end, and those that were superseded less than a minute before."""
+    found = engine.history(scenario(steps=400))
+    state = found.records[-1].state
+    assert [point.step for point in state.points] == [320, 340, 360, 380]
+
+
 @pytest.mark.parametrize("number", range(20))
 def test_any_trial_s_account_agrees_with_its_sums(number: int) -> None:
     """Steps made again, time by kind, commits: whatever is lost, and when."""

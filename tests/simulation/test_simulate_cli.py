@@ -111,19 +111,21 @@ def test_a_finish_is_made_of_its_parts(say: Say) -> None:
 
 @pytest.mark.usefixtures("shop")
 def test_a_policy_of_ones_own_is_compiled_and_says_so(say: Say, tmp_path: Path) -> None:
-    """A scalar function in a file; Young's formula written by a user does what young-daly does."""
+    """A scalar function in a file: Young's formula does what young-daly does, one that saves each 20 s saves 500 times."""
     file = tmp_path / "mine.py"
-    file.write_text(
-        "def often(age_s, work_left_s, stall_s, durable_s, mttp_s, restart_s):\n    return (2.0 * stall_s * mttp_s) ** 0.5\n"
-    )
-    words = ("--policy", f"young-daly,{file}:often", "--notice", "0s", "--mttp", "1h", "--step", "2s")
-    code, out, err = say("simulate", "--json", "--trials", "2000", *words)
+    arguments = "(age_s, work_left_s, stall_s, durable_s, mttp_s, restart_s)"
+    bodies = {"young": "(2.0 * stall_s * mttp_s) ** 0.5", "eager": "20.0"}
+    file.write_text("".join(f"def {name}{arguments}:\n    return {body}\n" for name, body in bodies.items()))
+    words = ("--policy", f"young-daly,{file}:young,{file}:eager", "--notice", "0s", "--mttp", "1h", "--step", "2s")
+    code, out, err = say("simulate", "--json", "--trials", "2000", "--save", "1s", *words)
 
     assert code == 0, err
-    assert f"compiling {file}:often" in err
-    theirs, ours = json.loads(out)["rows"]
-    assert ours["policy"] == f"{file}:often"
-    assert ours["finish_s"]["mean"] == pytest.approx(theirs["finish_s"]["mean"], rel=2e-3)
+    assert f"compiling {file}:young" in err
+    theirs, young, eager = json.loads(out)["rows"]
+    assert young["policy"] == f"{file}:young"
+    assert young["finish_s"]["mean"] == pytest.approx(theirs["finish_s"]["mean"], rel=2e-3)
+    assert young["save_s"] == pytest.approx(theirs["save_s"], rel=0.02)
+    assert eager["save_s"] == pytest.approx(500.0, rel=0.05)
 
 
 def test_the_mean_is_what_the_plan_expects(shop: Controller, say: Say) -> None:

@@ -22,6 +22,7 @@ Scheduler = Callable[[ScheduleWish], ScheduleMade | None]
 """Returns the schedule that a machine is to have; None if the one that it has will do.  May take seconds."""
 Aside = Callable[[Callable[[], None]], None]
 """Carries a call out, some time, without holding up its caller."""
+_DOUBLINGS_MAX = 16
 
 
 def in_thread(call: Callable[[], None]) -> None:
@@ -38,11 +39,12 @@ class Scheduling:
         self._busy = threading.Event()
         self._first_at = self._again_at = Instant(float("-inf"))
         self._trouble = ""
+        self._failures = 0
 
     def look(self, state: FleetState, reports: Mapping[str, Report], now: Instant, journal_now: Instant) -> list[Fact]:
         """Return the schedules that were made since the last look, and begin with those that are due.
 
-        A machine that has none is looked at as often as its run, all others as often as the beliefs.
+        A machine that has none since it took the run is looked at as often as the run, all others as often as the beliefs.
 
         Args:
             state: the driver's.
@@ -58,15 +60,23 @@ class Scheduling:
             return found
         pace = self._ports.pace
         wishes = schedules.wishes(state, reports, journal_now)
-        self._first_at = Instant(now + pace.run_s)
+        # What fails may have cost seconds of this process: the next time it is begun later.
+        self._first_at = Instant(now + min(pace.run_s * 2.0 ** min(self._failures, _DOUBLINGS_MAX), pace.beliefs_s))
         if now < self._again_at:
-            wishes = tuple(wish for wish in wishes if wish.before is None)
+            wishes = tuple(wish for wish in wishes if not wish.answered)
         elif wishes:
             self._again_at = Instant(now + pace.beliefs_s)
         if wishes:
             self._busy.set()
-            self._ports.aside(lambda: self._make(make, wishes))
+            self._begin(lambda: self._make(make, wishes))
         return found
+
+    def _begin(self, call: Callable[[], None]) -> None:
+        try:
+            self._ports.aside(call)
+        except RuntimeError as error:
+            self._busy.clear()
+            self._failed(f"a schedule of saves cannot be made now: {error}")
 
     def _make(self, make: Scheduler, wishes: tuple[ScheduleWish, ...]) -> None:
         try:
@@ -74,15 +84,17 @@ class Scheduling:
                 made = make(wish)
                 if made is not None:
                     self._made.put(made)
+            self._failures = 0
         except WindfallError as error:
-            self._tell(f"a schedule of saves cannot be made now: {error}")
+            self._failed(f"a schedule of saves cannot be made now: {error}")
         except Exception as error:
             # A mistake of ours here must not leave the job without its conductor: machines save by the default rule.
-            self._tell(f"a schedule of saves met an error that nobody foresaw: {type(error).__name__}: {error}")
+            self._failed(f"a schedule of saves met an error that nobody foresaw: {type(error).__name__}: {error}")
         finally:
             self._busy.clear()
 
-    def _tell(self, sentence: str) -> None:
+    def _failed(self, sentence: str) -> None:
+        self._failures += 1
         if sentence != self._trouble:
             self._trouble = sentence
             self._ports.say(sentence)

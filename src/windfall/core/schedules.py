@@ -78,6 +78,8 @@ def wishes(state: FleetState, reports: Mapping[str, Report], now: Instant) -> tu
 def _wish(state: FleetState, unit: Unit, report: Report | None, now: Instant) -> ScheduleWish | None:
     if report is None or report.doing is not Doing.TRAINING or unit.running_at is None or unit.ends_at is not None:
         return None
+    if unit.slot is None or unit.silent_since is not None:
+        return None
     epoch, step, saved = report.epoch, report.step, report.saved_step
     if epoch is None or step is None or saved is None or not report.step_s or report.costs is None:
         return None

@@ -249,7 +249,9 @@ def _beliefs_changed(turn: Turn, fact: BeliefsChanged) -> None:
 
 
 def _save_table_given(turn: Turn, fact: SaveTableGiven) -> None:
-    turn.change(table=fact.table, table_step=fact.from_step)
+    """Take a schedule in; not one that was made for an earlier holding of the run, and came late or again."""
+    if fact.epoch is None or fact.epoch == turn.state.first.epoch:
+        turn.change(table=fact.table, table_step=fact.from_step)
 
 
 def _woke(turn: Turn, fact: Woke) -> None:

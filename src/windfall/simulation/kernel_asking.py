@@ -105,8 +105,9 @@ def _default_interval_s(w, s):
     share = 1.0
     if _measured(s) and world.fits(w.grace_s, step_s, s.stall_s, upload_s, 0.0):
         share = w.unannounced_share
-    mean_s = math.inf if share <= 0.0 else w.mttp_s / share
-    return world.adaptive_interval_s(stall_s, mean_s, w.restart_s, stall_s + upload_s)
+    if share <= 0.0:
+        return math.inf
+    return world.adaptive_interval_s(stall_s, w.mttp_s / share, w.restart_s, stall_s + upload_s)
 
 
 @njit

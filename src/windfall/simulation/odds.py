@@ -36,8 +36,6 @@ NEGLECTED_MAX = 1e-3
 _START_SHARE = 0.01
 _NODES = 33
 _CELLS = 1 << 12
-_LATER = 1.0 + 1e-9
-"""By what an interval is longer, so that none ends with the work but for rounding: no save is made there."""
 
 _FREE = Distribution(0.0, 1.0, 1.0, np.zeros(1))
 
@@ -149,7 +147,7 @@ def _exact(scenario: Scenario, run: Fixed, objective: Objective) -> Odds:
     finishes, costs = [], []
     for node in range(count):
         stretch = step.at((node + 0.5) / count) / mean_s
-        interval_s = run.interval_s * _LATER * (stretch if scenario.policy.endswith("steps") else 1.0)
+        interval_s = run.interval_s * (stretch if scenario.policy.endswith("steps") else 1.0)
         one = replace(run, work_s=run.work_s * stretch, interval_s=interval_s)
         finishes.append(finish(one, _CELLS))
         billed = replace(one, restart_s=prepare_s + lag_s, restart_most_s=None, start_s=prepare_s)

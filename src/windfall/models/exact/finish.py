@@ -32,6 +32,8 @@ CELLS = 1 << 15
 SPREADS = 36.0
 """The lattice reaches so many standard deviations beyond the mean: the slowest tail, of a single segment that hardly ever
 survives, is exponential, and e^-36 is 2e-16."""
+ROUNDING = 1e-9
+"""Work that is a whole number of intervals but for this share of one ends with the last of them: no save comes there."""
 LOSSES_MAX = 1e9
 """A run that expects more losses than this does not end; refused."""
 
@@ -74,7 +76,7 @@ class Fixed:
     @property
     def segments(self) -> tuple[tuple[int, float], ...]:
         """(how many, how long [s]) of the equal segments, and the last one."""
-        saves = 0 if math.isinf(self.interval_s) else max(math.ceil(self.work_s / self.interval_s) - 1, 0)
+        saves = 0 if math.isinf(self.interval_s) else max(math.ceil(self.work_s / self.interval_s - ROUNDING) - 1, 0)
         last_s = self.work_s - saves * self.interval_s if saves else self.work_s
         last_s += self.stall_s if self.saves_at_end else 0.0
         return ((saves, self.interval_s + self.stall_s), (1, last_s)) if saves else ((1, last_s),)

@@ -221,7 +221,7 @@ def expect(world: World, schedule: Schedule) -> Makespan:
     return Makespan(float(expected_s), fresh_s, gap_s)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _life(law, costs, begin, intervals, fresh_s):  # type: ignore[no-untyped-def]  # compiled: tuples of arrays
     """S(a) V of one life: its constant part, its weight of g + V(units, P), and S(a)."""
     unit_s, stall_s, lag_s, final_s, gap_s, covered = costs
@@ -261,7 +261,7 @@ def _life(law, costs, begin, intervals, fresh_s):  # type: ignore[no-untyped-def
     return fixed + until_s - begun_s, own, alive
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _all_fresh(law, costs, prepare_s, flat, offsets):  # type: ignore[no-untyped-def]  # compiled: tuples of arrays
     """V(j, P) for every j that the schedule can meet."""
     units = len(offsets) - 2

@@ -119,7 +119,7 @@ def _cells_s(survival: Array, cell_s: float) -> Array:
     return np.asarray(cell_s * np.where(alive, inside, before / 2.0))
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def one(cell_s: float, survival: Array, integral_s: Array, age_s: float) -> tuple[float, float]:
     """Return survival and its integral [s] at one age; for kernels.  Beyond the table nothing lives."""
     last = len(survival) - 1
@@ -141,7 +141,7 @@ def one(cell_s: float, survival: Array, integral_s: Array, age_s: float) -> tupl
     return here, integral_s[cell] + (before - here) / drop * cell_s
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def look_up(cell_s: float, survival: Array, integral_s: Array, ages_s: Array) -> tuple[Array, Array]:
     """Return survival and its integral [s] at many ages; for kernels."""
     here, integral = np.empty(len(ages_s)), np.empty(len(ages_s))

@@ -4,7 +4,8 @@ A schedule begins at the machine's last save, because from there on all work is 
 left are those of that moment.  `schedules_live` makes it.  It is made anew
 
 * when the run is taken up again, has fallen back, or the schedule has come to its end;
-* when a cost, the pace of steps or the rest of life at the planned age has changed by a quarter (`why_again`);
+* when a cost, the pace of steps or the rest of life at the planned age has changed by a quarter (`why_again`), be it
+  because the machine has lost time and is older than planned (`lost_s`);
 * where there was none: once the fit of lives can be trusted.
 """
 
@@ -62,6 +63,16 @@ class ScheduleWish:
     before: ScheduleMade | None = None
 
     @property
+    def answered(self) -> bool:
+        """Whether there was an answer to it since the machine took the run: a schedule, or why there is none."""
+        return self.before is not None and self.before.epoch == self.epoch
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether that answer is a schedule."""
+        return self.before is not None and self.before.trusted and self.answered
+
+    @property
     def stall_s(self) -> float:
         """How long the script stands still for a save [s]."""
         return self.costs.stall_s
@@ -107,9 +118,19 @@ class ScheduleWish:
 def by_default(wish: ScheduleWish, says: str, life_left_s: float = 0.0) -> ScheduleMade:
     """Return that there is no schedule, and why: the default rule decides from the beginning."""
     table = SaveTable((), 0.0, wish.interval_s(0.0), says)
-    given = SaveTableGiven(table, wish.from_step)
+    given = SaveTableGiven(table, wish.from_step, wish.epoch)
     basis, work_s = wish.basis(life_left_s), Seconds(wish.work_s or 0.0)
     return ScheduleMade(wish.machine_id, wish.epoch, given, basis, wish.age_s, work_s, trusted=False)
+
+
+def lost_s(wish: ScheduleWish, before: ScheduleMade) -> float:
+    """Return how much older the machine is than its schedule has it at this step [s]: what work and saves do not explain.
+
+    Time that the script needed to be started again, on this machine and in this epoch, or that it trained in vain.
+    """
+    done_s = (wish.from_step - before.given.from_step) * wish.step_s
+    saves = sum(point <= done_s for point in before.given.table.saves_at_s)
+    return wish.age_s - (before.age_s + done_s + saves * wish.stall_s)
 
 
 def why_anew(wish: ScheduleWish, before: ScheduleMade, now: Basis) -> str:
@@ -118,7 +139,7 @@ def why_anew(wish: ScheduleWish, before: ScheduleMade, now: Basis) -> str:
     Args:
         wish: how the machine stands.
         before: the schedule that it has.
-        now: as `before.basis`, measured now, the rest of life at the age that was planned for.
+        now: as `before.basis`, measured now, the rest of life at the age that was planned for and the time lost since.
     """
     table, begin = before.given.table, before.given.from_step
     if wish.epoch != before.epoch:

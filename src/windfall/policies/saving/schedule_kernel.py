@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def between(row, place, last):  # type: ignore[no-untyped-def]  # compiled
     """The row's value between its cells 0 to `last`, by the cubic through the four around the place."""
     cell = int(place)
@@ -32,7 +32,7 @@ def between(row, place, last):  # type: ignore[no-untyped-def]  # compiled
     )
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _begin_fresh(j, ready, rows, fresh_s, numbers):  # type: ignore[no-untyped-def]  # compiled
     """V(j, P) and the interval that reaches it: V stands on both sides of each option and is solved for."""
     gap_s, covered, kept, oldest, _, place = numbers
@@ -62,14 +62,14 @@ def _begin_fresh(j, ready, rows, fresh_s, numbers):  # type: ignore[no-untyped-d
     return best_s, chosen
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _move(moved, alive, weight, i):  # type: ignore[no-untyped-def]  # compiled
     """Add what covered losses in the i-th unit lead to, for each age."""
     for k in range(min(len(moved), len(alive) - i)):
         moved[k] += weight * (alive[k + i - 1] - alive[k + i])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _least(row, near, far, moved, reached):  # type: ignore[no-untyped-def]  # compiled
     """Lower the row to one more option.  Written for vectors: nearly all of the time is spent here."""
     if len(moved):
@@ -82,7 +82,7 @@ def _least(row, near, far, moved, reached):  # type: ignore[no-untyped-def]  # c
             row[k] = value if value < row[k] else row[k]  # noqa: FURB136
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _fill(j, grid, solved, numbers):  # type: ignore[no-untyped-def]  # compiled
     """U(j, k) for each age k: the least over the next save."""
     rows, options, fresh_s = solved
@@ -110,7 +110,7 @@ def _fill(j, grid, solved, numbers):  # type: ignore[no-untyped-def]  # compiled
         row[k] += back_s * alive[k] - integral_s[k]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def solve(units, grid, ready, numbers):  # type: ignore[no-untyped-def]  # compiled
     """Return D, V(j, P) and the first interval on a fresh machine, for each j.
 
@@ -137,7 +137,7 @@ def solve(units, grid, ready, numbers):  # type: ignore[no-untyped-def]  # compi
     return options, fresh_s, firsts
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def next_interval(j, k, grid, solved, numbers):  # type: ignore[no-untyped-def]  # compiled
     """The best interval with j units left at age k."""
     options, fresh_s, _ = solved
@@ -163,7 +163,7 @@ def next_interval(j, k, grid, solved, numbers):  # type: ignore[no-untyped-def] 
     return chosen
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def paths(units, begin, grid, solved, numbers):  # type: ignore[no-untyped-def]  # compiled
     """Intervals from the age at which the run begins, and from a fresh machine with j units left for each j.
 

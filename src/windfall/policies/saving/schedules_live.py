@@ -25,13 +25,18 @@ from windfall.models.lifetimes.grouping import Group, How
 from windfall.models.lifetimes.kaplan import kaplan_meier
 from windfall.models.lifetimes.law import Law
 from windfall.models.lifetimes.lives import lives_from
-from windfall.policies.saving.replanning import ScheduleWish, by_default, why_anew
+from windfall.policies.saving.replanning import ScheduleWish, by_default, lost_s, why_anew
 from windfall.policies.saving.schedule import optimal
 from windfall.policies.saving.schedule_table import LOSSES_MIN, Evidence, doubt, hand_over
 from windfall.terms import SaveTable, Seconds, WallTime
 
 UNITS_MAX = 1200
-"""So many units of work are planned at a time: a third of a second."""
+"""So many units of work are planned at a time."""
+UNITS_MIN = 100.0
+"""Fewer are not worth a schedule: they would be over before the next one is made."""
+EFFORT_MAX = 4e8
+"""Units of work, squared, times ages of the machine in units: a second or two.  Machines grow old, and the effort with
+their age, so that what is planned of an old one with short intervals has to be shorter."""
 UNITS_PER_INTERVAL = 10.0
 """A unit is so much shorter than the default rule's interval: the optimum is flat."""
 SURE_SHARE = 0.75
@@ -122,26 +127,27 @@ def make(wish: ScheduleWish, known: Known, rows: Sequence[Lifetime], now: WallTi
     before = wish.before
     if wish.machines > 1:
         alone = f"schedules are for a machine that trains alone, and {wish.machines} train together"
-        return None if before is not None else by_default(wish, f"{alone}: the default rule decides")
+        return None if wish.answered else by_default(wish, f"{alone}: the default rule decides")
     belief = believe(wish, known)
     why_not = known.why_not if belief is None else belief.doubt
     if belief is None or why_not:
         says = f"the fit of lives is not used, because {why_not}: the default rule decides"
-        return by_default(wish, says) if before is None or before.trusted else None
+        return None if wish.answered and not wish.scheduled else by_default(wish, says)
     try:
         why = "" if before is None else _why(wish, before, belief)
         if before is not None and not why:
             return None
         return _trusted(wish, belief, _covered_share(wish, rows, now), why)
     except (Misuse, Infeasible) as error:
-        return (
-            by_default(wish, f"no schedule can be made ({error}): the default rule decides") if before is None else None
-        )
+        says = f"no schedule can be made ({error}): the default rule decides"
+        return None if wish.answered and not wish.scheduled else by_default(wish, says)
 
 
 def _why(wish: ScheduleWish, before: ScheduleMade, belief: Belief) -> str:
-    if before.trusted:
-        return why_anew(wish, before, wish.basis(_life_left_s(belief.law, before.age_s)))
+    if before.trusted or wish.epoch != before.epoch:
+        # As old as the machine would have been at the begin, had it come here without the time that it has lost since.
+        age_s = max(before.age_s + lost_s(wish, before), 0.0)
+        return why_anew(wish, before, wish.basis(_life_left_s(belief.law, age_s)))
     return "the fit of lives can be trusted now" if wish.age_s < belief.evidence.oldest_s else ""
 
 
@@ -181,7 +187,7 @@ def _trusted(wish: ScheduleWish, belief: Belief, covered_share: float, why: str)
     says = f"it rests on {belief.words}" if not wish.injected else belief.words
     if table.known_s < (wish.work_s or math.inf):
         says += f"; known for {table.known_s:.0f} s of work"
-    given = SaveTableGiven(replace(table, says=says), wish.from_step)
+    given = SaveTableGiven(replace(table, says=says), wish.from_step, wish.epoch)
     basis = wish.basis(_life_left_s(belief.law, wish.age_s))
     planned_s = Seconds(found.work_s if whole else wish.work_s or math.ceil(2.0 * found.work_s))
     return ScheduleMade(
@@ -190,12 +196,21 @@ def _trusted(wish: ScheduleWish, belief: Belief, covered_share: float, why: str)
 
 
 def _horizon(wish: ScheduleWish, oldest_s: float, interval_s: float) -> tuple[float, float]:
-    """Return a unit of work, and how much work is planned [s]: all, or as far as it can be known and solved."""
+    """Return a unit of work, and how much work is planned [s]: all, or as far as it can be known and soon solved.
+
+    Raises:
+        Infeasible: too little could be.
+    """
     unit_s = max(interval_s / UNITS_PER_INTERVAL, wish.stall_s, wish.step_s / 2.0)
     if wish.work_s is not None:
         unit_s = min(unit_s, wish.work_s)
     observed_s = max(2.0 * (oldest_s - wish.age_s), 2.0 * interval_s)
-    return unit_s, min(wish.work_s or math.inf, observed_s, UNITS_MAX * unit_s)
+    wanted_s = min(wish.work_s or math.inf, observed_s, UNITS_MAX * unit_s)
+    ages = max(wish.age_s, wish.prepare_s) / unit_s
+    units = min(math.sqrt(EFFORT_MAX / max(ages, 1.0)), math.cbrt(EFFORT_MAX / 2.0), UNITS_MAX)
+    if units < min(UNITS_MIN, wanted_s / unit_s):
+        raise Infeasible(f"saves every {interval_s:.0f} s are too frequent to be planned at an age of {wish.age_s:.0f} s")
+    return unit_s, min(wanted_s, units * unit_s)
 
 
 def _bounded(table: SaveTable, known_s: float) -> SaveTable:
