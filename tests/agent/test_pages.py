@@ -140,6 +140,18 @@ def test_steps_are_measured_without_the_saves_between_them(tmp_path: Path, saved
     assert measured.mean_s == pytest.approx(0.1)
 
 
+def test_a_step_begins_where_the_save_before_it_ends(tmp_path: Path, saved: Path) -> None:
+    """Step 5 ends at 10 s, its save holds the script up until 13 s: at 14 s the next step is one second old, not four."""
+    watched, script = watcher(tmp_path), Script(tmp_path)
+    script.steps_until(5, 10.0)
+    script.hand_over(saved, 0, stall_s=3.0)
+    watched.look(Instant(14.0))
+
+    (status,) = watched.observe().ranks
+
+    assert (status.step, status.phase_since) == (5, 13.0)
+
+
 def test_an_agent_that_restarts_reads_nothing_twice(tmp_path: Path, saved: Path) -> None:
     """From the marks of the journal a new watcher goes on: no answer and no hand-over comes again, the open one is known."""
     first, script = watcher(tmp_path), Script(tmp_path)

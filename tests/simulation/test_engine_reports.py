@@ -93,6 +93,8 @@ def test_a_machine_that_has_nothing_left_to_store_lets_go_at_its_announced_end()
     found = engine.history(scenario((60.5,), notice_s=4.0, policy="never", **NOTICE))
     (lost,) = _read(found).losses
     assert (lost.cause, lost.steps, lost.at - WALL_START) == (Cause.PREEMPTED_UNSAVED, 44, 74.5)
+    released = [record for record in found.records if record.kind is RecordKind.RELEASE]
+    assert [record.wall - WALL_START for record in released] == [74.5, found.trial.finish_s]
 
 
 def test_superseded_points_are_given_up_after_their_time_of_grace() -> None:

@@ -284,8 +284,10 @@ class PageWatcher:
             began_ns = words[page.STEP_BEGIN_NS]
             since = Instant(began_ns / 1e9) if began_ns else self._started
             return RankStatus(number, step, Phase.STEP if began_ns else Phase.START, since)
-        # The next chance to save comes at the end of the next step, so that the wait for data counts into it.
-        return RankStatus(number, step, Phase.STEP, Instant(ended_ns / 1e9))
+        # The next chance to save comes at the end of the next step, so that the wait for data counts into it; a save
+        # after the last step is no part of the next one.
+        began_ns = ended_ns + rank.excluded_ns.get(done, 0)
+        return RankStatus(number, step, Phase.STEP, Instant(began_ns / 1e9))
 
     # ------------------------------------------------------------------------------------------------- agent -> script
 

@@ -139,7 +139,7 @@ def compiled() -> Callable[..., Any]:
         out, log = results
         lone = alone(w) and len(log) == 0
         for place in range(len(out)):
-            s.key = chance.key(np.uint64(seed), np.uint64(first + place))
+            s.key = chance.key(seed, first + place)
             draw(w, s)
             if not lone:
                 status = _together(w, ask, s, m, log)

@@ -63,7 +63,8 @@ def life_s(kind: int, values: Floats, trial_key: int, slot: int, n: int) -> floa
     last, which = values.shape[1] - 1, chance.machine(slot, n)
     if kind == MEMORYLESS:
         mean_s = values[0, n % (last + 1) if last else 0]
-        return mean_s * chance.exponential(trial_key, chance.LIFE, which) if mean_s < math.inf else math.inf
+        drawn_s: float = mean_s * chance.exponential(trial_key, chance.LIFE, which) if mean_s < math.inf else math.inf
+        return drawn_s
     place = chance.uniform(trial_key, chance.LIFE, which) * last
     cell = int(place)
     from_s, to_s = values[0, cell], values[0, cell + 1]

@@ -2,7 +2,7 @@
 
 The law of its losses is the one that best predicts lives of its provider that it was not fitted to, of its zone or its
 type where these surely have one of their own.  The schedule is the programme's (`schedule.optimal`), as far ahead as is
-solved within a second and as lives were observed; the next one follows on.
+solved within seconds and as lives were observed; the next one follows on.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from windfall.policies.saving.schedule_table import LOSSES_MIN, Evidence, doubt,
 from windfall.terms import SaveTable, Seconds, WallTime
 
 UNITS_MAX = 1200
-"""So many units of work are planned at a time."""
+"""So many units of work are planned at a time: some seconds at most, without the interpreter's lock."""
 UNITS_MIN = 100.0
 """Fewer are not worth a schedule: they would be over before the next one is made."""
 EFFORT_MAX = 4e8
-"""Units of work, squared, times ages of the machine in units: a second or two.  Machines grow old, and the effort with
-their age, so that what is planned of an old one with short intervals has to be shorter."""
+"""Units of work, squared, times the machine's age in units: seconds.  The effort grows with the age, so that what is
+planned of an old machine with short intervals has to be shorter."""
 UNITS_PER_INTERVAL = 10.0
 """A unit is so much shorter than the default rule's interval: the optimum is flat."""
 SURE_SHARE = 0.75
@@ -207,7 +207,7 @@ def _horizon(wish: ScheduleWish, oldest_s: float, interval_s: float) -> tuple[fl
     observed_s = max(2.0 * (oldest_s - wish.age_s), 2.0 * interval_s)
     wanted_s = min(wish.work_s or math.inf, observed_s, UNITS_MAX * unit_s)
     ages = max(wish.age_s, wish.prepare_s) / unit_s
-    units = min(math.sqrt(EFFORT_MAX / max(ages, 1.0)), math.cbrt(EFFORT_MAX / 2.0), UNITS_MAX)
+    units = min(math.sqrt(EFFORT_MAX / max(ages, 1.0)), UNITS_MAX)
     if units < min(UNITS_MIN, wanted_s / unit_s):
         raise Infeasible(f"saves every {interval_s:.0f} s are too frequent to be planned at an age of {wish.age_s:.0f} s")
     return unit_s, min(wanted_s, units * unit_s)
