@@ -303,13 +303,13 @@ def test_an_old_machine_whose_saves_cost_nothing_saves_by_the_default_rule(known
 
 def test_other_threads_go_on_while_a_schedule_is_computed() -> None:
     """The controller's turns and its API run in the same process."""
-    lives_table = tabulate(lambda age_s: -np.asarray(age_s) / 36_000.0, until_s=300_000.0, cell_s=10.0)
+    lives_table = tabulate(lambda age_s: -np.asarray(age_s) / 36_000.0, until_s=200_000.0, cell_s=10.0)
     world = World(lives_table, 5.0, 20.0, 60.0, 60.0, 0.5)
     optimal(world, 100.0, age_s=600.0, unit_s=10.0)  # compiled before anybody looks at a clock
     ended = threading.Event()
 
     def solve() -> None:
-        optimal(world, 7_000.0, age_s=90_000.0, unit_s=10.0)
+        optimal(world, 4_000.0, age_s=60_000.0, unit_s=10.0)
         ended.set()
 
     began, gaps = time.perf_counter(), []

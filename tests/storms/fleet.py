@@ -25,6 +25,7 @@ from tests.storms.fleet_control import Controller
 from tests.storms.fleet_exec import LeanExec
 from tests.storms.fleet_machine import Node
 from tests.storms.fleet_scene import JOB
+from tests.storms.fleet_schedules import Schedules
 from tests.storms.whole import CHUNK_BYTES, CHUNKS_AT_ONCE, GRACE_S, Whole
 from tests.support.checks import Violation, demand
 from tests.support.scene import Scene
@@ -65,6 +66,7 @@ class Fleet(Whole):
     def __init__(self, seed: int, folder: str) -> None:
         self.fleet = fleet_scene.draw(seed)
         super().__init__(seed, folder)
+        self.schedules = Schedules(self, seed)
         self.nodes: dict[str, Node] = {}
         self.groups: dict[int, dict[str, LeanExec]] = {}
         self.rows: list[str] = []

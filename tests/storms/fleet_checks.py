@@ -22,6 +22,7 @@ from windfall.fleet import (
     ReleaseMachine,
     Report,
     ResumeWanted,
+    ScheduleMade,
 )
 from windfall.market import Answer, Machine, Order
 from windfall.simulation.clock import WALL_START
@@ -153,6 +154,8 @@ class FleetRunChecks(RunChecks):
                 world.job_wanted = True
             elif isinstance(fact, MachineHeard):
                 world.count(f"heard on {fact.channel}")
+            elif isinstance(fact, ScheduleMade):
+                world.schedules.journal(fact)
 
     def _decided(self, command: Command) -> None:
         match command:

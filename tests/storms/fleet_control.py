@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tests.storms.fleet_ports import FaultyProvider, FaultyStore, Gate, Killed, SimulatedJournal
-from tests.storms.fleet_scene import OWNER, PACE
+from tests.storms.fleet_scene import OWNER, PACE, SCHEDULES_S
 from tests.support.checks import demand
 from windfall.channels.direct import DirectChannel
 from windfall.channels.mailbox import MailboxChannel
@@ -44,6 +44,7 @@ class Ear:
         return reports
 
     def tell(self, directives: dict[str, Directive]) -> None:
+        self.world.schedules.told(directives)
         self.channel.tell(directives)
 
 
@@ -84,7 +85,9 @@ class Controller:
             measured=tuple,
             record_lives=self._record,
             say=world.say,
-            pace=PACE,
+            pace=replace(PACE, beliefs_s=SCHEDULES_S) if world.fleet.scheduled else PACE,
+            schedule=world.schedules.make,
+            aside=lambda call: world.schedules.aside(self, call),
         )
         return Conductor(world.fleet.job, ports)
 

@@ -13,10 +13,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from tests.storms import whole_scene
+from tests.storms.fleet_schedules import LEAN_COSTS, ScheduleChecks, beliefs_path
 from tests.storms.whole_machine import Machine, Place
 from tests.support.checks import demand
 from tests.support.simulated_store import digest
 from windfall import events as ev
+from windfall.agent.beliefs import BeliefsFile
+from windfall.core import worker
 from windfall.errors import EXIT_AGAIN, EXIT_DONE, EXIT_FAILED, Fenced, PointDamaged, StoreUnreachable
 from windfall.ports import Create, Delete, Get, List, Pause, Steps, T
 from windfall.storage import log, points
@@ -35,6 +38,7 @@ from windfall.terms import (
     RecordKind,
     RecoveryPoint,
     RunState,
+    SaveCosts,
     SaveKind,
     Seconds,
     Shard,
@@ -78,6 +82,11 @@ class LeanExec:
         self.deadline: float | None = None
         self.stop: bool | None = None
         self.process = world.process(self)  # type: ignore[arg-type]
+        self.step_s = Seconds(world.scene.step_s)
+
+    @property
+    def costs(self) -> SaveCosts | None:
+        return LEAN_COSTS if self.saved_step else None
 
     def begin(self) -> None:
         if self.generation:
@@ -331,7 +340,31 @@ class WholeExec(Machine):
         self.exit_code: int | None = None
         self.released: Outcome | None = None
         self.leaving = EXIT_AGAIN
+        self.told_at = 0.0
+        self._beliefs_of = (0, BeliefsFile(None, node.clock))
         self.real.at(MAIL_S, self._read_mail)
+
+    def new_checks(self) -> ScheduleChecks:  # type: ignore[override]
+        return ScheduleChecks(self)
+
+    def soon(self) -> None:
+        """Let the agent look about."""
+        self._soon()
+
+    def look(self) -> None:
+        if self.hold is not None and self.alive and self.agent_alive and not self.exited and not self.busy:
+            self.inbox += self._beliefs()
+        super().look()
+
+    def _beliefs(self) -> list[ev.Fact]:
+        """Return what the keeper has left; an agent that was started again has fed its journal back before."""
+        life, file = self._beliefs_of
+        if life != self.agent_life:
+            file = BeliefsFile(beliefs_path(self), self.node.clock)
+            for row in self.rows:
+                file.remember(row.facts)
+            self._beliefs_of = (self.agent_life, file)
+        return file.news()
 
     def draw_fate(self) -> None:
         if not self.real.calm and self.real.rng.random() < 0.3:
@@ -383,3 +416,11 @@ class WholeExec(Machine):
     @property
     def saved_step(self) -> int:
         return self.state.committed_step
+
+    @property
+    def step_s(self) -> Seconds | None:
+        return worker.standing(self.state).step_s if self.state.began is not None else None
+
+    @property
+    def costs(self) -> SaveCosts | None:
+        return worker.save_costs(self.state)

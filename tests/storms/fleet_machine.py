@@ -94,7 +94,8 @@ class Node:
         if one is None or one.epoch is None:
             return None
         epoch, step, saved = Epoch(one.epoch), Step(one.step), Step(one.saved_step)
-        return words.Standing(epoch, step, saved, self.attempts, one.alive and one.released is None, one.released)
+        training = one.alive and one.released is None
+        return words.Standing(epoch, step, saved, self.attempts, training, one.released, one.step_s, one.costs)
 
     def _later(self, *facts: words.KeeperFact, delay_s: float | None = None) -> None:
         wait_s = self.world.rng.uniform(*CALL_S) if delay_s is None else delay_s
@@ -146,7 +147,9 @@ class Node:
         self.exec.begin()
 
     def _do_TellExec(self, action: words.TellExec) -> None:  # noqa: N802
-        """These scripts save by their own rhythm: nothing that is believed changes it."""
+        """A lean script saves by its own rhythm: nothing that is believed changes it."""
+        if isinstance(self.exec, WholeExec):
+            self.world.schedules.leave(self.exec, action.facts)
 
     def _do_StopExec(self, action: words.StopExec) -> None:  # noqa: N802
         if self.exec is not None:

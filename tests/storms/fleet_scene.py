@@ -19,10 +19,14 @@ LEASE_S = whole_scene.LEASE_S
 SILENT_S = 20.0
 WHOLE_SHARE = 0.1
 """So many seeds run the full machine: worker reducer, script, parts, uploads; the others a lean one over the same log."""
+SCHEDULED_SHARE = 0.4
+"""So many seeds save by schedules; only full machines act on them."""
 PACE = Pace(
     turn_s=Seconds(2.0), list_s=Seconds(4.0), offers_s=Seconds(10.0), bill_s=Seconds(20.0), run_s=Seconds(4.0),
     beliefs_s=Seconds(300.0), silent_after_s=Seconds(SILENT_S),
 )  # fmt: skip
+SCHEDULES_S = Seconds(12.0)
+"""Minutes of the product: how often schedules are looked at again [s]."""
 FATES = (
     *("vanish", "honest", "honest", "honest", "early", "never", "withdrawn", "hint", "zombie"),
     *("flutter", "flutter", "unacknowledged", "direct cut", "mailbox cut", "both cut", "stops itself", "none"),
@@ -45,6 +49,7 @@ class FleetScene:
         falsified: a cent is added to a machine's bill (a check must turn red).
         stale: listings may miss a machine once.
         busy: chance of a fault per call that changes something [1].
+        scheduled: saves follow schedules that the controller hands over (`fleet_schedules`).
     """
 
     seed: int
@@ -66,6 +71,7 @@ class FleetScene:
     busy: float
     calm_s: float
     bill_lag_s: tuple[float, float]
+    scheduled: bool
 
 
 def _market(rng: random.Random, zone: str, reliability: Reliability) -> Market:
@@ -98,6 +104,7 @@ def draw(seed: int) -> FleetScene:
     """Draw everything about the fleet; the script is drawn by `script`."""
     rng = random.Random(f"fleet {seed}")
     whole = rng.random() < WHOLE_SHARE
+    scheduled = random.Random(f"schedules {seed}").random() < SCHEDULED_SHARE
     nodes = 1 if whole else rng.choice([1, 1, 1, 2, 3])
     markets = tuple(_market(rng, zone, Reliability.TRANSIENT) for zone in ("a", "b"))
     use = rng.choice([Use.SPOT, Use.AUTO, Use.AUTO])
@@ -119,7 +126,7 @@ def draw(seed: int) -> FleetScene:
         use=use,
         max_price_usd_per_hour=rng.choice([None, None, 5.0]),
         objective=Objective(budget_usd=budget),
-        checkpointing=Checkpointing(save_timeout_s=Seconds(30.0)),
+        checkpointing=Checkpointing(policy="optimal" if scheduled else "adaptive", save_timeout_s=Seconds(30.0)),
         injection=injection,
         dead_man_s=Seconds(rng.choice([7200.0, 7200.0, 200.0])),
     )
@@ -144,6 +151,7 @@ def draw(seed: int) -> FleetScene:
         busy=rng.choice([0.02, 0.1, 0.25]),
         calm_s=rng.uniform(150.0, 400.0),
         bill_lag_s=(0.0, rng.choice([0.0, 30.0, 300.0])),
+        scheduled=scheduled,
     )
 
 
@@ -156,4 +164,6 @@ def script(fleet: FleetScene) -> tuple[Scene, whole_scene.Habits]:
     scene, habits = whole_scene.draw(fleet.seed)
     calm_s = 0.0 if fleet.quiet else fleet.calm_s
     scene = dataclasses.replace(scene, calm_s=calm_s, step_s=max(scene.step_s, 1.0))
+    if fleet.scheduled:
+        scene = dataclasses.replace(scene, policy="optimal")
     return scene, dataclasses.replace(habits, on_disk=False, power_cuts=0, decays=0)
