@@ -204,6 +204,7 @@ class Job:
     dead_man_s: Seconds = DEAD_MAN_S
     passthrough: tuple[tuple[str, str], ...] = ()
 
+
 DRILL = "drill"
 """Stands for the provider of what a drill measured, on whatever machine that was."""
 

@@ -157,8 +157,8 @@ class ScheduleChecks(MachineChecks):
         if usual is None or step_s is None:
             return
         table = state.table
-        known = 0 if table is None else state.table_step + round(table.known_s / step_s) + 1
-        latest = max(usual, known, asking.earliest_step(turn))
+        known = 0 if table is None else state.table_step + round(table.known_s / step_s)
+        latest = max(usual, known, asking.earliest_step(turn)) + 1  # one looks for the nearest step, the other for the last
         demand(step <= latest, f"no schedule delays a save beyond its end and the default rule: {step} > {latest}")
         if table is not None and state.anchor_step < known:
             self.one.real.count("schedule followed")

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from windfall import codec
+from windfall.agent.beliefs import BeliefsFile
 from windfall.control.conductor import Conductor
 from windfall.control.hearing import Hearing
 from windfall.control.looking import Looking
-from windfall.core import closing, driver, generations, keeping_absorb, ledger, machines, orders
+from windfall.core import closing, driver, generations, keeping_absorb, ledger, machines, orders, schedules, worker
 from windfall.core.fleet_state import FleetState, FleetTurn, Unit
 from windfall.core.keeping_facts import KeeperState
 from windfall.core.ledger import Account, Line
 from windfall.core.lifecycle import MACHINE, MachineState, OrderState, move
-from windfall.events import Fact, Row
+from windfall.core.state import Turn
+from windfall.events import Fact, Row, SaveTableGiven
 from windfall.fleet import (
     ControllerBegan,
     Direction,
@@ -27,8 +29,10 @@ from windfall.fleet import (
     MachinesMissing,
     OrderUnanswered,
     Report,
+    ScheduleMade,
 )
 from windfall.market import Charge, Machine
+from windfall.policies.saving import rules
 from windfall.simulation.meter import Meter
 from windfall.terms import Epoch, Instant, NoticeLevel, Usd
 
@@ -246,6 +250,46 @@ def _falsified_charge() -> tuple[Patch, ...]:
     return ((Meter, "settle", settle),)
 
 
+# ------------------------------------------------------------------------------------------------------------ schedules
+
+
+def _earlier_epochs_schedule() -> tuple[Patch, ...]:
+    """A schedule that comes late is followed, whichever holding of the run it was made for."""
+
+    def given(turn: Turn, fact: SaveTableGiven) -> None:
+        turn.change(table=fact.table, table_step=fact.from_step)
+
+    return ((worker, "_HANDLERS", MappingProxyType({**worker._HANDLERS, SaveTableGiven: given})),)
+
+
+def _schedule_beyond_its_end() -> tuple[Patch, ...]:
+    """Where a schedule ends, nothing is saved for long."""
+    real = rules.scheduled_work_s
+
+    def work_s(done_s: float, saves_at_s: tuple[float, ...], known_s: float, interval_s: float) -> float:
+        return real(done_s, saves_at_s, known_s, 10.0 * interval_s)
+
+    return ((rules, "scheduled_work_s", work_s),)
+
+
+def _schedule_for_all() -> tuple[Patch, ...]:
+    """What was made for one machine is told to each."""
+
+    def made(turn: FleetTurn, fact: ScheduleMade) -> None:
+        schedules.made(turn, fact)
+        turn.change(schedules=MappingProxyType(dict.fromkeys(turn.units, fact)))
+
+    return (_handler(ScheduleMade, made),)
+
+
+SCHEDULE_BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
+    "schedule of an earlier epoch followed": _earlier_epochs_schedule,
+    "schedule followed beyond its end": _schedule_beyond_its_end,
+    "schedule told to every machine": _schedule_for_all,
+    "schedule told to the worker again": lambda: ((BeliefsFile, "remember", lambda self, facts: None),),
+}
+"""Those that only machines with schedules can show."""
+
 BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
     "token dropped": _token_dropped,
     "new token on retry": _new_token_on_retry,
@@ -263,6 +307,7 @@ BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
     "stale controller obeyed": _stale_controller_obeyed,
     "charge counted twice": _charge_counted_twice,
     "charge falsified": _falsified_charge,
+    **SCHEDULE_BUGS,
     "budget ignored": lambda: ((closing, "over_budget", lambda turn, more_usd_per_hour: False),),
 }
 

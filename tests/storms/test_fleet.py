@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
@@ -39,7 +41,20 @@ VISITED = (
 """What storms must have been through, or they prove nothing."""
 
 
-def storms(seeds: range) -> Counter[str]:
+SCHEDULES_VISITED = (
+    *("schedule made", "schedule journaled", "schedule journaled anew", "schedule late", "schedule failed"),
+    *("schedule given", "schedule of another epoch", "schedule followed"),
+    *("beliefs late", "beliefs repeated", "beliefs lost"),
+)
+
+
+def scheduled(count: int) -> list[int]:
+    """The first seeds in which full machines save by schedules."""
+    found = (seed for seed in itertools.count() if (scene := draw(seed)).scheduled and scene.whole)
+    return list(itertools.islice(found, count))
+
+
+def storms(seeds: Iterable[int]) -> Counter[str]:
     """Run seeds and return what they visited."""
     visited: Counter[str] = Counter()
     for seed in seeds:
@@ -64,6 +79,20 @@ def test_two_thousand_fleet_storms_keep_every_promise() -> None:
     assert [what for what in VISITED if not visited[what]] == []
 
 
+@pytest.mark.timeout(300)
+def test_no_schedule_of_saves_makes_a_storm_worse() -> None:
+    """Handed over late, twice or not at all: followed in its own epoch alone, never beyond its end, journaled first."""
+    storms(scheduled(20))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_three_hundred_storms_with_schedules_keep_every_promise() -> None:
+    """The same over three hundred seeds with full machines, which see everything that can become of a schedule."""
+    visited = storms(scheduled(300))
+    assert [what for what in SCHEDULES_VISITED if not visited[what]] == []
+
+
 def violation(seed: int, name: str) -> str | None:
     """Return what a storm with a planted bug says, None if it goes unnoticed."""
     try:
@@ -79,7 +108,8 @@ def violation(seed: int, name: str) -> str | None:
 )
 def test_a_planted_fleet_bug_is_caught(name: str) -> None:
     """Each bug that a fleet must not have breaks a promise within two hundred seeds, and says how to replay it."""
-    caught = next((words for seed in range(CAUGHT_WITHIN) if (words := violation(seed, name))), None)
+    seeds = scheduled(CAUGHT_WITHIN) if name in planted_fleet.SCHEDULE_BUGS else range(CAUGHT_WITHIN)
+    caught = next((words for seed in seeds if (words := violation(seed, name))), None)
     assert caught is not None, f"{name!r} went unnoticed in {CAUGHT_WITHIN} storms"
     assert f"--bug '{name}'" in caught
 

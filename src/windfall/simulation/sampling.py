@@ -69,8 +69,8 @@ def life_s(kind: int, values: Floats, trial_key: int, slot: int, n: int) -> floa
     cell = int(place)
     from_s, to_s = values[0, cell], values[0, cell + 1]
     if to_s == math.inf:
-        return math.inf if place > cell else from_s
-    return from_s + (to_s - from_s) * (place - cell)
+        return math.inf if place > cell else float(from_s)
+    return float(from_s + (to_s - from_s) * (place - cell))
 
 
 @njit(cache=True, inline="always")
