@@ -15,8 +15,8 @@ The world in words; event engine and kernels follow it to the second, and draw t
   by `policy` and what is believed.
 * **Notice.**  The worker decides whether an emergency save fits.  If it does, the ranks stand still from the save on, and
   the machine lets go of the run once it is committed.  If it does not, they train on until the machine is gone.
-* **The end.**  The job is done with its last step.  Machines are billed from their start until they are gone or, at the
-  end of the job, given back.
+* **The end.**  The job is done with its last step.  Machines are billed from their start until they are gone or given
+  back: all at the end of the job, and one on notice as soon as it has let go of the run and its successor is ready.
 
 Wall time is divided without rest into work, redo (training that was lost, a begun step included), save (standing still,
 and the upload of an emergency save), allocate (nobody trains, and a machine that is waited for has not started), and
