@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from windfall.records import value
 from windfall.terms import (
     Bytes,
     Cause,
@@ -31,14 +32,16 @@ VERSION = 1
 _NO_LENGTH = Seconds(0.0)
 
 
-@dataclass(frozen=True, slots=True)
 class Fact:
     """Something that happened on this machine or in the store."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class Command:
     """Something a port shall do."""
+
+    __slots__ = ()
 
 
 # ---------------------------------------------------------------------------------------------------------------- facts
@@ -108,7 +111,7 @@ class ScriptStarted(Fact):
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RankStatus:
     """What a rank's page says now.  `phase_since` is when the present phase began."""
 
@@ -118,7 +121,7 @@ class RankStatus:
     phase_since: Instant
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RanksObserved(Fact):
     """A look at all pages: sent when a rank joins, with each window, with each notice, and after each published request.
 
@@ -132,7 +135,7 @@ class RanksObserved(Fact):
     link_s: Seconds = _NO_LENGTH
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StepsMeasured(Fact):
     """A window of finished steps of the slowest rank: mean and longest step [s], saves not counted."""
 
@@ -158,7 +161,7 @@ class NoticeReceived(Fact):
     notice: Notice
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SaveAnswered(Fact):
     """`check_save` answered True to a request on this rank at this step."""
 
@@ -167,7 +170,7 @@ class SaveAnswered(Fact):
     step: Step
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PartHandedOver(Fact):
     """`backup(path)`: a rank's part of a point lies on the local disk.
 
@@ -194,7 +197,7 @@ class RankMovedOn(Fact):
     step: Step
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PartUploaded(Fact):
     """A part is whole and durable in the store (but not yet part of any commit)."""
 
@@ -215,7 +218,7 @@ class PartFailed(Fact):
     overwritten: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PointCommitted(Fact):
     """The point's record is in the log: from now on it is what a restart restores."""
 
@@ -313,7 +316,7 @@ class SaveTableGiven(Fact):
     epoch: Epoch | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Woke(Fact):
     """The instant of an earlier `WakeAt` has come."""
 
@@ -337,7 +340,7 @@ class KillScript(Command):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PublishSave(Command):
     """Put a request into every page: save once `step` is complete (exactly then, if there are several ranks)."""
 
@@ -361,7 +364,7 @@ class ShowNotice(Command):
     notice: Notice
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class UploadPart(Command):
     """Move one rank's part to the store, if it is still what was handed over; answered by `PartUploaded` or `PartFailed`."""
 
@@ -372,7 +375,7 @@ class UploadPart(Command):
     identity: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CommitPoint(Command):
     """Write the manifest, then the next record of the log; answered by `PointCommitted`, `CommitFailed` or `FenceLost`."""
 
@@ -391,7 +394,7 @@ class AbandonPoint(Command):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DeletePoints(Command):
     """Delete committed points that retention no longer wants."""
 
@@ -429,7 +432,7 @@ class Tell(Command):
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WakeAt(Command):
     """Ask for a `Woke(why)` at this instant; a later request with the same `why` replaces it."""
 
@@ -440,7 +443,7 @@ class WakeAt(Command):
 # ------------------------------------------------------------------------------------------------------------ decisions
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Because:
     """One number that was compared: `name = value unit`."""
 
@@ -449,7 +452,7 @@ class Because:
     unit: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Decision:
     """What a policy chose, and the numbers it compared.
 
@@ -466,7 +469,7 @@ class Decision:
     alternatives: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Row:
     """One row of the journal: a batch of facts, the decisions they led to, the commands that left.
 

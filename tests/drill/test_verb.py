@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from tests.drill.conftest import Drill, script
 from tests.support.shop import shop
 from windfall.agent import kernel
 from windfall.cli.main import main
+from windfall.report.drill_show import folded
 
 PLAIN = [sys.executable, "train.py"]
 
@@ -171,3 +174,79 @@ def test_what_a_drill_measured_is_in_the_plan(tmp_path: Path) -> None:
     numbers = {one["name"]: one for one in json.loads(planned.stdout)["numbers"]}
     assert numbers["speed"]["source"].startswith("measured in a drill on ")
     assert numbers["standstill of a save"]["source"].startswith("measured in a drill on ")
+
+
+READS = """import json, os, pathlib
+import windfall as wf
+rate = float(open("data/rate.txt").read())
+at, x = json.loads(pathlib.Path(wf.last()).read_text()) if wf.last() else (0, 1.0)
+while at < 500:
+    at, x = at + 1, 0.9 * x + rate
+    if wf.step():
+        pathlib.Path("saved").write_text(json.dumps([at, x]))
+        wf.backup("saved")
+"""
+
+
+@pytest.fixture
+def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A git repository whose script reads a file that git ignores; the current folder."""
+    (tmp_path / "repo" / "data").mkdir(parents=True)
+    (tmp_path / "repo" / "data" / "rate.txt").write_text("0.5")
+    (tmp_path / "repo" / ".gitignore").write_text("data\n")
+    (tmp_path / "repo" / "train.py").write_text(READS)
+    subprocess.run(["git", "init", "-q", str(tmp_path / "repo")], check=True)
+    monkeypatch.chdir(tmp_path / "repo")
+    return tmp_path
+
+
+@pytest.mark.real
+def test_a_script_that_reads_what_is_not_copied_is_told_how(reads: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Data that git ignores is not copied: the drill says so, and with --link reads it where it is."""
+    command = ["drill", "--state", str(reads / "state"), "--", *PLAIN]
+
+    assert main(command) == 1
+    assert "needs data/rate.txt" in (told := capsys.readouterr().err)
+    assert "--link data" in told
+    assert main([*command[:1], "--link", "data", *command[1:]]) == 0
+    assert "It resumes" in capsys.readouterr().out
+    assert (reads / "repo" / "data" / "rate.txt").read_text() == "0.5"
+
+
+@pytest.mark.parametrize(
+    ("link", "words"), [("nope", "no such file"), ("../elsewhere", "not in"), (".", "not in"), ("/etc", "not in")]
+)
+def test_only_what_is_in_the_folder_can_be_linked(
+    link: str, words: str, reads: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A link that leads nowhere, or out of the folder, is refused."""
+    assert main(["drill", "--state", str(reads / "state"), "--link", link, "--", *PLAIN]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_drill_that_is_ended_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    """Ctrl-C, a closed terminal and a kill take the script and the copies of its folder along."""
+    (tmp_path / "train.py").write_text(
+        "import os, time\nopen(os.environ['PIDS'], 'w').write(str(os.getpid()))\ntime.sleep(60)"
+    )
+    os.mkfifo(tmp_path / "pids")
+    command = [sys.executable, "-m", "windfall.cli.main", "drill", "--state", str(tmp_path / "state"), "--", *PLAIN]
+    drilling = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PIDS": str(tmp_path / "pids")})
+    pid = int((tmp_path / "pids").read_text())
+
+    drilling.send_signal(number)
+
+    assert drilling.wait(timeout=30) == 128 + number
+    assert list((tmp_path / "state" / "drills").iterdir()) == []
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_lines_are_set_in_at_any_width() -> None:
+    """What does not fit goes below the first word, or below the third column of a table."""
+    row = f"{'upload':<30} {'35 ms':>9}  to a folder of this machine; name your store with --store"
+
+    assert folded("  - " + "word " * 30, 40).split("\n")[1].startswith("    word")
+    assert folded(row, 80).split("\n")[1] == " " * 42 + "store with --store"
+    assert all(len(line) <= 60 for line in folded("It resumes: " + "word " * 30, 60).split("\n"))

@@ -23,7 +23,7 @@ WEB = frozenset({"fastapi", "pydantic", "starlette", "uvicorn"})
 RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "terms": (NONE, NONE),
     "errors": (NONE, NONE),
-    "events": (frozenset({"terms"}), NONE),
+    "events": (frozenset({"terms", "records"}), NONE),
     "jobs": (frozenset({"terms"}), NONE),
     "market": (frozenset({"terms"}), NONE),
     "fleet": (frozenset({"terms", "events", "jobs", "market"}), NONE),

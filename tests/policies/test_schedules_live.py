@@ -321,6 +321,16 @@ def test_other_threads_go_on_while_a_schedule_is_computed() -> None:
     assert max(gaps) < (time.perf_counter() - began) / 3.0
 
 
+def test_the_newest_lives_of_the_provider_are_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fit of all that an old installation has seen would take minutes."""
+    monkeypatch.setattr(schedules_live, "LIVES_MAX", 60)
+    old = [replace(row, machine_id=f"o{row.machine_id}", began=WallTime(row.began - 1e8), ended=None) for row in ROWS]
+    others = [replace(row, machine_id=f"p{row.machine_id}", provider="other") for row in ROWS]
+    fit = known_of([*ROWS[60:], *others, *old]).fit
+    assert fit is not None
+    assert (len(fit.lives.duration_s), fit.lives.oldest_s < 30.0 * HOUR) == (60, True)
+
+
 def test_a_schedule_follows_once_the_fit_can_be_trusted(known: schedules_live.Known) -> None:
     """And goes again when it cannot."""
     few = lives(12)

@@ -42,9 +42,9 @@ class Model:
     every: int
 
 
-SMALL = Model("small", 900, 0.1, 0.03, 500_000, 30)
+SMALL = Model("small", 900, 0.1, 0.05, 500_000, 50)
 """Its emergency save fits the notice: half a second of upload."""
-LARGE = Model("large", 450, 0.2, 0.06, 3_000_000, 20)
+LARGE = Model("large", 450, 0.2, 0.15, 3_000_000, 30)
 """Its emergency save does not: three seconds of upload."""
 MODELS = (SMALL, LARGE)
 

@@ -5,6 +5,9 @@ Here two minutes stand for the twelve hours: lives of tens of seconds, an alloca
 whose emergency save fits the notice and one whose does not.  Each job is asked for two numbers, the steps done by a
 fixed moment and the moment of its last step; its twin is told nothing of it but when it lost its machines and what its
 machines believed.  What everything costs comes from other jobs, which lost other machines.
+
+A save that is committed a moment before or after its machine is gone moves a job by a whole interval.  On a host with a
+load of several times its processors such moments shift by more than any input says: measure on a quiet one.
 """
 
 from __future__ import annotations

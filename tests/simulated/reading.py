@@ -206,8 +206,14 @@ def _told(journals: Journals) -> dict[str, float]:
 
 
 def losses(journals: Journals) -> Recorded:
-    """Return how long each machine lived until it heard of its end; one that did not hear lives for ever."""
-    lives = [math.inf if stay.told is None else stay.told - stay.began for stay in stays(journals)]
+    """Return how long each machine lived until it heard of its end; one that did not hear lives for ever.
+
+    What becomes of a machine after the last step is no loss any more.
+    """
+    done_s = progress(journals).finish_s
+    lives = [
+        math.inf if stay.told is None or stay.told >= done_s else stay.told - stay.began for stay in stays(journals)
+    ]
     while lives and math.isinf(lives[-1]):
         lives.pop()
     return Recorded((tuple(lives),))

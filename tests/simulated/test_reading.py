@@ -11,6 +11,7 @@ from tests.simulated.reading import Journals, Progress
 from tests.simulated.twin import Outcome
 from windfall.events import BeliefsChanged, Fact, NoticeReceived, RanksObserved, Row
 from windfall.simulation.scenario import Believed, Range, Recorded, Scenario
+from windfall.terms import Notice, NoticeLevel
 
 LOST_AT_S = (31.0, 3.0, 46.5)
 BELIEVED = Believed(mttp_s=40.0, unannounced_share=0.5, restart_s=12.0, costs_known=False)
@@ -55,6 +56,17 @@ def test_a_notice_that_a_dead_machine_did_not_send_off_is_known_from_the_control
     lives = reading.losses(dataclasses.replace(whole, run=torn)).lives_s
 
     assert lives[0] == pytest.approx(LOST_AT_S, abs=1e-6)
+
+
+def test_a_machine_that_is_lost_after_the_last_step_is_no_loss() -> None:
+    """The last upload may still be under way then, but nothing is trained any more."""
+    whole = written(job())
+    done_s = reading.progress(whole).finish_s
+    last = whole.run[-1]
+    notice = NoticeReceived(Notice(NoticeLevel.ANNOUNCED, "test", "late", last.at))
+    late = dataclasses.replace(last, wall=whole.submitted_at + done_s + 0.1, facts=(*last.facts, notice))
+
+    assert reading.losses(dataclasses.replace(whole, run=[*whole.run, late])) == reading.losses(whole)
 
 
 @pytest.mark.parametrize("upload_s", [0.5, 3.0])

@@ -34,12 +34,16 @@ def outcome(journals: Journals, wall_s: float) -> Outcome:
 
 
 def believed(machines: Sequence[Losses]) -> Believed:
-    """Return what a live job's machines believed of losses, on average; what saves cost the first one had to learn."""
+    """Return what a live job's machines believed of losses.
+
+    The share of losses without notice each of them learnt from the run so far, and what saves cost the first one.
+    """
     return Believed(
         mttp_s=statistics.fmean(one.mttp_s(0.0) for one in machines),
         unannounced_share=statistics.fmean(one.unannounced_share() for one in machines),
         restart_s=statistics.fmean(one.restart_s for one in machines),
         costs_known=False,
+        share_learnt=all(one.share_given is None for one in machines),
     )
 
 

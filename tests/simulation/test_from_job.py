@@ -7,9 +7,10 @@ import math
 
 import pytest
 
-from tests.simulation.posing import NO_NOTICE, OFFER, RUN, job, posed
+from tests.simulation.posing import NO_NOTICE, OFFER, RUN, believed, job, life, posed
 from windfall.errors import Misuse
-from windfall.jobs import Injection, Work
+from windfall.fleet import Lifetime
+from windfall.jobs import DRILL, Injection, Work
 from windfall.simulation.from_job import Given, Posed, made_offer
 from windfall.simulation.scenario import Memoryless, Range
 from windfall.terms import Reliability, Seconds, Unit
@@ -151,3 +152,36 @@ def test_a_price_alone_makes_an_offer_of_what_is_not_for_sale() -> None:
     offer = made_offer(job(), Given(price_usd_per_hour=0.5))
     assert offer is not None
     assert (offer.price_usd_per_hour, offer.provider, offer.notice_s) == (0.5, "local", 30.0)
+
+
+def test_what_a_drill_measured_reaches_the_simulation() -> None:
+    """Steps of 0.5 s and a start of 4 s, of which no step is taken off; what a drill cannot know stays the offer's."""
+    drill = dataclasses.replace(
+        RUN, provider=DRILL, machine_type="desk", work_per_s=2.0, prepare_s=Seconds(4.0), allocate_s=Seconds(0.0)
+    )
+    made = posed(job(), drill)
+    scenario = made.scenario
+
+    assert scenario.step_s.mean_s == pytest.approx(0.5)
+    assert scenario.step_s.high_s - 0.5 == pytest.approx(math.sqrt(6.0) * 0.05 * 0.5), "the spread of one run"
+    assert scenario.prepare_s.mean_s == pytest.approx(4.0)
+    assert scenario.upload_s.high_s - 4.0 == pytest.approx(math.sqrt(6.0) * 0.05 * 4.0)
+    assert scenario.allocate_s.mean_s == pytest.approx(136.5)
+    assert scenario.allocate_s.high_s == pytest.approx(1.25 * 136.5), "assumed"
+    assert source(made, "step") == "measured in a drill on desk"
+    assert posed(job(), drill, RUN).scenario.step_s.mean_s == pytest.approx(2.0), "a run outweighs a drill"
+
+
+@pytest.mark.parametrize(
+    ("lives", "mean", "share"),
+    [
+        ((life(1, 5.0, preempted=False),), "assumed, prolonged by 1 machine", "assumed: the provider's habit"),
+        ((life(1, 5.0), life(2, 5.0, preempted=False)), "measured on 2 machines, 1 preempted", "measured on 2 machines"),
+    ],
+)
+def test_what_no_loss_has_shown_is_not_called_measured(lives: tuple[Lifetime, ...], mean: str, share: str) -> None:
+    """Machines that were never preempted say nothing of notices, and of lives only that they can be longer."""
+    said = {one.name: one.source for one in believed(job(), OFFER, lives=lives).numbers}
+
+    assert said["mean time to preemption"].startswith(mean)
+    assert said["share of losses without notice"].startswith(share)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -41,6 +42,25 @@ def git(root: Path, *words: str) -> None:
 def test_the_code_travels_without_what_tools_made(tmp_path: Path) -> None:
     """Environments, caches and git's own files stay behind."""
     assert names(bundle.pack(str(project(tmp_path / "p")))) == ["pkg/model.py", "run.sh", "train.py"]
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+def test_a_virtual_environment_stays_behind_whatever_its_name(versioned: bool, tmp_path: Path) -> None:
+    """What tells it is the file that Python puts there."""
+    root = project(tmp_path / "p")
+    (root / "mine" / "lib").mkdir(parents=True)
+    (root / "mine" / "pyvenv.cfg").write_text("home = /usr")
+    (root / "mine" / "lib" / "torch.py").write_text("large")
+    if versioned:
+        shutil.rmtree(root / ".git")
+        git(root, "init")
+    assert names(bundle.pack(str(root))) == ["pkg/model.py", "run.sh", "train.py"]
+
+
+def test_what_is_named_is_left_out(tmp_path: Path) -> None:
+    """A file or a folder, and nothing whose name only begins alike."""
+    root = project(tmp_path / "p")
+    assert names(bundle.pack(str(root), without=["pkg", "train"])) == ["run.sh", "train.py"]
 
 
 def test_the_same_code_gives_the_same_bytes(tmp_path: Path) -> None:

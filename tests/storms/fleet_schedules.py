@@ -142,7 +142,9 @@ class ScheduleChecks(MachineChecks):
         if state.table is not None:
             given = SaveTableGiven(state.table, state.table_step, one.epoch)
             owner = world.schedules.made.get(given)
-            demand(owner == (one.node.machine_id, one.epoch), f"a worker acts on its own schedule of its epoch: {given}")
+            demand(
+                owner == (one.node.machine_id, one.epoch), f"a worker acts on its own schedule of its epoch: {given}"
+            )
         commands = rest[-1]
         assert isinstance(commands, tuple)
         for command in commands:
@@ -154,11 +156,12 @@ class ScheduleChecks(MachineChecks):
         turn = Turn(replace(state, began=replace(state.first, policy="adaptive")), self.one.world.now)
         usual = asking.choose(turn).save_at
         step_s = state.costs.step_mean_s
-        if usual is None or step_s is None:
+        if state.first.policy != "optimal" or usual is None or step_s is None:
             return
         table = state.table
         known = 0 if table is None else state.table_step + round(table.known_s / step_s)
-        latest = max(usual, known, asking.earliest_step(turn)) + 1  # one looks for the nearest step, the other for the last
+        # One more: a schedule takes the nearest step, the default rule the last one within its interval.
+        latest = max(usual, known, asking.earliest_step(turn)) + 1
         demand(step <= latest, f"no schedule delays a save beyond its end and the default rule: {step} > {latest}")
         if table is not None and state.anchor_step < known:
             self.one.real.count("schedule followed")

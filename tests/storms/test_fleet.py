@@ -22,6 +22,8 @@ QUICK_BUGS = (
     "intent journaled after the call",
     "charge counted twice",
     "charge falsified",
+    "schedule of an earlier epoch followed",
+    "schedule followed beyond its end",
 )
 VISITED = (
     *("order unanswered", "order reply lost", "order doubled", "order carried out late", "order unreachable"),

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +29,7 @@ from windfall.cli.exec import absolute_url, state_folder
 from windfall.cli.named import extra
 from windfall.errors import EXIT_DONE, EXIT_FORGOTTEN, Misuse, RunFailed, WindfallError
 from windfall.report import drill as judging
-from windfall.report.drill_show import Costs, Drilled, as_json, lines
+from windfall.report.drill_show import Costs, Drilled, as_json, folded, lines
 from windfall.report.drill_trace import Trace
 from windfall.storage import bundle
 from windfall.storage.clocks import SystemClock
@@ -39,6 +42,7 @@ STEPS = 11
 """Where to save: a prime number, so that it seldom falls on the end of an epoch or of an accumulation."""
 LEAST_S = 1.0
 _FILES = (".yaml", ".yml")
+_NOT_FOUND = re.compile(r"No such file or directory: '(?P<path>[^']+)'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ def drill(
     steps: int = STEPS,
     limit: str = "10m",
     store: str | None = None,
+    link: tuple[str, ...] = (),
     keep: Annotated[bool, Parameter(negative="")] = False,
     set_: Annotated[tuple[str, ...], Parameter(name="--set")] = (),
     state: Path | None = None,
@@ -78,6 +83,8 @@ def drill(
         limit: after how long to give up.
         store: a folder or URL below which the checkpoint is stored for the time of the drill: where your runs save, to
             learn what uploading costs; the job file's own if it names one.
+        link: a file or folder of the code's folder that does not travel with the code (data that git ignores, or that
+            is large) and that the script only reads: the copies link to it.
         keep: keep the folder of the drill: copies, traces, what the script printed.
         set_: replace a value of the job file: `--set envs.SIZE=small`.
         state: this installation's folder (default: $XDG_STATE_HOME/windfall).
@@ -90,20 +97,21 @@ def drill(
         raise Misuse(f"--limit: {limit!r} is too short; write for example 10m")
     home = state or state_folder()
     subject = _subject(what, set_, home)
-    with _folder(home, keep=keep) as folder:
+    filler = _filler(subject.code, _linked(subject.code, link))
+    with _ended_tidily(), _folder(home, keep=keep) as folder:
         clock = SystemClock()
         until = clock.now() + limit_s
-        wanted = Wanted(folder, subject.argv, subject.envs, _filler(subject.code), steps, until, limit_s)
-        with _progress(json_=json_) as tell:
+        wanted = Wanted(folder, subject.argv, subject.envs, filler, steps, until, limit_s)
+        with _progress(json_=json_) as tell, _missing_told(subject.code):
             drilled = _drilled(wanted, absolute_url(store) if store else subject.store, tell)
         kept = _keep(subject, drilled, home)
-    drilled = replace(drilled, kept=kept, folder=str(folder) if keep else None)
+    drilled = replace(drilled, kept=kept, folder=str(folder) if keep else None, left_out=_left_out(subject))
     if json_:
         print(json.dumps(as_json(drilled)))
     else:
         console = Console(highlight=False)
         for line in lines(drilled):
-            console.print(line, markup=False, soft_wrap=False)
+            print(folded(line, console.width))
     return EXIT_FORGOTTEN if any(one.forgotten for one in drilled.findings) else EXIT_DONE
 
 
@@ -128,15 +136,86 @@ def _subject(what: tuple[str, ...], sets: tuple[str, ...], home: Path) -> _Subje
     return _Subject(job.command, envs, draft.file.workdir, absolute_url(named) if named else None, draft)
 
 
-def _filler(code: str | None) -> Callable[[Path], None]:
+def _left_out(subject: _Subject) -> tuple[str, ...]:
+    """Return what of a job file the drill does not try."""
+    if subject.draft is None:
+        return ()
+    file = subject.draft.file
+    setup = ("whether `setup` works: it was not run",) if file.setup else ()
+    others = (f"the ranks of other machines: the job has num_nodes: {file.num_nodes}, the drill ran on one",)
+    return (*setup, *(others if file.num_nodes > 1 else ()))
+
+
+def _linked(code: str | None, link: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the paths to link, relative to the code's folder.
+
+    Raises:
+        Misuse: one is not there, or lies elsewhere.
+    """
+    if code is None:
+        if link:
+            raise Misuse("--link names files of the code's folder, and this job has no `workdir`")
+        return ()
+    paths = tuple(os.path.relpath(os.path.join(code, one), code) for one in link)
+    for given, path in zip(link, paths, strict=True):
+        if path.startswith("..") or path == ".":
+            raise Misuse(f"--link {given}: not in {code}; what lies elsewhere needs no link, name it by its whole path")
+        if not os.path.exists(os.path.join(code, path)):
+            raise Misuse(f"--link {given}: there is no such file or folder in {code}")
+    return paths
+
+
+def _filler(code: str | None, links: tuple[str, ...]) -> Callable[[Path], None]:
     """Return what puts the code that would travel with the run into a folder."""
-    packed = None if code is None else bundle.pack(code)
+    if code is None:
+        return lambda _: None
+    try:
+        packed = bundle.pack(code, links)
+    except Misuse as error:
+        raise Misuse(f"{error}; a drill can do without a copy of what is only read: --link PATH") from error
 
     def fill(folder: Path) -> None:
-        if packed is not None:
-            bundle.unpack(packed, str(folder))
+        bundle.unpack(packed, str(folder))
+        for path in links:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).symlink_to(os.path.abspath(os.path.join(code, path)))
 
     return fill
+
+
+@contextlib.contextmanager
+def _missing_told(code: str | None) -> Iterator[None]:
+    """If the script misses a file that lies in the code's folder, say how to give it."""
+    try:
+        yield
+    except RunFailed as error:
+        found = _NOT_FOUND.search(str(error))
+        path = found["path"] if found else ""
+        if not path or code is None or os.path.isabs(path) or not os.path.exists(os.path.join(code, path)):
+            raise
+        top = Path(os.path.normpath(path)).parts[0]
+        raise RunFailed(
+            f"the script needs {path}, which does not travel with the code (.gitignore); drill it with --link {top}, and "
+            "for a real run keep it where each machine finds it"
+        ) from error
+
+
+@contextlib.contextmanager
+def _ended_tidily() -> Iterator[None]:
+    """Leave by an exception when a terminal closes or somebody ends the drill, so that nothing stays behind."""
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

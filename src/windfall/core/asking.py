@@ -19,13 +19,13 @@ from windfall.records import renewed
 from windfall.terms import Instant, SaveKind, Step
 
 
-def earliest_step(turn: Turn) -> Step:
+def earliest_step(turn: Turn) -> int:
     """Return the first step at which all ranks can still be asked to save."""
     state = turn.state
     if len(state.ranks) <= 1:
-        return Step(state.step + 1)
+        return state.step + 1
     step_s, since_s = state.costs.step_mean_s or 0.0, turn.now - state.observed_at
-    return Step(rules.agreed_step(state.step, since_s, step_s, state.link_s, state.misses))
+    return rules.agreed_step(state.step, since_s, step_s, state.link_s, state.misses)
 
 
 def choose(turn: Turn, remaining_s: float | None = None) -> Choice:
@@ -78,8 +78,10 @@ def answered(turn: Turn, fact: SaveAnswered) -> None:
     request = state.request
     if request is not None and request.number == fact.request:
         request = _with_answer(request, fact.rank)
-    past = [_with_answer(one, fact.rank) if one.number == fact.request else one for one in state.past]
-    turn.change(request=request, past=tuple(past), misses=0)
+    past = state.past
+    if fact.request in [one.number for one in past]:
+        past = tuple([_with_answer(one, fact.rank) if one.number == fact.request else one for one in past])
+    turn.change(request=request, past=past, misses=0)
 
 
 def _with_answer(request: Request, rank: int) -> Request:
@@ -118,6 +120,8 @@ def _joint(turn: Turn, fact: RanksObserved) -> tuple[RankStatus, ...]:
 
 def _check_agreement(turn: Turn, request: Request) -> None:
     since = request.step + request.sure
+    if not request.exact and turn.state.step < since:
+        return
     silent = tuple(
         [status.rank for status in turn.state.ranks if status.step >= since and status.rank not in request.answered]
     )
@@ -174,16 +178,16 @@ def served(turn: Turn, rank: int, step: Step, number: int | None) -> None:
             return
     elif number != request.number:
         return
-    answers = request.answered if rank in request.answered else (*request.answered, rank)
     request = renewed(
         request,
-        answered=answers,
-        served=tuple(sorted({*request.served, rank})),
+        answered=request.answered if rank in request.answered else (*request.answered, rank),
+        served=tuple(sorted({*request.served, rank})) if request.served else (rank,),
         handed=request.handed or number is not None,
     )
-    if not {status.rank for status in turn.state.ranks}.issubset(request.served):
-        turn.change(request=request)
-        return
+    for status in turn.state.ranks:
+        if status.rank not in request.served:
+            turn.change(request=request)
+            return
     _retire(turn, request)
     if not request.handed:
         turn.order(WithdrawSave(request.number))

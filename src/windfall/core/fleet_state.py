@@ -19,7 +19,7 @@ from windfall.jobs import Job, Measured
 from windfall.market import Charge, Machine, Offer, Order, Quota, Refusal
 from windfall.models.costs import Window
 from windfall.policies.keeping.backoff import Block
-from windfall.records import renewed, renewed_with
+from windfall.records import record, renewed, renewed_with
 from windfall.terms import Generation, Instant, Reliability, Seconds, WallTime
 
 NO_TIME = Instant(0.0)
@@ -38,7 +38,7 @@ TERMINAL = frozenset({JobPhase.STOPPED, JobPhase.DONE, JobPhase.FAILED})
 READY = frozenset({Doing.WAITING, Doing.TRAINING})
 
 
-@dataclass(frozen=True)
+@record
 class Unit:
     """A machine that is not known to be gone.
 
@@ -98,7 +98,7 @@ class Unit:
         return machine.provider, machine.machine_type, machine.zone, machine.reliability
 
 
-@dataclass(frozen=True)
+@record
 class SlotState:
     """A need for a machine, and what there is for it.
 
@@ -116,7 +116,7 @@ class SlotState:
     lives: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class OrderEntry:
     """An order under way, or a cancelled one.
 
@@ -167,7 +167,7 @@ class Closing:
     resume: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class FleetState:
     """One job's machines.
 

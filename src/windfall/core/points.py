@@ -115,9 +115,8 @@ def settle(turn: Turn) -> None:
     """Judge the points whose last rank has spoken, and give the uplink to the next one."""
     if not turn.state.points:
         return
-    for point in turn.state.points:
-        if point.whole:
-            continue
+    incomplete = [point for point in turn.state.points if not point.whole]
+    for point in incomplete:
         ranks = {status.rank for status in turn.state.ranks}
         heard = {*[part.rank for part in point.parts], *point.absent}
         if ranks <= heard:
@@ -143,7 +142,7 @@ def _judge(turn: Turn, point: Point) -> None:
         return
     waiting = turn.state.queued
     if len(turn.state.points) == 1:
-        _begin(turn, renewed(point, whole=True))
+        _begin(turn, point)
         return
     turn.set_point(renewed(point, whole=True))
     if waiting is None:
@@ -178,8 +177,9 @@ def _forward(turn: Turn) -> None:
 
 
 def _begin(turn: Turn, waiting: Point) -> None:
-    """Give the uplink to a whole point."""
-    point = renewed(waiting, state=move(POINT, waiting.state, PointState.UPLOADING), begun_at=turn.now)
+    """Give the uplink to a point that is whole now."""
+    state = move(POINT, waiting.state, PointState.UPLOADING)
+    point = renewed(waiting, whole=True, state=state, begun_at=turn.now)
     turn.set_point(point)
     turn.order(*uploads(point))
 
@@ -212,7 +212,7 @@ def uploaded(turn: Turn, fact: PartUploaded) -> None:
     ]
     point = renewed(point, parts=tuple(parts))
     owners = point.owners
-    if None in [part.shard for part in owners]:
+    if any([part.shard is None for part in owners]):
         turn.set_point(point)
         return
     if point.begun_at is not None:
@@ -322,7 +322,8 @@ def retire(turn: Turn) -> None:
     state = turn.state
     going = {point.point_id for point in _superseded(turn)}
     if not going:
-        turn.change(doomed=())
+        if state.doomed:
+            turn.change(doomed=())
         return
     doomed = [entry for entry in state.doomed if entry[1] in going]
     known = {point_id for _, point_id in doomed}

@@ -34,6 +34,8 @@ def superseded(
     if len(whole) < WHOLE_MIN or len(points) == WHOLE_MIN:
         return ()
     periodic = [point for point in whole if point.kind is SaveKind.PERIODIC]
+    if not periodic and not damaged:
+        return points[:-WHOLE_MIN]
     kept = {point.point_id for point in whole[-WHOLE_MIN:]}
     if periodic:
         wanted = len(periodic) if keep is None else min(keep, len(periodic))

@@ -76,9 +76,7 @@ def wishes(state: FleetState, reports: Mapping[str, Report], now: Instant) -> tu
 
 
 def _wish(state: FleetState, unit: Unit, report: Report | None, now: Instant) -> ScheduleWish | None:
-    if report is None or report.doing is not Doing.TRAINING or unit.running_at is None or unit.ends_at is not None:
-        return None
-    if unit.slot is None or unit.silent_since is not None:
+    if not _stays(unit) or report is None or report.doing is not Doing.TRAINING or unit.running_at is None:
         return None
     epoch, step, saved = report.epoch, report.step, report.saved_step
     if epoch is None or step is None or saved is None or not report.step_s or report.costs is None:
@@ -117,6 +115,11 @@ def _wish(state: FleetState, unit: Unit, report: Report | None, now: Instant) ->
         return wish
     mean_s = Seconds(math.fsum(given.mttp_s) / len(given.mttp_s) / len(state.slots))
     return replace(wish, mttp_s=mean_s, injected=True, notice_s=Seconds(given.notice_s or 0.0))
+
+
+def _stays(unit: Unit) -> bool:
+    """Say whether a machine goes on, and is heard: the age at its last save cannot be told from an old report."""
+    return unit.slot is not None and unit.ends_at is None and unit.silent_since is None
 
 
 def _work_left_s(state: FleetState, unit: Unit, saved: int, step_s: float) -> float | None:

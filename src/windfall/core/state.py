@@ -12,7 +12,7 @@ from windfall.events import Command, Decision, RankStatus, Tell, WakeAt, WorkerB
 from windfall.models.costs import Costs
 from windfall.models.losses import Losses
 from windfall.policies.saving.decide import Beliefs, Standing
-from windfall.records import renewed_with
+from windfall.records import record, renewed_with, value
 from windfall.terms import Instant, Notice, PointRef, SaveKind, SaveTable, Seconds, Shard, Step
 
 _NO_TIME = Instant(0.0)
@@ -22,7 +22,7 @@ REQUESTS_KEPT = 16
 """How many earlier requests are remembered, to know what a late answer answers."""
 
 
-@dataclass(frozen=True)
+@record
 class Request:
     """A save asked of the script.
 
@@ -51,7 +51,7 @@ class Request:
     hinted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Plan:
     """What the pending insurance save was last found right for: as long as none of it changes, nothing is planned anew.
 
@@ -71,7 +71,7 @@ class Plan:
     numbers: tuple[float | None, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Part:
     """What one rank handed over; `shard` once it is in the store.  `owner` uploads for all ranks of the same path."""
 
@@ -84,7 +84,7 @@ class Part:
     tries: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Point:
     """A recovery point that is not committed yet.
 
@@ -144,7 +144,7 @@ class Ending:
     refused: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class WorkerState:
     """One epoch on one machine.
 
@@ -257,8 +257,11 @@ class WorkerState:
     @property
     def anchor_step(self) -> Step:
         """Step of the newest save that is made or under way."""
-        steps = [point.step for point in self.points]
-        return max(self.committed_step, self.floor_step, self.base_step, *steps)
+        anchor = max(self.committed_step, self.floor_step, self.base_step)
+        for point in self.points:
+            if point.step > anchor:
+                anchor = point.step
+        return anchor
 
     @property
     def beliefs(self) -> Beliefs:

@@ -57,6 +57,7 @@ from windfall.terms import Bytes, Instant, SaveCosts, Seconds
 
 MUTE_AFTER_S = 60.0
 """A script of which no page was seen for so long is said not to call Windfall."""
+_AMID = frozenset(Stage) - {Stage.NEW, Stage.ENDED}
 
 
 def begin() -> WorkerState:
@@ -80,13 +81,12 @@ def react(
     Raises:
         IllegalMove: a state was asked to become one that it cannot become; the given state is unchanged.
     """
-    turn = Turn(state, now)
+    turn = Turn(state, now, [], [])
     for fact in facts:
-        handler = _HANDLERS.get(type(fact))
-        if handler is not None and _matters(turn.state.stage, fact):
-            handler(turn, fact)
-    stage = turn.state.stage
-    if stage is not Stage.NEW and stage is not Stage.ENDED:
+        kind = type(fact)
+        if kind in _HANDLERS and _matters(turn.state.stage, kind):
+            _HANDLERS[kind](turn, fact)
+    if turn.state.stage in _AMID:
         points.settle(turn)
         ending.consider(turn)
         asking.plan(turn)
@@ -128,11 +128,11 @@ def save_costs(state: WorkerState) -> SaveCosts | None:
     )
 
 
-def _matters(stage: Stage, fact: Fact) -> bool:
+def _matters(stage: Stage, kind: type[Fact]) -> bool:
     """After the end only a restart of the agent matters; before the beginning only the beginning."""
-    if stage is Stage.ENDED:
-        return isinstance(fact, AgentResumed)
-    return (stage is Stage.NEW) == isinstance(fact, WorkerBegan)
+    if stage in _AMID:
+        return kind is not WorkerBegan
+    return kind is (AgentResumed if stage is Stage.ENDED else WorkerBegan)
 
 
 # ------------------------------------------------------------------------------------------------------------- handlers
@@ -306,7 +306,7 @@ def _assert_invariants(
     if len(after.points) > 1:
         assert sum(point.active for point in after.points) <= 1, "one point at a time holds the uplink"
         assert sum(point.whole and not point.active for point in after.points) <= 1, "at most one point waits for it"
-    if not commands:
+    if not commands or (len(commands) == 1 and before.stage in _AMID and not isinstance(commands[0], PublishSave)):
         return
     kinds = [type(command) for command in commands]
     assert ExitAgent not in kinds[:-1], "nothing comes after the exit"

@@ -6,10 +6,9 @@ All values are immutable: adding a measurement gives a new value.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 
-from windfall.records import renewed
+from windfall.records import record, renewed
 from windfall.terms import Phase
 
 WINDOW = 64
@@ -20,7 +19,7 @@ DEFAULT_STALL_S = 1.0
 """Time that a save holds the script up, before one was measured [s]."""
 
 
-@dataclass(frozen=True)
+@record
 class Window:
     """The last `WINDOW` values of a quantity; what follows from them is worked out once, when it is first asked for."""
 
@@ -28,8 +27,9 @@ class Window:
 
     def add(self, value: float) -> Window:
         """Return the window with one more value, the oldest forgotten if it is full."""
-        values = (*self.values[1 - WINDOW :], value)
-        return self if values == self.values else Window(values)
+        if self.values.count(value) == WINDOW:
+            return self
+        return Window((*self.values[1 - WINDOW :], value))
 
     @cached_property
     def mean(self) -> float | None:
@@ -44,7 +44,7 @@ class Window:
         return sorted(self.values)[math.ceil(0.95 * len(self.values)) - 1]
 
 
-@dataclass(frozen=True)
+@record
 class Steps:
     """The newest windows of steps: (how many, their mean [s])."""
 
@@ -52,7 +52,10 @@ class Steps:
 
     def add(self, count: int, mean_s: float) -> Steps:
         """Return them with one more window, the oldest forgotten if there are too many."""
-        return Steps((*self.values[1 - PAIRS :], (count, mean_s)))
+        value = count, mean_s
+        if self.values.count(value) == PAIRS:
+            return self
+        return Steps((*self.values[1 - PAIRS :], value))
 
     @cached_property
     def mean_s(self) -> float | None:
@@ -61,7 +64,7 @@ class Steps:
         return math.fsum([count * mean for count, mean in self.values]) / count if count else None
 
 
-@dataclass(frozen=True)
+@record
 class Uploads:
     """The newest uploads: (size [B], duration [s])."""
 
@@ -72,8 +75,10 @@ class Uploads:
 
     def add(self, size_bytes: int, duration_s: float) -> Uploads:
         """Return them with one more, the oldest forgotten if there are too many."""
-        values = (*self.values[1 - PAIRS :], (size_bytes, duration_s))
-        return self if values == self.values else Uploads(values)
+        value = size_bytes, duration_s
+        if self.values.count(value) == PAIRS:
+            return self
+        return Uploads((*self.values[1 - PAIRS :], value))
 
     @cached_property
     def line(self) -> tuple[float, float]:
@@ -92,7 +97,7 @@ class Uploads:
 _NOTHING, _NO_STEPS, _NO_UPLOADS = Window(), Steps(), Uploads()
 
 
-@dataclass(frozen=True)
+@record
 class Costs:
     """Measurements of one machine.
 
@@ -136,15 +141,20 @@ class Costs:
 
     def add_stall(self, stall_s: float) -> Costs:
         """Return the costs with one more standstill for a save."""
-        return renewed(self, stalls=self.stalls.add(stall_s))
+        stalls = self.stalls.add(stall_s)
+        return self if stalls is self.stalls else renewed(self, stalls=stalls)
 
     def add_upload(self, size_bytes: int, duration_s: float) -> Costs:
         """Return the costs with the upload of one more point."""
-        return renewed(self, uploads=self.uploads.add(size_bytes, duration_s), state_bytes=size_bytes)
+        uploads = self.uploads.add(size_bytes, duration_s)
+        if uploads is self.uploads and size_bytes == self.state_bytes:
+            return self
+        return renewed(self, uploads=uploads, state_bytes=size_bytes)
 
     def add_commit(self, duration_s: float) -> Costs:
         """Return the costs with one more commit."""
-        return renewed(self, commits=self.commits.add(duration_s))
+        commits = self.commits.add(duration_s)
+        return self if commits is self.commits else renewed(self, commits=commits)
 
     @property
     def step_mean_s(self) -> float | None:

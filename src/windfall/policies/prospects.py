@@ -7,6 +7,7 @@ machines), *given* (by the job file or the offer) or *assumed* (a stated default
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from windfall.errors import Misuse
@@ -151,12 +152,17 @@ def prospect(job: Job, offer: Offer, knowledge: Knowledge) -> Prospect:
     return Prospect(offer, job.nodes, hazard, saving, restart, fit, work_s, work_per_s, numbers, learnt)
 
 
-def _measured(job: Job, offer: Offer, measured: tuple[Measured, ...]) -> Measured | None:
-    found = [row for row in measured if (row.provider, row.machine_type) == (offer.provider, offer.machine_type)]
+def speaking(job: Job, offer: Offer, measured: Iterable[Measured]) -> list[Measured]:
+    """Return what speaks for a job on an offer: its runs on such machines, else its drills; of the job's unit, if any are."""
+    rows = list(measured)
+    found = [row for row in rows if (row.provider, row.machine_type) == (offer.provider, offer.machine_type)]
     # Real runs outweigh drills, wherever the drill was: its machine is seldom the one that is bought.
-    found = found or [row for row in measured if row.provider == DRILL]
-    same = [row for row in found if job.work is None or row.unit is job.work.unit]
-    return max(same or found, key=lambda row: row.runs, default=None)
+    found = found or [row for row in rows if row.provider == DRILL]
+    return [row for row in found if job.work is None or row.unit is job.work.unit] or found
+
+
+def _measured(job: Job, offer: Offer, measured: tuple[Measured, ...]) -> Measured | None:
+    return max(speaking(job, offer, measured), key=lambda row: row.runs, default=None)
 
 
 def _runs(measured: Measured) -> str:
@@ -260,9 +266,8 @@ def _learnt_hazard(job: Job, offer: Offer, knowledge: Knowledge) -> tuple[Hazard
         scope = " in ".join(word for word in (rate[1], rate[2]) if word) or rate[0]
         seen = f"measured on this installation's machines ({scope})"
         if row is not None:
-            seen = f"measured on {row.lives} machines, {row.preemptions} preempted ({scope})"
-            silent = replace(silent, value=row.silent_share, source=seen)
-            share = row.silent_share
+            seen, told = _seen(row, knowledge, scope)
+            share, silent = row.silent_share, replace(silent, value=row.silent_share, source=told)
         mttp = replace(mttp, value=rate[3], source=seen)
     if offer.notice_s <= 0.0:
         share, silent = 1.0, replace(silent, value=1.0, source="given by the offer: it promises no notice")
@@ -270,6 +275,19 @@ def _learnt_hazard(job: Job, offer: Offer, knowledge: Knowledge) -> tuple[Hazard
     # A life of this mean ends G after the notice: the first sign comes earlier, after M e^(-G / M) in the mean.
     first_sign_s = share * mttp.value + (1.0 - share) * mttp.value * math.exp(-offer.notice_s / mttp.value)
     return Hazard(first_sign_s, job.nodes, share), (mttp, silent)
+
+
+def _seen(row: pool.Pooled, knowledge: Knowledge, scope: str) -> tuple[str, str]:
+    """Return in words what a mean time to preemption, and a share of losses without notice, rest on."""
+    machines = f"{row.lives} machine{'' if row.lives == 1 else 's'}"
+    if row.preemptions:
+        seen = f"measured on {machines}, {row.preemptions} preempted ({scope})"
+        return seen, seen
+    prolonged = f"prolonged by {machines} that {'was' if row.lives == 1 else 'were'} not preempted ({scope})"
+    if any(one.preemptions for one in knowledge.pooled if one.provider == row.provider):
+        others = f"measured on other machines of {row.provider}"
+        return f"{others}, {prolonged}", others
+    return f"assumed, {prolonged}", f"assumed: the provider's habit (none of {machines} was preempted)"
 
 
 def _fit(costs: Costs, notice_s: float) -> Fit:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from windfall.report import drill_effects as effects
+from windfall.report import drill_suspects as suspicion
 from windfall.report.drill_effects import Look
 from windfall.report.drill_trace import Trace, by_owner, is_zero, same, shown
 
@@ -41,24 +42,6 @@ _COUNTERS = frozenset(
         "round",
     }
     | {"samples", "tokens", "batches", "examples", "micro", "temperature", "beta", "baseline"}
-)
-_LOCAL = frozenset(
-    {
-        "start",
-        "started",
-        "first",
-        "since",
-        "local",
-        "session",
-        "here",
-        "elapsed",
-        "time",
-        "seconds",
-        "speed",
-        "log",
-        "logs",
-    }
-    | {"window", "running", "printed", "resumed", "history", "process"}
 )
 
 
@@ -127,14 +110,40 @@ def _rank(look: Look) -> list[Finding]:
         return found
     for judge in (_modules, _buffers, _optimizers, _schedulers, _objects):
         found += judge(look)
-    found += _data(look)
+    data = list(_data(look))
     effect = effects.first_effect(look)
     chance = [] if effect is None else _chance(look)
-    found += _variables(look, effect, others=[*found, *(finding for finding, _ in chance)])
-    found += effects_of_rates(look, found)
-    others = any(one.forgotten for one in found)
-    found += [finding if always or not others else _note(finding) for finding, always in chance]
+    doubtful = [finding for finding, sure in data if not sure]
+    found += [finding for finding, sure in data if sure]
+    others = [*found, *(finding for finding, _ in chance)]
+    found += _variables(look, effect, others=others, doubtful=bool(doubtful))
+    rates = list(effects_of_rates(look, found))
+    known = any(one.forgotten for one in (*found, *(finding for finding, _ in chance)))
+    if not known and (doubtful or rates) and all(one.step > look.first for one in rates):
+        found = _suspected(look, found)
+    if not any(one.forgotten for one in found):
+        found += doubtful
+    found += rates
+    judged = any(one.forgotten for one in found)
+    found += [finding if always or not judged else _note(finding) for finding, always in chance]
     return found
+
+
+def _suspected(look: Look, others: Sequence[Finding] = ()) -> list[Finding]:
+    """Return the variables that may be why, instead of notes about them, and the other findings."""
+    why = [look.finding("variable", _unlike(look, key)) for key in suspicion.suspects(look)]
+    told = {one.sentence for one in why}
+    return [*why, *(one for one in others if one.sentence not in told)]
+
+
+def _unlike(look: Look, key: str) -> str:
+    entries = " entries" if key.startswith("size:") else ""
+    found, expected = shown(look.found[key]), shown(look.expected[key])
+    if key.startswith("list:") and look.found[key]["s"] != look.expected[key]["s"]:
+        entries = " entries"
+        found, expected = (str(record["s"][0]) for record in (look.found[key], look.expected[key]))
+    name = key.partition(":")[2]
+    return f"`{name}` not restored: step {look.first} begins with {found}{entries}, expected {expected}"
 
 
 def _note(finding: Finding) -> Finding:
@@ -215,7 +224,7 @@ def _optimizers(look: Look) -> Iterable[Finding]:
             continue
         states = [key for key in here if "|group" not in key]
         if not states:
-            yield look.finding("optimizer", f"settings of `{owner}` not restored: {_names(here)}{look.example(here)}")
+            yield look.finding("optimizer", f"settings of `{owner}` not restored: {_settings(look, here)}")
             continue
         kinds = sorted({key.partition("|")[2].rsplit(" ", 1)[0] for key in states})
         if (kind := look.all_rounded([key for key in states if "x" in look.expected[key]])) is not None:
@@ -259,7 +268,8 @@ def _objects(look: Look) -> Iterable[Finding]:
 # --------------------------------------------------------------------------------------------- what may differ by chance
 
 
-def _data(look: Look) -> Iterable[Finding]:
+def _data(look: Look) -> Iterable[tuple[Finding, bool]]:
+    """Yield how the data differ, and whether that is sure to be the data's: a model is given other things as well."""
     expected, found, again = look.a.data(look.saved_at), look.b1.data(0), look.b2.data(0)
     wrong = {key for key in expected if key in found and not same(expected[key], found[key])}
     if not wrong:
@@ -269,23 +279,23 @@ def _data(look: Look) -> Iterable[Finding]:
     if key == "data:batch" and "data:ids" in expected and "data:ids" in found:
         if look.drawn(("rng:python", "rng:numpy", "rng:torch")):
             return
-        sentence = (
-            f"randomness of data-loader workers not restored: step {look.first} has the right samples, made differently"
-        )
-        yield look.judged("worker-seeds", sentence, settled)
+        workers = expected.get("data:workers", {}).get("v") != 0
+        what = "randomness of data-loader workers" if workers else "how samples are made is"
+        sentence = f"{what} not restored: step {look.first} has the right samples, made differently"
+        yield look.judged("worker-seeds" if workers else "data", sentence, settled), False
         return
     if key == "data:input" and look.drawn(tuple(name for name in look.expected if name.startswith("rng:"))):
         return
     known = [number for number in look.a.begins if same(look.a.data(number).get(key), found[key])]
     of = f"those of step {look.number(known[0] + 1)}" if known else "others than the continuation's"
     sentence = f"position in the data not restored: step {look.first} has other samples than expected, {of}"
-    yield look.judged("data", sentence, settled)
+    yield look.judged("data", sentence, settled), key != "data:input"
 
 
 def _chance(look: Look) -> list[tuple[Finding, bool]]:
     """Return differences of random generators, and whether something draws from each in most steps."""
     result = []
-    moved = any(True for _ in _data(look))
+    moved = any(sure for _, sure in _data(look))
     for key in look.wrong(("rng",)):
         if key not in look.expected or key not in look.found or not look.a.changes(key):
             continue
@@ -308,37 +318,47 @@ def _chance(look: Look) -> list[tuple[Finding, bool]]:
     return result
 
 
-def _variables(look: Look, effect: effects.Effect | None, *, others: Sequence[Finding]) -> Iterable[Finding]:
+def _variables(
+    look: Look, effect: effects.Effect | None, *, others: Sequence[Finding], doubtful: bool
+) -> Iterable[Finding]:
     """Judge the script's own variables.
 
     Arrays that are made anew in each step differ because something else does: without a better sign, only those count
     that are known as averages, or that differ while data and random numbers are right.
     """
-    explained = any(one.code in ("data", "worker-seeds", "generator") or one.code.endswith("-rng") for one in others)
-    for key in look.wrong(("value", "array", "list")):
-        if not look.lasting(key) or not look.a.changes(key):
-            continue
+    explained = doubtful or any(
+        one.code in ("data", "worker-seeds", "generator") or one.code.endswith("-rng") for one in others
+    )
+    alone = not any(one.forgotten for one in others)
+    wrong = [key for key in look.wrong(("value", "array", "list")) if look.lasting(key) and look.a.changes(key)]
+    shows = effect is not None or any(not key.startswith("value:") for key in wrong)
+    for key in wrong if look.direct else suspicion.causes_first(look, wrong):
         name = key.partition(":")[2]
-        code, counts = _weighed(look, key, alone=not any(one.forgotten for one in others), shows=effect is not None)
+        code, counts = _weighed(look, key, alone=alone, shows=effect is not None, moves=shows)
         if explained and code == "variable" and not key.startswith("value:"):
             continue
-        expected, found = look.expected[key], look.found[key]
-        sentence = f"`{name}` not restored: step {look.first} begins with {shown(found)}, expected {shown(expected)}"
-        finding = look.judged(code, sentence, same(found, look.again.get(key)))
+        if "[" in name and not counts and suspicion.carried(look, key) is False:
+            continue
+        finding = look.judged(code, _unlike(look, key), same(look.found[key], look.again.get(key)))
         yield finding if counts else _note(finding)
 
 
-def _weighed(look: Look, key: str, *, alone: bool, shows: bool) -> tuple[str, bool]:
-    """Return the code of a variable's difference, and whether a resume needs it."""
+def _weighed(look: Look, key: str, *, alone: bool, shows: bool, moves: bool) -> tuple[str, bool]:
+    """Return the code of a variable's difference, and whether a resume needs it.
+
+    Where only the end of the first step was seen, arrays may differ because a count does (`moves`: some do).
+    """
     channel, _, name = key.partition(":")
     expected, found = look.expected[key], look.found[key]
     if channel == "array" or (channel == "list" and expected["s"] == found["s"]):
         averaged = _AVERAGES.search(name) is not None
         return ("ema" if averaged else "variable"), look.direct or alone or averaged
-    words = set(re.split(r"[^a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()))
-    if channel == "list" or words & _LOCAL:
+    words = suspicion.words(name)
+    if channel == "list" or words & suspicion.LOCAL:
         return "variable", False
     if words & _STRONG or look.off_by_one(key):
+        return "counter", True
+    if not look.direct and moves and suspicion.counts_steps(look, key):
         return "counter", True
     if words & _COUNTERS or not look.direct:
         return "counter", alone and shows
@@ -356,7 +376,7 @@ def effects_of_rates(look: Look, found: Sequence[Finding]) -> Iterable[Finding]:
         again = "; it is that of step 1: is it set after loading?" if shift.as_at_first else ""
         seen = f"step {shift.step} has lr {shift.found:.4g}, expected {shift.expected:.4g}"
         sentence = f"learning rate not restored: {seen}{again}"
-        yield look.finding("lr", sentence)
+        yield Finding("lr", sentence, look.a.rank, shift.step)
     expected, number = look.a.numbers.get(look.saved_at), look.b1.numbers.get(0)
     if expected is not None and number is not None and expected != number and not codes & {"stale", "not-restored"}:
         yield look.finding(
@@ -372,11 +392,22 @@ def _late(look: Look) -> Iterable[Finding]:
         return
     # Without an effect, gradients that differ are left over from the step before: a closure has not cleared them yet.
     remainder = effects.remainder(look)
-    if remainder is not None:
+    if remainder is not None and look.accumulates:
+        yield look.finding("accumulation", remainder)
+    elif why := _suspected(look):
+        yield from why
+    elif remainder is not None:
         yield look.finding("accumulation", remainder)
     else:
         code = {"data:ids": "data", "data:batch": "data"}.get(effect.key, "unexplained")
         yield look.finding(code, effect.sentence)
+
+
+def _settings(look: Look, keys: Sequence[str]) -> str:
+    some = [
+        f"{_names([key])} is {shown(look.found.get(key))}, expected {shown(look.expected[key])}" for key in keys[:3]
+    ]
+    return "; ".join(some) + (f"; and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
 def _names(keys: Sequence[str]) -> str:

@@ -89,6 +89,11 @@ class Look:
             and not same(expected[key], found.get(key))
         ]
 
+    @property
+    def accumulates(self) -> bool:
+        """Whether the continuation has steps without an update."""
+        return any(number not in self.a.updates for number in self.a.ends)
+
     def as_of(self, keys: Sequence[str]) -> int | None:
         """Return after how many steps the continuation had all these items as the restored run has them."""
         for number, items in sorted(self.a.begins.items(), reverse=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import socket
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,8 @@ BLIND = (
     "whether data that the script reads elsewhere is the same tomorrow",
 )
 """What no drill sees."""
+_FIRST, _SECOND = 30, 9
+_THIRD = _FIRST + _SECOND + 3
 _NO_TORCH = "losses, learning rates, data and optimizers: this script does not use torch; its variables were compared"
 
 
@@ -75,6 +78,7 @@ class Drilled:
         further: how many steps were compared.
         kept: whether the costs are there for plans.
         folder: of the drill, if it was kept.
+        left_out: what of the job was not tried.
     """
 
     findings: tuple[Finding, ...]
@@ -86,6 +90,7 @@ class Drilled:
     further: int
     kept: bool = False
     folder: str | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def losses(self) -> tuple[float, float] | None:
@@ -106,7 +111,7 @@ class Drilled:
     @property
     def blind(self) -> tuple[str, ...]:
         """What this drill could not see."""
-        return BLIND if self.torch else (_NO_TORCH, *BLIND)
+        return (*self.left_out, *(() if self.torch else (_NO_TORCH,)), *BLIND)
 
     @property
     def wrote(self) -> tuple[str, ...]:
@@ -131,6 +136,13 @@ def as_json(drilled: Drilled) -> dict[str, Any]:
         "not_seen": list(drilled.blind),
         "folder": drilled.folder,
     }
+
+
+def folded(line: str, width: int) -> str:
+    """Return a line of `lines` in as many as fit into a width; what follows the first is set in."""
+    mark = len(line) - len(line.lstrip(" -"))
+    indent = " " * (_THIRD if line[_THIRD - 2 : _THIRD] == "  " and not mark else mark)
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def lines(drilled: Drilled) -> Iterator[str]:
@@ -170,7 +182,7 @@ def _told(finding: Finding, drilled: Drilled) -> str:
 
 
 def _percent(share: float) -> str:
-    return "0" if share == 0.0 else f"{share * 100:.2g} %"
+    return "0" if share == 0.0 else f"{share * 100:.0f} %" if share > 0.1 else f"{share * 100:.2g} %"
 
 
 def _costs(costs: Costs) -> Iterator[str]:
@@ -184,7 +196,7 @@ def _costs(costs: Costs) -> Iterator[str]:
         ("start of the script", _short(costs.start_s), "to its first step"),
     )
     for name, value, more in rows:
-        yield f"{name:<30} {value:>9}  {more}".rstrip()
+        yield f"{name:<{_FIRST}} {value:>{_SECOND}}  {more}".rstrip()
 
 
 def _short(seconds: float) -> str:

@@ -25,6 +25,7 @@ class Trace:
     Attributes:
         begins: the state as a step began, by how many steps had ended in this process before it.
         updates, ends: what was seen at updates and at the end of a step, by the same number (that of the step before).
+        afters: the state as a step left it, by how many had ended with it; of steps at which a save was due.
         asked: the path that the script got when it asked for its checkpoint; None if it got none.
         has_asked: whether it asked.
         saved: steps ended, and path of what was handed over (None: nothing of this rank); None if nothing was.
@@ -41,6 +42,7 @@ class Trace:
     begins: dict[int, Items] = field(default_factory=dict)
     updates: dict[int, Items] = field(default_factory=dict)
     ends: dict[int, Items] = field(default_factory=dict)
+    afters: dict[int, Items] = field(default_factory=dict)
     asked: str | None = None
     has_asked: bool = False
     saved: tuple[int, str | None] | None = None
@@ -100,6 +102,8 @@ def _take(trace: Trace, line: dict[str, Any]) -> None:
         if trace.first_end_at_s is not None and "duration_s" in line:
             trace.steps_s.append(line["duration_s"])
         trace.first_end_at_s = trace.first_end_at_s or line["at_s"]
+    elif kind == "after":
+        trace.afters[number] = line["items"]
     elif kind == "again":
         trace.begins.pop(number, None)
         trace.updates.pop(number, None)

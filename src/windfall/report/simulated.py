@@ -144,10 +144,10 @@ def _table(title: str, *columns: str) -> Table:
 def _spreads(
     title: str, answers: Sequence[Answer], of: Callable[[Simulated], Spread], unit: float
 ) -> tuple[Table, list[list[str]]]:
-    """Return a table and its rows; all numbers have the decimals of the largest."""
+    """Return a table and its rows; all numbers have the decimals of the smallest row: a bad policy blurs no good one."""
     table = _table(title, "mean", "+-", "P10", "P50", "P90", "P99")
     spreads = [of(one.row) for one in answers]
-    decimals = _decimals(max(spread.p90 for spread in spreads) / unit)
+    decimals = _decimals(min(spread.p90 for spread in spreads) / unit)
     rows = []
     for one, spread in zip(answers, spreads, strict=True):
         values = (spread.p10, spread.p50, spread.p90, spread.p99)
@@ -157,7 +157,7 @@ def _spreads(
 
 
 def _decimals(largest: float) -> int:
-    """Return how many decimals give the largest number four digits."""
+    """Return how many decimals give a number four digits."""
     return 2 if largest <= 0.0 else min(max(3 - math.floor(math.log10(largest)), 0), _DECIMALS_MAX)
 
 
@@ -167,14 +167,14 @@ def shown(policy: str) -> str:
 
 
 def _costs(answers: Sequence[Answer], objective: Objective) -> Table:
-    small = max(one.row.cost_usd.p90 for one in answers) < 10.0 * _CENT
+    small = min(one.row.cost_usd.p90 for one in answers) < 10.0 * _CENT
     unit, name = (_CENT, "cent") if small else (1.0, "USD")
     table, rows = _spreads(f"cost [{name}]", answers, lambda row: row.cost_usd, unit)
     return _with_odds(table, rows, "in budget", [odds_met(one, objective)[1] for one in answers])
 
 
 def _finishes(answers: Sequence[Answer], objective: Objective) -> Table:
-    unit_s, unit = unit_of(max(one.row.finish_s.p50 for one in answers))
+    unit_s, unit = unit_of(min(one.row.finish_s.p50 for one in answers))
     table, rows = _spreads(f"finish [{unit}]", answers, lambda row: row.finish_s, unit_s)
     return _with_odds(table, rows, "in time", [odds_met(one, objective)[0] for one in answers])
 
@@ -190,8 +190,8 @@ def _with_odds(table: Table, rows: list[list[str]], name: str, odds: Sequence[fl
 
 def _times(answers: Sequence[Answer]) -> Table:
     losses = [(one.row.redo_s, one.row.save_s, one.row.allocate_s, one.row.prepare_s) for one in answers]
-    unit_s, unit = unit_of(max(max(row) for row in losses))
-    decimals = _decimals(max(max(row) for row in losses) / unit_s)
+    unit_s, unit = unit_of(min(max(row) for row in losses))
+    decimals = _decimals(min(max(row) for row in losses) / unit_s)
     names = ("redo", "save", "allocate", "prepare")
     table = _table(f"lost in the mean [{unit}], and machines that were taken", *names, "preemptions")
     for one, row in zip(answers, losses, strict=True):

@@ -1,7 +1,8 @@
 """A picture of what the simulated world says: a row a policy, the distribution of finish on the left, of cost on the right.
 
 Above each line the distribution, scaled to its row; on the line a thin band from P10 to P99, a thick one from P10 to P90,
-a tick at P50 and a ring at the mean.  Deadline and budget are dashed.
+a tick at P50 and a ring at the mean.  Deadline and budget are dashed.  The scale is that of the narrowest policies: one
+that is far worse runs off its end, with mean and P99 in words, and does not press the others to a line.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ WIDTH_IN, DOTS_PER_IN = 12.0, 100
 _ROW_IN, _HEAD_IN = 0.85, 1.5
 _BINS = 160
 _SHOWN_SHARES = (0.0005, 0.995)
+_ROOM, _ROOM_SHARE = 8.0, 0.1
+"""How far the scale goes at most: so many widths of the narrowest distribution, or this share of where it begins."""
 _HEIGHT = 0.62
 _BELOW = 0.14
 """Of a row: how far the distribution rises above its line, how far the bands lie below it."""
@@ -71,7 +74,7 @@ def draw(answers: Sequence[Answer], objective: Objective, path: Path, *, title: 
     figure = Figure(figsize=size, dpi=DOTS_PER_IN, layout="constrained", facecolor=colours["paper"])
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
-    unit_s, unit = unit_of(max(one.row.finish_s.p50 for one in answers))
+    unit_s, unit = unit_of(min(one.row.finish_s.p50 for one in answers))
     deadline = None if objective.deadline_s is None else objective.deadline_s / unit_s
     scaled = _Panel(
         left, answers, lambda one: one.finish_s / unit_s, lambda one: one.row.finish_s, unit_s, "deadline", colours
@@ -108,6 +111,8 @@ class _Panel:
 def _draw_panel(panel: _Panel, best: str, limit: float | None) -> None:
     bounds = [np.quantile(panel.values(one), _SHOWN_SHARES) for one in panel.answers]
     low, high = min(float(pair[0]) for pair in bounds), max(float(pair[1]) for pair in bounds)
+    narrow = min(float(pair[1]) for pair in bounds) - low
+    high = min(high, low + max(_ROOM * narrow, _ROOM_SHARE * abs(low), 1e-12))
     room = max(high - low, 1e-9 * max(abs(high), 1.0), 1e-12) * 0.03
     edges = np.linspace(low - room, high + room, _BINS + 1)
     for index, one in enumerate(panel.answers):
@@ -120,6 +125,15 @@ def _draw_panel(panel: _Panel, best: str, limit: float | None) -> None:
         text = panel.axes.text(limit, 1.01, panel.limit, transform=panel.axes.get_xaxis_transform(), ha="center")
         text.set(color=panel.colours["limit"], fontsize=9)
     panel.axes.set_xlim(shown_low, shown_high)
+    for index, one in enumerate(panel.answers):
+        mean, p99 = panel.spread(one).mean / panel.unit, panel.spread(one).p99 / panel.unit
+        if p99 > shown_high:
+            _say_beyond(panel, f"mean {mean:.3g}, P99 {p99:.3g} \u2192", shown_high, -float(index))
+
+
+def _say_beyond(panel: _Panel, words: str, edge: float, base: float) -> None:
+    text = panel.axes.text(edge, base + 0.06, words, ha="right", va="bottom", fontsize=9, color=panel.colours["ink"])
+    text.set_bbox({"facecolor": panel.colours["paper"], "alpha": 0.7, "linewidth": 0, "pad": 1.5})
 
 
 def _draw_row(panel: _Panel, one: Answer, base: float, edges: Floats, colour: str) -> None:

@@ -10,6 +10,7 @@ JSON object a line:
     begin    a step begins (first forward, first backward or enter_step since the last one ended): the whole state
     update   an optimizer is about to step: learning rates and gradients
     end      a step has ended: losses, data, duration; the whole state where no `begin` was seen, and at the last one
+    after    the whole state as a step left it: of each from step k on until the save, for this is what a file has to bring
     backup   a checkpoint was handed over; a copy is held for the drill
     wrote    a file outside the drill's folder was opened for writing
 
@@ -71,6 +72,7 @@ class Watch:
         self._data: list[tuple[str | None, str]] = []
         self._inputs: list[str] = []
         self._updates = 0
+        self._workers = 0
         self._reported: dict[str, Record] = {}
         self.known: dict[str, object] = {}
 
@@ -162,6 +164,8 @@ class Watch:
         if last or not self._began:
             items |= self._state(frame)
         self._write("end", step=self._step, duration_s=duration_s, items=items)
+        if self._save_at and self._ended >= self._save_at and self._saved_at is None:
+            self._write("after", items=self._state(frame))
         self._data, self._inputs, self._losses, self._reported = [], [], [], {}
         self._began, self._updates, self._looked_s = False, 0, 0.0
         if last:
@@ -188,24 +192,27 @@ class Watch:
             self.begin(frame)
             self._losses.append(value)
 
-    def batch(self, ids: object, batch: object) -> None:
-        """A loader gave a batch."""
+    def batch(self, ids: object, batch: object, *, workers: int) -> None:
+        """A loader gave a batch; so many processes of its own made it."""
         if self.active:
             since = monotonic()
+            self._workers = workers
             self._data.append((None if ids is None else digest.anything(ids), digest.anything(batch)))
             self._looked_s += monotonic() - since
 
     def forward(self, frame: FrameType | None, inputs: object) -> None:
-        """A model is given something to learn from."""
+        """A model is given something to learn from: data, unless other parts of the model, or an update, came before."""
         if self.active:
             since = monotonic()
-            self._inputs.append(digest.anything(inputs))
+            if self._updates == 0 and not digest.is_computed(inputs):
+                self._inputs.append(digest.anything(inputs))
             self._looked_s += monotonic() - since
             self.begin(frame)
 
     def _seen_data(self) -> dict[str, Record]:
         found: dict[str, Record] = {}
         if self._data:
+            found["data:workers"] = digest.scalar(self._workers)
             found["data:batch"] = {"d": digest.bytes_digest([one for _, one in self._data])}
             if all(ids is not None for ids, _ in self._data):
                 found["data:ids"] = {"d": digest.bytes_digest([ids for ids, _ in self._data])}

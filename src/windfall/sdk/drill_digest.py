@@ -120,6 +120,15 @@ def anything(value: Any) -> str:
     return bytes_digest(*_parts(value, 0))
 
 
+def is_computed(value: Any, depth: int = 0) -> bool:
+    """Say whether any tensor in lists and maps was computed from parameters, and is no data."""
+    if is_tensor(value):
+        return bool(value.requires_grad)
+    if depth < DEPTH_MAX and isinstance(value, Mapping):
+        return any(is_computed(one, depth + 1) for one in value.values())
+    return depth < DEPTH_MAX and isinstance(value, (list, tuple)) and any(is_computed(one, depth + 1) for one in value)
+
+
 def _parts(value: Any, depth: int) -> list[Any]:
     if is_tensor(value):
         record = tensor(value)

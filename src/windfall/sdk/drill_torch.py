@@ -144,7 +144,8 @@ def _hear_loaders(watch: Watch, torch: Any) -> None:
             drawn = self.__dict__.get("_drill_ids")
             ids = drawn.popleft() if drawn else None
             by_number = isinstance(ids, (list, tuple)) and not all(one is None for one in ids)
-            watch.batch(ids if by_number or isinstance(ids, int) else None, batch)
+            known = ids if by_number or isinstance(ids, int) else None
+            watch.batch(known, batch, workers=getattr(self, "_num_workers", 0))
         return batch
 
     iterator.__next__, iterator._next_index = following, next_index

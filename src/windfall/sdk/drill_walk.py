@@ -6,6 +6,7 @@ not entered, except for what torch and numpy are known to keep state in.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sys
@@ -54,7 +55,9 @@ class Walk:
         queue.extend((name, value, 0) for name, value in self._known.items())
         while queue:
             name, value, depth = queue.popleft()
-            queue.extend((inner, one, depth + 1) for inner, one in self._visit(name, value, depth))
+            # A look must not end the script, whatever an object does when it is asked for what it holds.
+            with contextlib.suppress(Exception):
+                queue.extend((inner, one, depth + 1) for inner, one in self._visit(name, value, depth))
         self._finish()
 
     # ---------------------------------------------------------------------------------------------------- one value
@@ -74,7 +77,8 @@ class Walk:
         return ()
 
     def _entries(self, name: str, value: Any) -> Sequence[tuple[str, Any]]:
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):  # other maps may be files that are read, or are closed
+            self._size(name, value)
             pairs = [(key, one) for key, one in list(value.items())[:ENTRIES_MAX] if isinstance(key, (str, int))]
             return [(f"{name}[{key}]", one) for key, one in pairs]
         if isinstance(value, (list, tuple, deque)):
@@ -107,10 +111,10 @@ class Walk:
         elif isinstance(value, torch.optim.Optimizer):
             self.optimizers[name] = value
             _optimizer(self.items, name, value)
-        elif isinstance(value, torch.utils.data.DataLoader) or (
-            isinstance(value, torch.utils.data.Dataset) and not hasattr(value, "state_dict")
-        ):
+        elif isinstance(value, torch.utils.data.DataLoader):
             return True
+        elif isinstance(value, torch.utils.data.Dataset) and not hasattr(value, "state_dict"):
+            self._dataset(name, value)
         elif not _is_users(type(value)) and hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
             channel = "scaler" if "Scaler" in type(value).__name__ else "state"
             channel = "sched" if isinstance(value, torch.optim.lr_scheduler.LRScheduler) else channel
@@ -119,11 +123,26 @@ class Walk:
             return False
         return True
 
+    def _dataset(self, name: str, value: Any) -> None:
+        """Take down how a data set makes its samples, not the samples."""
+        if not _is_users(type(value)):
+            return
+        for inner, one in _attributes(value):
+            if isinstance(one, (int, float)):
+                self.items[f"value:{name}.{inner}"] = digest.scalar(one)
+            else:
+                self._chance(f"{name}.{inner}", one)
+
     def _sequence(self, name: str, value: Sequence[Any]) -> Sequence[tuple[str, Any]]:
+        self._size(name, value)
         if value and all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in value):
             self.items[f"list:{name}"] = digest.numbers(tuple(value))
             return ()
         return [(f"{name}[{number}]", one) for number, one in enumerate(list(value)[:ENTRIES_MAX])]
+
+    def _size(self, name: str, value: Any) -> None:
+        if isinstance(value, (list, dict, deque)):
+            self.items[f"size:{name}"] = digest.scalar(len(value))
 
     def _object(self, name: str, value: Any) -> Sequence[tuple[str, Any]]:
         if isinstance(value, types.GeneratorType):
@@ -135,7 +154,7 @@ class Walk:
             return list(getattr(value, "_objects", {}).items())
         if isinstance(value, types.MethodType) or not _is_users(type(value)):
             return ()
-        return [(f"{name}.{inner}", one) for inner, one in list(getattr(value, "__dict__", {}).items())[:ENTRIES_MAX]]
+        return [(f"{name}.{inner}", one) for inner, one in _attributes(value)]
 
     # -------------------------------------------------------------------------------------------- what needs the whole
 
@@ -179,6 +198,19 @@ def _is_users(cls: type) -> bool:
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None)
     return file is not None and is_users_file(file)
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    """Return what an object holds, with the numbers of its class that it has not replaced."""
+    own = getattr(value, "__dict__", {})
+    shared = {
+        name: one
+        for kind in reversed(type(value).__mro__)
+        if _is_users(kind)
+        for name, one in vars(kind).items()
+        if isinstance(one, (int, float)) and not name.startswith("_")
+    }
+    return list({**shared, **own}.items())[:ENTRIES_MAX]
 
 
 def _variables(frame: types.FrameType | None) -> Iterator[tuple[str, Any]]:

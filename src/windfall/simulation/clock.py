@@ -56,6 +56,28 @@ class Timeline:
         self.time = max(self.time, until)
 
 
+class Appointment:
+    """Something that will happen on a timeline unless it is called off: from then on the timeline keeps nothing of it.
+
+    An event far ahead would otherwise keep alive whoever waits for it, and all that it knows.
+    """
+
+    __slots__ = ("_happen",)
+
+    def __init__(self, happen: Callable[[], None]) -> None:
+        """Make it; `Timeline.when` is given it as what happens."""
+        self._happen: Callable[[], None] | None = happen
+
+    def __call__(self) -> None:
+        """Let it happen, if it was not called off."""
+        if self._happen is not None:
+            self._happen()
+
+    def call_off(self) -> None:
+        """Let it not happen."""
+        self._happen = None
+
+
 @dataclass
 class VirtualClock:
     """`ports.Clock` of one machine in virtual time: a monotonic clock that drifts, a wall clock that may jump.

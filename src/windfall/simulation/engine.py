@@ -12,9 +12,11 @@ an upload that is under way when the script is done arrives at once, so that the
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,11 +26,11 @@ from windfall.market import Boot, Machine, Order
 from windfall.simulation.clock import Timeline
 from windfall.simulation.engine_fleet import Fleet
 from windfall.simulation.engine_holding import PART_BYTES, Ground
-from windfall.simulation.engine_journal import Rows
+from windfall.simulation.engine_journal import Rows, Saves
 from windfall.simulation.engine_rules import rule_of
 from windfall.simulation.engine_run import Run
 from windfall.simulation.engine_time import Division
-from windfall.simulation.outcomes import Saved, Trial
+from windfall.simulation.outcomes import Trial
 from windfall.simulation.policies import Injected
 from windfall.simulation.provider import Market, SimulatedProvider
 from windfall.simulation.sampling import Draws
@@ -122,7 +124,7 @@ class World:
             run,
             Division(scenario.machines, timeline.time + after_s),
             Rows() if journal else None,
-            [],
+            Saves(),
         )
         fleet = Fleet(job_id, ground, self.providers[scenario.provider], Rows() if journal else None)
         self._fleets[job_id] = fleet
@@ -184,8 +186,21 @@ def history(
     """
     world = World((scenario,))
     fleet = world.submit("simulated", scenario, seed=seed, trial=trial, policy=policy, journal=journal)
-    world.run()
+    with _no_cycles():
+        world.run()
     return collected(fleet)
+
+
+@contextlib.contextmanager
+def _no_cycles() -> Iterator[None]:
+    """Let the collector of cycles rest: a trial makes none, and it would look through all rows again and again."""
+    rests = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if rests:
+            gc.enable()
 
 
 def collected(fleet: Fleet) -> History:
@@ -203,7 +218,7 @@ def collected(fleet: Fleet) -> History:
         division.allocate_s,
         division.prepare_s,
         fleet.preemptions,
-        tuple(Saved(*save) for save in ground.saves),
+        ground.saves.all(),
     )
     job_rows = () if fleet.rows is None else tuple(fleet.rows.rows)
     run_rows = () if ground.rows is None else tuple(ground.rows.rows)

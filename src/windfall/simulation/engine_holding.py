@@ -47,8 +47,8 @@ from windfall.events import (
     Woke,
     WorkerBegan,
 )
-from windfall.simulation.clock import Timeline
-from windfall.simulation.engine_journal import Rows
+from windfall.simulation.clock import Appointment, Timeline
+from windfall.simulation.engine_journal import Rows, Saves
 from windfall.simulation.engine_run import Run
 from windfall.simulation.engine_time import Division, Script
 from windfall.simulation.sampling import Draws
@@ -93,7 +93,7 @@ class Ground:
 
     Attributes:
         rows: journal of the machines; None: it is not kept.
-        saves: machine, step, kind, committed of each save that was made.
+        saves: that were made.
     """
 
     timeline: Timeline
@@ -103,7 +103,7 @@ class Ground:
     run: Run
     division: Division
     rows: Rows | None
-    saves: list[tuple[int, int, SaveKind, bool]]
+    saves: Saves
 
 
 class Holding:
@@ -151,6 +151,8 @@ class Holding:
         self._base = ground.run.saved_step
         self._measured = int(self._base)
         self._script = Script(ground.draws.step_s, self._base, ground.timeline.time)
+        self._end = Appointment(self._last_step)
+        self._asked: Appointment | None = None
 
     def begin(self) -> None:
         """Take the run up: the script runs at once, from the newest committed point."""
@@ -175,13 +177,14 @@ class Holding:
                 restart_s=Seconds(believed.restart_s),
                 costs=run.costs,
             ),
-            BeliefsChanged(unannounced_share=believed.unannounced_share),
         ]
+        if not believed.share_learnt:
+            facts.append(BeliefsChanged(unannounced_share=believed.unannounced_share))
         if table is not None:
             facts.append(SaveTableGiven(table, self._base))
         ground.division.begin(self._timeline.time)
         self._timeline.when(self._script.ends_s(self._base + 1), self._first_step)
-        self._timeline.when(self._script.ends_s(self._steps), self._last_step)
+        self._timeline.when(self._script.ends_s(self._steps), self._end)
         self._react(facts)
 
     # ------------------------------------------------------------------------------------------------ what happens to it
@@ -211,7 +214,13 @@ class Holding:
             # The live worker's last window is at most five seconds old: what came after it is known here.
             self._turn(tuple(self._look()))
         self._stop()
+        self._close()
+
+    def _close(self) -> None:
+        """Nothing more happens here; what is far ahead must not keep all this alive until then."""
         self.over = True
+        self._end.call_off()
+        self._call_off()
 
     # ----------------------------------------------------------------------------------------------------- the batches
 
@@ -269,7 +278,7 @@ class Holding:
             return
         ends_s = script.ends_s(self._steps)
         if ends_s > timeline.time:
-            timeline.when(ends_s, self._last_step)
+            timeline.when(ends_s, self._end)
             return
         self._cut = True
         facts = [*self._look(), ScriptExited(0)]
@@ -278,10 +287,10 @@ class Holding:
         while self._uploads and not self.over:
             self._uploaded(next(iter(self._uploads)))
 
-    def _save(self, request: PublishSave) -> None:
+    def _save(self) -> None:
         """The ranks reach the step of a request: they say yes, and stand still."""
-        if self.over or self._request is not request:
-            return
+        request = self._request
+        assert request is not None, "a request that is taken back is called off"
         self._request, self._answering, self._answered = None, request, False
         self._script.stand(request.step, self._timeline.time)
         self._timeline.at(self._stall_s, self._hand_over)
@@ -297,11 +306,10 @@ class Holding:
             script.go_on(self._timeline.time)
             if self._late:
                 self._late = False
-                self._timeline.when(script.ends_s(self._steps), self._last_step)
+                self._timeline.when(script.ends_s(self._steps), self._end)
         look = self._look()
         self._answering = None
-        self._saves[request.step] = len(ground.saves)
-        ground.saves.append((self._machine, request.step, request.kind, False))
+        self._saves[request.step] = ground.saves.made(self._machine, request.step, request.kind)
         parts = [
             PartHandedOver(rank, request.step, request.request, f"{request.step}/{rank}", PART_BYTES, self._stall_s)
             for rank in range(self._ranks)
@@ -334,15 +342,23 @@ class Holding:
 
     def _publish(self, command: PublishSave) -> None:
         """Ask for a save; the run ends with its last step, after which nobody asks."""
+        self._call_off()
         self._request = command
         if command.step < self._steps and not self._script.still:
-            self._timeline.when(self._script.ends_s(command.step), partial(self._save, command))
+            self._asked = Appointment(self._save)
+            self._timeline.when(self._script.ends_s(command.step), self._asked)
         if command.exact:
             self._brought += self._look()
 
     def _withdraw(self, command: WithdrawSave) -> None:
         del command
+        self._call_off()
+
+    def _call_off(self) -> None:
         self._request = None
+        if self._asked is not None:
+            self._asked.call_off()
+            self._asked = None
 
     def _upload(self, command: UploadPart) -> None:
         """All parts of a point are on their way together."""
@@ -364,9 +380,8 @@ class Holding:
         ground, time_s = self._ground, self._timeline.time
         size = Bytes(PART_BYTES * len(command.shards))
         point = ground.run.commit(command, size, self._state, time_s)
-        index = self._saves[command.step]
-        machine, step, kind, _ = ground.saves[index]
-        ground.saves[index] = (machine, step, kind, not self._cut)
+        if not self._cut:
+            ground.saves.committed(self._saves[command.step])
         self._brought.append(PointCommitted(point, ground.run.number, _NO_TIME))
 
     def _abandon(self, command: AbandonPoint) -> None:
@@ -379,7 +394,7 @@ class Holding:
         self._ground.run.release(command.outcome, command.cause, self._state, self._timeline.time)
 
     def _exit(self, command: ExitAgent) -> None:
-        self.over = True
+        self._close()
         self._ended(command.code)
 
     def _wake(self, command: WakeAt) -> None:

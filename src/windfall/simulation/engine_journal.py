@@ -1,10 +1,15 @@
-"""What the event engine leaves behind for readers: journals with the rows of the live world, and the log of holdings."""
+"""What the event engine leaves behind for readers: journals with the rows of the live world, and the saves."""
 
 from __future__ import annotations
 
+from array import array
+
 from windfall.events import Command, Decision, Fact, Row
 from windfall.simulation.clock import WALL_START
-from windfall.terms import Epoch, Instant, WallTime
+from windfall.simulation.outcomes import Saved
+from windfall.terms import Epoch, Instant, SaveKind, WallTime
+
+_KINDS = tuple(SaveKind)
 
 
 class Rows:
@@ -33,3 +38,30 @@ class Rows:
         self._sequence = self._sequence + 1 if epoch == self._epoch else 1
         self._epoch = epoch
         self.rows.append(Row(epoch, self._sequence, now, WallTime(WALL_START + time_s), *batch))
+
+
+class Saves:
+    """The saves of a trial in the order made, in columns: a long simulation makes many, and keeps nothing else."""
+
+    def __init__(self) -> None:
+        self._machine = array("q")
+        self._step = array("q")
+        self._kind = bytearray()
+        self._committed = bytearray()
+
+    def made(self, machine: int, step: int, kind: SaveKind) -> int:
+        """Note a save that lies on the machines' disks; return its place."""
+        self._machine.append(machine)
+        self._step.append(step)
+        self._kind.append(_KINDS.index(kind))
+        self._committed.append(False)
+        return len(self._step) - 1
+
+    def committed(self, place: int) -> None:
+        """Note that a save is in the store."""
+        self._committed[place] = True
+
+    def all(self) -> tuple[Saved, ...]:
+        """Return all of them."""
+        columns = zip(self._machine, self._step, self._kind, self._committed, strict=True)
+        return tuple([Saved(machine, step, _KINDS[kind], bool(stored)) for machine, step, kind, stored in columns])

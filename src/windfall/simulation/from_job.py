@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from windfall.errors import Misuse
-from windfall.jobs import Job, Measured, Work
+from windfall.jobs import DRILL, Job, Measured, Work
 from windfall.market import Offer
 from windfall.models import losses, pool
-from windfall.policies.prospects import Number, Prospect
+from windfall.policies.prospects import Number, Prospect, speaking
 from windfall.policies.saving.decide import parse_policy
 from windfall.simulation.living import Living, Priced
 from windfall.simulation.scenario import Believed, Lives, Memoryless, Range, Scenario
@@ -125,8 +125,8 @@ def pose(
 ) -> Posed:
     """Return the scenario of a job on an offer.
 
-    The measured preparation ends with a machine's first finished step, the scenario's with the first step's begin: a step
-    is taken off it.
+    The preparation that a run measured ends with a machine's first finished step, the scenario's (and a drill's) with the
+    first step's begin: a step is taken off it.
 
     Args:
         job: with its work (`with_work`).
@@ -141,11 +141,12 @@ def pose(
         Misuse: the work or the length of a step is unknown.
     """
     said = {number.name: number for number in found.numbers}
-    rows = _like(job, found.offer, measured)
+    rows = speaking(job, found.offer, measured)
+    runs = [row for row in rows if row.provider != DRILL]
     steps, step, counted = _work(job, found, given, said, rows)
     stall = _length("standstill of a save", given.stall_s, said, _values(rows, "stall_s"), found.saving.stall_s)
     upload = _upload(found, given, said, rows)
-    allocate = _length("allocation", given.allocate_s, said, _values(rows, "allocate_s"), found.restart.allocate_s)
+    allocate = _length("allocation", given.allocate_s, said, _values(runs, "allocate_s"), found.restart.allocate_s)
     prepare = _prepare(found, given, said, rows, step[0].mean_s)
     lived, mttp, believed_s = _living(job, found, given, living, said)
     notice_s, announced, losing = _notice(found, given, said)
@@ -213,13 +214,6 @@ def _values(rows: Sequence[Measured], name: str) -> list[float]:
     return [float(value) for row in rows if (value := getattr(row, name)) is not None]
 
 
-def _like(job: Job, offer: Offer, measured: Sequence[Measured]) -> list[Measured]:
-    """Return the runs that `prospects` takes its means from."""
-    found = [row for row in measured if (row.provider, row.machine_type) == (offer.provider, offer.machine_type)]
-    same = [row for row in found if job.work is None or row.unit is job.work.unit]
-    return same or found
-
-
 def _upload(found: Prospect, given: Given, said: dict[str, Number], rows: Sequence[Measured]) -> tuple[Range, Input]:
     seen = [float(row.upload_s + (row.commit_s or 0.0)) for row in rows if row.upload_s is not None]
     length, told = _length("upload of the state", given.upload_s, said, seen, found.saving.durable_s)
@@ -229,8 +223,8 @@ def _upload(found: Prospect, given: Given, said: dict[str, Number], rows: Sequen
 def _prepare(
     found: Prospect, given: Given, said: dict[str, Number], rows: Sequence[Measured], step_s: float
 ) -> tuple[Range, Input]:
-    if not rows or given.prepare_s is not None:
-        return _length("preparation", given.prepare_s, said, (), found.restart.prepare_s)
+    if given.prepare_s is not None or not rows or rows[0].provider == DRILL:
+        return _length("preparation", given.prepare_s, said, _values(rows, "prepare_s"), found.restart.prepare_s)
     seen = [max(value - step_s, 0.0) for value in _values(rows, "prepare_s")]
     return _length("preparation", None, said, seen, max(found.restart.prepare_s - step_s, 0.0))
 

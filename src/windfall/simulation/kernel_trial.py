@@ -153,5 +153,7 @@ def compiled() -> Callable[..., Any]:
             out[place, 4], out[place, 5], out[place, 6] = s.allocate_s, s.prepare_s, s.preemptions
         return FINE, s.saves
 
+    # The file that numba keeps it in is called so: whether these sources are compiled can be seen (`kernels.compiles`).
+    run.__qualname__ = f"run_{version:012x}"
     made: Callable[..., Any] = njit(cache=True, nogil=True, error_model="numpy")(run)
     return made

@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from windfall.errors import Misuse
 from windfall.models.losses import habit
 from windfall.policies.saving import rules
 from windfall.simulation.sampling import Floats, pack
@@ -133,6 +134,10 @@ def numbers_of(scenario: Scenario, plan: Plan) -> tuple[Any, Tables]:
     """Return a scenario in numbers: a record of `WORLD`, and its tables."""
     kind, values, length_s, start_s = pack(scenario.lives)
     believed = scenario.believed
+    if believed.share_learnt:
+        raise Misuse(
+            "the kernels take the share of losses without notice as given: what machines learn is for the engine"
+        )
     w = np.zeros(1, WORLD)
     for name in ("step", "stall", "upload", "allocate", "prepare"):
         length = getattr(scenario, f"{name}_s")

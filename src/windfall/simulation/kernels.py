@@ -98,7 +98,7 @@ def compiles() -> bool:
     if made.signatures:
         return False
     kept = Path(made.stats.cache_path) if made.stats.cache_path else None
-    return kept is None or not any(kept.glob(f"{Path(kernel.__file__).stem}.compiled*.nbc"))
+    return kept is None or not any(kept.glob(f"{Path(kernel.__file__).stem}.{made.py_func.__qualname__}-*.nbc"))
 
 
 def _check(status: int, policy: Injected | None) -> None:

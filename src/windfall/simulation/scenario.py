@@ -140,12 +140,15 @@ class Believed:
         unannounced_share: of losses that come without notice.
         restart_s: from a loss to training again [s].
         costs_known: whether earlier runs have shown what a save costs; if not, the first save teaches it.
+        share_learnt: whether each machine learns the unannounced share from the losses that the run has had by then, as a
+            live one does that nobody tells it; the event engine alone knows it.
     """
 
     mttp_s: float
     unannounced_share: float
     restart_s: float
     costs_known: bool = True
+    share_learnt: bool = False
 
 
 @dataclass(frozen=True, slots=True)

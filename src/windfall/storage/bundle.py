@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from windfall.errors import LogDamaged, Misuse, StoreError
 from windfall.ports import Steps
@@ -27,6 +27,8 @@ from windfall.wire.layout import bundle_key, code_key
 
 SKIPPED = (".git", ".venv", "venv", "node_modules", "__pycache__", "*.pyc", ".windfall")
 """Names that are no code, at any depth."""
+ENVIRONMENT = "pyvenv.cfg"
+"""A folder that holds this is a virtual environment, whatever its name."""
 SIZE_BYTES_MAX = 512 * 1024 * 1024
 """The largest bundle, before compression [B]: more than this is data or checkpoints, not code."""
 FILES_MAX = 20_000
@@ -38,13 +40,18 @@ CODE_SUFFIXES = (
 """Files whose change is told.  JSON is not among them: training scripts write it beside their code."""
 
 
-def pack(folder: str) -> bytes:
+def pack(folder: str, without: Collection[str] = ()) -> bytes:
     """Return the folder's code as a tar.gz; the same code gives the same bytes, whoever packs it, whenever.
+
+    Args:
+        folder: of the code.
+        without: files and folders in it, as relative paths, that are left out.
 
     Raises:
         Misuse: it is too large, or a link leads outside.
     """
-    paths = list(_bounded(_code_files(folder), folder))
+    kept = (path for path in _code_files(folder) if not _below(path, without))
+    paths = list(_bounded(kept, folder))
     _check_size(folder, paths)
     packed = io.BytesIO()
     with (
@@ -54,6 +61,10 @@ def pack(folder: str) -> bytes:
         for path in sorted(paths):
             _add(archive, folder, path)
     return packed.getvalue()
+
+
+def _below(path: str, places: Collection[str]) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in places)
 
 
 def _add(archive: tarfile.TarFile, folder: str, path: str) -> None:
@@ -108,9 +119,12 @@ def _code_files(folder: str) -> Iterator[str]:
     if listed is None:
         yield from _walk(folder)
         return
+    environments = {
+        place for path in listed if os.path.basename(path) == ENVIRONMENT and (place := os.path.dirname(path))
+    }
     for path in listed:
         source = os.path.join(folder, path)
-        if _skipped(path) or not os.path.lexists(source):
+        if _skipped(path) or _below(path, environments) or not os.path.lexists(source):
             continue
         if os.path.isdir(source) and not os.path.islink(source):
             yield from (f"{path.rstrip('/')}/{below}" for below in _code_files(source))
@@ -137,6 +151,9 @@ def _skipped(path: str) -> bool:
 def _walk(folder: str) -> Iterator[str]:
     for place, folders, names in os.walk(folder):
         inside = os.path.relpath(place, folder)
+        if ENVIRONMENT in names and inside != ".":
+            folders.clear()
+            continue
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
         folders[:] = sorted(name for name in folders if not _skipped(name) and name not in links)
         for name in sorted((*names, *links)):

@@ -16,13 +16,13 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from dataclasses import dataclass
 
 from windfall.errors import Misuse
 from windfall.events import Because, Decision
 from windfall.models.costs import Costs
 from windfall.models.losses import Losses
 from windfall.policies.saving import rules
+from windfall.records import value
 from windfall.terms import Instant, Phase, SaveKind, SaveTable
 
 VERSION = 1
@@ -35,7 +35,7 @@ _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?) *(?:h|hours?))? *(?:(\d+(?:\.\d+)?) 
                        r"(?:(\d+(?:\.\d+)?) *(?:s|seconds?))?")  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Standing:
     """Where a rank stands: complete steps, what it is doing, and for how long already [s]."""
 
@@ -44,7 +44,7 @@ class Standing:
     elapsed_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SavingView:
     """What the saving policies look at.
 
@@ -73,7 +73,7 @@ class SavingView:
     table_step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Beliefs:
     """Models with their parameters."""
 
@@ -81,7 +81,7 @@ class Beliefs:
     costs: Costs
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Choice:
     """A decision in words for people (`decision`) and in values for the reducer.
 

@@ -43,6 +43,8 @@ SURE_SHARE = 0.75
 """Of a plan that ends before the work does, the rest is only there so that its end does not matter."""
 SAVES_MAX = 256
 """A table is sent with every directive: it has no more points than this."""
+LIVES_MAX = 1000
+"""So many lives are fitted, the newest: a fit of four thousand takes minutes, and old ones tell of another market."""
 LIFE_COUNTED_S = 30.0 * 86_400.0
 """The rest of a machine's life is counted for so long [s]: some laws have no mean."""
 
@@ -78,16 +80,17 @@ def know(
     provider: str,
     families: tuple[tuple[str, choosing.Fitter], ...] = choosing.FAMILIES,
 ) -> Known:
-    """Fit the lives of a provider's machines; takes seconds.
+    """Fit the newest lives of a provider's machines; takes seconds.
 
     Args:
-        rows: of all machines of the installation.  Those that were taken as a rehearsal are censored: `core.views`.
+        rows: of all machines of the installation, in any order.  Those that were taken as a rehearsal are censored: `core.views`.
         now: until when running lives count.
         provider: whose.
         families: the laws to choose from.
     """
+    newest = sorted((row for row in rows if row.provider == provider), key=lambda row: row.began)[-LIVES_MAX:]
     try:
-        fit = choosing.fit_lives(lives_from(rows, now, provider=provider), families=families)
+        fit = choosing.fit_lives(lives_from(newest, now, provider=provider), families=families)
     except Misuse:
         return Known(None, why_not="no loss of such a machine was observed yet")
     groups = [group for key in ("zone", "type") for group in grouping.fit_groups(fit, key)]

@@ -10,6 +10,9 @@ from windfall.errors import Misuse
 from windfall.models.exact.rows import Row
 from windfall.models.lifetimes.lives import Lives
 
+_CLOSE = 0.75
+"""How alike a misspelt item must be: a fifth of the letters may be wrong, so that `reuse` is not taken for `us-west1-a`."""
+
 Tell = Callable[[str], None]
 """Hears what is computed now, for people who wait."""
 
@@ -86,7 +89,7 @@ def _check(others: Sequence[str], parts: Mapping[str, Part], items: set[str]) ->
     for other in others:
         if not any(name.startswith(other) for name in items):
             begins = {name[: len(other)]: name for name in reversed(names)}
-            close = difflib.get_close_matches(other, begins, n=1)
+            close = difflib.get_close_matches(other, begins, n=1, cutoff=_CLOSE)
             hint = f"did you mean {begins[close[0]]}?" if close else f"choose one of {', '.join(parts)}"
             raise Misuse(f"--item: nothing is called {other!r}; {hint}")
 
