@@ -71,6 +71,15 @@ def duration_text(seconds: float) -> str:
     return f"{hours} h {minutes} min"
 
 
+def share_text(share: float) -> str:
+    """Write odds for people: never 0 % or 100 % where it is neither."""
+    if 0.0 < share < 0.001:
+        return "< 0.1 %"
+    if 0.999 < share < 1.0:
+        return "> 99.9 %"
+    return f"{share:.1%}".replace("%", " %").replace(".0 ", " ")
+
+
 def size_text(size_bytes: float) -> str:
     """Write an amount of data for people, in powers of ten: `1.4 MB`."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):

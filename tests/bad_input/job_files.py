@@ -107,7 +107,9 @@ VALUES = (
     _bad("memory-unit", f"{RUN}resources: {{memory: 16MB}}\n", "2:21", "16GB", "'16MB'"),
     _bad("provider-later", f"{RUN}resources: {{infra: aws/us-east-1}}\n", "2:20", "aws", "not there yet", "local"),
     _bad("provider-unknown", f"{RUN}resources: {{infra: locl/a}}\n", "2:20", "locl", "did you mean local?"),
-    _bad("insure-word", f"{RUN}checkpoint: {{insure: often}}\n", "2:22", "auto, optimal, never", "200 steps", "'often'"),
+    _bad(
+        "insure-word", f"{RUN}checkpoint: {{insure: often}}\n", "2:22", "auto, optimal, never", "200 steps", "'often'"
+    ),
     _bad("keep-every-number", f"{RUN}checkpoint: {{keep_every: 1000}}\n", "2:26", "1000 steps"),
     _bad("keep-none", f"{RUN}checkpoint: {{keep: 0}}\n", "2:20", "at least 1"),
     _bad("store-scheme", f"{RUN}checkpoint: {{store: s4://lab}}\n", "2:21", "s4://", "choose one of file, s3"),

@@ -18,6 +18,7 @@ from windfall.report.simulated import Answer, Floats
 from windfall.simulation import from_job, living
 from windfall.simulation.outcomes import Trials, summarise
 from windfall.terms import Seconds, Usd
+from windfall.units import share_text
 
 PRICE = 3.6
 TRIALS = 4000
@@ -91,7 +92,7 @@ def test_deadline_and_budget_are_odds() -> None:
 )
 def test_nothing_is_certain_that_is_not(share: float, text: str) -> None:
     """Odds are written 100 % only where every trial agrees, and 0 % where none does."""
-    assert simulated.share_text(share) == text
+    assert share_text(share) == text
 
 
 def answers() -> list[Answer]:
@@ -157,3 +158,21 @@ def test_pictures_are_drawn_on_light_and_on_dark_paper(tmp_path: Path) -> None:
     assert light.read_bytes()[:4] == dark.read_bytes()[:4] == b"\x89PNG"
     assert light.read_bytes() != dark.read_bytes()
     assert vector.read_text().lstrip().startswith("<?xml")
+
+
+def test_a_bad_policy_blurs_no_good_one() -> None:
+    """A policy that takes days leaves the hours of the others their unit and digits, and their room in a picture."""
+    said = printed([*answers()[:1], made("thesis", machines() * 30.0)], OBJECTIVE)
+
+    assert "finish [h]" in said
+    assert "cost [USD]" in said
+
+
+def test_only_policies_that_are_surely_worse_are_drawn_as_such() -> None:
+    """Of three, one surely loses; the other two disagree from trial to trial about who is better."""
+    base = machines()
+    noise = np.random.default_rng(1).normal(0.0, 200.0, TRIALS)
+    found = [made("a", base), made("b", base + noise - noise.mean() + 1.0), made("c", base + 900.0)]
+
+    assert simulated.undefeated(found, lambda one: one.finish_s) == {"a", "b"}
+    assert simulated.undefeated(found[2:], lambda one: one.finish_s) == {"c"}

@@ -176,7 +176,11 @@ def test_what_a_drill_measured_reaches_the_simulation() -> None:
     ("lives", "mean", "share"),
     [
         ((life(1, 5.0, preempted=False),), "assumed, prolonged by 1 machine", "assumed: the provider's habit"),
-        ((life(1, 5.0), life(2, 5.0, preempted=False)), "measured on 2 machines, 1 preempted", "measured on 2 machines"),
+        (
+            (life(1, 5.0), life(2, 5.0, preempted=False)),
+            "measured on 2 machines, 1 preempted",
+            "measured on 2 machines",
+        ),
     ],
 )
 def test_what_no_loss_has_shown_is_not_called_measured(lives: tuple[Lifetime, ...], mean: str, share: str) -> None:

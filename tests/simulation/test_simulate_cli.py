@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from windfall.errors import Infeasible
 from windfall.simulation import kernels
 from windfall.simulation.outcomes import Trials
 from windfall.simulation.scenario import Scenario
+from windfall.terms import Seconds
 
 JOB = """
 name: gpt
@@ -326,7 +328,7 @@ def test_elsewhere_a_plan_plays_and_says_how_often(say: Say) -> None:
     assert code == 0, err
     text = " ".join(out.split())
     assert "done by the deadline in" in text
-    assert "within the budget in 100.0 %" in text
+    assert "within the budget in 100 % of" in text
     assert "in 10000 simulated runs" in text
     first, second = (json.loads(say("plan", "--json")[1])["odds"] for _ in range(2))
     assert first == second
@@ -370,3 +372,25 @@ def test_a_job_that_never_ends_is_told_rather_than_played_for_ever(say: Say) -> 
 
     assert code == 3
     assert "does not finish" in err
+
+
+def test_a_plan_of_many_saves_is_played_less_often(shop: Controller, say: Say) -> None:
+    """Saves that cost nothing are made each step: 5,000 in a run; of 50,000 steps the odds are left to `simulate`."""
+    shop.measured = (dataclasses.replace(RUN, stall_s=Seconds(0.0)),)
+    odds = json.loads(say("plan", "--json")[1])["odds"]
+    more = json.loads(say("plan", "--json", "--set", "work.steps=50000")[1])["odds"]
+
+    assert odds["trials"] == 1000
+    assert more["cost_usd"] is None
+    assert "too many saves" in more["says"]
+
+
+def test_ctrl_c_is_one_line(shop: Controller, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has waited long enough reads that it was interrupted, and no traceback."""
+
+    def stop(*_: object, **__: object) -> Trials:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kernels, "simulate", stop)
+
+    assert say("simulate", "--json") == (130, "", "windfall: interrupted\n")

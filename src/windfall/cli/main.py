@@ -72,6 +72,7 @@ def build(only: str | None = None) -> cyclopts.App:
         help_format="markdown",
         default_parameter=cyclopts.Parameter(negative=(), show_default=_shown),
         result_action="return_value",
+        suppress_keyboard_interrupt=False,
     )
     groups = {"": app}
     for order, (path, usage) in enumerate(_VERBS):

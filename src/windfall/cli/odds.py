@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from windfall.cli.client import offer_of
 from windfall.control.service import KnownView
-from windfall.errors import WindfallError
+from windfall.errors import Infeasible, WindfallError
 from windfall.jobs import Job
 from windfall.market import Offer
 from windfall.models import pool
 from windfall.policies.prospects import Knowledge, Prospect, prospect
 from windfall.report.measured import merge
+from windfall.units import share_text
 
 if TYPE_CHECKING:
     from windfall.simulation.odds import Odds
@@ -24,6 +25,10 @@ SEED = 0
 TRIALS_MIN = 1_000
 _LOSSES = 2e7
 """How many losses may be played before a user has waited long enough."""
+_SAVES = 4e6
+"""... and how many saves, which are walked through one by one: some seconds of a core."""
+_SAVES_MAX = 20_000
+"""Of a run: with more, not even the fewest trials are played."""
 
 
 class Knowing(Protocol):
@@ -59,8 +64,10 @@ def of_plan(controller: Knowing, job: Job, told: dict[str, Any]) -> dict[str, An
         from windfall.simulation.from_job import pose  # noqa: PLC0415
 
         known = controller.known(job)
-        posed = pose(job, believed(job, offer_of(told), known), known.measured)
-        found = odds.odds(posed.scenario, job.objective, _play, trials=min(trials, odds.TRIALS), seed=SEED)
+        asked = believed(job, offer_of(told), known)
+        posed = pose(job, asked, known.measured)
+        trials = _trials(asked, min(trials, odds.TRIALS))
+        found = odds.odds(posed.scenario, job.objective, _play, trials=trials, seed=SEED)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in NUMERIC:
@@ -71,7 +78,15 @@ def of_plan(controller: Knowing, job: Job, told: dict[str, Any]) -> dict[str, An
     return _as_json(found)
 
 
+def _trials(found: Prospect, most: int) -> int:
+    """Return how many runs are played, so that it does not take too long."""
+    saves = (found.work_s or 0.0) / found.saving.interval_s
+    return max(min(most, int(_SAVES / (1.0 + saves))), TRIALS_MIN if saves < _SAVES_MAX else 0)
+
+
 def _play(scenario: Scenario, trials: int, seed: int) -> Trials:
+    if not trials:
+        raise Infeasible("a run makes too many saves for a quick answer; `windfall simulate` takes its time")
     from windfall.simulation import kernels  # noqa: PLC0415 - needs numba, and compiles
 
     if kernels.compiles():
@@ -86,10 +101,10 @@ def _unknown(says: str) -> dict[str, Any]:
 def _as_json(found: Odds) -> dict[str, Any]:
     pairs = {name: dict(zip(("p50", "p90"), getattr(found, name), strict=True)) for name in ("cost_usd", "finish_s")}
     counted = f"in {found.trials} simulated runs" if found.trials else "calculated exactly"
-    kept = [
-        f"{what} in {share:.1%}".replace("%", " %")
+    kept = ", ".join(
+        f"{what} in {share_text(share)} of runs"
         for what, share in (("done by the deadline", found.in_time), ("within the budget", found.in_budget))
         if share is not None
-    ]
-    says = "; ".join([*kept, f"P50 and P90 {counted}: `windfall simulate` tells more"])
+    )
+    says = f"{kept}; P50 and P90 {counted}: `windfall simulate` tells more".removeprefix("; ")
     return {**pairs, "in_time": found.in_time, "in_budget": found.in_budget, "trials": found.trials, "says": says}

@@ -7,6 +7,7 @@ be saved), the agent exits; nothing is committed after that.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from windfall.core import asking, points
 from windfall.core.lifecycle import WORKER, Stage, move
@@ -40,6 +41,7 @@ RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 60.0
 """Pause before a script that failed is started again: doubles from the first to the second."""
 DIED_OF_SIGTERM = 128 + 15
+_RUNNING: Final = Stage.RUNNING
 
 # -------------------------------------------------------------------------------------------------------------- notices
 
@@ -145,12 +147,14 @@ def _stands(turn: Turn) -> str:
 def consider(turn: Turn) -> None:
     """Go on towards the end that is in force, as far as the facts allow."""
     state = turn.state
-    if state.stage is Stage.NEW or state.stage is Stage.ENDED:
+    ending, stage = state.ending, state.stage
+    if stage is _RUNNING and ending is None:
         return
-    if state.stage is Stage.DRAINING:
+    if stage is Stage.NEW or stage is Stage.ENDED:
+        return
+    if stage is Stage.DRAINING:
         _consider_drained(turn)
         return
-    ending = state.ending
     if ending is None:
         return
     if ending.saved or state.stage is Stage.STARTING or _must_leave(turn):

@@ -18,6 +18,8 @@ from windfall.fleet import JobPhase
 class Stage(enum.StrEnum):
     """What a worker is about."""
 
+    __hash__ = str.__hash__  # of the enumeration's own, written in Python, a turn would feel the time
+
     NEW = "new"
     """Nothing has begun."""
     STARTING = "starting"
@@ -34,6 +36,8 @@ class Stage(enum.StrEnum):
 
 class PointState(enum.StrEnum):
     """What has become of a recovery point."""
+
+    __hash__ = str.__hash__
 
     ASKED = "asked"
     """A request for it is published, or the script's own schedule has come."""

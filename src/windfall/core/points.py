@@ -7,6 +7,8 @@ answered the request that the others saved for (then it has nothing to add), or 
 
 from __future__ import annotations
 
+from typing import Final
+
 from windfall.core import retention
 from windfall.core.lifecycle import POINT, PointState, Stage, move
 from windfall.core.state import Part, Point, Turn
@@ -34,6 +36,13 @@ BACKOFF_S = 1.0
 OPEN_MAX = 4
 """Points of which parts are missing; the oldest is abandoned when there are more."""
 
+_HANDED_OVER: Final = PointState.HANDED_OVER
+_ASKED: Final = PointState.ASKED
+_UPLOADING: Final = PointState.UPLOADING
+_UPLOADED: Final = PointState.UPLOADED
+_COMMITTING: Final = PointState.COMMITTING
+_COMMITTED: Final = PointState.COMMITTED
+
 
 def handed_over(turn: Turn, fact: PartHandedOver) -> None:
     """A rank's part lies on the local disk: it opens a point, or joins the one of its step."""
@@ -49,7 +58,7 @@ def handed_over(turn: Turn, fact: PartHandedOver) -> None:
                 "put what belongs together into one folder and hand that over",
                 once="two paths",
             )
-        if point.state is PointState.HANDED_OVER and not point.whole and mine is None and fact.rank not in point.absent:
+        if point.state is _HANDED_OVER and not point.whole and mine is None and fact.rank not in point.absent:
             _join(turn, point, part)
             return
     _open(turn, fact, part)
@@ -65,11 +74,15 @@ def _open(turn: Turn, fact: PartHandedOver, part: Part) -> None:
         step=fact.step,
         kind=kind,
         request=fact.request,
-        state=move(POINT, PointState.ASKED, PointState.HANDED_OVER),
+        state=move(POINT, _ASKED, _HANDED_OVER),
         parts=(part,),
-        absent=tuple([rank for rank, step in state.moved if step >= fact.step and rank != fact.rank]),
+        absent=tuple([rank for rank, step in state.moved if step >= fact.step and rank != fact.rank])
+        if state.moved
+        else (),
     )
     turn.change(points=(*state.points, point), made=number)
+    if len(turn.state.points) <= OPEN_MAX:
+        return
     incomplete = [point for point in turn.state.points if not point.whole and not point.active]
     if len(incomplete) > OPEN_MAX:
         abandon(turn, incomplete[0], "parts of other ranks never came")
@@ -117,11 +130,13 @@ def settle(turn: Turn) -> None:
         return
     incomplete = [point for point in turn.state.points if not point.whole]
     for point in incomplete:
-        ranks = {status.rank for status in turn.state.ranks}
-        heard = {*[part.rank for part in point.parts], *point.absent}
-        if ranks <= heard:
+        heard = [part.rank for part in point.parts]
+        missing = [
+            status.rank for status in turn.state.ranks if status.rank not in heard and status.rank not in point.absent
+        ]
+        if not missing:
             _judge(turn, point)
-        elif _hopeless(turn, point, ranks - heard):
+        elif _hopeless(turn, point, set(missing)):
             abandon(turn, point, f"not every rank was asked in time to save at step {point.step}")
     _forward(turn)
 
@@ -178,7 +193,7 @@ def _forward(turn: Turn) -> None:
 
 def _begin(turn: Turn, waiting: Point) -> None:
     """Give the uplink to a point that is whole now."""
-    state = move(POINT, waiting.state, PointState.UPLOADING)
+    state = move(POINT, waiting.state, _UPLOADING)
     point = renewed(waiting, whole=True, state=state, begun_at=turn.now)
     turn.set_point(point)
     turn.order(*uploads(point))
@@ -186,7 +201,7 @@ def _begin(turn: Turn, waiting: Point) -> None:
 
 def _must_yield(turn: Turn, active: Point, waiting: Point) -> bool:
     remaining_s = turn.remaining_s()
-    if remaining_s is None or active.state is not PointState.UPLOADING:
+    if remaining_s is None or active.state is not _UPLOADING:
         return False
     costs = turn.state.costs
     commit_s = costs.commits.p95 or 0.0
@@ -197,14 +212,19 @@ def _must_yield(turn: Turn, active: Point, waiting: Point) -> bool:
 
 def uploads(point: Point) -> tuple[UploadPart, ...]:
     """Return the commands for the parts that are not in the store yet."""
-    missing = [part for part in point.owners if part.shard is None]
-    return tuple([UploadPart(point.point_id, part.rank, part.path, point.kind, part.identity) for part in missing])
+    return tuple(
+        [
+            UploadPart(point.point_id, part.rank, part.path, point.kind, part.identity)
+            for part in point.owners
+            if part.shard is None
+        ]
+    )
 
 
 def uploaded(turn: Turn, fact: PartUploaded) -> None:
     """A part is in the store; with the last one the point is committed."""
     point = _active(turn, fact.point_id)
-    if point is None or point.state is not PointState.UPLOADING:
+    if point is None or point.state is not _UPLOADING:
         return
     parts = [
         renewed(part, shard=fact.shard, size_bytes=fact.size_bytes) if part.rank == fact.rank else part
@@ -212,15 +232,15 @@ def uploaded(turn: Turn, fact: PartUploaded) -> None:
     ]
     point = renewed(point, parts=tuple(parts))
     owners = point.owners
-    if any([part.shard is None for part in owners]):
+    if None in [part.shard for part in owners]:
         turn.set_point(point)
         return
     if point.begun_at is not None:
         alone = len(owners) == 1
         took_s = fact.duration_s if alone else max(turn.now - point.begun_at, fact.duration_s)
         turn.change(costs=turn.state.costs.add_upload(point.size_bytes, took_s))
-    stored = move(POINT, point.state, PointState.UPLOADED)
-    point = renewed(point, state=move(POINT, stored, PointState.COMMITTING))
+    stored = move(POINT, point.state, _UPLOADED)
+    point = renewed(point, state=move(POINT, stored, _COMMITTING))
     turn.set_point(point)
     turn.order(commit(turn, point))
 
@@ -236,7 +256,7 @@ def commit(turn: Turn, point: Point) -> CommitPoint:
 def part_failed(turn: Turn, fact: PartFailed) -> None:
     """A part could not be uploaded: try again if the files are still the same, a bounded number of times."""
     point = _active(turn, fact.point_id)
-    if point is None or point.state is not PointState.UPLOADING:
+    if point is None or point.state is not _UPLOADING:
         return
     tries = 1 + max((part.tries for part in point.parts if part.rank == fact.rank), default=0)
     if fact.overwritten:
@@ -259,7 +279,7 @@ def part_failed(turn: Turn, fact: PartFailed) -> None:
 def commit_failed(turn: Turn, fact: CommitFailed) -> None:
     """A commit did not happen: try again a bounded number of times."""
     point = _active(turn, fact.point_id)
-    if point is None or point.state is not PointState.COMMITTING:
+    if point is None or point.state is not _COMMITTING:
         return
     tries = point.tries + 1
     if tries >= COMMIT_TRIES:
@@ -282,9 +302,9 @@ def try_again(turn: Turn, why: str) -> None:
     point = _active(turn, point_id)
     if point is None:
         return
-    if action == "upload" and point.state is PointState.UPLOADING:
+    if action == "upload" and point.state is _UPLOADING:
         turn.order(*uploads(point))
-    elif action == "commit" and point.state is PointState.COMMITTING:
+    elif action == "commit" and point.state is _COMMITTING:
         turn.order(commit(turn, point))
 
 
@@ -294,7 +314,7 @@ def committed(turn: Turn, fact: PointCommitted) -> None:
     if fact.point.point_id in [live.point_id for live in turn.state.live]:
         return
     if point is not None:
-        move(POINT, point.state, PointState.COMMITTED)
+        move(POINT, point.state, _COMMITTED)
     turn.change(
         points=tuple([other for other in turn.state.points if other is not point]),
         live=(*turn.state.live, fact.point),
@@ -326,12 +346,12 @@ def retire(turn: Turn) -> None:
             turn.change(doomed=())
         return
     doomed = [entry for entry in state.doomed if entry[1] in going]
-    known = {point_id for _, point_id in doomed}
+    fresh = going.difference([point_id for _, point_id in doomed])
     at = Instant(turn.now + retention.GRACE_S)
-    doomed += [(at, point.point_id) for point in state.live if point.point_id in going - known]
+    doomed += [(at, point.point_id) for point in state.live if point.point_id in fresh]
     turn.change(doomed=tuple(doomed))
     if doomed:
-        turn.wake("retention", min([at for at, _ in doomed]) - turn.now)
+        turn.wake("retention", min(doomed)[0] - turn.now)
 
 
 def delete_due(turn: Turn) -> None:

@@ -5,12 +5,16 @@ Pure: what is no longer wanted follows from the live points alone.
 
 from __future__ import annotations
 
+from typing import Final
+
 from windfall.terms import PointRef, SaveKind
 
 WHOLE_MIN = 2
 """So many whole points always stay: the newest may turn out to be damaged."""
 GRACE_S = 60.0
 """How long a superseded point stays, because a contender may just be restoring it (deletes cannot be fenced) [s]."""
+
+_PERIODIC: Final = SaveKind.PERIODIC
 
 
 def superseded(
@@ -33,7 +37,7 @@ def superseded(
     whole = [point for point in points if point.point_id not in damaged] if damaged else points
     if len(whole) < WHOLE_MIN or len(points) == WHOLE_MIN:
         return ()
-    periodic = [point for point in whole if point.kind is SaveKind.PERIODIC]
+    periodic = [point for point in whole if point.kind is _PERIODIC]
     if not periodic and not damaged:
         return points[:-WHOLE_MIN]
     kept = {point.point_id for point in whole[-WHOLE_MIN:]}
@@ -41,4 +45,4 @@ def superseded(
         wanted = len(periodic) if keep is None else min(keep, len(periodic))
         kept |= {point.point_id for point in periodic[len(periodic) - wanted :]}
     gone = [point for point in points if point.point_id not in kept]
-    return tuple([point for point in gone if point.kind is not SaveKind.PERIODIC or point.point_id not in damaged])
+    return tuple([point for point in gone if point.kind is not _PERIODIC or point.point_id not in damaged])

@@ -6,6 +6,7 @@ The state is immutable.  A `Turn` is local to one call of `worker.react`: handle
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from windfall.core.lifecycle import PointState, Stage
 from windfall.events import Command, Decision, RankStatus, Tell, WakeAt, WorkerBegan
@@ -15,6 +16,8 @@ from windfall.policies.saving.decide import Beliefs, Standing
 from windfall.records import record, renewed_with, value
 from windfall.terms import Instant, Notice, PointRef, SaveKind, SaveTable, Seconds, Shard, Step
 
+_HANDED_OVER: Final = PointState.HANDED_OVER
+_ASKED: Final = PointState.ASKED
 _NO_TIME = Instant(0.0)
 _NO_STEPS = Step(0)
 _NO_LENGTH = Seconds(0.0)
@@ -36,6 +39,8 @@ class Request:
         withdrawn: the script is no longer asked.
         hinted: made because this machine may be taken, whatever the policy says of intervals.
     """
+
+    __slots__ = ("__dict__",)
 
     number: int
     step: Step
@@ -75,6 +80,8 @@ class Plan:
 class Part:
     """What one rank handed over; `shard` once it is in the store.  `owner` uploads for all ranks of the same path."""
 
+    __slots__ = ("__dict__",)
+
     rank: int
     path: str
     request: int
@@ -95,6 +102,8 @@ class Point:
         tries: failed commits.
     """
 
+    __slots__ = ("__dict__",)
+
     point_id: str
     step: Step
     kind: SaveKind
@@ -109,7 +118,7 @@ class Point:
     @property
     def active(self) -> bool:
         """Whether it holds the uplink."""
-        return self.state is not PointState.HANDED_OVER and self.state is not PointState.ASKED
+        return self.state is not _HANDED_OVER and self.state is not _ASKED
 
     @property
     def owners(self) -> tuple[Part, ...]:
@@ -177,6 +186,8 @@ class WorkerState:
         table, table_step: the schedule of saves that was given for this machine, and the step at which it begins.
         last_words: the commands that ended it.
     """
+
+    __slots__ = ("__dict__",)
 
     stage: Stage = Stage.NEW
     began: WorkerBegan | None = None
@@ -270,10 +281,12 @@ class WorkerState:
 
     def request_of(self, number: int) -> Request | None:
         """Return a request that is pending or remembered."""
+        if self.request is not None and self.request.number == number:
+            return self.request
         for request in self.past:
             if request.number == number:
                 return request
-        return self.request if self.request is not None and self.request.number == number else None
+        return None
 
 
 @dataclass(slots=True)
@@ -318,11 +331,15 @@ class Turn:
         at = Instant(self.now + max(after_s, 0.0))
         others = [wake for wake in self.state.wakes if wake[0] != why]
         self.change(wakes=(*others, (why, at)))
-        self.order(WakeAt(at, why))
+        self.commands.append(WakeAt(at, why))
 
     def set_point(self, point: Point) -> None:
         """Replace a point by its newer self."""
-        self.change(points=tuple([point if old.point_id == point.point_id else old for old in self.state.points]))
+        points = self.state.points
+        if len(points) == 1 and points[0].point_id == point.point_id:
+            self.change(points=(point,))
+            return
+        self.change(points=tuple([point if old.point_id == point.point_id else old for old in points]))
 
     def drop_point(self, point_id: str) -> None:
         """Forget a point that is committed or abandoned."""

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from windfall.core import asking, ending, points
 from windfall.core.keeping_facts import Standing
@@ -57,7 +57,8 @@ from windfall.terms import Bytes, Instant, SaveCosts, Seconds
 
 MUTE_AFTER_S = 60.0
 """A script of which no page was seen for so long is said not to call Windfall."""
-_AMID = frozenset(Stage) - {Stage.NEW, Stage.ENDED}
+_NEW: Final = Stage.NEW
+_ENDED: Final = Stage.ENDED
 
 
 def begin() -> WorkerState:
@@ -86,7 +87,8 @@ def react(
         kind = type(fact)
         if kind in _HANDLERS and _matters(turn.state.stage, kind):
             _HANDLERS[kind](turn, fact)
-    if turn.state.stage in _AMID:
+    stage = turn.state.stage
+    if stage is not _NEW and stage is not _ENDED:
         points.settle(turn)
         ending.consider(turn)
         asking.plan(turn)
@@ -130,9 +132,9 @@ def save_costs(state: WorkerState) -> SaveCosts | None:
 
 def _matters(stage: Stage, kind: type[Fact]) -> bool:
     """After the end only a restart of the agent matters; before the beginning only the beginning."""
-    if stage in _AMID:
-        return kind is not WorkerBegan
-    return kind is (AgentResumed if stage is Stage.ENDED else WorkerBegan)
+    if stage is _ENDED:
+        return kind is AgentResumed
+    return (stage is _NEW) == (kind is WorkerBegan)
 
 
 # ------------------------------------------------------------------------------------------------------------- handlers
@@ -306,7 +308,7 @@ def _assert_invariants(
     if len(after.points) > 1:
         assert sum(point.active for point in after.points) <= 1, "one point at a time holds the uplink"
         assert sum(point.whole and not point.active for point in after.points) <= 1, "at most one point waits for it"
-    if not commands or (len(commands) == 1 and before.stage in _AMID and not isinstance(commands[0], PublishSave)):
+    if not commands or (len(commands) == 1 and before.stage is not _ENDED and type(commands[0]) is not PublishSave):
         return
     kinds = [type(command) for command in commands]
     assert ExitAgent not in kinds[:-1], "nothing comes after the exit"

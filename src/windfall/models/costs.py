@@ -23,6 +23,8 @@ DEFAULT_STALL_S = 1.0
 class Window:
     """The last `WINDOW` values of a quantity; what follows from them is worked out once, when it is first asked for."""
 
+    __slots__ = ("__dict__",)
+
     values: tuple[float, ...] = ()
 
     def add(self, value: float) -> Window:
@@ -48,6 +50,8 @@ class Window:
 class Steps:
     """The newest windows of steps: (how many, their mean [s])."""
 
+    __slots__ = ("__dict__",)
+
     values: tuple[tuple[int, float], ...] = ()
 
     def add(self, count: int, mean_s: float) -> Steps:
@@ -67,6 +71,8 @@ class Steps:
 @record
 class Uploads:
     """The newest uploads: (size [B], duration [s])."""
+
+    __slots__ = ("__dict__",)
 
     values: tuple[tuple[int, float], ...] = ()
 
@@ -111,6 +117,8 @@ class Costs:
         commits: durations of commits [s].
         state_bytes: size of the newest point [B]; None before the first.
     """
+
+    __slots__ = ("__dict__",)
 
     step_windows: Steps = _NO_STEPS
     step_longest: Window = _NOTHING

@@ -289,7 +289,7 @@ def _data(look: Look) -> Iterable[tuple[Finding, bool]]:
     known = [number for number in look.a.begins if same(look.a.data(number).get(key), found[key])]
     of = f"those of step {look.number(known[0] + 1)}" if known else "others than the continuation's"
     sentence = f"position in the data not restored: step {look.first} has other samples than expected, {of}"
-    yield look.judged("data", sentence, settled), key != "data:input"
+    yield look.judged("data", sentence, settled), key != "data:input" or bool(known)
 
 
 def _chance(look: Look) -> list[tuple[Finding, bool]]:
@@ -352,7 +352,8 @@ def _weighed(look: Look, key: str, *, alone: bool, shows: bool, moves: bool) -> 
     expected, found = look.expected[key], look.found[key]
     if channel == "array" or (channel == "list" and expected["s"] == found["s"]):
         averaged = _AVERAGES.search(name) is not None
-        return ("ema" if averaged else "variable"), look.direct or alone or averaged
+        for_show = suspicion.words(name) & suspicion.LOCAL or (suspicion.is_number(expected) and not shows)
+        return ("ema" if averaged else "variable"), averaged or (not for_show and (look.direct or alone))
     words = suspicion.words(name)
     if channel == "list" or words & suspicion.LOCAL:
         return "variable", False

@@ -7,6 +7,7 @@ it was *carried* over; one that the next step has made anew only shows what else
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Sequence
 
@@ -16,38 +17,17 @@ from windfall.report.drill_trace import Record, distance, same
 SUSPECTS_MAX = 3
 """More are consequences."""
 LOCAL = frozenset(
-    {
-        "start",
-        "started",
-        "first",
-        "since",
-        "local",
-        "session",
-        "here",
-        "elapsed",
-        "time",
-        "seconds",
-        "speed",
-        "log",
-        "logs",
-    }
-    | {
-        "window",
-        "running",
-        "printed",
-        "resumed",
-        "history",
-        "process",
-        "loss",
-        "losses",
-        "metrics",
-        "curve",
-        "plot",
-        "timer",
-    }
+    {"start", "started", "first", "since", "local", "session", "here", "elapsed", "time", "timer", "seconds", "speed"}
+    | {"log", "logs", "logger", "window", "running", "printed", "resumed", "history", "process", "loss", "losses"}
+    | {"metric", "metrics", "meter", "meters", "curve", "plot", "progress"}
 )
 """Words in the names of variables that belong to a process, or to what it shows."""
 _ORDER = ("array", "value", "list", "size")
+
+
+def is_number(record: Record) -> bool:
+    """Say whether an array holds one number, as sums for the log do."""
+    return "s" not in record or math.prod(record["s"]) == 1
 
 
 def words(name: str) -> set[str]:

@@ -26,7 +26,7 @@ from windfall.jobs import Objective
 from windfall.simulation.from_job import Input, Posed
 from windfall.simulation.outcomes import Simulated, Spread, Trials
 from windfall.simulation.scenario import Quantiles
-from windfall.units import duration_text
+from windfall.units import duration_text, share_text
 
 Floats = NDArray[np.float64]
 LEVEL = 0.05
@@ -100,6 +100,19 @@ def by_finish(answers: Sequence[Answer]) -> Best:
     return best(answers, lambda one: one.finish_s)
 
 
+def undefeated(answers: Sequence[Answer], of: Callable[[Answer], Floats]) -> set[str]:
+    """Return the best policy and those that chance may have put behind it, each judged as `best` judges the next."""
+    first = best(answers, of).policy
+    names = {first}
+    one = next(each for each in answers if each.row.policy == first)
+    for other in answers:
+        # As many copies as there are policies: the same bar for each of them.
+        found = best([one, *(other for _ in range(len(answers) - 1))], of)
+        if other is not one and not found.sure:
+            names.add(other.row.policy)
+    return names
+
+
 def odds_met(one: Answer, objective: Objective) -> tuple[float | None, float | None]:
     """Return in which share of trials deadline and budget are kept; None where none was set."""
     in_time = None if objective.deadline_s is None else float(np.mean(one.finish_s <= objective.deadline_s))
@@ -108,10 +121,10 @@ def odds_met(one: Answer, objective: Objective) -> tuple[float | None, float | N
 
 
 def beyond(posed: Posed, answers: Sequence[Answer]) -> str:
-    """Say that the job takes longer than any machine was observed; empty if it does not."""
+    """Say that the job takes longer than any machine was observed, and some live longer; empty if it is not so."""
     lives = posed.scenario.lives
     longest_s = max(one.row.finish_s.p90 for one in answers)
-    if not isinstance(lives, Quantiles) or longest_s <= lives.known_until_s:
+    if not isinstance(lives, Quantiles) or min(longest_s, lives.ages_s[-1]) <= lives.known_until_s:
         return ""
     return (
         f"no machine was observed beyond {duration_text(lives.known_until_s)}, and this job takes up to "
@@ -214,15 +227,6 @@ def _time(value_s: float) -> str:
 
 def _usd(amount: float) -> str:
     return f"{amount:.2g} USD" if amount < 100.0 else f"{amount:.0f} USD"
-
-
-def share_text(share: float) -> str:
-    """Write odds for people: never 0 % or 100 % where it is neither."""
-    if 0.0 < share < 0.001:
-        return "< 0.1 %"
-    if 0.999 < share < 1.0:
-        return "> 99.9 %"
-    return f"{share:.1%}".replace("%", " %").replace(".0 ", " ")
 
 
 def verdicts(answers: Sequence[Answer]) -> Iterator[str]:

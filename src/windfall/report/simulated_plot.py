@@ -16,7 +16,7 @@ import numpy as np
 
 from windfall.errors import Misuse
 from windfall.jobs import Objective
-from windfall.report.simulated import Answer, Floats, by_cost, by_finish, shown, unit_of
+from windfall.report.simulated import Answer, Floats, shown, undefeated, unit_of
 from windfall.simulation.outcomes import Spread
 
 if TYPE_CHECKING:
@@ -79,17 +79,17 @@ def draw(answers: Sequence[Answer], objective: Objective, path: Path, *, title: 
     scaled = _Panel(
         left, answers, lambda one: one.finish_s / unit_s, lambda one: one.row.finish_s, unit_s, "deadline", colours
     )
-    _draw_panel(scaled, by_finish(answers).policy, deadline)
+    _draw_panel(scaled, undefeated(answers, lambda one: one.finish_s), deadline)
     left.set_xlabel(f"finish [{unit} since the submission]")
     priced = _Panel(right, answers, lambda one: one.cost_usd, lambda one: one.row.cost_usd, 1.0, "budget", colours)
-    _draw_panel(priced, by_cost(answers).policy, objective.budget_usd)
+    _draw_panel(priced, undefeated(answers, lambda one: one.cost_usd), objective.budget_usd)
     right.set_xlabel("cost [USD]")
     left.set_yticks([-float(index) for index in range(len(answers))], [shown(one.row.policy) for one in answers])
     left.set_ylim(-len(answers) + 1 - 2.2 * _BELOW, _HEIGHT + 0.15)
     for axes in (left, right):
         _decorate(axes, colours)
     trials = answers[0].row.trials
-    legend = "distribution, band P10 .. P90 and on to P99, tick P50, ring mean; the best in colour"
+    legend = "distribution, band P10 .. P90 and on to P99, tick P50, ring mean; in colour the best, and its equals by chance"
     words = f"{title}: {trials} trials of each policy\n{legend}"
     figure.suptitle(words, x=0.01, ha="left", fontsize=11, color=colours["ink"])
     figure.savefig(path, facecolor=colours["paper"])
@@ -108,7 +108,7 @@ class _Panel:
     colours: dict[str, str]
 
 
-def _draw_panel(panel: _Panel, best: str, limit: float | None) -> None:
+def _draw_panel(panel: _Panel, best: set[str], limit: float | None) -> None:
     bounds = [np.quantile(panel.values(one), _SHOWN_SHARES) for one in panel.answers]
     low, high = min(float(pair[0]) for pair in bounds), max(float(pair[1]) for pair in bounds)
     narrow = min(float(pair[1]) for pair in bounds) - low
@@ -116,7 +116,7 @@ def _draw_panel(panel: _Panel, best: str, limit: float | None) -> None:
     room = max(high - low, 1e-9 * max(abs(high), 1.0), 1e-12) * 0.03
     edges = np.linspace(low - room, high + room, _BINS + 1)
     for index, one in enumerate(panel.answers):
-        colour = panel.colours["best" if one.row.policy == best else "other"]
+        colour = panel.colours["best" if one.row.policy in best else "other"]
         _draw_row(panel, one, -float(index), edges, colour)
     shown_low, shown_high = float(edges[0]), float(edges[-1])
     if limit is not None and limit < shown_high + 0.5 * (shown_high - shown_low):

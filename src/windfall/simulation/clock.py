@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,7 +32,6 @@ class Timeline:
 
     def at(self, delay_s: float, happen: Callable[[], None], priority: int = 0) -> None:
         """Let something happen `delay_s` [s] from now; at equal times the smaller priority goes first."""
-        assert delay_s >= 0.0, "nothing happens in the past"
         self.when(self.time + delay_s, happen, priority)
 
     def when(self, time_s: float, happen: Callable[[], None], priority: int = 0) -> None:
@@ -43,10 +43,19 @@ class Timeline:
         """Return when something happens next [s], None if nothing is left."""
         return self._events[0][0] if self._events else None
 
+    def step(self) -> bool:
+        """Let the next thing happen; return False if nothing is left that ever will."""
+        if not self._events or self._events[0][0] == math.inf:
+            return False
+        self.time, _, _, happen = heapq.heappop(self._events)
+        happen()
+        return True
+
     def run(self, until: float) -> None:
         """Let everything happen up to this time [s], or until nothing is left; time stays at what happened last."""
-        while self._events and self._events[0][0] <= until:
-            self.time, _, _, happen = heapq.heappop(self._events)
+        events = self._events
+        while events and events[0][0] <= until:
+            self.time, _, _, happen = heapq.heappop(events)
             happen()
 
     def pass_time(self, duration_s: float) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -140,10 +139,8 @@ class World:
         timeline = self.timeline
         for job_id, fleet in self._fleets.items():
             while not fleet.over:
-                soon = timeline.next_at()
-                if soon is None or soon == math.inf:
+                if not timeline.step():
                     raise Infeasible(f"nothing will ever happen again, and {job_id} is not done")
-                timeline.run(soon)
         timeline.run(timeline.time)  # the providers close their bills
 
     # -------------------------------------------------------------------------------------------- the providers' tenant

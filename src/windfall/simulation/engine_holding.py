@@ -72,6 +72,8 @@ PART_BYTES: Final = Bytes(1 << 30)
 """What one rank hands over [B]; a power of two, so that a time per byte times bytes is the time again."""
 _FAILURES_MAX = 3
 _NO_TIME = Seconds(0.0)
+_SAVE: Final = Phase.SAVE
+_STEP: Final = Phase.STEP
 
 
 class Rule(Protocol):
@@ -151,6 +153,7 @@ class Holding:
         self._base = ground.run.saved_step
         self._measured = int(self._base)
         self._script = Script(ground.draws.step_s, self._base, ground.timeline.time)
+        self._seen = RanksObserved((RankStatus(0, Step(-1), _STEP, Instant(0.0)),))
         self._end = Appointment(self._last_step)
         self._asked: Appointment | None = None
 
@@ -254,12 +257,18 @@ class Holding:
         if measure and step > self._measured:
             facts.append(StepsMeasured(step, step - self._measured, self._step_s, self._step_s))
             self._measured = step
-        phase = Phase.SAVE if script.still else Phase.STEP
+        phase = _SAVE if script.still else _STEP
         facts.append(self._observed(step, phase, Instant(script.doing_since_s(step))))
         return facts
 
     def _observed(self, step: Step, phase: Phase, since: Instant) -> RanksObserved:
-        return RanksObserved(tuple([RankStatus(rank, step, phase, since) for rank in range(self._ranks)]))
+        """Return a look at the ranks; where they stand as at the last look it is that look again."""
+        seen = self._seen
+        first = seen.ranks[0]
+        if first.step == step and first.phase is phase and first.phase_since == since:
+            return seen
+        self._seen = seen = RanksObserved(tuple([RankStatus(rank, step, phase, since) for rank in range(self._ranks)]))
+        return seen
 
     # -------------------------------------------------------------------------------------------------------- the script
 
@@ -333,7 +342,7 @@ class Holding:
         self._brought += [
             PointRestored(name, self._base, Bytes(size), _NO_TIME),
             ScriptStarted(command.attempt),
-            self._observed(self._base, Phase.STEP, Instant(self._timeline.time)),
+            self._observed(self._base, _STEP, Instant(self._timeline.time)),
         ]
 
     def _kill(self, command: KillScript) -> None:

@@ -111,8 +111,8 @@ class Run:
     def drop(self, points: tuple[PointRef, ...]) -> None:
         """Give points up."""
         self._number += 1
-        gone = {point.point_id for point in points}
-        self.points = tuple(point for point in self.points if point.point_id not in gone)
+        gone = [point.point_id for point in points]
+        self.points = tuple([point for point in self.points if point.point_id not in gone])
 
     def release(self, outcome: Outcome, cause: Cause, state: WorkerState, time_s: float) -> None:
         """Let the holder let go."""

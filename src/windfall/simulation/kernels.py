@@ -29,7 +29,9 @@ from windfall.terms import SaveKind
 Progress = Callable[[int, int], None]
 """Told how many trials of how many are done."""
 CHUNKS: Final = 200
-"""The trials are handed out in so many pieces."""
+"""The trials are handed out in so many pieces ..."""
+PIECE: Final = 500
+"""... or in more, of so many trials: who is asked to stop ends its piece first."""
 SAVES: Final = 4096
 _SIGNATURE: Final = float64(*(float64,) * len(ARGUMENTS))
 
@@ -116,7 +118,7 @@ def _check(status: int, policy: Injected | None) -> None:
 
 def _in_chunks(run: Callable[[int, int], int], trials: int, cores: int, progress: Progress | None) -> None:
     """Do a first piece alone, which compiles what is not compiled yet, and the others on all cores."""
-    size = -(-trials // CHUNKS)
+    size = min(-(-trials // CHUNKS), PIECE)
     pieces = ((begin, min(begin + size, trials)) for begin in range(0, trials, size))
     done = run(*next(pieces))
     tell = progress if progress is not None else _nobody

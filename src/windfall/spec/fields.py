@@ -165,7 +165,9 @@ def _insure(value: object) -> str:
         # Its own words have no milliseconds and no days, so lengths are handed over in seconds.
         length = f"{_duration(written):.10g}s" if re.fullmatch(_DURATION, written) else written
         return parse_policy(f"every {length}")
-    raise ValueError(f"must be auto, optimal, never, a duration (10m) or a number of steps (200 steps), not {shown(value)}")
+    raise ValueError(
+        f"must be auto, optimal, never, a duration (10m) or a number of steps (200 steps), not {shown(value)}"
+    )
 
 
 def _every(value: object) -> str:

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import re
 
@@ -197,8 +198,8 @@ def _emergency(view: SavingView, remaining_s: float, beliefs: Beliefs) -> Choice
 def _insurance(view: SavingView, beliefs: Beliefs) -> Choice:
     if view.policy == "never":
         return _no_insurance(view, "no insurance saves: the user wants none", ())
-    if view.policy.startswith("every:") and view.policy.endswith("steps"):
-        steps = int(view.policy.removeprefix("every:").removesuffix("steps"))
+    steps = _every_steps(view.policy)
+    if steps is not None:
         return _at(view, view.anchor_step + steps, None, (Because("every", float(steps), "steps"),))
     if beliefs.costs.step_mean_s is None:
         return _no_insurance(view, "no insurance save yet: no step has been measured", ())
@@ -207,6 +208,13 @@ def _insurance(view: SavingView, beliefs: Beliefs) -> Choice:
     if view.policy == "optimal":
         return _scheduled_insurance(view, beliefs, beliefs.costs.step_mean_s)
     return _timed_insurance(view, beliefs, beliefs.costs.step_mean_s)
+
+
+@functools.lru_cache
+def _every_steps(policy: str) -> int | None:
+    if policy.startswith("every:") and policy.endswith("steps"):
+        return int(policy.removeprefix("every:").removesuffix("steps"))
+    return None
 
 
 def _scheduled_insurance(view: SavingView, beliefs: Beliefs, step_s: float) -> Choice:

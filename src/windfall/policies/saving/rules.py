@@ -301,7 +301,7 @@ def agreed_step(step: int, since_s: float, step_s: float, link_s: float, misses:
     if step_s > 0.0:
         moved = math.ceil(max(since_s, 0.0) / step_s)
         margin = max(margin, math.ceil((MARGIN_S + link_s) / step_s))
-    return step + moved + margin * 2 ** min(misses, MISSES_MAX)
+    return step + moved + margin * (1 << min(misses, MISSES_MAX))
 
 
 def worth_moving(step: int, pending_step: int, anchor_step: int) -> bool:

@@ -83,7 +83,8 @@ def know(
     """Fit the newest lives of a provider's machines; takes seconds.
 
     Args:
-        rows: of all machines of the installation, in any order.  Those that were taken as a rehearsal are censored: `core.views`.
+        rows: of all machines of the installation, in any order.  Those that were taken as a rehearsal are censored:
+            `core.views`.
         now: until when running lives count.
         provider: whose.
         families: the laws to choose from.
@@ -212,7 +213,7 @@ def _horizon(wish: ScheduleWish, oldest_s: float, interval_s: float) -> tuple[fl
     ages = max(wish.age_s, wish.prepare_s) / unit_s
     units = min(math.sqrt(EFFORT_MAX / max(ages, 1.0)), UNITS_MAX)
     if units < min(UNITS_MIN, wanted_s / unit_s):
-        raise Infeasible(f"saves every {interval_s:.0f} s are too frequent to be planned at an age of {wish.age_s:.0f} s")
+        raise Infeasible(f"saves every {interval_s:.0f} s are too frequent to plan for an age of {wish.age_s:.0f} s")
     return unit_s, min(wanted_s, units * unit_s)
 
 

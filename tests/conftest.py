@@ -1,0 +1,38 @@
+"""What is compiled once for an installation is compiled before the first test, not within one and its time limit."""
+
+from __future__ import annotations
+
+import fcntl
+import tempfile
+from pathlib import Path
+
+import pytest
+
+_COMPILED = {"simulation", "papers", "simulated"}
+"""Folders of tests that play trials."""
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Compile the kernels if tests that need them were collected; of several workers one does it, the others wait."""
+    here = Path(__file__).parent
+    folders = {Path(item.path).relative_to(here).parts[0] for item in session.items if here in Path(item.path).parents}
+    if session.config.option.collectonly or not folders & _COMPILED:
+        return
+    try:
+        from windfall.simulation import kernels
+    except ModuleNotFoundError:
+        return
+    with Path(tempfile.gettempdir(), "windfall-tests-compile.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if kernels.compiles():
+            _compile()
+
+
+def _compile() -> None:
+    from windfall.simulation import kernels
+    from windfall.simulation.scenario import Believed, Memoryless, Range, Scenario
+
+    moment = Range(1.0, 1.0)
+    times = (moment, moment, moment, moment, moment)
+    scenario = Scenario(100, *times, Memoryless((60.0,)), 0.0, 0.0, "optimal", Believed(60.0, 1.0, 1.0))
+    kernels.simulate(scenario, trials=1)
