@@ -3,9 +3,10 @@
 An event is a message between a reducer and its world, as the journals have them: a fact that it is told (a look at the
 ranks, an answer, a save on the disk, in the store, committed, a timer, a machine that starts or is gone) or a command that
 it gives (ask for a save, upload, commit, wake, delete, order).  In bare simpy each of them is one event; one process
-waits from each to the next, and does nothing else.  The engine handles several of them at one moment of its timeline:
-what those moments alone, and the thesis' model in simpy's idiom, cost is said beside it, on standard error.  Compared is
-processor time, with what was imported put aside for the garbage collector.
+waits from each to the next, and does nothing else.  The engine handles several of them at one moment of its timeline;
+against those moments alone, which is the stricter count, it is measured in a row of its own.  What is left there are the
+reducers: four turns for each save, of some 150 calls and 40 new values in all, where simpy sends to a generator and
+pushes on a heap four times.  Compared is processor time, with what was imported put aside for the garbage collector.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from windfall.simulation.sampling import Draws
 from windfall.simulation.scenario import Believed, Memoryless, Range, Scenario
 
 LIMIT = 25.0
+MOMENTS_LIMIT = 75.0
+"""Not what is wanted, which is `LIMIT` here too, but a bound that shows when it becomes worse."""
 COFFEE_S = 600.0
 MEMORY_LIMIT = 1.15
 DAY_S = 86_400.0
@@ -84,7 +87,7 @@ def messages(made: History) -> list[float]:
     """Return the moment of each fact and command in the journals of a trial, in order [s]."""
     first = made.job_rows[0].at
     driver = [row.at - first for row in made.job_rows for _ in (*row.facts, *row.commands)]
-    worker = [row.at for row in made.run_rows for _ in (*row.facts, *row.commands)]
+    worker: list[float] = [row.at for row in made.run_rows for _ in (*row.facts, *row.commands)]
     return sorted(driver + worker)
 
 
@@ -135,32 +138,61 @@ def as_published(scenario: Scenario) -> None:
     environment.run()
 
 
-def engine_vs_simpy() -> Benchmark:
+def averaged(work: Callable[[], object], times: int) -> Callable[[], float]:
+    """Return how long the processor works on something [s], on average: as long as on what it is compared with."""
+
+    def several() -> None:
+        for _ in range(times):
+            work()
+
+    return lambda: processor_s(several) / times
+
+
+def settled() -> Callable[[], None]:
+    """Put what is there aside for the garbage collector; return what takes it back."""
+    gc.collect()
+    gc.freeze()
+    return gc.unfreeze
+
+
+def engine_vs_events() -> Benchmark:
     """A trial of the thesis through the live reducers, journals in memory, against its events in bare simpy."""
     scenario = thesis()
     moments = messages(history(scenario))
-    timeline = Noting()
-    world = World((scenario,), timeline)
-    world.submit("simulated", scenario)
-    world.run()
-    gc.collect()
-    gc.freeze()
-    took_s = min(processor_s(lambda: history(scenario)) for _ in range(3))
-    alone_s = min(processor_s(lambda: waits(timeline.moments)) for _ in range(3))
-    model_s = min(processor_s(lambda: as_published(scenario)) for _ in range(3))
-    print(
-        f"a trial: {len(moments)} events, at {len(timeline.moments)} moments of the timeline, {took_s:.2f} s; "
-        f"{took_s / alone_s:.0f}x of the moments alone in simpy, {took_s / model_s:.0f}x of the thesis' model there",
-        file=sys.stderr,
-    )
+    yardstick = averaged(lambda: waits(moments), 5)
     return Benchmark(
-        name="engine: a trial vs its events in bare simpy",
+        name="engine: a trial vs its events in simpy",
         ours=lambda: processor_s(lambda: history(scenario)) / len(moments) * 1e6,
-        yardstick=lambda: processor_s(lambda: waits(moments)) / len(moments) * 1e6,
+        yardstick=lambda: yardstick() / len(moments) * 1e6,
         target=LIMIT,
         at_most=True,
         unit="us an event",
-        close=gc.unfreeze,
+        close=settled(),
+    )
+
+
+def engine_vs_moments() -> Benchmark:
+    """The same trial against the moments of its timeline alone: the strict count, at several events each."""
+    scenario, timeline = thesis(), Noting()
+    world = World((scenario,), timeline)
+    world.submit("simulated", scenario)
+    world.run()
+    moments = timeline.moments
+    trial_s, model_s = processor_s(lambda: history(scenario)), processor_s(lambda: as_published(scenario))
+    print(
+        f"a trial: {len(messages(history(scenario)))} events at {len(moments)} moments, {trial_s:.2f} s; "
+        f"{trial_s / model_s:.0f}x of the thesis' model in simpy's idiom",
+        file=sys.stderr,
+    )
+    yardstick = averaged(lambda: waits(moments), 20)
+    return Benchmark(
+        name="engine: a trial vs its moments in simpy",
+        ours=lambda: processor_s(lambda: history(scenario)) / len(moments) * 1e6,
+        yardstick=lambda: yardstick() / len(moments) * 1e6,
+        target=MOMENTS_LIMIT,
+        at_most=True,
+        unit="us a moment",
+        close=settled(),
     )
 
 
@@ -259,4 +291,4 @@ def engine_memory() -> Benchmark:
 
 def benchmarks() -> list[Callable[[], Benchmark]]:
     """What `python -m benchmarks engine` measures."""
-    return [engine_vs_simpy, engine_month, engine_memory]
+    return [engine_vs_events, engine_vs_moments, engine_month, engine_memory]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from tests.core.story import Story
 from tests.storms.test_worker import storm
 from windfall.core import asking, worker
 from windfall.models.costs import PAIRS, WINDOW, Costs, Steps, Uploads, Window
-from windfall.records import renewed
+from windfall.records import record, renewed, value
 from windfall.terms import Bytes, SaveCosts, Seconds
 
 SEEDS = range(24)
@@ -19,12 +18,19 @@ SEEDS = range(24)
 KNOWN = SaveCosts(Seconds(0.1), Bytes(1000), Seconds(1.0), Seconds(0.1))
 
 
-@dataclass(frozen=True)
+@record
 class Pair:
     """Something to renew."""
 
     left: int
     right: int
+
+
+@value
+class Speck:
+    """Something small."""
+
+    left: int
 
 
 def outcomes(patch: pytest.MonkeyPatch) -> list[str]:
@@ -104,11 +110,18 @@ def test_a_field_that_is_not_there_cannot_be_renewed() -> None:
         renewed(Pair(1, 2), rigth=3)
 
 
+def test_records_and_values_are_compared_by_what_they_hold() -> None:
+    """As frozen dataclasses are: equal ones are equal, and are found in sets."""
+    assert {Pair(1, 2), renewed(Pair(1, 3), right=2)} == {Pair(1, 2)}
+    assert {Speck(1), Speck(1)} == {Speck(1)}
+    assert not hasattr(Speck(1), "__dict__")
+
+
 def test_windows_keep_the_newest_and_say_the_same_twice() -> None:
     """What is worked out once is what would be worked out again."""
     window, steps, uploads = Window(), Steps(), Uploads()
-    for value in range(1, 2 * WINDOW):
-        window, steps, uploads = window.add(value), steps.add(value, 2.0), uploads.add(value, float(value))
+    for count in range(1, 2 * WINDOW):
+        window, steps, uploads = window.add(count), steps.add(count, 2.0), uploads.add(count, float(count))
         assert (window.mean, window.p95) == (Window(window.values).mean, Window(window.values).p95)
         assert (uploads.line, uploads.slowness) == (Uploads(uploads.values).line, Uploads(uploads.values).slowness)
     assert len(window.values) == WINDOW

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 
 import pytest
@@ -12,6 +13,7 @@ from windfall.events import Row, WorkerBegan
 from windfall.simulation import engine
 from windfall.simulation.clock import WALL_START
 from windfall.simulation.engine_fleet import OWNER
+from windfall.simulation.engine_holding import Holding
 from windfall.simulation.scenario import Memoryless, Range, Recorded, Scenario, Windows
 from windfall.terms import WallTime
 
@@ -175,3 +177,16 @@ def _orders(row: Row) -> list[int]:
 def test_infinite_lives_are_never_waited_for() -> None:
     """Nothing is scheduled at the end of time."""
     assert trial(Memoryless((FOREVER,)), machines=2).finish_s == 138.0
+
+
+@pytest.mark.parametrize("policy", ["every:20steps", "every:90000steps"])
+def test_nothing_stays_of_a_machine_that_is_gone(policy: str) -> None:
+    """The end of the script, and a save, that were expected of it lie far ahead: they do not keep its worker alive."""
+    job = scenario(Memoryless((300.0,)), steps=10**5, policy=policy)
+    world = engine.World((job,))
+    fleet = world.submit("long", job, journal=False)
+    world.timeline.run(30_000.0)
+    gc.collect()
+    held = [one for one in gc.get_objects() if isinstance(one, Holding) and one._ground is fleet.ground]
+    assert fleet.preemptions > 50
+    assert len(held) <= 1

@@ -15,7 +15,7 @@ from windfall.models.exact import makespan
 from windfall.models.exact.finish import Fixed, finish, mean_s
 from windfall.models.exact.survival import tabulate
 from windfall.policies.saving import rules
-from windfall.simulation import kernels
+from windfall.simulation import kernel_trial, kernels
 from windfall.simulation.policies import Injected, load, scheduled
 from windfall.simulation.scenario import Believed, Memoryless, Quantiles, Range, Recorded, Scenario, Windows
 
@@ -239,3 +239,16 @@ def test_a_job_that_cannot_finish_says_so():
     """Machines that die before their first save is safe: a sentence, not an endless loop."""
     with pytest.raises(Infeasible, match="does not finish"):
         kernels.simulate(job(lives=Quantiles((50.0, 90.0))), trials=1)
+
+
+def test_kernels_of_other_sources_are_not_taken_for_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a release that changed a rule the user is told again that it compiles; before it, a cache on disk is enough."""
+    kernels.simulate(job(), trials=1)
+    kernel_trial.compiled.cache_clear()
+    try:
+        assert not kernels.compiles()
+        kernel_trial.compiled.cache_clear()
+        monkeypatch.setattr(kernel_trial, "digest", lambda: 1)
+        assert kernels.compiles()
+    finally:
+        kernel_trial.compiled.cache_clear()

@@ -375,10 +375,10 @@ def test_a_job_that_never_ends_is_told_rather_than_played_for_ever(say: Say) -> 
 
 
 def test_a_plan_of_many_saves_is_played_less_often(shop: Controller, say: Say) -> None:
-    """Saves that cost nothing are made each step: 5,000 in a run; of 50,000 steps the odds are left to `simulate`."""
+    """Saves that cost nothing are made each 2 steps: 2,500 in a run; of 500,000 steps the odds are left to `simulate`."""
     shop.measured = (dataclasses.replace(RUN, stall_s=Seconds(0.0)),)
     odds = json.loads(say("plan", "--json")[1])["odds"]
-    more = json.loads(say("plan", "--json", "--set", "work.steps=50000")[1])["odds"]
+    more = json.loads(say("plan", "--json", "--set", "work.steps=500000")[1])["odds"]
 
     assert odds["trials"] == 1000
     assert more["cost_usd"] is None

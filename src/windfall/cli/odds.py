@@ -25,9 +25,9 @@ SEED = 0
 TRIALS_MIN = 1_000
 _LOSSES = 2e7
 """How many losses may be played before a user has waited long enough."""
-_SAVES = 4e6
-"""... and how many saves, which are walked through one by one: some seconds of a core."""
-_SAVES_MAX = 20_000
+_SAVES = 1.5e6
+"""... and how many saves, which are walked through one by one: a second or two of a core."""
+_SAVES_MAX = 6_000
 """Of a run: with more, not even the fewest trials are played."""
 
 
@@ -79,9 +79,11 @@ def of_plan(controller: Knowing, job: Job, told: dict[str, Any]) -> dict[str, An
 
 
 def _trials(found: Prospect, most: int) -> int:
-    """Return how many runs are played, so that it does not take too long."""
+    """Return how many runs are played, so that it does not take too long; 0: even the fewest would."""
     saves = (found.work_s or 0.0) / found.saving.interval_s
-    return max(min(most, int(_SAVES / (1.0 + saves))), TRIALS_MIN if saves < _SAVES_MAX else 0)
+    if saves > _SAVES_MAX:
+        return 0
+    return max(min(most, int(_SAVES / (1.0 + saves))), TRIALS_MIN)
 
 
 def _play(scenario: Scenario, trials: int, seed: int) -> Trials:

@@ -270,8 +270,7 @@ class WorkerState:
         """Step of the newest save that is made or under way."""
         anchor = max(self.committed_step, self.floor_step, self.base_step)
         for point in self.points:
-            if point.step > anchor:
-                anchor = point.step
+            anchor = max(anchor, point.step)
         return anchor
 
     @property
@@ -309,8 +308,8 @@ class Turn:
         if self._own:
             self.state.__dict__.update(changes)
             return
-        for name, value in changes.items():
-            if getattr(self.state, name) is not value:
+        for name, wanted in changes.items():
+            if getattr(self.state, name) is not wanted:
                 self.state, self._own = renewed_with(self.state, changes), True
                 return
 

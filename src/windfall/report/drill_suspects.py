@@ -86,10 +86,19 @@ def causes_first(look: Look, wrong: Sequence[str]) -> list[str]:
     )
 
 
+def _is_order(look: Look, key: str) -> bool:
+    """Say whether an array or list is of whole numbers, and as long as it should be."""
+    expected, found = look.expected[key], look.found[key]
+    if key.partition(":")[0] not in ("array", "list") or expected.get("s") != found.get("s"):
+        return False
+    return all(float(one).is_integer() for one in (*expected.get("x", ()), *found.get("x", ())))
+
+
 def suspects(look: Look) -> list[str]:
     """Return variables that were carried over, that both restored runs have as one another and not as the continuation.
 
-    Counts of steps are left out, for each process may count its own; so is what only shows how it goes.
+    Counts of steps are left out, for each process may count its own; so is what only shows how it goes, and so are
+    arrays of whole numbers: an order of samples is the data's.
     """
     wrong = [
         key
@@ -100,6 +109,7 @@ def suspects(look: Look) -> list[str]:
         and same(look.found[key], look.again.get(key))
         and not words(key.partition(":")[2]) & LOCAL
         and not (key.startswith("value:") and counts_steps(look, key))
+        and not _is_order(look, key)
     ]
     kinds = {key: _ORDER.index(key.partition(":")[0]) for key in wrong}
     best = [key for key in wrong if kinds[key] < _ORDER.index("list")]

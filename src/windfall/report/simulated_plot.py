@@ -89,7 +89,9 @@ def draw(answers: Sequence[Answer], objective: Objective, path: Path, *, title: 
     for axes in (left, right):
         _decorate(axes, colours)
     trials = answers[0].row.trials
-    legend = "distribution, band P10 .. P90 and on to P99, tick P50, ring mean; in colour the best, and its equals by chance"
+    legend = (
+        "distribution, band P10 .. P90 and on to P99, tick P50, ring mean; in colour the best, and its equals by chance"
+    )
     words = f"{title}: {trials} trials of each policy\n{legend}"
     figure.suptitle(words, x=0.01, ha="left", fontsize=11, color=colours["ink"])
     figure.savefig(path, facecolor=colours["paper"])

@@ -61,7 +61,6 @@ from windfall.terms import (
     Notice,
     NoticeLevel,
     Phase,
-    SaveKind,
     SaveTable,
     Seconds,
     Shard,
