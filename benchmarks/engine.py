@@ -29,7 +29,7 @@ from windfall.simulation.sampling import Draws
 from windfall.simulation.scenario import Believed, Memoryless, Range, Scenario
 
 LIMIT = 25.0
-MOMENTS_LIMIT = 75.0
+MOMENTS_LIMIT = 50.0
 """Not what is wanted, which is `LIMIT` here too, but a bound that shows when it becomes worse."""
 COFFEE_S = 600.0
 MEMORY_LIMIT = 1.15

@@ -21,7 +21,7 @@ from windfall.simulation import kernels
 from windfall.simulation.policies import Injected
 from windfall.simulation.scenario import Believed, Lives, Memoryless, Quantiles, Range, Scenario, Windows
 
-TRIALS = 100_000
+TRIALS = 400_000
 SHARE, INJECTED_SHARE = 0.7, 0.4
 HOUR = 3600.0
 STEP_S, INTERVAL_STEPS, STALL_S, MTTP_S = 2.5, 100, 13.0, 10_800.0

@@ -1,7 +1,7 @@
 """Facts, commands and decisions: what goes into and comes out of the reducers, and the journal's rows.
 
 A *fact* is something that happened; a *command* is something to be done by a port; a *decision* says which policy chose
-and *because* of which numbers.  All are frozen dataclasses of plain values, so that the journal can hold them and
+and *because* of which numbers.  All are immutable dataclasses of plain values, so that the journal can hold them and
 `replay` can feed them back.  Their codec is `windfall.codec`; every journal row carries `VERSION`.
 """
 

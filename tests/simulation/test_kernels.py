@@ -244,11 +244,11 @@ def test_a_job_that_cannot_finish_says_so():
 def test_kernels_of_other_sources_are_not_taken_for_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a release that changed a rule the user is told again that it compiles; before it, a cache on disk is enough."""
     kernels.simulate(job(), trials=1)
-    kernel_trial.compiled.cache_clear()
+    kernel_trial.jumper.cache_clear()
     try:
-        assert not kernels.compiles()
-        kernel_trial.compiled.cache_clear()
+        assert not kernels.compiles(job())
+        kernel_trial.jumper.cache_clear()
         monkeypatch.setattr(kernel_trial, "digest", lambda: 1)
-        assert kernels.compiles()
+        assert kernels.compiles(job())
     finally:
-        kernel_trial.compiled.cache_clear()
+        kernel_trial.jumper.cache_clear()

@@ -91,7 +91,7 @@ def _play(scenario: Scenario, trials: int, seed: int) -> Trials:
         raise Infeasible("a run makes too many saves for a quick answer; `windfall simulate` takes its time")
     from windfall.simulation import kernels  # noqa: PLC0415 - needs numba, and compiles
 
-    if kernels.compiles():
+    if kernels.compiles(scenario):
         print("windfall: the simulation is compiled first, once for this installation (half a minute)", file=sys.stderr)
     return kernels.simulate(scenario, trials=trials, seed=seed)
 

@@ -326,7 +326,7 @@ def _played(
     from windfall.report import simulated  # noqa: PLC0415
     from windfall.simulation import kernels, outcomes  # noqa: PLC0415
 
-    if kernels.compiles():
+    if kernels.compiles(posed.scenario):
         print("windfall: the simulation is compiled first, once for this installation (half a minute)", file=sys.stderr)
     answers: list[Answer] = []
     left_out: list[str] = []

@@ -10,9 +10,6 @@ record of `WORLD`, `s` one of `STATE`, `t` the `Tables`.
 from __future__ import annotations
 
 import math
-from typing import Final
-
-from numba import njit
 
 from windfall.models.costs import DEFAULT_STALL_S
 from windfall.simulation import kernel_world as world
@@ -28,33 +25,29 @@ from windfall.simulation.kernel_world import (
     THESIS,
     TRAINING,
     YOUNG,
+    part,
 )
 
-ASKED: Final = -2
-"""The interval is the same within a life, but a user's function says for each which one."""
 
-
-@njit
+@part
 def interval_steps(interval_s, step_s):
     """Return an interval in steps; 0 for none."""
     return 0 if interval_s == math.inf else world.insurance_step(0, interval_s, step_s)
 
 
-@njit
+@part
 def constant_steps(w, s):
-    """Return the interval of a life in which it cannot change [steps]; 0 for no saves, `NONE` if it may, or `ASKED`."""
+    """Return the interval of a life in which it cannot change [steps]; 0 for no saves, `NONE` if it may."""
     if w.policy == EVERY_STEPS:
         return int(w.every)
     if w.policy == EVERY_S:
         return interval_steps(w.every, s.step_s)
     if w.policy == NEVER:
         return 0
-    if w.policy == INJECTED:
-        return ASKED
-    return _learnt_steps(w, s) if s.known and w.policy != OPTIMAL else NONE
+    return _learnt_steps(w, s) if s.known and w.policy not in (OPTIMAL, INJECTED) else NONE
 
 
-@njit
+@part
 def _learnt_steps(w, s):
     """The interval of a policy that knows what saves cost."""
     s.stalls = s.uploads = s.commits = s.measured = True
@@ -65,13 +58,13 @@ def _learnt_steps(w, s):
     return interval_steps(world.thesis_interval_s(s.stall_s, w.mttp_s, w.restart_s), s.step_s)
 
 
-@njit
+@part
 def first_steps(w, interval):
     """Return after how many steps a single machine saves first: if a step has to be measured before, not after the first."""
     return interval if w.policy == EVERY_STEPS or interval == 0 else max(interval, 2)
 
 
-@njit
+@part
 def completed(s, now_s):
     """Return the complete steps at an instant of the present phase."""
     if s.phase != TRAINING:
@@ -80,19 +73,19 @@ def completed(s, now_s):
     return step + (s.since + (step + 1 - s.step) * s.step_s <= now_s)
 
 
-@njit
+@part
 def _earliest(w, s, step):
     if w.machines == 1:
         return step + 1
     return world.agreed_step(step, 0.0, s.step_s if s.measured else 0.0, 0.0, 0)
 
 
-@njit
+@part
 def _measured(s):
     return s.stalls and s.uploads and s.commits
 
 
-@njit
+@part
 def _default_interval_s(w, s):
     """The interval of the policy, or of the default rule, by what is believed now; infinite for none."""
     stall_s = s.stall_s if s.stalls else DEFAULT_STALL_S
@@ -110,7 +103,7 @@ def _default_interval_s(w, s):
     return world.adaptive_interval_s(stall_s, w.mttp_s / share, w.restart_s, stall_s + upload_s)
 
 
-@njit
+@part
 def _scheduled(w, s, t, interval_s):
     """The next save of the table, nearest to the last one's work; `NONE` if the table has no more."""
     unit_s = w.unit * s.step_s
@@ -121,7 +114,7 @@ def _scheduled(w, s, t, interval_s):
     return max(world.scheduled_step(s.base, work * unit_s, s.step_s), s.anchor + 1)
 
 
-@njit
+@part
 def _wanted(w, s, t):
     """The step of the next insurance save, whether or not it can still be asked for; `NONE` without one."""
     if w.policy == EVERY_STEPS:
@@ -133,7 +126,7 @@ def _wanted(w, s, t):
     return _wanted_timed(w, s, t)
 
 
-@njit
+@part
 def _wanted_timed(w, s, t):
     interval_s = _default_interval_s(w, s)
     if w.policy == OPTIMAL:
@@ -149,7 +142,7 @@ def _wanted_timed(w, s, t):
     return step
 
 
-@njit
+@part
 def _wanted_thesis(w, s):
     upload_s = s.upload_s if s.uploads else 0.0
     if _measured(s) and world.thesis_fits(s.step_s, s.stall_s, upload_s, w.grace_s):
@@ -160,7 +153,7 @@ def _wanted_thesis(w, s):
     return world.insurance_step(s.anchor, interval_s, s.step_s)
 
 
-@njit
+@part
 def plan(w, s, t, now_s):
     """Publish, move or withdraw the next insurance save (`core.asking.plan`)."""
     if s.noticed or s.queued != NONE or s.phase != TRAINING:
@@ -181,7 +174,7 @@ def plan(w, s, t, now_s):
     s.held, s.held_step = s.anchor, wanted
 
 
-@njit
+@part
 def notice(w, s, now_s):
     """Decide whether an emergency save fits, and ask for it (`core.ending`, at the announcement)."""
     remaining_s = s.deadline - now_s

@@ -13,9 +13,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from numba import njit
-
 from windfall.simulation import chance
+from windfall.simulation.kernel_world import part
 from windfall.simulation.sampling import WINDOWS, life_s, window, within
 
 START: Final = 0
@@ -35,7 +34,7 @@ MOST: Final = (1 << chance.SLOT_BITS) - 1
 """So many machines of a slot have a chance of their own: a job that needs more has no end, and the last one stays."""
 
 
-@njit
+@part
 def order(w, s, m, slot, at_s):
     """Order the next machine of a slot."""
     number = m.numbers[slot] = m.numbers[slot] + 1
@@ -57,13 +56,13 @@ def order(w, s, m, slot, at_s):
     row[TRAINED] = 0.0
 
 
-@njit
+@part
 def _bill(s, start_s, gone_s):
     s.billed_s += gone_s - start_s
     s.preemptions += 1
 
 
-@njit
+@part
 def _old_leaves(row):
     """When the old machine is taken or, before that, given back; minus infinity without one."""
     if row[OLD_GONE] == math.inf:
@@ -72,7 +71,7 @@ def _old_leaves(row):
     return min(row[OLD_GONE], back_s) if back_s < row[GONE] else row[OLD_GONE]
 
 
-@njit
+@part
 def _old_left(s, row, at_s):
     """Bill the old machine if it has left by an instant."""
     left_s = _old_leaves(row)
@@ -81,7 +80,7 @@ def _old_left(s, row, at_s):
         row[OLD_GONE] = math.inf
 
 
-@njit
+@part
 def taken_over(s, m):
     """Give back the leader's old machine: its successor has the run now, even if it never trained itself."""
     row = m.slots[0]
@@ -90,7 +89,7 @@ def taken_over(s, m):
         row[OLD_GONE] = math.inf
 
 
-@njit
+@part
 def _succeeded(w, s, row, now_s):
     """Let a machine whose life is over make room: return whether its successor is ordered by now, at `row[NEXT]`."""
     announced = row[GONE] > row[END]
@@ -109,7 +108,7 @@ def _succeeded(w, s, row, now_s):
     return True
 
 
-@njit
+@part
 def replace(w, s, m, now_s):
     """Order successors for all machines whose life is over by now, and for theirs."""
     for slot in range(w.machines):
@@ -119,7 +118,7 @@ def replace(w, s, m, now_s):
         _old_left(s, row, now_s)
 
 
-@njit
+@part
 def gather(w, s, m):
     """Wait until all machines are ready, from `s.now` on, which becomes the instant of it."""
     while True:
@@ -146,7 +145,7 @@ def gather(w, s, m):
         s.now = at_s
 
 
-@njit
+@part
 def close(w, s, m):
     """Bill what is left at the end of the job, `s.now`."""
     s.let_go = math.inf

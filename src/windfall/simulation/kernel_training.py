@@ -12,12 +12,10 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from numba import njit
-
 from windfall.simulation import kernel_asking as asking
 from windfall.simulation import kernel_world as world
 from windfall.simulation.kernel_machines import END, GONE, TRAINED, taken_over
-from windfall.simulation.kernel_world import NONE, STALLED, STILL, TRAINING
+from windfall.simulation.kernel_world import NONE, STALLED, STILL, TRAINING, part
 
 COMMIT: Final = 0
 FINISH: Final = 1
@@ -26,7 +24,7 @@ SAVE: Final = 3
 HANDOVER: Final = 4
 
 
-@njit
+@part
 def begin(w, s, m):
     """Begin a spell at `s.now`, from the newest committed point; the worker knows what its run's earlier ones measured."""
     s.begun = s.since = s.now
@@ -49,7 +47,7 @@ def begin(w, s, m):
     asking.plan(w, s, m.tables, s.now)
 
 
-@njit
+@part
 def _next_end(w, m, now_s):
     least_s = math.inf
     for slot in range(w.machines):
@@ -58,7 +56,7 @@ def _next_end(w, m, now_s):
     return least_s
 
 
-@njit
+@part
 def _next(w, s):
     """When the next event of the training or of an upload comes, and which."""
     at_s, what = s.commit_at, COMMIT
@@ -78,7 +76,7 @@ def _next(w, s):
     return at_s, what
 
 
-@njit
+@part
 def walk(w, s, m, log):
     """Train from `begin` on until the job is done (`s.done`) or the run let go, which is at `s.now`."""
     over = False
@@ -104,7 +102,7 @@ def walk(w, s, m, log):
     _settle(s)
 
 
-@njit
+@part
 def _settle(s):
     """Divide the spell's time: what is neither standing still nor kept was made for nothing."""
     s.let_go = s.now
@@ -115,14 +113,14 @@ def _settle(s):
         s.redo_s += s.now - s.begun - s.spell_save_s - (s.committed - s.base) * s.step_s
 
 
-@njit
+@part
 def _release(s):
     """The run is let go in order: its record says what saves cost."""
     s.known = s.known or (s.stalls and s.uploads and s.commits)
     return True
 
 
-@njit
+@part
 def _taken(w, s, m):
     """A machine's life ends, or one that was on notice is gone: return whether the spell is over."""
     if s.now == s.deadline:
@@ -143,7 +141,7 @@ def _taken(w, s, m):
     return False
 
 
-@njit
+@part
 def _gone(s, m):
     """The announced end: the last moment in which the run can be let go."""
     if not _leaves(s) and m.slots[0, GONE] == s.now:
@@ -151,7 +149,7 @@ def _gone(s, m):
     return _release(s)
 
 
-@njit
+@part
 def _leaves(s):
     """Whether the run is let go because the end is near: nothing is on its way to the store that could still arrive."""
     if s.now < s.leave_at:
@@ -164,13 +162,13 @@ def _leaves(s):
     return _release(s)
 
 
-@njit
+@part
 def _upload(s, place, step, last):
     s.active, s.active_step, s.active_last, s.active_begun = place, step, last, s.now
     s.commit_at = s.now + s.upload_s
 
 
-@njit
+@part
 def _hand_over(w, s, m, log):
     """A save lies on the local disk: it takes the uplink, waits for it, or takes the place of the one that waits."""
     s.save_s += s.now - s.since
@@ -192,14 +190,14 @@ def _hand_over(w, s, m, log):
     return False
 
 
-@njit
+@part
 def _must_yield(s):
     upload_s = s.upload_s if s.uploads else 0.0
     rest_s = max(upload_s - (s.now - s.active_begun), 0.0)
     return world.must_yield(rest_s, upload_s, 0.0, s.deadline - s.now)
 
 
-@njit
+@part
 def _commit(w, s, m, log):
     """A save is safe: return whether the run is let go with it."""
     if s.active < len(log):

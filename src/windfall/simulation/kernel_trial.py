@@ -12,7 +12,6 @@ import functools
 import hashlib
 import importlib.util
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,16 +19,12 @@ import numpy as np
 from numba import float64, njit, types
 
 from windfall.simulation import chance
-from windfall.simulation.kernel_alone import alone, jump
+from windfall.simulation.kernel_alone import jumps
 from windfall.simulation.kernel_machines import COLUMNS, OLD_GONE, START, close, gather, order
+from windfall.simulation.kernel_rows import JUMPING, OVER, REFUSED, STAGE, STUCK, WALKING, draw, read, write
 from windfall.simulation.kernel_training import begin, walk
-from windfall.simulation.kernel_world import INJECTED, STATE, Machines
-from windfall.simulation.sampling import within
+from windfall.simulation.kernel_world import INJECTED, STATE, Machines, part
 
-OUTCOMES: Final = 7
-"""Finish, billed, redo, save, allocate, prepare [s], preemptions: the columns of what `run` fills, as in `outcomes.Trials`."""
-FINE, STUCK, REFUSED = 0, 1, 2
-"""A trial is over; needs too many machines; its policy gave an interval that is none."""
 ASK: Final = types.FunctionType(float64(*(float64,) * 6))
 """A user's policy as a kernel takes it: a pointer, so that the kernel is not compiled again for each."""
 _SOURCES: Final = (
@@ -40,27 +35,13 @@ _SOURCES: Final = (
     "simulation.kernel_asking",
     "simulation.kernel_machines",
     "simulation.kernel_training",
+    "simulation.kernel_rows",
     "simulation.kernel_alone",
     "simulation.kernel_trial",
 )
 
 
-@njit
-def draw(w, s):
-    """Draw what is drawn once in a trial, and begin it."""
-    s.step_s = within(w.step_low, w.step_high, s.key, chance.STEP, 0)
-    s.stall_s = within(w.stall_low, w.stall_high, s.key, chance.STALL, 0)
-    s.upload_s = within(w.upload_low, w.upload_high, s.key, chance.UPLOAD, 0)
-    s.offset_s = w.start_s
-    if math.isnan(w.start_s):
-        s.offset_s = w.length_s * chance.uniform(s.key, chance.OFFSET, 0)
-    s.now = s.redo_s = s.save_s = s.allocate_s = s.prepare_s = s.billed_s = s.let_go = 0.0
-    s.preemptions = s.committed = s.saves = 0
-    s.last = -1
-    s.known, s.done, s.stuck = w.costs_known, False, False
-
-
-@njit
+@part
 def _asked(w, s, m, ask):
     """Ask a user's policy for this machine's interval: return whether it gave one."""
     left_s = (w.steps - s.committed) * s.step_s
@@ -69,7 +50,7 @@ def _asked(w, s, m, ask):
     return s.interval_s > 0.0
 
 
-@njit
+@part
 def _train(w, ask, s, m, log):
     """Wait for all machines, and train until one is lost or the job is done: return whether the policy answered well."""
     gather(w, s, m)
@@ -80,23 +61,27 @@ def _train(w, ask, s, m, log):
     return True
 
 
-@njit
-def _alone(w, ask, s, m, log):
-    """The rest of a trial of one machine without notices, which cannot be jumped over: jump again where that is possible."""
+@part
+def _walk_alone(w, ask, s, m, log):
+    """The next machine of a trial of one machine without notices, which cannot be jumped over."""
     m.slots[0, OLD_GONE] = math.inf
-    while True:
-        m.numbers[0] = s.last
-        order(w, s, m, 0, s.now)
-        if not _train(w, ask, s, m, log):
-            return REFUSED
-        s.billed_s += s.now - m.slots[0, START]
-        s.last = m.numbers[0]
-        s.preemptions += not s.done
-        if s.done or jump(w, s, m.tables.values, ask):
-            return FINE
+    m.numbers[0] = s.last
+    order(w, s, m, 0, s.now)
+    if not _train(w, ask, s, m, log):
+        return REFUSED
+    s.billed_s += s.now - m.slots[0, START]
+    s.last = m.numbers[0]
+    s.preemptions += not s.done
+    return _stage(s, JUMPING)
 
 
-@njit
+@part
+def _stage(s, more):
+    """Whether a trial is stuck, over, or has more to do."""
+    return STUCK if s.stuck else OVER if s.done else more
+
+
+@part
 def _together(w, ask, s, m, log):
     """A trial of any kind."""
     for slot in range(w.machines):
@@ -107,9 +92,10 @@ def _together(w, ask, s, m, log):
         if not _train(w, ask, s, m, log):
             return REFUSED
     close(w, s, m)
-    return FINE
+    return _stage(s, OVER)
 
 
+@functools.cache
 def digest() -> int:
     """Return the number of the kernels' sources."""
     found = hashlib.sha256()
@@ -121,39 +107,53 @@ def digest() -> int:
     return int.from_bytes(found.digest()[:6], "little")
 
 
-@functools.cache
-def compiled() -> Callable[..., Any]:
-    """Return `run`, from the cache on disk if it has these sources.
+def walks(version):
+    """Return the loop over trials that runs each row which is `WALKING`, to be compiled.
 
-    `run(w, tables, ask, (seed, first), (out, log))` runs a trial for each row of `out`, from number `first` on, and
-    returns (status, how many saves the last one had).
+    To its end, or, with `lone`, over one machine: the next is `JUMPING`.  It returns how many saves the last one had.
     """
-    version = digest()
 
-    def run(w, tables, ask, number, results):
+    def walk(w, tables, ask, number, rows, log, lone):  # noqa: PLR0917 - flat, for speed
         if version < 0:  # never: `version` is here to be part of the cache's key
-            return STUCK, 0
+            return 0
         s = np.zeros(1, STATE)[0]
         m = Machines(np.zeros((w.machines, COLUMNS)), np.zeros(w.machines, np.int64), tables)
         seed, first = number
-        out, log = results
-        lone = alone(w) and len(log) == 0
-        for place in range(len(out)):
+        for place in range(len(rows)):
+            if rows[place, STAGE] != WALKING:
+                continue
             s.key = chance.key(seed, first + place)
             draw(w, s)
-            if not lone:
-                status = _together(w, ask, s, m, log)
-            elif jump(w, s, tables.values, ask):
-                status = FINE
-            else:
-                status = _alone(w, ask, s, m, log)
-            if status != FINE or s.stuck:
-                return max(status, STUCK), 0
-            out[place, 0], out[place, 1], out[place, 2], out[place, 3] = s.now, s.billed_s, s.redo_s, s.save_s
-            out[place, 4], out[place, 5], out[place, 6] = s.allocate_s, s.prepare_s, s.preemptions
-        return FINE, s.saves
+            read(s, rows, place)
+            stage = _walk_alone(w, ask, s, m, log) if lone else _together(w, ask, s, m, log)
+            write(s, rows, place, stage)
+        return s.saves
 
-    # The file that numba keeps it in is called so: whether these sources are compiled can be seen (`kernels.compiles`).
-    run.__qualname__ = f"run_{version:012x}"
-    made: Callable[..., Any] = njit(cache=True, nogil=True, error_model="numpy")(run)
-    return made
+    return walk
+
+
+@functools.cache
+def walker() -> Any:
+    """Return `walks`, compiled, from the cache on disk if it has these sources."""
+    loop = _named(walks(digest()))  # type: ignore[no-untyped-call]
+    return njit(cache=True, nogil=True, error_model="numpy")(loop)
+
+
+@functools.cache
+def jumper(kind: int) -> Any:
+    """Return `kernel_alone.jumps` for a kind of lives, compiled, from the cache on disk if it has these sources."""
+    loop = _named(jumps(kind, digest()), kind)  # type: ignore[no-untyped-call]
+    return njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})(loop)
+
+
+def _named(loop: Any, kind: int = 0) -> Any:
+    """Name a loop by its sources, and so the file that numba keeps it in: whether it is compiled can be seen."""
+    loop.__qualname__ = f"{loop.__name__}{kind}_{digest():012x}"
+    return loop
+
+
+def kept(made: Any) -> bool:
+    """Return whether a loop is compiled, in this process or on disk."""
+    if made.signatures or not made.stats.cache_path:
+        return bool(made.signatures)
+    return any(Path(made.stats.cache_path).glob(f"*.{made.py_func.__qualname__}-*.nbc"))

@@ -5,6 +5,7 @@ All of it is plain arrays and tuples of numbers, so that a kernel is compiled on
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, Final, NamedTuple
 
@@ -27,21 +28,24 @@ THESIS: Final = 5
 OPTIMAL: Final = 6
 INJECTED: Final = 7
 
-insurance_step: Final[Any] = njit(rules.thesis_insurance_step)
-thesis_interval_s: Final[Any] = njit(rules.thesis_interval_s)
-thesis_fits: Final[Any] = njit(rules.thesis_emergency_fits)
-young_interval_s: Final[Any] = njit(rules.young_interval_s)
-adaptive_interval_s: Final[Any] = njit(rules.adaptive_interval_s)
-fits: Final[Any] = njit(rules.emergency_fits)
-scheduled_work_s: Final[Any] = njit(rules.scheduled_work_s)
-scheduled_step: Final[Any] = njit(rules.scheduled_step)
-learning_step: Final[Any] = njit(rules.learning_step)
-time_to_step_s: Final[Any] = njit(rules.time_to_step_s)
-agreed_step: Final[Any] = njit(rules.agreed_step)
-worth_moving: Final[Any] = njit(rules.worth_moving)
-leave_margin_s: Final[Any] = njit(rules.leave_margin_s)
-too_late: Final[Any] = njit(rules.too_late)
-must_yield: Final[Any] = njit(rules.must_yield)
+part: Final[Any] = functools.partial(njit, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""Compiled for other compiled functions alone, without a face for Python: that halves the time to compile."""
+
+insurance_step: Final[Any] = part(rules.thesis_insurance_step)
+thesis_interval_s: Final[Any] = part(rules.thesis_interval_s)
+thesis_fits: Final[Any] = part(rules.thesis_emergency_fits)
+young_interval_s: Final[Any] = part(rules.young_interval_s)
+adaptive_interval_s: Final[Any] = part(rules.adaptive_interval_s)
+fits: Final[Any] = part(rules.emergency_fits)
+scheduled_work_s: Final[Any] = part(rules.scheduled_work_s)
+scheduled_step: Final[Any] = part(rules.scheduled_step)
+learning_step: Final[Any] = part(rules.learning_step)
+time_to_step_s: Final[Any] = part(rules.time_to_step_s)
+agreed_step: Final[Any] = part(rules.agreed_step)
+worth_moving: Final[Any] = part(rules.worth_moving)
+leave_margin_s: Final[Any] = part(rules.leave_margin_s)
+too_late: Final[Any] = part(rules.too_late)
+must_yield: Final[Any] = part(rules.must_yield)
 
 
 class Plan(NamedTuple):
@@ -95,7 +99,8 @@ WORLD: Final[Any] = np.dtype(
         ("kind", _I), ("length_s", _F), ("start_s", _F), ("notice_s", _F), ("announced_share", _F), ("at_notice", _B),
         ("policy", _I), ("every", _F), ("unit", _I),
         ("mttp_s", _F), ("restart_s", _F), ("unannounced_share", _F), ("costs_known", _B), ("grace_s", _F),
-    ]
+    ],
+    align=True,
 )  # fmt: skip
 """A scenario in numbers; names as in `Scenario`, `Believed`, `Plan`.  `grace_s`: the notice that the provider usually gives."""
 
@@ -121,7 +126,8 @@ STATE: Final[Any] = np.dtype(
         ("queued", _I), ("queued_step", _I), ("queued_last", _B),
         # the end of the spell
         ("end_at", _F), ("noticed", _B), ("deadline", _F), ("leave_at", _F), ("counted", _B),
-    ]
+    ],
+    align=True,
 )  # fmt: skip
 """The state of a trial: a record that the compiled functions change in place.
 
