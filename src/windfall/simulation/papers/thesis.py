@@ -70,7 +70,7 @@ def _simulated(source: str, model: str, options: Options, tell: Tell) -> list[Ro
 
 def _tell_compiling(tell: Tell) -> None:
     if kernels.compiles():
-        tell("compiling the simulation, half a minute, once for each installation")
+        tell("compiling the simulation, some ten seconds, once for each installation")
 
 
 def _stderr_pct(trials: Trials) -> float:
