@@ -233,7 +233,9 @@ def test_a_drill_that_is_ended_leaves_nothing(number: signal.Signals, tmp_path: 
     )
     os.mkfifo(tmp_path / "pids")
     command = [sys.executable, "-m", "windfall.cli.main", "drill", "--state", str(tmp_path / "state"), "--", *PLAIN]
-    drilling = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PIDS": str(tmp_path / "pids")})
+    environ = {**os.environ, "PIDS": str(tmp_path / "pids")}
+    # A suite that runs in the background of a shell ignores Ctrl-C, and so would its children.
+    drilling = subprocess.Popen(["env", "--default-signal", *command], cwd=tmp_path, env=environ)
     pid = int((tmp_path / "pids").read_text())
 
     drilling.send_signal(number)

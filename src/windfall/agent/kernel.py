@@ -40,9 +40,9 @@ def die_with_parent(parent_pid: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def become_subreaper() -> None:
+def become_subreaper(*, wanted: bool = True) -> None:
     """Inherit orphaned descendants instead of letting init have them."""
-    _check(_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(CHILD_SUBREAPER)")
+    _check(_libc().prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0), "prctl(CHILD_SUBREAPER)")
 
 
 def enter_pid_namespace() -> None:

@@ -123,6 +123,7 @@ def run_phase(
         code = _wait(started, _Tail(place / "trace", by_hand), wanted, clock, tell)
     finally:
         _end(started, spare)
+        kernel.become_subreaper(wanted=False)
     return Phase(name, _traces(place / "trace"), began_at_s, code, output)
 
 

@@ -92,7 +92,9 @@ def _play(scenario: Scenario, trials: int, seed: int) -> Trials:
     from windfall.simulation import kernels  # noqa: PLC0415 - needs numba, and compiles
 
     if kernels.compiles(scenario):
-        print("windfall: the simulation is compiled first, once for this installation (some ten seconds)", file=sys.stderr)
+        print(
+            "windfall: the simulation is compiled first, once for this installation (some ten seconds)", file=sys.stderr
+        )
     return kernels.simulate(scenario, trials=trials, seed=seed)
 
 

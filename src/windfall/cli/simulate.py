@@ -327,7 +327,9 @@ def _played(
     from windfall.simulation import kernels, outcomes  # noqa: PLC0415
 
     if kernels.compiles(posed.scenario):
-        print("windfall: the simulation is compiled first, once for this installation (some ten seconds)", file=sys.stderr)
+        print(
+            "windfall: the simulation is compiled first, once for this installation (some ten seconds)", file=sys.stderr
+        )
     answers: list[Answer] = []
     left_out: list[str] = []
     price = posed.scenario.price_usd_per_hour

@@ -54,7 +54,7 @@ class Words:
             return {"type": "null"}
         if hint in _SCALARS:
             return {"type": _SCALARS[hint]}
-        if dataclasses.is_dataclass(hint):
+        if dataclasses.is_dataclass(hint) or hint in (events.Fact, events.Command):
             return self._reference(typing.cast("type", hint))
         if isinstance(hint, type) and issubclass(hint, enum.Enum):
             return {"enum": [member.value for member in hint]}
