@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from windfall.errors import Misuse
-from windfall.policies.saving.schedule_table import Basis, Evidence, doubt, hand_over, next_save_s, why_again
+from windfall.policies.saving import rules
+from windfall.policies.saving.schedule_table import Basis, Evidence, doubt, hand_over, why_again
 from windfall.terms import SaveTable
 
 GOOD = Evidence(losses=500, distance=0.05, oldest_s=86_400.0)
@@ -18,6 +19,10 @@ SAVES_S = (1_080.0, 2_280.0, 3_780.0)
 
 def made(evidence: Evidence = GOOD, age_s: float = 0.0) -> SaveTable:
     return hand_over(SAVES_S, work_s=14_400.0, age_s=age_s, stall_s=60.0, evidence=evidence, interval_s=600.0)
+
+
+def next_save_s(table: SaveTable, done_s: float) -> float:
+    return rules.scheduled_work_s(done_s, table.saves_at_s, table.known_s, table.interval_s)
 
 
 def test_a_trusted_schedule_is_followed_to_the_end() -> None:

@@ -20,8 +20,6 @@ an optimizer trains it."""
 
 SAMPLES = 8
 """How many values of an array are kept."""
-NUMBERS_MAX = 64
-"""Longer lists of numbers are kept as arrays are."""
 DEPTH_MAX = 6
 
 

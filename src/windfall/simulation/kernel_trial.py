@@ -1,6 +1,6 @@
 """A trial in a kernel, and many of them: the compiled entry points.
 
-They are made by `compiled`, which numbers its kernels by their sources: numba's cache on disk looks only at the file of
+`walker` and `jumper` make them, named by a digest of their sources: numba's cache on disk looks only at the file of
 the function that it keeps, and would go on using a rule of `policies.saving.rules` that has changed since.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numba import float64, njit, types
+from numba import njit
 
 from windfall.simulation import chance
 from windfall.simulation.kernel_alone import jumps
@@ -25,8 +25,6 @@ from windfall.simulation.kernel_rows import JUMPING, OVER, REFUSED, STAGE, STUCK
 from windfall.simulation.kernel_training import begin, walk
 from windfall.simulation.kernel_world import INJECTED, STATE, Machines, part
 
-ASK: Final = types.FunctionType(float64(*(float64,) * 6))
-"""A user's policy as a kernel takes it: a pointer, so that the kernel is not compiled again for each."""
 _SOURCES: Final = (
     "policies.saving.rules",
     "simulation.chance",

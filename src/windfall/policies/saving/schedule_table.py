@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from windfall.errors import Misuse
 from windfall.fleet import Basis
-from windfall.policies.saving import rules
 from windfall.terms import SaveTable
 
 LOSSES_MIN = 20
@@ -43,20 +42,6 @@ class Evidence:
     losses: int
     distance: float
     oldest_s: float
-
-
-def next_save_s(table: SaveTable, done_s: float) -> float:
-    """Return the work done at which to save next [s]; infinite if the run ends before.
-
-    Args:
-        table: when to save.
-        done_s: work done so far; at the last save, if one was just made [s].
-
-    Example:
-        Saves at 1080 s and 2280 s, known to 3600 s: after 0 s the next is at 1080 s, after 1080 s at 2280 s,
-        after that at 3600 s, or an interval after 2280 s if that is later.
-    """
-    return rules.scheduled_work_s(done_s, table.saves_at_s, table.known_s, table.interval_s)
 
 
 def doubt(evidence: Evidence) -> str:
