@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from windfall.report import drill_effects as effects
 from windfall.report import drill_suspects as suspicion
 from windfall.report.drill_effects import Look
-from windfall.report.drill_trace import Trace, by_owner, is_zero, same, shown
+from windfall.report.drill_trace import Finding, Trace, by_owner, is_zero, same, shown
 
 _AVERAGES = re.compile(r"(^|[^a-z])(ema|avg|average|averaged|shadow|swa|teacher|target|mean)", re.IGNORECASE)
 _STRONG = frozenset({"epoch", "epochs", "best", "seen", "global", "patience", "episode", "total"})
@@ -43,25 +42,6 @@ _COUNTERS = frozenset(
     }
     | {"samples", "tokens", "batches", "examples", "micro", "temperature", "beta", "baseline"}
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that a restored run does not have as the continuation has it.
-
-    Attributes:
-        code: what it is: model, optimizer, scheduler, lr, data, torch-rng, ... (`docs/howto/drill.md` lists them).
-        sentence: for people, with the numbers.
-        rank: which rank; the lowest where several have it.
-        step: first step at which it shows, counted as the script does.
-        forgotten: whether it breaks the promise of a resume; otherwise it is a note.
-    """
-
-    code: str
-    sentence: str
-    rank: int
-    step: int
-    forgotten: bool = True
 
 
 def diagnose(a: Sequence[Trace], b1: Sequence[Trace], b2: Sequence[Trace]) -> tuple[Finding, ...]:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from windfall.report.drill_trace import Items, Record, Trace, distance, rounded, same, shown
-
-if TYPE_CHECKING:
-    from windfall.report.drill import Finding
+from windfall.report.drill_trace import Finding, Items, Record, Trace, distance, rounded, same, shown
 
 NOISE_FACTOR = 4.0
 """A difference from the continuation counts if it is so many times the largest between the two restored runs."""
@@ -116,8 +112,6 @@ class Look:
 
     def finding(self, code: str, sentence: str) -> Finding:
         """Return something forgotten that shows at the first step."""
-        from windfall.report.drill import Finding  # noqa: PLC0415 - findings are made of looks
-
         return Finding(code, sentence, self.a.rank, self.first)
 
     def judged(self, code: str, sentence: str, settled: bool) -> Finding:

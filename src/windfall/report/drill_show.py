@@ -11,9 +11,8 @@ from typing import Any
 
 from windfall.jobs import DRILL, Measured
 from windfall.report import drill_effects as effects
-from windfall.report.drill import Finding
 from windfall.report.drill_effects import Look
-from windfall.report.drill_trace import Trace
+from windfall.report.drill_trace import Finding, Trace
 from windfall.terms import Seconds, Unit
 from windfall.units import size_text
 

@@ -18,6 +18,25 @@ SCALAR_TOLERANCE = 1e-6
 """Relative; a learning rate may be computed in closed form after a restart and step by step before."""
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a restored run does not have as the continuation has it.
+
+    Attributes:
+        code: what it is: model, optimizer, scheduler, lr, data, torch-rng, ... (`docs/howto/drill.md` lists them).
+        sentence: for people, with the numbers.
+        rank: which rank; the lowest where several have it.
+        step: first step at which it shows, counted as the script does.
+        forgotten: whether it breaks the promise of a resume; otherwise it is a note.
+    """
+
+    code: str
+    sentence: str
+    rank: int
+    step: int
+    forgotten: bool = True
+
+
 @dataclass(slots=True)
 class Trace:
     """What one rank of one process group showed.
