@@ -172,7 +172,9 @@ class Fleet:
         member.alive, member.began_s = True, time_s
         self.ground.division.usable(member.slot, 1, time_s)
         if member.ends_s < float("inf"):
-            self._timeline.when(max(member.ends_s, time_s), partial(self._life_ends, member))
+            # Machines whose window ends take their leader along: it hears nothing of the others' end any more.
+            first = member.slot - self.ground.scenario.machines
+            self._timeline.when(max(member.ends_s, time_s), partial(self._life_ends, member), priority=first)
         self._timeline.at(self.ground.draws.prepare_s(member.slot, member.n), partial(self._prepared, member))
         self._inbox.append(MachinesSeen((machine,)))
         self._say(member)
