@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import tempfile
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         from windfall.simulation import kernels
     except ModuleNotFoundError:
         return
-    with Path(tempfile.gettempdir(), "windfall-tests-compile.lock").open("a") as lock:
+    with Path(tempfile.gettempdir(), f"windfall-tests-compile-{os.getuid()}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if kernels.compiles():
             _compile()

@@ -32,7 +32,8 @@ def scheduled(place: Place, machine: str, report: Report) -> Directive:
     """What the controller then says: a save after each second of work from the last save on, known for an hour."""
     assert report.saved_step is not None
     assert report.costs is not None, f"{machine} says what its saves cost"
-    assert report.step_s == pytest.approx(0.01, rel=2.0)
+    assert report.step_s is not None
+    assert 0.005 < report.step_s < 0.03, "the script sleeps for 10 ms in each step"
     table = SaveTable(tuple(float(second) for second in range(1, 60)), 3_600.0, 600.0, "it rests on 501 losses")
     return replace(RUN, schedule=SaveTableGiven(table, Step(report.saved_step)))
 
