@@ -282,12 +282,16 @@ def _drilled(wanted: Wanted, store: str | None, tell: Callable[[str], None]) -> 
                 clock,
                 restored=restored,
                 steps=further,
-                tell=lambda done, title=title: tell(f"{title}: step {done} of {further}"),  # type: ignore[misc]
+                tell=_counted(tell, title, further),
             )
             again.append(_resumed(phase, first, number))
     b1, b2 = (_matching(first, phase) for phase in again)
     costs = _costs(first, again, point, taken, store)
     return Drilled(judging.diagnose(first.traces, b1, b2), costs, first.traces, b1, b2, number, further)
+
+
+def _counted(tell: Callable[[str], None], title: str, steps: int) -> Callable[[int], None]:
+    return lambda done: tell(f"{title}: step {done} of {steps}")
 
 
 def _checked(first: Phase, wanted: Wanted) -> tuple[int, int]:
