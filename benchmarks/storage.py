@@ -52,7 +52,7 @@ class Ground:
 
 
 def ranges() -> list[tuple[int, int, int]]:
-    """(number, offset, length) of each part of the state, as a recovery point has them."""
+    """(number, offset, length) of each part of the state, as a checkpoint has them."""
     offsets = range(0, STATE_BYTES, PART_BYTES)
     return [(number, offset, min(PART_BYTES, STATE_BYTES - offset)) for number, offset in enumerate(offsets)]
 
@@ -71,13 +71,13 @@ def commit_1gb_vs_direct_write() -> Benchmark:
 
     def ours() -> float:
         settle()
-        prefix = f"parts/{next(ground.numbers)}"
+        prefix = f"shards/{next(ground.numbers)}"
         begin = time.perf_counter()
         with ThreadPoolExecutor(THREADS) as threads:
             digests = list(
                 threads.map(lambda part: store.put_range(f"{prefix}/{part[0]}", ground.state, *part[1:]), ranges())
             )
-        store.create(f"points/{prefix}/manifest.json", "\n".join(digests).encode())
+        store.create(f"checkpoints/{prefix}/manifest.json", "\n".join(digests).encode())
         elapsed = time.perf_counter() - begin
         shutil.rmtree(ground.folder / "run" / prefix)
         return elapsed
@@ -106,7 +106,7 @@ def verified_restore_vs_cold_direct_read() -> Benchmark:
 
     ground = Ground()
     store = FileStore(str(ground.folder / "run"))
-    digests = [store.put_range(f"parts/{number}", ground.state, offset, size) for number, offset, size in ranges()]
+    digests = [store.put_range(f"shards/{number}", ground.state, offset, size) for number, offset, size in ranges()]
     target = str(ground.folder / "restored")
     shutil.copyfile(ground.state, target)
 
@@ -120,7 +120,7 @@ def verified_restore_vs_cold_direct_read() -> Benchmark:
         forget()
         begin = time.perf_counter()
         with ThreadPoolExecutor(THREADS) as threads:
-            found = list(threads.map(lambda part: store.get_range(f"parts/{part[0]}", target, *part[1:]), ranges()))
+            found = list(threads.map(lambda part: store.get_range(f"shards/{part[0]}", target, *part[1:]), ranges()))
         elapsed = time.perf_counter() - begin
         assert found == digests
         return STATE_BYTES / elapsed / 1e9
@@ -157,7 +157,7 @@ def upload_vs_boto3() -> Benchmark:
     def ours() -> float:
         begin = time.perf_counter()
         with ThreadPoolExecutor(THREADS) as threads:
-            list(threads.map(lambda part: store.put_range(f"parts/{part[0]}", ground.state, *part[1:]), ranges()))
+            list(threads.map(lambda part: store.put_range(f"shards/{part[0]}", ground.state, *part[1:]), ranges()))
         return STATE_BYTES / (time.perf_counter() - begin) / 1e9
 
     def yardstick() -> float:

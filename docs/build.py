@@ -89,12 +89,12 @@ def page_lifecycle() -> str:
     """The legal moves, drawn from the tables that the code obeys."""
     parts = [
         HEAD.format(source="core/lifecycle.py"),
-        "# What workers, recovery points, jobs, machines and orders become\n\n",
+        "# What workers, checkpoints, jobs, machines and orders become\n\n",
     ]
     parts.append(prose(lifecycle.__doc__) + "\n\n")
     for title, states, table in (
         ("A worker", lifecycle.Stage, lifecycle.WORKER),
-        ("A recovery point", lifecycle.PointState, lifecycle.POINT),
+        ("A checkpoint", lifecycle.PointState, lifecycle.POINT),
         ("A job", fleet.JobPhase, lifecycle.JOB),
         ("A machine", lifecycle.MachineState, lifecycle.MACHINE),
         ("An order", lifecycle.OrderState, lifecycle.ORDER),

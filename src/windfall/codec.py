@@ -15,7 +15,7 @@ import typing
 from typing import Any
 
 from windfall import events, fleet, jobs, market, terms
-from windfall.errors import NewerFormat
+from windfall.errors import OLDER, NewerFormat, OlderFormat
 
 _TAG = "is"
 
@@ -112,7 +112,7 @@ def row_from_line(line: str) -> events.Row:
     """Read a journal row.
 
     Raises:
-        NewerFormat: it was written by a newer Windfall.
+        NewerFormat, OlderFormat: another Windfall wrote it.
         ValueError: it is damaged.
     """
     data = json.loads(line)
@@ -120,6 +120,8 @@ def row_from_line(line: str) -> events.Row:
         raise NewerFormat(
             f"the journal has version {data['v']}, this Windfall reads up to {events.VERSION}: upgrade Windfall"
         )
+    if data["v"] < events.VERSION:
+        raise OlderFormat(f"the journal has version {data['v']}, {OLDER}")
     row = decode(data["row"])
     if not isinstance(row, events.Row):
         raise ValueError("the line is not a journal row")

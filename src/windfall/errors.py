@@ -16,10 +16,11 @@
     |   |-- StoreDenied              1   wrong or missing credentials
     |   |-- StoreUnfit               2   a store that does not keep its conditions
     |   `-- StoreFull                1   no space left
-    |-- PointDamaged                 1   a recovery point that does not match its manifest
-    |-- Overwritten                  1   a part changed while it was copied
+    |-- CheckpointDamaged            1   a checkpoint that does not match its manifest
+    |-- Overwritten                  1   a shard changed while it was copied
     |-- LogDamaged                   1   a record of the run's log that cannot be read
     |-- NewerFormat                  2   written by a newer Windfall
+    |-- OlderFormat                  2   written by a Windfall from before the first release
     |-- RunFailed                    1   the script failed by itself too often
     |-- RunHeld                     75   a live machine holds the run
     |-- Apart                       75   the machines of a generation are not, or no longer, all there
@@ -37,6 +38,8 @@ EXIT_INFEASIBLE = 3
 EXIT_BUDGET = 4
 EXIT_FORGOTTEN = 5
 EXIT_AGAIN = 75
+
+OLDER = "which a Windfall from before the first release wrote and this one does not read"
 
 
 class WindfallError(Exception):
@@ -113,8 +116,8 @@ class StoreFull(StoreError):
     """No space is left where data must be written."""
 
 
-class PointDamaged(WindfallError):
-    """A recovery point is missing bytes or has other bytes than its manifest says."""
+class CheckpointDamaged(WindfallError):
+    """A checkpoint is missing bytes or has other bytes than its manifest says."""
 
 
 class Overwritten(WindfallError):
@@ -131,6 +134,12 @@ class LogDamaged(WindfallError):
 
 class NewerFormat(WindfallError):
     """Something was written by a newer version of Windfall."""
+
+    exit_code = EXIT_MISUSE
+
+
+class OlderFormat(WindfallError):
+    """Something was written by a Windfall from before the first release; no reader for it exists."""
 
     exit_code = EXIT_MISUSE
 

@@ -13,22 +13,22 @@ from windfall.records import value
 from windfall.terms import (
     Bytes,
     Cause,
-    Epoch,
+    CheckpointRef,
     Instant,
     Notice,
     Outcome,
     Phase,
-    PointRef,
     SaveCosts,
     SaveKind,
     SaveTable,
     Seconds,
     Shard,
     Step,
+    Term,
     WallTime,
 )
 
-VERSION = 1
+VERSION = 2
 _NO_LENGTH = Seconds(0.0)
 
 
@@ -49,7 +49,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class WorkerBegan(Fact):
-    """The first fact of an epoch: what the reducer has to know and cannot observe.
+    """The first fact of a term: what the reducer has to know and cannot observe.
 
     Attributes:
         policy: `adaptive`, `optimal`, `thesis`, `young-daly`, `never`, `every:<n>steps` or `every:<s>s`.
@@ -57,7 +57,7 @@ class WorkerBegan(Fact):
         lives_s, preemptions, announced: the run's earlier machines: their total life, how many were taken, how many of
             those with a notice.
         failures: how often the script has already failed by itself in this run.
-        points: the live points of the run, oldest first.
+        checkpoints: the live points of the run, oldest first.
         mttp_s: mean time to preemption as given by the user or the controller; None to learn it from the prior on.
         restart_s: mean time from a loss to training again, as measured; None if never.
         keep: how many periodic points to keep; None for all.
@@ -66,10 +66,10 @@ class WorkerBegan(Fact):
     """
 
     run: str
-    epoch: Epoch
+    term: Term
     policy: str
     provider: str
-    points: tuple[PointRef, ...]
+    checkpoints: tuple[CheckpointRef, ...]
     attempt: int
     failures: int
     failures_max: int
@@ -90,14 +90,14 @@ class AgentResumed(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class PointRestored(Fact):
-    """The newest whole point is on the local disk (`point_id` None: a fresh start).
+class CheckpointRestored(Fact):
+    """The newest whole point is on the local disk (`checkpoint_id` None: a fresh start).
 
     Attributes:
         skipped: one sentence for each newer point that was damaged.
     """
 
-    point_id: str | None
+    checkpoint_id: str | None
     step: Step
     size_bytes: Bytes
     duration_s: Seconds
@@ -171,7 +171,7 @@ class SaveAnswered(Fact):
 
 
 @value
-class PartHandedOver(Fact):
+class ShardHandedOver(Fact):
     """`backup(path)`: a rank's part of a point lies on the local disk.
 
     Attributes:
@@ -198,10 +198,10 @@ class RankMovedOn(Fact):
 
 
 @value
-class PartUploaded(Fact):
+class ShardUploaded(Fact):
     """A part is whole and durable in the store (but not yet part of any commit)."""
 
-    point_id: str
+    checkpoint_id: str
     rank: int
     shard: Shard
     size_bytes: Bytes
@@ -209,20 +209,20 @@ class PartUploaded(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class PartFailed(Fact):
+class ShardFailed(Fact):
     """A part could not be uploaded; `overwritten` when the script changed it meanwhile."""
 
-    point_id: str
+    checkpoint_id: str
     rank: int
     reason: str
     overwritten: bool = False
 
 
 @value
-class PointCommitted(Fact):
+class CheckpointCommitted(Fact):
     """The point's record is in the log: from now on it is what a restart restores."""
 
-    point: PointRef
+    checkpoint: CheckpointRef
     record: int
     duration_s: Seconds
 
@@ -231,7 +231,7 @@ class PointCommitted(Fact):
 class CommitFailed(Fact):
     """The commit did not happen, for a reason other than the fence."""
 
-    point_id: str
+    checkpoint_id: str
     reason: str
 
 
@@ -303,17 +303,17 @@ class BeliefsChanged(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SaveTableGiven(Fact):
-    """The controller has made a schedule of saves for this machine; it replaces the one before, and ends with the epoch.
+    """The controller has made a schedule of saves for this machine; it replaces the one before, and ends with the term.
 
     Attributes:
         table: counts work in seconds of training.
         from_step: where the table begins: its work done at step n is (n - from_step) x the mean time of a step.
-        epoch: for which it was made: it may come late, to a later one.  None: for whichever it comes to.
+        term: for which it was made: it may come late, to a later one.  None: for whichever it comes to.
     """
 
     table: SaveTable
     from_step: Step
-    epoch: Epoch | None = None
+    term: Term | None = None
 
 
 @value
@@ -365,10 +365,10 @@ class ShowNotice(Command):
 
 
 @value
-class UploadPart(Command):
-    """Move one rank's part to the store, if it is still what was handed over; answered by `PartUploaded` or `PartFailed`."""
+class UploadShard(Command):
+    """Move one rank's part to the store, if it is still what was handed over; answered by `ShardUploaded` or `ShardFailed`."""
 
-    point_id: str
+    checkpoint_id: str
     rank: int
     path: str
     kind: SaveKind
@@ -376,10 +376,10 @@ class UploadPart(Command):
 
 
 @value
-class CommitPoint(Command):
-    """Write the manifest, then the next record of the log; answered by `PointCommitted`, `CommitFailed` or `FenceLost`."""
+class CommitCheckpoint(Command):
+    """Write the manifest, then the next record of the log; answered by `CheckpointCommitted`, `CommitFailed` or `FenceLost`."""
 
-    point_id: str
+    checkpoint_id: str
     step: Step
     kind: SaveKind
     generation: int
@@ -387,18 +387,18 @@ class CommitPoint(Command):
 
 
 @dataclass(frozen=True, slots=True)
-class AbandonPoint(Command):
+class AbandonCheckpoint(Command):
     """Stop working on an uncommitted point and delete what was uploaded of it."""
 
-    point_id: str
+    checkpoint_id: str
     why: str
 
 
 @value
-class DeletePoints(Command):
+class DeleteCheckpoints(Command):
     """Delete committed points that retention no longer wants."""
 
-    points: tuple[PointRef, ...]
+    checkpoints: tuple[CheckpointRef, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,7 +410,7 @@ class AcknowledgeNotice(Command):
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRun(Command):
-    """Append the record that ends this epoch."""
+    """Append the record that ends this term."""
 
     outcome: Outcome
     cause: Cause
@@ -474,12 +474,12 @@ class Row:
     """One row of the journal: a batch of facts, the decisions they led to, the commands that left.
 
     Attributes:
-        sequence: from 1 in each epoch, without gaps.
+        sequence: from 1 in each term, without gaps.
         at: this machine's monotonic clock; the reducer's `now`.
         wall: this machine's wall clock, for people.
     """
 
-    epoch: Epoch
+    term: Term
     sequence: int
     at: Instant
     wall: WallTime

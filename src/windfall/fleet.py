@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from windfall.events import Command, Fact, SaveTableGiven
 from windfall.jobs import Job, Measured
 from windfall.market import Charge, Machine, Offer, Order, Quota, Refusal
-from windfall.terms import Epoch, Generation, Instant, NoticeLevel, Outcome, SaveCosts, Seconds, Step, WallTime
+from windfall.terms import Generation, Instant, NoticeLevel, Outcome, SaveCosts, Seconds, Step, Term, WallTime
 
 
 class Doing(enum.StrEnum):
@@ -80,7 +80,7 @@ class Report:
     Attributes:
         sequence: grows with each report of this machine's keeper.
         life: random; another one means that the keeper was started anew.
-        epoch, step, saved_step: of the run as this machine holds it; None if it does not.
+        term, step, saved_step: of the run as this machine holds it; None if it does not.
         exit_code: of the last `exec` that ended here; None if none did.
         level, taken_in_s: the newest notice of this machine, and how long is left when the report was written.
         generation: in which it takes part; 0 for none.
@@ -93,7 +93,7 @@ class Report:
     sequence: int
     life: str
     doing: Doing
-    epoch: Epoch | None = None
+    term: Term | None = None
     step: Step | None = None
     saved_step: Step | None = None
     exit_code: int | None = None
@@ -119,14 +119,14 @@ class Directive:
     """What the controller wants of a machine; a view of the driver's state, told again at each contact.
 
     Attributes:
-        controller: the controller's epoch; a machine obeys no older one than it has heard.
+        controller: the controller's term; a machine obeys no older one than it has heard.
         generation: number of the generation to take part in; 0 where a machine trains alone.
         peers: its members in the order of their node ranks; the first leads.
         mttp_s, restart_s: what the controller believes; None if it knows no better than the machine.
         schedule: of saves, for policy `optimal`; None where none was made.
     """
 
-    controller: Epoch
+    controller: Term
     direction: Direction
     generation: int = 0
     peers: tuple[Peer, ...] = ()
@@ -151,7 +151,7 @@ class JobSubmitted(Fact):
 class ControllerBegan(Fact):
     """A controller took the installation: what it did not hear itself it must ask for before it buys."""
 
-    controller: Epoch
+    controller: Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class ScheduleMade(Fact):
     """A schedule of saves was made for a machine, or the reason why there is none.
 
     Attributes:
-        epoch: in which the machine held the run then.
+        term: in which the machine held the run then.
         age_s: of the machine at the step where the schedule begins.
         work_s: so much work was planned for.
         trusted: whether the schedule decides, rather than the default rule from the beginning.
@@ -205,7 +205,7 @@ class ScheduleMade(Fact):
     """
 
     machine_id: str
-    epoch: Epoch
+    term: Term
     given: SaveTableGiven
     basis: Basis
     age_s: Seconds
@@ -289,7 +289,7 @@ class RunObserved(Fact):
     """
 
     outcome: Outcome
-    epoch: Epoch
+    term: Term
     holder: str | None
     saved_step: Step
     failures: int

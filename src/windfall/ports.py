@@ -11,16 +11,16 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from windfall.events import CommitPoint, UploadPart
+from windfall.events import CommitCheckpoint, UploadShard
 from windfall.fleet import Directive, Report
 from windfall.market import Answer, Bill, Boot, Capabilities, Machine, Offer, Order, Quota
 from windfall.terms import (
     Bytes,
     Cause,
+    CheckpointRef,
     Instant,
     Notice,
     Outcome,
-    PointRef,
     RunState,
     SaveCosts,
     Seconds,
@@ -215,12 +215,12 @@ class Restored:
     """What a restore brought back.
 
     Attributes:
-        point_id: None when the run has no whole point (a fresh start).
+        checkpoint_id: None when the run has no whole point (a fresh start).
         checkpoint: the lowest rank's file or folder; None on a fresh start.
         skipped: one sentence for each newer point that was damaged.
     """
 
-    point_id: str | None
+    checkpoint_id: str | None
     step: Step
     size_bytes: Bytes
     checkpoint: str | None
@@ -246,7 +246,7 @@ class RunHold(Protocol):
         """Return what changes when a handed-over file or folder is written again; empty if it cannot be read."""
         ...
 
-    def upload(self, command: UploadPart, cancelled: Callable[[], bool]) -> Shard | None:
+    def upload(self, command: UploadShard, cancelled: Callable[[], bool]) -> Shard | None:
         """Move one rank's part to the store; None if it was cancelled.
 
         Raises:
@@ -254,24 +254,24 @@ class RunHold(Protocol):
         """
         ...
 
-    def commit(self, command: CommitPoint) -> tuple[PointRef, int]:
+    def commit(self, command: CommitCheckpoint) -> tuple[CheckpointRef, int]:
         """Write manifest and record; return the point and the record's number."""
         ...
 
-    def give_up(self, refs: tuple[PointRef, ...]) -> None:
+    def give_up(self, refs: tuple[CheckpointRef, ...]) -> None:
         """Append the record after which no restart wants these points."""
         ...
 
-    def delete(self, refs: tuple[PointRef, ...]) -> None:
+    def delete(self, refs: tuple[CheckpointRef, ...]) -> None:
         """Delete the bytes of points that were given up."""
         ...
 
-    def abandon(self, point_id: str) -> None:
+    def abandon(self, checkpoint_id: str) -> None:
         """Delete what was uploaded of a point that will not be committed."""
         ...
 
     def sweep(self) -> None:
-        """Delete what dead epochs left behind."""
+        """Delete what dead terms left behind."""
         ...
 
     def write_counts(self) -> None:
@@ -300,7 +300,7 @@ class RunHold(Protocol):
 
 
 class Journal(Protocol):
-    """The append-only record of facts, decisions and commands: of one epoch on a machine, of one job at a controller."""
+    """The append-only record of facts, decisions and commands: of one term on a machine, of one job at a controller."""
 
     def append(self, line: str) -> None:
         """Append one row; it is durable against what its writer may lose before the row's commands leave.

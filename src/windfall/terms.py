@@ -24,7 +24,7 @@ Bytes = NewType("Bytes", int)
 """An amount of data [B]."""
 Usd = NewType("Usd", float)
 """An amount of money [USD]."""
-Epoch = NewType("Epoch", int)
+Term = NewType("Term", int)
 """The number of the log record by which a holder took the run; larger is newer."""
 Step = NewType("Step", int)
 """How many training steps are complete since the run began, restarts not counted twice."""
@@ -47,7 +47,7 @@ class Unit(enum.StrEnum):
 
 
 class SaveKind(enum.StrEnum):
-    """Why a recovery point was made (thesis, sections 4.2 to 4.4)."""
+    """Why a checkpoint was made (thesis, sections 4.2 to 4.4)."""
 
     PERIODIC = "periodic"
     """The user's own schedule: it stays."""
@@ -194,19 +194,19 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class PointRef:
-    """A committed recovery point as the log names it.
+class CheckpointRef:
+    """A committed checkpoint as the log names it.
 
     Attributes:
-        point_id: unique in the run; `<step>-<epoch>-<nonce>`.
+        checkpoint_id: unique in the run; `<step>-<term>-<nonce>`.
         manifest_digest: digest of the manifest's bytes, so that a damaged or replaced manifest is noticed.
         committed_at: by the committing machine's wall clock.
     """
 
-    point_id: str
+    checkpoint_id: str
     step: Step
     kind: SaveKind
-    epoch: Epoch
+    term: Term
     generation: int
     size_bytes: int
     manifest_key: str
@@ -215,13 +215,13 @@ class PointRef:
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryPoint:
+class Checkpoint:
     """A manifest: everything needed to restore the run as it was after `step` steps."""
 
-    point_id: str
+    checkpoint_id: str
     step: Step
     kind: SaveKind
-    epoch: Epoch
+    term: Term
     generation: int
     shards: tuple[Shard, ...]
     created_at: WallTime
@@ -296,10 +296,10 @@ class SaveTable:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """How one epoch of the run ended: `step` is the newest committed step at that time."""
+    """How one term of the run ended: `step` is the newest committed step at that time."""
 
     cause: Cause
-    epoch: Epoch
+    term: Term
     wall: WallTime
     step: Step
 
@@ -308,13 +308,13 @@ class RecordKind(enum.StrEnum):
     """What a record of the log did."""
 
     TAKE = "take"
-    """A holder took the run; the record's number is its epoch."""
+    """A holder took the run; the record's number is its term."""
     COMMIT = "commit"
-    """A recovery point became what a restart restores."""
+    """A checkpoint became what a restart restores."""
     DROP = "drop"
     """Points are given up; their bytes may be deleted from now on."""
     ATTEMPT = "attempt"
-    """The script was started again, or failed by itself, inside the epoch."""
+    """The script was started again, or failed by itself, inside the term."""
     RELEASE = "release"
     """The holder let go."""
 
@@ -324,28 +324,28 @@ class RunState:
     """Everything the log says about a run; each record carries it whole, so that the newest record suffices.
 
     Attributes:
-        epoch: number of the record by which the run was last taken.
+        term: number of the record by which the run was last taken.
         holder: None once released.
         holder_since: by the holder's wall clock.
         lease_s: how long the holder's heartbeat may stand still before others may take the run.
-        points: the live recovery points, oldest first.
+        checkpoints: the live checkpoints, oldest first.
         attempts: how often the script was started so far.
         failures: how often it failed by itself since a person last started it.
         lives_s: total life of the machines that were taken away or released.
         preemptions, announced: how many machines were taken away, how many of them with a notice.
-        losses: how the last epochs ended, oldest first (at most 64).
+        losses: how the last terms ended, oldest first (at most 64).
         code: digest of the listing of the code files that the newest attempt ran; None if unknown.
         costs: of the last save that was measured whole; None before the first.
         generation: number of the newest generation of several machines that took the run; 0 if none ever did.
     """
 
     run_id: str
-    epoch: Epoch
+    term: Term
     outcome: Outcome
     holder: Holder | None
     holder_since: WallTime
     lease_s: Seconds
-    points: tuple[PointRef, ...] = ()
+    checkpoints: tuple[CheckpointRef, ...] = ()
     attempts: int = 0
     failures: int = 0
     lives_s: Seconds = Seconds(0.0)

@@ -222,10 +222,10 @@ def _beginning(request: ExecRequest, hold: Hold) -> WorkerBegan:
     state = hold.state
     return WorkerBegan(
         run=request.url,
-        epoch=state.epoch,
+        term=state.term,
         policy=request.policy,
         provider=request.provider,
-        points=state.points,
+        checkpoints=state.checkpoints,
         attempt=state.attempts,
         failures=state.failures,
         failures_max=request.failures_max,
@@ -248,10 +248,10 @@ def _greeting(url: str, record: Record, previous: Record | None) -> str:
         return f"new run {state.run_id}" + (
             " (on a disk of this machine: only this machine can take it up)" if alone else ""
         )
-    step = max((point.step for point in state.points), default=0)
+    step = max((point.step for point in state.checkpoints), default=0)
     if previous.state.attempts == 0:
         return f"new run {state.run_id}: it begins with the checkpoint of another run, at step {step}"
-    saved = f"its newest checkpoint is at step {step}" if state.points else "it has no checkpoint yet"
+    saved = f"its newest checkpoint is at step {step}" if state.checkpoints else "it has no checkpoint yet"
     last = _LAST_WORDS[state.losses[-1].cause if state.losses else Cause.VANISHED]
     return f"run {state.run_id} taken up: {last}; {saved}"
 

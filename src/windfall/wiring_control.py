@@ -29,7 +29,7 @@ from windfall.storage.objects import open_store
 from windfall.storage.operations import put
 from windfall.storage.sql import Database
 from windfall.storage.watch import StoreWatch
-from windfall.terms import Epoch, Seconds
+from windfall.terms import Seconds, Term
 from windfall.wire.layout import JOB
 
 if TYPE_CHECKING:
@@ -44,21 +44,21 @@ _LOCAL_MAIL = MailPace(look_s=Seconds(1.0), beat_s=Seconds(2.0))
 
 
 def build_service(
-    state: Path, database: Database, epoch: Epoch, clock: Clock, *, url: str, leave: Callable[[str], None]
+    state: Path, database: Database, term: Term, clock: Clock, *, url: str, leave: Callable[[str], None]
 ) -> Office:
     """Put the controller's work together.
 
     Args:
         state: the installation's folder.
         database: its tables.
-        epoch: as which to write.
+        term: as which to write.
         clock: time.
         url: where machines reach this controller.
         leave: ends this process with a sentence.
     """
     return Office(
         Means(
-            epoch=epoch,
+            term=term,
             owner=owner_tag(database),
             url=url,
             version=wiring.VERSION,
@@ -128,7 +128,7 @@ def owner_tag(database: Database) -> str:
 def _open(job: Job, clock: Clock) -> Opened:
     store = open_store(job.run_url)
 
-    def mailbox(controller: Epoch, alive: Callable[[], Iterable[str]]) -> BackgroundChannel:
+    def mailbox(controller: Term, alive: Callable[[], Iterable[str]]) -> BackgroundChannel:
         pace = _LOCAL_MAIL if job.run_url.startswith("file://") else MailPace()
         return BackgroundChannel(MailboxChannel(store, clock, controller, alive, pace), clock)
 
@@ -147,10 +147,10 @@ def _measure(job: Job, lines: Iterable[str], run: wiring.Reader) -> tuple[Measur
     rows = run.run(journal.read_journal()).rows
     head = run.run(log.read_head())
     holders = {}
-    for epoch in {row.epoch for row in rows}:
-        record = run.run(log.read_record(epoch))
+    for term in {row.term for row in rows}:
+        record = run.run(log.read_record(term))
         if record is not None and record.state.holder is not None:
-            holders[epoch] = record.state.holder.host
+            holders[term] = record.state.holder.host
     costs = None if head is None else head.state.costs
     return measure(job, (codec.row_from_line(line) for line in lines), rows, holders, costs)
 

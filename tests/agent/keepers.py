@@ -19,14 +19,14 @@ from tests.real.machines import marked
 from tests.support.live import PATIENCE_S, TRAINER, Run, eventually, plain_environment
 from windfall import codec
 from windfall.fleet import Direction, Directive, Doing, Report
-from windfall.terms import Epoch, Seconds
+from windfall.terms import Seconds, Term
 from windfall.wire import boot as names
 from windfall.wire.boot import BootData, Claimed, boot_to_json, claimed_to_json
 from windfall.wire.layout import JOB
 
 MARK = "KEEPER_OF_TEST"
 CREDENTIAL = "one-time-credential-5c1e"
-RUN, WAIT, LEAVE = (Directive(Epoch(3), direction) for direction in Direction)
+RUN, WAIT, LEAVE = (Directive(Term(3), direction) for direction in Direction)
 
 
 @dataclass

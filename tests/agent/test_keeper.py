@@ -13,7 +13,7 @@ from windfall.channels.mailbox import MailboxChannel, MailPace
 from windfall.fleet import Doing, Report
 from windfall.storage.clocks import SystemClock
 from windfall.storage.objects import open_store
-from windfall.terms import Cause, Epoch, NoticeLevel, Outcome, Seconds
+from windfall.terms import Cause, NoticeLevel, Outcome, Seconds, Term
 from windfall.wire.layout import gone_key, setup_output_key
 
 pytestmark = pytest.mark.real
@@ -69,7 +69,7 @@ def test_an_outage_of_the_controller_changes_nothing(place: Place) -> None:
         eventually(lambda: len(controller.reports) > heard, "the next report")
         after = controller.newest()
 
-    assert (after.doing, after.epoch, after.life) == (Doing.TRAINING, before.epoch, before.life)
+    assert (after.doing, after.term, after.life) == (Doing.TRAINING, before.term, before.life)
     assert after.step >= before.step + 150
     assert machine.text.count("taken up") + machine.text.count("new run") == 1
 
@@ -87,7 +87,7 @@ def test_past_the_dead_man_limit_the_run_is_saved_and_the_machine_ends(place: Pl
     state = place.run.state()
     assert (state.outcome, state.holder) == (Outcome.WAITING, None)
     assert state.losses[-1].cause is Cause.STOPPED
-    assert state.points[-1].step > step + 50
+    assert state.checkpoints[-1].step > step + 50
     assert "nothing was heard of the controller for 3 s" in machine.text
     eventually(lambda: not place.processes(), "no process is left")
 
@@ -96,7 +96,7 @@ def test_a_machine_cut_off_from_the_controller_works_through_the_store(place: Pl
     """Job, directives, reports and contact all go through the mailbox."""
     place.put_job(place.job(dead_man_s=Seconds(2.0)))
     pace = MailPace(look_s=Seconds(0.1), beat_s=Seconds(0.5))
-    box = MailboxChannel(open_store(place.run.url), SystemClock(), Epoch(3), lambda: ("m-1",), pace)
+    box = MailboxChannel(open_store(place.run.url), SystemClock(), Term(3), lambda: ("m-1",), pace)
     machine = place.machine(None)
     heard: list[Report] = []
 
@@ -117,7 +117,7 @@ def test_a_job_with_secrets_does_not_run_without_them(place: Place) -> None:
     """The store never has their values: a machine without its controller waits, and says for what."""
     place.put_job(place.job(secrets=("HF_TOKEN",)))
     box = MailboxChannel(
-        open_store(place.run.url), SystemClock(), Epoch(3), lambda: ("m-1",), MailPace(look_s=Seconds(0.1))
+        open_store(place.run.url), SystemClock(), Term(3), lambda: ("m-1",), MailPace(look_s=Seconds(0.1))
     )
     place.machine(None)
     heard: list[Report] = []
@@ -168,7 +168,7 @@ def test_a_warm_standby_takes_over_when_the_holder_is_declared_gone(place: Place
     """It waits ready while the other trains, and needs neither lease nor boot when that machine is gone."""
     with serving(Controller(place.job(), directives={"m-1": RUN, "m-2": WAIT})) as controller:
         first = place.machine(controller, "m-1")
-        epoch = controller.hears(Doing.TRAINING, "m-1").epoch
+        term = controller.hears(Doing.TRAINING, "m-1").term
         second = place.machine(controller, "m-2")
         controller.hears(Doing.WAITING, "m-2")
         controller.directives["m-2"] = RUN
@@ -179,7 +179,7 @@ def test_a_warm_standby_takes_over_when_the_holder_is_declared_gone(place: Place
         first.process.wait()
         clock = SystemClock()
         began = clock.now()
-        open_store(place.run.url).create(gone_key(epoch), b"m-1")
+        open_store(place.run.url).create(gone_key(term), b"m-1")
         controller.hears(Doing.TRAINING, "m-2")
         took_s = clock.now() - began
 

@@ -16,7 +16,7 @@ from windfall.events import SaveTableGiven
 from windfall.fleet import Directive, Doing, Report
 from windfall.storage.clocks import SystemClock
 from windfall.storage.objects import open_store
-from windfall.terms import Epoch, SaveTable, Seconds, Step
+from windfall.terms import SaveTable, Seconds, Step, Term
 
 pytestmark = pytest.mark.real
 
@@ -62,7 +62,7 @@ def test_a_schedule_comes_through_the_store_too(place: Place) -> None:
     """A machine without an address of its controller finds it in its mailbox."""
     place.put_job(place.job(policy="optimal"))
     pace = MailPace(look_s=Seconds(0.1), beat_s=Seconds(0.5))
-    box = MailboxChannel(open_store(place.run.url), SystemClock(), Epoch(3), lambda: ("m-1",), pace)
+    box = MailboxChannel(open_store(place.run.url), SystemClock(), Term(3), lambda: ("m-1",), pace)
     place.machine(None)
     told, heard = RUN, []
 

@@ -12,12 +12,12 @@ from windfall.events import (
     Fact,
     MetricsReported,
     PagesRead,
-    PartHandedOver,
     PhaseMeasured,
     PublishSave,
     RankMovedOn,
     RanksObserved,
     SaveAnswered,
+    ShardHandedOver,
     StepsMeasured,
 )
 from windfall.terms import Instant, NoticeLevel, Phase, SaveKind, Step
@@ -93,8 +93,8 @@ def test_the_answer_comes_before_the_hand_over(tmp_path: Path, saved: Path) -> N
     script.steps_until(5, 1.0)
     script.answer(1.0)
     script.hand_over(saved, 7, stall_s=0.25)
-    facts = [fact for fact in watched.look(Instant(1.1)) if isinstance(fact, (SaveAnswered, PartHandedOver))]
-    assert facts == [SaveAnswered(0, 7, Step(5)), PartHandedOver(0, Step(5), 7, str(saved), 10, 0.25, "as it was")]  # type: ignore[arg-type]
+    facts = [fact for fact in watched.look(Instant(1.1)) if isinstance(fact, (SaveAnswered, ShardHandedOver))]
+    assert facts == [SaveAnswered(0, 7, Step(5)), ShardHandedOver(0, Step(5), 7, str(saved), 10, 0.25, "as it was")]  # type: ignore[arg-type]
 
 
 def test_who_goes_on_without_handing_over_has_no_part(tmp_path: Path) -> None:
@@ -170,10 +170,10 @@ def test_an_agent_that_restarts_reads_nothing_twice(tmp_path: Path, saved: Path)
 
     second = watcher(tmp_path, read.marks)
     again = second.look(Instant(3.0))
-    assert only(again, SaveAnswered) + only(again, PartHandedOver) == []
+    assert only(again, SaveAnswered) + only(again, ShardHandedOver) == []
     script.hand_over(saved, 2)
-    (part,) = only(second.look(Instant(3.1)), PartHandedOver)
-    assert isinstance(part, PartHandedOver)
+    (part,) = only(second.look(Instant(3.1)), ShardHandedOver)
+    assert isinstance(part, ShardHandedOver)
     assert part.request == 2
 
 

@@ -13,7 +13,7 @@ from windfall import terms
 from windfall.agent.peers_assembly import Assembly
 from windfall.core import worker
 from windfall.events import RankStatus
-from windfall.terms import Instant, Phase, PointRef, Seconds
+from windfall.terms import CheckpointRef, Instant, Phase, Seconds
 
 TICK_S = 0.001
 APART = 3
@@ -64,10 +64,10 @@ class World:
         self.assembly = Assembly(nodes)
         self.state = worker.begin()
         self.agreed: dict[int, int] = {}
-        self.commits: list[ev.CommitPoint] = []
+        self.commits: list[ev.CommitCheckpoint] = []
         began = ev.WorkerBegan("r", 7, "every:20steps", "local", (), 1, 0, 3, Seconds(0.0), 0, 0)
         self.react([began])
-        self.react([ev.PointRestored(None, terms.Step(0), terms.Bytes(0), Seconds(0.1)), ev.ScriptStarted(1)])
+        self.react([ev.CheckpointRestored(None, terms.Step(0), terms.Bytes(0), Seconds(0.1)), ev.ScriptStarted(1)])
 
     def react(self, facts: list[ev.Fact]) -> None:
         if not facts:
@@ -79,14 +79,16 @@ class World:
                 self.assembly.ask(command.request)
             elif isinstance(command, ev.WithdrawSave):
                 self.assembly.ask(0)
-            elif isinstance(command, ev.UploadPart):
+            elif isinstance(command, ev.UploadShard):
                 shard = terms.Shard(command.rank, "x", ())
-                uploaded = ev.PartUploaded(command.point_id, command.rank, shard, terms.Bytes(9), Seconds(0.01))
+                uploaded = ev.ShardUploaded(command.checkpoint_id, command.rank, shard, terms.Bytes(9), Seconds(0.01))
                 answers.append(uploaded)
-            elif isinstance(command, ev.CommitPoint):
+            elif isinstance(command, ev.CommitCheckpoint):
                 self.commits.append(command)
-                ref = PointRef(command.point_id, command.step, command.kind, terms.Epoch(7), 1, 9, "m", "d", 0.0)
-                answers.append(ev.PointCommitted(ref, 9, Seconds(0.01)))
+                ref = CheckpointRef(
+                    command.checkpoint_id, command.step, command.kind, terms.Term(7), 1, 9, "m", "d", 0.0
+                )
+                answers.append(ev.CheckpointCommitted(ref, 9, Seconds(0.01)))
             for machine in self.machines:
                 self.send(machine, command)
         self.react(answers)
@@ -144,7 +146,7 @@ class World:
         if machine.hands_over_at is not None:
             if self.now >= machine.hands_over_at:
                 machine.hands_over_at = None
-                part = ev.PartHandedOver(machine.node, machine.step, machine.ack, "/same/path", 9, Seconds(0.005))
+                part = ev.ShardHandedOver(machine.node, machine.step, machine.ack, "/same/path", 9, Seconds(0.005))
                 machine.facts.append(part)
             return
         slowest = min(other.step for other in self.machines)

@@ -8,11 +8,11 @@ from windfall.core.state import Part, Point
 from windfall.events import (
     Fact,
     MetricsReported,
-    PartHandedOver,
     RankMovedOn,
     RanksObserved,
     RankStatus,
     SaveAnswered,
+    ShardHandedOver,
     StepsMeasured,
 )
 from windfall.terms import Bytes, Instant, Phase, SaveKind, Seconds, Step
@@ -33,8 +33,8 @@ def both(assembly: Assembly) -> None:
     hear(assembly, 1, look(1, 0))
 
 
-def handed(rank: int, step: int, request: int = 0) -> PartHandedOver:
-    return PartHandedOver(rank, Step(step), request, "/out/checkpoint", Bytes(1), Seconds(0.1))
+def handed(rank: int, step: int, request: int = 0) -> ShardHandedOver:
+    return ShardHandedOver(rank, Step(step), request, "/out/checkpoint", Bytes(1), Seconds(0.1))
 
 
 def test_no_look_leaves_before_every_machine_has_its_pages() -> None:
@@ -96,8 +96,8 @@ def test_the_same_path_on_two_machines_is_two_parts() -> None:
     both(assembly)
     (one,) = hear(assembly, 0, handed(0, 5, request=1))
     (other,) = hear(assembly, 1, handed(1, 5, request=1))
-    assert isinstance(one, PartHandedOver)
-    assert isinstance(other, PartHandedOver)
+    assert isinstance(one, ShardHandedOver)
+    assert isinstance(other, ShardHandedOver)
     parts = tuple(Part(fact.rank, fact.path, 1, 1) for fact in (one, other))
     point = Point("p", Step(5), SaveKind.INSURANCE, 1, PointState.HANDED_OVER, parts)
     assert len(point.owners) == 2

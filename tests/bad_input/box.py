@@ -52,7 +52,7 @@ class Box:
         return self.here / "started"
 
     def waiting(self) -> str:
-        """Put a run there that has recovery points and waits for a machine; return its place."""
+        """Put a run there that has checkpoints and waits for a machine; return its place."""
         shutil.copytree(self.prepared.waiting, self.store)
         return str(self.store)
 
@@ -90,14 +90,14 @@ class Box:
             "AWS_SECRET_ACCESS_KEY": "a-secret",
         }
 
-    def points(self) -> list[str]:
+    def checkpoints(self) -> list[str]:
         """The points of the run here, oldest first, by their ids."""
         head = json.loads(max((self.store / "log").iterdir()).read_text())
-        return [point["point_id"] for point in head["record"]["state"]["points"]]
+        return [point["checkpoint_id"] for point in head["record"]["state"]["checkpoints"]]
 
-    def chunks(self, point_id: str) -> list[Path]:
+    def chunks(self, checkpoint_id: str) -> list[Path]:
         """The stored bytes of a point."""
-        return [path for path in self.store.rglob("*") if path.is_file() and f"/{point_id}/0/" in str(path)]
+        return [path for path in self.store.rglob("*") if path.is_file() and f"/{checkpoint_id}/0/" in str(path)]
 
     def rewrite(self, path: Path, change: Callable[[str], str]) -> None:
         """Change a stored text."""

@@ -48,7 +48,7 @@ def _state_is_a_file(box: Box) -> list[str]:
 
 def _damage_newest(box: Box) -> str:
     url = box.waiting()
-    for path in box.chunks(box.points()[-1]):
+    for path in box.chunks(box.checkpoints()[-1]):
         box.rewrite(path, lambda text: text.replace("weights", "Weights"))
     return url
 
@@ -63,20 +63,20 @@ def _newest_damaged_at_exec(box: Box) -> list[str]:
 
 def _chunk_missing(box: Box) -> list[str]:
     url = box.waiting()
-    for path in box.chunks(box.points()[-1]):
+    for path in box.chunks(box.checkpoints()[-1]):
         path.unlink()
     return ["get", url, str(box.folder / "out")]
 
 
 def _manifest_missing(box: Box) -> list[str]:
     url = box.waiting()
-    (box.store / "points" / box.points()[-1] / "manifest.json").unlink()
+    (box.store / "checkpoints" / box.checkpoints()[-1] / "manifest.json").unlink()
     return ["get", url, str(box.folder / "out")]
 
 
 def _all_damaged(box: Box) -> str:
     url = box.waiting()
-    for point in box.points():
+    for point in box.checkpoints():
         for path in box.chunks(point):
             path.write_bytes(b"")
     return url
@@ -88,9 +88,9 @@ def _newest_record(box: Box) -> Path:
 
 def _manifest_newer(box: Box) -> list[str]:
     url = box.waiting()
-    path = box.store / "points" / box.points()[-1] / "manifest.json"
+    path = box.store / "checkpoints" / box.checkpoints()[-1] / "manifest.json"
     old = digest_of(path.read_bytes())
-    box.rewrite(path, lambda text: text.replace('"v":1', '"v":9', 1))
+    box.rewrite(path, lambda text: text.replace('"v":2', '"v":9', 1))
     box.rewrite(_newest_record(box), lambda text: text.replace(old, digest_of(path.read_bytes())))
     return ["get", url, str(box.folder / "out")]
 
@@ -138,17 +138,18 @@ def _heartbeat_damaged(box: Box) -> list[str]:
 def _there_already(box: Box) -> list[str]:
     url = box.waiting()
     assert os.path.exists(box.here)
-    name = next(path for path in box.chunks(box.points()[-1]))
-    manifest = json.loads((box.store / "points" / box.points()[-1] / "manifest.json").read_text())
+    name = next(path for path in box.chunks(box.checkpoints()[-1]))
+    manifest = json.loads((box.store / "checkpoints" / box.checkpoints()[-1] / "manifest.json").read_text())
     assert name
-    (box.here / manifest["point"]["shards"][0]["name"]).write_text("mine")
+    (box.here / manifest["checkpoint"]["shards"][0]["name"]).write_text("mine")
     return ["get", url, "."]
 
 
 def _no_points(box: Box) -> list[str]:
     url = box.waiting()
     box.rewrite(
-        _newest_record(box), lambda text: re.sub(r'"points":\[.*?\],"attempts"', '"points":[],"attempts"', text)
+        _newest_record(box),
+        lambda text: re.sub(r'"checkpoints":\[.*?\],"attempts"', '"checkpoints":[],"attempts"', text),
     )
     return ["get", url, str(box.folder / "out")]
 
@@ -200,20 +201,20 @@ CASES = [
         adds=True,
     ),
     Case("manifest-newer", _manifest_newer, 2, ("version 9", "upgrade Windfall")),
-    Case("record-newer", _record('"v":1', '"v":9'), 2, ("version 9", "upgrade Windfall")),
-    Case("record-newer-at-exec", _record('"v":1', '"v":9', exec_=True), 2, ("upgrade Windfall",), process=True),
+    Case("record-newer", _record('"v":2', '"v":9'), 2, ("version 9", "upgrade Windfall")),
+    Case("record-newer-at-exec", _record('"v":2', '"v":9', exec_=True), 2, ("upgrade Windfall",), process=True),
     Case("record-damaged", _record(r'"state".*', '"sta'), 1, ("log/0000", "damaged")),
     Case("record-damaged-at-exec", _record(r'"state".*', '"sta', exec_=True), 1, ("damaged",), process=True),
-    Case("record-of-another-shape", _record('"epoch":', '"epok":'), 1, ("log/0000", "damaged")),
+    Case("record-of-another-shape", _record('"term":', '"tarm":'), 1, ("log/0000", "damaged")),
     Case("marker-of-another-program", _marker("[1, 2]"), 1, ("windfall.json", "not a run"), process=True),
     Case("marker-newer", _marker('{"v": 9, "run_id": "x"}'), 2, ("format 9", "upgrade"), process=True),
     Case("journal-damaged", _journal('"facts"', '"fax"'), 1, ("spool/", "damaged in line 1")),
-    Case("journal-newer", _journal('"v":1', '"v":9'), 2, ("version 9", "upgrade Windfall")),
+    Case("journal-newer", _journal('"v":2', '"v":9'), 2, ("version 9", "upgrade Windfall")),
     Case("heartbeat-damaged", _heartbeat_damaged, 1, ("heartbeats/", "not a heartbeat"), process=True, after=1),
     Case("run-held", lambda box: box.exec(box.prepared.held.url), 75, ("--wait",), process=True, after=1),
     Case("run-done", lambda box: box.exec(box.done()), 0, ("done already", "nothing was started"), process=True),
     Case("get-over-a-file", _there_already, 2, ("is there already", "another folder")),
     Case("get-into-a-file", _into_a_file, 2, ("file", "another folder")),
-    Case("get-without-points", _no_points, 2, ("no recovery point yet",)),
+    Case("get-without-points", _no_points, 2, ("no checkpoint yet",)),
     Case("get-of-an-unknown-point", lambda box: ["get", box.waiting(), "--point", "7"], 2, ("7", "windfall points")),
 ]

@@ -18,6 +18,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
         assert first.code() == 75, first.text
     finally:
         first.process.kill()
-    second = run.train(STEPS=str(run.state().points[-1].step + 20))
+    second = run.train(STEPS=str(run.state().checkpoints[-1].step + 20))
     assert second.code() == 0, second.text
     return run

@@ -11,7 +11,7 @@ import pytest
 from tests.support.live import FAST, WINDFALL, new_run, plain_environment
 from windfall.cli.backup import hand_over
 from windfall.errors import Misuse
-from windfall.events import PartHandedOver
+from windfall.events import ShardHandedOver
 from windfall.terms import Cause, SaveKind
 from windfall.wire import environment, page
 
@@ -43,7 +43,7 @@ def test_a_bash_script_saves_at_a_notice_and_resumes_on_the_next_machine(tmp_pat
         assert first.code() == 75, first.text
 
     assert '"level": "announced"' in first.text
-    point = run.state().points[-1]
+    point = run.state().checkpoints[-1]
     assert point.kind is SaveKind.EMERGENCY
     assert run.state().losses[-1].cause is Cause.PREEMPTED_SAVED
     with run.machine("bash", str(script), WINDFALL=" ".join(WINDFALL), STEPS=str(point.step + 5)) as second:
@@ -138,5 +138,5 @@ def test_hand_overs_at_one_moment_do_not_lose_each_other(tmp_path: Path) -> None
     with run.machine("bash", "-c", f"{calls} & wait", WINDFALL=" ".join(WINDFALL), options=FAST) as machine:
         assert machine.code() == 0, machine.text
 
-    handed = [fact for fact in run.facts(PartHandedOver) if isinstance(fact, PartHandedOver)]
+    handed = [fact for fact in run.facts(ShardHandedOver) if isinstance(fact, ShardHandedOver)]
     assert sorted(fact.step for fact in handed) == [1, 2, 3, 4]

@@ -16,7 +16,7 @@ jsonschema = pytest.importorskip("jsonschema")
 STORED = {
     "journal": "spool/*/*",
     "record": "log/*",
-    "manifest": "points/*/manifest.json",
+    "manifest": "checkpoints/*/manifest.json",
     "marker": "windfall.json",
     "heartbeat": "heartbeats/*",
 }
@@ -90,7 +90,7 @@ def test_a_word_that_is_not_ours_does_not_fit(finished: Run) -> None:
     """The schema tells a damaged row from a good one: an unknown fact, a missing field, a wrong type."""
     path = min(Path(finished.url.removeprefix("file://")).glob("spool/*/*"))
     good = path.read_text().splitlines()[0]
-    damages = [('"is":"Row"', '"is":"Unknown"'), ('"epoch":1', '"epoch":"one"'), ('"facts":[', '"facts":[1,')]
+    damages = [('"is":"Row"', '"is":"Unknown"'), ('"term":1', '"term":"one"'), ('"facts":[', '"facts":[1,')]
     for old, new in [*damages, ('"sequence":1,', "")]:
         bad = good.replace(old, new, 1)
         assert bad != good

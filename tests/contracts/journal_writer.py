@@ -6,11 +6,11 @@ import sys
 
 from windfall.storage.clocks import SystemClock
 from windfall.storage.sql import open_database
-from windfall.terms import Epoch
+from windfall.terms import Term
 
 
-def main(url: str, job_id: str, epoch: int) -> None:
-    journal = open_database(url, SystemClock()).journal(job_id, Epoch(epoch))
+def main(url: str, job_id: str, term: int) -> None:
+    journal = open_database(url, SystemClock()).journal(job_id, Term(term))
     number = sum(1 for _ in journal.rows())
     sys.stdout.write("ready\n")
     sys.stdout.flush()

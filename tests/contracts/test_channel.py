@@ -19,10 +19,10 @@ from windfall.errors import StoreUnreachable
 from windfall.fleet import Direction, Directive, Doing, Report
 from windfall.ports import Channel
 from windfall.storage.clocks import SystemClock
-from windfall.terms import Epoch, Seconds
+from windfall.terms import Seconds, Term
 from windfall.wire.layout import CONTROLLER, directive_key, report_key
 
-RUN, WAIT, LEAVE = (Directive(Epoch(3), direction) for direction in Direction)
+RUN, WAIT, LEAVE = (Directive(Term(3), direction) for direction in Direction)
 
 
 def report(machine_id: str, sequence: int, doing: Doing = Doing.TRAINING) -> Report:
@@ -47,11 +47,11 @@ class Post:
     machines: list[str] = field(default_factory=lambda: ["m-1", "m-2"])
 
     def channel(self, controller: int = 3, pace: MailPace | None = None) -> MailboxChannel:
-        return MailboxChannel(self.store, self.clock, Epoch(controller), lambda: self.machines, pace)
+        return MailboxChannel(self.store, self.clock, Term(controller), lambda: self.machines, pace)
 
     def beat(self) -> tuple[int, int]:
         said = json.loads(self.store.objects[CONTROLLER])
-        return said["epoch"], said["counter"]
+        return said["term"], said["counter"]
 
 
 @pytest.fixture
@@ -114,9 +114,9 @@ def test_a_directive_is_written_when_it_changes_and_again_now_and_then(post: Pos
 
 
 def test_a_new_controller_writes_every_directive_anew(post: Post) -> None:
-    """Its epoch is in them: machines obey no older one from then on."""
+    """Its term is in them: machines obey no older one from then on."""
     post.channel(3).tell({"m-1": RUN})
-    newer = Directive(Epoch(4), Direction.RUN)
+    newer = Directive(Term(4), Direction.RUN)
     post.channel(4).tell({"m-1": newer})
     seen = visit(post.store, report("m-1", 1))
     assert (seen.directive, seen.beat) == (newer, (4, 1))

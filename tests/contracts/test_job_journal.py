@@ -80,9 +80,9 @@ def test_rows_come_back_in_order_from_any_process(opened: Callable[[], Database]
 def test_jobs_do_not_see_each_others_rows(opened: Callable[[], Database]) -> None:
     """Each job's journal begins at one and holds its own rows alone."""
     database = opened()
-    epoch = database.take("a")
-    database.journal("a-1", epoch).append("of a")
-    database.journal("b-1", epoch).append("of b")
+    term = database.take("a")
+    database.journal("a-1", term).append("of a")
+    database.journal("b-1", term).append("of b")
 
     assert list(database.rows("b-1")) == [(1, "of b")]
 
@@ -99,7 +99,7 @@ def test_a_replaced_controller_writes_nothing_more(opened: Callable[[], Database
     assert list(journal.rows()) == ["before"]
 
 
-def test_no_write_of_an_old_epoch_slips_in_behind_a_take(opened: Callable[[], Database]) -> None:
+def test_no_write_of_an_old_term_slips_in_behind_a_take(opened: Callable[[], Database]) -> None:
     """While a controller writes as fast as it can, nothing of it appears after another's take has returned."""
     old, new = opened(), opened()
     journal, written = old.journal(JOB, old.take("old")), []
@@ -124,16 +124,16 @@ def test_no_write_of_an_old_epoch_slips_in_behind_a_take(opened: Callable[[], Da
 
 
 def test_a_take_waits_for_a_write_that_has_passed_the_fence(opened: Callable[[], Database]) -> None:
-    """A write that found its epoch valid is committed before the next controller has the installation."""
+    """A write that found its term valid is committed before the next controller has the installation."""
     old, new, taken = opened(), opened(), threading.Event()
-    epoch = old.take("old")
+    term = old.take("old")
 
     def take() -> None:
         new.take("new")
         taken.set()
 
     taker = threading.Thread(target=take)
-    with old._fenced(epoch):
+    with old._fenced(term):
         taker.start()
         assert not taken.wait(0.5)
     assert taken.wait(30)
@@ -163,8 +163,8 @@ def test_a_commit_that_fails_leaves_the_place_free(opened: Callable[[], Database
 def test_a_row_whose_answer_was_lost_is_not_written_twice(opened: Callable[[], Database]) -> None:
     """The same line again, at the place where it already lies, is success; the next one follows it."""
     database = opened()
-    epoch = database.take("a")
-    journal, twin = database.journal(JOB, epoch), database.journal(JOB, epoch)
+    term = database.take("a")
+    journal, twin = database.journal(JOB, term), database.journal(JOB, term)
     journal.append("one")
     twin.append("two")  # stands for the journal's own append whose answer never came
 
@@ -180,18 +180,18 @@ def test_a_row_whose_answer_was_lost_is_not_written_twice(opened: Callable[[], D
 def test_no_row_is_lost_when_the_writer_is_killed(url: str, opened: Callable[[], Database], kills: int) -> None:
     """Killed at random instants, a writer leaves every row it called durable, at most one more, and no gap."""
     database = opened()
-    epoch = database.take("a")
+    term = database.take("a")
     chance = random.Random(20260 + kills)
     for _ in range(kills):
-        durable = _written_until_killed(url, epoch, chance.uniform(0.0, 0.15))
+        durable = _written_until_killed(url, term, chance.uniform(0.0, 0.15))
         rows = [line for _, line in database.rows(JOB)]
         assert rows == [f"row {number + 1}" for number in range(len(rows))]
         assert durable <= len(rows) <= durable + 1
 
 
-def _written_until_killed(url: str, epoch: int, after_s: float) -> int:
+def _written_until_killed(url: str, term: int, after_s: float) -> int:
     """The last row that a writer called durable before it was killed, so long after it began to write."""
-    command = [sys.executable, "-m", "tests.contracts.journal_writer", url, JOB, str(epoch)]
+    command = [sys.executable, "-m", "tests.contracts.journal_writer", url, JOB, str(term)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"

@@ -103,9 +103,9 @@ def test_put_writes_and_replaces(store: ObjectStore) -> None:
 def test_what_is_not_there_reads_as_none(store: ObjectStore) -> None:
     """No content, no length, no error for a key that was never written, in no folder or in one."""
     assert store.get("windfall.json") is None
-    assert store.size("points/10/manifest.json") is None
-    store.put("points/10/other", b"")
-    assert store.get("points/10/manifest.json") is None
+    assert store.size("checkpoints/10/manifest.json") is None
+    store.put("checkpoints/10/other", b"")
+    assert store.get("checkpoints/10/manifest.json") is None
 
 
 def test_size_is_the_length(store: ObjectStore) -> None:
@@ -117,24 +117,24 @@ def test_size_is_the_length(store: ObjectStore) -> None:
 
 def test_delete_removes_and_forgives(store: ObjectStore) -> None:
     """A deleted key is gone, deleting again is no error, and the key can be created anew."""
-    store.put("parts/1-ab/10/0/0", b"x")
-    store.delete("parts/1-ab/10/0/0")
-    store.delete("parts/1-ab/10/0/0")
+    store.put("shards/1-ab/10/0/0", b"x")
+    store.delete("shards/1-ab/10/0/0")
+    store.delete("shards/1-ab/10/0/0")
     store.delete("never/was")
-    assert store.get("parts/1-ab/10/0/0") is None
-    assert store.list("parts/") == []
-    assert store.create("parts/1-ab/10/0/0", b"y")
+    assert store.get("shards/1-ab/10/0/0") is None
+    assert store.list("shards/") == []
+    assert store.create("shards/1-ab/10/0/0", b"y")
 
 
 def test_list_gives_the_keys_that_begin_so(store: ObjectStore) -> None:
     """Keys are listed sorted, by any beginning, also one that ends inside a name; temporary files are never among them."""
-    keys = ["log/00000001", "log/00000002", "log/00000011", "points/10/manifest.json", "windfall.json"]
+    keys = ["checkpoints/10/manifest.json", "log/00000001", "log/00000002", "log/00000011", "windfall.json"]
     for key in reversed(keys):
         store.put(key, b"")
     assert store.list("") == keys
-    assert store.list("log/") == keys[:3]
-    assert store.list("log/0000000") == keys[:2]
-    assert store.list("lo") == keys[:3]
+    assert store.list("log/") == keys[1:4]
+    assert store.list("log/0000000") == keys[1:3]
+    assert store.list("lo") == keys[1:4]
     assert store.list("none/") == []
 
 
@@ -147,30 +147,30 @@ def test_a_stretch_of_a_file_goes_and_comes_back(
     target = tmp_path / "restored.bin"
     target.write_bytes(b"#" * (size + 100))
 
-    assert store.put_range("parts/1/0", str(source), offset, size) == digest(data)
-    assert store.size("parts/1/0") == size
-    assert store.get("parts/1/0") == data
-    assert store.get_range("parts/1/0", str(target), 33, size) == digest(data)
+    assert store.put_range("shards/1/0", str(source), offset, size) == digest(data)
+    assert store.size("shards/1/0") == size
+    assert store.get("shards/1/0") == data
+    assert store.get_range("shards/1/0", str(target), 33, size) == digest(data)
     assert target.read_bytes() == b"#" * 33 + data + b"#" * 67
 
 
 def test_a_file_that_ends_early_is_not_stored(store: ObjectStore, source: Path) -> None:
     """A stretch past the file's end raises EOFError and leaves no object."""
     with pytest.raises(EOFError):
-        store.put_range("parts/1/0", str(source), 10, source.stat().st_size)
+        store.put_range("shards/1/0", str(source), 10, source.stat().st_size)
     with pytest.raises(EOFError):
-        store.put_range("parts/1/1", str(source), source.stat().st_size + 5, 10)
-    assert store.list("parts/") == []
+        store.put_range("shards/1/1", str(source), source.stat().st_size + 5, 10)
+    assert store.list("shards/") == []
 
 
 def test_an_object_of_another_length_is_written_nowhere(store: ObjectStore, tmp_path: Path) -> None:
     """Restoring with the wrong length gives the digest of what is there and touches no byte of the file."""
     target = tmp_path / "restored.bin"
     target.write_bytes(b"#" * 100)
-    store.put("parts/1/0", b"five!")
+    store.put("shards/1/0", b"five!")
     for wrong in (4, 6):
-        assert store.get_range("parts/1/0", str(target), 0, wrong) == digest(b"five!")
-    assert store.get_range("parts/1/none", str(target), 0, 5) is None
+        assert store.get_range("shards/1/0", str(target), 0, wrong) == digest(b"five!")
+    assert store.get_range("shards/1/none", str(target), 0, 5) is None
     assert target.read_bytes() == b"#" * 100
 
 

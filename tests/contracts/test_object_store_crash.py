@@ -33,15 +33,17 @@ class Story:
         self._step("heartbeats/1", b"beat 1", lambda: store.put("heartbeats/1", b"beat 1"))
         self._step("heartbeats/1", b"beat 2" * 99, lambda: store.put("heartbeats/1", b"beat 2" * 99))
         for key, size in (
-            ("parts/1-ab/10-1/0/0", len(data) - 3),
-            ("parts/1-ab/10-1/0/1", 9000),
-            ("parts/1-ab/20-1/0/0", 10),
+            ("shards/1-ab/10-1/0/0", len(data) - 3),
+            ("shards/1-ab/10-1/0/1", 9000),
+            ("shards/1-ab/20-1/0/0", 10),
         ):
             self._step(
                 key, data[3 : 3 + size], lambda key=key, size=size: store.put_range(key, str(self.source), 3, size)
             )
-        self._step("parts/1-ab/20-1/0/0", None, lambda: store.delete("parts/1-ab/20-1/0/0"), durable=False)
-        self._step("points/10/manifest.json", b"whole", lambda: store.create("points/10/manifest.json", b"whole"))
+        self._step("shards/1-ab/20-1/0/0", None, lambda: store.delete("shards/1-ab/20-1/0/0"), durable=False)
+        self._step(
+            "checkpoints/10/manifest.json", b"whole", lambda: store.create("checkpoints/10/manifest.json", b"whole")
+        )
 
     def _step(
         self, key: str, content: bytes | None, write: Callable[[], object], *, first: bool = True, durable: bool = True

@@ -27,16 +27,16 @@ url, source, target = sys.argv[1:]
 store = open_store(url)
 store.create("log/00000001", b"record" * 50)
 store.put("heartbeats/1", b"beat")
-store.put("parts/1-ab/9/0/0", b"of an older point")
-stored = store.put_range("parts/1-ab/10/0/0", source, 5, 1500000)
-assert store.size("parts/1-ab/10/0/0") == 1500000
-store.create("points/10/manifest.json", stored.encode())
-assert store.get("points/10/manifest.json") == stored.encode()
-assert store.get_range("parts/1-ab/10/0/0", target, 0, 1500000) == stored
-store.delete("parts/1-ab/9/0/0")
+store.put("shards/1-ab/9/0/0", b"of an older point")
+stored = store.put_range("shards/1-ab/10/0/0", source, 5, 1500000)
+assert store.size("shards/1-ab/10/0/0") == 1500000
+store.create("checkpoints/10/manifest.json", stored.encode())
+assert store.get("checkpoints/10/manifest.json") == stored.encode()
+assert store.get_range("shards/1-ab/10/0/0", target, 0, 1500000) == stored
+store.delete("shards/1-ab/9/0/0")
 store.list("")
 """
-KEYS = ["heartbeats/1", "log/00000001", "parts/1-ab/10/0/0", "points/10/manifest.json"]
+KEYS = ["checkpoints/10/manifest.json", "heartbeats/1", "log/00000001", "shards/1-ab/10/0/0"]
 
 
 def tell(url: str, folder: Path, **extra: str) -> int:
@@ -65,10 +65,10 @@ def die_and_resume(place: tuple[str, int], folder: Path) -> None:
     content, url = prepare(folder), str(folder / "run")
     assert tell(url, folder, **{environment.FAILPOINT: f"{name}:{number}"}) == -signal.SIGKILL, place
     store = open_store(url)
-    assert store.get("parts/1-ab/10/0/0") in (None, content), place
+    assert store.get("shards/1-ab/10/0/0") in (None, content), place
     assert store.get("log/00000001") in (None, b"record" * 50), place
-    if store.get("points/10/manifest.json") is not None:
-        assert store.get("parts/1-ab/10/0/0") == content, place
+    if store.get("checkpoints/10/manifest.json") is not None:
+        assert store.get("shards/1-ab/10/0/0") == content, place
     assert tell(url, folder) == 0, place
     assert store.list("") == KEYS, place
     assert (folder / "target").read_bytes() == content, place
@@ -115,9 +115,9 @@ def test_the_same_points_guard_a_bucket(tmp_path: Path) -> None:
         extra = s3_environment(endpoint)
         middle = {environment.FAILPOINT: "store.put_range:middle"}
         assert tell("s3://lab/run", tmp_path, **extra, **middle) == -signal.SIGKILL
-        assert "run/parts/1-ab/10/0/0" not in bucket.objects
+        assert "run/shards/1-ab/10/0/0" not in bucket.objects
         assert tell("s3://lab/run", tmp_path, **extra) == 0
-        assert bucket.objects["run/parts/1-ab/10/0/0"] == content
+        assert bucket.objects["run/shards/1-ab/10/0/0"] == content
 
 
 def test_a_point_costs_nothing_where_none_is_armed() -> None:

@@ -150,8 +150,8 @@ def test_a_long_stretch_goes_in_parts(monkeypatch: pytest.MonkeyPatch, tmp_path:
     target.write_bytes(b"")
     use(monkeypatch, s3)
     store = open_store("s3://lab/long")
-    stored = store.put_range("parts/0", str(source), 0, 70 << 20)
-    assert store.get_range("parts/0", str(target), 0, 70 << 20) == stored
+    stored = store.put_range("shards/0", str(source), 0, 70 << 20)
+    assert store.get_range("shards/0", str(target), 0, 70 << 20) == stored
     assert target.read_bytes() == source.read_bytes()
 
 
@@ -186,7 +186,7 @@ def test_a_full_disk_is_said_to_be_full_and_keeps_the_old_object(tmp_path: Path,
     for attempt in (
         lambda: store.put("heartbeats/1", b"new"),
         lambda: store.create("log/00000001", b"new"),
-        lambda: store.put_range("parts/0", str(source), 0, 3 << 20),
+        lambda: store.put_range("shards/0", str(source), 0, 3 << 20),
     ):
         with pytest.raises(StoreFull) as error:
             attempt()
@@ -237,8 +237,8 @@ def test_where_direct_transfers_are_refused_the_page_cache_serves(
     monkeypatch.setattr(os, "pwrite", picky_pwrite)
     monkeypatch.setattr(os, "preadv", picky_preadv)
     store = FileStore(str(tmp_path / "run"))
-    stored = store.put_range("parts/0", str(source), 0, 3_000_001)
-    assert store.get_range("parts/0", str(target), 0, 3_000_001) == stored
+    stored = store.put_range("shards/0", str(source), 0, 3_000_001)
+    assert store.get_range("shards/0", str(target), 0, 3_000_001) == stored
     assert target.read_bytes() == source.read_bytes()
     assert len(direct) == 2, "asked once for the write, once for the read"
 
@@ -327,7 +327,7 @@ def test_the_limit_holds_over_threads(tmp_path: Path) -> None:
     store = ThrottledStore(FileStore(str(tmp_path / "run")), Uplink(8 << 20, clock))
     begin = clock.now()
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda n: store.put_range(f"parts/{n}", str(source), 0, 256 << 10), range(40)))
+        list(threads.map(lambda n: store.put_range(f"shards/{n}", str(source), 0, 256 << 10), range(40)))
     rate = 40 * (256 << 10) / (clock.now() - begin)
     assert 0.95 * (8 << 20) < rate <= 1.0 * (8 << 20)
 
@@ -339,7 +339,7 @@ def test_a_small_write_does_not_wait_behind_a_checkpoint(tmp_path: Path) -> None
     clock = SystemClock()
     store = ThrottledStore(FileStore(str(tmp_path / "run")), Uplink(2 << 20, clock))
     with ThreadPoolExecutor(2) as threads:
-        parts = [threads.submit(store.put_range, f"parts/{n}", str(source), 0, 1 << 20) for n in range(2)]
+        parts = [threads.submit(store.put_range, f"shards/{n}", str(source), 0, 1 << 20) for n in range(2)]
         begin = clock.now()
         store.put("heartbeats/1", bytes(1000))
         assert clock.now() - begin < 0.4

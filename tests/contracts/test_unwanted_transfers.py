@@ -45,8 +45,8 @@ def test_a_folder_gets_nothing_of_it(tmp_path: Path, source: str) -> None:
     """Asked between blocks; no object and no draft stay behind."""
     store = FileStore(str(tmp_path / "run"))
     with pytest.raises(Abandoned):
-        store.put_range("parts/1", source, 0, SIZE_BYTES, Doubts(2))
-    assert store.list("parts/") == []
+        store.put_range("shards/1", source, 0, SIZE_BYTES, Doubts(2))
+    assert store.list("shards/") == []
     assert [path.name for path in (tmp_path / "run").rglob("*") if path.is_file()] == ["lock"]
 
 
@@ -59,7 +59,7 @@ def test_the_line_is_free_at_once(tmp_path: Path, source: str) -> None:
 
     def upload(number: int) -> None:
         try:
-            store.put_range(f"parts/{number}", source, 0, SIZE_BYTES, stopped.is_set)
+            store.put_range(f"shards/{number}", source, 0, SIZE_BYTES, stopped.is_set)
         except Abandoned:
             ended.append("stopped")
 
@@ -71,7 +71,7 @@ def test_the_line_is_free_at_once(tmp_path: Path, source: str) -> None:
     for thread in threads:
         thread.join()
     assert ended == ["stopped"] * 8
-    store.put_range("parts/next", source, 0, SIZE_BYTES // 4)
+    store.put_range("shards/next", source, 0, SIZE_BYTES // 4)
     assert 1.4 <= clock.now() - begin < 2.5, "0.4 s until the stop, one second of its own"
 
 
@@ -133,7 +133,7 @@ def test_a_request_to_a_bucket_is_broken_off(tar_pit: TarPit, source: str) -> No
     store = open_store("s3://bucket/run")
     stop_at = time.monotonic() + 0.5
     with pytest.raises(Abandoned):
-        store.put_range("parts/1", source, 0, SIZE_BYTES, lambda: time.monotonic() >= stop_at)
+        store.put_range("shards/1", source, 0, SIZE_BYTES, lambda: time.monotonic() >= stop_at)
     assert time.monotonic() - stop_at < 0.3
     tar_pit.flows.set()
     until = time.monotonic() + 10.0

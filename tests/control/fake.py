@@ -32,7 +32,7 @@ from windfall.jobs import Job, SecretRef, Want
 from windfall.market import Life, Machine, Offer
 from windfall.ports import Clock
 from windfall.storage.sql import Database
-from windfall.terms import Epoch, Reliability, Seconds, WallTime
+from windfall.terms import Reliability, Seconds, Term, WallTime
 
 KEY = b"k" * 32
 ENDED = {JobPhase.DONE, JobPhase.FAILED, JobPhase.STOPPED}
@@ -130,7 +130,7 @@ class FakeService:
 
     def status(self) -> StatusView:
         unfinished = sum(view.phase not in ENDED for view in self.views.values())
-        return StatusView("1", socket.gethostname(), os.getpid(), Epoch(3), unfinished, "sqlite:///x")
+        return StatusView("1", socket.gethostname(), os.getpid(), Term(3), unfinished, "sqlite:///x")
 
     def unneeded(self) -> GcView:
         return GcView(tuple(machine(name) for name in self.strays))
@@ -149,20 +149,20 @@ class FakeService:
 
     def report(self, job_id: str, report: Report) -> Directive | None:
         self.reports.append((job_id, report))
-        return None if report.sequence == 1 else Directive(Epoch(3), Direction.RUN)
+        return None if report.sequence == 1 else Directive(Term(3), Direction.RUN)
 
 
 class StoredService(FakeService):
     """The same with jobs in the controller's database, so that they outlive its process."""
 
-    def __init__(self, database: Database, epoch: Epoch, leave: Callable[[str], None]) -> None:
+    def __init__(self, database: Database, term: Term, leave: Callable[[str], None]) -> None:
         super().__init__()
-        self._database, self._epoch, self._leave = database, epoch, leave
+        self._database, self._term, self._leave = database, term, leave
         for entry in database.jobs():
             super().submit(entry.job, {})
 
     def submit(self, job: Job, secrets: Mapping[str, str]) -> str:
-        self._database.add_job(self._epoch, job, secrets)
+        self._database.add_job(self._term, job, secrets)
         return super().submit(job, secrets)
 
     def plan(self, job: Job) -> Json:
@@ -171,15 +171,15 @@ class StoredService(FakeService):
         return super().plan(job)
 
     def status(self) -> StatusView:
-        return replace(super().status(), epoch=self._epoch, database=self._database.place)
+        return replace(super().status(), term=self._term, database=self._database.place)
 
 
 def build_service(
-    state: Path, database: Database, epoch: Epoch, clock: Clock, *, url: str, leave: Callable[[str], None]
+    state: Path, database: Database, term: Term, clock: Clock, *, url: str, leave: Callable[[str], None]
 ) -> StoredService:
     if (state / "refuse").exists():
         raise Misuse((state / "refuse").read_text())
-    return StoredService(database, epoch, leave)
+    return StoredService(database, term, leave)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from windfall.market import Boot, Life, Machine, Order
 from windfall.ports import Provider, RunWatch
 from windfall.simulation.clock import Timeline, VirtualClock
 from windfall.simulation.provider import Market, SimulatedProvider
-from windfall.terms import Epoch, Holder, Outcome, Reliability, RunState, Seconds, WallTime
+from windfall.terms import Holder, Outcome, Reliability, RunState, Seconds, Term, WallTime
 
 OWNER = "home"
 PACE = Pace(
@@ -32,10 +32,10 @@ def a_job(**changes: Any) -> Job:
     return Job("gpt-1", "gpt", "ada", "memory://run", ("train",), (Want(),), **changes)
 
 
-def run_state(outcome: Outcome, holder: str | None, *, epoch: int = 1) -> RunState:
+def run_state(outcome: Outcome, holder: str | None, *, term: int = 1) -> RunState:
     """What a run's log says."""
     who = None if holder is None else Holder(holder, "boot", 1, 1, 1, "nonce")
-    return RunState("run", Epoch(epoch), outcome, who, WallTime(0.0), Seconds(30.0))
+    return RunState("run", Term(term), outcome, who, WallTime(0.0), Seconds(30.0))
 
 
 @dataclass
@@ -141,13 +141,13 @@ class House:
         self.told: list[Event] = []
         self.lives = 0
         self.bought: list[str] = []
-        self.epoch = 0
+        self.term = 0
         self.sequence = 0
 
     def ports(self) -> ConductorPorts:
         watch: RunWatch = Line(self.run, self.faults, StoreUnreachable)  # type: ignore[assignment]
         return ConductorPorts(
-            controller=Epoch(self.epoch), owner=OWNER, clock=self.clock, journal=self.journal,
+            controller=Term(self.term), owner=OWNER, clock=self.clock, journal=self.journal,
             providers=self.providers, channels=(self.voices,), run=watch, boot=self._boot,
             notify=lambda event, _: self.told.append(event), rates=tuple,
             record_lives=lambda _: self.faults.meet("record_lives", DatabaseUnreachable, lambda: None),
@@ -160,7 +160,7 @@ class House:
 
     def conductor(self) -> Conductor:
         """A controller begins, with the journal that there is."""
-        self.epoch += 1
+        self.term += 1
         return Conductor(self.job, self.ports())
 
     def turns(self, conductor: Conductor, for_s: float) -> int:

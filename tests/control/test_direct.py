@@ -7,14 +7,14 @@ import threading
 from windfall.channels.direct import DirectChannel
 from windfall.fleet import Direction, Directive, Doing, Report
 from windfall.ports import Channel
-from windfall.terms import Epoch
+from windfall.terms import Term
 
 
 def report(sequence: int, life: str = "a", machine_id: str = "m1") -> Report:
     return Report(machine_id, sequence, life, Doing.WAITING)
 
 
-RUN, LEAVE = Directive(Epoch(1), Direction.RUN), Directive(Epoch(1), Direction.LEAVE)
+RUN, LEAVE = Directive(Term(1), Direction.RUN), Directive(Term(1), Direction.LEAVE)
 
 
 def test_the_newest_report_of_each_machine_is_heard_once() -> None:

@@ -23,7 +23,7 @@ from windfall.jobs import Measured, Notify, SecretRef, Want
 from windfall.market import Boot, Life, Order
 from windfall.storage.clocks import SystemClock
 from windfall.storage.sql import open_database
-from windfall.terms import Epoch, Outcome, Seconds, Unit
+from windfall.terms import Outcome, Seconds, Term, Unit
 
 MEASURED = Measured("local", "m4", Unit.STEP, 2.0, Seconds(5.0), Seconds(3.0), 1)
 JOB = replace(a_job(), wants=(Want("local"),))
@@ -78,7 +78,7 @@ class Shop:
 
     def office(self) -> Office:
         means = Means(
-            epoch=self.database.take("here"), owner="home", url="http://here", version="1", clock=SystemClock(),
+            term=self.database.take("here"), owner="home", url="http://here", version="1", clock=SystemClock(),
             records=self.database, providers={"local": self.market}, open_run=lambda _: self._opened(),
             new_direct=DirectChannel, boot_argv=("keeper",), store_env=lambda _: (), merge=tuple,
             leave=self.said.append, say=self.said.append,
@@ -261,7 +261,7 @@ def test_the_status_needs_no_provider(shop: Shop) -> None:
     office = shop.office()
     office.submit(replace(JOB, notify=Notify(), dead_man_s=Seconds(60.0)), {})
     status = office.status()
-    assert (status.unfinished, status.dead_man_s, status.epoch) == (1, 60.0, Epoch(1))
+    assert (status.unfinished, status.dead_man_s, status.term) == (1, 60.0, Term(1))
 
 
 def test_an_outage_of_the_database_is_a_sentence(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,16 +99,16 @@ def test_commands_that_start_together_get_one_controller(state: Path) -> None:
     for thread in threads:
         thread.join(timeout=60)
     processes = {process_of(client) for client in clients}
-    epochs = {client.status().epoch for client in clients}
+    terms = {client.status().term for client in clients}
     for client in clients:
         client.close()
 
     assert len(clients) == 10
-    assert (len(processes), epochs) == (1, {1})
+    assert (len(processes), terms) == (1, {1})
 
 
 def test_a_killed_controller_is_followed_by_another_that_knows_its_jobs(state: Path) -> None:
-    """Kill -9: the same client's next request starts a new one with a higher epoch, and the job is still there."""
+    """Kill -9: the same client's next request starts a new one with a higher term, and the job is still there."""
     with connect(state, start=True, launch=launch()) as client:
         client.submit(job(), {})
         before = process_of(client)
@@ -116,7 +116,7 @@ def test_a_killed_controller_is_followed_by_another_that_knows_its_jobs(state: P
 
         assert [view.job_id for view in client.jobs()] == ["gpt-1"]
         assert process_of(client) != before
-        assert client.status().epoch == 2
+        assert client.status().term == 2
 
 
 def test_a_lying_address_is_not_believed(state: Path) -> None:

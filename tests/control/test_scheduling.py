@@ -21,7 +21,7 @@ from windfall.policies import saving
 from windfall.policies.saving import schedules_live
 from windfall.policies.saving.replanning import ScheduleWish, by_default
 from windfall.simulation.clock import Timeline, VirtualClock
-from windfall.terms import Epoch, SaveCosts, SaveTable, Seconds, Step, WallTime
+from windfall.terms import SaveCosts, SaveTable, Seconds, Step, Term, WallTime
 from windfall.wiring_control import Schedules
 
 COSTS = SaveCosts(Seconds(2.0), 1000, Seconds(5.0), Seconds(0.5))
@@ -43,7 +43,7 @@ class Maker:
             return None
         table = SaveTable((100.0,), 500.0, 60.0, "it rests on 501 losses")
         made = by_default(wish, "")
-        return replace(made, given=SaveTableGiven(table, wish.from_step, wish.epoch), trusted=True, why=self.why)
+        return replace(made, given=SaveTableGiven(table, wish.from_step, wish.term), trusted=True, why=self.why)
 
 
 class Scheduled(House):
@@ -73,8 +73,8 @@ class Scheduled(House):
         self.measures(name)
         return conductor, name
 
-    def measures(self, name: str, step: int = 30, epoch: Epoch = Epoch(1)) -> None:  # noqa: B008 - a number
-        said = {"epoch": epoch, "step": Step(step), "saved_step": Step(20), "step_s": Seconds(1.0)}
+    def measures(self, name: str, step: int = 30, term: Term = Term(1)) -> None:  # noqa: B008 - a number
+        said = {"term": term, "step": Step(step), "saved_step": Step(20), "step_s": Seconds(1.0)}
         self.speaks(name, costs=COSTS, **said)
 
 
@@ -85,7 +85,7 @@ def test_a_machine_gets_its_schedule_soon_after_its_first_save() -> None:
     house.turns(conductor, 4.0 * PACE.run_s)
 
     assert house.voices.told[name].schedule == SaveTableGiven(
-        SaveTable((100.0,), 500.0, 60.0, "it rests on 501 losses"), 20, Epoch(1)
+        SaveTable((100.0,), 500.0, 60.0, "it rests on 501 losses"), 20, Term(1)
     )
     rows = [codec.row_from_line(line) for line in house.journal.lines]
     assert replay(rows) == []
@@ -173,10 +173,10 @@ def test_a_machine_that_took_the_run_again_is_looked_at_at_once() -> None:
     house = Scheduled(Maker(why="the run was taken up again at step 20"))
     conductor, name = house.begins()
     house.turns(conductor, 4.0 * PACE.run_s)
-    assert house.voices.told[name].schedule.epoch == 1
-    house.measures(name, epoch=Epoch(2))
+    assert house.voices.told[name].schedule.term == 1
+    house.measures(name, term=Term(2))
     house.turns(conductor, 4.0 * PACE.run_s)
-    assert house.voices.told[name].schedule.epoch == 2
+    assert house.voices.told[name].schedule.term == 2
 
 
 def test_a_controller_that_restarts_knows_the_schedules() -> None:
@@ -200,7 +200,7 @@ WISH = ScheduleWish(
     machine_type="m4",
     zone="a",
     machines=1,
-    epoch=Epoch(1),
+    term=Term(1),
     from_step=Step(20),
     age_s=Seconds(60.0),
     work_s=Seconds(3_600.0),

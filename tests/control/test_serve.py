@@ -28,7 +28,7 @@ from windfall.control.service import StatusView
 from windfall.control.serving import ApiServer, Tls, check_exposure, listen
 from windfall.errors import DatabaseUnreachable, Misuse
 from windfall.storage.clocks import SystemClock
-from windfall.terms import Epoch, Seconds, WallTime
+from windfall.terms import Seconds, Term, WallTime
 
 ROOT = Path(__file__).parents[2]
 SERVE = (
@@ -198,7 +198,7 @@ def test_it_answers_again_after_its_database_was_killed(tmp_path: Path, capsys: 
 
 def test_it_says_which_machine_must_stay_on_and_until_when() -> None:
     """With unfinished jobs: the host, how many, the expected end if it is known, and the machines' own limit."""
-    idle = StatusView("1", "lab7", 1, Epoch(1), 0, "sqlite:///x")
+    idle = StatusView("1", "lab7", 1, Term(1), 0, "sqlite:///x")
     busy = dataclasses.replace(idle, unfinished=2, dead_man_s=Seconds(7200.0))
     known = dataclasses.replace(busy, unfinished=1, finish_at=WallTime(1_800_000_000.0))
 

@@ -148,8 +148,8 @@ class Fleet:
 
     def run(self, outcome: Outcome = Outcome.RUNNING, holder: str | None = None, step: int = 0, **more: int) -> Fleet:
         """The run's log says something new."""
-        epoch = more.pop("epoch", 1)
-        return self.happens(fleet.RunObserved(outcome, epoch, holder, step, more.pop("failures", 0)))
+        term = more.pop("term", 1)
+        return self.happens(fleet.RunObserved(outcome, term, holder, step, more.pop("failures", 0)))
 
     def trains(self) -> Fleet:
         """Everything that was ordered comes and trains."""

@@ -7,7 +7,7 @@ from typing import TypeVar
 from windfall import events as ev
 from windfall import terms
 from windfall.core import worker
-from windfall.terms import Notice, NoticeLevel, Phase, PointRef, SaveKind
+from windfall.terms import CheckpointRef, Notice, NoticeLevel, Phase, SaveKind
 
 C = TypeVar("C", bound=ev.Command)
 
@@ -18,10 +18,10 @@ class Story:
     def __init__(self, **began: object) -> None:
         defaults: dict[str, object] = {
             "run": "r",
-            "epoch": 7,
+            "term": 7,
             "policy": "adaptive",
             "provider": "local",
-            "points": (),
+            "checkpoints": (),
             "attempt": 1,
             "failures": 0,
             "failures_max": 3,
@@ -47,7 +47,7 @@ class Story:
     def starts(self, ranks: int = 1, step: int = 0, point: str | None = None, size: int = 0) -> Story:
         """The script runs, its ranks are there."""
         attempt = self.state.attempt
-        self.happens(ev.PointRestored(point, step, size, 1.0), ev.ScriptStarted(attempt))
+        self.happens(ev.CheckpointRestored(point, step, size, 1.0), ev.ScriptStarted(attempt))
         return self.ranks(*[step] * ranks)
 
     def ranks(self, *steps: int, phase: Phase = Phase.STEP, after: float = 0.0) -> Story:
@@ -68,14 +68,14 @@ class Story:
         self, step: int, request: int = 0, rank: int = 0, path: str | None = None, size: int = 1000, stall: float = 0.1
     ) -> Story:
         """`backup(path)`."""
-        return self.happens(ev.PartHandedOver(rank, step, request, path or f"/s{step}/{rank}", size, stall))
+        return self.happens(ev.ShardHandedOver(rank, step, request, path or f"/s{step}/{rank}", size, stall))
 
     def uploads(self, took: float = 1.0) -> Story:
         """All parts that are under way arrive in the store."""
         point = self.state.active
         assert point is not None
         facts = [
-            ev.PartUploaded(point.point_id, part.rank, terms.Shard(part.rank, "x", ()), part.size_bytes, took)
+            ev.ShardUploaded(point.checkpoint_id, part.rank, terms.Shard(part.rank, "x", ()), part.size_bytes, took)
             for part in point.owners
         ]
         return self.happens(*facts, after=took)
@@ -84,8 +84,8 @@ class Story:
         """The record is written."""
         point = self.state.active
         assert point is not None
-        ref = ref_to(point.point_id, point.step, point.kind)
-        return self.happens(ev.PointCommitted(ref, 9, took), after=took)
+        ref = ref_to(point.checkpoint_id, point.step, point.kind)
+        return self.happens(ev.CheckpointCommitted(ref, 9, took), after=took)
 
     def stores(self, step: int, request: int = 0, took: float = 1.0) -> Story:
         """A single rank's save all the way."""
@@ -117,6 +117,6 @@ class Story:
         return [type(command) for command in self.said]
 
 
-def ref_to(point_id: str, step: int, kind: SaveKind = SaveKind.INSURANCE) -> PointRef:
+def ref_to(checkpoint_id: str, step: int, kind: SaveKind = SaveKind.INSURANCE) -> CheckpointRef:
     """A committed point."""
-    return PointRef(point_id, step, kind, 7, 1, 1000, "m", "d", 0.0)
+    return CheckpointRef(checkpoint_id, step, kind, 7, 1, 1000, "m", "d", 0.0)

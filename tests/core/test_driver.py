@@ -246,7 +246,7 @@ def test_the_old_machine_is_released_when_its_end_has_passed() -> None:
 def test_the_old_machine_is_released_when_the_successor_holds_the_run() -> None:
     """What has handed the run over only costs."""
     job = Fleet().trains().says("m1", left=200.0)
-    job.trains().run(holder="m2", epoch=2)
+    job.trains().run(holder="m2", term=2)
     assert job.released == ["m1"]
 
 

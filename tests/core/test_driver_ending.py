@@ -25,7 +25,7 @@ def test_stop_saves_then_releases_and_resume_goes_on() -> None:
     assert driver.directives(job.state, 1)["m1"].direction is Direction.WAIT
     assert job.sentence == "stopped by ada; saving"
 
-    job.run(Outcome.WAITING, step=7, epoch=1)
+    job.run(Outcome.WAITING, step=7, term=1)
     assert job.released == ["m1"]
     job.ends("m1", cause=Ended.RELEASED, after=2.0)
     assert [(command.phase, command.exit_code) for command in job.of(fleet.SettleJob)] == [(JobPhase.STOPPED, 0)]
@@ -195,10 +195,10 @@ def test_max_duration_stops_after_a_save() -> None:
 
 def test_a_run_stopped_through_its_store_stops_the_job() -> None:
     """`windfall stop URL`: the agent ended well, the run is not done; nobody pays for machines that wait."""
-    job = Fleet().trains().says("m1", epoch=4)
-    job.run(Outcome.WAITING, epoch=4, step=2)
+    job = Fleet().trains().says("m1", term=4)
+    job.run(Outcome.WAITING, term=4, step=2)
     assert job.released == []
-    job.says("m1", Doing.WAITING, exit_code=0, epoch=4)
+    job.says("m1", Doing.WAITING, exit_code=0, term=4)
     assert job.released == ["m1"]
 
 

@@ -276,7 +276,7 @@ def test_a_successor_that_is_given_back_goes_before_another_is_bought() -> None:
 def test_a_successor_that_is_announced_itself_waits_for_the_machine_that_it_superseded() -> None:
     """The next one is bought once the first is really gone, which its release alone does not prove."""
     job = Fleet().trains().says("m1", left=200.0)
-    job.trains().says("m2", Doing.TRAINING, left=60.0).run(holder="m2", epoch=2)
+    job.trains().says("m2", Doing.TRAINING, left=60.0).run(holder="m2", term=2)
     assert job.released == ["m1"]
     assert job.orders == []
     assert len(job.lists("m1", life=Life.GONE, cause=Ended.RELEASED, after=3.0).orders) == 1

@@ -38,11 +38,11 @@ from windfall.core.keeping_facts import (
 )
 from windfall.events import BeliefsChanged, SaveTableGiven
 from windfall.fleet import Direction, Directive, Doing, Peer
-from windfall.terms import Epoch, Instant, Notice, NoticeLevel, Outcome, SaveCosts, SaveTable, Seconds, Step
+from windfall.terms import Instant, Notice, NoticeLevel, Outcome, SaveCosts, SaveTable, Seconds, Step, Term
 
-RUN, WAIT, LEAVE = (Directive(Epoch(3), direction) for direction in Direction)
+RUN, WAIT, LEAVE = (Directive(Term(3), direction) for direction in Direction)
 BRIEF = Brief(dead_man_s=Seconds(100.0), save_timeout_s=Seconds(60.0))
-HOLDS = Standing(Epoch(5), Step(40), Step(30), 1, training=True)
+HOLDS = Standing(Term(5), Step(40), Step(30), 1, training=True)
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Machine:
     direct: Directive | None = RUN
     reachable: bool = True
     box: Directive | None = None
-    beat: tuple[Epoch, int] | None = None
+    beat: tuple[Term, int] | None = None
     store: bool = True
     now: float = 1000.0
     brief: Brief = BRIEF
@@ -160,7 +160,7 @@ def test_each_way_of_contact_keeps_the_machine(way: str) -> None:
     machine.reachable = way == "direct"
     for count in range(30):
         if way == "beat":
-            machine.beat = (Epoch(3), count)
+            machine.beat = (Term(3), count)
         elif way == "directive":
             machine.box = replace(RUN, mttp_s=Seconds(float(count + 1)))
         assert all(isinstance(action, TellExec) for action in machine.after(20.0))
@@ -169,7 +169,7 @@ def test_each_way_of_contact_keeps_the_machine(way: str) -> None:
 
 def test_a_mailbox_that_stands_still_is_no_contact() -> None:
     """The words of a controller that is gone do not keep a machine for ever."""
-    machine = Machine(box=RUN, beat=(Epoch(3), 7)).training()
+    machine = Machine(box=RUN, beat=(Term(3), 7)).training()
     machine.reachable = False
     assert machine.after(130.0) == [StopExec(now=False)]
 
@@ -177,10 +177,10 @@ def test_a_mailbox_that_stands_still_is_no_contact() -> None:
 def test_an_older_controller_is_refused() -> None:
     """A controller that was paused and replaced is neither obeyed nor counted as contact."""
     machine = Machine().training()
-    machine.direct = replace(LEAVE, controller=Epoch(2))
-    machine.beat = (Epoch(2), 0)
+    machine.direct = replace(LEAVE, controller=Term(2))
+    machine.beat = (Term(2), 0)
     assert machine.after(50.0) == []
-    machine.beat = (Epoch(2), 1)
+    machine.beat = (Term(2), 1)
     assert machine.after(53.0) == [StopExec(now=False)]
     assert "nothing was heard" in machine.report.sentence
 
@@ -188,7 +188,7 @@ def test_an_older_controller_is_refused() -> None:
 def test_what_an_older_controller_left_in_the_mailbox_is_refused() -> None:
     """Neither its order to leave nor a generation that is over counts, whichever channel is left."""
     machine = Machine().training()
-    machine.reachable, machine.box = False, replace(LEAVE, controller=Epoch(2))
+    machine.reachable, machine.box = False, replace(LEAVE, controller=Term(2))
     assert machine.after(50.0) == []
     members = (Peer("m-1", "10.0.0.1:7000"), Peer("m-2", "10.0.0.2:7000"))
     later = Machine(direct=replace(RUN, generation=2, peers=members))
@@ -268,7 +268,7 @@ def test_a_run_that_was_stopped_goes_on_when_the_controller_resumes_it() -> None
     machine = Machine().training()
     machine.turn(Stood(replace(HOLDS, released=Outcome.WAITING, training=False)), ExecEnded(0))
     assert machine.after(60.0) == []
-    assert (machine.report.exit_code, machine.report.epoch) == (0, HOLDS.epoch)
+    assert (machine.report.exit_code, machine.report.term) == (0, HOLDS.term)
     machine.direct = WAIT
     machine.after(5.0)
     machine.direct = RUN

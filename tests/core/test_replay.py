@@ -32,7 +32,7 @@ def test_a_changed_decision_is_shown() -> None:
     assert (difference.sequence, difference.what, difference.recorded) == (at + 1, "decisions", "()")
 
 
-def test_a_gap_ends_the_replay_of_its_epoch() -> None:
+def test_a_gap_ends_the_replay_of_its_term() -> None:
     """What was lost cannot be guessed."""
     rows = story().rows
     del rows[2]
@@ -42,7 +42,7 @@ def test_a_gap_ends_the_replay_of_its_epoch() -> None:
 def test_explain_prints_choice_numbers_and_alternatives() -> None:
     """Each decision with what it compared, in units."""
     lines = explain(story().rows)
-    assert lines[0] == "epoch 7"
+    assert lines[0] == "term 7"
     text = "\n".join(lines)
     assert "insurance save at step" in text
     assert "emergency save at step 23" in text

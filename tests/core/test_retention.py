@@ -7,17 +7,17 @@ from hypothesis import strategies as st
 
 from tests.core.story import ref_to
 from windfall.core.retention import superseded
-from windfall.terms import PointRef, SaveKind
+from windfall.terms import CheckpointRef, SaveKind
 
 KINDS = {"P": SaveKind.PERIODIC, "I": SaveKind.INSURANCE, "E": SaveKind.EMERGENCY, "S": SaveKind.STOP}
 
 
-def points(pattern: str) -> tuple[PointRef, ...]:
+def points(pattern: str) -> tuple[CheckpointRef, ...]:
     """`PIE` is a periodic, an insurance, an emergency point, oldest first."""
     return tuple(ref_to(f"{number:08d}", number, KINDS[letter]) for number, letter in enumerate(pattern))
 
 
-def steps(gone: tuple[PointRef, ...]) -> list[int]:
+def steps(gone: tuple[CheckpointRef, ...]) -> list[int]:
     """Which of the pattern went."""
     return [point.step for point in gone]
 
@@ -50,6 +50,6 @@ def test_two_whole_points_always_stay(pattern: str, keep: int | None, bad: set[i
     damaged = frozenset(f"{number:08d}" for number in bad)
     gone = superseded(live, keep=keep, damaged=damaged)
     left = tuple(point for point in live if point not in gone)
-    whole = [point for point in live if point.point_id not in damaged]
-    assert [point for point in left if point.point_id not in damaged][-2:] == whole[-2:]
+    whole = [point for point in live if point.checkpoint_id not in damaged]
+    assert [point for point in left if point.checkpoint_id not in damaged][-2:] == whole[-2:]
     assert superseded(left, keep=keep, damaged=damaged) == ()

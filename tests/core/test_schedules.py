@@ -14,13 +14,13 @@ from windfall.events import SaveTableGiven
 from windfall.fleet import Basis, BeliefsPooled, Doing, MachineSilent, Report, ScheduleMade, StopWanted
 from windfall.jobs import Checkpointing, Injection, Work
 from windfall.policies.saving.replanning import ScheduleWish
-from windfall.terms import Epoch, SaveCosts, SaveTable, Seconds, Step, Unit
+from windfall.terms import SaveCosts, SaveTable, Seconds, Step, Term, Unit
 
 COSTS = SaveCosts(Seconds(20.0), 10**9, Seconds(15.0), Seconds(1.0))
 OPTIMAL = Checkpointing(policy="optimal")
 TABLE = SaveTable((900.0, 2_000.0), 3_600.0, 600.0, "it rests on 501 losses, bathtub law")
 FIRST = ScheduleMade(
-    "m1", Epoch(1), SaveTableGiven(TABLE, Step(40)), Basis(20.0, 36.0, 120.0, 9_000.0, 2.0), Seconds(100.0),
+    "m1", Term(1), SaveTableGiven(TABLE, Step(40)), Basis(20.0, 36.0, 120.0, 9_000.0, 2.0), Seconds(100.0),
     Seconds(9_000.0), trusted=True,
 )  # fmt: skip
 
@@ -32,7 +32,7 @@ def training(**job: object) -> Fleet:
 
 def report(**changes: object) -> Report:
     """What the machine last said: 50 steps of 2 s, saved at 40."""
-    said = {"epoch": Epoch(1), "step": Step(50), "saved_step": Step(40), "step_s": Seconds(2.0), "costs": COSTS}
+    said = {"term": Term(1), "step": Step(50), "saved_step": Step(40), "step_s": Seconds(2.0), "costs": COSTS}
     return Report("m1", 9, "a", Doing.TRAINING, **(said | changes))  # type: ignore[arg-type]
 
 
@@ -48,7 +48,7 @@ def test_a_machine_that_trains_wants_a_schedule_from_its_last_save_on() -> None:
     found = wish(fleet)
 
     running_at = fleet.state.units["m1"].running_at
-    assert (found.from_step, found.epoch, found.machines) == (40, 1, 1)
+    assert (found.from_step, found.term, found.machines) == (40, 1, 1)
     assert found.age_s == pytest.approx(fleet.now - running_at - 20.0)
     assert found.work_s == 960.0 * 2.0
     assert (found.stall_s, found.durable_s) == (20.0, 36.0)
@@ -73,7 +73,7 @@ def test_the_injectors_means_are_what_is_known_of_losses() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"costs": None}, {"step_s": None}, {"epoch": None}, {"doing": Doing.WAITING}, {"step": None}]
+    "changes", [{"costs": None}, {"step_s": None}, {"term": None}, {"doing": Doing.WAITING}, {"step": None}]
 )
 def test_a_machine_whose_costs_are_not_known_waits(changes: dict[str, object]) -> None:
     """Its first save comes early and tells."""
@@ -124,7 +124,7 @@ def test_a_schedule_is_a_decision_that_the_directive_carries() -> None:
     assert decision.choice == "schedule for m1: 2 saves; it rests on 501 losses, bathtub law"
     assert {item.name: item.value for item in decision.because}["first save after"] == 900.0
     assert decision.alternatives == ("saves every 600 s, as the default rule has it",)
-    assert driver.directives(fleet.state, Epoch(3))["m1"].schedule == FIRST.given
+    assert driver.directives(fleet.state, Term(3))["m1"].schedule == FIRST.given
     assert wish(fleet).before == FIRST
 
 
@@ -135,7 +135,7 @@ def test_why_a_schedule_was_made_anew_is_explained() -> None:
     newer = replace(FIRST, given=replace(FIRST.given, from_step=Step(90)), why=why)
     fleet.happens(newer)
 
-    assert driver.directives(fleet.state, Epoch(3))["m1"].schedule == newer.given
+    assert driver.directives(fleet.state, Term(3))["m1"].schedule == newer.given
     text = "\n".join(explain(fleet.rows))
     assert f"schedule for m1 made anew: {why}; 2 saves; it rests on 501 losses, bathtub law" in text
 
@@ -147,14 +147,14 @@ def test_why_there_is_no_schedule_is_explained_and_told_to_the_machine() -> None
     fleet = training().happens(replace(FIRST, given=given, trusted=False))
 
     assert fleet.decided[0].choice == f"no schedule for m1: {says}"
-    assert driver.directives(fleet.state, Epoch(3))["m1"].schedule == given
+    assert driver.directives(fleet.state, Term(3))["m1"].schedule == given
 
 
 def test_a_schedule_goes_with_its_machine() -> None:
     """The successor has none, and one that comes for a machine that is gone is dropped."""
     fleet = training().happens(FIRST)
     fleet.ends("m1")
-    assert all(told.schedule is None for told in driver.directives(fleet.state, Epoch(3)).values())
+    assert all(told.schedule is None for told in driver.directives(fleet.state, Term(3)).values())
     fleet.happens(replace(FIRST, why="late"))
     assert fleet.decided == ()
 

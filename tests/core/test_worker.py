@@ -112,34 +112,34 @@ def test_a_point_waits_for_every_rank() -> None:
     """Nothing is uploaded, let alone committed, before the last rank has handed over."""
     story = Story(policy="every:10steps").starts(ranks=2)
     story.ranks(5, 5).answers(10, 1, 0, 1).hands_over(10, 1, rank=0)
-    assert story.none(ev.UploadPart)
+    assert story.none(ev.UploadShard)
     story.hands_over(10, 1, rank=1)
-    assert [upload.rank for upload in story.said if isinstance(upload, ev.UploadPart)] == [0, 1]
+    assert [upload.rank for upload in story.said if isinstance(upload, ev.UploadShard)] == [0, 1]
     story.uploads()
-    assert len(story.the(ev.CommitPoint).shards) == 2
+    assert len(story.the(ev.CommitCheckpoint).shards) == 2
 
 
 def test_ranks_that_name_the_same_folder_share_one_shard() -> None:
     """The lowest rank uploads for all."""
     story = Story(policy="every:10steps").starts(ranks=2).ranks(5, 5).answers(10, 1, 0, 1)
     story.hands_over(10, 1, rank=1, path="/dcp").hands_over(10, 1, rank=0, path="/dcp")
-    assert story.the(ev.UploadPart).rank == 0
-    assert len(story.uploads().the(ev.CommitPoint).shards) == 1
+    assert story.the(ev.UploadShard).rank == 0
+    assert len(story.uploads().the(ev.CommitCheckpoint).shards) == 1
 
 
 def test_a_rank_that_said_yes_and_went_on_has_no_part() -> None:
     """Only rank 0 saves a replicated model, in whichever order the ranks are heard."""
     story = Story(policy="every:10steps").starts(ranks=2).ranks(5, 5).answers(10, 1, 0, 1)
     story.happens(ev.RankMovedOn(1, 10)).hands_over(10, 1, rank=0)
-    assert story.the(ev.UploadPart).rank == 0
+    assert story.the(ev.UploadShard).rank == 0
 
 
 def test_a_point_without_a_dead_ranks_part_is_never_committed() -> None:
     """The script dies between two hand-overs."""
     story = Story(policy="every:10steps").starts(ranks=2).ranks(5, 5).answers(10, 1, 0, 1).hands_over(10, 1, rank=0)
     story.happens(ev.ScriptExited(137))
-    assert story.the(ev.AbandonPoint).point_id.startswith("00000010-7-")
-    assert story.none(ev.UploadPart, ev.CommitPoint)
+    assert story.the(ev.AbandonCheckpoint).checkpoint_id.startswith("00000010-7-")
+    assert story.none(ev.UploadShard, ev.CommitCheckpoint)
 
 
 def test_a_rank_that_never_asks_is_named_once() -> None:
@@ -147,66 +147,66 @@ def test_a_rank_that_never_asks_is_named_once() -> None:
     story = Story(policy="every:10steps").starts(ranks=2).ranks(5, 5)
     story.answers(10, 1, 0).hands_over(10, 1, rank=0).ranks(11, 11).ranks(12, 12)
     assert "rank 1" in story.the(ev.Tell).sentence
-    assert isinstance(story.the(ev.AbandonPoint), ev.AbandonPoint)
+    assert isinstance(story.the(ev.AbandonCheckpoint), ev.AbandonCheckpoint)
 
 
 # --------------------------------------------------------------------------------------------------------------- points
 
 
-def test_point_ids_are_unique_and_tell_step_and_epoch() -> None:
-    """`<step>-<epoch>-<request>.<n>`, or `p<n>` for the user's own."""
+def test_point_ids_are_unique_and_tell_step_and_term() -> None:
+    """`<step>-<term>-<request>.<n>`, or `p<n>` for the user's own."""
     story = Story(policy="every:10steps").starts()
     story.answers(10, 1).hands_over(10, 1)
-    assert story.the(ev.UploadPart).point_id == "00000010-7-1.1"
+    assert story.the(ev.UploadShard).checkpoint_id == "00000010-7-1.1"
     story.uploads().commits().hands_over(10, 0, path="/again")
-    assert story.the(ev.UploadPart).point_id == "00000010-7-p2"
+    assert story.the(ev.UploadShard).checkpoint_id == "00000010-7-p2"
 
 
 def test_only_the_newest_save_waits_for_the_uplink() -> None:
     """An upload under way is finished; of those that wait the newest stays."""
     story = Story(policy="never").starts()
     story.hands_over(1).hands_over(2)
-    assert story.none(ev.UploadPart, ev.AbandonPoint)
+    assert story.none(ev.UploadShard, ev.AbandonCheckpoint)
     story.hands_over(3)
-    assert story.the(ev.AbandonPoint).point_id.startswith("00000002")
+    assert story.the(ev.AbandonCheckpoint).checkpoint_id.startswith("00000002")
     story.uploads().commits()
-    assert story.the(ev.UploadPart).path == "/s3/0"
+    assert story.the(ev.UploadShard).path == "/s3/0"
 
 
 def test_an_upload_that_fails_is_tried_again_and_then_given_up_in_a_sentence() -> None:
     """Three tries with growing pauses."""
     story = Story(policy="never").starts().hands_over(1)
-    point_id = story.the(ev.UploadPart).point_id
+    checkpoint_id = story.the(ev.UploadShard).checkpoint_id
     for pause in (1.0, 2.0):
-        story.happens(ev.PartFailed(point_id, 0, "no route"))
+        story.happens(ev.ShardFailed(checkpoint_id, 0, "no route"))
         wake = story.the(ev.WakeAt)
         assert wake.at == pytest.approx(story.now + pause)
         story.happens(ev.Woke(wake.why), after=pause)
-        assert story.the(ev.UploadPart).point_id == point_id
-    story.happens(ev.PartFailed(point_id, 0, "no route"))
+        assert story.the(ev.UploadShard).checkpoint_id == checkpoint_id
+    story.happens(ev.ShardFailed(checkpoint_id, 0, "no route"))
     assert "no route" in story.the(ev.Tell).sentence
-    assert story.the(ev.AbandonPoint).point_id == point_id
+    assert story.the(ev.AbandonCheckpoint).checkpoint_id == checkpoint_id
 
 
 def test_files_changed_during_the_upload_are_not_committed() -> None:
     """The user is told to save into a new file each time."""
     story = Story(policy="never").starts().hands_over(1)
-    story.happens(ev.PartFailed(story.the(ev.UploadPart).point_id, 0, "changed", overwritten=True))
+    story.happens(ev.ShardFailed(story.the(ev.UploadShard).checkpoint_id, 0, "changed", overwritten=True))
     assert "new file" in story.the(ev.Tell).sentence
-    assert story.the(ev.AbandonPoint)
+    assert story.the(ev.AbandonCheckpoint)
 
 
 def test_a_commit_that_fails_is_tried_a_bounded_number_of_times() -> None:
     """Five tries."""
     story = Story(policy="never").starts().hands_over(1).uploads()
-    point_id = story.the(ev.CommitPoint).point_id
+    checkpoint_id = story.the(ev.CommitCheckpoint).checkpoint_id
     for _ in range(points.COMMIT_TRIES - 1):
-        story.happens(ev.CommitFailed(point_id, "busy"))
+        story.happens(ev.CommitFailed(checkpoint_id, "busy"))
         wake = story.the(ev.WakeAt)
         story.happens(ev.Woke(wake.why), after=wake.at - story.now)
-        assert story.the(ev.CommitPoint).point_id == point_id
-    story.happens(ev.CommitFailed(point_id, "busy"))
-    assert story.the(ev.AbandonPoint).point_id == point_id
+        assert story.the(ev.CommitCheckpoint).checkpoint_id == checkpoint_id
+    story.happens(ev.CommitFailed(checkpoint_id, "busy"))
+    assert story.the(ev.AbandonCheckpoint).checkpoint_id == checkpoint_id
 
 
 def test_superseded_insurance_goes_after_the_grace_and_two_whole_points_stay() -> None:
@@ -215,7 +215,7 @@ def test_superseded_insurance_goes_after_the_grace_and_two_whole_points_stay() -
     for number, step in enumerate((10, 20, 30), start=1):
         story.stores(step, request=number)
     story.happens(ev.Woke("retention"), after=retention.GRACE_S + 1)
-    assert [point.step for point in story.the(ev.DeletePoints).points] == [10]
+    assert [point.step for point in story.the(ev.DeleteCheckpoints).checkpoints] == [10]
     assert [point.step for point in story.state.live] == [20, 30]
 
 
@@ -357,8 +357,8 @@ def test_a_script_that_ends_well_is_done_once_its_last_save_is_committed() -> No
 def test_a_script_whose_last_save_could_not_be_stored_is_not_called_done() -> None:
     """Exit code 1 with the step that is missing: nobody shall throw the machine away believing that all is stored."""
     story = Story(policy="never").starts().stores(1).hands_over(5)
-    point_id = story.the(ev.UploadPart).point_id
-    story.happens(ev.PartFailed(point_id, 0, "changed", overwritten=True))
+    checkpoint_id = story.the(ev.UploadShard).checkpoint_id
+    story.happens(ev.ShardFailed(checkpoint_id, 0, "changed", overwritten=True))
     story.happens(ev.ScriptExited(0))
     end, release = story.the(ev.ExitAgent), story.the(ev.ReleaseRun)
     assert (end.code, release.outcome) == (1, Outcome.WAITING)
@@ -400,7 +400,7 @@ def test_who_lost_the_fence_stops_at_once_and_stores_nothing_more() -> None:
 
 def test_a_script_that_never_calls_windfall_is_told_so_once() -> None:
     """After a minute without a page."""
-    story = Story().happens(ev.PointRestored(None, 0, 0, 0.0), ev.ScriptStarted(1))
+    story = Story().happens(ev.CheckpointRestored(None, 0, 0, 0.0), ev.ScriptStarted(1))
     story.happens(ev.Woke("mute"), after=worker.MUTE_AFTER_S)
     assert "nothing is saved" in story.the(ev.Tell).sentence
 
@@ -411,11 +411,11 @@ def test_a_script_that_never_calls_windfall_is_told_so_once() -> None:
 def test_an_agent_that_comes_back_goes_on_with_what_was_under_way() -> None:
     """Uploads, the pending request, notices and alarms are asked for again; all are idempotent."""
     story = trained().hands_over(12).happens(ev.AgentResumed())
-    assert story.the(ev.UploadPart).path == "/s12/0"
+    assert story.the(ev.UploadShard).path == "/s12/0"
     assert story.the(ev.PublishSave).request == story.state.requests
     assert {why for why, _ in story.state.wakes} == {c.why for c in story.said if isinstance(c, ev.WakeAt)}
     story.uploads().happens(ev.AgentResumed())
-    assert story.the(ev.CommitPoint)
+    assert story.the(ev.CommitCheckpoint)
 
 
 def test_an_agent_that_died_during_its_last_words_says_them_again() -> None:
@@ -428,8 +428,8 @@ def test_an_agent_that_died_during_its_last_words_says_them_again() -> None:
 def test_a_damaged_point_does_not_count_as_whole() -> None:
     """The restore went one back: the damaged one must not push the good ones out."""
     refs = tuple(ref_to(f"0000000{step}-1-1.{step}", step) for step in (1, 2, 3))
-    story = Story(policy="every:10steps", points=refs)
-    story.starts(step=2, point=refs[1].point_id).stores(12, request=1)
+    story = Story(policy="every:10steps", checkpoints=refs)
+    story.starts(step=2, point=refs[1].checkpoint_id).stores(12, request=1)
     story.happens(ev.Woke("retention"), after=retention.GRACE_S + 1)
     assert {point.step for point in story.state.live} == {2, 12}
 
@@ -437,8 +437,8 @@ def test_a_damaged_point_does_not_count_as_whole() -> None:
 def test_no_point_goes_while_a_restore_may_find_newer_ones_damaged() -> None:
     """A restore longer than the grace deletes nothing; what it finds damaged does not push the good ones out."""
     refs = tuple(ref_to(f"0000000{step}-1-1.{step}", step) for step in (1, 2, 3))
-    story = Story(policy="every:10steps", points=refs)
-    assert story.happens(ev.Woke("retention"), after=retention.GRACE_S + 1).none(ev.DeletePoints)
-    story.starts(step=2, point=refs[1].point_id)
-    assert story.happens(ev.Woke("retention"), after=retention.GRACE_S + 1).none(ev.DeletePoints)
+    story = Story(policy="every:10steps", checkpoints=refs)
+    assert story.happens(ev.Woke("retention"), after=retention.GRACE_S + 1).none(ev.DeleteCheckpoints)
+    story.starts(step=2, point=refs[1].checkpoint_id)
+    assert story.happens(ev.Woke("retention"), after=retention.GRACE_S + 1).none(ev.DeleteCheckpoints)
     assert story.state.live == refs

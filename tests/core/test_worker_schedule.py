@@ -1,4 +1,4 @@
-"""The worker and the schedule that it was given: taken in, kept over restarts of the agent, replaced, gone with its epoch."""
+"""The worker and the schedule that it was given: taken in, kept over restarts of the agent, replaced, gone with its term."""
 
 from __future__ import annotations
 
@@ -81,17 +81,17 @@ def test_an_agent_that_restarts_knows_its_schedule() -> None:
     assert story.state.table == TABLE
     story.happens(ev.AgentResumed(), after=5.0)
     assert story.state.table == TABLE
-    assert Story(policy="optimal", epoch=8).starts().state.table is None
+    assert Story(policy="optimal", term=8).starts().state.table is None
 
 
 def test_a_schedule_of_an_earlier_holding_is_not_followed() -> None:
     """The machine took the run again, older than planned: what was under way to its last holding changes nothing."""
     story = trained()
-    epoch, before = story.state.first.epoch, story.state.request
-    story.happens(ev.SaveTableGiven(TABLE, 20, epoch - 1))
+    term, before = story.state.first.term, story.state.request
+    story.happens(ev.SaveTableGiven(TABLE, 20, term - 1))
     assert (story.state.table, story.state.request, story.said) == (None, before, ())
 
-    story.happens(ev.SaveTableGiven(TABLE, 20, epoch))
+    story.happens(ev.SaveTableGiven(TABLE, 20, term))
     assert story.the(ev.PublishSave).step == 60
 
 

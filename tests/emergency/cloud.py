@@ -17,7 +17,7 @@ from typing import TypeVar
 from windfall import wiring
 from windfall.codec import row_from_line
 from windfall.core.replay import replay
-from windfall.events import Decision, Fact, PointCommitted, Row
+from windfall.events import CheckpointCommitted, Decision, Fact, Row
 from windfall.storage.journal import read_journal
 from windfall.wire.metadata import MetadataServer, serve
 
@@ -108,7 +108,7 @@ class Machine:
 
     def commits(self, count: int) -> None:
         """Wait until so many points are committed on this machine."""
-        self.wait(lambda: len(facts(self.spool, PointCommitted)) >= count, f"{count} commits")
+        self.wait(lambda: len(facts(self.spool, CheckpointCommitted)) >= count, f"{count} commits")
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for a condition as long as the machine lives."""

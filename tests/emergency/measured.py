@@ -45,11 +45,11 @@ def parts_of(rows: list[Row], moments: Iterable[list[Moment]]) -> Parts:
         rows: the run's journal.
         moments: what each machine's trainer recorded, for the length of steps.
     """
-    commits = [fact.duration_s for _, fact in facts(rows, ev.PointCommitted)]
+    commits = [fact.duration_s for _, fact in facts(rows, ev.CheckpointCommitted)]
     return Parts(
         p95([length for one in moments for length in step_lengths(one)]),
-        p95([fact.stall_s for _, fact in facts(rows, ev.PartHandedOver)]),
-        p95([fact.duration_s for _, fact in facts(rows, ev.PartUploaded)]),
+        p95([fact.stall_s for _, fact in facts(rows, ev.ShardHandedOver)]),
+        p95([fact.duration_s for _, fact in facts(rows, ev.ShardUploaded)]),
         p95(commits),
         len(commits),
     )

@@ -71,6 +71,6 @@ def test_a_change_of_the_mean_time_to_preemption_moves_the_planned_save(tmp_path
 
 def _plans(rows: list[ev.Row]) -> list[dict[str, float]]:
     """Return the numbers of the insurance plans that were made once a save had been measured."""
-    measured = [row.sequence for row, _ in facts(rows, ev.PointCommitted)]
+    measured = [row.sequence for row, _ in facts(rows, ev.CheckpointCommitted)]
     later = [row for row in rows if measured and row.sequence >= measured[0]]
     return [quoted(decision) for decision in decisions(later, "insurance save")]

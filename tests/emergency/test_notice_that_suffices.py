@@ -65,7 +65,7 @@ def _is_told_while_uploading(tmp_path: Path, *, seed: int) -> None:
     with cloud.machine() as machine:
         assert machine.resumed_at == last, cloud.machines[0].output
     abandoned = [
-        command.why for row in cloud.rows() for command in row.commands if isinstance(command, ev.AbandonPoint)
+        command.why for row in cloud.rows() for command in row.commands if isinstance(command, ev.AbandonCheckpoint)
     ]
     assert any("needs the uplink" in why for why in abandoned)
 

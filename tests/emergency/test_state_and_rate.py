@@ -67,7 +67,7 @@ def _is_refused(tmp_path: Path, notice_s: float, *, losses: int, seed: int) -> N
         numbers = quoted(refusal)
         assert numbers["upload"] > numbers["remaining"]
     assert decisions(rows, "emergency save") == []
-    assert [command for row in rows for command in row.commands if isinstance(command, ev.UploadPart)] == []
+    assert [command for row in rows for command in row.commands if isinstance(command, ev.UploadShard)] == []
 
 
 def _is_forced(tmp_path: Path, notice_s: float, seed: int) -> None:
@@ -85,9 +85,9 @@ def _is_forced(tmp_path: Path, notice_s: float, seed: int) -> None:
         assert machine.resumed_at == FIRST_SAVE
     (tried,) = decisions(rows, "emergency save")
     assert "its cost is not known yet: trying anyway" in tried.choice
-    uploads = [command for row in rows for command in row.commands if isinstance(command, ev.UploadPart)]
+    uploads = [command for row in rows for command in row.commands if isinstance(command, ev.UploadShard)]
     assert [upload.kind for upload in uploads] == [SaveKind.EMERGENCY]
-    assert facts(rows, ev.PointCommitted) == []
+    assert facts(rows, ev.CheckpointCommitted) == []
 
 
 def test_a_state_of_four_fifths_of_what_the_notice_carries_is_committed(tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ pytestmark = pytest.mark.real
 def _bound_s(machine: Machine, restored: int) -> float:
     """What the machine's own journal allows: interval in force, longest save, upload with commit, and step [s]."""
     rows = machine.spool
-    since = next(row.sequence for row, fact in facts(rows, ev.PartHandedOver) if fact.step == restored)
+    since = next(row.sequence for row, fact in facts(rows, ev.ShardHandedOver) if fact.step == restored)
     plans = decisions([row for row in rows if row.sequence >= since], "insurance save")
     interval_s = max(quoted(plan)["interval"] for plan in plans)
-    snapshot_s = max((fact.stall_s for _, fact in facts(rows, ev.PartHandedOver)), default=0.0)
-    upload_s = max((fact.duration_s for _, fact in facts(rows, ev.PartUploaded)), default=0.0)
-    commit_s = max((fact.duration_s for _, fact in facts(rows, ev.PointCommitted)), default=0.0)
+    snapshot_s = max((fact.stall_s for _, fact in facts(rows, ev.ShardHandedOver)), default=0.0)
+    upload_s = max((fact.duration_s for _, fact in facts(rows, ev.ShardUploaded)), default=0.0)
+    commit_s = max((fact.duration_s for _, fact in facts(rows, ev.CheckpointCommitted)), default=0.0)
     return interval_s + snapshot_s + upload_s + commit_s + max(step_lengths(machine.moments))
 
 
@@ -44,7 +44,7 @@ def _vanishes(tmp_path: Path, seeds: range) -> None:
 
 
 def _check(machine: Machine, gone_at: float, restored: int) -> None:
-    newest = max(fact.point.step for _, fact in facts(machine.spool, ev.PointCommitted))
+    newest = max(fact.point.step for _, fact in facts(machine.spool, ev.CheckpointCommitted))
     assert restored == newest
     lost, bound = lost_s(machine, restored, gone_at), _bound_s(machine, restored)
     print(f"\nlost {lost:.2f} s ({machine.step - restored} steps) of at most {bound:.2f} s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.live.rig import Rig, Stay
-from windfall.events import PointRestored, Row, ScriptStarted, StepsMeasured
+from windfall.events import CheckpointRestored, Row, ScriptStarted, StepsMeasured
 from windfall.fleet import Doing, MachineHeard, MachinesSeen, PlaceOrder
 from windfall.market import Life
 
@@ -20,7 +20,7 @@ class Coming:
         ordered: the controller's decision is in its journal.
         began: the market's books.
         ready: the controller heard that it could take the run.
-        taken: the first row of its epoch in the run's journal.
+        taken: the first row of its term in the run's journal.
         script: its script was started.
         first_step: its first step was finished.
         restore_s: how long the newest point's way to its disk took [s].
@@ -48,14 +48,14 @@ class Coming:
         }
 
 
-def coming(rig: Rig, job_id: str, stay: Stay, epoch: int) -> Coming:
-    """How a machine came into the training, as holder of an epoch (counted from 0) of the run."""
+def coming(rig: Rig, job_id: str, stay: Stay, term: int) -> Coming:
+    """How a machine came into the training, as holder of a term (counted from 0) of the run."""
     rows = rig.rows(job_id)
     ordered = _wall(
         rows, lambda row: any(isinstance(c, PlaceOrder) and c.order.token == stay.token for c in row.commands)
     )
-    own = _epochs(rig, job_id)[epoch]
-    restored = next(fact for row in own for fact in row.facts if isinstance(fact, PointRestored))
+    own = _terms(rig, job_id)[term]
+    restored = next(fact for row in own for fact in row.facts if isinstance(fact, CheckpointRestored))
     steps, window = next((row, fact) for row in own for fact in row.facts if isinstance(fact, StepsMeasured))
     assert stay.began is not None
     return Coming(
@@ -71,9 +71,9 @@ def coming(rig: Rig, job_id: str, stay: Stay, epoch: int) -> Coming:
 
 
 def first_steps(rig: Rig, job_id: str) -> int:
-    """In how many epochs of the run a step was finished."""
-    epochs = _epochs(rig, job_id)
-    return sum(any(isinstance(fact, StepsMeasured) for row in own for fact in row.facts) for own in epochs)
+    """In how many terms of the run a step was finished."""
+    terms = _terms(rig, job_id)
+    return sum(any(isinstance(fact, StepsMeasured) for row in own for fact in row.facts) for own in terms)
 
 
 def seen_gone(rig: Rig, job_id: str, machine_id: str) -> float:
@@ -86,9 +86,9 @@ def seen_gone(rig: Rig, job_id: str, machine_id: str) -> float:
     return _wall(rig.rows(job_id), tells)
 
 
-def _epochs(rig: Rig, job_id: str) -> list[list[Row]]:
+def _terms(rig: Rig, job_id: str) -> list[list[Row]]:
     rows = rig.run_rows(job_id)
-    return [[row for row in rows if row.epoch == epoch] for epoch in sorted({row.epoch for row in rows})]
+    return [[row for row in rows if row.term == term] for term in sorted({row.term for row in rows})]
 
 
 def _heard_ready(row: Row, machine_id: str) -> bool:

@@ -31,7 +31,7 @@ from windfall.providers.local.client import LocalProvider
 from windfall.storage import journal, log
 from windfall.storage.clocks import SystemClock
 from windfall.storage.sql import open_database
-from windfall.terms import PointRef, Seconds
+from windfall.terms import CheckpointRef, Seconds
 
 WINDFALL = (sys.executable, "-m", "windfall.cli.main")
 OVER = ("done", "failed", "stopped")
@@ -206,14 +206,14 @@ class Rig:
         (path,) = told["files"]
         return (self.folder / path).read_bytes()
 
-    def points(self, job_id: str) -> tuple[PointRef, ...]:
-        """The run's recovery points, by its own log."""
+    def checkpoints(self, job_id: str) -> tuple[CheckpointRef, ...]:
+        """The run's checkpoints, by its own log."""
         head = wiring.open_reader(self.run_url(job_id)).run(log.read_head())
-        return () if head is None else head.state.points
+        return () if head is None else head.state.checkpoints
 
     def saved_step(self, job_id: str) -> int:
         """The newest step that is safe; 0 before the first."""
-        return max((point.step for point in self.points(job_id)), default=0)
+        return max((point.step for point in self.checkpoints(job_id)), default=0)
 
     def starts(self, job_id: str) -> int:
         """How often the script was started, by the run's own log."""

@@ -135,7 +135,7 @@ def test_live_machines_are_taken_at_the_drawn_ages(new_rig: Callable[..., Rig]) 
     executed = steps_printed(rig, job_id)
 
     assert ages_s == pytest.approx(drawn, abs=1.0)
-    assert told["details"]["saved_step"] == max(point.step for point in rig.points(job_id))
+    assert told["details"]["saved_step"] == max(point.step for point in rig.checkpoints(job_id))
     assert told["details"]["saved_step"] == len(set(executed)), "every step up to the last is there, redone ones once"
     commanded = [command for row in rig.rows(job_id) for command in row.commands if isinstance(command, PreemptMachine)]
     assert len(commanded) == len(noticed)
@@ -144,6 +144,6 @@ def test_live_machines_are_taken_at_the_drawn_ages(new_rig: Callable[..., Rig]) 
 
 def steps_printed(rig: Rig, job_id: str) -> list[int]:
     """Every step that a script finished, on whichever machine, up to what was saved last."""
-    saved = max(point.step for point in rig.points(job_id))
+    saved = max(point.step for point in rig.checkpoints(job_id))
     printed = [line for line in rig.say("logs", rig.run_url(job_id)).splitlines() if line.startswith("step ")]
     return [step for step in (int(line.removeprefix("step ")) for line in printed) if step <= saved]

@@ -49,7 +49,7 @@ def test_25_status_timeouts_recover_a_healthy_job_24_times(trouble: str) -> None
     assert len(world.provider.orders) == 1
     assert world.provider.released == []
     assert world.training() == ["sim-1"]
-    assert world.run_epoch == 1, "its script was never started again"
+    assert world.run_term == 1, "its script was never started again"
     assert world.summary.preemptions == 0
 
 
@@ -181,7 +181,7 @@ def test_an_hour_without_a_controller_changes_nothing() -> None:
 
     assert world.provider.born == ["sim-1"]
     assert world.provider.released == []
-    assert world.run_epoch == 1
+    assert world.run_term == 1
     assert world.summary.phase is JobPhase.RUNNING
 
 

@@ -27,7 +27,9 @@ def test_uploads_stop_and_nobody_is_told(tmp_path: Path, monkeypatch: pytest.Mon
         gate = "while state['step'] == 60 and not os.path.exists('go on'): time.sleep(0.01)"
         machine = run.train(STEPS="80", EVERY="20", AT_STEP=gate, options=NO_INSURANCE, **environment)
         try:
-            eventually(lambda: any(key.startswith("points/") or "/points/" in key for key in bucket.objects), "a point")
+            eventually(
+                lambda: any(key.startswith("checkpoints/") or "/points/" in key for key in bucket.objects), "a point"
+            )
             bucket.full = True
             machine.until("no room left")
             bucket.full = False
@@ -35,7 +37,7 @@ def test_uploads_stop_and_nobody_is_told(tmp_path: Path, monkeypatch: pytest.Mon
             assert machine.code() == 0, machine.text
         finally:
             machine.process.kill()
-        assert run.state().points[-1].step == 80
+        assert run.state().checkpoints[-1].step == 80
 
 
 def test_a_cancel_does_not_wait_for_the_upload(run: Run) -> None:
@@ -54,7 +56,7 @@ def save():
     took_s = time.monotonic() - began
 
     assert stopped.returncode == 0, stopped.stderr
-    (point,) = run.state().points
+    (point,) = run.state().checkpoints
     assert took_s > 1.5, "0.6 MB over 300 KB/s"
     assert re.search(
         rf"stopped after [\d.]+ s: waiting for a machine, step {point.step} is stored\n", stopped.stdout
@@ -87,7 +89,7 @@ def test_each_restart_becomes_a_new_run_of_the_tracker(run: Run) -> None:
     first.until("step 12")
     first.process.terminate()
     assert first.code() == 75, first.text
-    second = run.train(STEPS=str(run.state().points[-1].step + 3), AT_START=show)
+    second = run.train(STEPS=str(run.state().checkpoints[-1].step + 3), AT_START=show)
 
     assert second.code() == 0, second.text
     told = re.findall(r"WANDB_RUN_ID=(\w+) WANDB_RESUME=(\w+) WINDFALL_ATTEMPT=(\d)", first.text + second.text)

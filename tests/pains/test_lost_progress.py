@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.live import Run, eventually, fast, load, new_run, undisturbed
-from windfall.events import NoticeReceived, PartHandedOver, PointCommitted
+from windfall.events import CheckpointCommitted, NoticeReceived, ShardHandedOver
 from windfall.terms import Cause, SaveKind, Step
 
 pytestmark = pytest.mark.real
@@ -36,7 +36,7 @@ def test_a_preemption_with_a_known_deadline_throws_a_whole_interval_away(run: Ru
     first.until("step 40")
     first.process.terminate()
     assert first.code() == 75, first.text
-    (point,) = run.state().points
+    (point,) = run.state().checkpoints
     steps = point.step + 20
     second = run.train(STEPS=str(steps))
 
@@ -48,7 +48,7 @@ def test_a_preemption_with_a_known_deadline_throws_a_whole_interval_away(run: Ru
 
 
 def test_killed_while_saving_leaves_a_wreck_that_blocks_the_resume(run: Run, tmp_path: Path) -> None:
-    """Not here: half a checkpoint is never a recovery point; the next machine goes on from the whole one before."""
+    """Not here: half a checkpoint is never a checkpoint; the next machine goes on from the whole one before."""
     half = """
 if state["step"] == 12:
     open("state-half.json", "w").write('{"step": 12, "wei')
@@ -58,7 +58,7 @@ if state["step"] == 12:
 """
     first = run.train(STEPS="30", EVERY="5", AT_STEP=half, options=NO_INSURANCE)
     first.until("half saved")
-    eventually(lambda: any(point.step == 10 for point in run.state().points), "step 10 is committed")
+    eventually(lambda: any(point.step == 10 for point in run.state().checkpoints), "step 10 is committed")
     first.vanish()
     second = run.train(STEPS="30")
 
@@ -92,7 +92,7 @@ print("pid", os.getpid(), flush=True)
 
     assert first.code() == 75, first.text
     assert run.state().losses[-1].cause is Cause.PREEMPTED_SAVED
-    assert run.state().points[-1].step >= 6
+    assert run.state().checkpoints[-1].step >= 6
 
 
 @pytest.mark.parametrize("phase", ["compile", "evaluation"])
@@ -105,7 +105,7 @@ def test_a_signal_during_compile_or_evaluation_is_never_looked_at(run: Run, phas
     first.process.terminate()
 
     assert first.code() == 75, first.text
-    (point,) = run.state().points
+    (point,) = run.state().checkpoints
     assert point.kind is SaveKind.EMERGENCY
     assert point.step == (1 if phase == "compile" else 8)
 
@@ -188,16 +188,16 @@ def test_one_rank_gets_the_signal_and_leaves_while_the_others_hang(run: Run, tmp
     script.write_text(RANKS)
     first = run.start(sys.executable, str(script), options=NO_INSURANCE, STEPS="5000")
     first.until("signalled")
-    eventually(lambda: run.state().points, "the save of both ranks is committed")
-    (point,) = run.state().points
+    eventually(lambda: run.state().checkpoints, "the save of both ranks is committed")
+    (point,) = run.state().checkpoints
     first.until(f"both at {point.step // 10 * 10 + 10}")
     first.process.terminate()
     assert first.code() == 75, first.text
-    last = run.state().points[-1]
+    last = run.state().checkpoints[-1]
     second = run.start(sys.executable, str(script), STEPS=str(last.step + 5))
 
     assert second.code() == 0, second.text
-    handed = {(fact.rank, fact.step) for fact in run.facts(PartHandedOver) if isinstance(fact, PartHandedOver)}
+    handed = {(fact.rank, fact.step) for fact in run.facts(ShardHandedOver) if isinstance(fact, ShardHandedOver)}
     assert {(rank, step) for rank in (0, 1) for step in (point.step, last.step)} == handed
     assert {f"rank {rank} resumed at {last.step}" for rank in (0, 1)} <= set(second.text.splitlines())
 
@@ -208,9 +208,9 @@ def test_a_corrupt_checkpoint_restores_differently_each_time(run: Run, tmp_path:
     first.until("step 35")
     first.process.terminate()
     assert first.code() == 75, first.text
-    newest, before = run.state().points[-1], run.state().points[-2]
+    newest, before = run.state().checkpoints[-1], run.state().checkpoints[-2]
     for path in (tmp_path / "run" / "parts").rglob("*"):
-        if path.is_file() and newest.point_id in str(path):
+        if path.is_file() and newest.checkpoint_id in str(path):
             path.write_bytes(path.read_bytes()[:-1] + b"?")
     restored = set()
     for number in range(2):
@@ -230,16 +230,16 @@ def test_the_documented_notice_is_in_truth_a_maximum(run: Run) -> None:
     first = run.train(STEPS="5000", options=fast("--policy", "never", "--grace", "120s"))
     first.until("step 20")
     first.process.terminate()
-    eventually(lambda: run.state().points, "the emergency save is committed")
+    eventually(lambda: run.state().checkpoints, "the emergency save is committed")
     first.vanish()
-    (point,) = run.state().points
+    (point,) = run.state().checkpoints
     second = run.train(STEPS=str(point.step + 5))
 
     assert second.code() == 0, second.text
     assert resumed_at(second.text) == point.step
     noticed, committed = (
         next(row.at for row in run.rows() if any(isinstance(fact, kind) for fact in row.facts))
-        for kind in (NoticeReceived, PointCommitted)
+        for kind in (NoticeReceived, CheckpointCommitted)
     )
     assert committed - noticed < 10, "far from the 120 s that were told"
     assert point.step > Step(0)

@@ -228,7 +228,7 @@ def test_the_same_job_with_saves_on_demand_or_short_enough_is_planned() -> None:
     deaf = replace(SPOT, notice_s=Seconds(0.0))
     insured = replace(TWO_DAYS, checkpointing=Checkpointing())
     kept = replace(TWO_DAYS, checkpointing=Checkpointing(policy="never", keep_every="1000 steps"))
-    vague = replace(TWO_DAYS, checkpointing=Checkpointing(policy="never", keep_every="each epoch"))
+    vague = replace(TWO_DAYS, checkpointing=Checkpointing(policy="never", keep_every="each term"))
     short = replace(TWO_DAYS, work=Work(HOUR, Unit.STEP))
     for job in (insured, kept, vague, short):
         assert planned(job, deaf, measured=(UNSAVED,), hours=8.0).chosen.offer is deaf

@@ -21,7 +21,7 @@ from windfall.models.lifetimes import choosing
 from windfall.policies.saving import schedules_live
 from windfall.policies.saving.replanning import ScheduleWish
 from windfall.policies.saving.schedule import Optimal, optimal
-from windfall.terms import Epoch, SaveCosts, SaveTable, Seconds, Step, WallTime
+from windfall.terms import SaveCosts, SaveTable, Seconds, Step, Term, WallTime
 
 HOUR = 3_600.0
 NOW = WallTime(1e9)
@@ -31,7 +31,7 @@ WISH = ScheduleWish(
     machine_type="m4",
     zone="a",
     machines=1,
-    epoch=Epoch(4),
+    term=Term(4),
     from_step=Step(100),
     age_s=Seconds(600.0),
     work_s=Seconds(6.0 * HOUR),
@@ -215,7 +215,7 @@ def test_work_without_an_end_in_sight_is_planned_piece_by_piece(
         ({"costs": SaveCosts(Seconds(20.0), 10**9, Seconds(99.0), Seconds(1.0))}, "time to durable is 120 s"),
         ({"allocate_s": Seconds(900.0)}, "restart is 960 s, planned with 120 s"),
         ({"step_s": Seconds(3.0)}, "time of a step is 3 s, planned with 2 s"),
-        ({"epoch": Epoch(6)}, "the run was taken up again at step 100"),
+        ({"term": Term(6)}, "the run was taken up again at step 100"),
         ({"from_step": Step(40)}, "the run has fallen back to step 40, before step 100"),
         ({}, ""),
         ({"from_step": Step(400), "age_s": Seconds(1_200.0), "work_s": Seconds(5.9 * HOUR)}, ""),
@@ -251,7 +251,7 @@ def test_a_machine_that_ages_as_planned_keeps_its_schedule(known: schedules_live
 
 
 def test_time_lost_since_is_a_reason_to_plan_anew(known: schedules_live.Known) -> None:
-    """A script that was started again within the epoch: the machine comes to the step five hours older than planned."""
+    """A script that was started again within the term: the machine comes to the step five hours older than planned."""
     before = made(replace(WISH, age_s=Seconds(14.0 * HOUR)), known)
     late = replace(WISH, from_step=Step(1_000), before=before, age_s=Seconds(14.5 * HOUR + 5.0 * HOUR))
     again = made(late, known)
@@ -268,10 +268,10 @@ def test_each_holding_of_the_run_has_its_own_answer(known: schedules_live.Known)
     few = known_of(lives(12))
     for wish, told in ((WISH, known), (WISH, few), (replace(WISH, machines=3), known)):
         first = made(wish, told)
-        assert first.given.epoch == first.epoch == WISH.epoch
+        assert first.given.term == first.term == WISH.term
         assert schedules_live.make(replace(wish, before=first), told, ROWS, NOW) is None
-        again = made(replace(wish, before=first, epoch=Epoch(7)), told)
-        assert again.given.epoch == again.epoch == 7
+        again = made(replace(wish, before=first, term=Term(7)), told)
+        assert again.given.term == again.term == 7
 
 
 @pytest.mark.parametrize(("age_s", "stall_s", "step_s"), [(12.0 * HOUR, 0.05, 0.1), (22.0 * HOUR, 0.005, 0.02)])
@@ -366,7 +366,7 @@ def test_a_schedule_is_a_fact_that_any_journal_can_hold(known: schedules_live.Kn
         assert all(math.isfinite(number) for number in numbers)
         assert len(given.table.saves_at_s) <= schedules_live.SAVES_MAX
         assert list(given.table.saves_at_s) == sorted(set(given.table.saves_at_s))
-        assert given == SaveTableGiven(SaveTable(*numbers_of(given)), given.from_step, WISH.epoch)
+        assert given == SaveTableGiven(SaveTable(*numbers_of(given)), given.from_step, WISH.term)
 
 
 def numbers_of(given: SaveTableGiven) -> tuple[tuple[float, ...], float, float, str]:

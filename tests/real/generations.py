@@ -76,7 +76,7 @@ class Generations:
         """Every live point has the part of every machine's rank, all of one step; return how many were committed."""
         commits = [record for record in self.run.records() if record.kind is RecordKind.COMMIT]
         reader = wiring.open_reader(self.run.url)
-        for ref in self.run.state().points:
+        for ref in self.run.state().checkpoints:
             point = reader.run(restore.read_manifest(ref))
             assert [shard.rank for shard in point.shards] == list(range(self.nodes))
             assert all(shard.name.startswith(f"rank{shard.rank}-{ref.step}-") for shard in point.shards)

@@ -317,11 +317,11 @@ class Run:
     def committed_step(self) -> int:
         """The step of the newest point; 0 without one."""
         records = self.records()
-        return max((point.step for point in records[-1].state.points), default=0) if records else 0
+        return max((point.step for point in records[-1].state.checkpoints), default=0) if records else 0
 
     def newest(self, rank: int = 0) -> bytes:
-        """The bytes of the newest recovery point's part, each checked."""
-        reader, point = wiring.open_reader(self.url), self.state().points[-1]
+        """The bytes of the newest checkpoint's part, each checked."""
+        reader, point = wiring.open_reader(self.url), self.state().checkpoints[-1]
         place = Path(tempfile.mkdtemp(dir=self.folder))
         found = reader.run(restore.restore((point,), str(place)))
         assert found.point is not None
@@ -334,9 +334,9 @@ class Run:
         assert [record.number for record in records] == list(range(1, len(records) + 1))
         for before, after in itertools.pairwise(records):
             if after.kind is RecordKind.COMMIT:
-                (new,) = set(after.state.points) - set(before.state.points)
-                assert all(new.step >= point.step for point in before.state.points)
-        names = [point.point_id for point in records[-1].state.points]
+                (new,) = set(after.state.checkpoints) - set(before.state.checkpoints)
+                assert all(new.step >= point.step for point in before.state.checkpoints)
+        names = [point.checkpoint_id for point in records[-1].state.checkpoints]
         assert len(names) == len(set(names))
         differences = replay(self.rows())
         assert not differences, "\n".join(map(str, differences))

@@ -246,7 +246,7 @@ def test_a_stop_meant_for_a_machine_that_vanished_does_not_stop_the_next(tmp_pat
     with run.machine(STEP_S=0.02) as first:
         first.until_step(15)
         first.vanish()
-    late = json.dumps({"do": "stop", "now": True, "epoch": 1}).encode()
+    late = json.dumps({"do": "stop", "now": True, "term": 1}).encode()
     wiring.open_reader(run.url).store.create(inbox_key("late"), late)
     with run.machine() as second:
         assert second.code() == 0

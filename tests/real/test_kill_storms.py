@@ -111,7 +111,7 @@ def test_the_last_save_and_the_exit_status_outlive_the_agent(status: int, tmp_pa
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["store.create:after:2", "store.create:after:3"])
 def test_an_agent_that_dies_behind_a_record_is_followed_by_its_heir(name: str, tmp_path: Path) -> None:
-    """Behind the taking record, and behind the one that lets the run go: neither a second epoch nor a wrong exit code."""
+    """Behind the taking record, and behind the one that lets the run go: neither a second term nor a wrong exit code."""
     run = Run(tmp_path, 20)
     with run.machine(HOLD="step:15") as lost:
         lost.until_held()

@@ -46,11 +46,11 @@ class Ranks:
 
     def check_points(self) -> int:
         """Every point that was ever committed has each rank's part, all of the same step; return how many."""
-        refs = {ref.point_id: ref for record in self.run.records() for ref in record.state.points}
+        refs = {ref.checkpoint_id: ref for record in self.run.records() for ref in record.state.checkpoints}
         commits = [record for record in self.run.records() if record.kind is RecordKind.COMMIT]
         assert len(refs) == len(commits)
         reader = wiring.open_reader(self.run.url)
-        for ref in self.run.state().points:
+        for ref in self.run.state().checkpoints:
             point = reader.run(restore.read_manifest(ref))
             assert [shard.rank for shard in point.shards] == list(range(self.ranks))
             assert all(shard.name.startswith(f"rank{shard.rank}-{ref.step}-") for shard in point.shards)

@@ -98,8 +98,8 @@ def test_an_older_generation_that_wakes_up_stores_nothing_more(tmp_path: Path) -
                 wake(pids)
             assert job.codes(old) == [75, 75], [machine.printed for machine in old]
             assert job.codes(new) == [0, 0], [machine.printed for machine in new]
-    epochs = [record.state.epoch for record in job.run.records()]
-    assert epochs == sorted(epochs)
+    terms = [record.state.term for record in job.run.records()]
+    assert terms == sorted(terms)
     job.check_done()
 
 

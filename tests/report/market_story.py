@@ -18,7 +18,7 @@ from windfall.fleet import (
 )
 from windfall.jobs import Job, Want, Work
 from windfall.market import Ended, Life, Machine, Offer
-from windfall.terms import Epoch, Instant, NoticeLevel, Reliability, Seconds, Unit, WallTime
+from windfall.terms import Instant, NoticeLevel, Reliability, Seconds, Term, Unit, WallTime
 
 BEGIN = 1_000_000.0
 OFFER = Offer(
@@ -69,7 +69,7 @@ def heard(name: str, doing: Doing, *, taken_at: float | None = None, sentence: s
 
 def opening() -> tuple[Fact, ...]:
     """What a journal begins with: the job, the offers, a whole listing."""
-    return (JobSubmitted(job(), "owner"), ControllerBegan(Epoch(1)), OffersSeen((OFFER,)), ListedAll("local"))
+    return (JobSubmitted(job(), "owner"), ControllerBegan(Term(1)), OffersSeen((OFFER,)), ListedAll("local"))
 
 
 def journal(*batches: tuple[float, Iterable[Fact]]) -> list[Row]:
@@ -78,13 +78,13 @@ def journal(*batches: tuple[float, Iterable[Fact]]) -> list[Row]:
     for number, (second, facts) in enumerate(batches, 1):
         at = Instant(BEGIN + second)
         state, decisions, commands = driver.react(state, at, tuple(facts))
-        rows.append(Row(Epoch(1), number, at, WallTime(BEGIN + second), tuple(facts), decisions, commands))
+        rows.append(Row(Term(1), number, at, WallTime(BEGIN + second), tuple(facts), decisions, commands))
     return rows
 
 
 def row(second: float, *facts: Fact, commands: tuple[Command, ...] = ()) -> Row:
     """One row by itself, with the commands that a test wants in it."""
-    return Row(Epoch(1), 1, Instant(BEGIN + second), WallTime(BEGIN + second), facts, (), commands)
+    return Row(Term(1), 1, Instant(BEGIN + second), WallTime(BEGIN + second), facts, (), commands)
 
 
 def seen(*machines: Machine) -> MachinesSeen:

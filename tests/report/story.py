@@ -7,29 +7,29 @@ from windfall.report.account import Account, Tenure, account
 from windfall.terms import (
     Bytes,
     Cause,
-    Epoch,
+    CheckpointRef,
     Instant,
     Notice,
     NoticeLevel,
     Outcome,
     Phase,
-    PointRef,
     SaveKind,
     Seconds,
     Shard,
     Step,
+    Term,
     WallTime,
 )
 
 
-def began(epoch: int = 1) -> events.WorkerBegan:
-    """The first fact of an epoch."""
+def began(term: int = 1) -> events.WorkerBegan:
+    """The first fact of a term."""
     return events.WorkerBegan(
         run="run",
-        epoch=Epoch(epoch),
+        term=Term(term),
         policy="adaptive",
         provider="local",
-        points=(),
+        checkpoints=(),
         attempt=1,
         failures=0,
         failures_max=3,
@@ -39,10 +39,10 @@ def began(epoch: int = 1) -> events.WorkerBegan:
     )
 
 
-def restored(step: int, duration_s: float) -> events.PointRestored:
+def restored(step: int, duration_s: float) -> events.CheckpointRestored:
     """A restore; step 0 is a fresh start."""
     point = f"{step}-1-a" if step else None
-    return events.PointRestored(point, Step(step), Bytes(1000 * step), Seconds(duration_s))
+    return events.CheckpointRestored(point, Step(step), Bytes(1000 * step), Seconds(duration_s))
 
 
 def started(attempt: int) -> events.ScriptStarted:
@@ -60,26 +60,26 @@ def steps(last: int, count: int, mean_s: float = 1.0) -> events.StepsMeasured:
     return events.StepsMeasured(Step(last), count, Seconds(mean_s), Seconds(mean_s))
 
 
-def handed_over(step: int, stall_s: float, rank: int = 0) -> events.PartHandedOver:
+def handed_over(step: int, stall_s: float, rank: int = 0) -> events.ShardHandedOver:
     """The script has saved."""
-    return events.PartHandedOver(rank, Step(step), 1, "ckpt", Bytes(1000), Seconds(stall_s))
+    return events.ShardHandedOver(rank, Step(step), 1, "ckpt", Bytes(1000), Seconds(stall_s))
 
 
-def uploaded(step: int, duration_s: float) -> events.PartUploaded:
+def uploaded(step: int, duration_s: float) -> events.ShardUploaded:
     """An upload is over."""
-    return events.PartUploaded(f"{step}-1-a", 0, Shard(0, "ckpt", ()), Bytes(1000), Seconds(duration_s))
+    return events.ShardUploaded(f"{step}-1-a", 0, Shard(0, "ckpt", ()), Bytes(1000), Seconds(duration_s))
 
 
-def point(step: int, at: float, *, epoch: int = 1, kind: SaveKind = SaveKind.INSURANCE) -> PointRef:
+def point(step: int, at: float, *, term: int = 1, kind: SaveKind = SaveKind.INSURANCE) -> CheckpointRef:
     """A committed point of 1000 bytes."""
-    return PointRef(
-        f"{step}-{epoch}-a", Step(step), kind, Epoch(epoch), 1, 1000, f"points/{step}", "xxh3-128:0", WallTime(at)
+    return CheckpointRef(
+        f"{step}-{term}-a", Step(step), kind, Term(term), 1, 1000, f"checkpoints/{step}", "xxh3-128:0", WallTime(at)
     )
 
 
-def committed(ref: PointRef) -> events.PointCommitted:
+def committed(ref: CheckpointRef) -> events.CheckpointCommitted:
     """A commit."""
-    return events.PointCommitted(ref, 2, Seconds(0.1))
+    return events.CheckpointCommitted(ref, 2, Seconds(0.1))
 
 
 def notice(level: NoticeLevel, deadline: float | None = None) -> events.NoticeReceived:
@@ -93,19 +93,17 @@ def exited(status: int) -> events.ScriptExited:
 
 
 def release(cause: Cause) -> events.ReleaseRun:
-    """The command that ends an epoch."""
+    """The command that ends a term."""
     return events.ReleaseRun(Outcome.WAITING, cause)
 
 
-def rows(epoch: int, offset: float, *told: tuple[float, events.Fact | events.Command]) -> list[events.Row]:
-    """Rows of one epoch at these wall times; the machine's monotonic clock is behind by `offset`."""
+def rows(term: int, offset: float, *told: tuple[float, events.Fact | events.Command]) -> list[events.Row]:
+    """Rows of one term at these wall times; the machine's monotonic clock is behind by `offset`."""
     made = []
     for sequence, (wall, said) in enumerate(told, 1):
         facts = (said,) if isinstance(said, events.Fact) else ()
         commands = (said,) if isinstance(said, events.Command) else ()
-        made.append(
-            events.Row(Epoch(epoch), sequence, Instant(wall - offset), WallTime(wall), facts, commands=commands)
-        )
+        made.append(events.Row(Term(term), sequence, Instant(wall - offset), WallTime(wall), facts, commands=commands))
     return made
 
 
@@ -142,7 +140,7 @@ def preempted_twice() -> Account:
         (1045.0, first_step()),
         (1050.0, steps(25, 5)),
         (1051.0, handed_over(25, 1.0)),
-        (1052.0, committed(point(25, 1052.0, epoch=2))),
+        (1052.0, committed(point(25, 1052.0, term=2))),
         (1061.0, steps(35, 10)),
     )
     third = rows(
@@ -158,8 +156,8 @@ def preempted_twice() -> Account:
         (1110.0, release(Cause.DONE)),
     )
     tenures = [
-        Tenure(Epoch(1), "one", WallTime(1000.0), WallTime(1030.0), Cause.PREEMPTED_SAVED),
-        Tenure(Epoch(2), "two", WallTime(1040.0)),
-        Tenure(Epoch(3), "three", WallTime(1081.0), WallTime(1110.0), Cause.DONE),
+        Tenure(Term(1), "one", WallTime(1000.0), WallTime(1030.0), Cause.PREEMPTED_SAVED),
+        Tenure(Term(2), "two", WallTime(1040.0)),
+        Tenure(Term(3), "three", WallTime(1081.0), WallTime(1110.0), Cause.DONE),
     ]
-    return account({Epoch(1): first, Epoch(2): second, Epoch(3): third}, tenures)
+    return account({Term(1): first, Term(2): second, Term(3): third}, tenures)

@@ -13,7 +13,7 @@ from tests.report import story
 from windfall import events
 from windfall.report.account import Account, Loss, Saves, Tenure, account, as_json
 from windfall.report.spells import Kind
-from windfall.terms import Cause, Epoch, NoticeLevel, Phase, SaveKind, Seconds, Step, WallTime
+from windfall.terms import Cause, NoticeLevel, Phase, SaveKind, Seconds, Step, Term, WallTime
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def one_machine(*told: tuple[float, events.Fact | events.Command], cause: Cause 
     """The account of a run on one machine that took it at 1000 and released it with its last row."""
     rows = story.rows(1, 0.0, *told)
     released = None if cause is None else rows[-1].wall
-    return account({Epoch(1): rows}, [Tenure(Epoch(1), "one", WallTime(1000.0), released, cause)])
+    return account({Term(1): rows}, [Tenure(Term(1), "one", WallTime(1000.0), released, cause)])
 
 
 def spent(made: Account) -> dict[str, float]:
@@ -61,8 +61,8 @@ def test_goodput_is_the_share_of_new_steps(made: Account) -> None:
 def test_a_loss_has_a_cause_and_a_price(made: Account) -> None:
     """The announced loss cost no step; the silent one cost ten, and ten seconds to compute them again."""
     assert made.losses == (
-        Loss(Epoch(1), 1, WallTime(1030.0), Cause.PREEMPTED_SAVED, steps=0, redone=0, redo_s=Seconds(0.0)),
-        Loss(Epoch(2), 2, WallTime(1061.0), Cause.VANISHED, steps=10, redone=10, redo_s=Seconds(10.0), exact=False),
+        Loss(Term(1), 1, WallTime(1030.0), Cause.PREEMPTED_SAVED, steps=0, redone=0, redo_s=Seconds(0.0)),
+        Loss(Term(2), 2, WallTime(1061.0), Cause.VANISHED, steps=10, redone=10, redo_s=Seconds(10.0), exact=False),
     )
 
 
@@ -90,7 +90,7 @@ def test_machine_hours_leave_out_the_waiting(made: Account) -> None:
 def test_a_vanished_machine_is_named_among_what_is_not_known(made: Account) -> None:
     """Nobody can know what the second machine did after its last row, and the account says so."""
     assert made.unknown == (
-        "epoch 2: its machine gave no sign after row 8; steps it may have completed since then are not counted",
+        "term 2: its machine gave no sign after row 8; steps it may have completed since then are not counted",
     )
 
 
@@ -117,24 +117,24 @@ def test_rows_that_never_arrived_are_time_unknown_not_guessed() -> None:
     )
     del rows[5:7]
 
-    made = account({Epoch(1): rows}, [Tenure(Epoch(1), "one", WallTime(1000.0), WallTime(1042.0), Cause.DONE)])
+    made = account({Term(1): rows}, [Tenure(Term(1), "one", WallTime(1000.0), WallTime(1042.0), Cause.DONE)])
 
     assert spent(made) == {"compute": 10.0, "restore": 1.0, "start": 1.0, "unknown": 30.0}
-    assert made.unknown == ("epoch 1: rows 6 to 7 of the journal never arrived; 30.0 s are not known",)
+    assert made.unknown == ("term 1: rows 6 to 7 of the journal never arrived; 30.0 s are not known",)
 
 
-def test_an_epoch_without_any_row_is_unknown() -> None:
+def test_an_term_without_any_row_is_unknown() -> None:
     """A machine that took the run and whose journal never arrived is not passed over in silence."""
     rows = story.rows(2, 0.0, (1050.0, story.began(2)), (1060.0, story.restored(0, 10.0)))
     tenures = [
-        Tenure(Epoch(1), "one", WallTime(1000.0)),
-        Tenure(Epoch(2), "two", WallTime(1050.0), WallTime(1060.0), Cause.STOPPED),
+        Tenure(Term(1), "one", WallTime(1000.0)),
+        Tenure(Term(2), "two", WallTime(1050.0), WallTime(1060.0), Cause.STOPPED),
     ]
 
-    made = account({Epoch(2): rows}, tenures)
+    made = account({Term(2): rows}, tenures)
 
     assert spent(made) == {"restore": 10.0, "unknown": 50.0}
-    assert made.unknown[0] == "epoch 1: no row of its journal arrived; what its machine did is not known"
+    assert made.unknown[0] == "term 1: no row of its journal arrived; what its machine did is not known"
 
 
 def test_a_script_that_fails_is_a_loss_of_its_own() -> None:
@@ -154,7 +154,7 @@ def test_a_script_that_fails_is_a_loss_of_its_own() -> None:
     )
 
     assert made.losses == (
-        Loss(Epoch(1), 1, WallTime(1009.0), Cause.SCRIPT_FAILED, steps=8, redone=8, redo_s=Seconds(8.0)),
+        Loss(Term(1), 1, WallTime(1009.0), Cause.SCRIPT_FAILED, steps=8, redone=8, redo_s=Seconds(8.0)),
     )
     assert spent(made) == {"compute": 10.0, "redo": 8.0, "start": 7.0}
 
@@ -207,21 +207,21 @@ def test_a_heartbeat_after_the_last_row_is_time_unknown_not_waiting() -> None:
     )
     next_rows = story.rows(2, 0.0, (1020.0, story.restored(0, 0.0)))
     tenures = [
-        Tenure(Epoch(1), "one", WallTime(1000.0), beat_at=WallTime(1015.0)),
-        Tenure(Epoch(2), "two", WallTime(1020.0)),
+        Tenure(Term(1), "one", WallTime(1000.0), beat_at=WallTime(1015.0)),
+        Tenure(Term(2), "two", WallTime(1020.0)),
     ]
 
-    made = account({Epoch(1): rows, Epoch(2): next_rows}, tenures, alive=Epoch(2))
+    made = account({Term(1): rows, Term(2): next_rows}, tenures, alive=Term(2))
 
     assert spent(made) == {"compute": 10.0, "waiting": 5.0, "unknown": 5.0}
     assert [(loss.steps, loss.exact) for loss in made.losses] == [(10, False)]
 
 
 def test_a_live_holder_is_no_loss() -> None:
-    """While a machine is known to live, its epoch has not ended."""
+    """While a machine is known to live, its term has not ended."""
     rows = story.rows(1, 0.0, (1000.0, story.began()), (1001.0, story.restored(0, 1.0)))
 
-    made = account({Epoch(1): rows}, [Tenure(Epoch(1), "one", WallTime(1000.0))], alive=Epoch(1))
+    made = account({Term(1): rows}, [Tenure(Term(1), "one", WallTime(1000.0))], alive=Term(1))
 
     assert (made.losses, made.unknown) == ((), ())
 
@@ -233,10 +233,10 @@ def test_steps_lost_twice_are_charged_to_the_loss_that_made_them_necessary_again
         [(1010.0, story.restored(5, 0.0)), (1010.0, story.started(2)), (1013.0, story.steps(8, 3))],
         [(1013.0, story.restored(5, 0.0)), (1013.0, story.started(3)), (1023.0, story.steps(15, 10))],
     ]
-    journal = {Epoch(n): story.rows(n, 0.0, *facts) for n, facts in enumerate(told, 1)}
-    tenures = [Tenure(epoch, "m", rows[0].wall) for epoch, rows in journal.items()]
+    journal = {Term(n): story.rows(n, 0.0, *facts) for n, facts in enumerate(told, 1)}
+    tenures = [Tenure(term, "m", rows[0].wall) for term, rows in journal.items()]
 
-    made = account(journal, tenures, alive=Epoch(3))
+    made = account(journal, tenures, alive=Term(3))
 
     assert [(loss.steps, loss.redone, loss.redo_s) for loss in made.losses] == [(5, 5, 5.0), (3, 3, 3.0)]
     assert spent(made) == {"compute": 15.0, "redo": 8.0}
@@ -249,10 +249,10 @@ def test_a_machine_lost_before_it_restored_costs_no_steps_and_takes_no_blame() -
         [(1010.0, story.began(2))],
         [(1020.0, story.restored(4, 0.0)), (1020.0, story.started(2)), (1030.0, story.steps(14, 10))],
     ]
-    journal = {Epoch(n): story.rows(n, 0.0, *facts) for n, facts in enumerate(told, 1)}
-    tenures = [Tenure(epoch, "m", rows[0].wall) for epoch, rows in journal.items()]
+    journal = {Term(n): story.rows(n, 0.0, *facts) for n, facts in enumerate(told, 1)}
+    tenures = [Tenure(term, "m", rows[0].wall) for term, rows in journal.items()]
 
-    made = account(journal, tenures, alive=Epoch(3))
+    made = account(journal, tenures, alive=Term(3))
 
     assert [(loss.steps, loss.redone) for loss in made.losses] == [(6, 6), (0, 0)]
 
@@ -274,7 +274,7 @@ def test_steps_seen_after_the_last_window_are_work_not_a_hole() -> None:
 
 def test_standing_still_until_the_last_save_is_stored_belongs_to_the_save() -> None:
     """Between the last hand-over and the release nothing is computed: that is what the emergency save cost."""
-    last_save = events.UploadPart("10-1-a", 0, "ckpt", SaveKind.EMERGENCY)
+    last_save = events.UploadShard("10-1-a", 0, "ckpt", SaveKind.EMERGENCY)
     told = story.rows(
         1,
         0.0,
@@ -288,7 +288,7 @@ def test_standing_still_until_the_last_save_is_stored_belongs_to_the_save() -> N
         (1018.0, story.committed(story.point(10, 1018.0, kind=SaveKind.EMERGENCY))),
         (1018.0, story.release(Cause.PREEMPTED_SAVED)),
     )
-    made = account({Epoch(1): told}, [])
+    made = account({Term(1): told}, [])
     assert (made.of(Kind.COMPUTE), made.of(Kind.SAVE), made.of(Kind.OTHER)) == (10.0, 1.0 + 5.0, 0.0)
 
 
@@ -303,7 +303,7 @@ def test_what_follows_the_release_is_the_end_not_a_hole() -> None:
         (1010.0, story.release(Cause.STOPPED)),
     )
 
-    made = account({Epoch(1): rows}, [Tenure(Epoch(1), "one", WallTime(1000.0), WallTime(1012.0), Cause.STOPPED)])
+    made = account({Term(1): rows}, [Tenure(Term(1), "one", WallTime(1000.0), WallTime(1012.0), Cause.STOPPED)])
 
     assert (spent(made), made.losses, made.unknown) == ({"compute": 10.0, "finish": 2.0}, (), ())
 
@@ -324,11 +324,11 @@ def test_the_stall_of_several_ranks_counts_once() -> None:
 def test_clocks_that_disagree_are_named_and_the_time_is_counted_once() -> None:
     """When a successor's clock says that it began before its predecessor ended, the overlap is cut and named."""
     journal = {
-        Epoch(1): story.rows(1, 0.0, (1000.0, story.restored(0, 0.0)), (1020.0, story.exited(143))),
-        Epoch(2): story.rows(2, 0.0, (1018.0, story.restored(0, 0.0)), (1030.0, story.exited(0))),
+        Term(1): story.rows(1, 0.0, (1000.0, story.restored(0, 0.0)), (1020.0, story.exited(143))),
+        Term(2): story.rows(2, 0.0, (1018.0, story.restored(0, 0.0)), (1030.0, story.exited(0))),
     }
 
-    made = account(journal, [], alive=Epoch(2))
+    made = account(journal, [], alive=Term(2))
 
     assert made.total_s == 30.0
     assert made.machine_s == 32.0
@@ -340,14 +340,14 @@ def test_a_commit_that_only_the_log_knows_is_counted() -> None:
     rows = story.rows(1, 0.0, (1000.0, story.restored(0, 0.0)))
     ref = story.point(10, 1010.0)
 
-    made = account({Epoch(1): rows}, [], commits=[ref])
+    made = account({Term(1): rows}, [], commits=[ref])
 
     assert made.commits == (ref,)
 
 
 def test_a_run_that_nobody_took_has_no_account() -> None:
-    """Without any epoch there is nothing to account for, and the user is told so."""
-    with pytest.raises(ValueError, match="no epoch yet"):
+    """Without any term there is nothing to account for, and the user is told so."""
+    with pytest.raises(ValueError, match="no term yet"):
         account({}, [])
 
 
@@ -363,13 +363,13 @@ def test_the_json_carries_the_same_numbers_with_units_in_the_names(made: Account
 
 @st.composite
 def journals(draw: st.DrawFn) -> tuple[list[events.Row], ...]:
-    """Journals of one to four epochs with windows, stalls and looks in any order, some rows missing."""
+    """Journals of one to four terms with windows, stalls and looks in any order, some rows missing."""
     now, made = 1000.0, []
-    for epoch in range(1, draw(st.integers(1, 4)) + 1):
-        told: list[tuple[float, events.Fact]] = [(now, story.began(epoch))]
+    for term in range(1, draw(st.integers(1, 4)) + 1):
+        told: list[tuple[float, events.Fact]] = [(now, story.began(term))]
         step = draw(st.integers(0, 20))
         now += draw(st.floats(0, 5))
-        told += [(now, story.restored(step, draw(st.floats(0, 8)))), (now, story.started(epoch))]
+        told += [(now, story.restored(step, draw(st.floats(0, 8)))), (now, story.started(term))]
         for _ in range(draw(st.integers(0, 8))):
             now += draw(st.floats(0, 20))
             what, length = draw(st.integers(0, 3)), draw(st.floats(0, 30))
@@ -386,7 +386,7 @@ def journals(draw: st.DrawFn) -> tuple[list[events.Row], ...]:
                     )[what],
                 )
             )
-        rows = story.rows(epoch, draw(st.floats(-1e4, 1e4)), *told)
+        rows = story.rows(term, draw(st.floats(-1e4, 1e4)), *told)
         lost = draw(st.integers(0, len(rows)))
         made.append([row for row in rows if row.sequence != lost])
         now += draw(st.floats(-3, 50))
@@ -397,7 +397,7 @@ def journals(draw: st.DrawFn) -> tuple[list[events.Row], ...]:
 @given(journals())
 def test_no_moment_is_counted_twice_or_not_at_all(told: tuple[list[events.Row], ...]) -> None:
     """Whatever the journals say, the spells lie end to end from the run's begin to its end."""
-    made = account({rows[0].epoch: rows for rows in told if rows}, [])
+    made = account({rows[0].term: rows for rows in told if rows}, [])
 
     assert all(older.end == newer.begin for older, newer in itertools.pairwise(made.spells))
     assert all(spell.duration_s > 0 for spell in made.spells)

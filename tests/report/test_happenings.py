@@ -14,7 +14,7 @@ from windfall.fleet import (
 )
 from windfall.market import Ended, Life, Order, Refusal
 from windfall.report.happenings import Happenings
-from windfall.terms import Epoch, Outcome, Seconds, Step, WallTime
+from windfall.terms import Outcome, Seconds, Step, Term, WallTime
 
 
 def told(*rows: object) -> list[str]:
@@ -66,10 +66,10 @@ def test_what_happens_to_many_machines_at_once_is_one_sentence() -> None:
 def test_a_step_is_stored_once_and_a_new_holder_is_named() -> None:
     """A look at the run that shows nothing new tells nothing."""
     looks = [
-        RunObserved(Outcome.RUNNING, Epoch(1), "m-1", Step(0), 0),
-        RunObserved(Outcome.RUNNING, Epoch(1), "m-1", Step(40), 0),
-        RunObserved(Outcome.WAITING, Epoch(1), None, Step(40), 0),
-        RunObserved(Outcome.RUNNING, Epoch(5), "m-2", Step(40), 0),
+        RunObserved(Outcome.RUNNING, Term(1), "m-1", Step(0), 0),
+        RunObserved(Outcome.RUNNING, Term(1), "m-1", Step(40), 0),
+        RunObserved(Outcome.WAITING, Term(1), None, Step(40), 0),
+        RunObserved(Outcome.RUNNING, Term(5), "m-2", Step(40), 0),
     ]
 
     assert told(*(row(number, look) for number, look in enumerate(looks))) == [
@@ -99,7 +99,7 @@ def test_an_order_says_what_it_costs() -> None:
 
 def test_another_controller_is_told_but_the_first_is_not() -> None:
     """That a controller begins is news only if there was one before."""
-    assert told(row(0, ControllerBegan(Epoch(1))), row(9, ControllerBegan(Epoch(2)))) == [
+    assert told(row(0, ControllerBegan(Term(1))), row(9, ControllerBegan(Term(2)))) == [
         "the controller was gone, another one has taken over; the machines went on meanwhile"
     ]
 

@@ -12,7 +12,7 @@ from windfall.fleet import Doing, PlaceOrder
 from windfall.jobs import Measured, Work
 from windfall.market import Order
 from windfall.report.measured import measure, merge
-from windfall.terms import Epoch, Instant, SaveCosts, Seconds, Step, Unit, WallTime
+from windfall.terms import Instant, SaveCosts, Seconds, Step, Term, Unit, WallTime
 
 ORDERS = tuple(Order(f"gpt-1-{number}", "owner", "gpt-1", OFFER, 1, 1) for number in (1, 2))
 COSTS = SaveCosts(stall_s=Seconds(0.2), size_bytes=1000, upload_s=Seconds(3.0), commit_s=Seconds(0.1))
@@ -31,24 +31,24 @@ def controllers() -> list[Row]:
     ]
 
 
-def steps(epoch: int, second: float, upto: int, count: int, mean_s: float) -> Row:
+def steps(term: int, second: float, upto: int, count: int, mean_s: float) -> Row:
     """A window of measured steps that ended when its row was written."""
     fact = StepsMeasured(step=Step(upto), count=count, mean_s=Seconds(mean_s), longest_s=Seconds(mean_s))
-    return Row(Epoch(epoch), 2, Instant(second), WallTime(BEGIN + second), (fact,), (), ())
+    return Row(Term(term), 2, Instant(second), WallTime(BEGIN + second), (fact,), (), ())
 
 
-def took(epoch: int, second: float) -> Row:
-    return Row(Epoch(epoch), 1, Instant(second), WallTime(BEGIN + second), (), (), ())
+def took(term: int, second: float) -> Row:
+    return Row(Term(term), 1, Instant(second), WallTime(BEGIN + second), (), (), ())
 
 
 def run_rows() -> list[Row]:
-    """Epoch 1 takes the run at 13 s, its first step ends at 16 s; epoch 5 takes it at 125 s, its first step ends at 132 s."""
+    """Term 1 takes the run at 13 s, its first step ends at 16 s; term 5 takes it at 125 s, its first step ends at 132 s."""
     return [took(1, 13), steps(1, 25, 10, 10, 1.0), took(5, 125), steps(5, 152, 20, 11, 2.0)]
 
 
 def test_the_numbers_are_those_one_finds_by_hand() -> None:
     """Allocation, boot and first step are means over machines; the speed is all steps by all their time."""
-    (found,) = measure(job(), controllers(), run_rows(), {Epoch(1): "m-1", Epoch(5): "m-2"}, COSTS)
+    (found,) = measure(job(), controllers(), run_rows(), {Term(1): "m-1", Term(5): "m-2"}, COSTS)
 
     assert (found.provider, found.machine_type, found.unit, found.runs) == ("local", "small", Unit.STEP, 1)
     assert found.allocate_s == pytest.approx((2 + 4) / 2)
@@ -64,7 +64,7 @@ def test_other_units_count_by_how_much_work_a_step_was() -> None:
     """4000 samples in 20 steps: 200 a step."""
     made = replace(job(), work=Work(4000.0, Unit.SAMPLE))
 
-    (found,) = measure(made, controllers(), run_rows(), {Epoch(1): "m-1", Epoch(5): "m-2"}, None)
+    (found,) = measure(made, controllers(), run_rows(), {Term(1): "m-1", Term(5): "m-2"}, None)
 
     assert found.unit is Unit.SAMPLE
     assert found.work_per_s == pytest.approx(200 * 21 / 32)
@@ -75,14 +75,14 @@ def test_a_machine_that_waited_for_the_run_does_not_tell_how_long_a_start_takes(
     """The first machine held the run until 130, after the second was ready: its waiting is no preparation."""
     held_on = [*run_rows(), replace(took(1, 130), sequence=3)]
 
-    (found,) = measure(job(), controllers(), held_on, {Epoch(1): "m-1", Epoch(5): "m-2"}, COSTS)
+    (found,) = measure(job(), controllers(), held_on, {Term(1): "m-1", Term(5): "m-2"}, COSTS)
 
     assert found.prepare_s == pytest.approx(15 + (16 - 12))
 
 
-def test_an_epoch_of_a_machine_that_was_not_bought_tells_nothing() -> None:
+def test_an_term_of_a_machine_that_was_not_bought_tells_nothing() -> None:
     """Somebody's `windfall exec` on the same run is no machine of the job."""
-    assert measure(job(), controllers(), run_rows(), {Epoch(1): "laptop"}, COSTS) == ()
+    assert measure(job(), controllers(), run_rows(), {Term(1): "laptop"}, COSTS) == ()
 
 
 def test_runs_are_folded_with_the_same_weight_and_times_are_averaged() -> None:

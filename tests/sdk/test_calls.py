@@ -204,7 +204,7 @@ def test_a_rank_restores_its_own_part(environ: dict[str, str], tmp_path: Path) -
         (tmp_path / "point" / str(rank)).mkdir(parents=True)
         (tmp_path / "point" / str(rank) / f"part-{rank}").write_text("x")
     lowest = str(tmp_path / "point" / "0" / "part-0")
-    variables = environ | {environment.POINT: str(tmp_path / "point"), environment.CHECKPOINT: lowest}
+    variables = environ | {environment.CHECKPOINT_DIR: str(tmp_path / "point"), environment.CHECKPOINT: lowest}
     found = [Session(variables | {"RANK": str(rank)}).last() for rank in range(3)]
     assert found == [lowest, str(tmp_path / "point" / "1" / "part-1"), lowest]
 

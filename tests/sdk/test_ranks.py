@@ -52,7 +52,7 @@ def test_ranks_resume_with_their_own_generators_and_positions(tmp_path: Path) ->
     assert sizes[1] < sizes[0]
 
     first = str(next((point / "0").iterdir()))
-    restored = {environment.POINT: str(point), environment.CHECKPOINT: first, environment.STEP: "6"}
+    restored = {environment.CHECKPOINT_DIR: str(point), environment.CHECKPOINT: first, environment.STEP: "6"}
     assert _results(finish(_start(FakeAgent(tmp_path / "second"), 11, **restored))) == whole
     alone = FakeAgent(tmp_path / "alone").environment(step=6) | restored | {"STEPS": "11", "PYTHONPATH": os.curdir}
     single = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", str(SCRIPT)]

@@ -123,9 +123,9 @@ def journals(rig: Rig, job_id: str) -> Journals:
     """Everything that a job wrote down."""
     reader, rows = wiring.open_reader(rig.run_url(job_id)), rig.run_rows(job_id)
     holders = {}
-    for epoch in {row.epoch for row in rows}:
-        record = reader.run(log.read_record(epoch))
+    for term in {row.term for row in rows}:
+        record = reader.run(log.read_record(term))
         assert record is not None
         assert record.state.holder is not None
-        holders[epoch] = record.state.holder.host
+        holders[term] = record.state.holder.host
     return Journals(rig.rows(job_id), rows, holders)

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 
 from windfall.events import (
     BeliefsChanged,
+    CheckpointCommitted,
+    CheckpointRestored,
     NoticeReceived,
-    PartHandedOver,
-    PointCommitted,
-    PointRestored,
     RanksObserved,
     Row,
     ScriptExited,
+    ShardHandedOver,
     StepsMeasured,
     WorkerBegan,
 )
@@ -29,7 +29,7 @@ from windfall.fleet import JobSubmitted, MachineHeard, MachinesSeen
 from windfall.market import Ended, Machine
 from windfall.models.losses import Losses
 from windfall.simulation.scenario import Range, Recorded
-from windfall.terms import Epoch, NoticeLevel, Phase
+from windfall.terms import NoticeLevel, Phase, Term
 
 _TOLD = (NoticeLevel.ANNOUNCED, NoticeLevel.GONE)
 
@@ -41,12 +41,12 @@ class Journals:
     Attributes:
         job: the controller's rows.
         run: the rows of all machines.
-        holders: which machine held each epoch.
+        holders: which machine held each term.
     """
 
     job: Sequence[Row]
     run: Sequence[Row]
-    holders: Mapping[Epoch, str]
+    holders: Mapping[Term, str]
 
     @property
     def submitted_at(self) -> float:
@@ -103,7 +103,7 @@ class Progress:
 def progress(journals: Journals) -> Progress:
     """Follow a run over all its machines."""
     moments, steps = [0.0], [0.0]
-    spells = list(_by_epoch(journals).values())
+    spells = list(_by_term(journals).values())
     for number, points in enumerate(spells):
         stays = min((later[0][1] for later in spells[number + 1 :]), default=math.inf)
         for (since, low), (until, high) in itertools.pairwise(points):
@@ -113,11 +113,11 @@ def progress(journals: Journals) -> Progress:
     return Progress(tuple(moments), tuple(steps))
 
 
-def _by_epoch(journals: Journals) -> dict[Epoch, list[tuple[float, float]]]:
-    """Return (moment, steps complete) of each epoch that trained, in order; the first is where its first step begins."""
-    found: dict[Epoch, list[tuple[float, float]]] = {}
-    for epoch in sorted({row.epoch for row in journals.run}):
-        rows = [row for row in journals.run if row.epoch == epoch]
+def _by_term(journals: Journals) -> dict[Term, list[tuple[float, float]]]:
+    """Return (moment, steps complete) of each term that trained, in order; the first is where its first step begins."""
+    found: dict[Term, list[tuple[float, float]]] = {}
+    for term in sorted({row.term for row in journals.run}):
+        rows = [row for row in journals.run if row.term == term]
         seen = [point for row in rows for point in _points(row)]
         begin = _begin(rows)
         points = [begin] if begin is not None and (not seen or seen[0][1] > begin[1]) else []
@@ -125,7 +125,7 @@ def _by_epoch(journals: Journals) -> dict[Epoch, list[tuple[float, float]]]:
             if not points or (step >= points[-1][1] and at > points[-1][0]):
                 points.append((at, step))
         if points:
-            found[epoch] = [(at - journals.submitted_at, float(step)) for at, step in points]
+            found[term] = [(at - journals.submitted_at, float(step)) for at, step in points]
     return found
 
 
@@ -137,9 +137,9 @@ def _begin(rows: Iterable[Row]) -> tuple[float, int] | None:
     base, stalls = 0, [(0, 0.0)]
     for row in rows:
         for fact in row.facts:
-            if isinstance(fact, PointRestored):
+            if isinstance(fact, CheckpointRestored):
                 base = fact.step
-            elif isinstance(fact, PartHandedOver):
+            elif isinstance(fact, ShardHandedOver):
                 stalls.append((fact.step, fact.stall_s))
             elif isinstance(fact, StepsMeasured):
                 ended = next((at for at, step in _points(row) if step == fact.step), row.wall)
@@ -151,7 +151,7 @@ def _begin(rows: Iterable[Row]) -> tuple[float, int] | None:
 def _points(row: Row) -> Iterator[tuple[float, int]]:
     """Yield (when, steps complete) of each look at a run of one rank, and of each save: [s since 1970]."""
     for fact in row.facts:
-        if isinstance(fact, PartHandedOver):
+        if isinstance(fact, ShardHandedOver):
             yield row.wall - fact.stall_s, fact.step
         elif isinstance(fact, RanksObserved) and fact.ranks:
             (rank,) = fact.ranks
@@ -175,8 +175,8 @@ def stays(journals: Journals) -> tuple[Stay, ...]:
             taken.setdefault(machine.machine_id, machine.ended - base)
     told = _told(journals)
     trained: dict[str, float] = {}
-    for epoch, points in _by_epoch(journals).items():
-        trained.setdefault(journals.holders[epoch], points[0][0])
+    for term, points in _by_term(journals).items():
+        trained.setdefault(journals.holders[term], points[0][0])
     return tuple(
         Stay(machine_id, at, told.get(machine_id), taken.get(machine_id), trained.get(machine_id))
         for machine_id, at in sorted(began.items(), key=lambda item: item[1])
@@ -200,7 +200,7 @@ def _told(journals: Journals) -> dict[str, float]:
                 told.setdefault(fact.report.machine_id, row.wall - journals.submitted_at)
     for row in journals.run:
         if any(isinstance(fact, NoticeReceived) and fact.notice.level in _TOLD for fact in row.facts):
-            machine_id = journals.holders[row.epoch]
+            machine_id = journals.holders[row.term]
             told[machine_id] = min(told.get(machine_id, math.inf), row.wall - journals.submitted_at)
     return told
 
@@ -278,7 +278,7 @@ def measure(journals: Journals) -> Measured:
 
 def _free_at(journals: Journals) -> list[float]:
     """Return when each machine wrote its last row, in the order in which they began; a machine without rows held nothing."""
-    last = {journals.holders[row.epoch]: row.wall - journals.submitted_at for row in journals.run}
+    last = {journals.holders[row.term]: row.wall - journals.submitted_at for row in journals.run}
     return [last.get(stay.machine_id, -math.inf) for stay in stays(journals)]
 
 
@@ -289,11 +289,11 @@ def _saves(rows: Iterable[Row]) -> tuple[list[float], list[float]]:
     handed: dict[int, tuple[float, float]] = {}
     for row in rows:
         for fact in row.facts:
-            if isinstance(fact, PartHandedOver):
+            if isinstance(fact, ShardHandedOver):
                 handed[fact.step] = row.at, fact.stall_s
             elif isinstance(fact, ScriptExited):
                 handed.clear()
-            elif isinstance(fact, PointCommitted) and fact.point.step in handed:
+            elif isinstance(fact, CheckpointCommitted) and fact.point.step in handed:
                 at, stall_s = handed.pop(fact.point.step)
                 stalls.append(stall_s)
                 durable.append(row.at - at)
@@ -315,11 +315,11 @@ def policy(journals: Journals) -> str:
 
 def beliefs(journals: Journals) -> tuple[Losses, ...]:
     """Return what each machine that held the run believed of losses: what the log says at its begin, and what it was told."""
-    found: dict[Epoch, Losses] = {}
+    found: dict[Term, Losses] = {}
     for row in journals.run:
         for fact in row.facts:
             if isinstance(fact, WorkerBegan):
-                found[row.epoch] = Losses(
+                found[row.term] = Losses(
                     fact.provider, fact.lives_s, fact.preemptions, fact.announced, fact.mttp_s, fact.restart_s
                 )
             elif isinstance(fact, BeliefsChanged):
@@ -329,5 +329,5 @@ def beliefs(journals: Journals) -> tuple[Losses, ...]:
                     "share_given": fact.unannounced_share,
                 }
                 given = {name: value for name, value in told.items() if value is not None}
-                found[row.epoch] = dataclasses.replace(found[row.epoch], **given)
+                found[row.term] = dataclasses.replace(found[row.term], **given)
     return tuple(found.values())

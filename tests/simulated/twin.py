@@ -74,4 +74,4 @@ def journals(twin: Scenario, seed: int, trial: int) -> Journals:
     """Return what a simulated job writes down."""
     made = history(twin, seed=seed, trial=trial)
     takes = [record.state for record in made.records if record.kind is RecordKind.TAKE]
-    return Journals(made.job_rows, made.run_rows, {state.epoch: state.holder.host for state in takes if state.holder})
+    return Journals(made.job_rows, made.run_rows, {state.term: state.holder.host for state in takes if state.holder})

@@ -141,29 +141,29 @@ def test_a_trial_is_the_same_whether_its_journal_is_kept_or_not() -> None:
 
 
 def test_never_two_machines_hold_the_run_and_no_committed_step_is_made_again() -> None:
-    """Epoch after epoch: each begins after the last row of the one before, at the newest committed step."""
+    """Term after term: each begins after the last row of the one before, at the newest committed step."""
     job = scenario(Memoryless((90.0,)), machines=2, notice_s=30.0, announced_share=0.5, policy="adaptive")
     for number in range(10):
-        _check_epochs(engine.history(job, seed=1, trial=number).run_rows)
+        _check_terms(engine.history(job, seed=1, trial=number).run_rows)
 
 
-def _check_epochs(rows: tuple[Row, ...]) -> None:
-    stored, epoch, at = 0, 0, 0.0
+def _check_terms(rows: tuple[Row, ...]) -> None:
+    stored, term, at = 0, 0, 0.0
     for row in rows:
         assert row.at >= at
         at = row.at
         for fact in row.facts:
             if isinstance(fact, WorkerBegan):
-                assert row.epoch > epoch
-                assert (fact.points[-1].step if fact.points else 0) == stored
-                epoch = row.epoch
+                assert row.term > term
+                assert (fact.checkpoints[-1].step if fact.checkpoints else 0) == stored
+                term = row.term
             name = type(fact).__name__
-            if name == "PointRestored":
+            if name == "CheckpointRestored":
                 assert fact.step == stored  # type: ignore[attr-defined]
-            elif name == "PointCommitted":
+            elif name == "CheckpointCommitted":
                 assert fact.point.step > stored  # type: ignore[attr-defined]
                 stored = fact.point.step  # type: ignore[attr-defined]
-        assert row.epoch == epoch
+        assert row.term == term
 
 
 def _lines(found: engine.History) -> list[str]:

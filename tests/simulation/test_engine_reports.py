@@ -19,7 +19,7 @@ from windfall.report.spells import Kind
 from windfall.simulation import engine
 from windfall.simulation.clock import WALL_START
 from windfall.simulation.scenario import Memoryless, Range, Recorded
-from windfall.terms import Cause, Epoch, RecordKind, WallTime
+from windfall.terms import Cause, RecordKind, Term, WallTime
 
 LOST = scenario((100.0,))
 """Lost at 110 s without a word: 14 steps are made again."""
@@ -36,24 +36,22 @@ MANY = scenario(
 
 
 def _read(found: engine.History) -> Account:
-    """Make the account as `windfall cost` does: rows by epoch, and what the log says of each."""
-    rows: dict[Epoch, list[Row]] = {}
+    """Make the account as `windfall cost` does: rows by term, and what the log says of each."""
+    rows: dict[Term, list[Row]] = {}
     for row in found.run_rows:
-        rows.setdefault(row.epoch, []).append(row)
+        rows.setdefault(row.term, []).append(row)
     return account(rows, _tenures(found))
 
 
 def _tenures(found: engine.History) -> list[Tenure]:
-    tenures: dict[Epoch, Tenure] = {}
+    tenures: dict[Term, Tenure] = {}
     for record in found.records:
         state = record.state
         if record.kind is RecordKind.TAKE and state.holder is not None:
-            tenures[state.epoch] = Tenure(state.epoch, state.holder.host, state.holder_since)
+            tenures[state.term] = Tenure(state.term, state.holder.host, state.holder_since)
         else:
-            begun = tenures[state.epoch]
-            tenures[state.epoch] = Tenure(
-                begun.epoch, begun.holder, begun.taken_at, record.wall, state.losses[-1].cause
-            )
+            begun = tenures[state.term]
+            tenures[state.term] = Tenure(begun.term, begun.holder, begun.taken_at, record.wall, state.losses[-1].cause)
     return list(tenures.values())
 
 
@@ -101,7 +99,7 @@ def test_superseded_points_are_given_up_after_their_time_of_grace() -> None:
     """Of nineteen points the newest two are live at the end, and those that were superseded less than a minute before."""
     found = engine.history(scenario(steps=400))
     state = found.records[-1].state
-    assert [point.step for point in state.points] == [320, 340, 360, 380]
+    assert [point.step for point in state.checkpoints] == [320, 340, 360, 380]
 
 
 @pytest.mark.parametrize("number", range(20))
@@ -180,7 +178,7 @@ def test_both_journals_fed_back_decide_the_same() -> None:
 
 
 def test_rows_survive_the_codec() -> None:
-    """A journal written and read back is the same, with one sequence for each epoch."""
+    """A journal written and read back is the same, with one sequence for each term."""
     found = engine.history(SAVED)
     for rows in (found.run_rows, found.job_rows):
         assert tuple(codec.row_from_line(codec.row_to_line(row)) for row in rows) == rows
@@ -188,10 +186,10 @@ def test_rows_survive_the_codec() -> None:
 
 
 def _check_sequences(rows: Sequence[Row]) -> None:
-    expected: dict[Epoch, int] = {}
+    expected: dict[Term, int] = {}
     for row in rows:
-        expected[row.epoch] = expected.get(row.epoch, 0) + 1
-        assert row.sequence == expected[row.epoch]
+        expected[row.term] = expected.get(row.term, 0) + 1
+        assert row.sequence == expected[row.term]
         assert row.wall >= WALL_START
 
 
@@ -209,7 +207,7 @@ def test_a_simulated_job_can_be_measured_like_a_live_one() -> None:
     found = engine.history(LOST)
     made = bill(found.job_rows, WallTime(WALL_START))
     assert made is not None
-    holders = {tenure.epoch: tenure.holder for tenure in _tenures(found)}
+    holders = {tenure.term: tenure.holder for tenure in _tenures(found)}
     (row,) = measure(made.job, found.job_rows, found.run_rows, holders, found.records[-1].state.costs)
     assert (row.work_per_s, row.allocate_s) == (pytest.approx(1.0), pytest.approx(10.0, abs=1e-5))
     assert (row.stall_s, row.upload_s, row.boot_s) == (2.0, 3.0, pytest.approx(20.0, abs=1e-5))

@@ -180,7 +180,7 @@ BAD: list[tuple[str, str, int | None, str]] = [
         "seconds since 1970 are wanted",
     ),
     # the journal
-    ("journal.jsonl", '{"v": 1, "row": {"is": "Row"}}\n', 1, "this line is no row of a journal"),
+    ("journal.jsonl", '{"v": 2, "row": {"is": "Row"}}\n', 1, "this line is no row of a journal"),
     ("newer_journal.jsonl", '{"v": 99, "row": {}}\n', None, "the journal has version 99"),
 ]
 

@@ -10,8 +10,8 @@ from tests.support.simulated_store import ManualClock, MemoryStore
 from windfall.ports import Steps, T
 from windfall.storage import executor, log, parts, points, restore
 from windfall.storage.state import Claim
-from windfall.terms import Holder, PointRef, Record, RecoveryPoint, SaveKind, Seconds, Step
-from windfall.wire.layout import part_prefix
+from windfall.terms import Checkpoint, CheckpointRef, Holder, Record, SaveKind, Seconds, Step
+from windfall.wire.layout import shard_prefix
 
 LEASE_S = Seconds(10.0)
 
@@ -52,22 +52,22 @@ class Bench:
         (root / "below" / "optimizer.pt").write_bytes(content[::-1])
         return root
 
-    def save_steps(self, head: Record, step: int, path: Path) -> Steps[tuple[PointRef, Record]]:
+    def save_steps(self, head: Record, step: int, path: Path) -> Steps[tuple[CheckpointRef, Record]]:
         """Upload and commit one point, as a step function."""
-        nonce, epoch = self.nonce(), head.state.epoch
+        nonce, term = self.nonce(), head.state.term
         assert head.state.holder is not None
-        point_id = f"{step}-{epoch}-{nonce}"
-        prefix = part_prefix(epoch, head.state.holder.nonce, point_id, 0)
+        checkpoint_id = f"{step}-{term}-{nonce}"
+        prefix = shard_prefix(term, head.state.holder.nonce, checkpoint_id, 0)
         shard = yield from parts.upload_part(parts.plan_part(str(path)), prefix, 0)
-        point = RecoveryPoint(point_id, Step(step), SaveKind.INSURANCE, epoch, 1, (shard,), self.clock.wall())
+        point = Checkpoint(checkpoint_id, Step(step), SaveKind.INSURANCE, term, 1, (shard,), self.clock.wall())
         return (yield from points.commit(head, point, nonce=nonce, wall=self.clock.wall()))
 
-    def save(self, head: Record, step: int, content: bytes) -> tuple[PointRef, Record]:
+    def save(self, head: Record, step: int, content: bytes) -> tuple[CheckpointRef, Record]:
         return self.run(self.save_steps(head, step, self.part(content)))
 
     def restore(self, head: Record, name: str = "restored") -> tuple[restore.Restored, Path]:
         folder = self.folder / name
-        newest_first = tuple(reversed(head.state.points))
+        newest_first = tuple(reversed(head.state.checkpoints))
         return self.run(restore.restore(newest_first, str(folder))), folder
 
 

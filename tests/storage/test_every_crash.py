@@ -28,7 +28,7 @@ def saving(bench: Bench, head: Record) -> Steps[object]:
 
 def retiring(bench: Bench, head: Record) -> Steps[object]:
     _, head = yield from bench.save_steps(head, 3, bench.folder / "third")
-    oldest = head.state.points[:1]
+    oldest = head.state.checkpoints[:1]
     head = yield from points.drop(head, oldest, nonce="drop", wall=bench.clock.wall())
     yield from points.delete(head, oldest, grace_s=Seconds(1.0))
 
@@ -43,7 +43,7 @@ def taking_and_sweeping(bench: Bench, head: Record) -> Steps[object]:
 
 
 def restoring(bench: Bench, head: Record) -> Steps[object]:
-    yield from restore.restore(tuple(reversed(head.state.points)), str(bench.folder / "first-try"))
+    yield from restore.restore(tuple(reversed(head.state.checkpoints)), str(bench.folder / "first-try"))
 
 
 def begin(folder: Path) -> tuple[Bench, Record]:
@@ -53,7 +53,7 @@ def begin(folder: Path) -> tuple[Bench, Record]:
     for step, content in ((1, OLD), (2, MIDDLE)):
         _, head = bench.save(head, step, content)
     bench.part(NEW).rename(folder / "third")
-    bench.store.put("parts/00000001-first/9-1-lost/0/x", b"left behind")
+    bench.store.put("shards/00000001-first/9-1-lost/0/x", b"left behind")
     return bench, head
 
 
@@ -67,11 +67,11 @@ def die_at(folder: Path, story: Story, deadly: int) -> CrashingStore | None:
     except Killed:
         died = True
     every_manifest_has_its_bytes(bench)
-    before = len(head.state.points)
+    before = len(head.state.checkpoints)
     record = bench.run(log.read_head())
     assert record is not None
-    expected = NEW if any(point.step == 3 for point in record.state.points) else MIDDLE
-    assert len(record.state.points) >= before
+    expected = NEW if any(point.step == 3 for point in record.state.checkpoints) else MIDDLE
+    assert len(record.state.checkpoints) >= before
     for again in ("next", "after-next"):
         taken = bench.take(again, again)
         assert taken.mine
@@ -79,9 +79,9 @@ def die_at(folder: Path, story: Story, deadly: int) -> CrashingStore | None:
         restored, place = bench.restore(taken.record, again)
         assert restored.skipped == ()
         assert model(place) == expected
-    live = {ref.point_id for ref in taken.record.state.points}
-    left = [key for key in bench.store.objects if key.startswith(("parts/", "points/"))]
-    assert all(any(point_id in key for point_id in live) for key in left), "the sweep left garbage"
+    live = {ref.checkpoint_id for ref in taken.record.state.checkpoints}
+    left = [key for key in bench.store.objects if key.startswith(("shards/", "checkpoints/"))]
+    assert all(any(checkpoint_id in key for checkpoint_id in live) for key in left), "the sweep left garbage"
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(bench.folder / "first-try.restoring")
     return crashing if died else None
@@ -89,7 +89,7 @@ def die_at(folder: Path, story: Story, deadly: int) -> CrashingStore | None:
 
 def every_manifest_has_its_bytes(bench: Bench) -> None:
     """A point is there whole or not at all, whether the log names it or not."""
-    for key in bench.store.list("points/"):
+    for key in bench.store.list("checkpoints/"):
         for shard in manifest.from_bytes(bench.store.objects[key], key).shards:
             for chunk in (chunk for entry in shard.files for chunk in entry.chunks):
                 assert digest(bench.store.objects.get(chunk.key, b"")) == chunk.digest

@@ -9,7 +9,7 @@ import pytest
 
 from tests.storage.make import Bench, claim
 from windfall.errors import Fenced, StoreError
-from windfall.events import CommitPoint, UploadPart
+from windfall.events import CommitCheckpoint, UploadShard
 from windfall.storage import log
 from windfall.storage.hold import Hold, Local
 from windfall.storage.member import MemberHold
@@ -38,18 +38,18 @@ def hold(bench: Bench, head: Record, nonce: str) -> Hold:
 
 def member(bench: Bench, head: Record, nonce: str) -> MemberHold:
     follower = MemberHold(bench.store, bench.clock, head.state.generation, node=1, output=str(bench.folder / "output"))
-    follower.follow(head.state.epoch, nonce)
+    follower.follow(head.state.term, nonce)
     return follower
 
 
-def uploaded(bench: Bench, by: Hold | MemberHold, point_id: str, rank: int) -> Shard:
-    shard = by.upload(UploadPart(point_id, rank, str(bench.part(b"state")), SaveKind.INSURANCE), lambda: False)
+def uploaded(bench: Bench, by: Hold | MemberHold, checkpoint_id: str, rank: int) -> Shard:
+    shard = by.upload(UploadShard(checkpoint_id, rank, str(bench.part(b"state")), SaveKind.INSURANCE), lambda: False)
     assert shard is not None
     return shard
 
 
-def commit(point_id: str, *shards: Shard) -> CommitPoint:
-    return CommitPoint(point_id, Step(5), SaveKind.INSURANCE, 1, shards)
+def commit(checkpoint_id: str, *shards: Shard) -> CommitCheckpoint:
+    return CommitCheckpoint(checkpoint_id, Step(5), SaveKind.INSURANCE, 1, shards)
 
 
 def test_an_older_generation_cannot_take_the_run(bench: Bench) -> None:
@@ -72,19 +72,19 @@ def test_an_older_generation_does_not_wait_for_a_newer_one(bench: Bench) -> None
 
 
 def test_a_point_has_the_parts_of_leader_and_member(bench: Bench) -> None:
-    """Both upload under the leader's epoch, the leader commits once, and a member restores it all."""
+    """Both upload under the leader's term, the leader commits once, and a member restores it all."""
     head = take(bench, "a", 1)
     leader, follower = hold(bench, head, "a"), member(bench, head, "a")
     shards = uploaded(bench, leader, "5-1-x", 0), uploaded(bench, follower, "5-1-x", 1)
     ref, _ = leader.commit(commit("5-1-x", *shards))
-    follower.follow(head.state.epoch, "a")
+    follower.follow(head.state.term, "a")
     restored = follower.restore(str(bench.folder / "restored"), None)
-    assert (restored.point_id, restored.step) == (ref.point_id, 5)
+    assert (restored.checkpoint_id, restored.step) == (ref.checkpoint_id, 5)
     assert {path.name for path in (bench.folder / "restored").iterdir()} == {"0", "1"}
 
 
 def test_the_leader_of_an_older_generation_commits_nothing(bench: Bench) -> None:
-    """A newer generation has made a new epoch: the older leader's commit and its member are both refused."""
+    """A newer generation has made a new term: the older leader's commit and its member are both refused."""
     head = take(bench, "a", 1)
     leader, follower = hold(bench, head, "a"), member(bench, head, "a")
     shards = uploaded(bench, leader, "5-1-x", 0), uploaded(bench, follower, "5-1-x", 1)
@@ -92,16 +92,16 @@ def test_the_leader_of_an_older_generation_commits_nothing(bench: Bench) -> None
     with pytest.raises(Fenced):
         leader.commit(commit("5-1-x", *shards))
     with pytest.raises(Fenced, match="generation 1 does not have the run"):
-        follower.follow(head.state.epoch, "a")
+        follower.follow(head.state.term, "a")
 
 
 def test_a_part_of_an_older_generation_enters_no_commit(bench: Bench) -> None:
-    """Even one that reached the new leader: it does not lie under the new epoch."""
+    """Even one that reached the new leader: it does not lie under the new term."""
     old = member(bench, take(bench, "a", 1), "a")
     late = uploaded(bench, old, "5-2-x", 1)
     leader = hold(bench, take(bench, "b", 2), "b")
     own = uploaded(bench, leader, "5-2-x", 0)
-    with pytest.raises(StoreError, match="rank 1's part lies at parts/00000001-a"):
+    with pytest.raises(StoreError, match="rank 1's part lies at shards/00000001-a"):
         leader.commit(commit("5-2-x", own, late))
 
 

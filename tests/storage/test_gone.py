@@ -1,4 +1,4 @@
-"""The word that a holder's machine is gone: nobody waits for its lease, and a lie costs nothing but the epoch."""
+"""The word that a holder's machine is gone: nobody waits for its lease, and a lie costs nothing but the term."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_whoever_waits_already_hears_of_it_with_the_next_look(bench: Bench) -> N
     assert bench.clock.now() - before == pytest.approx(1.0)
 
 
-def test_the_word_counts_for_its_own_epoch_alone(bench: Bench) -> None:
+def test_the_word_counts_for_its_own_term_alone(bench: Bench) -> None:
     """What was said of an earlier holder does not take the run from a later one."""
     bench.take("a", "one")
     bench.store.put(gone_key(1), b"one")

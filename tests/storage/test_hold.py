@@ -11,7 +11,7 @@ import pytest
 from tests.storage.make import Bench
 from tests.support.simulated_store import MemoryStore
 from windfall.errors import Overwritten, StoreUnreachable
-from windfall.events import UploadPart
+from windfall.events import UploadShard
 from windfall.storage.hold import Hold, Local, reopen
 from windfall.terms import SaveKind
 
@@ -38,12 +38,12 @@ def local(bench: Bench) -> Local:
     return Local(bench.clock, bench.nonce, str(folder), str(folder / "hold.json"), str(folder / "output.log"))
 
 
-def first_try(bench: Bench) -> tuple[Hold, UploadPart]:
+def first_try(bench: Bench) -> tuple[Hold, UploadShard]:
     """An upload that failed: the store did not answer."""
     hold = Hold(bench.store, bench.take("mine").record, local(bench), "mine")
     hold.keep()
     (bench.folder / "model.pt").write_bytes(b"after step 10")
-    command = UploadPart(WISH, 0, str(bench.folder / "model.pt"), SaveKind.INSURANCE)
+    command = UploadShard(WISH, 0, str(bench.folder / "model.pt"), SaveKind.INSURANCE)
     with pytest.raises(StoreUnreachable):
         hold.upload(command, lambda: False)
     return hold, command
@@ -78,7 +78,7 @@ def test_a_part_changed_between_two_tries_is_not_stored(bench: Bench, agent_rest
 def test_a_part_changed_before_its_first_try_is_not_stored(bench: Bench) -> None:
     """While it waits for the uplink a script may already write its next state under the same name."""
     hold, command = first_try(bench)
-    waiting = dataclasses.replace(command, point_id="00000011-1-2.2", identity=hold.identify(command.path))
+    waiting = dataclasses.replace(command, checkpoint_id="00000011-1-2.2", identity=hold.identify(command.path))
     write_again(waiting.path)
     with pytest.raises(Overwritten):
         hold.upload(waiting, lambda: False)

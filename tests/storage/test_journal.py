@@ -13,13 +13,13 @@ from windfall import codec
 from windfall.errors import LogDamaged, NewerFormat, StoreFull, StoreUnreachable
 from windfall.events import AgentResumed, ReleaseRun, Row
 from windfall.storage import journal
-from windfall.terms import Cause, Epoch, Instant, Outcome, WallTime
+from windfall.terms import Cause, Instant, Outcome, Term, WallTime
 from windfall.wire.layout import spool_key
 
 
-def row(sequence: int, epoch: int = 1, *, last: bool = False) -> Row:
+def row(sequence: int, term: int = 1, *, last: bool = False) -> Row:
     commands = (ReleaseRun(Outcome.DONE, Cause.DONE),) if last else ()
-    return Row(Epoch(epoch), sequence, Instant(1.0 * sequence), WallTime(0), (AgentResumed(),), (), commands)
+    return Row(Term(term), sequence, Instant(1.0 * sequence), WallTime(0), (AgentResumed(),), (), commands)
 
 
 def write(spool: journal.SpoolJournal, *rows: Row) -> None:
@@ -28,7 +28,7 @@ def write(spool: journal.SpoolJournal, *rows: Row) -> None:
 
 
 def test_rows_survive_the_agent(tmp_path: Path) -> None:
-    """What was appended is there for the next agent of the epoch, in order."""
+    """What was appended is there for the next agent of the term, in order."""
     spool = journal.SpoolJournal(str(tmp_path), 1)
     write(spool, row(1), row(2))
     spool.close()
@@ -125,23 +125,23 @@ def test_many_segments_are_read_in_order(bench: Bench, tmp_path: Path) -> None:
     assert [one.sequence for one in bench.run(journal.read_spool(1))] == list(range(1, 40))
 
 
-def ship_epoch(bench: Bench, folder: Path, *rows: Row) -> None:
-    spool = journal.SpoolJournal(str(folder / f"machine-{rows[0].epoch}"), rows[0].epoch)
+def ship_term(bench: Bench, folder: Path, *rows: Row) -> None:
+    spool = journal.SpoolJournal(str(folder / f"machine-{rows[0].term}"), rows[0].term)
     write(spool, *rows)
     bench.run(journal.ship(spool))
 
 
-def test_epochs_are_merged_and_gaps_are_named(bench: Bench, tmp_path: Path) -> None:
-    """A vanished machine's missing end, and rows missing in between, are told; the newest epoch may still run."""
-    ship_epoch(bench, tmp_path, row(1, 1), row(2, 1, last=True))
-    ship_epoch(bench, tmp_path, row(1, 3), row(2, 3))
-    ship_epoch(bench, tmp_path, row(1, 7), row(4, 7))
+def test_terms_are_merged_and_gaps_are_named(bench: Bench, tmp_path: Path) -> None:
+    """A vanished machine's missing end, and rows missing in between, are told; the newest term may still run."""
+    ship_term(bench, tmp_path, row(1, 1), row(2, 1, last=True))
+    ship_term(bench, tmp_path, row(1, 3), row(2, 3))
+    ship_term(bench, tmp_path, row(1, 7), row(4, 7))
     merged = bench.run(journal.read_journal())
-    assert [(one.epoch, one.sequence) for one in merged.rows] == [(1, 1), (1, 2), (3, 1), (3, 2), (7, 1), (7, 4)]
-    assert merged.gaps == (journal.Gap(Epoch(3), 2, None), journal.Gap(Epoch(7), 1, 4))
+    assert [(one.term, one.sequence) for one in merged.rows] == [(1, 1), (1, 2), (3, 1), (3, 2), (7, 1), (7, 4)]
+    assert merged.gaps == (journal.Gap(Term(3), 2, None), journal.Gap(Term(7), 1, 4))
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'{"v": 1}', b'{"v": 1, "row": {"is": "Row"}}', b"null"])
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'{"v": 2}', b'{"v": 2, "row": {"is": "Row"}}', b"null"])
 def test_a_damaged_segment_is_named(bench: Bench, content: bytes) -> None:
     """The sentence says which object and which line."""
     bench.store.put(spool_key(1, 1), codec.row_to_line(row(1)).encode() + b"\n" + content)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.storage.make import LEASE_S, Bench, claim, holder
 from tests.support.simulated_store import ManualClock, MemoryStore
-from windfall.errors import Fenced, LogDamaged, NewerFormat, RunHeld, StoreUnreachable
+from windfall.errors import Fenced, LogDamaged, NewerFormat, OlderFormat, RunHeld, StoreUnreachable
 from windfall.ports import Create, Get, Pause, Steps, StoreOp
 from windfall.storage import log, state
 from windfall.terms import Cause, Outcome, Record, RecordKind, RunState, Seconds, WallTime
@@ -66,7 +66,7 @@ def test_a_lost_reply_is_known_again_by_the_nonce(bench: Bench) -> None:
 
 
 def test_an_agent_that_was_started_again_goes_on_after_its_own_records(bench: Bench) -> None:
-    """A record of one's own epoch that one does not know is no fence; the next one builds on it."""
+    """A record of one's own term that one does not know is no fence; the next one builds on it."""
     head = bench.take("a").record
     forgotten = append(bench, head, 2, "before the agent died")
     after = append(bench, head, 3, "after it was started again")
@@ -95,7 +95,7 @@ def test_a_holder_learns_of_the_fence_without_writing(bench: Bench) -> None:
 
 
 def test_nothing_is_appended_after_ones_own_release(bench: Bench) -> None:
-    """A release ends the epoch for its holder too; releasing twice is the same as once."""
+    """A release ends the term for its holder too; releasing twice is the same as once."""
     head = bench.take("a").record
     end = released(bench, head)
     assert released(bench, head) == end
@@ -109,7 +109,7 @@ def test_a_released_run_is_taken_at_once(bench: Bench) -> None:
     before = bench.clock.now()
     taken = bench.take("b", "two", dead=False)
     assert (taken.mine, taken.previous, bench.clock.now()) == (True, end, before)
-    assert taken.record.state.epoch == taken.record.number == 3
+    assert taken.record.state.term == taken.record.number == 3
     assert taken.record.state.attempts == 2
 
 
@@ -121,7 +121,7 @@ def test_a_run_that_is_done_is_not_taken(bench: Bench) -> None:
     assert len(bench.store.list("log/")) == 2
 
 
-def test_the_same_claim_taken_twice_is_one_epoch(bench: Bench) -> None:
+def test_the_same_claim_taken_twice_is_one_term(bench: Bench) -> None:
     """A take whose reply was lost is known again when the same claim tries once more."""
     first = bench.take("a", dead=False)
     again = bench.take("a", dead=False)
@@ -169,7 +169,7 @@ def test_with_wait_a_contender_takes_over_a_lease_after_the_last_beat(bench: Ben
     began = bench.clock.now()
     taken = drive_with_beats(bench, steps, beats=25)
     assert isinstance(taken, log.Taken)
-    assert taken.record.state.epoch == 2
+    assert taken.record.state.term == 2
     assert bench.clock.now() - began >= 25 + LEASE_S
     (sentence,) = told
     assert sentence.startswith("one holds this run since")
@@ -195,7 +195,7 @@ def test_a_waiting_contender_is_told_of_each_holder_once(bench: Bench) -> None:
 
 
 def drive_with_beats(bench: Bench, steps: Steps[object], *, beats: int) -> object:
-    """Run a contender while the holder of epoch 1 beats at each of the contender's first pauses."""
+    """Run a contender while the holder of term 1 beats at each of the contender's first pauses."""
     counter = iter(range(1, beats + 1))
 
     def beat(operation: StoreOp) -> None:
@@ -238,12 +238,12 @@ def test_a_contender_that_slept_does_not_take_its_own_sleep_for_silence(bench: B
 
 def test_a_newer_record_is_refused(bench: Bench) -> None:
     """A run that a newer Windfall wrote is not touched by an older one."""
-    bench.store.put(record_key(1), b'{"v": 2, "record": {}}')
-    with pytest.raises(NewerFormat, match=r"log/00000001 has version 2, this Windfall reads up to 1: upgrade"):
+    bench.store.put(record_key(1), b'{"v": 3, "record": {}}')
+    with pytest.raises(NewerFormat, match=r"log/00000001 has version 3, this Windfall reads up to 2: upgrade"):
         bench.take("a")
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"v": 1}', b'{"v": 1, "record": {"is": "Chunk"}}', b"\xff"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"v": 2}', b'{"v": 2, "record": {"is": "Chunk"}}', b"\xff"])
 def test_a_damaged_record_is_named(bench: Bench, content: bytes) -> None:
     """Whatever lies in the log instead of a record, the sentence says which object it is."""
     bench.store.put(record_key(1), content)
@@ -278,3 +278,10 @@ def test_the_holder_is_kept_whole_in_the_record(bench: Bench) -> None:
     record = bench.run(log.read_record(1))
     assert record is not None
     assert record.state.holder == holder("a", "one")
+
+
+def test_a_record_of_before_the_first_release_is_refused(bench: Bench) -> None:
+    """An old store is refused in one sentence that says what to do, before anything of it is read."""
+    bench.store.put(record_key(1), b'{"v": 1, "record": {"is": "Record", "state": {"epoch": 1}}}')
+    with pytest.raises(OlderFormat, match=r"log/00000001 has version 1.*does not read: name another URL"):
+        bench.run(read_record(1))

@@ -16,7 +16,7 @@ from windfall.storage.executor import perform
 
 
 def upload(bench: Bench, path: Path, already: dict[str, str] | None = None) -> parts.Shard:
-    return bench.run(parts.upload_part(parts.plan_part(str(path)), "parts/1-a/p/0/", 0, already=already))
+    return bench.run(parts.upload_part(parts.plan_part(str(path)), "shards/1-a/p/0/", 0, already=already))
 
 
 def test_a_single_file_is_a_part(bench: Bench, tmp_path: Path) -> None:

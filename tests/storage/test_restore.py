@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.storage.make import Bench, model, tree
-from windfall.errors import Misuse, NewerFormat, PointDamaged, StoreFull
+from windfall.errors import CheckpointDamaged, Misuse, NewerFormat, StoreFull
 from windfall.storage import manifest, parts, restore
-from windfall.terms import Chunk, FileEntry, PointRef, Record, RecoveryPoint, SaveKind, Shard
+from windfall.terms import Checkpoint, CheckpointRef, Chunk, FileEntry, Record, SaveKind, Shard
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def saved(bench: Bench) -> Record:
     return head
 
 
-def first_chunk(bench: Bench, ref: PointRef) -> str:
+def first_chunk(bench: Bench, ref: CheckpointRef) -> str:
     point = manifest.from_bytes(bench.store.objects[ref.manifest_key], "")
     return point.shards[0].files[0].chunks[0].key
 
@@ -41,7 +41,7 @@ def test_everything_comes_back(bench: Bench, tmp_path: Path, monkeypatch: pytest
     (root / "nothing").touch()
     _, head = bench.run(bench.save_steps(bench.take("a").record, 4, root))
     restored, place = bench.restore(head)
-    assert restored.ref == head.state.points[-1]
+    assert restored.ref == head.state.checkpoints[-1]
     assert tree(place / "0" / "c") == tree(root)
 
 
@@ -55,7 +55,7 @@ def test_a_run_without_points_restores_nothing(bench: Bench) -> None:
 @pytest.mark.parametrize("harm", ["flipped", "shorter", "lost", "no manifest", "other manifest"])
 def test_a_damaged_point_is_passed_over(bench: Bench, saved: Record, harm: str) -> None:
     """Whatever happened to the newest point, the one before is restored, and one sentence says why."""
-    newest = saved.state.points[-1]
+    newest = saved.state.checkpoints[-1]
     key = first_chunk(bench, newest)
     data = bench.store.objects[key]
     match harm:
@@ -68,31 +68,31 @@ def test_a_damaged_point_is_passed_over(bench: Bench, saved: Record, harm: str) 
         case "no manifest":
             bench.store.delete(newest.manifest_key)
         case _:
-            bench.store.objects[newest.manifest_key] = bench.store.objects[saved.state.points[0].manifest_key]
+            bench.store.objects[newest.manifest_key] = bench.store.objects[saved.state.checkpoints[0].manifest_key]
     before = dict(bench.store.objects)
     restored, place = bench.restore(saved)
     assert model(place) == b"weights 2"
     (sentence,) = restored.skipped
-    assert sentence.startswith(f"point {newest.point_id} (step 3) has ")
+    assert sentence.startswith(f"point {newest.checkpoint_id} (step 3) has ")
     assert bench.store.objects == before, "a restore never touches the store"
 
 
 def test_without_a_whole_point_nothing_is_started(bench: Bench, saved: Record) -> None:
     """If no point is whole the run does not silently begin anew."""
-    for ref in saved.state.points:
+    for ref in saved.state.checkpoints:
         bench.store.delete(first_chunk(bench, ref))
-    with pytest.raises(PointDamaged, match="none of the run's 3 recovery points is whole; of the newest: point 3-"):
+    with pytest.raises(CheckpointDamaged, match="none of the run's 3 checkpoints is whole; of the newest: point 3-"):
         bench.restore(saved)
     assert not list(bench.folder.glob("restored*"))
 
 
 def test_a_newer_manifest_is_not_passed_over(bench: Bench, saved: Record) -> None:
     """A point of a newer Windfall is no damaged one: going back behind it would lose work."""
-    data = b'{"v": 2, "point": {}}'
-    newest = dataclasses.replace(saved.state.points[-1], manifest_digest=manifest.digest_of(data))
+    data = b'{"v": 3, "checkpoint": {}}'
+    newest = dataclasses.replace(saved.state.checkpoints[-1], manifest_digest=manifest.digest_of(data))
     bench.store.put(newest.manifest_key, data)
-    with pytest.raises(NewerFormat, match="version 2"):
-        bench.run(restore.restore((newest, *saved.state.points[1::-1]), str(bench.folder / "r")))
+    with pytest.raises(NewerFormat, match="version 3"):
+        bench.run(restore.restore((newest, *saved.state.checkpoints[1::-1]), str(bench.folder / "r")))
 
 
 def test_nothing_is_written_over(bench: Bench, saved: Record) -> None:
@@ -112,7 +112,7 @@ def test_a_small_disk_is_noticed_before_the_copy(bench: Bench, saved: Record, mo
     assert not list(bench.folder.glob("restored*"))
 
 
-BYTES = (Chunk("parts/1-a/p/0/x", 1, "xxh3-128:00"),)
+BYTES = (Chunk("shards/1-a/p/0/x", 1, "xxh3-128:00"),)
 
 
 @pytest.mark.parametrize(
@@ -130,28 +130,28 @@ BYTES = (Chunk("parts/1-a/p/0/x", 1, "xxh3-128:00"),)
         Shard(0, "m", (FileEntry("a", 0o644, BYTES), FileEntry("a", 0o644, BYTES))),
         Shard(0, "m", (FileEntry("a", 0o644, BYTES), FileEntry("a/b", 0o644, BYTES))),
         Shard(0, "m", (FileEntry(".", 0o644, BYTES), FileEntry("b", 0o644, BYTES))),
-        Shard(0, "m", (FileEntry("a", 0o644, (Chunk("parts/../../x", 1, ""),)),)),
+        Shard(0, "m", (FileEntry("a", 0o644, (Chunk("shards/../../x", 1, ""),)),)),
         Shard(0, "m", (FileEntry("a", 0o644, (Chunk("log/00000001", 1, ""),)),)),
-        Shard(0, "m", (FileEntry("a", 0o644, (Chunk("parts/x", -1, ""),)),)),
+        Shard(0, "m", (FileEntry("a", 0o644, (Chunk("shards/x", -1, ""),)),)),
     ],
 )
 def test_a_manifest_cannot_lead_outside(shard: Shard) -> None:
     """Names that would leave the folder, exclude each other or read other objects are refused before a byte is written."""
-    point = RecoveryPoint("1-1-a", 1, SaveKind.PERIODIC, 1, 1, (shard,), 0.0)
-    with pytest.raises(PointDamaged, match="point 1-1-a"):
+    point = Checkpoint("1-1-a", 1, SaveKind.PERIODIC, 1, 1, (shard,), 0.0)
+    with pytest.raises(CheckpointDamaged, match="point 1-1-a"):
         restore.check_names(point)
 
 
 def test_a_hostile_manifest_writes_nothing(bench: Bench, saved: Record) -> None:
     """A manifest whose names lead outside counts as damaged: the point before it is restored."""
-    newest = saved.state.points[-1]
+    newest = saved.state.checkpoints[-1]
     point = manifest.from_bytes(bench.store.objects[newest.manifest_key], "")
     entry = dataclasses.replace(point.shards[0].files[0], path="../../../../escaped")
     data = manifest.to_bytes(dataclasses.replace(point, shards=(Shard(0, "m", (entry,)),)))
     bench.store.put(newest.manifest_key, data)
     hostile = dataclasses.replace(newest, manifest_digest=manifest.digest_of(data))
     place = bench.folder / "r"
-    restored = bench.run(restore.restore((hostile, *saved.state.points[1::-1]), str(place)))
+    restored = bench.run(restore.restore((hostile, *saved.state.checkpoints[1::-1]), str(place)))
     assert model(place) == b"weights 2"
     assert "is not inside its part" in restored.skipped[0]
     assert not (bench.folder / "escaped").exists()

@@ -28,7 +28,7 @@ def test_a_run_begins_with_the_newest_point_of_another(tmp_path: Path) -> None:
     earlier.store.objects.clear()
     taken = new.take("b")
     assert taken.mine
-    assert [point.step for point in taken.record.state.points] == [20]
+    assert [point.step for point in taken.record.state.checkpoints] == [20]
     found, folder = new.restore(taken.record)
     assert found.point is not None
     assert model(folder) == b"twenty"
@@ -40,13 +40,13 @@ def test_the_new_run_goes_on_saving(tmp_path: Path) -> None:
     seed(earlier.store, new.store, new.clock, new.nonce)
     head = new.take("b").record
     _, head = new.save(head, 30, b"thirty")
-    assert [point.step for point in head.state.points] == [20, 30]
+    assert [point.step for point in head.state.checkpoints] == [20, 30]
 
 
 def test_a_damaged_point_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
     """A byte that decayed in the earlier run's newest point does not enter the new run."""
     earlier, new = _earlier(tmp_path), Bench(tmp_path)
-    newest = max(key for key in earlier.store.objects if "/20-" in key and key.startswith("parts/"))
+    newest = max(key for key in earlier.store.objects if "/20-" in key and key.startswith("shards/"))
     earlier.store.objects[newest] = b"other"
     assert seed(earlier.store, new.store, new.clock, new.nonce).step == 10
 
@@ -58,7 +58,7 @@ def test_nothing_to_begin_with_is_said(tmp_path: Path) -> None:
     with pytest.raises(Misuse, match="there is no run at"):
         seed(MemoryStore("memory://none"), new, bare.clock, bare.nonce)
     bare.take("a")
-    with pytest.raises(Misuse, match="no whole recovery point"):
+    with pytest.raises(Misuse, match="no whole checkpoint"):
         seed(bare.store, new, bare.clock, bare.nonce)
     assert not new.objects
 

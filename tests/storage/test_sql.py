@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -14,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.storage.databases import Postgres, no_postgres, postgres_server
-from windfall.errors import ControllerReplaced, DatabaseUnreachable, Misuse, NewerFormat
+from windfall.errors import ControllerReplaced, DatabaseUnreachable, Misuse, NewerFormat, OlderFormat
 from windfall.fleet import JobPhase, Lifetime
 from windfall.jobs import Job, Measured, SecretRef, Want
 from windfall.storage import sql_schema
@@ -62,18 +63,18 @@ def measured(work_per_s: float, machine_type: str = "small") -> Measured:
     return Measured("local", machine_type, Unit.STEP, work_per_s, Seconds(3.0), Seconds(1.5), 1)
 
 
-def test_each_taker_gets_a_higher_epoch_and_ends_the_one_before(database: Database) -> None:
+def test_each_taker_gets_a_higher_term_and_ends_the_one_before(database: Database) -> None:
     """Every kind of write of a replaced controller is refused; the newest one's goes on."""
     old, new = database.take("old"), database.take("new")
 
     assert new > old
     for write in (
-        lambda epoch: database.add_job(epoch, job(), {}),
-        lambda epoch: database.set_summary(epoch, "gpt-1", JobPhase.RUNNING, "{}"),
-        lambda epoch: database.forget_secrets(epoch, "gpt-1"),
-        lambda epoch: database.claim(epoch, "gpt-1-1", "m1", "boot"),
-        lambda epoch: database.put_lifetimes(epoch, [life("m1", None)]),
-        lambda epoch: database.add_measured(epoch, "key", measured(1.0)),
+        lambda term: database.add_job(term, job(), {}),
+        lambda term: database.set_summary(term, "gpt-1", JobPhase.RUNNING, "{}"),
+        lambda term: database.forget_secrets(term, "gpt-1"),
+        lambda term: database.claim(term, "gpt-1-1", "m1", "boot"),
+        lambda term: database.put_lifetimes(term, [life("m1", None)]),
+        lambda term: database.add_measured(term, "key", measured(1.0)),
         database.check,
     ):
         with pytest.raises(ControllerReplaced, match="new took the installation"):
@@ -83,24 +84,24 @@ def test_each_taker_gets_a_higher_epoch_and_ends_the_one_before(database: Databa
 
 def test_a_job_is_kept_as_it_was_submitted(database: Database) -> None:
     """A job comes back equal, with its phase and summary; submitted twice it is there once; another of its id is refused."""
-    epoch = database.take("a")
-    database.add_job(epoch, job(), {"HF": "hf_secret"})
-    database.add_job(epoch, job(), {"HF": "hf_secret"})
-    database.set_summary(epoch, "gpt-1", JobPhase.RUNNING, json.dumps({"sentence": "trains"}))
+    term = database.take("a")
+    database.add_job(term, job(), {"HF": "hf_secret"})
+    database.add_job(term, job(), {"HF": "hf_secret"})
+    database.set_summary(term, "gpt-1", JobPhase.RUNNING, json.dumps({"sentence": "trains"}))
 
     entry = database.job("gpt-1")
     assert entry is not None
     assert (entry.job, entry.phase, entry.summary) == (job(), JobPhase.RUNNING, '{"sentence": "trains"}')
     with pytest.raises(Misuse, match="gpt-1"):
-        database.add_job(epoch, job(user="eve"), {})
+        database.add_job(term, job(user="eve"), {})
     assert database.job("other") is None
 
 
 def test_a_users_jobs_are_listed_oldest_first(database: Database) -> None:
     """The list can be everybody's or one user's."""
-    epoch = database.take("a")
+    term = database.take("a")
     for job_id, user in (("z-1", "ada"), ("a-2", "eve"), ("m-3", "ada")):
-        database.add_job(epoch, job(job_id, user), {})
+        database.add_job(term, job(job_id, user), {})
 
     assert [entry.job.job_id for entry in database.jobs()] == ["z-1", "a-2", "m-3"]
     assert [entry.job.job_id for entry in database.jobs("ada")] == ["z-1", "m-3"]
@@ -108,23 +109,23 @@ def test_a_users_jobs_are_listed_oldest_first(database: Database) -> None:
 
 def test_secrets_are_apart_and_can_be_forgotten(database: Database) -> None:
     """A secret's value is in no job and no row, and is gone once the job needs it no more."""
-    epoch = database.take("a")
-    database.add_job(epoch, job(), {"HF": "hf_secret"})
+    term = database.take("a")
+    database.add_job(term, job(), {"HF": "hf_secret"})
 
     assert database.secrets("gpt-1") == {"HF": "hf_secret"}
     assert "hf_secret" not in repr(database.jobs())
-    database.forget_secrets(epoch, "gpt-1")
+    database.forget_secrets(term, "gpt-1")
     assert database.secrets("gpt-1") == {}
 
 
 def test_an_orders_machine_claims_once(database: Database) -> None:
     """The first boot of a machine may claim, and again after a lost answer; another boot may not; another machine may."""
-    epoch = database.take("a")
+    term = database.take("a")
 
-    assert database.claim(epoch, "gpt-1-1", "m1", "boot a")
-    assert database.claim(epoch, "gpt-1-1", "m1", "boot a")
-    assert not database.claim(epoch, "gpt-1-1", "m1", "boot b")
-    assert database.claim(epoch, "gpt-1-1", "m2", "boot b")
+    assert database.claim(term, "gpt-1-1", "m1", "boot a")
+    assert database.claim(term, "gpt-1-1", "m1", "boot a")
+    assert not database.claim(term, "gpt-1-1", "m1", "boot b")
+    assert database.claim(term, "gpt-1-1", "m2", "boot b")
 
 
 def test_users_come_and_go(database: Database) -> None:
@@ -140,19 +141,19 @@ def test_users_come_and_go(database: Database) -> None:
 
 def test_a_machines_life_is_one_entry_that_becomes_complete(database: Database) -> None:
     """The end of a machine replaces its life so far; others stay."""
-    epoch = database.take("a")
-    database.put_lifetimes(epoch, [life("m1", None), life("m2", None)])
-    database.put_lifetimes(epoch, [life("m1", 95.25, preempted=True)])
-    database.put_lifetimes(epoch, [])
+    term = database.take("a")
+    database.put_lifetimes(term, [life("m1", None), life("m2", None)])
+    database.put_lifetimes(term, [life("m1", 95.25, preempted=True)])
+    database.put_lifetimes(term, [])
 
     assert database.lifetimes() == (life("m1", 95.25, preempted=True), life("m2", None))
 
 
 def test_measurements_keep_their_history(database: Database) -> None:
     """What each run of a job's like showed is there, oldest first; another job's is not among it."""
-    epoch = database.take("a")
+    term = database.take("a")
     for key, value in (("k", measured(1.0)), ("other", measured(9.0)), ("k", measured(2.0, "large"))):
-        database.add_measured(epoch, key, value)
+        database.add_measured(term, key, value)
 
     assert database.measured("k") == (measured(1.0), measured(2.0, "large"))
 
@@ -254,12 +255,24 @@ def test_what_sqlite_deletes_is_overwritten(tmp_path: Path) -> None:
     """A forgotten secret is not left in the file's free pages."""
     path = tmp_path / "controller.db"
     database = open_database(str(path), SystemClock())
-    epoch = database.take("a")
-    database.add_job(epoch, job(), {"HF": "hf_very_secret_value"})
-    database.forget_secrets(epoch, "gpt-1")
+    term = database.take("a")
+    database.add_job(term, job(), {"HF": "hf_very_secret_value"})
+    database.forget_secrets(term, "gpt-1")
     database.close()
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
 
     assert b"hf_very_secret_value" not in path.read_bytes()
+
+
+def test_a_database_of_before_the_first_release_is_refused(tmp_path: Path) -> None:
+    """Its tables stay as they are, and the sentence says what to do."""
+    old = tmp_path / "old.db"
+    with contextlib.closing(sqlite3.connect(old)) as connection, connection:
+        connection.execute("CREATE TABLE installation (id INTEGER, version INTEGER, epoch INTEGER)")
+        connection.execute("INSERT INTO installation VALUES (1, 1, 7)")
+    with pytest.raises(OlderFormat, match="version 1.*name another"):
+        open_database(f"sqlite:///{old}", SystemClock())
+    with contextlib.closing(sqlite3.connect(old)) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("installation",)]

@@ -14,14 +14,14 @@ from windfall.storage import state
 from windfall.terms import (
     Bundle,
     Cause,
-    Epoch,
+    CheckpointRef,
     Outcome,
-    PointRef,
     Record,
     RecordKind,
     RunState,
     SaveKind,
     Step,
+    Term,
     WallTime,
 )
 
@@ -31,8 +31,8 @@ def first(**named: object) -> Record:
     return state.follow(None, taken, kind=RecordKind.TAKE, nonce="a", wall=WallTime(1000.0))
 
 
-def ref(step: int, epoch: int = 1) -> PointRef:
-    return PointRef(f"{step}-{epoch}-x", Step(step), SaveKind.PERIODIC, Epoch(epoch), 1, 10, "k", "d", WallTime(0))
+def ref(step: int, term: int = 1) -> CheckpointRef:
+    return CheckpointRef(f"{step}-{term}-x", Step(step), SaveKind.PERIODIC, Term(term), 1, 10, "k", "d", WallTime(0))
 
 
 def ended(outcome: Outcome, cause: Cause, wall: float = 1060.0, **counts: int) -> Record:
@@ -47,9 +47,9 @@ def take_again(head: Record, *, last_seen: float | None = None, **named: object)
 
 
 def test_a_new_run_begins_with_its_first_attempt() -> None:
-    """The first record is the first epoch and the first start."""
+    """The first record is the first term and the first start."""
     now = first(bundle=Bundle("d", "k", 1)).state
-    assert (now.epoch, now.attempts, now.outcome, now.command) == (1, 1, Outcome.RUNNING, ("train",))
+    assert (now.term, now.attempts, now.outcome, now.command) == (1, 1, Outcome.RUNNING, ("train",))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_points_come_and_go() -> None:
     assert state.committed(now, ref(3)) is now
     assert (state.newest_step(now), now.attempts) == (3, 3)
     less = state.dropped(now, {"1-1-x"})
-    assert [point.step for point in less.points] == [2, 3]
+    assert [point.step for point in less.checkpoints] == [2, 3]
     assert state.dropped(less, {"1-1-x"}) is less
     with pytest.raises(ValueError, match="1 of 2 points would stay; at least 2 must"):
         state.dropped(less, {"2-1-x"})
@@ -125,14 +125,14 @@ def test_nothing_follows_a_release_but_a_take() -> None:
     for act in (
         lambda: state.committed(now, ref(1)),
         lambda: state.attempted(now, attempts=2, failures=0),
-        lambda: state.dropped(dataclasses.replace(now, points=(ref(1), ref(2), ref(3))), {"1-1-x"}),
+        lambda: state.dropped(dataclasses.replace(now, checkpoints=(ref(1), ref(2), ref(3))), {"1-1-x"}),
     ):
-        with pytest.raises(Fenced, match="epoch 1 is over"):
+        with pytest.raises(Fenced, match="term 1 is over"):
             act()
 
 
 @pytest.mark.parametrize(
-    "change", [{"epoch": Epoch(7)}, {"attempts": 0}, {"preemptions": -1}], ids=lambda change: next(iter(change))
+    "change", [{"term": Term(7)}, {"attempts": 0}, {"preemptions": -1}], ids=lambda change: next(iter(change))
 )
 def test_what_only_grows_cannot_fall(change: dict[str, int]) -> None:
     """A record that would take the run back in any count is a mistake of ours, caught before it is written."""
@@ -149,6 +149,6 @@ def test_what_only_grows_cannot_fall(change: dict[str, int]) -> None:
 def test_a_record_survives_being_written(steps: list[int], command: list[str], wall: float) -> None:
     """What is read back equals what was written, whatever the command line contains."""
     head = first(command=tuple(command))
-    now = dataclasses.replace(head.state, points=tuple(ref(step) for step in steps))
+    now = dataclasses.replace(head.state, checkpoints=tuple(ref(step) for step in steps))
     record = Record(1, "n", RecordKind.TAKE, WallTime(wall), now)
     assert state.from_bytes(state.to_bytes(record), "log/00000001") == record

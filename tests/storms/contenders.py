@@ -13,30 +13,30 @@ from windfall.storage.clocks import SystemClock
 from windfall.storage.objects import open_store
 from windfall.terms import (
     Cause,
+    Checkpoint,
     Chunk,
     FileEntry,
     Holder,
     Outcome,
     Record,
     RecordKind,
-    RecoveryPoint,
     RunState,
     SaveKind,
     Seconds,
     Shard,
     Step,
 )
-from windfall.wire.layout import part_prefix
+from windfall.wire.layout import shard_prefix
 
 GOAL = 4
 
 
 @dataclass(frozen=True)
 class Believed:
-    """What a contender believes it has done: `kind` by record `number`, in the epoch that `nonce` took."""
+    """What a contender believes it has done: `kind` by record `number`, in the term that `nonce` took."""
 
     number: int
-    epoch: int
+    term: int
     kind: str
     nonce: str
     fresh: str
@@ -81,7 +81,7 @@ class Contender:
         counter = 0
         while step < GOAL:
             counter += 1
-            self.run(log.beat(head.state.epoch, counter, self.clock.wall(), head.number, nonce))
+            self.run(log.beat(head.state.term, counter, self.clock.wall(), head.number, nonce))
             fate = self.rng.random()
             if fate < 0.12:
                 return True
@@ -100,20 +100,20 @@ class Contender:
         return False
 
     def save(self, nonce: str, head: Record, step: Step) -> Record:
-        epoch, fresh = head.state.epoch, f"{self.rng.getrandbits(40):010x}"
-        point_id = f"{step}-{epoch}-{fresh}"
-        data = point_id.encode()
-        key = f"{part_prefix(epoch, nonce, point_id, 0)}x/0"
+        term, fresh = head.state.term, f"{self.rng.getrandbits(40):010x}"
+        checkpoint_id = f"{step}-{term}-{fresh}"
+        data = checkpoint_id.encode()
+        key = f"{shard_prefix(term, nonce, checkpoint_id, 0)}x/0"
         self.run(_put(key, data))
         entry = FileEntry(".", 0o644, (Chunk(key, len(data), digest(data)),))
         shard = Shard(0, "model.pt", (entry,))
-        point = RecoveryPoint(point_id, step, SaveKind.INSURANCE, epoch, 1, (shard,), self.clock.wall())
+        point = Checkpoint(checkpoint_id, step, SaveKind.INSURANCE, term, 1, (shard,), self.clock.wall())
         _, head = self.run(points.commit(head, point, nonce=fresh, wall=self.clock.wall()))
         self.believe(head, nonce, fresh)
         return head
 
     def believe(self, record: Record, nonce: str, fresh: str) -> None:
-        self.believed.append(Believed(record.number, record.state.epoch, record.kind, nonce, fresh))
+        self.believed.append(Believed(record.number, record.state.term, record.kind, nonce, fresh))
 
 
 def _put(key: str, data: bytes) -> Steps[None]:

@@ -37,7 +37,7 @@ from windfall.fleet import JobPhase, Lifetime, Report, ResumeWanted, StopWanted
 from windfall.market import Answer, Boot, Ended, Machine, Order
 from windfall.simulation.provider import SimulatedProvider
 from windfall.storage import parts, restore
-from windfall.terms import Epoch, NoticeLevel, Reliability, Seconds
+from windfall.terms import NoticeLevel, Reliability, Seconds, Term
 
 SETTLED_S = 1500.0
 """After the end of the faults a job is done, or has failed or stopped, within this and three times its work [s]."""
@@ -70,7 +70,7 @@ class Fleet(Whole):
         self.nodes: dict[str, Node] = {}
         self.groups: dict[int, dict[str, LeanExec]] = {}
         self.rows: list[str] = []
-        self.epoch = Epoch(0)
+        self.term = Term(0)
         self.controllers: list[Controller] = []
         self.nested = False
         self.hidden: set[str] = set()

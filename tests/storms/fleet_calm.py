@@ -15,7 +15,7 @@ from windfall.jobs import Job, Want
 from windfall.market import Boot, Ended, Machine
 from windfall.simulation.clock import Timeline, VirtualClock
 from windfall.simulation.provider import Market, SimulatedProvider
-from windfall.terms import Epoch, NoticeLevel, Reliability, RunState, Seconds
+from windfall.terms import NoticeLevel, Reliability, RunState, Seconds, Term
 
 OWNER, JOB = "calm", "job"
 
@@ -65,7 +65,7 @@ class Calm:
         self.conductor = Conductor(
             Job(JOB, JOB, "user", "memory://run", ("train",), (Want(),), nodes=nodes),
             ConductorPorts(
-                controller=Epoch(1), owner=OWNER, clock=self.clock, journal=self.journal,
+                controller=Term(1), owner=OWNER, clock=self.clock, journal=self.journal,
                 providers={"sim": self.provider}, channels=(self.direct,), run=NoRun(), boot=lambda _: Boot(("keeper",)),
                 notify=lambda *_: None, rates=tuple, record_lives=lambda _: None, say=lambda _: None,
                 pace=Pace(pause, pause, Seconds(600.0), Seconds(600.0), Seconds(600.0), Seconds(3600.0), Seconds(4 * turn_s)),

@@ -47,19 +47,19 @@ class FleetRunChecks(RunChecks):
     world: Fleet
 
     def took(self, writer, before: Record | None, record: Record) -> None:  # type: ignore[no-untyped-def]
-        self.writers[record.state.epoch] = writer
+        self.writers[record.state.term] = writer
         assert record.state.holder is not None
-        demand(record.state.epoch == record.number, "the number of the taking record is the epoch")
+        demand(record.state.term == record.number, "the number of the taking record is the term")
         demand(record.state.holder.nonce == writer.nonce, "a holder takes the run for itself")
         if before is None or before.state.holder is None:
             return
         last = before.state.holder
-        if before.state.epoch in self.world.gone:
+        if before.state.term in self.world.gone:
             self.world.count("taken at once: its holder's machine is gone")
             return
         if last.host == writer.host and not self.world.machines[last.pid].alive:
             return
-        silent_s, looks = self.looks.silence(writer.process, heartbeat_key(before.state.epoch))
+        silent_s, looks = self.looks.silence(writer.process, heartbeat_key(before.state.term))
         demand(
             silent_s >= whole_scene.LEASE_S * 0.98,
             f"nobody is pushed aside before a lease of silence: {silent_s:.1f} s",
@@ -76,10 +76,10 @@ class FleetRunChecks(RunChecks):
     def created(self, key: str, data: bytes) -> None:
         """A controller writes into the run."""
         if key.startswith("gone/"):
-            epoch, machine_id = int(key.removeprefix("gone/")), data.decode()
+            term, machine_id = int(key.removeprefix("gone/")), data.decode()
             alive = machine_id in self.world.nodes and self.world.nodes[machine_id].alive
             demand(not alive, f"a machine that lives is not declared gone: {machine_id}")
-            self.world.gone.add(epoch)
+            self.world.gone.add(term)
 
     # ------------------------------------------------------------------------------------------------------ purchases
 
@@ -142,7 +142,7 @@ class FleetRunChecks(RunChecks):
     def journaled(self, controller: Controller, line: str) -> None:
         world = self.world
         row = codec.row_from_line(line)
-        demand(controller.epoch == world.epoch, "a controller that was replaced writes nothing")
+        demand(controller.term == world.term, "a controller that was replaced writes nothing")
         for command in row.commands:
             self._decided(command)
         for fact in row.facts:

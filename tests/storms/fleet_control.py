@@ -1,4 +1,4 @@
-"""The controllers of the fleet: processes that own an epoch, drive one conductor, die, are paused, and come back."""
+"""The controllers of the fleet: processes that own a term, drive one conductor, die, are paused, and come back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from windfall.market import Boot, Order
 from windfall.ports import Channel
 from windfall.simulation.clock import VirtualClock
 from windfall.storage.watch import StoreWatch
-from windfall.terms import Epoch
+from windfall.terms import Term
 
 if TYPE_CHECKING:
     from tests.storms.fleet import Fleet
@@ -52,9 +52,9 @@ class Controller:
     """One process, from its start to its death; it owns the installation until a newer one takes it."""
 
     def __init__(self, world: Fleet) -> None:
-        world.epoch = Epoch(world.epoch + 1)
+        world.term = Term(world.term + 1)
         self.world = world
-        self.epoch = world.epoch
+        self.term = world.term
         self.dead = False
         self.paused = False
         rng = world.rng
@@ -70,9 +70,9 @@ class Controller:
     def _conductor(self) -> Conductor:
         world, gate = self.world, Gate(self)
         store = FaultyStore(gate=gate)
-        box = MailboxChannel(store, self.clock, self.epoch, self._machine_ids)
+        box = MailboxChannel(store, self.clock, self.term, self._machine_ids)
         ports = ConductorPorts(
-            controller=self.epoch,
+            controller=self.term,
             owner=OWNER,
             clock=self.clock,
             journal=SimulatedJournal(gate),

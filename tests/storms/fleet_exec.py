@@ -20,23 +20,23 @@ from tests.support.simulated_store import digest
 from windfall import events as ev
 from windfall.agent.beliefs import BeliefsFile
 from windfall.core import worker
-from windfall.errors import EXIT_AGAIN, EXIT_DONE, EXIT_FAILED, Fenced, PointDamaged, StoreUnreachable
+from windfall.errors import EXIT_AGAIN, EXIT_DONE, EXIT_FAILED, CheckpointDamaged, Fenced, StoreUnreachable
 from windfall.ports import Create, Delete, Get, List, Pause, Steps, T
 from windfall.storage import log, points
 from windfall.storage.restore import read_manifest
 from windfall.storage.state import Claim, attempted, newest_step, released
 from windfall.terms import (
     Cause,
+    Checkpoint,
+    CheckpointRef,
     Chunk,
     FileEntry,
     Holder,
     Notice,
     NoticeLevel,
     Outcome,
-    PointRef,
     Record,
     RecordKind,
-    RecoveryPoint,
     RunState,
     SaveCosts,
     SaveKind,
@@ -44,7 +44,7 @@ from windfall.terms import (
     Shard,
     Step,
 )
-from windfall.wire.layout import INBOX, part_prefix
+from windfall.wire.layout import INBOX, shard_prefix
 
 if TYPE_CHECKING:
     from tests.storms.fleet import Fleet
@@ -78,7 +78,7 @@ class LeanExec:
         self.script = None
         self.step, self.value = 0, whole_scene.START
         self.saved_step = 0
-        self.epoch: int | None = None
+        self.term: int | None = None
         self.deadline: float | None = None
         self.stop: bool | None = None
         self.process = world.process(self)  # type: ignore[arg-type]
@@ -144,11 +144,11 @@ class LeanExec:
             yield Pause(Seconds(1.0))
             leader = self.real.groups.get(self.generation, {}).get(self.members[0])
             if leader is not None and leader.exit_code is not None:
-                self.epoch, self.released = leader.epoch, leader.released
+                self.term, self.released = leader.term, leader.released
                 self.finish(leader.exit_code)
                 return
-            if leader is not None and leader.epoch is not None:
-                self.epoch, self.step, self.saved_step = leader.epoch, leader.step, leader.saved_step
+            if leader is not None and leader.term is not None:
+                self.term, self.step, self.saved_step = leader.term, leader.step, leader.saved_step
             waited_s = 0.0 if leader is not None and leader.alive and leader.node.answers else waited_s + 1.0
             if waited_s > ASSEMBLY_S or (waited_s > 2.0 and leader is not None):
                 self.finish(EXIT_AGAIN)
@@ -167,7 +167,7 @@ class LeanExec:
             self.finish(EXIT_DONE)
             return
         self.real.count("taken")
-        self.epoch = taken.record.state.epoch
+        self.term = taken.record.state.term
         yield from self._hold(taken.record)
 
     def _assemble(self) -> Steps[bool]:
@@ -262,7 +262,7 @@ class LeanExec:
 
     def _beat(self, head: Record, counter: int) -> Steps[None]:
         try:
-            yield from log.beat(head.state.epoch, counter, self.process.wall(), head.number, self.nonce)
+            yield from log.beat(head.state.term, counter, self.process.wall(), head.number, self.nonce)
             taker = yield from log.still_mine(head)
             keys = yield List(INBOX)
             assert isinstance(keys, list)
@@ -270,7 +270,7 @@ class LeanExec:
                 data = yield Get(key)
                 yield Delete(key)
                 said = json.loads(data) if isinstance(data, bytes) else {}
-                if said.get("do") == "stop" and said.get("epoch") == head.state.epoch:
+                if said.get("do") == "stop" and said.get("term") == head.state.term:
                     self.stop = bool(said["now"])
         except StoreUnreachable:
             return
@@ -279,8 +279,8 @@ class LeanExec:
 
     def _restore(self, state: RunState) -> Steps[None]:
         self.step, self.value = 0, whole_scene.START
-        if state.points:
-            ref: PointRef = max(state.points, key=lambda one: one.step)
+        if state.checkpoints:
+            ref: CheckpointRef = max(state.checkpoints, key=lambda one: one.step)
             point = yield from self._persist(lambda: read_manifest(ref))
             data = yield from self._persist(lambda: _get(point.shards[0].files[0].chunks[0].key))
             _, self.step, self.value = whole_scene.read(data)
@@ -289,27 +289,27 @@ class LeanExec:
         self.saved_step = self.restored_step = self.state.step = self.step
 
     def _save(self, head: Record) -> Steps[Record]:
-        epoch, nonce, wall = head.state.epoch, self.real.nonce(), self.process.wall()
+        term, nonce, wall = head.state.term, self.real.nonce(), self.process.wall()
         step, value, scene = self.step, self.value, self.real.scene
-        point_id = f"{step}-{epoch}-{nonce}"
+        checkpoint_id = f"{step}-{term}-{nonce}"
         shards = []
         for rank in range(scene.ranks) if scene.sharded else (0,):
-            key = f"{part_prefix(epoch, self.nonce, point_id, rank)}x/0"
+            key = f"{shard_prefix(term, self.nonce, checkpoint_id, rank)}x/0"
             data = whole_scene.written(rank, step, value)
             yield from self._persist(lambda key=key, data=data: _create(key, data))
             entry = FileEntry(".", 0o644, (Chunk(key, len(data), digest(data)),))
             shards.append(Shard(rank, whole_scene.file_name(rank), (entry,)))
         kind = SaveKind.EMERGENCY if self.deadline is not None else SaveKind.INSURANCE
-        point = RecoveryPoint(point_id, Step(step), kind, epoch, 1, tuple(shards), wall)
+        point = Checkpoint(checkpoint_id, Step(step), kind, term, 1, tuple(shards), wall)
         _, head = yield from self._persist(lambda: points.commit(head, point, nonce=nonce, wall=wall))
         self.saved_step = step
-        old, retire = head.state.points[:-2], self.real.nonce()
+        old, retire = head.state.checkpoints[:-2], self.real.nonce()
         if old:
             at = head
             try:
                 head = yield from self._persist(lambda: points.drop(at, old, nonce=retire, wall=wall))
                 yield from self._persist(lambda: points.delete(head, old, grace_s=Seconds(0.3)))
-            except PointDamaged:
+            except CheckpointDamaged:
                 pass
         return head
 
@@ -381,12 +381,12 @@ class WholeExec(Machine):
         self.finish()
 
     def _read_mail(self) -> None:
-        """What the agent's beats do: take the messages to the holder of this epoch."""
+        """What the agent's beats do: take the messages to the holder of this term."""
         if not self.alive:
             return
         for key in self.real.store.list(INBOX):
             said = json.loads(self.real.store.objects[key])
-            if self.hold is not None and said["epoch"] == self.epoch:
+            if self.hold is not None and said["term"] == self.term:
                 self.real.store.delete(key)
                 self.ask_stop(now=bool(said["now"]))
         self.real.at(MAIL_S, self._read_mail)

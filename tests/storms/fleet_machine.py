@@ -14,7 +14,7 @@ from windfall.core import keeping_facts as words
 from windfall.fleet import Directive
 from windfall.market import Ended, Machine
 from windfall.simulation.clock import VirtualClock
-from windfall.terms import Epoch, Instant, Notice, NoticeLevel, Seconds, Step
+from windfall.terms import Instant, Notice, NoticeLevel, Seconds, Step, Term
 from windfall.wire.layout import CONTROLLER, directive_key, report_key
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Node:
         self.exec: LeanExec | WholeExec | None = None
         self.cut_until = {"direct": 0.0, "mailbox": 0.0}
         self.turn_at = FOR_EVER_S
-        self.adopted = Epoch(0)
+        self.adopted = Term(0)
         self.attempts = 0
         direct = rng.random() < 0.8
         who = words.Who(self.machine_id, world.nonce(), direct, f"{self.machine_id}:1", PACE)
@@ -91,11 +91,11 @@ class Node:
 
     def _standing(self) -> words.Standing | None:
         one = self.exec
-        if one is None or one.epoch is None:
+        if one is None or one.term is None:
             return None
-        epoch, step, saved = Epoch(one.epoch), Step(one.step), Step(one.saved_step)
+        term, step, saved = Term(one.term), Step(one.step), Step(one.saved_step)
         training = one.alive and one.released is None
-        return words.Standing(epoch, step, saved, self.attempts, training, one.released, one.step_s, one.costs)
+        return words.Standing(term, step, saved, self.attempts, training, one.released, one.step_s, one.costs)
 
     def _later(self, *facts: words.KeeperFact, delay_s: float | None = None) -> None:
         wait_s = self.world.rng.uniform(*CALL_S) if delay_s is None else delay_s
@@ -210,7 +210,7 @@ class Node:
         told, beat = store.get(directive_key(name)), store.get(CONTROLLER)
         directive = None if told is None else codec.decode(json.loads(told)["directive"])
         counter = None if beat is None else json.loads(beat)
-        self._later(words.BoxRead(directive, None if counter is None else (counter["epoch"], counter["counter"])))
+        self._later(words.BoxRead(directive, None if counter is None else (counter["term"], counter["counter"])))
 
     # ------------------------------------------------------------------------------------------------ what happens to it
 

@@ -184,7 +184,7 @@ class FaultyProvider:
 
 @dataclass
 class SimulatedJournal:
-    """`ports.Journal` of one job in a database: what it has is durable; a newer epoch fences the older ones."""
+    """`ports.Journal` of one job in a database: what it has is durable; a newer term fences the older ones."""
 
     gate: Gate
 
@@ -194,8 +194,8 @@ class SimulatedJournal:
 
     def _write(self, line: str) -> None:
         controller = self.gate.controller
-        if controller.epoch < controller.world.epoch:
-            raise ControllerReplaced(f"controller {controller.world.epoch} took the installation")
+        if controller.term < controller.world.term:
+            raise ControllerReplaced(f"controller {controller.world.term} took the installation")
         controller.world.rows.append(line)
         controller.world.checks.journaled(controller, line)
 

@@ -67,8 +67,8 @@ class Schedules:
             points.append(at_s)
         known_s = at_s + rng.uniform(0.1, 10.0) * wish.step_s if rng.random() < 0.9 else 0.0
         says = f"table {len(self.made)} for {wish.machine_id}"
-        given = SaveTableGiven(SaveTable(tuple(points), known_s, 5.0, says), wish.from_step, wish.epoch)
-        self.made[given] = (wish.machine_id, wish.epoch)
+        given = SaveTableGiven(SaveTable(tuple(points), known_s, 5.0, says), wish.from_step, wish.term)
+        self.made[given] = (wish.machine_id, wish.term)
         world.count("schedule made")
         return replace(by_default(wish, ""), given=given, basis=basis, trusted=known_s > 0.0, why=why)
 
@@ -138,13 +138,11 @@ class ScheduleChecks(MachineChecks):
             if isinstance(fact, SaveTableGiven):
                 demand(fact != self.newest, f"a schedule is told to the worker once: {fact}")
                 self.newest = fact
-                world.count("schedule given" if fact.epoch == one.epoch else "schedule of another epoch")
+                world.count("schedule given" if fact.term == one.term else "schedule of another term")
         if state.table is not None:
-            given = SaveTableGiven(state.table, state.table_step, one.epoch)
+            given = SaveTableGiven(state.table, state.table_step, one.term)
             owner = world.schedules.made.get(given)
-            demand(
-                owner == (one.node.machine_id, one.epoch), f"a worker acts on its own schedule of its epoch: {given}"
-            )
+            demand(owner == (one.node.machine_id, one.term), f"a worker acts on its own schedule of its term: {given}")
         commands = rest[-1]
         assert isinstance(commands, tuple)
         for command in commands:

@@ -13,7 +13,7 @@ from windfall.storage import log, manifest, points
 from windfall.storage.operations import delete_all
 from windfall.storage.state import committed as state_committed
 from windfall.storage.state import taken as state_taken
-from windfall.terms import Epoch, PointRef, Record, RecordKind, RecoveryPoint, RunState
+from windfall.terms import Checkpoint, CheckpointRef, Record, RecordKind, RunState, Term
 from windfall.wire.layout import manifest_key
 
 Patch = tuple[object, str, Callable[..., object]]
@@ -24,7 +24,7 @@ def _judge_by_wall_clock(world: World) -> Callable[..., Steps[object]]:
         me = world.current
         assert me is not None
         while True:
-            last = yield from log.read_beat(head.state.epoch)
+            last = yield from log.read_beat(head.state.term)
             since = head.state.holder_since if last is None else last.wall
             newest = yield from log.read_head(head.number)
             assert newest is not None
@@ -37,15 +37,15 @@ def _judge_by_wall_clock(world: World) -> Callable[..., Steps[object]]:
     return judge
 
 
-def _ref(point: RecoveryPoint, data: bytes, wall: float) -> PointRef:
-    return PointRef(
-        point.point_id, point.step, point.kind, point.epoch, 1, point.size_bytes,
-        manifest_key(point.point_id), manifest.digest_of(data), wall,
+def _ref(point: Checkpoint, data: bytes, wall: float) -> CheckpointRef:
+    return CheckpointRef(
+        point.checkpoint_id, point.step, point.kind, point.term, 1, point.size_bytes,
+        manifest_key(point.checkpoint_id), manifest.digest_of(data), wall,
     )  # fmt: skip
 
 
-def _commit(*, manifest_first: bool) -> Callable[..., Steps[tuple[PointRef, Record]]]:
-    def commit(head: Record, point: RecoveryPoint, *, nonce: str, wall: float) -> Steps[tuple[PointRef, Record]]:
+def _commit(*, manifest_first: bool) -> Callable[..., Steps[tuple[CheckpointRef, Record]]]:
+    def commit(head: Record, point: Checkpoint, *, nonce: str, wall: float) -> Steps[tuple[CheckpointRef, Record]]:
         data = manifest.to_bytes(point)
         ref = _ref(point, data, wall)
 
@@ -53,16 +53,16 @@ def _commit(*, manifest_first: bool) -> Callable[..., Steps[tuple[PointRef, Reco
             return state_committed(state, ref)
 
         if manifest_first:
-            yield Put(manifest_key(point.point_id), data)
+            yield Put(manifest_key(point.checkpoint_id), data)
         record = yield from log.append(head, advance, kind=RecordKind.COMMIT, nonce=nonce, wall=wall)
         if not manifest_first:
-            yield Put(manifest_key(point.point_id), data)
+            yield Put(manifest_key(point.checkpoint_id), data)
         return ref, record
 
     return commit
 
 
-def _delete_without_record(head: Record, refs: tuple[PointRef, ...], **_: object) -> Steps[None]:
+def _delete_without_record(head: Record, refs: tuple[CheckpointRef, ...], **_: object) -> Steps[None]:
     for ref in refs:
         found = yield from points.read_manifest(ref)
         yield Delete(ref.manifest_key)
@@ -74,21 +74,21 @@ def _drop_nothing(head: Record, *_: object, **__: object) -> Steps[Record]:
     return head
 
 
-def _retire_newest(head: Record, refs: tuple[PointRef, ...], **_: object) -> Steps[None]:
-    yield from _delete_without_record(head, head.state.points[-1:])
+def _retire_newest(head: Record, refs: tuple[CheckpointRef, ...], **_: object) -> Steps[None]:
+    yield from _delete_without_record(head, head.state.checkpoints[-1:])
 
 
 def _without_points(state: RunState) -> RunState:
-    return dataclasses.replace(state, points=())
+    return dataclasses.replace(state, checkpoints=())
 
 
 def _reborn(previous: Record | None, *arguments: object, **named: object) -> RunState:
     return _without_points(state_taken(previous, *arguments, **named))
 
 
-def _restarted_epoch(previous: Record | None, *arguments: object, **named: object) -> RunState:
+def _restarted_term(previous: Record | None, *arguments: object, **named: object) -> RunState:
     after = state_taken(previous, *arguments, **named)
-    return after if previous is None else dataclasses.replace(after, epoch=Epoch(previous.state.epoch))
+    return after if previous is None else dataclasses.replace(after, term=Term(previous.state.term))
 
 
 def _create_replaces(world: World) -> Callable[[str, bytes], bool]:
@@ -100,7 +100,7 @@ def _create_replaces(world: World) -> Callable[[str, bytes], bool]:
 
 
 BUGS: dict[str, Callable[[World], tuple[Patch, ...]]] = {
-    "stale holder trusted": lambda _: ((log, "_same_epoch", lambda mine, there: True),),
+    "stale holder trusted": lambda _: ((log, "_same_term", lambda mine, there: True),),
     "nonce not checked on read-back": lambda _: ((log, "_wrote", lambda there, nonce: True),),
     "take-over by age of the wall clock": lambda world: ((log, "_judge", _judge_by_wall_clock(world)),),
     "lease not waited": lambda _: ((log, "_stood_still", lambda still_s, lease_s: True),),
@@ -112,9 +112,9 @@ BUGS: dict[str, Callable[[World], tuple[Patch, ...]]] = {
         (points, "delete", _retire_newest),
         (points, "drop", _drop_nothing),
     ),
-    "sweep takes live points": lambda _: ((points, "_stale_part", lambda key, epoch, live: True),),
+    "sweep takes live points": lambda _: ((points, "_stale_part", lambda key, term, live: True),),
     "taker forgets the points": lambda _: ((log, "taken", _reborn),),
-    "taker keeps the old epoch": lambda _: ((log, "taken", _restarted_epoch),),
+    "taker keeps the old term": lambda _: ((log, "taken", _restarted_term),),
     "dead only by name": lambda _: ((log, "_same_machine", lambda one, other: True),),
     "store replaces what exists": lambda world: ((world.store, "create", _create_replaces(world)),),
 }

@@ -34,7 +34,7 @@ from windfall.fleet import (
 from windfall.market import Charge, Machine
 from windfall.policies.saving import rules
 from windfall.simulation.meter import Meter
-from windfall.terms import Epoch, Instant, NoticeLevel, Usd
+from windfall.terms import Instant, NoticeLevel, Term, Usd
 
 if TYPE_CHECKING:
     from tests.storms.fleet import Fleet
@@ -224,7 +224,7 @@ def _stale_controller_obeyed() -> tuple[Patch, ...]:
     real = keeping_absorb._hear
 
     def hear(state: KeeperState, now: Instant, fact: Any) -> KeeperState:
-        return real(replace(state, controller=Epoch(0)), now, fact)
+        return real(replace(state, controller=Term(0)), now, fact)
 
     return ((keeping_absorb, "_hear", hear),)
 
@@ -253,7 +253,7 @@ def _falsified_charge() -> tuple[Patch, ...]:
 # ------------------------------------------------------------------------------------------------------------ schedules
 
 
-def _earlier_epochs_schedule() -> tuple[Patch, ...]:
+def _earlier_terms_schedule() -> tuple[Patch, ...]:
     """A schedule that comes late is followed, whichever holding of the run it was made for."""
 
     def given(turn: Turn, fact: SaveTableGiven) -> None:
@@ -283,7 +283,7 @@ def _schedule_for_all() -> tuple[Patch, ...]:
 
 
 SCHEDULE_BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
-    "schedule of an earlier epoch followed": _earlier_epochs_schedule,
+    "schedule of an earlier term followed": _earlier_terms_schedule,
     "schedule followed beyond its end": _schedule_beyond_its_end,
     "schedule told to every machine": _schedule_for_all,
     "schedule told to the worker again": lambda: ((BeliefsFile, "remember", lambda self, facts: None),),

@@ -15,11 +15,11 @@ from windfall import events as ev
 from windfall.core import points as core_points
 from windfall.core import retention, worker
 from windfall.core.state import Turn
-from windfall.errors import PointDamaged
+from windfall.errors import CheckpointDamaged
 from windfall.ports import GetRange, PutRange, Steps
 from windfall.storage import log, parts, points, restore, state
 from windfall.storage.operations import ranges
-from windfall.terms import Chunk, FileEntry, PointRef, Record, RecoveryPoint, Shard
+from windfall.terms import Checkpoint, CheckpointRef, Chunk, FileEntry, Record, Shard
 
 if TYPE_CHECKING:
     from tests.storms.whole import Whole
@@ -46,7 +46,7 @@ def _manifest_before_parts() -> tuple[Patch, ...]:
         promised[shard] = tuple(parts._chunk_ops(plan, prefix))
         return shard
 
-    def commit(head: Record, point: RecoveryPoint, **named: object) -> Steps[tuple[PointRef, Record]]:
+    def commit(head: Record, point: Checkpoint, **named: object) -> Steps[tuple[CheckpointRef, Record]]:
         done = yield from real_commit(head, point, **named)  # type: ignore[arg-type]
         for shard in point.shards:
             yield from ranges(promised.get(shard, ()))
@@ -58,7 +58,7 @@ def _manifest_before_parts() -> tuple[Patch, ...]:
 def _record_before_manifest() -> tuple[Patch, ...]:
     late = planted._commit(manifest_first=False)
 
-    def commit(head: Record, point: RecoveryPoint, *, nonce: str, wall: float, **_: object) -> Steps[object]:
+    def commit(head: Record, point: Checkpoint, *, nonce: str, wall: float, **_: object) -> Steps[object]:
         return (yield from late(head, point, nonce=nonce, wall=wall))
 
     return ((points, "commit", commit),)
@@ -69,15 +69,15 @@ def _delete_before_drop() -> tuple[Patch, ...]:
 
 
 def _digest_not_verified() -> tuple[Patch, ...]:
-    def fetch(ref: PointRef, batch: list[tuple[GetRange, str]]) -> Steps[None]:
+    def fetch(ref: CheckpointRef, batch: list[tuple[GetRange, str]]) -> Steps[None]:
         if None in (yield from ranges(tuple(op for op, _ in batch))):
-            raise PointDamaged(ref.point_id)
+            raise CheckpointDamaged(ref.checkpoint_id)
 
     return ((restore, "_fetch", fetch),)
 
 
 def _newest_without_checking() -> tuple[Patch, ...]:
-    def fetch(ref: PointRef, batch: list[tuple[GetRange, str]]) -> Steps[None]:
+    def fetch(ref: CheckpointRef, batch: list[tuple[GetRange, str]]) -> Steps[None]:
         del ref
         yield from ranges(tuple(op for op, _ in batch))
 
@@ -95,7 +95,7 @@ def _handler(kind: type[ev.Fact], handler: Callable[[Turn, ev.Fact], None]) -> P
 
 def _one_rank_missing() -> tuple[Patch, ...]:
     def settle(turn: Turn) -> None:
-        for point in turn.state.points:
+        for point in turn.state.checkpoints:
             if not point.whole:
                 core_points._judge(turn, point)
         core_points._forward(turn)
@@ -107,7 +107,9 @@ def _uploads_forgotten() -> tuple[Patch, ...]:
     def resumed(turn: Turn, fact: ev.Fact) -> None:
         assert isinstance(fact, ev.AgentResumed)
         worker._agent_resumed(turn, fact)
-        turn.commands = [order for order in turn.commands if not isinstance(order, ev.UploadPart | ev.CommitPoint)]
+        turn.commands = [
+            order for order in turn.commands if not isinstance(order, ev.UploadShard | ev.CommitCheckpoint)
+        ]
 
     return (_handler(ev.AgentResumed, resumed),)
 
@@ -119,7 +121,7 @@ def _retention_keeps_one() -> tuple[Patch, ...]:
 BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
     "manifest before parts": _manifest_before_parts,
     "record before manifest": _record_before_manifest,
-    "stale holder trusted": lambda: ((log, "_same_epoch", lambda mine, there: True),),
+    "stale holder trusted": lambda: ((log, "_same_term", lambda mine, there: True),),
     "fsync of the file left out": lambda: ((SimulatedDisk, "fsync", lambda disk, handle: None),),
     "fsync of the folder left out": lambda: ((SimulatedDisk, "fsync_dir", lambda disk, path: None),),
     "torn part not noticed": lambda: ((parts, "_check_unchanged", lambda plan: None),),
@@ -128,7 +130,7 @@ BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
     "no falling back to an older point": _no_falling_back,
     "lease not waited": lambda: ((log, "_stood_still", lambda still_s, lease_s: True),),
     "deleted before a record dropped it": _delete_before_drop,
-    "sweep takes live points": lambda: ((points, "_stale_part", lambda key, epoch, live: True),),
+    "sweep takes live points": lambda: ((points, "_stale_part", lambda key, term, live: True),),
     "retention keeps one": _retention_keeps_one,
     "resumed agent forgets uploads": _uploads_forgotten,
     "part changed between two tries": lambda: ((parts, "check_untouched", lambda plan, first: None),),

@@ -14,25 +14,25 @@ from typing import TypeVar
 from tests.storms import planted
 from tests.support.silence import Looks
 from tests.support.simulated_store import Actor, Faults, World, digest
-from windfall.errors import Fenced, PointDamaged, StoreUnreachable
+from windfall.errors import CheckpointDamaged, Fenced, StoreUnreachable
 from windfall.ports import Create, Delete, Get, Pause, Put, SimpleOp, Steps
 from windfall.storage import log, manifest, points, state
 from windfall.terms import (
     Cause,
+    Checkpoint,
     Chunk,
     FileEntry,
     Holder,
     Outcome,
     Record,
     RecordKind,
-    RecoveryPoint,
     RunState,
     SaveKind,
     Seconds,
     Shard,
     Step,
 )
-from windfall.wire.layout import LOG, heartbeat_key, manifest_key, part_prefix, record_key
+from windfall.wire.layout import LOG, heartbeat_key, manifest_key, record_key, shard_prefix
 
 LEASE_S = Seconds(10.0)
 GOAL = 5
@@ -97,9 +97,9 @@ class Race:
         taken = yield from self.persist(lambda: log.take(claim, holder_is_dead=self.is_dead, wall=me.wall, wait=True))
         if not taken.mine:
             return "done"
-        epoch = taken.record.state.epoch
-        check(epoch not in self.believers, "one holder an epoch", epoch, me.name)
-        self.believers[epoch] = me
+        term = taken.record.state.term
+        check(term not in self.believers, "one holder a term", term, me.name)
+        self.believers[term] = me
         try:
             return (yield from self.hold(me, nonce, taken.record))
         except Fenced:
@@ -112,7 +112,7 @@ class Race:
         while step < GOAL:
             counter += 1
             with contextlib.suppress(StoreUnreachable):
-                yield from log.beat(head.state.epoch, counter, me.wall(), head.number, nonce)
+                yield from log.beat(head.state.term, counter, me.wall(), head.number, nonce)
                 taker = yield from log.still_mine(head)
                 if taker is not None:
                     raise log.fenced_by(taker)
@@ -129,24 +129,24 @@ class Race:
         return "released"
 
     def save(self, me: Actor, nonce: str, head: Record, step: Step) -> Steps[Record]:
-        epoch, fresh = head.state.epoch, self.nonce()
-        point_id = f"{step}-{epoch}-{fresh}"
-        key = f"{part_prefix(epoch, nonce, point_id, 0)}x/0"
-        data = point_id.encode()
+        term, fresh = head.state.term, self.nonce()
+        checkpoint_id = f"{step}-{term}-{fresh}"
+        key = f"{shard_prefix(term, nonce, checkpoint_id, 0)}x/0"
+        data = checkpoint_id.encode()
         yield from self.persist(lambda: _put(key, data))
         entry = FileEntry(".", 0o644, (Chunk(key, len(data), digest(data)),))
 
         def commit() -> Steps[tuple[object, Record]]:
-            point = RecoveryPoint(
-                point_id, step, SaveKind.INSURANCE, epoch, 1, (Shard(0, "model.pt", (entry,)),), me.wall()
+            point = Checkpoint(
+                checkpoint_id, step, SaveKind.INSURANCE, term, 1, (Shard(0, "model.pt", (entry,)),), me.wall()
             )
             return points.commit(head, point, nonce=fresh, wall=me.wall())
 
         _, head = yield from self.persist(commit)
-        old, retire = head.state.points[:-2], self.nonce()
+        old, retire = head.state.checkpoints[:-2], self.nonce()
         if old:
             at = head
-            with contextlib.suppress(PointDamaged):
+            with contextlib.suppress(CheckpointDamaged):
                 head = yield from self.persist(lambda: points.drop(at, old, nonce=retire, wall=me.wall()))
                 yield from self.persist(lambda: points.delete(head, old, grace_s=Seconds(0.3)))
         return head
@@ -194,16 +194,16 @@ class Race:
             self.took(actor, before, record)
         else:
             assert before is not None
-            check(record.state.epoch == before.state.epoch, "no record of an older epoch after a newer take", key)
-            holder = self.writers[record.state.epoch - 1]
-            check(holder is actor, "an epoch's records are written by its holder", key, actor.name, holder.name)
+            check(record.state.term == before.state.term, "no record of an older term after a newer take", key)
+            holder = self.writers[record.state.term - 1]
+            check(holder is actor, "a term's records are written by its holder", key, actor.name, holder.name)
         self.records.append(record)
         self.writers.append(actor)
         self.follows(before, record)
         self.newest_is_whole()
 
     def took(self, actor: Actor, before: Record | None, record: Record) -> None:
-        check(record.state.epoch == record.number, "the number of the taking record is the epoch", record.number)
+        check(record.state.term == record.number, "the number of the taking record is the term", record.number)
         assert record.state.holder is not None
         check(self.lives[record.state.holder.nonce] is actor, "a holder takes the run for itself", actor.name)
         if before is None or before.state.holder is None:
@@ -211,7 +211,7 @@ class Race:
         last = before.state.holder
         if last.host == actor.host and self.is_dead(last):
             return
-        seen_s, looks = self.looks.silence(actor, heartbeat_key(before.state.epoch))
+        seen_s, looks = self.looks.silence(actor, heartbeat_key(before.state.term))
         check(seen_s >= LEASE_S * 0.98, "nobody is pushed aside before a lease of silence", record.number, seen_s)
         check(looks >= 5, "and a single look after a long absence is no silence", record.number, looks)
 
@@ -220,17 +220,17 @@ class Race:
         check(record.state.attempts == takes, "every take is a start", record.number, record.state.attempts, takes)
         if before is None or record.kind is RecordKind.DROP:
             return
-        lost = set(before.state.points) - set(record.state.points)
+        lost = set(before.state.checkpoints) - set(record.state.checkpoints)
         check(not lost, "no point is forgotten", record.number, lost)
 
     def newest_is_whole(self) -> None:
         """The two newest points (and the newest alone, while there is but one) are there, byte for byte."""
         objects = self.world.store.objects
-        for ref in self.records[-1].state.points[-2:]:
-            data = objects.get(manifest_key(ref.point_id))
-            check(data is not None, "a committed point has its manifest", ref.point_id)
+        for ref in self.records[-1].state.checkpoints[-2:]:
+            data = objects.get(manifest_key(ref.checkpoint_id))
+            check(data is not None, "a committed point has its manifest", ref.checkpoint_id)
             assert data is not None
-            check(manifest.digest_of(data) == ref.manifest_digest, "and the one that was committed", ref.point_id)
+            check(manifest.digest_of(data) == ref.manifest_digest, "and the one that was committed", ref.checkpoint_id)
             for shard in manifest.from_bytes(data, ref.manifest_key).shards:
                 for chunk in (chunk for entry in shard.files for chunk in entry.chunks):
                     check(digest(objects.get(chunk.key, b"")) == chunk.digest, "and all its bytes", chunk.key)
@@ -274,8 +274,8 @@ def main() -> None:
     arguments = parser.parse_args()
     one = race(arguments.seed, arguments.bug)
     for record, writer in zip(one.records, one.writers, strict=True):
-        steps = [point.step for point in record.state.points]
-        print(f"{record.number:4d} {record.kind:8s} epoch {record.state.epoch:3d} {writer.name:8s} points {steps}")
+        steps = [point.step for point in record.state.checkpoints]
+        print(f"{record.number:4d} {record.kind:8s} term {record.state.term:3d} {writer.name:8s} points {steps}")
 
 
 if __name__ == "__main__":

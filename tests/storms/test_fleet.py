@@ -22,7 +22,7 @@ QUICK_BUGS = (
     "intent journaled after the call",
     "charge counted twice",
     "charge falsified",
-    "schedule of an earlier epoch followed",
+    "schedule of an earlier term followed",
     "schedule followed beyond its end",
 )
 VISITED = (
@@ -45,7 +45,7 @@ VISITED = (
 
 SCHEDULES_VISITED = (
     *("schedule made", "schedule journaled", "schedule journaled anew", "schedule late", "schedule failed"),
-    *("schedule given", "schedule of another epoch", "schedule followed"),
+    *("schedule given", "schedule of another term", "schedule followed"),
     *("beliefs late", "beliefs repeated", "beliefs lost"),
 )
 
@@ -83,7 +83,7 @@ def test_two_thousand_fleet_storms_keep_every_promise() -> None:
 
 @pytest.mark.timeout(300)
 def test_no_schedule_of_saves_makes_a_storm_worse() -> None:
-    """Handed over late, twice or not at all: followed in its own epoch alone, never beyond its end, journaled first."""
+    """Handed over late, twice or not at all: followed in its own term alone, never beyond its end, journaled first."""
     storms(scheduled(20))
 
 

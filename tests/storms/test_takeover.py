@@ -1,4 +1,4 @@
-"""However contenders race for a run, one holder an epoch writes, nothing committed is lost, and somebody finishes."""
+"""However contenders race for a run, one holder a term writes, nothing committed is lost, and somebody finishes."""
 
 from __future__ import annotations
 

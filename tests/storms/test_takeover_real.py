@@ -49,7 +49,7 @@ def place(kind: str, folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("kind", ["folder", "s3", "azure"])
 def test_real_races_keep_every_promise(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fifty races of two to five processes: no stale commit, one holder an epoch, and the run is done in bounded time."""
+    """Fifty races of two to five processes: no stale commit, one holder a term, and the run is done in bounded time."""
     with place(kind, tmp_path) as (url, environment):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
@@ -83,28 +83,28 @@ def read_log(store: ObjectStore) -> list[Record]:
 
 
 def check_log(records: list[Record]) -> None:
-    """Numbers have no gap, epochs never fall, nothing committed is forgotten."""
+    """Numbers have no gap, terms never fall, nothing committed is forgotten."""
     assert [record.number for record in records] == list(range(1, len(records) + 1))
     for before, after in itertools.pairwise(records):
         taken = after.kind is RecordKind.TAKE
-        assert after.state.epoch == (after.number if taken else before.state.epoch)
-        assert set(before.state.points) <= set(after.state.points)
-    assert [point.step for point in records[-1].state.points] == list(range(1, GOAL + 1))
+        assert after.state.term == (after.number if taken else before.state.term)
+        assert set(before.state.checkpoints) <= set(after.state.checkpoints)
+    assert [point.step for point in records[-1].state.checkpoints] == list(range(1, GOAL + 1))
 
 
 def check_believers(records: list[Record], believed: list[Believed]) -> None:
-    """Every record was written by exactly one contender, who held its epoch and knows of it; nobody believes more."""
+    """Every record was written by exactly one contender, who held its term and knows of it; nobody believes more."""
     assert sorted(one.number for one in believed) == list(range(1, len(records) + 1))
-    holders = {record.state.epoch: record.nonce for record in records if record.kind is RecordKind.TAKE}
+    holders = {record.state.term: record.nonce for record in records if record.kind is RecordKind.TAKE}
     for one in believed:
         record = records[one.number - 1]
         assert (record.nonce, record.kind) == (one.fresh, one.kind)
-        assert holders[record.state.epoch] == one.nonce
+        assert holders[record.state.term] == one.nonce
 
 
 def check_points(store: ObjectStore, newest: Record) -> None:
     """Every committed point is there, byte for byte."""
-    for ref in newest.state.points:
+    for ref in newest.state.checkpoints:
         point = executor.run(restore.read_manifest(ref), store, SystemClock())
         for shard in point.shards:
             for chunk in (chunk for entry in shard.files for chunk in entry.chunks):

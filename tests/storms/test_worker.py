@@ -74,7 +74,7 @@ def commit_without_a_rank(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(points, "_agreed", lambda turn, point: True)
 
     def uploaded_when_one_is_there(turn: Turn) -> None:
-        for point in turn.state.points:
+        for point in turn.state.checkpoints:
             if not point.whole:
                 points._judge(turn, point)
         points._forward(turn)

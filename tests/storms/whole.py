@@ -300,8 +300,8 @@ def main() -> None:
     arguments = parser.parse_args()
     world = storm(arguments.seed, arguments.bug)
     for record in world.checks.records:
-        steps = [point.step for point in record.state.points]
-        print(f"{record.number:4d} {record.kind:8s} epoch {record.state.epoch:3d} points {steps}")
+        steps = [point.step for point in record.state.checkpoints]
+        print(f"{record.number:4d} {record.kind:8s} term {record.state.term:3d} points {steps}")
     print(dict(world.tally))
 
 

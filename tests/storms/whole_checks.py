@@ -12,12 +12,12 @@ from tests.support.checks import demand
 from tests.support.silence import Looks
 from tests.support.simulated_store import CrashingStore, ManualClock, digest
 from windfall.core.replay import replay
-from windfall.errors import PointDamaged
+from windfall.errors import CheckpointDamaged
 from windfall.ports import Create, Delete, Get, Put, PutRange, SimpleOp
 from windfall.storage import manifest, restore, state
 from windfall.storage.files import FileStore
 from windfall.storage.journal import Merged, read_journal
-from windfall.terms import Outcome, PointRef, Record, RecordKind, RecoveryPoint
+from windfall.terms import Checkpoint, CheckpointRef, Outcome, Record, RecordKind
 from windfall.wire.layout import LOG, heartbeat_key, record_key
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class RunChecks:
         self.writers: dict[int, Machine] = {}
         self.committed_step: dict[int, int] = {}
         self.damaged: set[str] = set()
-        self.manifests: dict[str, RecoveryPoint] = {}
+        self.manifests: dict[str, Checkpoint] = {}
         self.looks = Looks()
         self.rng = random.Random(f"decay {world.scene.seed}")
 
@@ -55,8 +55,8 @@ class RunChecks:
         return bool(self.records) and self.records[-1].state.outcome is Outcome.DONE
 
     @property
-    def live(self) -> tuple[PointRef, ...]:
-        return self.records[-1].state.points if self.records else ()
+    def live(self) -> tuple[CheckpointRef, ...]:
+        return self.records[-1].state.checkpoints if self.records else ()
 
     def peek(self, key: str) -> bytes | None:
         """Return what is stored, past all faults."""
@@ -77,9 +77,9 @@ class RunChecks:
             self.scan(process.machine)
             if isinstance(result, bool):
                 self.sure = len(self.records)
-        elif op.key.startswith(("parts/", "points/")):
+        elif op.key.startswith(("shards/", "checkpoints/")):
             for ref in self.live:
-                if ref.point_id in op.key:
+                if ref.checkpoint_id in op.key:
                     self.check_whole(ref)
 
     def scan(self, writer: Machine | None) -> None:
@@ -112,26 +112,26 @@ class RunChecks:
             self.took(writer, before, record)
         else:
             assert before is not None
-            demand(
-                record.state.epoch == before.state.epoch, f"no stale epoch writes: record {number} of {writer.number}"
-            )
-            demand(self.writers[record.state.epoch] is writer, "an epoch's records are written by its holder alone")
+            demand(record.state.term == before.state.term, f"no stale term writes: record {number} of {writer.number}")
+            demand(self.writers[record.state.term] is writer, "a term's records are written by its holder alone")
         self.records.append(record)
         if record.kind is RecordKind.COMMIT:
             self.committed(writer, record)
         if record.kind is RecordKind.DROP:
             self.dropped(writer, record)
         elif before is not None:
-            lost = {ref.point_id for ref in before.state.points} - {ref.point_id for ref in record.state.points}
+            lost = {ref.checkpoint_id for ref in before.state.checkpoints} - {
+                ref.checkpoint_id for ref in record.state.checkpoints
+            }
             demand(not lost, f"no point is forgotten but by a record that drops it: {lost}")
         if record.state.outcome is Outcome.DONE:
             self.finished(writer)
 
     def took(self, writer: Machine, before: Record | None, record: Record) -> None:
-        demand(record.state.epoch == record.number, "the number of the taking record is the epoch")
+        demand(record.state.term == record.number, "the number of the taking record is the term")
         assert record.state.holder is not None
         demand(record.state.holder.nonce == writer.nonce, "a holder takes the run for itself")
-        self.writers[record.state.epoch] = writer
+        self.writers[record.state.term] = writer
         if before is None or before.state.holder is None:
             return
         last = before.state.holder
@@ -139,7 +139,7 @@ class RunChecks:
             return
         if self.world.machines[last.pid].alive:
             self.world.count("taken from a living machine")
-        silent_s, looks = self.looks.silence(writer.process, heartbeat_key(before.state.epoch))
+        silent_s, looks = self.looks.silence(writer.process, heartbeat_key(before.state.term))
         demand(
             silent_s >= whole_scene.LEASE_S * 0.98,
             f"nobody is pushed aside before a lease of silence: {silent_s:.1f} s",
@@ -147,19 +147,19 @@ class RunChecks:
         demand(looks >= 5, f"and a single look after a long absence is no silence: {looks}")
 
     def committed(self, writer: Machine, record: Record) -> None:
-        ref = record.state.points[-1]
+        ref = record.state.checkpoints[-1]
         self.world.count(f"committed {ref.kind}")
         self.check_whole(ref)
-        newest = self.committed_step.get(record.state.epoch, 0)
-        demand(writer.skipped or ref.step >= newest, f"an epoch commits no older step: {ref.step} after {newest}")
+        newest = self.committed_step.get(record.state.term, 0)
+        demand(writer.skipped or ref.step >= newest, f"a term commits no older step: {ref.step} after {newest}")
         demand(
             ref.step > writer.restored_step or ref.step == newest, "what is committed is newer than what was restored"
         )
-        self.committed_step[record.state.epoch] = ref.step
+        self.committed_step[record.state.term] = ref.step
 
     def dropped(self, writer: Machine, record: Record) -> None:
         self.world.count("dropped")
-        known = [ref for ref in record.state.points if ref.point_id not in writer.state.damaged]
+        known = [ref for ref in record.state.checkpoints if ref.checkpoint_id not in writer.state.damaged]
         demand(len(known) >= 2, f"two points that are whole as far as its holder knows always stay: {len(known)}")
 
     def finished(self, writer: Machine) -> None:
@@ -173,14 +173,14 @@ class RunChecks:
 
     # ------------------------------------------------------------------------------------------------------ the points
 
-    def check_whole(self, ref: PointRef) -> None:
+    def check_whole(self, ref: CheckpointRef) -> None:
         """A live point has every rank's part of its step, byte for byte."""
-        if ref.point_id in self.damaged:
+        if ref.checkpoint_id in self.damaged:
             return
         data = self.peek(ref.manifest_key)
-        demand(data is not None, f"the live point {ref.point_id} has its manifest")
+        demand(data is not None, f"the live point {ref.checkpoint_id} has its manifest")
         assert data is not None
-        demand(manifest.digest_of(data) == ref.manifest_digest, f"and the one that was committed: {ref.point_id}")
+        demand(manifest.digest_of(data) == ref.manifest_digest, f"and the one that was committed: {ref.checkpoint_id}")
         point = self.manifests.get(ref.manifest_digest)
         if point is None:
             point = self.manifests[ref.manifest_digest] = manifest.from_bytes(data, ref.manifest_key)
@@ -188,7 +188,7 @@ class RunChecks:
         for shard in point.shards:
             for entry in shard.files:
                 stretches = [self.peek(chunk.key) for chunk in entry.chunks]
-                demand(None not in stretches, f"a live point has all its bytes: {ref.point_id}")
+                demand(None not in stretches, f"a live point has all its bytes: {ref.checkpoint_id}")
                 for chunk, stretch in zip(entry.chunks, stretches, strict=True):
                     demand(digest(stretch or b"") == chunk.digest, f"and the ones that were saved: {chunk.key}")
                 if not entry.path.endswith("/"):
@@ -200,7 +200,7 @@ class RunChecks:
 
     def decay(self) -> None:
         """Let bytes of a point rot; two points are kept, so that one may be lost at a time without anybody's knowing."""
-        whole = [ref for ref in self.live if ref.point_id not in self.damaged]
+        whole = [ref for ref in self.live if ref.checkpoint_id not in self.damaged]
         if self.world.calm or len(whole) < 2 or len(whole) < len(self.live):
             return
         ref = whole[-1] if self.rng.random() < 0.8 else self.rng.choice(whole)
@@ -214,7 +214,7 @@ class RunChecks:
         at = self.rng.randrange(len(content))
         flipped = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
         spoilt = self.rng.choice([None, flipped, content[:at]])
-        self.damaged.add(ref.point_id)
+        self.damaged.add(ref.checkpoint_id)
         self.world.count("decayed")
         if self.world.disk is not None:
             self.world.disk.spoil(f"{ROOT}/{key}", spoilt)
@@ -223,15 +223,15 @@ class RunChecks:
         else:
             self.world.store.put(key, spoilt)
 
-    def restored(self, machine: Machine, view: tuple[PointRef, ...], found: restore.Restored) -> None:
+    def restored(self, machine: Machine, view: tuple[CheckpointRef, ...], found: restore.Restored) -> None:
         """A machine restored: nothing older than the newest whole point it knows of."""
         if found.skipped:
             self.world.count("skipped a damaged point")
-        if self.records[-1].state.epoch != machine.epoch:
+        if self.records[-1].state.term != machine.term:
             return
-        ids = [ref.point_id for ref in view]
+        ids = [ref.checkpoint_id for ref in view]
         whole = [at for at, name in enumerate(ids) if name not in self.damaged]
-        at = -1 if found.ref is None else ids.index(found.ref.point_id)
+        at = -1 if found.ref is None else ids.index(found.ref.checkpoint_id)
         demand(at >= max(whole, default=-1), "a restart restores the newest whole point")
 
     # --------------------------------------------------------------------------------------------------------- the end
@@ -246,11 +246,11 @@ class RunChecks:
         anybody = CrashingStore(store, ManualClock())  # type: ignore[arg-type]
         folder = os.path.join(world.folder, "end")
         newest_first = tuple(reversed(self.live))
-        whole = [ref for ref in newest_first if ref.point_id not in self.damaged]
+        whole = [ref for ref in newest_first if ref.checkpoint_id not in self.damaged]
         demand(bool(whole) or not self.live, "a run that has points has a whole one")
         try:
             found = anybody.drive(restore.restore(newest_first, folder))
-        except PointDamaged as error:
+        except CheckpointDamaged as error:
             demand(False, f"the newest whole point can be restored: {error}")
         assert isinstance(found, restore.Restored)
         # A delayed repetition of an upload may have brought back what had decayed.

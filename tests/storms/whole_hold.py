@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from windfall.errors import StoreError
-from windfall.events import CommitPoint, UploadPart
+from windfall.events import CommitCheckpoint, UploadShard
 from windfall.ports import Steps
 from windfall.storage import journal, log, parts, points, restore
 from windfall.storage.hold import check_own, unless
@@ -17,20 +17,20 @@ from windfall.storage.operations import pause
 from windfall.storage.state import attempted, released
 from windfall.terms import (
     Cause,
+    Checkpoint,
+    CheckpointRef,
     Chunk,
     Instant,
     Outcome,
-    PointRef,
     Record,
     RecordKind,
-    RecoveryPoint,
     RunState,
     SaveCosts,
     Seconds,
     Shard,
     WallTime,
 )
-from windfall.wire.layout import part_prefix
+from windfall.wire.layout import shard_prefix
 
 SHIP_LOCK_S = 0.05
 
@@ -40,7 +40,7 @@ class Kept:
     """What a restart of the agent finds on the local disk."""
 
     head: int
-    epoch: int
+    term: int
     chunks: dict[str, str]
     begun: dict[str, str]
 
@@ -69,7 +69,7 @@ class Hold:
         self.save()
 
     def save(self) -> None:
-        self.keep(Kept(self.head.number, self.head.state.epoch, dict(self.chunks), dict(self.begun)))
+        self.keep(Kept(self.head.number, self.head.state.term, dict(self.chunks), dict(self.begun)))
 
     @property
     def state(self) -> RunState:
@@ -78,15 +78,15 @@ class Hold:
     def restore(self, folder: str) -> Steps[restore.Restored]:
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(os.path.dirname(folder), exist_ok=True)
-        return (yield from restore.restore(tuple(reversed(self.state.points)), folder))
+        return (yield from restore.restore(tuple(reversed(self.state.checkpoints)), folder))
 
-    def upload(self, command: UploadPart, cancelled: Callable[[], bool]) -> Steps[Shard | None]:
+    def upload(self, command: UploadShard, cancelled: Callable[[], bool]) -> Steps[Shard | None]:
         plan = parts.plan_part(command.path)
         parts.check_untouched(
-            plan, self.begun.setdefault(f"{command.point_id}/{command.rank}", command.identity or plan.identity)
+            plan, self.begun.setdefault(f"{command.checkpoint_id}/{command.rank}", command.identity or plan.identity)
         )
         self.save()
-        prefix = part_prefix(self.state.epoch, self.nonce, command.point_id, command.rank)
+        prefix = shard_prefix(self.state.term, self.nonce, command.checkpoint_id, command.rank)
         steps = parts.upload_part(plan, prefix, command.rank, already=self.chunks, on_chunk=self.remember)
         return (yield from unless(steps, cancelled))
 
@@ -94,15 +94,15 @@ class Hold:
         self.chunks[chunk.key] = chunk.digest
         self.save()
 
-    def commit(self, command: CommitPoint) -> Steps[tuple[PointRef, int]]:
+    def commit(self, command: CommitCheckpoint) -> Steps[tuple[CheckpointRef, int]]:
         with contextlib.suppress(StoreError):
             yield from self.ship()
-        check_own(command, self.state.epoch, self.nonce)
-        point = RecoveryPoint(
-            command.point_id,
+        check_own(command, self.state.term, self.nonce)
+        point = Checkpoint(
+            command.checkpoint_id,
             command.step,
             command.kind,
-            self.state.epoch,
+            self.state.term,
             command.generation,
             command.shards,
             self.wall(),
@@ -121,16 +121,16 @@ class Hold:
         self.save()
         return ref, self.head.number
 
-    def give_up(self, refs: tuple[PointRef, ...]) -> Steps[None]:
+    def give_up(self, refs: tuple[CheckpointRef, ...]) -> Steps[None]:
         self.head = yield from points.drop(self.head, refs, nonce=self.new_nonce(), wall=self.wall())
         self.save()
 
-    def delete(self, refs: tuple[PointRef, ...]) -> Steps[None]:
+    def delete(self, refs: tuple[CheckpointRef, ...]) -> Steps[None]:
         yield from points.delete(self.head, refs, grace_s=Seconds(0.0))
 
-    def abandon(self, point_id: str) -> Steps[int]:
-        prefix = part_prefix(self.state.epoch, self.nonce, point_id, 0).removesuffix("0/")
-        return (yield from points.abandon(prefix, point_id))
+    def abandon(self, checkpoint_id: str) -> Steps[int]:
+        prefix = shard_prefix(self.state.term, self.nonce, checkpoint_id, 0).removesuffix("0/")
+        return (yield from points.abandon(prefix, checkpoint_id))
 
     def sweep(self) -> Steps[int]:
         return (yield from points.sweep(self.head, grace_s=self.state.lease_s))
@@ -161,7 +161,7 @@ class Hold:
     def beat(self) -> Steps[None]:
         self.counter += 1
         head = self.head
-        yield from log.beat(head.state.epoch, self.counter, self.wall(), head.number, self.nonce)
+        yield from log.beat(head.state.term, self.counter, self.wall(), head.number, self.nonce)
         taken_by = yield from log.still_mine(head)
         if taken_by is not None:
             raise log.fenced_by(taken_by)

@@ -90,7 +90,7 @@ class MachineChecks:
         self.fence_seen |= any(isinstance(fact, ev.FenceLost) for fact in facts)
 
     def obeyed(self, command: ev.Command) -> None:
-        if isinstance(command, ev.CommitPoint | ev.UploadPart | ev.PublishSave):
+        if isinstance(command, ev.CommitCheckpoint | ev.UploadShard | ev.PublishSave):
             demand(not self.fence_seen, "nothing is saved after the fence was lost")
 
     def notice(self, deadline: float, *, honest: bool) -> None:
@@ -150,7 +150,7 @@ class Machine(reducers.Machine):
             self.finish()
             return
         self._hold(taken.record)
-        self._begin_epoch()
+        self._begin_term()
 
     def _reopen(self) -> Steps[None]:
         assert self.kept is not None
@@ -159,7 +159,7 @@ class Machine(reducers.Machine):
         except StoreError:
             self.finish()
             return
-        if head is None or head.state.epoch != self.kept.epoch:
+        if head is None or head.state.term != self.kept.term:
             self.finish()
             return
         kept = self.kept
@@ -167,7 +167,7 @@ class Machine(reducers.Machine):
         hold.chunks, hold.begun = kept.chunks, kept.begun
         hold.save()
         if not self.rows:
-            self._begin_epoch()
+            self._begin_term()
             return
         self.real.count("agent resumed")
         self.feed_back()
@@ -188,8 +188,8 @@ class Machine(reducers.Machine):
             demand((decisions, commands) == (row.decisions, row.commands), "the journal fed back decides the same")
 
     def _hold(self, head: Any) -> Hold:
-        self.epoch = head.state.epoch
-        spool = SpoolJournal(self.folder, self.epoch)
+        self.term = head.state.term
+        spool = SpoolJournal(self.folder, self.term)
         self.rows = Rows(spool)
         process = self.process
         self.hold = Hold(head, self.nonce, spool, process.wall, process.now, self.real.nonce, self._keep)
@@ -198,16 +198,16 @@ class Machine(reducers.Machine):
     def _keep(self, kept: Kept) -> None:
         self.kept = kept
 
-    def _begin_epoch(self) -> None:
+    def _begin_term(self) -> None:
         assert self.hold is not None
         state, rng = self.hold.state, self.real.rng
         self.inbox.append(
             ev.WorkerBegan(
                 run="run",
-                epoch=state.epoch,
+                term=state.term,
                 policy=self.real.scene.policy,
                 provider="local",
-                points=state.points,
+                checkpoints=state.checkpoints,
                 attempt=state.attempts,
                 failures=state.failures,
                 failures_max=self.real.scene.failures_max,
@@ -370,7 +370,7 @@ class Machine(reducers.Machine):
         yield from self.tidy(self.hold.write_counts())
         began = self.real.time
         folder = os.path.join(self.folder, "points", str(command.attempt))
-        view = self.hold.state.points
+        view = self.hold.state.checkpoints
         try:
             restored = yield from self.hold.restore(folder)
         except (WindfallError, OSError):
@@ -381,13 +381,13 @@ class Machine(reducers.Machine):
             return
         self.real.checks.restored(self, view, restored)
         self.load(restored, folder)
-        step, point_id, size = Step(0), None, 0
+        step, checkpoint_id, size = Step(0), None, 0
         if restored.point is not None:
-            step, point_id, size = restored.point.step, restored.point.point_id, restored.point.size_bytes
+            step, checkpoint_id, size = restored.point.step, restored.point.checkpoint_id, restored.point.size_bytes
         self.script = Script(self, step)
         self.script.attempt = command.attempt
         self.later(4 * self.real.scene.step_s, self._window)
-        self.fact(ev.PointRestored(point_id, step, size, Seconds(self.real.time - began), restored.skipped))
+        self.fact(ev.CheckpointRestored(checkpoint_id, step, size, Seconds(self.real.time - began), restored.skipped))
         self.fact(ev.ScriptStarted(command.attempt))
         self.observe = True
 
@@ -396,33 +396,33 @@ class Machine(reducers.Machine):
         counts = worker.counts(self.state)
         self.hold.counts = (counts["attempts"], counts["failures"], worker.save_costs(self.state))
 
-    def _do_UploadPart(self, command: ev.UploadPart) -> None:  # noqa: N802
+    def _do_UploadShard(self, command: ev.UploadShard) -> None:  # noqa: N802
         self.do("upload", lambda: self._upload(command))
 
-    def _upload(self, command: ev.UploadPart) -> Steps[None]:
+    def _upload(self, command: ev.UploadShard) -> Steps[None]:
         assert self.hold is not None
         began = self.real.time
         try:
-            shard = yield from self.hold.upload(command, lambda: command.point_id in self.abandoned)
+            shard = yield from self.hold.upload(command, lambda: command.checkpoint_id in self.abandoned)
         except (WindfallError, OSError) as error:
             self.real.count("overwritten" if isinstance(error, Overwritten) else "part failed")
-            self.fact(ev.PartFailed(command.point_id, command.rank, str(error), isinstance(error, Overwritten)))
+            self.fact(ev.ShardFailed(command.checkpoint_id, command.rank, str(error), isinstance(error, Overwritten)))
             return
         if shard is not None:
             size = sum(entry.size_bytes for entry in shard.files)
             took_s = Seconds(self.real.time - began)
-            self.fact(ev.PartUploaded(command.point_id, command.rank, shard, size, took_s))
+            self.fact(ev.ShardUploaded(command.checkpoint_id, command.rank, shard, size, took_s))
 
-    def _do_AbandonPoint(self, command: ev.AbandonPoint) -> None:  # noqa: N802
+    def _do_AbandonCheckpoint(self, command: ev.AbandonCheckpoint) -> None:  # noqa: N802
         assert self.hold is not None
         hold = self.hold
-        self.abandoned.add(command.point_id)
-        self.do("cleaning", lambda: self.tidy(hold.abandon(command.point_id)))
+        self.abandoned.add(command.checkpoint_id)
+        self.do("cleaning", lambda: self.tidy(hold.abandon(command.checkpoint_id)))
 
-    def _do_CommitPoint(self, command: ev.CommitPoint) -> None:  # noqa: N802
+    def _do_CommitCheckpoint(self, command: ev.CommitCheckpoint) -> None:  # noqa: N802
         self.do("log", lambda: self._commit_steps(command))
 
-    def _commit_steps(self, command: ev.CommitPoint) -> Steps[None]:
+    def _commit_steps(self, command: ev.CommitCheckpoint) -> Steps[None]:
         assert self.hold is not None
         began = self.real.time
         self._count()
@@ -431,19 +431,19 @@ class Machine(reducers.Machine):
         except Fenced as error:
             self.fact(ev.FenceLost(error.record, error.holder))
         except WindfallError as error:
-            self.fact(ev.CommitFailed(command.point_id, str(error)))
+            self.fact(ev.CommitFailed(command.checkpoint_id, str(error)))
         else:
             let_go(os.path.join(self.folder, "held", str(self.state.attempt)), point.step)
-            self.fact(ev.PointCommitted(point, number, Seconds(self.real.time - began)))
+            self.fact(ev.CheckpointCommitted(point, number, Seconds(self.real.time - began)))
 
-    def _do_DeletePoints(self, command: ev.DeletePoints) -> None:  # noqa: N802
+    def _do_DeleteCheckpoints(self, command: ev.DeleteCheckpoints) -> None:  # noqa: N802
         self.do("log", lambda: self._delete(command))
 
-    def _delete(self, command: ev.DeletePoints) -> Steps[None]:
+    def _delete(self, command: ev.DeleteCheckpoints) -> Steps[None]:
         assert self.hold is not None
         hold = self.hold
-        if (yield from self.tidy(hold.give_up(command.points))):
-            self.do("cleaning", lambda: self.tidy(hold.delete(command.points)))
+        if (yield from self.tidy(hold.give_up(command.checkpoints))):
+            self.do("cleaning", lambda: self.tidy(hold.delete(command.checkpoints)))
 
     def tidy(self, steps: Steps[object]) -> Steps[bool]:
         """Do what the run can do without."""

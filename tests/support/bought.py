@@ -23,16 +23,16 @@ from windfall.market import Answer, Boot, Machine, Order
 from windfall.simulation.clock import WALL_START, Timeline, VirtualClock
 from windfall.simulation.provider import Market, SimulatedProvider
 from windfall.terms import (
-    Epoch,
+    CheckpointRef,
     Holder,
     NoticeLevel,
     Outcome,
-    PointRef,
     Reliability,
     RunState,
     SaveKind,
     Seconds,
     Step,
+    Term,
     WallTime,
 )
 
@@ -136,10 +136,10 @@ class _Journal:
     """`ports.Journal` in memory, fenced by the newest controller."""
 
     world: World
-    epoch: Epoch
+    term: Term
 
     def append(self, line: str) -> None:
-        if self.epoch < self.world.epoch:
+        if self.term < self.world.term:
             raise ControllerReplaced("another controller took the installation")
         self.world.lines.append(line)
 
@@ -169,7 +169,7 @@ class Tap:
     """A controller's process: its conductor turns until it is killed."""
 
     world: World
-    epoch: Epoch
+    term: Term
     conductor: Conductor
     direct: DirectChannel
     dead: bool = False
@@ -193,12 +193,12 @@ class World(Timeline):
         super().__init__()
         self.job, self.steps = wanted, steps
         self.lines: list[str] = []
-        self.epoch = Epoch(0)
+        self.term = Term(0)
         self.controllers: list[Tap] = []
         self.workers: dict[str, Worker] = {}
         self.lives: dict[str, tuple[float, float | None]] = {}
         self.holder: str | None = None
-        self.run_epoch, self.saved, self.outcome = 0, 0, Outcome.RUNNING
+        self.run_term, self.saved, self.outcome = 0, 0, Outcome.RUNNING
         self.executed = 0
         self.provider = Provider(self, markets or (market(),))
         self.pool: list[Lifetime] = []
@@ -208,16 +208,16 @@ class World(Timeline):
 
     def controller(self) -> Tap:
         """Start one; it takes the installation."""
-        self.epoch = Epoch(self.epoch + 1)
+        self.term = Term(self.term + 1)
         direct = DirectChannel(lambda: None)
         clock = VirtualClock(self)
         ports = ConductorPorts(
-            controller=self.epoch, owner=OWNER, clock=clock, journal=_Journal(self, self.epoch),
+            controller=self.term, owner=OWNER, clock=clock, journal=_Journal(self, self.term),
             providers={"sim": self.provider}, channels=(direct,), run=_Watch(self),
             boot=lambda order: Boot(("keeper",)), notify=lambda event, sentence: None, rates=tuple,
             record_lives=self.pool.extend, say=self.told.append, pace=PACE,
         )  # fmt: skip
-        tap = Tap(self, self.epoch, Conductor(self.job, ports), direct)
+        tap = Tap(self, self.term, Conductor(self.job, ports), direct)
         self.controllers.append(tap)
         tap.turn()
         return tap
@@ -280,7 +280,7 @@ class World(Timeline):
             return worker.name in names and all(self.workers[name].alive for name in names)
         there = self.workers.get(self.holder or "")
         if there is None or not there.alive:
-            self.holder, self.run_epoch, worker.step = worker.name, self.run_epoch + 1, self.saved
+            self.holder, self.run_term, worker.step = worker.name, self.run_term + 1, self.saved
         return self.holder == worker.name
 
     def trained(self, worker: Worker) -> None:
@@ -294,15 +294,15 @@ class World(Timeline):
             worker.doing = Doing.WAITING
 
     def run_state(self) -> RunState | None:
-        if not self.run_epoch:
+        if not self.run_term:
             return None
         name = self.holder
         holder = None if name is None else Holder(name, name, 1, 1, 0, name)
-        point = PointRef(
-            f"p{self.saved}", Step(self.saved), SaveKind.INSURANCE, Epoch(1), 0, 1, "manifest", "digest", WallTime(0.0)
+        point = CheckpointRef(
+            f"p{self.saved}", Step(self.saved), SaveKind.INSURANCE, Term(1), 0, 1, "manifest", "digest", WallTime(0.0)
         )
         return RunState(
-            "run", Epoch(self.run_epoch), self.outcome, holder, WallTime(WALL_START), Seconds(10.0), points=(point,)
+            "run", Term(self.run_term), self.outcome, holder, WallTime(WALL_START), Seconds(10.0), checkpoints=(point,)
         )
 
     # ------------------------------------------------------------------------------------------------------- passing

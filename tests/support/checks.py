@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from windfall import events as ev
 from windfall.core.lifecycle import Stage
 from windfall.core.state import WorkerState
-from windfall.terms import Cause, NoticeLevel, Phase, PointRef
+from windfall.terms import Cause, CheckpointRef, NoticeLevel, Phase
 
 if TYPE_CHECKING:
     from tests.support.world import Machine
@@ -72,7 +72,7 @@ class Checks:
             self._decided(decision)
         script = self.machine.script
         if script is not None and script.alive and script.attempt == self.machine.state.attempt:
-            for point in self.machine.state.points:
+            for point in self.machine.state.checkpoints:
                 demand(
                     point.whole or min(self._steps()) <= point.step + 12,
                     f"a point that every rank has passed is stored or given up, not forgotten: {point}",
@@ -143,7 +143,7 @@ class Checks:
 
     def obeyed(self, command: ev.Command) -> None:
         """A command is about to be carried out."""
-        if isinstance(command, ev.CommitPoint | ev.UploadPart | ev.PublishSave):
+        if isinstance(command, ev.CommitCheckpoint | ev.UploadShard | ev.PublishSave):
             demand(not self.fence_seen, "nothing is saved after the fence was lost")
         if isinstance(command, ev.PublishSave):
             demand(command.request >= self.requests, "numbers of requests grow")
@@ -157,9 +157,9 @@ class Checks:
                 self.failures < self.world.scene.failures_max, "a failing script is started a bounded number of times"
             )
 
-    def committed(self, point: PointRef) -> None:
+    def committed(self, point: CheckpointRef) -> None:
         """A point was committed."""
-        content = self.world.store.content[point.point_id]
+        content = self.world.store.content[point.checkpoint_id]
         scene = self.world.scene
         wanted = set(range(scene.ranks)) if scene.sharded else {0}
         demand({rank for rank, _ in content} == wanted, f"a point holds every rank's part, not {sorted(content)}")
@@ -168,7 +168,7 @@ class Checks:
 
     def deleted(self) -> None:
         """Points were deleted."""
-        known = [point for point in self.world.store.live if point.point_id not in self.machine.state.damaged]
+        known = [point for point in self.world.store.live if point.checkpoint_id not in self.machine.state.damaged]
         demand(len(known) >= 2, "two points that are whole as far as anyone knows always stay")
 
     def released(self, command: ev.ReleaseRun) -> None:
@@ -198,7 +198,7 @@ class Checks:
             demand(False, "an emergency save that was promised is committed before the announced end")
         if self.blemishes or self.deadline is not None or self.world.scene.policy != "adaptive":
             return
-        if self.world.store.epoch != self.machine.epoch or not self.intervals or self.machine.state.script is False:
+        if self.world.store.term != self.machine.term or not self.intervals or self.machine.state.script is False:
             return
         scene = self.world.scene
         shards = scene.ranks if scene.sharded and not scene.shared_folder else 1

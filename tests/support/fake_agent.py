@@ -39,7 +39,7 @@ class FakeAgent:
             environment.RUN: "file:///runs/test",
             environment.STEP: str(step),
         }
-        names |= {environment.ATTEMPT: "1", environment.EPOCH: "3", "RANK": str(rank)}
+        names |= {environment.ATTEMPT: "1", environment.TERM: "3", "RANK": str(rank)}
         if restored is not None:
             names[environment.CHECKPOINT] = restored
         return names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from windfall.terms import PointRef, SaveCosts
+from windfall.terms import CheckpointRef, SaveCosts
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ class Scene:
 class Store:
     """The run as the store has it."""
 
-    live: list[PointRef] = field(default_factory=list)
+    live: list[CheckpointRef] = field(default_factory=list)
     content: dict[str, frozenset[tuple[int, int]]] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
-    epoch: int = 0
+    term: int = 0
     records: int = 0
     attempts: int = 0
     failures: int = 0
@@ -77,9 +77,9 @@ class Store:
     costs: SaveCosts | None = None
     upload_began: float = -1.0
 
-    def whole(self) -> list[PointRef]:
+    def whole(self) -> list[CheckpointRef]:
         """Points that a restart can use."""
-        return [point for point in self.live if point.point_id not in self.damaged]
+        return [point for point in self.live if point.checkpoint_id not in self.damaged]
 
     @property
     def step(self) -> int:

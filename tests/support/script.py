@@ -115,7 +115,7 @@ class Script:
             owner = 0 if scene.shared_folder else rank.number
             path = self.machine.save_part(rank.number, step, owner)
             size = int(self.world.jitter(scene.size) / (1 if scene.shared_folder or not scene.sharded else scene.ranks))
-            self.machine.script_fact(ev.PartHandedOver(rank.number, step, request, path, size, stall_s))
+            self.machine.script_fact(ev.ShardHandedOver(rank.number, step, request, path, size, stall_s))
             self._evaluate(rank)
 
         self._later(stall_s, hand_over)

@@ -17,13 +17,13 @@ from tests.support.script import Script
 from windfall import events as ev
 from windfall import terms
 from windfall.core import worker
-from windfall.terms import Cause, Outcome, PointRef
+from windfall.terms import Cause, CheckpointRef, Outcome
 
 LOOK_S = 0.01
 
 
 class World:
-    """Time, chance, the store and the machine of the present epoch."""
+    """Time, chance, the store and the machine of the present term."""
 
     def __init__(self, seed: int, *, scene: Scene | None = None) -> None:
         self.scene = scene or Scene.draw(seed)
@@ -73,19 +73,19 @@ class World:
         """The same line is started elsewhere."""
 
         def start() -> None:
-            self.store.epoch += 1
-            self.machine = Machine(self, self.store.epoch)
+            self.store.term += 1
+            self.machine = Machine(self, self.store.term)
             self.machine.begin()
 
         self.at(delay_s, start)
 
 
 class Machine:
-    """One epoch: reducer, loop, script, uplink, and what fate has in store."""
+    """One term: reducer, loop, script, uplink, and what fate has in store."""
 
-    def __init__(self, world: World, epoch: int) -> None:
+    def __init__(self, world: World, term: int) -> None:
         self.world = world
-        self.epoch = epoch
+        self.term = term
         self.alive = True
         self.exited = False
         self.agent_life = 1
@@ -113,7 +113,7 @@ class Machine:
 
     def save_part(self, rank: int, step: int, owner: int) -> str:
         """Let a rank save on the local disk, into `owner`'s file or folder; return its path."""
-        path = f"{self.epoch}/{self.state.attempt}/{step}/{owner}"
+        path = f"{self.term}/{self.state.attempt}/{step}/{owner}"
         self.disk.setdefault(path, set()).add((rank, step))
         return path
 
@@ -125,10 +125,10 @@ class Machine:
         self.inbox.append(
             ev.WorkerBegan(
                 run="run",
-                epoch=self.epoch,
+                term=self.term,
                 policy=scene.policy,
                 provider="local",
-                points=tuple(store.live),
+                checkpoints=tuple(store.live),
                 attempt=store.attempts + 1,
                 failures=store.failures,
                 failures_max=scene.failures_max,
@@ -193,7 +193,7 @@ class Machine:
         """One batch."""
         before = self.state
         self.state, decisions, commands = worker.react(before, self.world.now, facts)
-        row = ev.Row(self.epoch, len(self.rows) + 1, self.world.now, self.world.now, facts, decisions, commands)
+        row = ev.Row(self.term, len(self.rows) + 1, self.world.now, self.world.now, facts, decisions, commands)
         self.rows.append(row)
         self.checks.reacted(before, facts, decisions, commands)
         if not self.world.calm and self.world.rng.random() < 0.01:
@@ -262,7 +262,7 @@ class Machine:
     def _restore(self, attempt: int) -> None:
         store = self.world.store
         if len(store.whole()) > 1 and not self.world.calm and self.world.rng.random() < 0.03:
-            store.damaged.add(store.whole()[-1].point_id)
+            store.damaged.add(store.whole()[-1].checkpoint_id)
             self.world.count("damaged")
         self.script = Script(self, store.step)
         self._started(attempt, store.step)
@@ -270,10 +270,10 @@ class Machine:
 
     def _started(self, attempt: int, step: int) -> None:
         whole = self.world.store.whole()
-        newest = whole[-1].point_id if whole else None
+        newest = whole[-1].checkpoint_id if whole else None
         size = whole[-1].size_bytes if whole else 0
         del step
-        self.fact(ev.PointRestored(newest, self.world.store.step, size, 2.0))
+        self.fact(ev.CheckpointRestored(newest, self.world.store.step, size, 2.0))
         self.fact(ev.ScriptStarted(attempt))
         self.observe = True
 
@@ -291,7 +291,7 @@ class Machine:
         if self.script is not None:
             self.script.request = None
 
-    def _do_UploadPart(self, command: ev.UploadPart) -> None:  # noqa: N802
+    def _do_UploadShard(self, command: ev.UploadShard) -> None:  # noqa: N802
         content = frozenset(self.disk[command.path])
         ranks = max(len(content), 1)
         scene = self.world.scene
@@ -301,67 +301,67 @@ class Machine:
         self.uplink_free = begin + took_s
 
         def end() -> None:
-            if command.point_id in self.abandoned:
+            if command.checkpoint_id in self.abandoned:
                 return
             if self._faulty():
                 self.checks.blemish("store")
-                self.fact(ev.PartFailed(command.point_id, command.rank, "lost", self.world.rng.random() < 0.2))
+                self.fact(ev.ShardFailed(command.checkpoint_id, command.rank, "lost", self.world.rng.random() < 0.2))
                 return
             digest = ",".join(f"{rank}@{step}" for rank, step in sorted(content))
             entry = terms.FileEntry(".", 0o600, (terms.Chunk("key", size, digest),))
             shard = terms.Shard(command.rank, "state", (entry,))
-            self.upload_began.setdefault(command.point_id, begin)
-            self.fact(ev.PartUploaded(command.point_id, command.rank, shard, size, took_s))
+            self.upload_began.setdefault(command.checkpoint_id, begin)
+            self.fact(ev.ShardUploaded(command.checkpoint_id, command.rank, shard, size, took_s))
 
         self.later(self.uplink_free - self.world.now, end)
 
     def _faulty(self) -> bool:
         return not self.world.calm and self.world.rng.random() < self.world.scene.store_faults
 
-    def _do_AbandonPoint(self, command: ev.AbandonPoint) -> None:  # noqa: N802
-        self.abandoned.add(command.point_id)
+    def _do_AbandonCheckpoint(self, command: ev.AbandonCheckpoint) -> None:  # noqa: N802
+        self.abandoned.add(command.checkpoint_id)
         self.uplink_free = self.world.now
 
-    def _do_CommitPoint(self, command: ev.CommitPoint) -> None:  # noqa: N802
+    def _do_CommitCheckpoint(self, command: ev.CommitCheckpoint) -> None:  # noqa: N802
         took_s = self.world.jitter(self.world.scene.commit_s)
         # A commit that has left the machine happens even if the agent dies before the answer.
         self.world.at(took_s, lambda: self._commit(command, took_s, self.agent_life))
 
-    def _commit(self, command: ev.CommitPoint, took_s: float, life: int) -> None:
+    def _commit(self, command: ev.CommitCheckpoint, took_s: float, life: int) -> None:
         if not self.alive or self.exited:
             return
         store = self.world.store
         answer: ev.Fact
-        if store.epoch != self.epoch:
+        if store.term != self.term:
             answer = ev.FenceLost(store.records, "another")
         elif self._faulty():
             self.checks.blemish("store")
-            answer = ev.CommitFailed(command.point_id, "no answer")
+            answer = ev.CommitFailed(command.checkpoint_id, "no answer")
         else:
-            known = [point for point in store.live if point.point_id == command.point_id]
+            known = [point for point in store.live if point.checkpoint_id == command.checkpoint_id]
             if not known:
                 store.records += 1
-                point = _point_of(command, self.epoch, self.world.now)
+                point = _point_of(command, self.term, self.world.now)
                 store.live.append(point)
-                store.content[point.point_id] = _content_of(command)
+                store.content[point.checkpoint_id] = _content_of(command)
                 self.checks.committed(point)
-                self.checks.uploads_since_change = self.upload_began[point.point_id]
+                self.checks.uploads_since_change = self.upload_began[point.checkpoint_id]
                 if costs := worker.save_costs(self.state):
                     store.costs, store.upload_began = costs, self.checks.uploads_since_change
                 known = [point]
-            answer = ev.PointCommitted(known[0], store.records, took_s)
+            answer = ev.CheckpointCommitted(known[0], store.records, took_s)
         if life == self.agent_life:
             self.fact(answer)
 
-    def _do_DeletePoints(self, command: ev.DeletePoints) -> None:  # noqa: N802
-        if self.world.store.epoch == self.epoch:
-            gone = {point.point_id for point in command.points}
-            self.world.store.live = [point for point in self.world.store.live if point.point_id not in gone]
+    def _do_DeleteCheckpoints(self, command: ev.DeleteCheckpoints) -> None:  # noqa: N802
+        if self.world.store.term == self.term:
+            gone = {point.checkpoint_id for point in command.checkpoints}
+            self.world.store.live = [point for point in self.world.store.live if point.checkpoint_id not in gone]
             self.world.count("deleted")
             self.checks.deleted()
 
     def _do_ReleaseRun(self, command: ev.ReleaseRun) -> None:  # noqa: N802
-        if self.world.store.epoch != self.epoch:
+        if self.world.store.term != self.term:
             return
         self.checks.released(command)
         store = self.world.store
@@ -400,11 +400,11 @@ class Machine:
         self.alive = False
         self.world.store.preemptions += 1
         self.world.count("vanished")
-        if self.world.machine is self and self.world.store.epoch == self.epoch:
+        if self.world.machine is self and self.world.store.term == self.term:
             self.world.next_machine(self.world.scene.lease_s)
 
 
-def _content_of(command: ev.CommitPoint) -> frozenset[tuple[int, int]]:
+def _content_of(command: ev.CommitCheckpoint) -> frozenset[tuple[int, int]]:
     pairs = set()
     for shard in command.shards:
         for entry in shard.files[0].chunks[0].digest.split(","):
@@ -413,8 +413,8 @@ def _content_of(command: ev.CommitPoint) -> frozenset[tuple[int, int]]:
     return frozenset(pairs)
 
 
-def _point_of(command: ev.CommitPoint, epoch: int, now: float) -> PointRef:
+def _point_of(command: ev.CommitCheckpoint, term: int, now: float) -> CheckpointRef:
     size = sum(entry.size_bytes for shard in command.shards for entry in shard.files)
-    return PointRef(
-        command.point_id, command.step, command.kind, epoch, command.generation, size, "manifest", "digest", now
+    return CheckpointRef(
+        command.checkpoint_id, command.step, command.kind, term, command.generation, size, "manifest", "digest", now
     )

@@ -13,14 +13,14 @@ from typing import Protocol
 
 from windfall.errors import Fenced, Overwritten, WindfallError
 from windfall.events import (
+    CheckpointCommitted,
+    CommitCheckpoint,
     CommitFailed,
-    CommitPoint,
     Fact,
     FenceLost,
-    PartFailed,
-    PartUploaded,
-    PointCommitted,
-    UploadPart,
+    ShardFailed,
+    ShardUploaded,
+    UploadShard,
 )
 from windfall.ports import Clock, RunHold
 from windfall.terms import Bytes, Seconds, Shard
@@ -47,7 +47,7 @@ class Worker:
 class Uploader(Protocol):
     """The one call of a hold that uploads need (`ports.RunHold`)."""
 
-    def upload(self, command: UploadPart, cancelled: Callable[[], bool]) -> Shard | None:
+    def upload(self, command: UploadShard, cancelled: Callable[[], bool]) -> Shard | None:
         """Move one rank's part to the store; None if it was cancelled."""
         ...
 
@@ -62,30 +62,30 @@ class Uploads:
         self._abandoned: set[str] = set()
         self._worker = Worker("upload")
 
-    def start(self, command: UploadPart) -> None:
-        """Upload a part and deliver `PartUploaded` or `PartFailed`; nothing if it is abandoned meanwhile."""
+    def start(self, command: UploadShard) -> None:
+        """Upload a part and deliver `ShardUploaded` or `ShardFailed`; nothing if it is abandoned meanwhile."""
         self._worker.do(lambda: self._upload(command))
 
-    def abandon(self, point_id: str) -> None:
+    def abandon(self, checkpoint_id: str) -> None:
         """Stop uploading a point's parts at the next chunk."""
-        self._abandoned.add(point_id)
+        self._abandoned.add(checkpoint_id)
 
-    def _upload(self, command: UploadPart) -> None:
+    def _upload(self, command: UploadShard) -> None:
         began = self._clock.now()
         try:
-            shard = self._hold.upload(command, lambda: command.point_id in self._abandoned)
+            shard = self._hold.upload(command, lambda: command.checkpoint_id in self._abandoned)
         except (WindfallError, OSError) as error:
             overwritten = isinstance(error, Overwritten)
-            self._deliver(PartFailed(command.point_id, command.rank, _reason(error), overwritten))
+            self._deliver(ShardFailed(command.checkpoint_id, command.rank, _reason(error), overwritten))
             return
         if shard is None:
             return
         size = Bytes(sum(entry.size_bytes for entry in shard.files))
         took = Seconds(self._clock.now() - began)
-        self._deliver(PartUploaded(command.point_id, command.rank, shard, size, took))
+        self._deliver(ShardUploaded(command.checkpoint_id, command.rank, shard, size, took))
 
 
-def commit(hold: RunHold, clock: Clock, deliver: Deliver, command: CommitPoint) -> None:
+def commit(hold: RunHold, clock: Clock, deliver: Deliver, command: CommitCheckpoint) -> None:
     """Commit a point and deliver what came of it."""
     began = clock.now()
     try:
@@ -93,9 +93,9 @@ def commit(hold: RunHold, clock: Clock, deliver: Deliver, command: CommitPoint) 
     except Fenced as error:
         deliver(FenceLost(error.record, error.holder))
     except WindfallError as error:
-        deliver(CommitFailed(command.point_id, _reason(error)))
+        deliver(CommitFailed(command.checkpoint_id, _reason(error)))
     else:
-        deliver(PointCommitted(point, number, Seconds(clock.now() - began)))
+        deliver(CheckpointCommitted(point, number, Seconds(clock.now() - began)))
 
 
 def tidy(action: Callable[[], object], deliver: Deliver, tell: Callable[[str], None], what: str) -> bool:

@@ -41,7 +41,7 @@ from windfall.core.keeping_facts import (
 from windfall.errors import ControllerError, StoreError, WindfallError
 from windfall.fleet import Directive, Report
 from windfall.ports import ObjectStore
-from windfall.terms import Epoch, Seconds
+from windfall.terms import Seconds, Term
 from windfall.wire.boot import GRACE_S, BootData, boot_from_json, missing_secrets
 from windfall.wire.layout import CONTROLLER, JOB, directive_key, report_key
 
@@ -192,10 +192,10 @@ def _directive(data: bytes | None) -> Directive | None:
     return told if isinstance(told, Directive) else None
 
 
-def _beat(data: bytes | None) -> tuple[Epoch, int] | None:
+def _beat(data: bytes | None) -> tuple[Term, int] | None:
     try:
         said = json.loads(data or b"{}")
-        return Epoch(int(said["epoch"])), int(said["counter"])
+        return Term(int(said["term"])), int(said["counter"])
     except (ValueError, KeyError, TypeError):
         return None
 

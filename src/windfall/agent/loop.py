@@ -27,20 +27,20 @@ from windfall.agent.supervision import Supervision
 from windfall.core import worker
 from windfall.errors import EXIT_DONE, EXIT_FAILED, Fenced, NewerFormat, StoreError, WindfallError
 from windfall.events import (
-    AbandonPoint,
+    AbandonCheckpoint,
     AcknowledgeNotice,
     AgentResumed,
+    CheckpointCommitted,
+    CheckpointRestored,
     Command,
-    CommitPoint,
-    DeletePoints,
+    CommitCheckpoint,
+    DeleteCheckpoints,
     ExitAgent,
     Fact,
     FenceLost,
     KillScript,
     NoticeReceived,
     PagesRead,
-    PointCommitted,
-    PointRestored,
     PublishSave,
     ReleaseRun,
     Row,
@@ -50,14 +50,14 @@ from windfall.events import (
     StartScript,
     StopAsked,
     Tell,
-    UploadPart,
+    UploadShard,
     WakeAt,
     WithdrawSave,
     Woke,
     WorkerBegan,
 )
 from windfall.ports import Clock, Journal, NoticeSource, Restored, RunHold
-from windfall.terms import Bytes, Cause, Epoch, Instant, Notice, NoticeLevel, Outcome, Seconds
+from windfall.terms import Bytes, Cause, Instant, Notice, NoticeLevel, Outcome, Seconds, Term
 from windfall.wire import environment, page
 
 LOOK_S = 0.01
@@ -80,7 +80,7 @@ class AgentPorts:
 
 
 class Agent:
-    """One epoch on one machine."""
+    """One term on one machine."""
 
     def __init__(self, request: ExecRequest, ports: AgentPorts) -> None:
         self._request = request
@@ -105,7 +105,7 @@ class Agent:
     # ------------------------------------------------------------------------------------------------------ the loop
 
     def run(self, began: WorkerBegan | None) -> None:
-        """Run the epoch to its end.
+        """Run the term to its end.
 
         Args:
             began: what the reducer has to know at the start; None to go on from this session's journal.
@@ -193,11 +193,11 @@ class Agent:
         now = self._clock.now()
         self._state, decisions, commands = worker.react(self._state, now, tuple(facts))
         self._sequence += 1
-        epoch, wall = Epoch(self._hold.state.epoch), self._clock.wall()
-        row = Row(epoch, self._sequence, now, wall, tuple(facts), decisions, commands)
+        term, wall = Term(self._hold.state.term), self._clock.wall()
+        row = Row(term, self._sequence, now, wall, tuple(facts), decisions, commands)
         self._ports.journal.append(codec.row_to_line(row))
         for fact in facts:
-            if isinstance(fact, PointCommitted):
+            if isinstance(fact, CheckpointCommitted):
                 self._let_go(fact)
         if any(isinstance(command, KillScript) for command in commands):
             last = self._digest(now, self._last_look(now))
@@ -207,11 +207,11 @@ class Agent:
         for command in commands:
             self._obey(command)
 
-    def _let_go(self, fact: PointCommitted) -> None:
+    def _let_go(self, fact: CheckpointCommitted) -> None:
         held = self._request.path("held", str(self._ports.supervision.attempt))
-        self._cleaning_thread.do(lambda: let_go(held, fact.point.step))
+        self._cleaning_thread.do(lambda: let_go(held, fact.checkpoint.step))
         if self._ports.room is not None:
-            self._ports.room.let_go(fact.point.step)
+            self._ports.room.let_go(fact.checkpoint.step)
 
     def _resume(self) -> list[Fact]:
         """Feed the journal back; return the facts that tell the reducer what happened while no agent was there."""
@@ -243,15 +243,15 @@ class Agent:
 
     def _obey(self, command: Command) -> None:
         match command:
-            case StartScript() | CommitPoint() | DeletePoints() | ReleaseRun() | ExitAgent():
+            case StartScript() | CommitCheckpoint() | DeleteCheckpoints() | ReleaseRun() | ExitAgent():
                 self._log_thread.do(partial(self._obey_in_order, command))
             case KillScript() | PublishSave() | WithdrawSave() | ShowNotice():
                 self._obey_towards_script(command)
-            case UploadPart():
+            case UploadShard():
                 if self._ports.room is None or not self._ports.room.upload(command):
                     self._uploads.start(command)
-            case AbandonPoint():
-                self._abandon(command.point_id)
+            case AbandonCheckpoint():
+                self._abandon(command.checkpoint_id)
             case AcknowledgeNotice():
                 self._acknowledge(command.notice)
             case Tell():
@@ -259,14 +259,16 @@ class Agent:
             case WakeAt():
                 self._wake_at(command)
 
-    def _obey_in_order(self, command: StartScript | CommitPoint | DeletePoints | ReleaseRun | ExitAgent) -> None:
+    def _obey_in_order(
+        self, command: StartScript | CommitCheckpoint | DeleteCheckpoints | ReleaseRun | ExitAgent
+    ) -> None:
         """Carry out what appends to the log or must wait for it, in the log's own thread."""
         match command:
             case StartScript():
                 self._start(command)
-            case CommitPoint():
+            case CommitCheckpoint():
                 self._commit(command)
-            case DeletePoints():
+            case DeleteCheckpoints():
                 self._delete(command)
             case ReleaseRun():
                 self._release(command)
@@ -304,11 +306,13 @@ class Agent:
         took = Seconds(self._clock.now() - began)
         argv, state = self._request.argv or self._hold.state.command, self._hold.state
         port = script.free_port(self._request.peers)
-        start = script.Start(state.run_id, state.epoch, command.attempt, restored, port)
+        start = script.Start(state.run_id, state.term, command.attempt, restored, port)
         env = script.script_environment(self._request, start, argv)
         os.makedirs(env[environment.SESSION], mode=0o700, exist_ok=True)
         self._ports.inbox.put(
-            PointRestored(restored.point_id, restored.step, Bytes(restored.size_bytes), took, restored.skipped)
+            CheckpointRestored(
+                restored.checkpoint_id, restored.step, Bytes(restored.size_bytes), took, restored.skipped
+            )
         )
         self._watch_pages(command.attempt)
         self._ports.supervision.start(command.attempt, argv, self._request.cwd, env)
@@ -369,25 +373,25 @@ class Agent:
     def _count(self) -> None:
         self._hold.count(**worker.counts(self._state), costs=worker.save_costs(self._state))
 
-    def _commit(self, command: CommitPoint) -> None:
+    def _commit(self, command: CommitCheckpoint) -> None:
         self._count()
         hands.commit(self._hold, self._clock, self._ports.inbox.put, command)
 
-    def _delete(self, command: DeletePoints) -> None:
-        if self._tidy(lambda: self._hold.give_up(command.points), "old recovery points could not be deleted"):
+    def _delete(self, command: DeleteCheckpoints) -> None:
+        if self._tidy(lambda: self._hold.give_up(command.checkpoints), "old checkpoints could not be deleted"):
             self._cleaning_thread.do(
                 lambda: self._tidy(
-                    lambda: self._hold.delete(command.points), "old recovery points could not be deleted"
+                    lambda: self._hold.delete(command.checkpoints), "old checkpoints could not be deleted"
                 )
             )
 
-    def _abandon(self, point_id: str) -> None:
-        self._uploads.abandon(point_id)
+    def _abandon(self, checkpoint_id: str) -> None:
+        self._uploads.abandon(checkpoint_id)
         if self._ports.room is not None:
-            self._ports.room.abandon(point_id)
+            self._ports.room.abandon(checkpoint_id)
         self._cleaning_thread.do(
             lambda: self._tidy(
-                lambda: self._hold.abandon(point_id), f"the uncommitted point {point_id} could not be deleted"
+                lambda: self._hold.abandon(checkpoint_id), f"the uncommitted point {checkpoint_id} could not be deleted"
             )
         )
 

@@ -18,13 +18,13 @@ from windfall.events import (
     Fact,
     MetricsReported,
     PagesRead,
-    PartHandedOver,
     PhaseMeasured,
     PublishSave,
     RankMovedOn,
     RanksObserved,
     RankStatus,
     SaveAnswered,
+    ShardHandedOver,
     StepsMeasured,
 )
 from windfall.terms import Bytes, Instant, NoticeLevel, Phase, Seconds, Step
@@ -248,7 +248,7 @@ class PageWatcher:
             path = self._keep(path, step, int(message["seq"]))
             identity = self._identify(path)
         size, stall_s = Bytes(_size_of(path)), Seconds(stall_ns / 1e9)
-        facts.append(PartHandedOver(number, Step(step), request, path, size, stall_s, identity))
+        facts.append(ShardHandedOver(number, Step(step), request, path, size, stall_s, identity))
 
     def _find_bystanders(self, facts: list[Fact]) -> None:
         """Ranks that went past a step at which another rank saved by the user's own schedule have no part in it."""

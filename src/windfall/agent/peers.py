@@ -2,7 +2,7 @@
 
 The leader opens a port at its own address and waits until every member has come and shown that it knows the token of
 this generation.  From then on facts come in, commands go out.  A link that breaks, or is silent for too long, ends the
-generation: the leader lets the run go, the members end, and the next generation takes the run as a new epoch.
+generation: the leader lets the run go, the members end, and the next generation takes the run as a new term.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ from windfall.events import (
     MetricsReported,
     NoticeReceived,
     PagesRead,
-    PartFailed,
-    PartHandedOver,
-    PartUploaded,
     PeerLost,
     PhaseMeasured,
     PublishSave,
@@ -36,9 +33,12 @@ from windfall.events import (
     RanksObserved,
     SaveAnswered,
     ScriptExited,
+    ShardFailed,
+    ShardHandedOver,
+    ShardUploaded,
     StepsMeasured,
     StopAsked,
-    UploadPart,
+    UploadShard,
 )
 from windfall.ports import Clock, Restored
 from windfall.terms import Instant, Notice, NoticeLevel, Outcome, RunState, Seconds
@@ -56,7 +56,7 @@ _ON_PAGES = (
     StepsMeasured,
     PhaseMeasured,
     SaveAnswered,
-    PartHandedOver,
+    ShardHandedOver,
     RankMovedOn,
     MetricsReported,
     PagesRead,
@@ -203,8 +203,8 @@ class Room:
         self._attempt = attempt
         self._send_all(self._prepare(state, nonce, None))
 
-    def _prepare(self, state: RunState, nonce: str, point_id: str | None) -> Message:
-        said = {"attempt": self._attempt, "epoch": state.epoch, "nonce": nonce, "point": point_id}
+    def _prepare(self, state: RunState, nonce: str, checkpoint_id: str | None) -> Message:
+        said = {"attempt": self._attempt, "term": state.term, "nonce": nonce, "checkpoint_id": checkpoint_id}
         return {"it": "prepare", **said}
 
     def agree(self, restored: Restored, state: RunState, nonce: str) -> None:
@@ -226,10 +226,10 @@ class Room:
                     error = Apart(f"on machine {node}: {answer['sentence']}")
                     error.exit_code = int(answer["code"]) or EXIT_FAILED
                     raise error
-                if answer["point"] == restored.point_id:
+                if answer["checkpoint_id"] == restored.checkpoint_id:
                     waiting.discard(node)
                 else:
-                    self._links[node].send(self._prepare(state, nonce, restored.point_id))
+                    self._links[node].send(self._prepare(state, nonce, restored.checkpoint_id))
 
     @property
     def lost(self) -> bool:
@@ -282,7 +282,7 @@ class Room:
         match message["it"]:
             case "moved":
                 facts = [codec.decode(fact) for fact in message["facts"]]
-                out += [fact for fact in facts if isinstance(fact, (PartUploaded, PartFailed))]
+                out += [fact for fact in facts if isinstance(fact, (ShardUploaded, ShardFailed))]
             case "notice":
                 out.append(self._notice(node, message, heard.at))
             case "stop":
@@ -350,7 +350,7 @@ class Room:
         left_s = None if notice.deadline is None else notice.deadline - self._clock.now()
         self._send_all({"it": "show", "notice": codec.encode(notice), "left_s": left_s})
 
-    def upload(self, command: UploadPart) -> bool:
+    def upload(self, command: UploadShard) -> bool:
         """Let the member that has a part upload it; False if this machine has it."""
         node, path = place_of(command.path)
         if node == 0:
@@ -358,9 +358,9 @@ class Room:
         self._links[node].send({"it": "upload", "command": codec.encode(replace(command, path=path))})
         return True
 
-    def abandon(self, point_id: str) -> None:
+    def abandon(self, checkpoint_id: str) -> None:
         """Let every member stop working on a point."""
-        self._send_all({"it": "abandon", "point_id": point_id})
+        self._send_all({"it": "abandon", "checkpoint_id": checkpoint_id})
 
     def let_go(self, step: int) -> None:
         """Tell every member that a point of this step is committed."""

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from windfall.events import (
     Fact,
     PagesRead,
-    PartHandedOver,
     RankMovedOn,
     RanksObserved,
     RankStatus,
     SaveAnswered,
+    ShardHandedOver,
     StepsMeasured,
 )
 from windfall.terms import Instant, Seconds, Step
@@ -87,7 +87,7 @@ class Assembly:
                 opened = self._update(node, fact, at, published)
                 if opened or (self._complete and self._open and not quiet):
                     out += [*self._first_words(), self._look(now, link_s)]
-            elif isinstance(fact, (PartHandedOver, RankMovedOn, SaveAnswered)):
+            elif isinstance(fact, (ShardHandedOver, RankMovedOn, SaveAnswered)):
                 named = self._named(node, fact)
                 if self._complete:
                     out.append(named)
@@ -152,7 +152,7 @@ class Assembly:
         return RanksObserved(ranks, Seconds(age_s), Seconds(link_s))
 
     def _named(self, node: int, fact: Fact) -> Fact:
-        if isinstance(fact, PartHandedOver):
+        if isinstance(fact, ShardHandedOver):
             if fact.request == 0:
                 self._periodic.setdefault(fact.step, set()).add(fact.rank)
             return replace(fact, path=address_of(node, fact.path))

@@ -29,13 +29,13 @@ from windfall.errors import EXIT_AGAIN, NewerFormat, StoreError, WindfallError
 from windfall.events import (
     Fact,
     NoticeReceived,
-    PartFailed,
-    PartUploaded,
     PeerLost,
     PublishSave,
     ScriptExited,
+    ShardFailed,
+    ShardUploaded,
     StopAsked,
-    UploadPart,
+    UploadShard,
 )
 from windfall.ports import Clock, NoticeSource, Restored
 from windfall.terms import Instant, Notice, NoticeLevel, Outcome, RunState, Seconds, Shard, Step
@@ -59,11 +59,11 @@ class MemberHold(Protocol):
         """The newest state that this machine has read."""
         ...
 
-    def follow(self, epoch: int, nonce: str) -> RunState:
-        """Take up the leader's epoch; `Fenced` if the run's newest one is another."""
+    def follow(self, term: int, nonce: str) -> RunState:
+        """Take up the leader's term; `Fenced` if the run's newest one is another."""
         ...
 
-    def restore(self, folder: str, point_id: str | None) -> Restored:
+    def restore(self, folder: str, checkpoint_id: str | None) -> Restored:
         """Bring the newest whole point to a folder, or the one that is named."""
         ...
 
@@ -71,7 +71,7 @@ class MemberHold(Protocol):
         """Return what changes when a handed-over file or folder is written again."""
         ...
 
-    def upload(self, command: UploadPart, cancelled: Callable[[], bool]) -> Shard | None:
+    def upload(self, command: UploadShard, cancelled: Callable[[], bool]) -> Shard | None:
         """Move one rank's part to the store."""
         ...
 
@@ -199,8 +199,8 @@ class Member:
 
     def _show(self) -> None:
         if self._attempt:
-            epoch, training = self._ports.hold.state.epoch, self._watcher is not None
-            self._standing.show(Standing(epoch, self._step, self._saved, self._attempt, training=training))
+            term, training = self._ports.hold.state.term, self._watcher is not None
+            self._standing.show(Standing(term, self._step, self._saved, self._attempt, training=training))
 
     # ------------------------------------------------------------------------------------------------- what came in here
 
@@ -215,7 +215,7 @@ class Member:
                 self._link.send({"it": "notice", "notice": said, "at": self._clock.now()})
             case StopAsked():
                 self._link.send({"it": "stop", "now": fact.now, "reason": fact.reason})
-            case PartUploaded() | PartFailed():
+            case ShardUploaded() | ShardFailed():
                 self._link.send({"it": "moved", "facts": [codec.encode(fact)]})
             case PeerLost():
                 self._end(EXIT_AGAIN, f"{fact.sentence}: this machine stops and stores nothing more")
@@ -252,10 +252,10 @@ class Member:
                 self._end(int(message["code"]), str(message["sentence"]))
             case "upload":
                 command = codec.decode(message["command"])
-                assert isinstance(command, UploadPart)
+                assert isinstance(command, UploadShard)
                 self._uploads.start(command)
             case "abandon":
-                self._uploads.abandon(str(message["point_id"]))
+                self._uploads.abandon(str(message["checkpoint_id"]))
             case "let_go":
                 self._let_go(Step(int(message["step"])))
             case _:
@@ -278,16 +278,18 @@ class Member:
         attempt = int(message["attempt"])
         said: Message = {"attempt": attempt}
         try:
-            state = self._ports.hold.follow(int(message["epoch"]), str(message["nonce"]))
+            state = self._ports.hold.follow(int(message["term"]), str(message["nonce"]))
             if attempt != self._attempt:
                 self._cwd = self._ports.place_code(state)
-            self._restored = self._ports.hold.restore(self._request.path("points", str(attempt)), message["point"])
+            self._restored = self._ports.hold.restore(
+                self._request.path("points", str(attempt)), message["checkpoint_id"]
+            )
         except (WindfallError, OSError) as error:
             said |= {"it": "unprepared", "code": getattr(error, "exit_code", 1), "sentence": str(error)}
         else:
             self._attempt = attempt
             self._saved = self._restored.step
-            said |= {"it": "prepared", "point": self._restored.point_id, "step": self._restored.step}
+            said |= {"it": "prepared", "checkpoint_id": self._restored.checkpoint_id, "step": self._restored.step}
         self._link.send(said)
 
     def _start(self, attempt: int, port: int) -> None:
@@ -301,7 +303,7 @@ class Member:
         assert self._restored is not None, "the leader starts what is prepared"
         state = self._ports.hold.state
         argv = self._request.argv or state.command
-        start = script.Start(state.run_id, state.epoch, attempt, self._restored, port)
+        start = script.Start(state.run_id, state.term, attempt, self._restored, port)
         env = script.script_environment(self._request, start, argv)
         folder = env[environment.SESSION]
         os.makedirs(folder, mode=0o700, exist_ok=True)

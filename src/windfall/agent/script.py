@@ -23,12 +23,12 @@ class Start:
     """One start of the script on this machine.
 
     Attributes:
-        run_id, epoch: of the run as this machine, or its leader, holds it.
+        run_id, term: of the run as this machine, or its leader, holds it.
         master_port: where the ranks of all machines meet, on the leader's machine; 0 for a machine that trains alone.
     """
 
     run_id: str
-    epoch: int
+    term: int
     attempt: int
     restored: Restored
     master_port: int = 0
@@ -66,13 +66,13 @@ def script_environment(request: ExecRequest, start: Start, argv: Sequence[str]) 
     env.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(int(request.grace_s)))
     env[environment.SESSION] = os.path.join(request.pages, str(start.attempt))
     env[environment.RUN] = request.url
-    env[environment.EPOCH] = str(start.epoch)
+    env[environment.TERM] = str(start.term)
     env[environment.ATTEMPT] = str(start.attempt)
     env[environment.STEP] = str(start.restored.step)
     env[environment.NOTICE_FILE] = notice_file(request)
     env[environment.NODE_RANK], env[environment.NODE_COUNT] = str(request.node_rank), str(max(len(request.peers), 1))
     if start.restored.checkpoint is not None:
-        env[environment.POINT] = request.path("points", str(start.attempt))
+        env[environment.CHECKPOINT_DIR] = request.path("points", str(start.attempt))
         env[environment.CHECKPOINT] = start.restored.checkpoint
     if request.peers:
         env |= _meeting_place(request, start, argv)

@@ -1,10 +1,10 @@
 """What `windfall exec` was asked for, and the folder on the local disk in which one such call keeps its things.
 
 <session>/exec.json       the request (no secret is in it: credentials stay in the environment)
-<session>/journal.jsonl   the epoch's journal, before it is shipped
-<session>/hold.json       which epoch this machine holds, so that an agent that restarts goes on with it
+<session>/journal.jsonl   the term's journal, before it is shipped
+<session>/hold.json       which term this machine holds, so that an agent that restarts goes on with it
 <session>/output.log      what the script printed, before it is shipped
-<session>/points/<n>/     the recovery point restored for attempt n
+<session>/points/<n>/     the checkpoint restored for attempt n
 <session>/held/<n>/       links to what attempt n handed over, until it is committed
 <pages>/<n>/              pages and message files of attempt n (on a memory file system where there is one)
 """

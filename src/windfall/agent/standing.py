@@ -11,7 +11,7 @@ from dataclasses import replace
 from windfall import codec
 from windfall.core.keeping_facts import Standing
 from windfall.ports import Clock
-from windfall.terms import Epoch, Instant, Outcome, SaveCosts, Seconds, Step
+from windfall.terms import Instant, Outcome, SaveCosts, Seconds, Step, Term
 
 WRITE_S = Seconds(0.5)
 """The least time between two writes [s]: steps may be shorter."""
@@ -54,7 +54,7 @@ class StandingFile:
     def _write(self, standing: Standing) -> None:
         said = {
             "v": 1,
-            "epoch": standing.epoch,
+            "term": standing.term,
             "step": standing.step,
             "saved_step": standing.saved_step,
             "attempt": standing.attempt,
@@ -77,7 +77,7 @@ def read(path: str) -> Standing | None:
             said = json.load(file)
         released = None if said["released"] is None else Outcome(said["released"])
         return Standing(
-            Epoch(said["epoch"]),
+            Term(said["term"]),
             Step(said["step"]),
             Step(said["saved_step"]),
             said["attempt"],

@@ -15,7 +15,7 @@ from windfall import codec
 from windfall.errors import StoreError
 from windfall.fleet import Directive, Report
 from windfall.ports import Channel, Clock, ObjectStore
-from windfall.terms import Epoch, Instant, Seconds
+from windfall.terms import Instant, Seconds, Term
 from windfall.wire.layout import CONTROLLER, directive_key, report_key
 
 _NEVER = Instant(float("-inf"))
@@ -58,7 +58,7 @@ class MailboxChannel:
         self,
         store: ObjectStore,
         clock: Clock,
-        controller: Epoch,
+        controller: Term,
         machine_ids: Callable[[], Iterable[str]],
         pace: MailPace | None = None,
     ) -> None:
@@ -67,7 +67,7 @@ class MailboxChannel:
         Args:
             store: of the job's run.
             clock: for the pace.
-            controller: epoch of the controller that speaks.
+            controller: term of the controller that speaks.
             machine_ids: says which machines of the job live, at each call.
             pace: how often the store is used.
         """
@@ -125,7 +125,7 @@ class MailboxChannel:
 
     def _beat(self) -> None:
         self._counter += 1
-        said = {"v": 1, "epoch": self._controller, "counter": self._counter}
+        said = {"v": 1, "term": self._controller, "counter": self._counter}
         self._store.put(CONTROLLER, json.dumps(said).encode())
 
     def _works(self, action: Callable[[], None]) -> bool:

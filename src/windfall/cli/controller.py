@@ -28,7 +28,7 @@ from windfall.errors import EXIT_AGAIN, Misuse, WindfallError
 from windfall.ports import Clock
 from windfall.storage.clocks import SystemClock
 from windfall.storage.sql import Database, UserEntry, open_database
-from windfall.terms import Epoch, Seconds
+from windfall.terms import Seconds, Term
 
 IDLE_S = Seconds(300.0)
 """After how long without a request and without an unfinished job the embedded controller leaves."""
@@ -41,14 +41,14 @@ class ServiceBuilder(Protocol):
     """Puts conductors behind the API."""
 
     def __call__(
-        self, state: Path, database: Database, epoch: Epoch, clock: Clock, *, url: str, leave: Callable[[str], None]
+        self, state: Path, database: Database, term: Term, clock: Clock, *, url: str, leave: Callable[[str], None]
     ) -> Service:
         """Make the service; nothing is begun yet.
 
         Args:
             state: the installation's folder.
             database: its tables.
-            epoch: as which to write.
+            term: as which to write.
             clock: time.
             url: where machines reach this controller, if they can.
             leave: ends this process with a sentence (another controller took the installation).

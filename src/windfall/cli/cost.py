@@ -19,7 +19,7 @@ from windfall.ports import Steps
 from windfall.report import bill, bill_tables, lives, tables, timeline
 from windfall.report.account import Account, Tenure, account, as_json
 from windfall.storage import journal, log
-from windfall.terms import Epoch, PointRef, Record, RecordKind, WallTime
+from windfall.terms import CheckpointRef, Record, RecordKind, Term, WallTime
 
 
 def cost(run: str, *, plot: Path | None = None, state: Folder = None, json_: Json = False) -> None:
@@ -88,17 +88,17 @@ def account_of(url: str) -> Account:
     """Read a run's log and journal and make its account."""
     reader, state = open_run(url)
     records = reader.run(_records())
-    rows: dict[Epoch, list[Row]] = {}
+    rows: dict[Term, list[Row]] = {}
     for row in reader.run(journal.read_journal()).rows:
-        rows.setdefault(row.epoch, []).append(row)
-    alive = state.epoch if state.holder is not None and _beats(reader, state.epoch) else None
+        rows.setdefault(row.term, []).append(row)
+    alive = state.term if state.holder is not None and _beats(reader, state.term) else None
     tenures = [_with_beat(reader, tenure) for tenure in _tenures(records)]
     return account(rows, tenures, commits=_commits(records), alive=alive)
 
 
 def _with_beat(reader: wiring.Reader, tenure: Tenure) -> Tenure:
     """Add the last sign of life of a machine that never released the run."""
-    last = None if tenure.released_at is not None else reader.run(log.read_beat(tenure.epoch))
+    last = None if tenure.released_at is not None else reader.run(log.read_beat(tenure.term))
     return tenure if last is None else dataclasses.replace(tenure, beat_at=last.wall)
 
 
@@ -110,24 +110,24 @@ def _records() -> Steps[list[Record]]:
 
 
 def _tenures(records: list[Record]) -> list[Tenure]:
-    tenures: dict[Epoch, Tenure] = {}
+    tenures: dict[Term, Tenure] = {}
     for record in records:
         state = record.state
         if record.kind is RecordKind.TAKE and state.holder is not None:
-            tenures[state.epoch] = Tenure(state.epoch, state.holder.host, state.holder_since)
+            tenures[state.term] = Tenure(state.term, state.holder.host, state.holder_since)
         elif record.kind is RecordKind.RELEASE:
-            begun = tenures[state.epoch]
+            begun = tenures[state.term]
             cause = state.losses[-1].cause
-            tenures[state.epoch] = Tenure(begun.epoch, begun.holder, begun.taken_at, record.wall, cause)
+            tenures[state.term] = Tenure(begun.term, begun.holder, begun.taken_at, record.wall, cause)
     return list(tenures.values())
 
 
-def _commits(records: list[Record]) -> list[PointRef]:
-    points = {point.point_id: point for record in records for point in record.state.points}
+def _commits(records: list[Record]) -> list[CheckpointRef]:
+    points = {point.checkpoint_id: point for record in records for point in record.state.checkpoints}
     return list(points.values())
 
 
-def _beats(reader: wiring.Reader, epoch: Epoch) -> bool:
+def _beats(reader: wiring.Reader, term: Term) -> bool:
     """Whether the holder's last sign of life, by its own wall clock, is younger than half a minute."""
-    last = reader.run(log.read_beat(epoch))
+    last = reader.run(log.read_beat(term))
     return last is not None and reader.clock.wall() - last.wall < 30

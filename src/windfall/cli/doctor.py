@@ -30,7 +30,7 @@ from windfall.storage.operations import delete_all, get, keys_under, put, ranges
 from windfall.storage.taking import parse_marker
 from windfall.terms import Bytes, Outcome
 from windfall.units import duration_text, size_text
-from windfall.wire.layout import MARKER, PARTS, probe_key
+from windfall.wire.layout import MARKER, SHARDS, probe_key
 
 STREAMS = 8
 """As many stretches move side by side as the uploader moves."""
@@ -220,7 +220,7 @@ def _leftovers(reader: wiring.Reader, nonce: str) -> Check:
         return Check("leftovers", Verdict.FAIL, str(error))
     if not left:
         return Check("leftovers", Verdict.OK, "none")
-    advice = "the next `windfall exec` removes what dead machines left in parts/; probes may be deleted by hand"
+    advice = "the next `windfall exec` removes what dead machines left in shards/; probes may be deleted by hand"
     return Check("leftovers", Verdict.WARN, f"{len(left)} objects that nothing needs (such as {left[0]})", advice)
 
 
@@ -230,8 +230,8 @@ def _left_behind(nonce: str) -> Steps[list[str]]:
     head = yield from log.read_head()
     if head is None or head.state.outcome is Outcome.RUNNING:
         return probes
-    live = {point.point_id for point in head.state.points}
-    parts = yield from keys_under(PARTS)
+    live = {point.checkpoint_id for point in head.state.checkpoints}
+    parts = yield from keys_under(SHARDS)
     return probes + [key for key in parts if key.split("/")[2] not in live]
 
 

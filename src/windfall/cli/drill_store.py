@@ -13,7 +13,7 @@ from pathlib import Path
 from windfall import wiring
 from windfall.agent import kernel
 from windfall.errors import Misuse
-from windfall.events import CommitPoint, UploadPart
+from windfall.events import CommitCheckpoint, UploadShard
 from windfall.ports import Restored
 from windfall.storage import taking
 from windfall.storage.clocks import SystemClock
@@ -89,12 +89,12 @@ def _remove(url: str, reader: wiring.Reader) -> None:
 
 
 def _upload(hold: Hold, step: int, parts: dict[int, str]) -> Stored:
-    point_id = f"{step:08d}-1-drill"
+    checkpoint_id = f"{step:08d}-1-drill"
     began = kernel_now()
-    commands = [UploadPart(point_id, rank, path, SaveKind.PERIODIC) for rank, path in sorted(parts.items())]
+    commands = [UploadShard(checkpoint_id, rank, path, SaveKind.PERIODIC) for rank, path in sorted(parts.items())]
     shards = tuple(shard for one in commands if (shard := hold.upload(one, lambda: False)) is not None)
     uploaded = kernel_now()
-    hold.commit(CommitPoint(point_id, Step(step), SaveKind.PERIODIC, 0, shards))
+    hold.commit(CommitCheckpoint(checkpoint_id, Step(step), SaveKind.PERIODIC, 0, shards))
     size_bytes = sum(entry.size_bytes for shard in shards for entry in shard.files)
     return Stored(hold, size_bytes, uploaded - began, kernel_now() - uploaded)
 

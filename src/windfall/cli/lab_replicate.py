@@ -95,9 +95,9 @@ def _replicated(
         from windfall.simulation.papers.parts import Options, replicated  # noqa: PLC0415 - needs numpy, an extra
 
         if paper == "thesis":
-            from windfall.simulation.papers.thesis import PARTS as parts  # noqa: PLC0415, N811
+            from windfall.simulation.papers.thesis import SHARDS as parts  # noqa: PLC0415, N811
         else:
-            from windfall.simulation.papers.scispot import PARTS as parts  # noqa: PLC0415, N811
+            from windfall.simulation.papers.scispot import SHARDS as parts  # noqa: PLC0415, N811
     except ImportError as error:
         raise Misuse("this needs numpy, scipy and numba: pip install 'windfall[lab]'") from error
     return replicated(parts, items, Options(*options), tell)

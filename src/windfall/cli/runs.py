@@ -23,7 +23,7 @@ from windfall.errors import EXIT_FAILED, Misuse, RunFailed
 from windfall.events import Row
 from windfall.storage import journal, log, restore
 from windfall.storage.operations import get, keys_under
-from windfall.terms import Epoch, Outcome, PointRef, RecoveryPoint, RunState, Step
+from windfall.terms import Checkpoint, CheckpointRef, Outcome, RunState, Step, Term
 from windfall.units import duration_s, duration_text, size_text
 from windfall.wire.layout import OUTPUT, inbox_key
 
@@ -73,11 +73,11 @@ def _ps_urls(urls: tuple[str, ...], *, json_: bool) -> None:
     table = Table("run", "state", "stored step", "points", "starts", "lost", "held by", box=None)
     for url in urls:
         _, state = open_run(url)
-        newest = max((point.step for point in state.points), default=0)
+        newest = max((point.step for point in state.checkpoints), default=0)
         holder = state.holder.host if state.holder else "-"
         if json_:
             print(json.dumps({"url": url, "newest_step": newest, "state": codec.encode(state)}))
-        counts = (str(newest), str(len(state.points)), str(state.attempts), str(state.preemptions))
+        counts = (str(newest), str(len(state.checkpoints)), str(state.attempts), str(state.preemptions))
         table.add_row(url, state.outcome.value, *counts, holder)
     if not json_:
         Console().print(table)
@@ -153,7 +153,7 @@ def events(run: str, *, machines: Machines = False, state: Folder = None, json_:
             *(f"  -> {_in_words(command)}" for command in row.commands),
         ]
         for words in told:
-            line = f"{when}  {source}{row.epoch}.{row.sequence:<5d} {words}"
+            line = f"{when}  {source}{row.term}.{row.sequence:<5d} {words}"
             print(line if columns is None or len(line) <= columns else f"{line[: columns - 3]}...")
 
 
@@ -185,7 +185,7 @@ def _short(value: object) -> str:
 
 
 def points(run: str, *, state: Folder = None, json_: Json = False) -> None:
-    """List the recovery points, newest first.
+    """List the checkpoints, newest first.
 
     Example: `windfall points s3://lab/run42`
 
@@ -195,18 +195,18 @@ def points(run: str, *, state: Folder = None, json_: Json = False) -> None:
         json_: one JSON object a line.
     """
     _, stands = open_run(named.url_of(run, state))
-    table = Table("step", "kind", "size", "committed (UTC)", "point", box=None)
-    for point in reversed(stands.points):
+    table = Table("step", "kind", "size", "committed (UTC)", "checkpoint", box=None)
+    for point in reversed(stands.checkpoints):
         if json_:
             print(json.dumps(codec.encode(point)))
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(point.committed_at))
-        table.add_row(str(point.step), point.kind.value, size_text(point.size_bytes), when, point.point_id)
+        table.add_row(str(point.step), point.kind.value, size_text(point.size_bytes), when, point.checkpoint_id)
     if not json_:
-        Console().print(table if stands.points else "no recovery points yet")
+        Console().print(table if stands.checkpoints else "no checkpoints yet")
 
 
 def get_(run: str, dest: Path = Path(), *, point: str | None = None, state: Folder = None, json_: Json = False) -> None:
-    """Bring a recovery point's files back.
+    """Bring a checkpoint's files back.
 
     Example: `windfall get s3://lab/run42 result`
 
@@ -221,7 +221,7 @@ def get_(run: str, dest: Path = Path(), *, point: str | None = None, state: Fold
     reader, stands = open_run(url)
     wanted = _chosen(stands, point, url)
     if not wanted:
-        raise Misuse(f"the run at {url} has no recovery point yet")
+        raise Misuse(f"the run at {url} has no checkpoint yet")
     draft = str(dest / f".windfall-get-{os.getpid()}")
     try:
         os.makedirs(dest, exist_ok=True)
@@ -236,12 +236,12 @@ def get_(run: str, dest: Path = Path(), *, point: str | None = None, state: Fold
     finally:
         shutil.rmtree(draft)
     if json_:
-        print(json.dumps({"step": found.point.step, "point": found.point.point_id, "files": moved}))
+        print(json.dumps({"step": found.point.step, "checkpoint": found.point.checkpoint_id, "files": moved}))
     else:
         print(f"step {found.point.step}: {', '.join(moved)}")
 
 
-def _move(point: RecoveryPoint, draft: Path, dest: Path) -> list[str]:
+def _move(point: Checkpoint, draft: Path, dest: Path) -> list[str]:
     """Give what was fetched its names under `dest`; nothing that is there already is replaced."""
     single = len(point.shards) == 1
     places = [dest if single else dest / f"rank-{shard.rank}" for shard in point.shards]
@@ -254,11 +254,11 @@ def _move(point: RecoveryPoint, draft: Path, dest: Path) -> list[str]:
     return [str(place / shard.name) for shard, place in zip(point.shards, places, strict=True)]
 
 
-def _chosen(state: RunState, point: str | None, url: str) -> tuple[PointRef, ...]:
-    newest_first = tuple(reversed(state.points))
+def _chosen(state: RunState, point: str | None, url: str) -> tuple[CheckpointRef, ...]:
+    newest_first = tuple(reversed(state.checkpoints))
     if point is None:
         return newest_first
-    chosen = tuple(ref for ref in newest_first if ref.point_id == point)
+    chosen = tuple(ref for ref in newest_first if ref.checkpoint_id == point)
     if not chosen:
         raise Misuse(f"the run at {url} has no point {point}: `windfall points {url}` lists them")
     return chosen
@@ -290,12 +290,12 @@ def _stop_url(url: str, *, now: bool, wait: bool) -> int:
         print(f"nothing runs there: the run is {_outcome_in_words(state)}")
         return 0
     _send(reader, state, {"do": "stop", "now": now, "reason": "windfall stop"})
-    began, epoch = time.monotonic(), state.epoch
+    began, term = time.monotonic(), state.term
     while wait:
         _, state = open_run(url)
-        if state.epoch != epoch or state.holder is None:
+        if state.term != term or state.holder is None:
             print(
-                f"stopped after {duration_text(time.monotonic() - began)}: {_outcome_in_words(state)}, {_stored(state, epoch)}"
+                f"stopped after {duration_text(time.monotonic() - began)}: {_outcome_in_words(state)}, {_stored(state, term)}"
             )
             return 0
         if time.monotonic() - began > 2 * state.lease_s and _silent(reader, state):
@@ -322,9 +322,9 @@ def resume(
     return jobs.resume(job, state, detach=detach)
 
 
-def _stored(state: RunState, epoch: Epoch) -> str:
-    """Say what was stored when an epoch ended, though another machine may have gone on since."""
-    step = next((loss.step for loss in state.losses if loss.epoch == epoch), Step(0))
+def _stored(state: RunState, term: Term) -> str:
+    """Say what was stored when a term ended, though another machine may have gone on since."""
+    step = next((loss.step for loss in state.losses if loss.term == term), Step(0))
     return f"step {step} is stored" if step else "nothing is stored yet"
 
 
@@ -333,9 +333,9 @@ def _outcome_in_words(state: RunState) -> str:
 
 
 def _silent(reader: wiring.Reader, state: RunState) -> bool:
-    first = reader.run(log.read_beat(state.epoch))
+    first = reader.run(log.read_beat(state.term))
     time.sleep(state.lease_s)
-    return reader.run(log.read_beat(state.epoch)) == first
+    return reader.run(log.read_beat(state.term)) == first
 
 
 def inject(run: str, *, notice: str, state: Folder = None) -> None:
@@ -363,7 +363,7 @@ def inject(run: str, *, notice: str, state: Folder = None) -> None:
 
 def _send(reader: wiring.Reader, state: RunState, message: dict[str, object]) -> None:
     """Write to the machine that holds the run now, and to no later one."""
-    addressed = message | {"epoch": state.epoch}
+    addressed = message | {"term": state.term}
     reader.store.create(inbox_key(wiring.new_nonce()), json.dumps(addressed).encode())
 
 
@@ -428,7 +428,7 @@ def replay(run: str, *, state: Folder = None, json_: Json = False) -> int:
         print(f"controller: {_verdict(bought[0], len(bought[1]))}")
     print(f"{'machines:   ' if bought[0] else ''}{_verdict(merged.rows, len(differences) - len(bought[1]))}")
     for gap in merged.gaps:
-        print(f"epoch {gap.epoch}: what happened after row {gap.after} was lost with the machine")
+        print(f"term {gap.term}: what happened after row {gap.after} was lost with the machine")
     return EXIT_FAILED if differences else 0
 
 

@@ -120,7 +120,7 @@ def _list_users(settings: Settings) -> int:
 def _tell(running: Running) -> None:
     """Say where it listens, and what depends on this machine."""
     status = running.status
-    print(f"windfall: controller listens at {running.url} (database {status.database}, epoch {status.epoch})")
+    print(f"windfall: controller listens at {running.url} (database {status.database}, term {status.term})")
     print(f"windfall: {must_stay_on(running)}")
     print(
         "windfall: add a user with `windfall serve --add-user NAME` (with the same --state and --database)", flush=True

@@ -33,7 +33,7 @@ from windfall.fleet import (
 from windfall.jobs import Job, Measured
 from windfall.market import Boot, Life, Order
 from windfall.ports import Channel, Clock, Journal, Provider, RunWatch
-from windfall.terms import Epoch, Instant, Seconds
+from windfall.terms import Instant, Seconds, Term
 
 _BILL_ROOM_S = 86400.0
 """So much longer than twice what providers say a bill's last lines are waited for; then they are left unsettled [s]."""
@@ -56,7 +56,7 @@ class ConductorPorts:
         aside: carries `schedule` out without holding up the conductor.
     """
 
-    controller: Epoch
+    controller: Term
     owner: str
     clock: Clock
     journal: Journal

@@ -103,7 +103,7 @@ def _substance(report: Report) -> tuple[object, ...]:
     return (
         report.life,
         report.doing,
-        report.epoch,
+        report.term,
         report.exit_code,
         report.level,
         report.generation,

@@ -198,9 +198,9 @@ class Looking:
             return []
         if state is None:
             return []
-        saved = max((point.step for point in state.points), default=Step(0))
+        saved = max((point.step for point in state.checkpoints), default=Step(0))
         holder = None if state.holder is None else state.holder.host
-        observed = RunObserved(state.outcome, state.epoch, holder, saved, state.failures)
+        observed = RunObserved(state.outcome, state.term, holder, saved, state.failures)
         if observed == self._run:
             return []
         self._run = observed

@@ -11,7 +11,7 @@ from windfall.control.service import Json
 from windfall.fleet import Directive, JobPhase, Lifetime, Report
 from windfall.jobs import Job, Measured
 from windfall.ports import Channel, Clock, Journal, Provider, RunWatch
-from windfall.terms import Epoch, WallTime
+from windfall.terms import Term, WallTime
 
 
 class Entry(Protocol):
@@ -50,11 +50,11 @@ class Records(Protocol):
         """Return the installation's key."""
         ...
 
-    def add_job(self, epoch: Epoch, job: Job, secrets: Mapping[str, str]) -> None:
+    def add_job(self, term: Term, job: Job, secrets: Mapping[str, str]) -> None:
         """Add a job."""
         ...
 
-    def set_summary(self, epoch: Epoch, job_id: str, phase: JobPhase, summary: str) -> None:
+    def set_summary(self, term: Term, job_id: str, phase: JobPhase, summary: str) -> None:
         """Keep how a job stands."""
         ...
 
@@ -66,7 +66,7 @@ class Records(Protocol):
         """Return all jobs, or one user's."""
         ...
 
-    def journal(self, job_id: str, epoch: Epoch) -> Journal:
+    def journal(self, job_id: str, term: Term) -> Journal:
         """Return a job's journal."""
         ...
 
@@ -78,15 +78,15 @@ class Records(Protocol):
         """Return the values of a job's secrets."""
         ...
 
-    def forget_secrets(self, epoch: Epoch, job_id: str) -> None:
+    def forget_secrets(self, term: Term, job_id: str) -> None:
         """Delete them."""
         ...
 
-    def claim(self, epoch: Epoch, token: str, machine_id: str, boot_id: str) -> bool:
+    def claim(self, term: Term, token: str, machine_id: str, boot_id: str) -> bool:
         """Use up a machine's claim."""
         ...
 
-    def put_lifetimes(self, epoch: Epoch, lifetimes: Iterable[Lifetime]) -> None:
+    def put_lifetimes(self, term: Term, lifetimes: Iterable[Lifetime]) -> None:
         """Keep the lives of machines."""
         ...
 
@@ -94,7 +94,7 @@ class Records(Protocol):
         """Return the lives of all machines."""
         ...
 
-    def add_measured(self, epoch: Epoch, key: str, measured: Measured) -> None:
+    def add_measured(self, term: Term, key: str, measured: Measured) -> None:
         """Add what one run showed."""
         ...
 
@@ -124,7 +124,7 @@ class Opened:
     """
 
     watch: RunWatch
-    mailbox: Callable[[Epoch, Callable[[], Iterable[str]]], Mailbox]
+    mailbox: Callable[[Term, Callable[[], Iterable[str]]], Mailbox]
     write_boot: Callable[[Json], None]
     measure: Callable[[Iterable[str]], tuple[Measured, ...]]
 
@@ -151,7 +151,7 @@ class Means:
         schedule: makes a machine's schedule of saves; None where no job has one.
     """
 
-    epoch: Epoch
+    term: Term
     owner: str
     url: str
     version: str

@@ -99,7 +99,7 @@ class Office:
             return self._submitted_again(there, job)
         self.plan(job)
         self._means.open_run(job).write_boot(boot_to_json(boot_data(job)))
-        self._records.add_job(self._means.epoch, job, secrets)
+        self._records.add_job(self._means.term, job, secrets)
         self._run(job)
         return job.job_id
 
@@ -182,7 +182,7 @@ class Office:
 
     def learn(self, job: Job, measured: Measured) -> None:
         """Keep what a drill of a job showed, for the plans of its like."""
-        self._records.add_measured(self._means.epoch, likeness(job), measured)
+        self._records.add_measured(self._means.term, likeness(job), measured)
 
     def offers(self) -> OffersView:
         """Ask all providers what they sell now."""
@@ -207,7 +207,7 @@ class Office:
             version=self._means.version,
             host=socket.gethostname(),
             pid=os.getpid(),
-            epoch=self._means.epoch,
+            term=self._means.term,
             unfinished=len(open_ids),
             database=self._records.place,
             dead_man_s=min(limits, default=None),
@@ -256,7 +256,7 @@ class Office:
         entry = self._records.job(job_id)
         if entry is None or not self._came_of(job_id, order_token, machine_id):
             return None
-        if not self._records.claim(self._means.epoch, order_token, machine_id, boot_id):
+        if not self._records.claim(self._means.term, order_token, machine_id, boot_id):
             return None
         token = auth.machine_token(self._key, job_id, machine_id)
         secrets = self._records.secrets(job_id)
@@ -284,7 +284,7 @@ class Office:
             entry = self._records.job(job_id)
             over = entry is None or _is_over(entry)
             # A machine that came too late for its job: nobody looks at its provider for it any more.
-            return Directive(self._means.epoch, Direction.LEAVE) if over else None
+            return Directive(self._means.term, Direction.LEAVE) if over else None
         if report.step is not None:
             self._steps[job_id] = report.step  # steps are no facts: only those who look want to know
         return running.report(report)
@@ -319,12 +319,12 @@ class Office:
         means = self._means
         if ways.opened is None or ways.mailbox is None:
             ways.opened = means.open_run(job)
-            ways.mailbox = ways.opened.mailbox(means.epoch, ways.alive)
+            ways.mailbox = ways.opened.mailbox(means.term, ways.alive)
         ports = ConductorPorts(
-            controller=means.epoch,
+            controller=means.term,
             owner=means.owner,
             clock=means.clock,
-            journal=self._records.journal(job.job_id, means.epoch),
+            journal=self._records.journal(job.job_id, means.term),
             providers=means.providers,
             channels=(ways.direct, ways.mailbox),
             run=ways.opened.watch,
@@ -332,7 +332,7 @@ class Office:
             notify=lambda event, sentence: self._notifier.tell(Message(job, event, sentence)),
             rates=self._rates,
             measured=lambda: means.merge(self._records.measured(likeness(job))),
-            record_lives=lambda lives: self._records.put_lifetimes(means.epoch, lives),
+            record_lives=lambda lives: self._records.put_lifetimes(means.term, lives),
             say=lambda sentence: means.say(f"{job.job_id}: {sentence}"),
             pace=pace_of(job, means.providers),
             schedule=means.schedule,
@@ -364,7 +364,7 @@ class Office:
             return
         self._written[job.job_id] = (summary.phase, now)
         text = json.dumps(dataclasses.asdict(summary))
-        self._records.set_summary(self._means.epoch, job.job_id, summary.phase, text)
+        self._records.set_summary(self._means.term, job.job_id, summary.phase, text)
 
     def _ended(self, job: Job) -> None:
         """Keep what the run showed, for the plans of its like; let go of everything else."""
@@ -372,8 +372,8 @@ class Office:
         text = json.dumps(dataclasses.asdict(summary) | {"settled": True})
         if summary.phase is JobPhase.DONE:
             self._learn(job)
-            self._records.forget_secrets(self._means.epoch, job.job_id)
-        self._records.set_summary(self._means.epoch, job.job_id, summary.phase, text)
+            self._records.forget_secrets(self._means.term, job.job_id)
+        self._records.set_summary(self._means.term, job.job_id, summary.phase, text)
         self._ways[job.job_id].close()
 
     def _learn(self, job: Job) -> None:
@@ -382,7 +382,7 @@ class Office:
         try:
             lines = (line for _, line in self._records.rows(job.job_id))
             for row in self._means.open_run(job).measure(lines):
-                self._records.add_measured(self._means.epoch, likeness(job), row)
+                self._records.add_measured(self._means.term, likeness(job), row)
             self._learnt.add(job.job_id)
         except ControllerUnreachable:
             raise

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from windfall.fleet import Directive, JobPhase, Lifetime, Report
 from windfall.jobs import Job, Measured
 from windfall.market import Machine, Offer, Quota
-from windfall.terms import Epoch, Seconds, WallTime
+from windfall.terms import Seconds, Term, WallTime
 
 Json = dict[str, Any]
 """A JSON object that the API hands through."""
@@ -102,7 +102,7 @@ class StatusView:
     version: str
     host: str
     pid: int
-    epoch: Epoch
+    term: Term
     unfinished: int
     database: str
     finish_at: WallTime | None = None

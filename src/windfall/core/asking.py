@@ -141,7 +141,7 @@ def _check_agreement(turn: Turn, request: Request) -> None:
         _blame(turn, silent)
         withdraw(turn)
         turn.change(floor_step=max(turn.state.floor_step, request.step))
-        for point in turn.state.points:
+        for point in turn.state.checkpoints:
             if point.request == request.number and not point.whole:
                 points.abandon(turn, point, f"rank {silent[0]} went past step {request.step} without saving")
     else:
@@ -235,9 +235,9 @@ def _plannable(state: WorkerState, pending: Request | None) -> bool:
         return False
     if pending is not None and (pending.answered or pending.hinted or pending.kind is not _INSURANCE):
         return False
-    if not state.points:
+    if not state.checkpoints:
         return True
-    return state.queued is None and (pending is not None or False not in [point.whole for point in state.points])
+    return state.queued is None and (pending is not None or False not in [point.whole for point in state.checkpoints])
 
 
 def _plan(turn: Turn, request: int, step: int) -> Plan | None:

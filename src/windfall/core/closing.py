@@ -25,7 +25,7 @@ _LET_GO = frozenset({Outcome.WAITING, Outcome.DONE, Outcome.FAILED})
 def run_observed(turn: FleetTurn, fact: RunObserved) -> None:
     """The run's log says something new; progress forgives the failures of machines."""
     before = turn.state.run
-    if before is None or fact.saved_step > before.saved_step or fact.epoch > before.epoch:
+    if before is None or fact.saved_step > before.saved_step or fact.term > before.term:
         machines.alive_by_run(turn, fact.holder)
     if fact.saved_step > (Step(0) if before is None else before.saved_step):
         turn.change(machine_failures=0)
@@ -70,7 +70,7 @@ def _begin_again(turn: FleetTurn) -> None:
         ended=None,
         machine_failures=0,
         stillborn=0,
-        forgiven=(-1, 0) if run is None else (run.epoch, run.failures),
+        forgiven=(-1, 0) if run is None else (run.term, run.failures),
     )
     turn.blocks.clear()
 
@@ -100,8 +100,8 @@ def _consider_run(turn: FleetTurn) -> None:
         return
     if closing is not None:
         return
-    epoch, forgiven = turn.state.forgiven
-    if run.outcome is Outcome.FAILED and run.epoch > epoch:
+    term, forgiven = turn.state.forgiven
+    if run.outcome is Outcome.FAILED and run.term > term:
         _fail(turn, f"the run has failed: its script failed {run.failures} times by itself")
         return
     failures = run.failures - (forgiven if run.failures >= forgiven else 0)
@@ -124,8 +124,8 @@ def _stopped_outside(turn: FleetTurn, run: RunObserved) -> bool:
         report is not None
         and report.doing is Doing.WAITING
         and report.exit_code == EXIT_DONE
-        and report.epoch is not None
-        and run.epoch >= report.epoch
+        and report.term is not None
+        and run.term >= report.term
         for report in (turn.units[name].report for name in heads if name in turn.units)
     )
 

@@ -169,7 +169,7 @@ def _must_leave(turn: Turn) -> bool:
     remaining_s = turn.remaining_s()
     if state.leave_at is None or remaining_s is None or turn.now < state.leave_at:
         return False
-    if not any(point.whole for point in state.points) or remaining_s <= -OVERDUE_S:
+    if not any(point.whole for point in state.checkpoints) or remaining_s <= -OVERDUE_S:
         return True
     point = state.active or state.queued
     assert point is not None, "a whole point waits for the uplink or has it"
@@ -185,7 +185,7 @@ def _ask_last_save(turn: Turn, ending: Ending) -> None:
     state = turn.state
     if ending.request is not None:
         pending = state.request is not None and state.request.number == ending.request
-        if pending or any(point.request == ending.request for point in state.points):
+        if pending or any(point.request == ending.request for point in state.checkpoints):
             return
         ending = replace(ending, request=None)
         turn.change(ending=ending)
@@ -238,12 +238,12 @@ def _request_last(turn: Turn, ending: Ending, choice: Choice) -> None:
         turn.change(stage=move(WORKER, Stage.RUNNING, Stage.SAVING))
 
 
-def saved(turn: Turn, point_id: str) -> None:
+def saved(turn: Turn, checkpoint_id: str) -> None:
     """A point was committed (and is still known by its id in the state before): is it the last save?"""
     ending = turn.state.ending
     if ending is None:
         return
-    point = next((point for point in turn.state.points if point.point_id == point_id), None)
+    point = next((point for point in turn.state.checkpoints if point.checkpoint_id == checkpoint_id), None)
     if point is None:
         return
     last = ending.request is not None and point.request == ending.request
@@ -299,7 +299,7 @@ def script_exited(turn: Turn, fact: ScriptExited) -> None:
 
 def _consider_drained(turn: Turn) -> None:
     state = turn.state
-    if state.points and not (state.ending is not None and _must_leave(turn)):
+    if state.checkpoints and not (state.ending is not None and _must_leave(turn)):
         return
     if state.exit_status == 0 and not _told_by_signal(turn):
         _finish_done(turn)
@@ -398,5 +398,5 @@ def finish(
 
 
 def _end(turn: Turn, words: tuple[Command, ...]) -> None:
-    turn.change(stage=move(WORKER, turn.state.stage, Stage.ENDED), points=(), request=None, last_words=words)
+    turn.change(stage=move(WORKER, turn.state.stage, Stage.ENDED), checkpoints=(), request=None, last_words=words)
     turn.order(*words)

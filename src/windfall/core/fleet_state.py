@@ -182,7 +182,7 @@ class FleetState:
         blocks: offers that are left alone; `refused` says why the others cannot be had, in words.
         retry_at: when something will be tried again; None if nothing is lacking.
         run: what the run's log said last.
-        forgiven: (epoch, failures) of the run when the user resumed the job: these do not count.
+        forgiven: (term, failures) of the run when the user resumed the job: these do not count.
         machine_failures: machines that failed by themselves since the run last got further; `failure` the last's words.
         stillborn: machines in a row that died before they spoke.
         generation: the newest; None before the first, and where a machine trains alone.

@@ -10,7 +10,7 @@ from windfall.core.orders import expect
 from windfall.fleet import Direction, Directive, Doing, FormGeneration, Peer
 from windfall.market import Machine
 from windfall.models import pool
-from windfall.terms import Epoch, Generation, Instant, Layout, Seconds
+from windfall.terms import Generation, Instant, Layout, Seconds, Term
 
 
 def form(turn: FleetTurn) -> None:
@@ -57,7 +57,7 @@ def _apart(turn: FleetTurn, generation: Generation) -> bool:
     )
 
 
-def directives(state: FleetState, controller: Epoch) -> dict[str, Directive]:
+def directives(state: FleetState, controller: Term) -> dict[str, Directive]:
     """Return what each machine is to do.
 
     `WAIT` ends nothing that runs: it only forbids to begin again.  A machine whose end is announced and that has let the
@@ -65,7 +65,7 @@ def directives(state: FleetState, controller: Epoch) -> dict[str, Directive]:
 
     Args:
         state: the driver's.
-        controller: epoch of the controller that tells it.
+        controller: term of the controller that tells it.
     """
     if state.job is None:
         return {}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from windfall.events import BeliefsChanged, SaveTableGiven
 from windfall.fleet import Directive, Doing, Peer, Report
 from windfall.jobs import DEAD_MAN_S, SAVE_TIMEOUT_S
-from windfall.terms import Epoch, Instant, Notice, NoticeLevel, Outcome, SaveCosts, Seconds, Step
+from windfall.terms import Instant, Notice, NoticeLevel, Outcome, SaveCosts, Seconds, Step, Term
 
 PREFER_DIRECT_S = Seconds(5.0)
 """For so long after a direct answer the mailbox's directive, which may be older, is not obeyed [s]."""
@@ -36,7 +36,7 @@ LAST_WORD_S = Seconds(5.0)
 
 
 _NO_TIME = Instant(0.0)
-_NOBODY = Epoch(0)
+_NOBODY = Term(0)
 _DIRECT_S, _BOX_S, _BOX_ALONE_S, _LOOK_S = Seconds(1.0), Seconds(10.0), Seconds(2.0), Seconds(0.25)
 
 
@@ -73,7 +73,7 @@ class Standing:
         step_s, costs: of a step, and of saves, as measured; None before that.
     """
 
-    epoch: Epoch
+    term: Term
     step: Step
     saved_step: Step
     attempt: int
@@ -182,10 +182,10 @@ class NotAnswered:
 
 @dataclass(frozen=True, slots=True)
 class BoxRead:
-    """What the mailbox holds: this machine's directive, and (epoch, counter) of the controller's heartbeat."""
+    """What the mailbox holds: this machine's directive, and (term, counter) of the controller's heartbeat."""
 
     directive: Directive | None
-    beat: tuple[Epoch, int] | None
+    beat: tuple[Term, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,9 +359,9 @@ class KeeperState:
     odd: int = 0
     odd_step: int = 0
     directive: Directive | None = None
-    controller: Epoch = _NOBODY
+    controller: Term = _NOBODY
     boxed: Directive | None = None
-    beat: tuple[Epoch, int] | None = None
+    beat: tuple[Term, int] | None = None
     answered_at: Instant | None = None
     notices: tuple[Notice, ...] = ()
     withdrawn: bool = False
@@ -409,7 +409,7 @@ def report(state: KeeperState, now: Instant) -> Report:
         sequence=state.sequence,
         life=state.who.life,
         doing=state.doing,
-        epoch=None if standing is None else standing.epoch,
+        term=None if standing is None else standing.term,
         step=None if standing is None else standing.step,
         saved_step=None if standing is None else standing.saved_step,
         exit_code=state.exit_code,

@@ -1,4 +1,4 @@
-"""What a worker, a recovery point, a job, a machine and an order may become: the legal moves as tables.
+"""What a worker, a checkpoint, a job, a machine and an order may become: the legal moves as tables.
 
 Code and diagrams are made from them.
 
@@ -35,7 +35,7 @@ class Stage(enum.StrEnum):
 
 
 class PointState(enum.StrEnum):
-    """What has become of a recovery point."""
+    """What has become of a checkpoint."""
 
     __hash__ = str.__hash__
 

@@ -1,4 +1,4 @@
-"""The way of a recovery point: parts handed over, uploaded, committed, kept or deleted.
+"""The way of a checkpoint: parts handed over, uploaded, committed, kept or deleted.
 
 One point at a time holds the uplink, at most one whole point waits for it; the upload begins once every rank has handed
 over or gone on, because ranks may write into one folder.  Every rank's part is needed: a rank without one must have
@@ -13,16 +13,16 @@ from windfall.core import retention
 from windfall.core.lifecycle import POINT, PointState, Stage, move
 from windfall.core.state import Part, Point, Turn
 from windfall.events import (
-    AbandonPoint,
+    AbandonCheckpoint,
+    CheckpointCommitted,
+    CommitCheckpoint,
     CommitFailed,
-    CommitPoint,
-    DeletePoints,
-    PartFailed,
-    PartHandedOver,
-    PartUploaded,
-    PointCommitted,
+    DeleteCheckpoints,
     RankMovedOn,
-    UploadPart,
+    ShardFailed,
+    ShardHandedOver,
+    ShardUploaded,
+    UploadShard,
 )
 from windfall.policies.saving import rules
 from windfall.records import renewed
@@ -44,17 +44,17 @@ _COMMITTING: Final = PointState.COMMITTING
 _COMMITTED: Final = PointState.COMMITTED
 
 
-def handed_over(turn: Turn, fact: PartHandedOver) -> None:
+def handed_over(turn: Turn, fact: ShardHandedOver) -> None:
     """A rank's part lies on the local disk: it opens a point, or joins the one of its step."""
     turn.change(costs=turn.state.costs.add_stall(fact.stall_s))
     part = Part(fact.rank, fact.path, fact.request, fact.size_bytes, fact.identity)
-    for point in turn.state.points:
+    for point in turn.state.checkpoints:
         if point.step != fact.step:
             continue
         mine = next((known for known in point.parts if known.rank == fact.rank), None)
         if mine is not None and mine.path != fact.path:
             turn.tell(
-                f"rank {fact.rank} handed over two paths at step {fact.step}: each becomes a recovery point of its own; "
+                f"rank {fact.rank} handed over two paths at step {fact.step}: each becomes a checkpoint of its own; "
                 "put what belongs together into one folder and hand that over",
                 once="two paths",
             )
@@ -64,13 +64,13 @@ def handed_over(turn: Turn, fact: PartHandedOver) -> None:
     _open(turn, fact, part)
 
 
-def _open(turn: Turn, fact: PartHandedOver, part: Part) -> None:
+def _open(turn: Turn, fact: ShardHandedOver, part: Part) -> None:
     state = turn.state
     number = state.made + 1
     origin = f"p{number}" if fact.request == 0 else f"{fact.request}.{number}"
     kind = _kind(turn, fact.request)
     point = Point(
-        point_id=f"{fact.step:08d}-{state.first.epoch}-{origin}",
+        checkpoint_id=f"{fact.step:08d}-{state.first.term}-{origin}",
         step=fact.step,
         kind=kind,
         request=fact.request,
@@ -80,10 +80,10 @@ def _open(turn: Turn, fact: PartHandedOver, part: Part) -> None:
         if state.moved
         else (),
     )
-    turn.change(points=(*state.points, point), made=number)
-    if len(turn.state.points) <= OPEN_MAX:
+    turn.change(checkpoints=(*state.checkpoints, point), made=number)
+    if len(turn.state.checkpoints) <= OPEN_MAX:
         return
-    incomplete = [point for point in turn.state.points if not point.whole and not point.active]
+    incomplete = [point for point in turn.state.checkpoints if not point.whole and not point.active]
     if len(incomplete) > OPEN_MAX:
         abandon(turn, incomplete[0], "parts of other ranks never came")
 
@@ -105,7 +105,7 @@ def moved_on(turn: Turn, fact: RankMovedOn) -> None:
     newest = dict(turn.state.moved)
     newest[fact.rank] = fact.step
     turn.change(moved=tuple(sorted(newest.items())))
-    for point in turn.state.points:
+    for point in turn.state.checkpoints:
         if point.whole or point.step > fact.step or fact.rank in point.absent:
             continue
         if all(part.rank != fact.rank for part in point.parts):
@@ -114,7 +114,7 @@ def moved_on(turn: Turn, fact: RankMovedOn) -> None:
 
 def script_gone(turn: Turn, *, in_order: bool) -> None:
     """No rank will hand over anything more: after an orderly end the missing ranks simply have no part."""
-    for point in turn.state.points:
+    for point in turn.state.checkpoints:
         if point.whole:
             continue
         if not in_order:
@@ -126,9 +126,9 @@ def script_gone(turn: Turn, *, in_order: bool) -> None:
 
 def settle(turn: Turn) -> None:
     """Judge the points whose last rank has spoken, and give the uplink to the next one."""
-    if not turn.state.points:
+    if not turn.state.checkpoints:
         return
-    incomplete = [point for point in turn.state.points if not point.whole]
+    incomplete = [point for point in turn.state.checkpoints if not point.whole]
     for point in incomplete:
         heard = [part.rank for part in point.parts]
         missing = [
@@ -156,7 +156,7 @@ def _judge(turn: Turn, point: Point) -> None:
         abandon(turn, point, f"rank {missing} did not save at step {point.step}")
         return
     waiting = turn.state.queued
-    if len(turn.state.points) == 1:
+    if len(turn.state.checkpoints) == 1:
         _begin(turn, point)
         return
     turn.set_point(renewed(point, whole=True))
@@ -210,20 +210,20 @@ def _must_yield(turn: Turn, active: Point, waiting: Point) -> bool:
     return rules.must_yield(rest_s, costs.upload_p95_s(waiting.size_bytes), commit_s, remaining_s)
 
 
-def uploads(point: Point) -> tuple[UploadPart, ...]:
+def uploads(point: Point) -> tuple[UploadShard, ...]:
     """Return the commands for the parts that are not in the store yet."""
     return tuple(
         [
-            UploadPart(point.point_id, part.rank, part.path, point.kind, part.identity)
+            UploadShard(point.checkpoint_id, part.rank, part.path, point.kind, part.identity)
             for part in point.owners
             if part.shard is None
         ]
     )
 
 
-def uploaded(turn: Turn, fact: PartUploaded) -> None:
+def uploaded(turn: Turn, fact: ShardUploaded) -> None:
     """A part is in the store; with the last one the point is committed."""
-    point = _active(turn, fact.point_id)
+    point = _active(turn, fact.checkpoint_id)
     if point is None or point.state is not _UPLOADING:
         return
     parts = [
@@ -245,17 +245,17 @@ def uploaded(turn: Turn, fact: PartUploaded) -> None:
     turn.order(commit(turn, point))
 
 
-def commit(turn: Turn, point: Point) -> CommitPoint:
+def commit(turn: Turn, point: Point) -> CommitCheckpoint:
     """Return the command that commits a point."""
     owners = point.owners
     shards = [part.shard for part in owners if part.shard is not None]
     assert len(shards) == len(owners), "every part is in the store before the commit"
-    return CommitPoint(point.point_id, point.step, point.kind, turn.state.first.generation, tuple(shards))
+    return CommitCheckpoint(point.checkpoint_id, point.step, point.kind, turn.state.first.generation, tuple(shards))
 
 
-def part_failed(turn: Turn, fact: PartFailed) -> None:
+def part_failed(turn: Turn, fact: ShardFailed) -> None:
     """A part could not be uploaded: try again if the files are still the same, a bounded number of times."""
-    point = _active(turn, fact.point_id)
+    point = _active(turn, fact.checkpoint_id)
     if point is None or point.state is not _UPLOADING:
         return
     tries = 1 + max((part.tries for part in point.parts if part.rank == fact.rank), default=0)
@@ -273,12 +273,12 @@ def part_failed(turn: Turn, fact: PartFailed) -> None:
     else:
         parts = tuple(renewed(part, tries=tries) if part.rank == fact.rank else part for part in point.parts)
         turn.set_point(renewed(point, parts=parts, begun_at=None))
-        turn.wake(f"upload {point.point_id}", _backoff_s(turn, tries))
+        turn.wake(f"upload {point.checkpoint_id}", _backoff_s(turn, tries))
 
 
 def commit_failed(turn: Turn, fact: CommitFailed) -> None:
     """A commit did not happen: try again a bounded number of times."""
-    point = _active(turn, fact.point_id)
+    point = _active(turn, fact.checkpoint_id)
     if point is None or point.state is not _COMMITTING:
         return
     tries = point.tries + 1
@@ -288,7 +288,7 @@ def commit_failed(turn: Turn, fact: CommitFailed) -> None:
         _give_up(turn, point, fact.reason)
         return
     turn.set_point(renewed(point, tries=tries))
-    turn.wake(f"commit {point.point_id}", _backoff_s(turn, tries))
+    turn.wake(f"commit {point.checkpoint_id}", _backoff_s(turn, tries))
 
 
 def _backoff_s(turn: Turn, tries: int) -> float:
@@ -298,8 +298,8 @@ def _backoff_s(turn: Turn, tries: int) -> float:
 
 def try_again(turn: Turn, why: str) -> None:
     """The pause before another upload or commit is over."""
-    action, _, point_id = why.partition(" ")
-    point = _active(turn, point_id)
+    action, _, checkpoint_id = why.partition(" ")
+    point = _active(turn, checkpoint_id)
     if point is None:
         return
     if action == "upload" and point.state is _UPLOADING:
@@ -308,17 +308,17 @@ def try_again(turn: Turn, why: str) -> None:
         turn.order(commit(turn, point))
 
 
-def committed(turn: Turn, fact: PointCommitted) -> None:
+def committed(turn: Turn, fact: CheckpointCommitted) -> None:
     """A record names the point: it is what a restart restores."""
-    point = _active(turn, fact.point.point_id)
-    if fact.point.point_id in [live.point_id for live in turn.state.live]:
+    point = _active(turn, fact.checkpoint.checkpoint_id)
+    if fact.checkpoint.checkpoint_id in [live.checkpoint_id for live in turn.state.live]:
         return
     if point is not None:
         move(POINT, point.state, _COMMITTED)
     turn.change(
-        points=tuple([other for other in turn.state.points if other is not point]),
-        live=(*turn.state.live, fact.point),
-        committed_step=fact.point.step,
+        checkpoints=tuple([other for other in turn.state.checkpoints if other is not point]),
+        live=(*turn.state.live, fact.checkpoint),
+        committed_step=fact.checkpoint.step,
         costs=turn.state.costs.add_commit(fact.duration_s),
     )
     retire(turn)
@@ -327,8 +327,8 @@ def committed(turn: Turn, fact: PointCommitted) -> None:
 def abandon(turn: Turn, point: Point, why: str) -> None:
     """Give a point up."""
     move(POINT, point.state, PointState.ABANDONED)
-    turn.drop_point(point.point_id)
-    turn.order(AbandonPoint(point.point_id, why))
+    turn.drop_point(point.checkpoint_id)
+    turn.order(AbandonCheckpoint(point.checkpoint_id, why))
 
 
 def _give_up(turn: Turn, point: Point, why: str) -> None:
@@ -340,15 +340,15 @@ def _give_up(turn: Turn, point: Point, why: str) -> None:
 def retire(turn: Turn) -> None:
     """Let superseded points go after a time of grace."""
     state = turn.state
-    going = {point.point_id for point in _superseded(turn)}
+    going = {point.checkpoint_id for point in _superseded(turn)}
     if not going:
         if state.doomed:
             turn.change(doomed=())
         return
     doomed = [entry for entry in state.doomed if entry[1] in going]
-    fresh = going.difference([point_id for _, point_id in doomed])
+    fresh = going.difference([checkpoint_id for _, checkpoint_id in doomed])
     at = Instant(turn.now + retention.GRACE_S)
-    doomed += [(at, point.point_id) for point in state.live if point.point_id in fresh]
+    doomed += [(at, point.checkpoint_id) for point in state.live if point.checkpoint_id in fresh]
     turn.change(doomed=tuple(doomed))
     if doomed:
         turn.wake("retention", min(doomed)[0] - turn.now)
@@ -359,13 +359,13 @@ def delete_due(turn: Turn) -> None:
     if turn.state.stage is Stage.STARTING:
         turn.wake("retention", retention.GRACE_S)
         return
-    due = {point_id for at, point_id in turn.state.doomed if at <= turn.now}
-    points = tuple([point for point in _superseded(turn) if point.point_id in due])
+    due = {checkpoint_id for at, checkpoint_id in turn.state.doomed if at <= turn.now}
+    points = tuple([point for point in _superseded(turn) if point.checkpoint_id in due])
     live = turn.state.live
     if points:
-        gone = {point.point_id for point in points}
-        live = tuple([point for point in live if point.point_id not in gone])
-        turn.order(DeletePoints(points))
+        gone = {point.checkpoint_id for point in points}
+        live = tuple([point for point in live if point.checkpoint_id not in gone])
+        turn.order(DeleteCheckpoints(points))
     turn.change(live=live, doomed=tuple([entry for entry in turn.state.doomed if entry[1] not in due]))
     retire(turn)
 
@@ -375,13 +375,13 @@ def _superseded(turn: Turn) -> tuple:  # type: ignore[type-arg]
     return retention.superseded(state.live, keep=state.first.keep, damaged=state.damaged)
 
 
-def _active(turn: Turn, point_id: str) -> Point | None:
-    for point in turn.state.points:
-        if point.point_id == point_id:
+def _active(turn: Turn, checkpoint_id: str) -> Point | None:
+    for point in turn.state.checkpoints:
+        if point.checkpoint_id == checkpoint_id:
             return point
     return None
 
 
 def newest_step(turn: Turn) -> Step:
     """Return the newest step that is committed or on its way to be."""
-    return max((turn.state.committed_step, *(point.step for point in turn.state.points if point.whole)))
+    return max((turn.state.committed_step, *(point.step for point in turn.state.checkpoints if point.whole)))

@@ -18,11 +18,11 @@ class Difference:
     """Where the journal and its replay part.
 
     Attributes:
-        what: `decisions`, `commands` or `gap` (rows are missing: the rest of the epoch cannot be replayed).
+        what: `decisions`, `commands` or `gap` (rows are missing: the rest of the term cannot be replayed).
         recorded, replayed: in words.
     """
 
-    epoch: int
+    term: int
     sequence: int
     what: str
     recorded: str
@@ -33,7 +33,7 @@ def replay(rows: Iterable[Row]) -> list[Difference]:
     """Feed a journal's facts back to the reducer that wrote it.
 
     Args:
-        rows: of one or more epochs of a machine, each epoch's in order; or of one job at a controller, whose first row
+        rows: of one or more terms of a machine, each term's in order; or of one job at a controller, whose first row
             has the submission and which is one sequence over all controllers.
 
     Returns:
@@ -47,8 +47,8 @@ def replay(rows: Iterable[Row]) -> list[Difference]:
     if any(isinstance(fact, JobSubmitted) for fact in first.facts):
         return _feed(together, driver.begin(), driver.react)
     differences: list[Difference] = []
-    for _, epoch in itertools.groupby(together, key=lambda row: row.epoch):
-        differences += _feed(epoch, worker.begin(), worker.react)
+    for _, term in itertools.groupby(together, key=lambda row: row.term):
+        differences += _feed(term, worker.begin(), worker.react)
     return differences
 
 
@@ -58,12 +58,12 @@ def _feed(rows: Iterator[Row], state: Any, react: Callable[..., tuple[Any, ...]]
     for expected, row in enumerate(rows, 1):
         if row.sequence != expected:
             found, wanted = f"row {row.sequence}", f"row {expected} expected"
-            return [*differences, Difference(row.epoch, row.sequence, "gap", found, wanted)]
+            return [*differences, Difference(row.term, row.sequence, "gap", found, wanted)]
         state, decisions, commands = react(state, row.at, row.facts)
         if decisions != row.decisions:
-            differences.append(Difference(row.epoch, row.sequence, "decisions", repr(row.decisions), repr(decisions)))
+            differences.append(Difference(row.term, row.sequence, "decisions", repr(row.decisions), repr(decisions)))
         if commands != row.commands:
-            differences.append(Difference(row.epoch, row.sequence, "commands", repr(row.commands), repr(commands)))
+            differences.append(Difference(row.term, row.sequence, "commands", repr(row.commands), repr(commands)))
     return differences
 
 
@@ -78,9 +78,9 @@ def explain(rows: Iterable[Row], number: int | None = None) -> list[str]:
     count = 0
     for row in rows:
         if any(isinstance(fact, WorkerBegan) for fact in row.facts):
-            lines += [] if number is not None else [f"epoch {row.epoch}"]
+            lines += [] if number is not None else [f"term {row.term}"]
         if any(isinstance(fact, ControllerBegan) for fact in row.facts):
-            lines += [] if number is not None else [f"controller {row.epoch}"]
+            lines += [] if number is not None else [f"controller {row.term}"]
         for decision in row.decisions:
             count += 1
             if number is None or number == count:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from windfall.terms import PointRef, SaveKind
+from windfall.terms import CheckpointRef, SaveKind
 
 WHOLE_MIN = 2
 """So many whole points always stay: the newest may turn out to be damaged."""
@@ -18,8 +18,8 @@ _PERIODIC: Final = SaveKind.PERIODIC
 
 
 def superseded(
-    points: tuple[PointRef, ...], *, keep: int | None = None, damaged: frozenset[str] = frozenset()
-) -> tuple[PointRef, ...]:
+    points: tuple[CheckpointRef, ...], *, keep: int | None = None, damaged: frozenset[str] = frozenset()
+) -> tuple[CheckpointRef, ...]:
     """Return the points that may be deleted.
 
     The two newest whole points stay, whatever their kind.  Of the others periodic ones stay, or the `keep` newest of
@@ -34,15 +34,15 @@ def superseded(
     Returns:
         In the order of their commits.
     """
-    whole = [point for point in points if point.point_id not in damaged] if damaged else points
+    whole = [point for point in points if point.checkpoint_id not in damaged] if damaged else points
     if len(whole) < WHOLE_MIN or len(points) == WHOLE_MIN:
         return ()
     periodic = [point for point in whole if point.kind is _PERIODIC]
     if not periodic and not damaged:
         return points[:-WHOLE_MIN]
-    kept = {point.point_id for point in whole[-WHOLE_MIN:]}
+    kept = {point.checkpoint_id for point in whole[-WHOLE_MIN:]}
     if periodic:
         wanted = len(periodic) if keep is None else min(keep, len(periodic))
-        kept |= {point.point_id for point in periodic[len(periodic) - wanted :]}
-    gone = [point for point in points if point.point_id not in kept]
-    return tuple([point for point in gone if point.kind is not _PERIODIC or point.point_id not in damaged])
+        kept |= {point.checkpoint_id for point in periodic[len(periodic) - wanted :]}
+    gone = [point for point in points if point.checkpoint_id not in kept]
+    return tuple([point for point in gone if point.kind is not _PERIODIC or point.checkpoint_id not in damaged])

@@ -78,8 +78,8 @@ def wishes(state: FleetState, reports: Mapping[str, Report], now: Instant) -> tu
 def _wish(state: FleetState, unit: Unit, report: Report | None, now: Instant) -> ScheduleWish | None:
     if not _stays(unit) or report is None or report.doing is not Doing.TRAINING or unit.running_at is None:
         return None
-    epoch, step, saved = report.epoch, report.step, report.saved_step
-    if epoch is None or step is None or saved is None or not report.step_s or report.costs is None:
+    term, step, saved = report.term, report.step, report.saved_step
+    if term is None or step is None or saved is None or not report.step_s or report.costs is None:
         return None
     if len(state.slots) > 1 and (state.run is None or state.run.holder != unit.machine_id):
         return None
@@ -99,7 +99,7 @@ def _wish(state: FleetState, unit: Unit, report: Report | None, now: Instant) ->
         machine_type=machine.machine_type,
         zone=machine.zone,
         machines=len(state.slots),
-        epoch=epoch,
+        term=term,
         from_step=saved,
         age_s=Seconds(max(now - unit.running_at - (step - saved) * report.step_s, 0.0)),
         work_s=None if work_s is None else Seconds(work_s),

@@ -14,7 +14,7 @@ from windfall.models.costs import Costs
 from windfall.models.losses import Losses
 from windfall.policies.saving.decide import Beliefs, Standing
 from windfall.records import record, renewed_with, value
-from windfall.terms import Instant, Notice, PointRef, SaveKind, SaveTable, Seconds, Shard, Step
+from windfall.terms import CheckpointRef, Instant, Notice, SaveKind, SaveTable, Seconds, Shard, Step
 
 _HANDED_OVER: Final = PointState.HANDED_OVER
 _ASKED: Final = PointState.ASKED
@@ -30,7 +30,7 @@ class Request:
     """A save asked of the script.
 
     Attributes:
-        number: grows with each request of an epoch.
+        number: grows with each request of a term.
         sure: every rank was seen below `step` after the publication, so that every rank will see it in time.
         answered: ranks whose `check_save` answered True to it.
         passed: ranks seen beyond `step` without an answer, once.
@@ -93,7 +93,7 @@ class Part:
 
 @record
 class Point:
-    """A recovery point that is not committed yet.
+    """A checkpoint that is not committed yet.
 
     Attributes:
         absent: ranks that went on without a part.
@@ -104,7 +104,7 @@ class Point:
 
     __slots__ = ("__dict__",)
 
-    point_id: str
+    checkpoint_id: str
     step: Step
     kind: SaveKind
     request: int
@@ -155,7 +155,7 @@ class Ending:
 
 @record
 class WorkerState:
-    """One epoch on one machine.
+    """One term on one machine.
 
     Attributes:
         began: the first fact; None before it.
@@ -211,9 +211,9 @@ class WorkerState:
     floor_step: Step = _NO_STEPS
     hinted: bool = False
     moved: tuple[tuple[int, Step], ...] = ()
-    points: tuple[Point, ...] = ()
+    checkpoints: tuple[Point, ...] = ()
     made: int = 0
-    live: tuple[PointRef, ...] = ()
+    live: tuple[CheckpointRef, ...] = ()
     damaged: frozenset[str] = frozenset()
     committed_step: Step = _NO_STEPS
     unstored_step: Step = _NO_STEPS
@@ -237,7 +237,7 @@ class WorkerState:
     @property
     def active(self) -> Point | None:
         """The point that holds the uplink."""
-        for point in self.points:
+        for point in self.checkpoints:
             if point.active:
                 return point
         return None
@@ -245,7 +245,7 @@ class WorkerState:
     @property
     def queued(self) -> Point | None:
         """The whole point that waits for the uplink."""
-        for point in self.points:
+        for point in self.checkpoints:
             if point.whole and not point.active:
                 return point
         return None
@@ -269,7 +269,7 @@ class WorkerState:
     def anchor_step(self) -> Step:
         """Step of the newest save that is made or under way."""
         anchor = max(self.committed_step, self.floor_step, self.base_step)
-        for point in self.points:
+        for point in self.checkpoints:
             anchor = max(anchor, point.step)
         return anchor
 
@@ -334,15 +334,17 @@ class Turn:
 
     def set_point(self, point: Point) -> None:
         """Replace a point by its newer self."""
-        points = self.state.points
-        if len(points) == 1 and points[0].point_id == point.point_id:
-            self.change(points=(point,))
+        points = self.state.checkpoints
+        if len(points) == 1 and points[0].checkpoint_id == point.checkpoint_id:
+            self.change(checkpoints=(point,))
             return
-        self.change(points=tuple([point if old.point_id == point.point_id else old for old in points]))
+        self.change(checkpoints=tuple([point if old.checkpoint_id == point.checkpoint_id else old for old in points]))
 
-    def drop_point(self, point_id: str) -> None:
+    def drop_point(self, checkpoint_id: str) -> None:
         """Forget a point that is committed or abandoned."""
-        self.change(points=tuple([point for point in self.state.points if point.point_id != point_id]))
+        self.change(
+            checkpoints=tuple([point for point in self.state.checkpoints if point.checkpoint_id != checkpoint_id])
+        )
 
     def remaining_s(self) -> Seconds | None:
         """Return the time until the earliest announced end [s]."""

@@ -20,6 +20,8 @@ from windfall.core.state import Turn, WorkerState
 from windfall.events import (
     AgentResumed,
     BeliefsChanged,
+    CheckpointCommitted,
+    CheckpointRestored,
     Command,
     CommitFailed,
     Decision,
@@ -27,13 +29,8 @@ from windfall.events import (
     Fact,
     FenceLost,
     NoticeReceived,
-    PartFailed,
-    PartHandedOver,
-    PartUploaded,
     PeerLost,
     PhaseMeasured,
-    PointCommitted,
-    PointRestored,
     PublishSave,
     RankMovedOn,
     RanksObserved,
@@ -41,6 +38,9 @@ from windfall.events import (
     SaveTableGiven,
     ScriptExited,
     ScriptStarted,
+    ShardFailed,
+    ShardHandedOver,
+    ShardUploaded,
     ShowNotice,
     StartScript,
     StepsMeasured,
@@ -106,7 +106,7 @@ def standing(state: WorkerState) -> Standing:
     """Return where the run stands on this machine, for the keeper that started it."""
     step_s = state.costs.step_mean_s
     return Standing(
-        state.first.epoch,
+        state.first.term,
         state.step,
         state.committed_step,
         state.attempt,
@@ -155,8 +155,8 @@ def _worker_began(turn: Turn, fact: WorkerBegan) -> None:
         began_at=turn.now,
         losses=losses,
         failures=fact.failures,
-        live=fact.points,
-        committed_step=fact.points[-1].step if fact.points else 0,
+        live=fact.checkpoints,
+        committed_step=fact.checkpoints[-1].step if fact.checkpoints else 0,
         costs=_costs_before(fact.costs),
     )
     points.retire(turn)
@@ -181,7 +181,7 @@ def _agent_resumed(turn: Turn, fact: AgentResumed) -> None:
         turn.order(StartScript(state.attempt))
     for notice in state.notices:
         turn.order(ShowNotice(notice))
-    for point in state.points:
+    for point in state.checkpoints:
         if point.state is PointState.UPLOADING:
             turn.set_point(renewed(point, begun_at=None))
             turn.order(*points.uploads(point))
@@ -194,9 +194,9 @@ def _agent_resumed(turn: Turn, fact: AgentResumed) -> None:
     turn.order(*(WakeAt(at, why) for why, at in state.wakes))
 
 
-def _point_restored(turn: Turn, fact: PointRestored) -> None:
-    ids = [point.point_id for point in turn.state.live]
-    newer = ids[ids.index(fact.point_id) + 1 :] if fact.point_id in ids else ids
+def _point_restored(turn: Turn, fact: CheckpointRestored) -> None:
+    ids = [point.checkpoint_id for point in turn.state.live]
+    newer = ids[ids.index(fact.checkpoint_id) + 1 :] if fact.checkpoint_id in ids else ids
     for sentence in fact.skipped:
         turn.tell(sentence)
     costs = turn.state.costs
@@ -223,7 +223,7 @@ def _phase_measured(turn: Turn, fact: PhaseMeasured) -> None:
     turn.change(costs=turn.state.costs.add_phase(fact.phase, fact.duration_s))
 
 
-def _part_handed_over(turn: Turn, fact: PartHandedOver) -> None:
+def _part_handed_over(turn: Turn, fact: ShardHandedOver) -> None:
     points.handed_over(turn, fact)
     asking.served(turn, fact.rank, fact.step, fact.request)
 
@@ -233,8 +233,8 @@ def _rank_moved_on(turn: Turn, fact: RankMovedOn) -> None:
     asking.served(turn, fact.rank, fact.step, None)
 
 
-def _point_committed(turn: Turn, fact: PointCommitted) -> None:
-    ending.saved(turn, fact.point.point_id)
+def _point_committed(turn: Turn, fact: CheckpointCommitted) -> None:
+    ending.saved(turn, fact.checkpoint.checkpoint_id)
     points.committed(turn, fact)
 
 
@@ -252,7 +252,7 @@ def _beliefs_changed(turn: Turn, fact: BeliefsChanged) -> None:
 
 def _save_table_given(turn: Turn, fact: SaveTableGiven) -> None:
     """Take a schedule in; not one that was made for an earlier holding of the run, and came late or again."""
-    if fact.epoch is None or fact.epoch == turn.state.first.epoch:
+    if fact.term is None or fact.term == turn.state.first.term:
         turn.change(table=fact.table, table_step=fact.from_step)
 
 
@@ -275,18 +275,18 @@ _HANDLERS: Mapping[type[Fact], Callable[[Turn, Any], None]] = MappingProxyType(
     {
         WorkerBegan: _worker_began,
         AgentResumed: _agent_resumed,
-        PointRestored: _point_restored,
+        CheckpointRestored: _point_restored,
         ScriptStarted: _script_started,
         RanksObserved: asking.observed,
         StepsMeasured: _steps_measured,
         PhaseMeasured: _phase_measured,
         NoticeReceived: ending.noticed,
         SaveAnswered: asking.answered,
-        PartHandedOver: _part_handed_over,
+        ShardHandedOver: _part_handed_over,
         RankMovedOn: _rank_moved_on,
-        PartUploaded: points.uploaded,
-        PartFailed: points.part_failed,
-        PointCommitted: _point_committed,
+        ShardUploaded: points.uploaded,
+        ShardFailed: points.part_failed,
+        CheckpointCommitted: _point_committed,
         CommitFailed: points.commit_failed,
         FenceLost: ending.fence_lost,
         ScriptExited: ending.script_exited,
@@ -305,9 +305,11 @@ def _assert_invariants(
     """What holds after every batch, whatever the facts."""
     assert len(after.__dict__) == len(before.__dict__), "only fields that are there were changed"
     assert after.requests >= before.requests, "numbers of requests grow"
-    if len(after.points) > 1:
-        assert sum(point.active for point in after.points) <= 1, "one point at a time holds the uplink"
-        assert sum(point.whole and not point.active for point in after.points) <= 1, "at most one point waits for it"
+    if len(after.checkpoints) > 1:
+        assert sum(point.active for point in after.checkpoints) <= 1, "one point at a time holds the uplink"
+        assert sum(point.whole and not point.active for point in after.checkpoints) <= 1, (
+            "at most one point waits for it"
+        )
     if not commands or (len(commands) == 1 and before.stage is not _ENDED and type(commands[0]) is not PublishSave):
         return
     kinds = [type(command) for command in commands]

@@ -15,7 +15,7 @@ from typing import Any
 
 from windfall import events
 from windfall.report.spells import Kind, Ledger, Lost, Spell, Walk
-from windfall.terms import Bytes, Cause, Epoch, NoticeLevel, PointRef, SaveKind, Seconds, Step, WallTime
+from windfall.terms import Bytes, Cause, CheckpointRef, NoticeLevel, SaveKind, Seconds, Step, Term, WallTime
 
 LOSSES = frozenset({Cause.PREEMPTED_SAVED, Cause.PREEMPTED_UNSAVED, Cause.VANISHED, Cause.SCRIPT_FAILED, Cause.FENCED})
 
@@ -25,12 +25,12 @@ class Tenure:
     """One holding of the run, as the log knows it.
 
     Attributes:
-        taken_at, released_at: by the holder's wall clock; `released_at` None when no record ended the epoch.
-        cause: what the record that ended the epoch says.
+        taken_at, released_at: by the holder's wall clock; `released_at` None when no record ended the term.
+        cause: what the record that ended the term says.
         beat_at: the holder's last heartbeat, by its wall clock, where known: it lived until then at least.
     """
 
-    epoch: Epoch
+    term: Term
     holder: str
     taken_at: WallTime
     released_at: WallTime | None = None
@@ -50,7 +50,7 @@ class Loss:
         redone: how many of them have been computed again so far.
     """
 
-    epoch: Epoch
+    term: Term
     attempt: int
     at: WallTime
     cause: Cause
@@ -65,7 +65,7 @@ class Seen:
     """A notice as it reached the machine.  `deadline` by its wall clock; None where nobody says."""
 
     at: WallTime
-    epoch: Epoch
+    term: Term
     level: NoticeLevel
     source: str
     deadline: WallTime | None
@@ -101,7 +101,7 @@ class Account:
     tenures: tuple[Tenure, ...]
     losses: tuple[Loss, ...]
     notices: tuple[Seen, ...]
-    commits: tuple[PointRef, ...]
+    commits: tuple[CheckpointRef, ...]
     machine_s: Seconds
     upload_s: Seconds
     steps: Step
@@ -139,34 +139,38 @@ class Account:
 
 
 def account(
-    rows_by_epoch: Mapping[Epoch, Sequence[events.Row]],
+    rows_by_term: Mapping[Term, Sequence[events.Row]],
     tenures: Sequence[Tenure],
     *,
-    commits: Sequence[PointRef] = (),
-    alive: Epoch | None = None,
+    commits: Sequence[CheckpointRef] = (),
+    alive: Term | None = None,
 ) -> Account:
     """Make the account of a run.
 
     Args:
-        rows_by_epoch: the journal's rows that arrived, in order of their sequence; epochs may be missing.
-        tenures: every holding of the run, from the log.  Epochs that only the journal knows are added.
+        rows_by_term: the journal's rows that arrived, in order of their sequence; terms may be missing.
+        tenures: every holding of the run, from the log.  Terms that only the journal knows are added.
         commits: every commit that the log knows; those that only the journal knows are added.
-        alive: the epoch whose holder is known to live, if any: its attempt is not lost.
+        alive: the term whose holder is known to live, if any: its attempt is not lost.
 
     Raises:
-        ValueError: neither the log nor the journal knows any epoch, or a journal goes back in time.
+        ValueError: neither the log nor the journal knows any term, or a journal goes back in time.
     """
-    holdings = _all_tenures(rows_by_epoch, tenures)
+    holdings = _all_tenures(rows_by_term, tenures)
     if not holdings:
-        raise ValueError("the run has no epoch yet: nothing has been done")
+        raise ValueError("the run has no term yet: nothing has been done")
     ledger = Ledger()
-    walked = [_walk(rows_by_epoch.get(tenure.epoch, ()), tenure, ledger, alive) for tenure in holdings]
+    walked = [_walk(rows_by_term.get(tenure.term, ()), tenure, ledger, alive) for tenure in holdings]
     begins = [tenure.taken_at for tenure in holdings]
     spells, clocks = _tile([walk.spells for walk in walked], begins, holdings)
-    facts = [(row, fact) for tenure in holdings for row in rows_by_epoch.get(tenure.epoch, ()) for fact in row.facts]
-    points = {fact.point.point_id: fact.point for _, fact in facts if isinstance(fact, events.PointCommitted)}
-    points |= {point.point_id: point for point in commits}
-    committed = tuple(sorted(points.values(), key=lambda point: (point.epoch, point.step, point.committed_at)))
+    facts = [(row, fact) for tenure in holdings for row in rows_by_term.get(tenure.term, ()) for fact in row.facts]
+    points = {
+        fact.checkpoint.checkpoint_id: fact.checkpoint
+        for _, fact in facts
+        if isinstance(fact, events.CheckpointCommitted)
+    }
+    points |= {point.checkpoint_id: point for point in commits}
+    committed = tuple(sorted(points.values(), key=lambda point: (point.term, point.step, point.committed_at)))
     lasting = (spell for walk in walked for spell in walk.spells)
     return Account(
         begin=spells[0].begin if spells else begins[0],
@@ -178,7 +182,7 @@ def account(
         notices=tuple(_notices(facts)),
         commits=committed,
         machine_s=Seconds(sum(spell.duration_s for spell in lasting)),
-        upload_s=Seconds(sum(fact.duration_s for _, fact in facts if isinstance(fact, events.PartUploaded))),
+        upload_s=Seconds(sum(fact.duration_s for _, fact in facts if isinstance(fact, events.ShardUploaded))),
         steps=Step(ledger.furthest),
         steps_redone=sum(ledger.redone.values()),
         unknown=(*itertools.chain.from_iterable(walk.gaps for walk in walked), *clocks),
@@ -207,31 +211,31 @@ def _sum(spells: Sequence[Spell], kind: Kind) -> Seconds:
     return Seconds(sum(spell.duration_s for spell in spells if spell.kind is kind))
 
 
-def _all_tenures(rows_by_epoch: Mapping[Epoch, Sequence[events.Row]], tenures: Sequence[Tenure]) -> list[Tenure]:
-    """Every epoch once, in order, beginning no later than its first row."""
-    known = {tenure.epoch: tenure for tenure in tenures}
-    for epoch, rows in rows_by_epoch.items():
+def _all_tenures(rows_by_term: Mapping[Term, Sequence[events.Row]], tenures: Sequence[Tenure]) -> list[Tenure]:
+    """Every term once, in order, beginning no later than its first row."""
+    known = {tenure.term: tenure for tenure in tenures}
+    for term, rows in rows_by_term.items():
         if rows:
-            tenure = known.get(epoch, Tenure(epoch, "?", rows[0].wall))
-            known[epoch] = dataclasses.replace(tenure, taken_at=min(tenure.taken_at, rows[0].wall))
-    return [known[epoch] for epoch in sorted(known)]
+            tenure = known.get(term, Tenure(term, "?", rows[0].wall))
+            known[term] = dataclasses.replace(tenure, taken_at=min(tenure.taken_at, rows[0].wall))
+    return [known[term] for term in sorted(known)]
 
 
-def _walk(rows: Sequence[events.Row], tenure: Tenure, ledger: Ledger, alive: Epoch | None) -> Walk:
-    walk = Walk(tenure.epoch, tenure.taken_at, ledger)
+def _walk(rows: Sequence[events.Row], tenure: Tenure, ledger: Ledger, alive: Term | None) -> Walk:
+    walk = Walk(tenure.term, tenure.taken_at, ledger)
     last = walk.rows(rows)
     end = max(last, tenure.released_at or last, tenure.beat_at or last)
     walk.close(end)
     cause = _cause(rows, tenure, ledger)
     if not rows:
-        walk.gaps.append(f"epoch {tenure.epoch}: no row of its journal arrived; what its machine did is not known")
-    elif cause is Cause.VANISHED and tenure.epoch != alive:
+        walk.gaps.append(f"term {tenure.term}: no row of its journal arrived; what its machine did is not known")
+    elif cause is Cause.VANISHED and tenure.term != alive:
         walk.gaps.append(
-            f"epoch {tenure.epoch}: its machine gave no sign after row {rows[-1].sequence}; steps it may have completed "
+            f"term {tenure.term}: its machine gave no sign after row {rows[-1].sequence}; steps it may have completed "
             "since then are not counted"
         )
-    if tenure.epoch != alive and cause in LOSSES:
-        ledger.lose(tenure.epoch, walk.attempt, end, cause, exact=bool(_releases(rows)))
+    if tenure.term != alive and cause in LOSSES:
+        ledger.lose(tenure.term, walk.attempt, end, cause, exact=bool(_releases(rows)))
     return walk
 
 
@@ -240,7 +244,7 @@ def _releases(rows: Sequence[events.Row]) -> list[events.ReleaseRun]:
 
 
 def _cause(rows: Sequence[events.Row], tenure: Tenure, ledger: Ledger) -> Cause:
-    """Why an epoch ended: as the log says, else as its last command says, else as its notices tell."""
+    """Why a term ended: as the log says, else as its last command says, else as its notices tell."""
     if tenure.cause is not None:
         return tenure.cause
     released = _releases(rows)
@@ -253,17 +257,19 @@ def _cause(rows: Sequence[events.Row], tenure: Tenure, ledger: Ledger) -> Cause:
     told = [level for level in levels if level is not NoticeLevel.HINT]
     if not told or told[-1] is NoticeLevel.WITHDRAWN:
         return Cause.VANISHED
-    safe = max((fact.point.step for fact in facts if isinstance(fact, events.PointCommitted)), default=Step(-1))
+    safe = max(
+        (fact.checkpoint.step for fact in facts if isinstance(fact, events.CheckpointCommitted)), default=Step(-1)
+    )
     return Cause.PREEMPTED_SAVED if safe >= ledger.last else Cause.PREEMPTED_UNSAVED
 
 
 def _tile(
     spells_of: Sequence[Sequence[Spell]], begins: Sequence[WallTime], tenures: Sequence[Tenure]
 ) -> tuple[tuple[Spell, ...], list[str]]:
-    """Join the epochs into one line of time: cut where a successor began, fill what lies between.
+    """Join the terms into one line of time: cut where a successor began, fill what lies between.
 
     Returns:
-        The spells, and one sentence for each pair of epochs that overlap.
+        The spells, and one sentence for each pair of terms that overlap.
     """
     joined: list[Spell] = []
     notes: list[str] = []
@@ -275,23 +281,23 @@ def _tile(
             continue
         if end > limit:
             notes.append(
-                f"epoch {tenure.epoch} and its successor overlap by {end - limit:.1f} s: the older machine lived on, or "
+                f"term {tenure.term} and its successor overlap by {end - limit:.1f} s: the older machine lived on, or "
                 "their clocks differ; the older one's time is cut there"
             )
         joined += [dataclasses.replace(spell, end=min(spell.end, limit)) for spell in spells if spell.begin < limit]
         if limit > end:
             kind = Kind.WAITING if spells else Kind.UNKNOWN
             attempt = spells[-1].attempt if spells else 0
-            joined.append(Spell(kind, end, limit, tenure.epoch, attempt))
+            joined.append(Spell(kind, end, limit, tenure.term, attempt))
     return tuple(joined), notes
 
 
-def _loss(lost: Lost, number: int, spells: Sequence[Spell], ledger: Ledger, commits: Sequence[PointRef]) -> Loss:
-    newest = max((point.step for point in commits if point.epoch <= lost.epoch), default=Step(0))
+def _loss(lost: Lost, number: int, spells: Sequence[Spell], ledger: Ledger, commits: Sequence[CheckpointRef]) -> Loss:
+    newest = max((point.step for point in commits if point.term <= lost.term), default=Step(0))
     kept = newest if lost.restored is None else lost.restored
     redo_s = sum(spell.duration_s for spell in spells if spell.loss == number)
     return Loss(
-        epoch=lost.epoch,
+        term=lost.term,
         attempt=lost.attempt,
         at=lost.at,
         cause=lost.cause,
@@ -308,5 +314,5 @@ def _notices(facts: Sequence[tuple[events.Row, events.Fact]]) -> list[Seen]:
         if isinstance(fact, events.NoticeReceived):
             notice = fact.notice
             deadline = None if notice.deadline is None else WallTime(row.wall + notice.deadline - row.at)
-            found.append(Seen(row.wall, row.epoch, notice.level, notice.source, deadline))
+            found.append(Seen(row.wall, row.term, notice.level, notice.source, deadline))
     return found

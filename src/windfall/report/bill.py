@@ -92,8 +92,8 @@ class Bill:
         """
         if self.sums.hours <= 0 or made.of(Kind.UNKNOWN) > _UNKNOWN_MAX * made.total_s:
             return None
-        first = min((spell.epoch for spell in made.spells), default=None)
-        start_s = sum(spell.duration_s for spell in made.spells if spell.epoch == first and spell.kind is Kind.START)
+        first = min((spell.term for spell in made.spells), default=None)
+        start_s = sum(spell.duration_s for spell in made.spells if spell.term == first and spell.kind is Kind.START)
         kinds = (Kind.COMPUTE, Kind.SAVE, Kind.OTHER, Kind.FINISH)
         spent_s = start_s + sum(made.of(kind) for kind in kinds)
         usd_per_hour = self.sums.twin_usd / self.sums.hours

@@ -15,7 +15,7 @@ from windfall.report.account import Account
 from windfall.report.bill import Bill, Machined
 from windfall.report.spells import Kind, Spell
 from windfall.report.timeline import COLOURS, LETTERS
-from windfall.terms import PointRef, WallTime
+from windfall.terms import CheckpointRef, WallTime
 from windfall.units import duration_text
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Row:
     begin: WallTime
     end: WallTime
     spells: tuple[Spell, ...]
-    commits: tuple[PointRef, ...]
+    commits: tuple[CheckpointRef, ...]
 
     @property
     def taken(self) -> bool:
@@ -47,15 +47,15 @@ def rows(made: Bill, run: Account | None) -> list[Row]:
     """Lay the account of a run over the lives of its machines; machines that never ran are left out."""
     held: dict[str, set[int]] = {}
     for tenure in () if run is None else run.tenures:
-        held.setdefault(tenure.holder, set()).add(tenure.epoch)
+        held.setdefault(tenure.holder, set()).add(tenure.term)
     found = []
     for one in made.machines:
         machine = one.machine
         if machine.began is None:
             continue
-        epochs = held.get(machine.machine_id, set())
-        spells = () if run is None else tuple(spell for spell in run.spells if spell.epoch in epochs)
-        commits = () if run is None else tuple(point for point in run.commits if point.epoch in epochs)
+        terms = held.get(machine.machine_id, set())
+        spells = () if run is None else tuple(spell for spell in run.spells if spell.term in terms)
+        commits = () if run is None else tuple(point for point in run.commits if point.term in terms)
         worked = tuple(spell for spell in spells if spell.kind is not Kind.WAITING)
         found.append(Row(one, machine.began, machine.ended or made.now, worked, commits))
     return found

@@ -14,7 +14,7 @@ from windfall.events import Row, StepsMeasured
 from windfall.fleet import Doing, MachineHeard, MachinesSeen, PlaceOrder
 from windfall.jobs import Job, Measured
 from windfall.market import Machine
-from windfall.terms import Epoch, SaveCosts, Seconds, Unit
+from windfall.terms import SaveCosts, Seconds, Term, Unit
 
 _READY = (Doing.WAITING, Doing.TRAINING)
 
@@ -34,7 +34,7 @@ def measure(
     job: Job,
     job_rows: Iterable[Row],
     run_rows: Sequence[Row],
-    holders: Mapping[Epoch, str],
+    holders: Mapping[Term, str],
     costs: SaveCosts | None,
 ) -> tuple[Measured, ...]:
     """Return one row for each kind of machine on which the job finished steps.
@@ -42,17 +42,17 @@ def measure(
     Args:
         job: as submitted; done.
         job_rows: the controller's journal of it.
-        run_rows: the run's journal, all epochs.
-        holders: which machine held each epoch.
+        run_rows: the run's journal, all terms.
+        holders: which machine held each term.
         costs: of saves, as the run's log last had them.
     """
     machines, ready, kinds = _machines(job_rows)
     total = max((fact.step for row in run_rows for fact in row.facts if isinstance(fact, StepsMeasured)), default=0)
     held_until = -math.inf
     begun: set[str] = set()
-    for epoch, taken_at, ended_at, first_at, count, spent_s in _epochs(run_rows):
+    for term, taken_at, ended_at, first_at, count, spent_s in _terms(run_rows):
         free_at, held_until = held_until, ended_at
-        machine = machines.get(holders.get(epoch, ""))
+        machine = machines.get(holders.get(term, ""))
         if machine is None:
             continue
         kind = kinds[machine.provider, machine.machine_type]
@@ -137,15 +137,15 @@ def _machines(rows: Iterable[Row]) -> tuple[dict[str, Machine], dict[str, float]
     return machines, ready, kinds
 
 
-def _epochs(rows: Sequence[Row]) -> Iterable[tuple[Epoch, float, float, float | None, int, float]]:
-    """Yield (epoch, taken at, last row at, first step finished at, steps, time of the steps) of each epoch of the run.
+def _terms(rows: Sequence[Row]) -> Iterable[tuple[Term, float, float, float | None, int, float]]:
+    """Yield (term, taken at, last row at, first step finished at, steps, time of the steps) of each term of the run.
 
     The script's start and the restore belong to the beginning; a second start after a failure does not count again.
     """
-    by_epoch: dict[Epoch, list[Row]] = defaultdict(list)
+    by_term: dict[Term, list[Row]] = defaultdict(list)
     for row in rows:
-        by_epoch[row.epoch].append(row)
-    for epoch, own in sorted(by_epoch.items()):
+        by_term[row.term].append(row)
+    for term, own in sorted(by_term.items()):
         began_at, first_at, count, spent_s = own[0].wall, None, 0, 0.0
         for row in own:
             for fact in row.facts:
@@ -156,7 +156,7 @@ def _epochs(rows: Sequence[Row]) -> Iterable[tuple[Epoch, float, float, float | 
                     first_at = row.wall - (fact.count - 1) * fact.mean_s
                 count += fact.count
                 spent_s += fact.count * fact.mean_s
-        yield epoch, began_at, own[-1].wall, first_at, count, spent_s
+        yield term, began_at, own[-1].wall, first_at, count, spent_s
 
 
 def _row(name: tuple[str, str], kind: _Kind, unit: Unit, per_step: float, costs: SaveCosts | None) -> Measured:

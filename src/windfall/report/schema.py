@@ -186,8 +186,8 @@ DOCUMENTS: Mapping[str, Document] = {
         "an object of log/ in the store", lambda words: _versioned(words, "record", terms.Record, state.VERSION)
     ),
     "manifest": Document(
-        "points/POINT/manifest.json in the store",
-        lambda words: _versioned(words, "point", terms.RecoveryPoint, manifest.VERSION),
+        "checkpoints/POINT/manifest.json in the store",
+        lambda words: _versioned(words, "checkpoint", terms.Checkpoint, manifest.VERSION),
     ),
     "marker": Document(
         "windfall.json in the store",
@@ -199,11 +199,11 @@ DOCUMENTS: Mapping[str, Document] = {
     ),
     "notice": Document("the file named by WINDFALL_NOTICE_FILE", _notice),
     "ps": Document("a line of `windfall ps --json`", _ps),
-    "points": Document("a line of `windfall points --json`", lambda words: words.of(terms.PointRef)),
+    "points": Document("a line of `windfall points --json`", lambda words: words.of(terms.CheckpointRef)),
     "explain": Document("a line of `windfall explain --json`", lambda words: words.of(events.Decision)),
     "cost": Document("`windfall cost --json`", _account, tagged=False),
     "simulate": Document("`windfall simulate --json`", _simulate),
-    "get": Document("`windfall get --json`", lambda _: _closed({"step": _COUNT, "point": _TEXT, "files": _TEXTS})),
+    "get": Document("`windfall get --json`", lambda _: _closed({"step": _COUNT, "checkpoint": _TEXT, "files": _TEXTS})),
     "replay": Document(
         "`windfall replay --json`", lambda _: _closed({"rows": _COUNT, "gaps": _COUNT, "differences": _TEXTS})
     ),

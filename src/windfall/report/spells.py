@@ -1,4 +1,4 @@
-"""One epoch's journal as a sequence of spells: what the machine was doing, from when to when.
+"""One term's journal as a sequence of spells: what the machine was doing, from when to when.
 
 The journal has no row per step.  Steps come as windows (so many, so long on average), stalls and other phases as
 durations that end when their row was written.  Here they are laid over the machine's time so that every moment between
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from windfall import events
-from windfall.terms import Cause, Epoch, NoticeLevel, Phase, SaveKind, Seconds, Step, WallTime
+from windfall.terms import Cause, NoticeLevel, Phase, SaveKind, Seconds, Step, Term, WallTime
 
 
 class Kind(enum.StrEnum):
@@ -25,7 +25,7 @@ class Kind(enum.StrEnum):
     SAVE = "save"
     """The script stood still while it wrote a checkpoint; uploads behind it do not count."""
     RESTORE = "restore"
-    """The newest whole recovery point was fetched and verified."""
+    """The newest whole checkpoint was fetched and verified."""
     START = "start"
     """Everything else before the first step: taking the run, imports, loading."""
     OTHER = "other"
@@ -45,7 +45,7 @@ class Spell:
     kind: Kind
     begin: WallTime
     end: WallTime
-    epoch: Epoch
+    term: Term
     attempt: int
     loss: int | None = None
 
@@ -65,7 +65,7 @@ class Lost:
         restored: the step its successor began from, if any did.
     """
 
-    epoch: Epoch
+    term: Term
     attempt: int
     at: WallTime
     cause: Cause
@@ -76,7 +76,7 @@ class Lost:
 
 @dataclass(slots=True)
 class Ledger:
-    """Which steps were computed before, over all epochs: what turns a step into compute or redo.
+    """Which steps were computed before, over all terms: what turns a step into compute or redo.
 
     Attributes:
         furthest: the highest step any attempt is known to have completed.
@@ -102,12 +102,12 @@ class Ledger:
         self.last = max(self.last, step)
         self.furthest = max(self.furthest, step)
 
-    def lose(self, epoch: Epoch, attempt: int, at: WallTime, cause: Cause, *, exact: bool) -> None:
+    def lose(self, term: Term, attempt: int, at: WallTime, cause: Cause, *, exact: bool) -> None:
         """Note that the present attempt was lost; what that costs is known when its successor restores.
 
         An attempt that was lost before it restored anything costs no steps of its own.
         """
-        self.losses.append(Lost(epoch, attempt, at, cause, Step(self.last if self.begun else 0), exact))
+        self.losses.append(Lost(term, attempt, at, cause, Step(self.last if self.begun else 0), exact))
         self.pending = len(self.losses) - 1 if self.begun else self.pending
         self.begun = False
 
@@ -146,9 +146,9 @@ _WITHIN_SCRIPT = frozenset({Phase.EVALUATION, Phase.COMPILE, Phase.DATA})
 
 @dataclass(slots=True)
 class Walk:
-    """The walk over one epoch's rows, in order.  `begin` is when its machine took the run."""
+    """The walk over one term's rows, in order.  `begin` is when its machine took the run."""
 
-    epoch: Epoch
+    term: Term
     begin: WallTime
     ledger: Ledger
     spells: list[Spell] = field(default_factory=list)
@@ -176,7 +176,7 @@ class Walk:
         expected, previous = 1, rows[0].at
         for row in rows:
             if row.at < previous:
-                raise ValueError(f"the journal of epoch {self.epoch} goes back in time at row {row.sequence}")
+                raise ValueError(f"the journal of term {self.term} goes back in time at row {row.sequence}")
             now = row.at + anchor
             if row.sequence != expected:
                 self._missing(expected, row.sequence - 1, since=previous + anchor, until=now)
@@ -190,7 +190,7 @@ class Walk:
         return WallTime(previous + anchor)
 
     def close(self, end: WallTime) -> None:
-        """Assign what lies between the last row and the end of the epoch."""
+        """Assign what lies between the last row and the end of the term."""
         self._to(end, Kind.FINISH if self._stage is _Stage.ENDED else Kind.UNKNOWN)
         self.spells.sort(key=lambda spell: (spell.begin, spell.end))
 
@@ -198,7 +198,7 @@ class Walk:
 
     def _fact(self, fact: events.Fact, now: float) -> None:
         match fact:
-            case events.PointRestored():
+            case events.CheckpointRestored():
                 self._restored(fact, now)
             case events.ScriptStarted():
                 self._to(now, Kind.START)
@@ -207,7 +207,7 @@ class Walk:
                 self._steps(fact, now)
             case events.PhaseMeasured():
                 self._phase(fact, now)
-            case events.PartHandedOver():
+            case events.ShardHandedOver():
                 self._running(now - fact.stall_s)
                 self._carve(now - fact.stall_s, now, Kind.SAVE)
                 self.ledger.see(fact.step)
@@ -225,7 +225,7 @@ class Walk:
     def _stand_still(self, commands: Sequence[events.Command], now: float) -> None:
         """From the hand-over of the last save to the release a single rank stands still: the save's, not the steps'."""
         last = (SaveKind.EMERGENCY, SaveKind.STOP)
-        if any(isinstance(command, events.UploadPart) and command.kind in last for command in commands):
+        if any(isinstance(command, events.UploadShard) and command.kind in last for command in commands):
             self._still_since = now if self._ranks == 1 else None
         if self._still_since is not None and any(isinstance(command, events.ReleaseRun) for command in commands):
             self._carve(self._still_since, now, Kind.SAVE)
@@ -237,9 +237,9 @@ class Walk:
             self._extend(now)
         self._stage = _Stage.ENDED
 
-    def _restored(self, fact: events.PointRestored, now: float) -> None:
+    def _restored(self, fact: events.CheckpointRestored, now: float) -> None:
         if self._stage is _Stage.ENDED and self.exit_status:
-            self.ledger.lose(self.epoch, self.attempt, WallTime(self.exit_at), Cause.SCRIPT_FAILED, exact=True)
+            self.ledger.lose(self.term, self.attempt, WallTime(self.exit_at), Cause.SCRIPT_FAILED, exact=True)
         self._close_script()
         self._stage = _Stage.PREPARING
         self._to(now - fact.duration_s, Kind.START)
@@ -271,7 +271,7 @@ class Walk:
 
     def _add(self, kind: Kind, begin: float, end: float, loss: int | None = None) -> None:
         if end > begin:
-            self.spells.append(Spell(kind, WallTime(begin), WallTime(end), self.epoch, self.attempt, loss))
+            self.spells.append(Spell(kind, WallTime(begin), WallTime(end), self.term, self.attempt, loss))
 
     def _running(self, since: float) -> None:
         if self._stage is _Stage.STARTING:
@@ -332,6 +332,4 @@ class Walk:
         self._settle(since)
         self._to(until, Kind.UNKNOWN)
         rows = f"row {first}" if first == last else f"rows {first} to {last}"
-        self.gaps.append(
-            f"epoch {self.epoch}: {rows} of the journal never arrived; {until - since:.1f} s are not known"
-        )
+        self.gaps.append(f"term {self.term}: {rows} of the journal never arrived; {until - since:.1f} s are not known")

@@ -14,7 +14,7 @@ MEANING = {
     Kind.COMPUTE: "steps computed for the first time",
     Kind.REDO: "steps computed again after a loss",
     Kind.SAVE: "the script stood still to save",
-    Kind.RESTORE: "fetching and verifying a recovery point",
+    Kind.RESTORE: "fetching and verifying a checkpoint",
     Kind.START: "until the first step: taking the run, imports",
     Kind.OTHER: "evaluation, compilation, data, cut-off steps",
     Kind.FINISH: "after the script: last uploads, release",
@@ -46,14 +46,14 @@ def spent(made: Account) -> Table:
 def losses(made: Account) -> Table:
     """Every loss with its cause and its price."""
     table = Table(title="Losses", title_justify="left", box=None, pad_edge=False)
-    for name, justify in (("at", "right"), ("epoch", "right"), ("attempt", "right"), ("cause", "left")):
+    for name, justify in (("at", "right"), ("term", "right"), ("attempt", "right"), ("cause", "left")):
         table.add_column(name, justify="right" if justify == "right" else "left")
     table.add_column("steps lost", justify="right")
     table.add_column("redone in", justify="right")
     for loss in made.losses:
         table.add_row(
             moment(made, loss.at),
-            str(loss.epoch),
+            str(loss.term),
             str(loss.attempt),
             loss.cause.value,
             f"{'' if loss.exact else '>= '}{loss.steps}",
@@ -71,8 +71,8 @@ def _redone(loss: Loss) -> str:
 
 
 def saves(made: Account) -> Table:
-    """The committed recovery points by kind."""
-    table = Table(title="Committed recovery points", title_justify="left", box=None, pad_edge=False)
+    """The committed checkpoints by kind."""
+    table = Table(title="Committed checkpoints", title_justify="left", box=None, pad_edge=False)
     table.add_column("kind")
     table.add_column("points", justify="right")
     table.add_column("written", justify="right")

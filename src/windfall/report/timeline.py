@@ -59,7 +59,7 @@ COMMIT_COLOURS = {
 class Line:
     """One attempt: its spells without the waiting after it, and the loss that ended it, if one did."""
 
-    epoch: int
+    term: int
     attempt: int
     spells: tuple[Spell, ...]
     loss: Loss | None
@@ -67,7 +67,7 @@ class Line:
     @property
     def label(self) -> str:
         """What the row is called; attempts count from 1 over the whole run."""
-        return f"attempt {self.attempt}" if self.attempt else f"epoch {self.epoch}"
+        return f"attempt {self.attempt}" if self.attempt else f"term {self.term}"
 
 
 def steps_lost(loss: Loss) -> str:
@@ -79,16 +79,16 @@ def steps_lost(loss: Loss) -> str:
 
 
 def lines(made: Account) -> list[Line]:
-    """Split an account into attempts, oldest first; what an epoch did before its first attempt belongs to it."""
+    """Split an account into attempts, oldest first; what a term did before its first attempt belongs to it."""
     found = []
-    for epoch, spells in itertools.groupby(made.spells, key=lambda spell: spell.epoch):
+    for term, spells in itertools.groupby(made.spells, key=lambda spell: spell.term):
         held = [spell for spell in spells if spell.kind is not Kind.WAITING]
         numbers = sorted({spell.attempt for spell in held})
         first = next((number for number in numbers if number), 0)
         for number in [number for number in numbers if number] or numbers:
             mine = tuple(spell for spell in held if spell.attempt == number or (number == first and not spell.attempt))
-            loss = next((loss for loss in made.losses if (loss.epoch, loss.attempt) == (epoch, number)), None)
-            found.append(Line(epoch, number, mine, loss))
+            loss = next((loss for loss in made.losses if (loss.term, loss.attempt) == (term, number)), None)
+            found.append(Line(term, number, mine, loss))
     return found
 
 
@@ -158,21 +158,21 @@ def _draw_handovers(axes: Axes, rows: Sequence[Line], *, begin: float, unit_s: f
         axes.plot([left, right, right], [index, index, index + 0.69], color="#555555", linewidth=1, linestyle=":")
 
 
-def _row_of(rows: Sequence[Line], epoch: int, at: float) -> int | None:
-    """The row of an epoch that a moment falls into; the nearest one before if it falls between two."""
-    mine = [index for index, row in enumerate(rows) if row.epoch == epoch]
+def _row_of(rows: Sequence[Line], term: int, at: float) -> int | None:
+    """The row of a term that a moment falls into; the nearest one before if it falls between two."""
+    mine = [index for index, row in enumerate(rows) if row.term == term]
     begun = [index for index in mine if rows[index].spells[0].begin <= at]
     return begun[-1] if begun else (mine[0] if mine else None)
 
 
 def _draw_marks(axes: Axes, made: Account, rows: Sequence[Line], *, unit_s: float) -> None:
     for point in made.commits:
-        index = _row_of(rows, point.epoch, point.committed_at)
+        index = _row_of(rows, point.term, point.committed_at)
         if index is not None:
             at = (point.committed_at - made.begin) / unit_s
             axes.plot([at, at], [index + 0.31, index + 0.5], color=COMMIT_COLOURS[point.kind], linewidth=1.6)
     for notice in made.notices:
-        index = _row_of(rows, notice.epoch, notice.at)
+        index = _row_of(rows, notice.term, notice.at)
         if index is not None:
             filled = notice.level in (NoticeLevel.ANNOUNCED, NoticeLevel.GONE)
             face = "#C00000" if filled else "#FFFFFF"

@@ -72,7 +72,7 @@ class Context(NamedTuple):
     Attributes:
         run: URL of the run; None outside Windfall.
         attempt: number of this start of the script within the run, from 1.
-        epoch: number of the record by which this machine took the run.
+        term: number of the record by which this machine took the run.
         step: complete steps since the run began.
         rank, node_rank, node_count: this process among all, this machine among all.
         messages_lost: hand-overs and reports that could not be written down.
@@ -80,7 +80,7 @@ class Context(NamedTuple):
 
     run: str | None
     attempt: int
-    epoch: int
+    term: int
     step: int
     rank: int
     node_rank: int
@@ -289,7 +289,7 @@ class Session:
         return path
 
     def _own_part(self) -> str | None:
-        point = self._environ.get(environment.POINT)
+        point = self._environ.get(environment.CHECKPOINT_DIR)
         if not point:
             return None
         folder = os.path.join(point, str(self._rank))
@@ -332,12 +332,12 @@ class Session:
         return Notice(_SPOKEN[level], left_s)
 
     def context(self) -> Context:
-        """Return where this process stands: run, attempt, epoch, step, rank, machine."""
+        """Return where this process stands: run, attempt, term, step, rank, machine."""
         environ = self._environ
         return Context(
             run=environ.get(environment.RUN),
             attempt=int(environ.get(environment.ATTEMPT, "1")),
-            epoch=int(environ.get(environment.EPOCH, "0")),
+            term=int(environ.get(environment.TERM, "0")),
             step=self._words[STEP],
             rank=self._rank,
             node_rank=int(environ.get(environment.NODE_RANK, "0")),

@@ -44,7 +44,7 @@ class History:
     Attributes:
         trial: the sums, and every save.
         job_rows: journal of the driver, as the live controller writes it.
-        run_rows: journals of the machines that held the run, epoch after epoch, as live agents write them.
+        run_rows: journals of the machines that held the run, term after term, as live agents write them.
         records: of the run's log, those by which it was taken and let go.
     """
 

@@ -40,11 +40,11 @@ from windfall.simulation.clock import WALL_START, Timeline
 from windfall.simulation.engine_holding import Ground, Holding
 from windfall.simulation.engine_journal import Rows
 from windfall.simulation.provider import SimulatedProvider
-from windfall.terms import Epoch, Instant, NoticeLevel, Outcome, Seconds, Unit
+from windfall.terms import Instant, NoticeLevel, Outcome, Seconds, Term, Unit
 
 OWNER: Final = "simulated"
 _BOOT: Final = Boot(("windfall", "keeper"))
-_CONTROLLER: Final = Epoch(1)
+_CONTROLLER: Final = Term(1)
 IN_VAIN_MAX: Final = 20_000
 """So many machines of a slot may come and go without a new committed point."""
 
@@ -247,7 +247,7 @@ class Fleet:
             member.said,
             "keeper",
             member.doing,
-            epoch=run.epoch if training else None,
+            term=run.term if training else None,
             step=run.saved_step if training else None,
             saved_step=run.saved_step if training else None,
             exit_code=member.exit_code,
@@ -317,9 +317,9 @@ class Fleet:
     def _look_at_run(self) -> None:
         """Tell the driver what is new in the run's log; that a point was stored can wait until there is more to tell."""
         run = self.ground.run
-        if not run.epoch:
+        if not run.term:
             return
-        observed = RunObserved(run.outcome, run.epoch, run.holder, run.saved_step, 0)
+        observed = RunObserved(run.outcome, run.term, run.holder, run.saved_step, 0)
         if observed != self._observed:
             self._observed = observed
             self._inbox.insert(0, observed)

@@ -17,20 +17,18 @@ from typing import Any, Final, Protocol
 
 from windfall.core import worker
 from windfall.events import (
-    AbandonPoint,
+    AbandonCheckpoint,
     BeliefsChanged,
+    CheckpointCommitted,
+    CheckpointRestored,
     Command,
-    CommitPoint,
-    DeletePoints,
+    CommitCheckpoint,
+    DeleteCheckpoints,
     ExitAgent,
     Fact,
     KillScript,
     NoticeReceived,
-    PartHandedOver,
-    PartUploaded,
     PeerLost,
-    PointCommitted,
-    PointRestored,
     PublishSave,
     RanksObserved,
     RankStatus,
@@ -39,9 +37,11 @@ from windfall.events import (
     SaveTableGiven,
     ScriptExited,
     ScriptStarted,
+    ShardHandedOver,
+    ShardUploaded,
     StartScript,
     StepsMeasured,
-    UploadPart,
+    UploadShard,
     WakeAt,
     WithdrawSave,
     Woke,
@@ -138,14 +138,14 @@ class Holding:
         self._upload_s = Seconds(ground.draws.upload_s)
         self._age_s = age_s
         self._ended = ended
-        self._epoch = ground.run.epoch
+        self._term = ground.run.term
         self._state = worker.begin()
         self._brought: list[Fact] = []
         self._wakes: dict[str, float] = {}
         self._request: PublishSave | None = None
         self._answering: PublishSave | None = None
         self._answered = False
-        self._uploads: dict[str, list[UploadPart]] = {}
+        self._uploads: dict[str, list[UploadShard]] = {}
         self._saves: dict[int, int] = {}
         self._cut = False
         self._late = False
@@ -165,10 +165,10 @@ class Holding:
         facts: list[Fact] = [
             WorkerBegan(
                 run=run.name,
-                epoch=run.epoch,
+                term=run.term,
                 policy=policy,
                 provider=ground.scenario.provider,
-                points=run.points,
+                checkpoints=run.checkpoints,
                 attempt=run.attempts,
                 failures=0,
                 failures_max=_FAILURES_MAX,
@@ -240,7 +240,7 @@ class Holding:
         now = Instant(self._timeline.time)
         self._state, decisions, commands = worker.react(self._state, now, facts)
         if self._rows is not None:
-            self._rows.write(self._epoch, now, now, (facts, decisions, commands))
+            self._rows.write(self._term, now, now, (facts, decisions, commands))
         return commands
 
     def _look(self, *, measure: bool = True) -> list[Fact]:
@@ -319,7 +319,7 @@ class Holding:
         self._answering = None
         self._saves[request.step] = ground.saves.made(self._machine, request.step, request.kind)
         parts = [
-            PartHandedOver(rank, request.step, request.request, f"{request.step}/{rank}", PART_BYTES, self._stall_s)
+            ShardHandedOver(rank, request.step, request.request, f"{request.step}/{rank}", PART_BYTES, self._stall_s)
             for rank in range(self._ranks)
         ]
         answers = self._ranks if isinstance(look[0], SaveAnswered) else 0
@@ -336,10 +336,10 @@ class Holding:
     # ------------------------------------------------------------------------------------------------------ the commands
 
     def _start(self, command: StartScript) -> None:
-        points = self._ground.run.points
-        name, size = (points[-1].point_id, points[-1].size_bytes) if points else (None, Bytes(0))
+        points = self._ground.run.checkpoints
+        name, size = (points[-1].checkpoint_id, points[-1].size_bytes) if points else (None, Bytes(0))
         self._brought += [
-            PointRestored(name, self._base, Bytes(size), _NO_TIME),
+            CheckpointRestored(name, self._base, Bytes(size), _NO_TIME),
             ScriptStarted(command.attempt),
             self._observed(self._base, _STEP, Instant(self._timeline.time)),
         ]
@@ -368,35 +368,37 @@ class Holding:
             self._asked.call_off()
             self._asked = None
 
-    def _upload(self, command: UploadPart) -> None:
+    def _upload(self, command: UploadShard) -> None:
         """All parts of a point are on their way together."""
-        parts = self._uploads.setdefault(command.point_id, [])
+        parts = self._uploads.setdefault(command.checkpoint_id, [])
         parts.append(command)
         if len(parts) == 1:
-            self._timeline.at(self._upload_s, partial(self._arrive, command.point_id, parts))
+            self._timeline.at(self._upload_s, partial(self._arrive, command.checkpoint_id, parts))
 
-    def _arrive(self, point_id: str, parts: list[UploadPart]) -> None:
-        if not self.over and self._uploads.get(point_id) is parts:
-            self._uploaded(point_id)
+    def _arrive(self, checkpoint_id: str, parts: list[UploadShard]) -> None:
+        if not self.over and self._uploads.get(checkpoint_id) is parts:
+            self._uploaded(checkpoint_id)
 
-    def _uploaded(self, point_id: str) -> None:
-        parts = self._uploads.pop(point_id)
-        arrived = [PartUploaded(point_id, part.rank, _shard(part.rank), PART_BYTES, self._upload_s) for part in parts]
+    def _uploaded(self, checkpoint_id: str) -> None:
+        parts = self._uploads.pop(checkpoint_id)
+        arrived = [
+            ShardUploaded(checkpoint_id, part.rank, _shard(part.rank), PART_BYTES, self._upload_s) for part in parts
+        ]
         self._react([*([] if self._cut else self._look(measure=False)), *arrived])
 
-    def _commit(self, command: CommitPoint) -> None:
+    def _commit(self, command: CommitCheckpoint) -> None:
         ground, time_s = self._ground, self._timeline.time
         size = Bytes(PART_BYTES * len(command.shards))
         point = ground.run.commit(command, size, self._state, time_s)
         if not self._cut:
             ground.saves.committed(self._saves[command.step])
-        self._brought.append(PointCommitted(point, ground.run.number, _NO_TIME))
+        self._brought.append(CheckpointCommitted(point, ground.run.number, _NO_TIME))
 
-    def _abandon(self, command: AbandonPoint) -> None:
-        self._uploads.pop(command.point_id, None)
+    def _abandon(self, command: AbandonCheckpoint) -> None:
+        self._uploads.pop(command.checkpoint_id, None)
 
-    def _delete(self, command: DeletePoints) -> None:
-        self._ground.run.drop(command.points)
+    def _delete(self, command: DeleteCheckpoints) -> None:
+        self._ground.run.drop(command.checkpoints)
 
     def _release(self, command: ReleaseRun) -> None:
         self._ground.run.release(command.outcome, command.cause, self._state, self._timeline.time)
@@ -422,7 +424,7 @@ class Holding:
 
 @functools.cache
 def _shard(rank: int) -> Shard:
-    return Shard(rank, "state", (FileEntry(".", 0o600, (Chunk(f"parts/{rank}", PART_BYTES, "simulated"),)),))
+    return Shard(rank, "state", (FileEntry(".", 0o600, (Chunk(f"shards/{rank}", PART_BYTES, "simulated"),)),))
 
 
 _OBEY: Mapping[type[Command], Callable[[Holding, Any], None]] = MappingProxyType(
@@ -431,10 +433,10 @@ _OBEY: Mapping[type[Command], Callable[[Holding, Any], None]] = MappingProxyType
         KillScript: Holding._kill,
         PublishSave: Holding._publish,
         WithdrawSave: Holding._withdraw,
-        UploadPart: Holding._upload,
-        CommitPoint: Holding._commit,
-        AbandonPoint: Holding._abandon,
-        DeletePoints: Holding._delete,
+        UploadShard: Holding._upload,
+        CommitCheckpoint: Holding._commit,
+        AbandonCheckpoint: Holding._abandon,
+        DeleteCheckpoints: Holding._delete,
         ReleaseRun: Holding._release,
         ExitAgent: Holding._exit,
         WakeAt: Holding._wake,

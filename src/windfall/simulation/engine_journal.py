@@ -7,7 +7,7 @@ from array import array
 from windfall.events import Command, Decision, Fact, Row
 from windfall.simulation.clock import WALL_START
 from windfall.simulation.outcomes import Saved
-from windfall.terms import Epoch, Instant, SaveKind, WallTime
+from windfall.terms import Instant, SaveKind, Term, WallTime
 
 _KINDS = tuple(SaveKind)
 
@@ -17,27 +17,27 @@ class Rows:
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
-        self._epoch: Epoch | None = None
+        self._term: Term | None = None
         self._sequence = 0
 
     def write(
         self,
-        epoch: Epoch,
+        term: Term,
         now: Instant,
         time_s: float,
         batch: tuple[tuple[Fact, ...], tuple[Decision, ...], tuple[Command, ...]],
     ) -> None:
-        """Append a row; the sequence begins anew with each epoch.
+        """Append a row; the sequence begins anew with each term.
 
         Args:
-            epoch: of the run, or of the controller.
+            term: of the run, or of the controller.
             now: what the reducer was given.
             time_s: virtual time [s].
             batch: the facts, and what they led to.
         """
-        self._sequence = self._sequence + 1 if epoch == self._epoch else 1
-        self._epoch = epoch
-        self.rows.append(Row(epoch, self._sequence, now, WallTime(WALL_START + time_s), *batch))
+        self._sequence = self._sequence + 1 if term == self._term else 1
+        self._term = term
+        self.rows.append(Row(term, self._sequence, now, WallTime(WALL_START + time_s), *batch))
 
 
 class Saves:

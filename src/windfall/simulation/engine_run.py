@@ -1,6 +1,6 @@
 """The run of a simulated job: what its log would say, without a store.
 
-The epoch is the number of the record by which the run was taken, points are live until they are given up, and what saves
+The term is the number of the record by which the run was taken, points are live until they are given up, and what saves
 cost is carried with the records, as `storage.state` has it.
 """
 
@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from windfall.core import worker
 from windfall.core.state import WorkerState
-from windfall.events import CommitPoint
+from windfall.events import CommitCheckpoint
 from windfall.simulation.clock import WALL_START
 from windfall.terms import (
     Bytes,
     Cause,
-    Epoch,
+    CheckpointRef,
     Holder,
     Loss,
     Outcome,
-    PointRef,
     Record,
     RecordKind,
     RunState,
     SaveCosts,
     Seconds,
     Step,
+    Term,
     WallTime,
 )
 
@@ -36,7 +36,7 @@ class Run:
     """One run.
 
     Attributes:
-        epoch: of the present, or the last, holding.
+        term: of the present, or the last, holding.
         holder: who holds it; None if nobody does.
         outcome: what has become of it.
         points: live ones, oldest first.
@@ -48,10 +48,10 @@ class Run:
 
     def __init__(self, name: str, *, keep: bool) -> None:
         self.name = name
-        self.epoch = Epoch(0)
+        self.term = Term(0)
         self.holder: str | None = None
         self.outcome = Outcome.RUNNING
-        self.points: tuple[PointRef, ...] = ()
+        self.checkpoints: tuple[CheckpointRef, ...] = ()
         self.saved_step = Step(0)
         self.attempts = 0
         self.lives_s = 0.0
@@ -79,26 +79,26 @@ class Run:
     def take(self, holder: str, time_s: float) -> None:
         """Let a machine take the run."""
         self._number += 1
-        self.epoch = Epoch(self._number)
+        self.term = Term(self._number)
         self.holder, self.outcome, self._since_s = holder, Outcome.RUNNING, time_s
         self.attempts += 1
         self._keep(RecordKind.TAKE, time_s)
 
-    def commit(self, command: CommitPoint, size_bytes: Bytes, state: WorkerState, time_s: float) -> PointRef:
+    def commit(self, command: CommitCheckpoint, size_bytes: Bytes, state: WorkerState, time_s: float) -> CheckpointRef:
         """Commit a point; `state` is the worker's, which knows what saves cost."""
         self._number += 1
-        point = PointRef(
-            command.point_id,
+        point = CheckpointRef(
+            command.checkpoint_id,
             command.step,
             command.kind,
-            self.epoch,
+            self.term,
             command.generation,
             size_bytes,
-            f"points/{command.point_id}",
+            f"checkpoints/{command.checkpoint_id}",
             "simulated",
             WallTime(WALL_START + time_s),
         )
-        self.points = (*self.points, point)
+        self.checkpoints = (*self.checkpoints, point)
         self.saved_step = command.step
         self._counted = state
         return point
@@ -108,11 +108,11 @@ class Run:
         """Of the newest record."""
         return self._number
 
-    def drop(self, points: tuple[PointRef, ...]) -> None:
+    def drop(self, points: tuple[CheckpointRef, ...]) -> None:
         """Give points up."""
         self._number += 1
-        gone = [point.point_id for point in points]
-        self.points = tuple([point for point in self.points if point.point_id not in gone])
+        gone = [point.checkpoint_id for point in points]
+        self.checkpoints = tuple([point for point in self.checkpoints if point.checkpoint_id not in gone])
 
     def release(self, outcome: Outcome, cause: Cause, state: WorkerState, time_s: float) -> None:
         """Let the holder let go."""
@@ -130,22 +130,22 @@ class Run:
         self.lives_s += time_s - self._since_s
         self.preemptions += cause in _TAKEN
         self.announced += cause in _TAKEN and cause is not Cause.VANISHED
-        loss = Loss(cause, self.epoch, WallTime(WALL_START + time_s), self.saved_step)
+        loss = Loss(cause, self.term, WallTime(WALL_START + time_s), self.saved_step)
         self._losses = (*self._losses, loss)[-_LOSSES_KEPT:]
 
     def _keep(self, kind: RecordKind, time_s: float) -> None:
         if self.records is None:
             return
         name = self.holder
-        holder = None if name is None else Holder(name, name, 1, 1, 0, f"{name}-{self.epoch}")
+        holder = None if name is None else Holder(name, name, 1, 1, 0, f"{name}-{self.term}")
         state = RunState(
             self.name,
-            self.epoch,
+            self.term,
             self.outcome,
             holder,
             WallTime(WALL_START + self._since_s),
             _LEASE_S,
-            self.points,
+            self.checkpoints,
             self.attempts,
             lives_s=Seconds(self.lives_s),
             preemptions=self.preemptions,

@@ -1,4 +1,4 @@
-"""A run in the hand of this machine: `ports.RunHold` over a store, with the epoch's bookkeeping on the local disk.
+"""A run in the hand of this machine: `ports.RunHold` over a store, with the term's bookkeeping on the local disk.
 
 The head of the log is touched by one lock's holder at a time.  What must survive a restart of the agent (the newest
 record's number, the heartbeat's counter, what was shipped, chunks already uploaded) is kept in one small file.
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from windfall.errors import Abandoned, Fenced, StoreError, WindfallError
-from windfall.events import CommitPoint, UploadPart
+from windfall.events import CommitCheckpoint, UploadShard
 from windfall.ports import Clock, ObjectStore, Restored, Steps, StoreOp, T
 from windfall.storage import executor, journal, log, parts, points, restore
 from windfall.storage.journal import SpoolJournal
@@ -23,19 +23,19 @@ from windfall.storage.state import attempted, released
 from windfall.terms import (
     Bytes,
     Cause,
+    Checkpoint,
+    CheckpointRef,
     Chunk,
     Outcome,
-    PointRef,
     Record,
     RecordKind,
-    RecoveryPoint,
     RunState,
     SaveCosts,
     Seconds,
     Shard,
     Step,
 )
-from windfall.wire.layout import INBOX, output_key, part_prefix
+from windfall.wire.layout import INBOX, output_key, shard_prefix
 
 SEGMENT_BYTES_MAX = 4 << 20
 """A longer stretch of output is stored as several objects."""
@@ -67,7 +67,7 @@ class Hold:
         self._clock = local.clock
         self._head = head
         self._local = local
-        self.journal = SpoolJournal(local.folder, head.state.epoch)
+        self.journal = SpoolJournal(local.folder, head.state.term)
         self._new_nonce = local.new_nonce
         self._log_lock = threading.Lock()
         self._ship_lock = threading.Lock()
@@ -96,25 +96,25 @@ class Hold:
         """The newest state that this machine knows."""
         return self._head.state
 
-    # ------------------------------------------------------------------------------------------------- recovery points
+    # ------------------------------------------------------------------------------------------------- checkpoints
 
     def restore(self, folder: str) -> Restored:
         """Bring the newest whole point to `<folder>/<rank>/<name>`; see `storage.restore`."""
         make_way(folder)
-        return restored(self._run(restore.restore(tuple(reversed(self.state.points)), folder)), folder)
+        return restored(self._run(restore.restore(tuple(reversed(self.state.checkpoints)), folder)), folder)
 
     def identify(self, path: str) -> str:
         """Return what changes when a handed-over file or folder is written again; empty if it cannot be read."""
         return identify(path)
 
-    def upload(self, command: UploadPart, cancelled: Callable[[], bool]) -> Shard | None:
-        """Move one rank's part to the store; chunks that an earlier agent of this epoch moved are not moved again."""
+    def upload(self, command: UploadShard, cancelled: Callable[[], bool]) -> Shard | None:
+        """Move one rank's part to the store; chunks that an earlier agent of this term moved are not moved again."""
         plan = parts.plan_part(command.path)
         parts.check_untouched(
-            plan, self._begun.setdefault(f"{command.point_id}/{command.rank}", command.identity or plan.identity)
+            plan, self._begun.setdefault(f"{command.checkpoint_id}/{command.rank}", command.identity or plan.identity)
         )
         self._save()
-        prefix = part_prefix(self.state.epoch, self._nonce, command.point_id, command.rank)
+        prefix = shard_prefix(self.state.term, self._nonce, command.checkpoint_id, command.rank)
         steps = parts.upload_part(plan, prefix, command.rank, already=self._chunks, on_chunk=self._remember_chunk)
         try:
             return self._run(unless(steps, cancelled), cancelled)
@@ -125,16 +125,16 @@ class Hold:
         self._chunks[chunk.key] = chunk.digest
         self._save()
 
-    def commit(self, command: CommitPoint) -> tuple[PointRef, int]:
+    def commit(self, command: CommitCheckpoint) -> tuple[CheckpointRef, int]:
         """Write manifest and record; the journal so far is shipped first, so that no commit is without its reasons."""
         with contextlib.suppress(StoreError):
             self.ship()
-        check_own(command, self.state.epoch, self._nonce)
-        point = RecoveryPoint(
-            command.point_id,
+        check_own(command, self.state.term, self._nonce)
+        point = Checkpoint(
+            command.checkpoint_id,
             command.step,
             command.kind,
-            self.state.epoch,
+            self.state.term,
             command.generation,
             command.shards,
             self._clock.wall(),
@@ -155,23 +155,23 @@ class Hold:
             self._save()
             return ref, self._head.number
 
-    def give_up(self, refs: tuple[PointRef, ...]) -> None:
+    def give_up(self, refs: tuple[CheckpointRef, ...]) -> None:
         """Append the record after which no restart wants these points."""
         with self._log_lock:
             self._head = self._run(points.drop(self._head, refs, nonce=self._new_nonce(), wall=self._clock.wall()))
             self._save()
 
-    def delete(self, refs: tuple[PointRef, ...]) -> None:
+    def delete(self, refs: tuple[CheckpointRef, ...]) -> None:
         """Delete the bytes of points that were given up."""
         self._run(points.delete(self._head, refs, grace_s=Seconds(0.0)))
 
-    def abandon(self, point_id: str) -> None:
+    def abandon(self, checkpoint_id: str) -> None:
         """Delete what was uploaded of a point that will not be committed."""
-        prefix = part_prefix(self.state.epoch, self._nonce, point_id, 0).removesuffix("0/")
-        self._run(points.abandon(prefix, point_id))
+        prefix = shard_prefix(self.state.term, self._nonce, checkpoint_id, 0).removesuffix("0/")
+        self._run(points.abandon(prefix, checkpoint_id))
 
     def sweep(self) -> None:
-        """Delete what dead epochs left behind, after a lease of grace."""
+        """Delete what dead terms left behind, after a lease of grace."""
         self._run(points.sweep(self._head, grace_s=self.state.lease_s))
 
     # --------------------------------------------------------------------------------------------------------- the log
@@ -218,7 +218,7 @@ class Hold:
         """Write the heartbeat, then look whether another machine took the run."""
         self._counter += 1
         head = self._head
-        self._run(log.beat(head.state.epoch, self._counter, self._clock.wall(), head.number, self._nonce))
+        self._run(log.beat(head.state.term, self._counter, self._clock.wall(), head.number, self._nonce))
         taken_by = self._run(log.still_mine(head))
         if taken_by is not None:
             raise log.fenced_by(taken_by)
@@ -239,7 +239,7 @@ class Hold:
                 data = file.read(SEGMENT_BYTES_MAX)
             if not data:
                 return
-            self._store.put(output_key(self.state.epoch, segment + 1), data)
+            self._store.put(output_key(self.state.term, segment + 1), data)
             segment, position = segment + 1, position + len(data)
             self._output_shipped = (segment, position)
             self._save()
@@ -255,7 +255,7 @@ class Hold:
             self._store.delete(key)
         self._heard = self._store.list(INBOX)
         found = (_message(self._store.get(key)) for key in self._heard)
-        return [message for message in found if message and message.get("epoch", self.state.epoch) == self.state.epoch]
+        return [message for message in found if message and message.get("term", self.state.term) == self.state.term]
 
     def _run(self, steps: Steps[T], unwanted: Callable[[], bool] | None = None) -> T:
         return executor.run(steps, self._store, self._clock, unwanted=unwanted)
@@ -264,7 +264,7 @@ class Hold:
         """Keep the bookkeeping for an agent that is started again; it need not survive the machine."""
         data = {
             "head": self._head.number,
-            "epoch": self._head.state.epoch,
+            "term": self._head.state.term,
             "nonce": self._nonce,
             "chunks": self._chunks,
             "begun": self._begun,
@@ -289,7 +289,7 @@ def restored(found: restore.Restored, folder: str) -> Restored:
     first = min(found.point.shards, key=lambda shard: shard.rank)
     checkpoint = os.path.join(folder, str(first.rank), first.name)
     size = Bytes(found.point.size_bytes)
-    return Restored(found.point.point_id, found.point.step, size, checkpoint, found.skipped)
+    return Restored(found.point.checkpoint_id, found.point.step, size, checkpoint, found.skipped)
 
 
 def identify(path: str) -> str:
@@ -300,7 +300,7 @@ def identify(path: str) -> str:
         return ""
 
 
-def check_own(command: CommitPoint, epoch: int, nonce: str) -> None:
+def check_own(command: CommitCheckpoint, term: int, nonce: str) -> None:
     """Refuse to commit a part that was not uploaded for this point under this very holding of the run.
 
     Parts come from other machines too, and one of an earlier generation may not know yet that it is replaced.
@@ -309,7 +309,7 @@ def check_own(command: CommitPoint, epoch: int, nonce: str) -> None:
         StoreError: such a part.
     """
     for shard in command.shards:
-        own = part_prefix(epoch, nonce, command.point_id, shard.rank)
+        own = shard_prefix(term, nonce, command.checkpoint_id, shard.rank)
         foreign = [chunk.key for entry in shard.files for chunk in entry.chunks if not chunk.key.startswith(own)]
         if foreign:
             raise StoreError(f"rank {shard.rank}'s part lies at {foreign[0]}, not under {own}: it is not committed")
@@ -330,7 +330,7 @@ def reopen(store: ObjectStore, local: Local) -> Hold | None:
     head = executor.run(log.read_head(data["head"]), store, local.clock)
     if head is None:
         raise Fenced("this machine's run is gone from the store")
-    if head.state.epoch != data["epoch"]:
+    if head.state.term != data["term"]:
         raise log.fenced_by(head)
     hold = Hold(store, head, local, data["nonce"])
     segment, position = data["output_shipped"]

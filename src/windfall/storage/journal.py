@@ -1,6 +1,6 @@
 """The journal of a run: on the machine's disk first, then in the store as numbered segments, merged when read.
 
-Each epoch writes a spool of its own; rows are numbered within it, so that what a vanished machine could not ship shows
+Each term writes a spool of its own; rows are numbered within it, so that what a vanished machine could not ship shows
 as a gap.
 """
 
@@ -16,7 +16,7 @@ from windfall.errors import LogDamaged, StoreFull
 from windfall.events import ReleaseRun, Row
 from windfall.ports import Steps
 from windfall.storage.operations import get_all, keys_under, put
-from windfall.terms import Epoch
+from windfall.terms import Term
 from windfall.wire.layout import SPOOL, spool_key
 
 SEGMENT_BYTES_MAX = 4 * 1024 * 1024
@@ -36,16 +36,16 @@ class Segment:
 
 
 class SpoolJournal:
-    """An epoch's journal on the local disk (`ports.Journal`), and how far it has been shipped.
+    """A term's journal on the local disk (`ports.Journal`), and how far it has been shipped.
 
     One thread may append while another ships.  An agent that is started again opens the same folder and goes on; a row
     torn by a crash is cut off when the spool is opened.
     """
 
-    def __init__(self, folder: str, epoch: int) -> None:
+    def __init__(self, folder: str, term: int) -> None:
         os.makedirs(folder, exist_ok=True)
-        self.epoch = epoch
-        self._path = os.path.join(folder, f"journal-{epoch:08d}.jsonl")
+        self.term = term
+        self._path = os.path.join(folder, f"journal-{term:08d}.jsonl")
         self._mark = f"{self._path}.shipped"
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         self._cut_torn_row()
@@ -93,7 +93,7 @@ class SpoolJournal:
             if len(data) == SEGMENT_BYTES_MAX:
                 raise LogDamaged(f"{self._path} has a row of more than {SEGMENT_BYTES_MAX} bytes")
             return None
-        key = spool_key(self.epoch, number + 1)
+        key = spool_key(self.term, number + 1)
         return Segment(key, number + 1, start, start + length, data[:length])
 
     def _shipped(self) -> tuple[int, int]:
@@ -128,23 +128,23 @@ def ship(journal: SpoolJournal) -> Steps[int]:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Rows that are missing: those after `after`, up to `before` (None: nobody knows how many, the epoch has no end)."""
+    """Rows that are missing: those after `after`, up to `before` (None: nobody knows how many, the term has no end)."""
 
-    epoch: Epoch
+    term: Term
     after: int
     before: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The rows of all epochs in order, and where rows are missing."""
+    """The rows of all terms in order, and where rows are missing."""
 
     rows: tuple[Row, ...]
     gaps: tuple[Gap, ...]
 
 
-def read_spool(epoch: int) -> Steps[list[Row]]:
-    """Return the rows that one epoch has shipped, oldest first.
+def read_spool(term: int) -> Steps[list[Row]]:
+    """Return the rows that one term has shipped, oldest first.
 
     Raises:
         LogDamaged: a segment cannot be read.
@@ -153,7 +153,7 @@ def read_spool(epoch: int) -> Steps[list[Row]]:
     rows: list[Row] = []
     first = 1
     while True:
-        keys = [spool_key(epoch, number) for number in range(first, first + SEGMENTS_AT_ONCE)]
+        keys = [spool_key(term, number) for number in range(first, first + SEGMENTS_AT_ONCE)]
         for key, data in zip(keys, (yield from get_all(keys)), strict=True):
             if data is None:
                 return rows
@@ -170,24 +170,24 @@ def _parse(key: str, data: bytes) -> Iterator[Row]:
 
 
 def read_journal() -> Steps[Merged]:
-    """Return the rows of all epochs, in order of epoch and sequence, with the gaps between them."""
+    """Return the rows of all terms, in order of term and sequence, with the gaps between them."""
     keys = yield from keys_under(SPOOL)
-    epochs = sorted({int(name) for key in keys if (name := key.split("/")[1]).isdecimal()})
+    terms = sorted({int(name) for key in keys if (name := key.split("/")[1]).isdecimal()})
     rows: list[Row] = []
     gaps: list[Gap] = []
-    for epoch in epochs:
-        found = yield from read_spool(epoch)
-        gaps.extend(_gaps(found, Epoch(epoch), newest=epoch == epochs[-1]))
+    for term in terms:
+        found = yield from read_spool(term)
+        gaps.extend(_gaps(found, Term(term), newest=term == terms[-1]))
         rows.extend(found)
     return Merged(tuple(rows), tuple(gaps))
 
 
-def _gaps(rows: list[Row], epoch: Epoch, *, newest: bool) -> Iterator[Gap]:
+def _gaps(rows: list[Row], term: Term, *, newest: bool) -> Iterator[Gap]:
     last = 0
     for row in rows:
         if row.sequence != last + 1:
-            yield Gap(epoch, last, row.sequence)
+            yield Gap(term, last, row.sequence)
         last = row.sequence
     ended = any(isinstance(command, ReleaseRun) for row in rows for command in row.commands)
     if not newest and not ended:
-        yield Gap(epoch, last, None)
+        yield Gap(term, last, None)

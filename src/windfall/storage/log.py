@@ -102,11 +102,11 @@ def read_head(hint: int = 0) -> Steps[Record | None]:
 def append(
     head: Record, advance: Callable[[RunState], RunState], *, kind: RecordKind, nonce: str, wall: WallTime
 ) -> Steps[Record]:
-    """Append the record that carries `advance(state)`; return the newest record of this epoch.
+    """Append the record that carries `advance(state)`; return the newest record of this term.
 
-    A record that is there already decides: with our nonce it is this very one (a lost reply, a retry); of our epoch it
+    A record that is there already decides: with our nonce it is this very one (a lost reply, a retry); of our term it
     is an earlier one of ours (an agent that was started again), so `advance` is applied to it and the next number is
-    tried; of another epoch it is the fence.
+    tried; of another term it is the fence.
 
     Args:
         head: the newest record this holder knows.
@@ -125,7 +125,7 @@ def append(
         there = yield from _create(follow(head, state, kind=kind, nonce=nonce, wall=wall))
         if _wrote(there, nonce):
             return there
-        if not _same_epoch(head, there):
+        if not _same_term(head, there):
             raise fenced_by(there)
         head = there
 
@@ -145,8 +145,8 @@ def _wrote(there: Record, nonce: str) -> bool:
     return there.nonce == nonce
 
 
-def _same_epoch(mine: Record, there: Record) -> bool:
-    return there.state.epoch == mine.state.epoch
+def _same_term(mine: Record, there: Record) -> bool:
+    return there.state.term == mine.state.term
 
 
 def fenced_by(record: Record) -> Fenced:
@@ -161,28 +161,28 @@ def fenced_by(record: Record) -> Fenced:
 
 
 def still_mine(head: Record) -> Steps[Record | None]:
-    """Return None while the epoch of `head` is the newest, else the record by which another machine took the run."""
-    newest = yield from _newest_or_next_epoch(head)
-    return None if _same_epoch(head, newest) else newest
+    """Return None while the term of `head` is the newest, else the record by which another machine took the run."""
+    newest = yield from _newest_or_next_term(head)
+    return None if _same_term(head, newest) else newest
 
 
 def refresh(head: Record) -> Steps[Record]:
-    """Return the newest record of this epoch.
+    """Return the newest record of this term.
 
     Raises:
         Fenced: another machine took the run.
     """
-    newest = yield from _newest_or_next_epoch(head)
-    if not _same_epoch(head, newest):
+    newest = yield from _newest_or_next_term(head)
+    if not _same_term(head, newest):
         raise fenced_by(newest)
     return newest
 
 
-def _newest_or_next_epoch(head: Record) -> Steps[Record]:
+def _newest_or_next_term(head: Record) -> Steps[Record]:
     newest = head
     while (there := (yield from read_record(newest.number + 1))) is not None:
         newest = there
-        if not _same_epoch(head, there):
+        if not _same_term(head, there):
             break
     return newest
 
@@ -190,10 +190,10 @@ def _newest_or_next_epoch(head: Record) -> Steps[Record]:
 # ------------------------------------------------------------------------------------------------------------ heartbeat
 
 
-def beat(epoch: int, counter: int, wall: WallTime, head_number: int, nonce: str) -> Steps[None]:
-    """Write the epoch's heartbeat; several times a lease, with a counter that grows."""
+def beat(term: int, counter: int, wall: WallTime, head_number: int, nonce: str) -> Steps[None]:
+    """Write the term's heartbeat; several times a lease, with a counter that grows."""
     line = json.dumps({"v": 1, "counter": counter, "wall": wall, "head": head_number, "nonce": nonce})
-    yield from put(heartbeat_key(epoch), line.encode())
+    yield from put(heartbeat_key(term), line.encode())
 
 
 def parse_beat(data: bytes, key: str) -> Beat:
@@ -209,9 +209,9 @@ def parse_beat(data: bytes, key: str) -> Beat:
         raise LogDamaged(f"{key} is not a heartbeat ({error}): something else writes to this place") from error
 
 
-def read_beat(epoch: int) -> Steps[Beat | None]:
-    """Return an epoch's last heartbeat, None if its holder never had one."""
-    key = heartbeat_key(epoch)
+def read_beat(term: int) -> Steps[Beat | None]:
+    """Return a term's last heartbeat, None if its holder never had one."""
+    key = heartbeat_key(term)
     data = yield from get(key)
     return None if data is None else parse_beat(data, key)
 
@@ -259,8 +259,8 @@ def take(
             if head.state.holder.nonce == claim.holder.nonce:
                 previous = yield from _before(head)
                 return Taken(head, mine=True, previous=previous)
-            once = tell if head.state.epoch != told else None
-            told = head.state.epoch
+            once = tell if head.state.term != told else None
+            told = head.state.term
             looks = _Looks(wait, min(head.state.lease_s / POLLS_PER_LEASE, poll_s_max), once)
             verdict = yield from _judge(head, head.state.holder, claim, holder_is_dead, looks)
             if verdict.moved_to is not None:
@@ -277,9 +277,9 @@ def take(
 
 
 def _before(head: Record) -> Steps[Record | None]:
-    if head.state.epoch == 1:
+    if head.state.term == 1:
         return None
-    return (yield from read_record(head.state.epoch - 1))
+    return (yield from read_record(head.state.term - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +303,7 @@ def _judge(
     head: Record, holder: Holder, claim: Claim, holder_is_dead: Callable[[Holder], bool], looks: _Looks
 ) -> Steps[_Verdict]:
     if _same_machine(holder, claim.holder) and holder_is_dead(holder):
-        last = yield from read_beat(head.state.epoch)
+        last = yield from read_beat(head.state.term)
         return _Verdict(last_seen=None if last is None else last.wall)
     if looks.tell is not None:
         what = "waiting until it lets go or is" if looks.wait else "looking whether it is"
@@ -322,7 +322,7 @@ def _watch(head: Record, holder: Holder, looks: _Looks) -> Steps[_Verdict]:
     Where somebody who knows has said that the holder's machine is gone, nothing is waited for.  If that was a lie, the
     fence keeps the run whole: the holder loses it at its next record.
     """
-    key, gone = heartbeat_key(head.state.epoch), gone_key(head.state.epoch)
+    key, gone = heartbeat_key(head.state.term), gone_key(head.state.term)
     lease_s, poll_s = head.state.lease_s, looks.poll_s
     seen, said_gone = yield from get_all((key, gone))
     if said_gone is not None:
@@ -364,7 +364,7 @@ def _stood_still(still_s: float, lease_s: Seconds) -> bool:
 def _moved(head: Record, *, wait: bool) -> Steps[_Verdict]:
     newest = yield from read_head(head.number + 1)
     assert newest is not None, "records are never deleted"
-    if not wait and newest.state.holder is not None and _same_epoch(head, newest):
+    if not wait and newest.state.holder is not None and _same_term(head, newest):
         raise _held(newest, newest.state.holder)
     return _Verdict(moved_to=newest)
 

@@ -1,4 +1,4 @@
-"""The manifest of a recovery point as bytes."""
+"""The manifest of a checkpoint as bytes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import json
 import xxhash
 
 from windfall import codec
-from windfall.errors import NewerFormat, PointDamaged
-from windfall.terms import RecoveryPoint
+from windfall.errors import CheckpointDamaged, NewerFormat
+from windfall.terms import Checkpoint
 
-VERSION = 1
+VERSION = 2
 """Of the manifest's format."""
 
 
@@ -19,12 +19,12 @@ def digest_of(data: bytes) -> str:
     return f"xxh3-128:{xxhash.xxh3_128_hexdigest(data)}"
 
 
-def to_bytes(point: RecoveryPoint) -> bytes:
+def to_bytes(point: Checkpoint) -> bytes:
     """Write a manifest as JSON, version first."""
-    return json.dumps({"v": VERSION, "point": codec.encode(point)}, separators=(",", ":")).encode()
+    return json.dumps({"v": VERSION, "checkpoint": codec.encode(point)}, separators=(",", ":")).encode()
 
 
-def from_bytes(data: bytes, key: str) -> RecoveryPoint:
+def from_bytes(data: bytes, key: str) -> Checkpoint:
     """Read a manifest back.
 
     Args:
@@ -33,7 +33,7 @@ def from_bytes(data: bytes, key: str) -> RecoveryPoint:
 
     Raises:
         NewerFormat: a newer Windfall wrote it.
-        PointDamaged: it is not a manifest.
+        CheckpointDamaged: it is not a manifest.
     """
     try:
         parsed = json.loads(data)
@@ -42,9 +42,9 @@ def from_bytes(data: bytes, key: str) -> RecoveryPoint:
             raise NewerFormat(
                 f"{key} has version {version}, this Windfall reads up to {VERSION}: upgrade Windfall here"
             )
-        point = codec.decode(parsed["point"])
+        point = codec.decode(parsed["checkpoint"])
     except (ValueError, KeyError, TypeError) as error:
-        raise PointDamaged(f"{key} is not a manifest ({error})") from error
-    if not isinstance(point, RecoveryPoint):
-        raise PointDamaged(f"{key} is not a manifest")
+        raise CheckpointDamaged(f"{key} is not a manifest ({error})") from error
+    if not isinstance(point, Checkpoint):
+        raise CheckpointDamaged(f"{key} is not a manifest")
     return point

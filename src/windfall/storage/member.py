@@ -1,6 +1,6 @@
 """A run as a machine sees it that takes part in a generation without leading it: it reads points and uploads its parts.
 
-It writes nothing but the bytes of parts, under the epoch and the nonce of the machine that leads; the log is the leader's.
+It writes nothing but the bytes of parts, under the term and the nonce of the machine that leads; the log is the leader's.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable
 
 from windfall.errors import Abandoned, Fenced
-from windfall.events import UploadPart
+from windfall.events import UploadShard
 from windfall.ports import Clock, ObjectStore, Restored
 from windfall.storage import executor, hold, log, parts, restore
 from windfall.storage.hold import SEGMENT_BYTES_MAX
 from windfall.terms import Chunk, RunState, Shard
-from windfall.wire.layout import output_key, part_prefix
+from windfall.wire.layout import output_key, shard_prefix
 
 
 class MemberHold:
@@ -49,43 +49,43 @@ class MemberHold:
         assert self._state is not None, "a member follows its leader before it does anything"
         return self._state
 
-    def follow(self, epoch: int, nonce: str) -> RunState:
-        """Take up the leader's epoch, as the log has it; return the run's state.
+    def follow(self, term: int, nonce: str) -> RunState:
+        """Take up the leader's term, as the log has it; return the run's state.
 
         Raises:
-            Fenced: the newest epoch of the run is another one, or not this generation's.
+            Fenced: the newest term of the run is another one, or not this generation's.
         """
-        head = executor.run(log.read_head(epoch), self._store, self._clock)
-        if head is None or (head.state.epoch, head.state.generation) != (epoch, self._generation):
+        head = executor.run(log.read_head(term), self._store, self._clock)
+        if head is None or (head.state.term, head.state.generation) != (term, self._generation):
             raise Fenced(
                 f"generation {self._generation} does not have the run (any more): this machine leaves it",
                 record=0 if head is None else head.number,
             )
-        if (epoch, nonce) != (self._state.epoch if self._state else 0, self._nonce):
+        if (term, nonce) != (self._state.term if self._state else 0, self._nonce):
             self._begun, self._chunks = {}, {}
         self._state, self._nonce = head.state, nonce
         return head.state
 
-    def restore(self, folder: str, point_id: str | None) -> Restored:
+    def restore(self, folder: str, checkpoint_id: str | None) -> Restored:
         """Bring the newest whole point to a folder, or the one that is named; see `storage.restore`."""
         hold.make_way(folder)
-        refs = [ref for ref in reversed(self.state.points) if point_id in (None, ref.point_id)]
+        refs = [ref for ref in reversed(self.state.checkpoints) if checkpoint_id in (None, ref.checkpoint_id)]
         return hold.restored(executor.run(restore.restore(refs, folder), self._store, self._clock), folder)
 
     def identify(self, path: str) -> str:
         """Return what changes when a handed-over file or folder is written again; empty if it cannot be read."""
         return hold.identify(path)
 
-    def upload(self, command: UploadPart, cancelled: Callable[[], bool]) -> Shard | None:
+    def upload(self, command: UploadShard, cancelled: Callable[[], bool]) -> Shard | None:
         """Move one rank's part to the store; None if it was cancelled.
 
         Raises:
             Overwritten: the script changed the files meanwhile.
         """
         plan = parts.plan_part(command.path)
-        known = self._begun.setdefault(f"{command.point_id}/{command.rank}", command.identity or plan.identity)
+        known = self._begun.setdefault(f"{command.checkpoint_id}/{command.rank}", command.identity or plan.identity)
         parts.check_untouched(plan, known)
-        prefix = part_prefix(self.state.epoch, self._nonce, command.point_id, command.rank)
+        prefix = shard_prefix(self.state.term, self._nonce, command.checkpoint_id, command.rank)
         steps = parts.upload_part(plan, prefix, command.rank, already=self._chunks, on_chunk=self._remember)
         try:
             return executor.run(hold.unless(steps, cancelled), self._store, self._clock, unwanted=cancelled)
@@ -109,6 +109,6 @@ class MemberHold:
                     data = file.read(SEGMENT_BYTES_MAX)
                 if not data:
                     return
-                self._store.put(output_key(self._state.epoch, segment + 1, self._node), data)
+                self._store.put(output_key(self._state.term, segment + 1, self._node), data)
                 segment, position = segment + 1, position + len(data)
                 self._shipped = (segment, position)

@@ -153,9 +153,9 @@ def upload_part(
 
     Args:
         plan: the part.
-        prefix: the folder for this rank's bytes (`layout.part_prefix`).
+        prefix: the folder for this rank's bytes (`layout.shard_prefix`).
         rank: whose part it is.
-        already: key -> digest of the chunks that are in the store from an earlier try of the same epoch.
+        already: key -> digest of the chunks that are in the store from an earlier try of the same term.
         on_chunk: told of each chunk once it is durable.
 
     Raises:

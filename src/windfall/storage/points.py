@@ -1,4 +1,4 @@
-"""Recovery points in the store: committed by a record, given up by a record, deleted afterwards.
+"""Checkpoints in the store: committed by a record, given up by a record, deleted afterwards.
 
 The log fences both ends.  A point exists once its record does, and its manifest and bytes were durable before.  Bytes
 may be deleted once a record has given the point up: no later state can name it again, so that even a machine that was
@@ -10,27 +10,27 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from windfall.errors import PointDamaged, StoreError
+from windfall.errors import CheckpointDamaged, StoreError
 from windfall.ports import Delete, Steps
 from windfall.storage import manifest
 from windfall.storage.log import append, refresh
 from windfall.storage.operations import create, delete_all, get, keys_under, pause
 from windfall.storage.restore import read_manifest
 from windfall.storage.state import WHOLE_POINTS_MIN, committed, dropped
-from windfall.terms import PointRef, Record, RecordKind, RecoveryPoint, RunState, SaveCosts, Seconds, WallTime
-from windfall.wire.layout import PARTS, POINTS, manifest_key
+from windfall.terms import Checkpoint, CheckpointRef, Record, RecordKind, RunState, SaveCosts, Seconds, WallTime
+from windfall.wire.layout import CHECKPOINTS, SHARDS, manifest_key
 
 
 def commit(
     head: Record,
-    point: RecoveryPoint,
+    point: Checkpoint,
     *,
     nonce: str,
     wall: WallTime,
     attempts: int | None = None,
     failures: int | None = None,
     costs: SaveCosts | None = None,
-) -> Steps[tuple[PointRef, Record]]:
+) -> Steps[tuple[CheckpointRef, Record]]:
     """Make a point what a restart restores: its manifest first, then the record.
 
     May be repeated after any error, also by an agent that was started again: a manifest that is already there is kept
@@ -52,16 +52,16 @@ def commit(
         Fenced: another machine took the run.
         StoreError: another manifest lies under the point's name.
     """
-    assert point.epoch == head.state.epoch, "a holder commits points of its own epoch alone"
-    key = manifest_key(point.point_id)
+    assert point.term == head.state.term, "a holder commits points of its own term alone"
+    key = manifest_key(point.checkpoint_id)
     data = manifest.to_bytes(point)
     if not (yield from create(key, data)):
         data = yield from _earlier(head, key, point)
-    ref = PointRef(
-        point_id=point.point_id,
+    ref = CheckpointRef(
+        checkpoint_id=point.checkpoint_id,
         step=point.step,
         kind=point.kind,
-        epoch=point.epoch,
+        term=point.term,
         generation=point.generation,
         size_bytes=point.size_bytes,
         manifest_key=key,
@@ -73,12 +73,12 @@ def commit(
         return committed(state, ref, attempts=attempts, failures=failures, costs=costs)
 
     record = yield from append(head, advance, kind=RecordKind.COMMIT, nonce=nonce, wall=wall)
-    live = [known for known in record.state.points if known.point_id == ref.point_id]
+    live = [known for known in record.state.checkpoints if known.checkpoint_id == ref.checkpoint_id]
     assert len(live) == 1, "the record that commits a point names it"
     return live[0], record
 
 
-def _earlier(head: Record, key: str, point: RecoveryPoint) -> Steps[bytes]:
+def _earlier(head: Record, key: str, point: Checkpoint) -> Steps[bytes]:
     """Return the manifest that an earlier try of this commit left."""
     data = yield from get(key)
     if data is None:
@@ -91,16 +91,16 @@ def _earlier(head: Record, key: str, point: RecoveryPoint) -> Steps[bytes]:
     return data
 
 
-def drop(head: Record, refs: Sequence[PointRef], *, nonce: str, wall: WallTime) -> Steps[Record]:
+def drop(head: Record, refs: Sequence[CheckpointRef], *, nonce: str, wall: WallTime) -> Steps[Record]:
     """Give points up, by a record; their bytes stay until `delete`.
 
     Raises:
         Fenced: another machine took the run.
-        PointDamaged: fewer than two whole points would stay; nothing was given up.
+        CheckpointDamaged: fewer than two whole points would stay; nothing was given up.
     """
     newest = yield from refresh(head)
-    ids = {ref.point_id for ref in refs}
-    yield from _check_whole([ref for ref in newest.state.points if ref.point_id not in ids])
+    ids = {ref.checkpoint_id for ref in refs}
+    yield from _check_whole([ref for ref in newest.state.checkpoints if ref.checkpoint_id not in ids])
 
     def advance(state: RunState) -> RunState:
         return dropped(state, ids)
@@ -108,26 +108,26 @@ def drop(head: Record, refs: Sequence[PointRef], *, nonce: str, wall: WallTime) 
     return (yield from append(newest, advance, kind=RecordKind.DROP, nonce=nonce, wall=wall))
 
 
-def _check_whole(staying: list[PointRef]) -> Steps[None]:
+def _check_whole(staying: list[CheckpointRef]) -> Steps[None]:
     whole = 0
     for ref in reversed(staying):
         try:
             yield from read_manifest(ref)
-        except PointDamaged:
+        except CheckpointDamaged:
             continue
         whole += 1
         if whole == WHOLE_POINTS_MIN:
             return
-    raise PointDamaged(
-        f"only {whole} of the recovery points that would stay are whole: nothing is deleted until there are "
+    raise CheckpointDamaged(
+        f"only {whole} of the checkpoints that would stay are whole: nothing is deleted until there are "
         f"{WHOLE_POINTS_MIN}"
     )
 
 
-def delete(head: Record, refs: Sequence[PointRef], *, grace_s: Seconds) -> Steps[None]:
+def delete(head: Record, refs: Sequence[CheckpointRef], *, grace_s: Seconds) -> Steps[None]:
     """Delete the bytes of points that were given up: each manifest first, then what it names.
 
-    What a crash leaves behind is found by a later epoch's `sweep`.
+    What a crash leaves behind is found by a later term's `sweep`.
 
     Args:
         head: the newest record this holder knows.
@@ -139,31 +139,31 @@ def delete(head: Record, refs: Sequence[PointRef], *, grace_s: Seconds) -> Steps
     """
     yield from pause(grace_s)
     newest = yield from refresh(head)
-    live = {ref.point_id for ref in newest.state.points}
+    live = {ref.checkpoint_id for ref in newest.state.checkpoints}
     for ref in refs:
-        assert ref.point_id not in live, "only what a record gave up is deleted"
+        assert ref.checkpoint_id not in live, "only what a record gave up is deleted"
         try:
             point = yield from read_manifest(ref)
-        except PointDamaged:
+        except CheckpointDamaged:
             continue
         yield Delete(ref.manifest_key)
         yield from delete_all(_keys(point))
 
 
-def _keys(point: RecoveryPoint) -> list[str]:
+def _keys(point: Checkpoint) -> list[str]:
     return [chunk.key for shard in point.shards for entry in shard.files for chunk in entry.chunks]
 
 
-def abandon(prefix: str, point_id: str) -> Steps[int]:
-    """Delete what was uploaded of a point of one's own epoch that was never committed; return how many objects.
+def abandon(prefix: str, checkpoint_id: str) -> Steps[int]:
+    """Delete what was uploaded of a point of one's own term that was never committed; return how many objects.
 
     Once its manifest exists a commit may be under way, its reply lost: then everything is left to a later `sweep`.
 
     Args:
-        prefix: the folder of all its parts (`layout.part_prefix` without the rank).
-        point_id: the point.
+        prefix: the folder of all its parts (`layout.shard_prefix` without the rank).
+        checkpoint_id: the point.
     """
-    if (yield from get(manifest_key(point_id))) is not None:
+    if (yield from get(manifest_key(checkpoint_id))) is not None:
         return 0
     keys = yield from keys_under(prefix)
     yield from delete_all(keys)
@@ -171,10 +171,10 @@ def abandon(prefix: str, point_id: str) -> Steps[int]:
 
 
 def sweep(head: Record, *, grace_s: Seconds) -> Steps[int]:
-    """Delete what dead epochs left behind: bytes and manifests of no live point.  Return how many objects went.
+    """Delete what dead terms left behind: bytes and manifests of no live point.  Return how many objects went.
 
-    An epoch older than one's own can commit nothing more, so what no live point of the newest record refers to is
-    garbage for ever.  Nothing of one's own epoch, of a newer one, or under a name of another shape is touched.
+    A term older than one's own can commit nothing more, so what no live point of the newest record refers to is
+    garbage for ever.  Nothing of one's own term, of a newer one, or under a name of another shape is touched.
 
     Args:
         head: the newest record this holder knows.
@@ -183,9 +183,9 @@ def sweep(head: Record, *, grace_s: Seconds) -> Steps[int]:
     Raises:
         Fenced: another machine took the run.
     """
-    live = {ref.point_id for ref in head.state.points}
-    manifests = [key for key in (yield from keys_under(POINTS)) if _stale_manifest(key, head.state.epoch, live)]
-    parts = [key for key in (yield from keys_under(PARTS)) if _stale_part(key, head.state.epoch, live)]
+    live = {ref.checkpoint_id for ref in head.state.checkpoints}
+    manifests = [key for key in (yield from keys_under(CHECKPOINTS)) if _stale_manifest(key, head.state.term, live)]
+    parts = [key for key in (yield from keys_under(SHARDS)) if _stale_part(key, head.state.term, live)]
     if not manifests and not parts:
         return 0
     yield from pause(grace_s)
@@ -195,17 +195,17 @@ def sweep(head: Record, *, grace_s: Seconds) -> Steps[int]:
     return len(manifests) + len(parts)
 
 
-def _stale_manifest(key: str, epoch: int, live: set[str]) -> bool:
-    point_id, _, name = key.removeprefix(POINTS).partition("/")
-    fields = point_id.split("-")
-    return name == "manifest.json" and point_id not in live and len(fields) == 3 and _older(fields[1], epoch)
+def _stale_manifest(key: str, term: int, live: set[str]) -> bool:
+    checkpoint_id, _, name = key.removeprefix(CHECKPOINTS).partition("/")
+    fields = checkpoint_id.split("-")
+    return name == "manifest.json" and checkpoint_id not in live and len(fields) == 3 and _older(fields[1], term)
 
 
-def _stale_part(key: str, epoch: int, live: set[str]) -> bool:
-    folder, _, rest = key.removeprefix(PARTS).partition("/")
-    point_id = rest.partition("/")[0]
-    return _older(folder.partition("-")[0], epoch) and point_id not in live
+def _stale_part(key: str, term: int, live: set[str]) -> bool:
+    folder, _, rest = key.removeprefix(SHARDS).partition("/")
+    checkpoint_id = rest.partition("/")[0]
+    return _older(folder.partition("-")[0], term) and checkpoint_id not in live
 
 
-def _older(text: str, epoch: int) -> bool:
-    return text.isdecimal() and int(text) < epoch
+def _older(text: str, term: int) -> bool:
+    return text.isdecimal() and int(text) < term

@@ -1,4 +1,4 @@
-"""Restore: the newest recovery point that is whole, on the local disk, every byte checked."""
+"""Restore: the newest checkpoint that is whole, on the local disk, every byte checked."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from windfall.errors import Misuse, PointDamaged, StoreFull
+from windfall.errors import CheckpointDamaged, Misuse, StoreFull
 from windfall.ports import GetRange, Steps
 from windfall.storage.manifest import digest_of, from_bytes
 from windfall.storage.operations import get, ranges
 from windfall.storage.parts import SINGLE
-from windfall.terms import FileEntry, PointRef, RecoveryPoint, Shard
-from windfall.wire.layout import PARTS
+from windfall.terms import Checkpoint, CheckpointRef, FileEntry, Shard
+from windfall.wire.layout import SHARDS
 
 CHUNKS_AT_ONCE = 32
 """How many chunks come side by side; nothing is lost by a larger number but open requests."""
@@ -29,12 +29,12 @@ class Restored:
         skipped: one sentence for each newer point that was damaged.
     """
 
-    ref: PointRef | None = None
-    point: RecoveryPoint | None = None
+    ref: CheckpointRef | None = None
+    point: Checkpoint | None = None
     skipped: tuple[str, ...] = ()
 
 
-def restore(refs: Iterable[PointRef], folder: str) -> Steps[Restored]:
+def restore(refs: Iterable[CheckpointRef], folder: str) -> Steps[Restored]:
     """Bring the newest whole point to `folder/<rank>/<name>`; the store is only read.
 
     The folder appears under its name when all of it is there and checked; until then it is `<folder>.restoring`.
@@ -46,7 +46,7 @@ def restore(refs: Iterable[PointRef], folder: str) -> Steps[Restored]:
     Raises:
         Misuse: the folder has something in it.
         StoreFull: the local disk is too small.
-        PointDamaged: there are points, and none is whole.
+        CheckpointDamaged: there are points, and none is whole.
         NewerFormat: a newer Windfall wrote the manifest.
     """
     if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
@@ -55,31 +55,31 @@ def restore(refs: Iterable[PointRef], folder: str) -> Steps[Restored]:
     for ref in refs:
         try:
             point = yield from _restore_one(ref, folder)
-        except PointDamaged as damage:
+        except CheckpointDamaged as damage:
             skipped.append(str(damage))
         else:
             return Restored(ref, point, tuple(skipped))
     if skipped:
-        raise PointDamaged(f"none of the run's {len(skipped)} recovery points is whole; of the newest: {skipped[0]}")
+        raise CheckpointDamaged(f"none of the run's {len(skipped)} checkpoints is whole; of the newest: {skipped[0]}")
     return Restored()
 
 
-def read_manifest(ref: PointRef) -> Steps[RecoveryPoint]:
+def read_manifest(ref: CheckpointRef) -> Steps[Checkpoint]:
     """Return a point's manifest, checked against the log's digest of it.
 
     Raises:
-        PointDamaged: it is missing, or not the one that was committed.
+        CheckpointDamaged: it is missing, or not the one that was committed.
         NewerFormat: a newer Windfall wrote it.
     """
     data = yield from get(ref.manifest_key)
     if data is None:
-        raise PointDamaged(f"point {ref.point_id} (step {ref.step}) has lost its manifest")
+        raise CheckpointDamaged(f"point {ref.checkpoint_id} (step {ref.step}) has lost its manifest")
     if digest_of(data) != ref.manifest_digest:
-        raise PointDamaged(f"point {ref.point_id} (step {ref.step}) has another manifest than was committed")
+        raise CheckpointDamaged(f"point {ref.checkpoint_id} (step {ref.step}) has another manifest than was committed")
     return from_bytes(data, ref.manifest_key)
 
 
-def _restore_one(ref: PointRef, folder: str) -> Steps[RecoveryPoint]:
+def _restore_one(ref: CheckpointRef, folder: str) -> Steps[Checkpoint]:
     point = yield from read_manifest(ref)
     check_names(point)
     draft = f"{folder}.restoring"
@@ -102,53 +102,59 @@ def _restore_one(ref: PointRef, folder: str) -> Steps[RecoveryPoint]:
     return point
 
 
-def _fetch(ref: PointRef, batch: list[tuple[GetRange, str]]) -> Steps[None]:
+def _fetch(ref: CheckpointRef, batch: list[tuple[GetRange, str]]) -> Steps[None]:
     digests = yield from ranges(tuple(op for op, _ in batch))
     for (op, expected), digest in zip(batch, digests, strict=True):
         if digest is None:
-            raise PointDamaged(f"point {ref.point_id} (step {ref.step}) has lost the bytes {op.key}")
+            raise CheckpointDamaged(f"point {ref.checkpoint_id} (step {ref.step}) has lost the bytes {op.key}")
         if digest != expected:
-            raise PointDamaged(f"point {ref.point_id} (step {ref.step}) has other bytes in {op.key} than were saved")
+            raise CheckpointDamaged(
+                f"point {ref.checkpoint_id} (step {ref.step}) has other bytes in {op.key} than were saved"
+            )
 
 
-def check_names(point: RecoveryPoint) -> None:
+def check_names(point: Checkpoint) -> None:
     """Refuse a manifest whose names lead anywhere but below the folder it is restored to.
 
     Raises:
-        PointDamaged: such a name, or two names that exclude each other.
+        CheckpointDamaged: such a name, or two names that exclude each other.
     """
     seen: set[str] = set()
     for shard in point.shards:
         if not _harmless(shard.name) or "/" in shard.name or shard.rank < 0:
-            raise PointDamaged(f"point {point.point_id} names a part {shard.name!r}, which is no name of a file")
+            raise CheckpointDamaged(
+                f"point {point.checkpoint_id} names a part {shard.name!r}, which is no name of a file"
+            )
         for entry in shard.files:
             _check_entry(point, entry)
             place = f"{shard.rank}/{shard.name}" + ("" if entry.path == SINGLE else f"/{entry.path.removesuffix('/')}")
             if place in seen:
-                raise PointDamaged(f"point {point.point_id} names the file {place!r} twice")
+                raise CheckpointDamaged(f"point {point.checkpoint_id} names the file {place!r} twice")
             seen.add(place)
     for place in seen:
         if any(place[:end] in seen for end, letter in enumerate(place) if letter == "/"):
-            raise PointDamaged(f"point {point.point_id} has {place!r} inside something that is a file")
+            raise CheckpointDamaged(f"point {point.checkpoint_id} has {place!r} inside something that is a file")
 
 
-def _check_entry(point: RecoveryPoint, entry: FileEntry) -> None:
+def _check_entry(point: Checkpoint, entry: FileEntry) -> None:
     if entry.path != SINGLE and not _harmless(entry.path.removesuffix("/")):
-        raise PointDamaged(f"point {point.point_id} names a file {entry.path!r}, which is not inside its part")
+        raise CheckpointDamaged(
+            f"point {point.checkpoint_id} names a file {entry.path!r}, which is not inside its part"
+        )
     for chunk in entry.chunks:
-        if not (chunk.key.startswith(PARTS) and _harmless(chunk.key)) or chunk.size_bytes < 1:
-            raise PointDamaged(f"point {point.point_id} names bytes {chunk.key!r}, which no upload wrote")
+        if not (chunk.key.startswith(SHARDS) and _harmless(chunk.key)) or chunk.size_bytes < 1:
+            raise CheckpointDamaged(f"point {point.checkpoint_id} names bytes {chunk.key!r}, which no upload wrote")
 
 
 def _harmless(path: str) -> bool:
     return "\0" not in path and all(part not in ("", ".", "..") for part in path.split("/"))
 
 
-def _check_space(draft: str, point: RecoveryPoint) -> None:
+def _check_space(draft: str, point: Checkpoint) -> None:
     free = shutil.disk_usage(draft).free
     if point.size_bytes > free:
         raise StoreFull(
-            f"point {point.point_id} needs {point.size_bytes / 1e9:.2f} GB, and {draft} has {free / 1e9:.2f} GB free: "
+            f"point {point.checkpoint_id} needs {point.size_bytes / 1e9:.2f} GB, and {draft} has {free / 1e9:.2f} GB free: "
             "free some space or start elsewhere"
         )
 
@@ -158,7 +164,7 @@ def _target(draft: str, shard: Shard, entry: FileEntry) -> str:
     return root if entry.path == SINGLE else os.path.join(root, entry.path)
 
 
-def _lay_out(draft: str, point: RecoveryPoint) -> None:
+def _lay_out(draft: str, point: Checkpoint) -> None:
     """Make every folder, and every file at its full length."""
     for shard in point.shards:
         os.makedirs(os.path.join(draft, str(shard.rank)), exist_ok=True)
@@ -174,7 +180,7 @@ def _lay_out(draft: str, point: RecoveryPoint) -> None:
                 file.truncate(entry.size_bytes)
 
 
-def _chunk_ops(draft: str, point: RecoveryPoint) -> Iterator[tuple[GetRange, str]]:
+def _chunk_ops(draft: str, point: Checkpoint) -> Iterator[tuple[GetRange, str]]:
     for shard in point.shards:
         for entry in shard.files:
             offset = 0
@@ -184,7 +190,7 @@ def _chunk_ops(draft: str, point: RecoveryPoint) -> Iterator[tuple[GetRange, str
                 offset += chunk.size_bytes
 
 
-def _set_modes(draft: str, point: RecoveryPoint) -> None:
+def _set_modes(draft: str, point: Checkpoint) -> None:
     for shard in point.shards:
         for entry in shard.files:
             # A folder stays writable for its owner, or the restored files could not be removed again.

@@ -5,21 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from windfall.errors import Misuse, PointDamaged
+from windfall.errors import CheckpointDamaged, Misuse
 from windfall.ports import Clock, ObjectStore
 from windfall.storage import executor, log, manifest
 from windfall.storage.operations import create
 from windfall.storage.restore import read_manifest
 from windfall.storage.state import to_bytes
 from windfall.storage.taking import open_marker
-from windfall.terms import Epoch, Outcome, PointRef, Record, RecordKind, RunState, Seconds
+from windfall.terms import CheckpointRef, Outcome, Record, RecordKind, RunState, Seconds, Term
 from windfall.wire.layout import manifest_key, record_key
 
 _LEASE_S = Seconds(30.0)
 """Of a state that nobody holds: it is never waited for."""
 
 
-def seed(source: ObjectStore, target: ObjectStore, clock: Clock, new_nonce: Callable[[], str]) -> PointRef:
+def seed(source: ObjectStore, target: ObjectStore, clock: Clock, new_nonce: Callable[[], str]) -> CheckpointRef:
     """Make the newest whole point of one run the first of another, which must be new.
 
     Args:
@@ -37,20 +37,20 @@ def seed(source: ObjectStore, target: ObjectStore, clock: Clock, new_nonce: Call
     head = executor.run(log.read_head(), source, clock)
     if head is None:
         raise Misuse(f"checkpoint.from: there is no run at {source.url}")
-    for ref in reversed(head.state.points):
+    for ref in reversed(head.state.checkpoints):
         try:
             copied = _copy(ref, source, target, clock)
-        except PointDamaged:
+        except CheckpointDamaged:
             continue
         return _begin(copied, target, clock, new_nonce)
-    raise Misuse(f"checkpoint.from: the run at {source.url} has no whole recovery point")
+    raise Misuse(f"checkpoint.from: the run at {source.url} has no whole checkpoint")
 
 
-def _copy(ref: PointRef, source: ObjectStore, target: ObjectStore, clock: Clock) -> PointRef:
+def _copy(ref: CheckpointRef, source: ObjectStore, target: ObjectStore, clock: Clock) -> CheckpointRef:
     """Copy a point's bytes and its manifest, each verified on the way.
 
     Raises:
-        PointDamaged: something of it is missing, or is not what its manifest says.
+        CheckpointDamaged: something of it is missing, or is not what its manifest says.
     """
     point = executor.run(read_manifest(ref), source, clock)
     for shard in point.shards:
@@ -58,18 +58,18 @@ def _copy(ref: PointRef, source: ObjectStore, target: ObjectStore, clock: Clock)
             for chunk in entry.chunks:
                 data = source.get(chunk.key)
                 if data is None or manifest.digest_of(data) != chunk.digest:
-                    raise PointDamaged(f"{chunk.key} of the point at step {point.step} is damaged")
+                    raise CheckpointDamaged(f"{chunk.key} of the point at step {point.step} is damaged")
                 target.put(chunk.key, data)
-    first = dataclasses.replace(point, epoch=Epoch(1))
+    first = dataclasses.replace(point, term=Term(1))
     data = manifest.to_bytes(first)
-    target.put(manifest_key(point.point_id), data)
-    return dataclasses.replace(ref, epoch=Epoch(1), manifest_digest=manifest.digest_of(data))
+    target.put(manifest_key(point.checkpoint_id), data)
+    return dataclasses.replace(ref, term=Term(1), manifest_digest=manifest.digest_of(data))
 
 
-def _begin(ref: PointRef, target: ObjectStore, clock: Clock, new_nonce: Callable[[], str]) -> PointRef:
+def _begin(ref: CheckpointRef, target: ObjectStore, clock: Clock, new_nonce: Callable[[], str]) -> CheckpointRef:
     run_id = executor.run(open_marker(new_nonce), target, clock)
     wall = clock.wall()
-    state = RunState(run_id, Epoch(1), Outcome.WAITING, None, wall, _LEASE_S, points=(ref,))
+    state = RunState(run_id, Term(1), Outcome.WAITING, None, wall, _LEASE_S, checkpoints=(ref,))
     # The one log that does not begin with a machine's taking the run: nobody has held it yet.
     record = Record(1, new_nonce(), RecordKind.COMMIT, wall, state)
     if not executor.run(create(record_key(1), to_bytes(record)), target, clock):

@@ -1,6 +1,6 @@
 """The controller's database: who controls, jobs and their journals, users, secrets, what was learnt from machines.
 
-Calls are short transactions and may come from any thread.  Those that take an epoch raise `ControllerReplaced` once
+Calls are short transactions and may come from any thread.  Those that take a term raise `ControllerReplaced` once
 another controller took the installation, looked up in the transaction that writes.  Every call may raise
 `DatabaseUnreachable`; the next one connects again.
 """
@@ -37,7 +37,7 @@ from windfall.storage.sql_schema import (
     reading,
     writing,
 )
-from windfall.terms import Epoch, WallTime
+from windfall.terms import Term, WallTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Database:
 
     # ------------------------------------------------------------------------------------------------ who controls
 
-    def take(self, holder: str) -> Epoch:
+    def take(self, holder: str) -> Term:
         """Take the installation: from now on every write of an earlier taker is refused.
 
         Args:
@@ -96,28 +96,28 @@ class Database:
             taken = (
                 sa.update(INSTALLATION)
                 .where(INSTALLATION.c.id == ONLY_ROW)
-                .values(epoch=INSTALLATION.c.epoch + 1)
-                .returning(INSTALLATION.c.epoch)
+                .values(term=INSTALLATION.c.term + 1)
+                .returning(INSTALLATION.c.term)
             )
-            epoch = Epoch(connection.execute(taken).scalar_one())
-            values = {"epoch": epoch, "holder": holder, "taken": self._clock.wall()}
+            term = Term(connection.execute(taken).scalar_one())
+            values = {"term": term, "holder": holder, "taken": self._clock.wall()}
             connection.execute(sa.insert(CONTROLLERS).values(values))
-        return epoch
+        return term
 
-    def check(self, epoch: Epoch) -> None:
-        """Do nothing if this epoch still controls.
+    def check(self, term: Term) -> None:
+        """Do nothing if this term still controls.
 
         Raises:
             ControllerReplaced: it does not.
         """
         with reading(self._engine) as connection:
-            _check(connection, epoch)
+            _check(connection, term)
 
     @contextlib.contextmanager
-    def _fenced(self, epoch: Epoch) -> Iterator[Connection]:
-        """One transaction that writes as this epoch; a newer one cannot be taken before it has ended."""
+    def _fenced(self, term: Term) -> Iterator[Connection]:
+        """One transaction that writes as this term; a newer one cannot be taken before it has ended."""
         with writing(self._engine) as connection:
-            _check(connection, epoch)
+            _check(connection, term)
             yield connection
 
     def key(self) -> bytes:
@@ -127,14 +127,14 @@ class Database:
 
     # -------------------------------------------------------------------------------------------------------- jobs
 
-    def add_job(self, epoch: Epoch, job: Job, secrets: Mapping[str, str]) -> None:
+    def add_job(self, term: Term, job: Job, secrets: Mapping[str, str]) -> None:
         """Add a job with the values of its secrets; the same job again changes nothing.
 
         Raises:
             Misuse: another job has its id.
         """
         text = json.dumps(codec.encode(job))
-        with self._fenced(epoch) as connection:
+        with self._fenced(term) as connection:
             there = connection.execute(sa.select(JOBS.c.job).where(JOBS.c.job_id == job.job_id)).scalar_one_or_none()
             if there is not None and there != text:
                 raise Misuse(f"there is a job {job.job_id} already")
@@ -147,17 +147,17 @@ class Database:
             if hidden:
                 connection.execute(sa.insert(SECRETS), hidden)
 
-    def set_summary(self, epoch: Epoch, job_id: str, phase: JobPhase, summary: str) -> None:
+    def set_summary(self, term: Term, job_id: str, phase: JobPhase, summary: str) -> None:
         """Keep how a job stands, for lists of jobs.
 
         Args:
-            epoch: the controller's.
+            term: the controller's.
             job_id: which job.
             phase: where it is.
             summary: JSON.
         """
         change = sa.update(JOBS).where(JOBS.c.job_id == job_id).values(phase=phase.value, summary=summary)
-        with self._fenced(epoch) as connection:
+        with self._fenced(term) as connection:
             connection.execute(change)
 
     def job(self, job_id: str) -> JobEntry | None:
@@ -173,9 +173,9 @@ class Database:
             rows = connection.execute(query if user is None else query.where(JOBS.c.user == user)).all()
         return tuple(_job_entry(row) for row in rows)
 
-    def journal(self, job_id: str, epoch: Epoch) -> SqlJournal:
-        """Return a job's journal, to be written as this epoch."""
-        return SqlJournal(self._engine, lambda: self._fenced(epoch), job_id)
+    def journal(self, job_id: str, term: Term) -> SqlJournal:
+        """Return a job's journal, to be written as this term."""
+        return SqlJournal(self._engine, lambda: self._fenced(term), job_id)
 
     def rows(self, job_id: str, *, after: int = 0, limit: int | None = None) -> Iterator[tuple[int, str]]:
         """Yield the numbers and lines of a job's journal behind row `after`, oldest first."""
@@ -187,16 +187,16 @@ class Database:
         with reading(self._engine) as connection:
             return {row.name: row.value for row in connection.execute(query)}
 
-    def forget_secrets(self, epoch: Epoch, job_id: str) -> None:
+    def forget_secrets(self, term: Term, job_id: str) -> None:
         """Delete the values of a job's secrets: it is done and will not go on."""
-        with self._fenced(epoch) as connection:
+        with self._fenced(term) as connection:
             connection.execute(sa.delete(SECRETS).where(SECRETS.c.job_id == job_id))
 
-    def claim(self, epoch: Epoch, token: str, machine_id: str, boot_id: str) -> bool:
+    def claim(self, term: Term, token: str, machine_id: str, boot_id: str) -> bool:
         """Use up what a machine of an order may claim once.
 
         Args:
-            epoch: the controller's.
+            term: the controller's.
             token: of the order.
             machine_id: who claims.
             boot_id: names the claimer's boot, so that a claim whose answer was lost can be repeated.
@@ -205,7 +205,7 @@ class Database:
             False if another boot has claimed it before.
         """
         mine = (CLAIMS.c.token == token, CLAIMS.c.machine_id == machine_id)
-        with self._fenced(epoch) as connection:
+        with self._fenced(term) as connection:
             # The fence is shared among the threads of one controller: whoever inserts first has it.
             values = {"token": token, "machine_id": machine_id, "boot_id": boot_id, "claimed": self._clock.wall()}
             connection.execute(_insert(connection, CLAIMS).values(values).on_conflict_do_nothing())
@@ -215,7 +215,7 @@ class Database:
     # ------------------------------------------------------------------------------------------------------- users
 
     def add_user(self, user: UserEntry) -> None:
-        """Add somebody, or give them another token; needs no epoch, since no controller need run."""
+        """Add somebody, or give them another token; needs no term, since no controller need run."""
         values = dataclasses.asdict(user)
         with writing(self._engine) as connection:
             change = _insert(connection, USERS).values(values)
@@ -234,12 +234,12 @@ class Database:
 
     # ---------------------------------------------------------------------------------------------- what was learnt
 
-    def put_lifetimes(self, epoch: Epoch, lifetimes: Iterable[Lifetime]) -> None:
+    def put_lifetimes(self, term: Term, lifetimes: Iterable[Lifetime]) -> None:
         """Keep the lives of machines; the same machine again replaces what was known of it."""
         values = [dataclasses.asdict(life) for life in lifetimes]
         if not values:
             return
-        with self._fenced(epoch) as connection:
+        with self._fenced(term) as connection:
             change = _insert(connection, LIFETIMES)
             new = {name: change.excluded[name] for name in values[0] if name != "machine_id"}
             connection.execute(change.on_conflict_do_update(index_elements=["machine_id"], set_=new), values)
@@ -251,16 +251,16 @@ class Database:
             rows = connection.execute(query).all()
         return tuple(Lifetime(**row._asdict()) for row in rows)
 
-    def add_measured(self, epoch: Epoch, key: str, measured: Measured) -> None:
+    def add_measured(self, term: Term, key: str, measured: Measured) -> None:
         """Add what one run showed; what earlier ones showed stays.
 
         Args:
-            epoch: the controller's.
+            term: the controller's.
             key: names the job among its like: digest of command and code.
             measured: of one run on one kind of machine.
         """
         values = {"key": key, "measured_at": self._clock.wall(), "measured": json.dumps(codec.encode(measured))}
-        with self._fenced(epoch) as connection:
+        with self._fenced(term) as connection:
             connection.execute(sa.insert(MEASURED).values(values))
 
     def measured(self, key: str) -> tuple[Measured, ...]:
@@ -271,19 +271,19 @@ class Database:
         return tuple(codec.decode(json.loads(line)) for line in lines)
 
 
-def _check(connection: Connection, epoch: Epoch) -> None:
+def _check(connection: Connection, term: Term) -> None:
     # FOR SHARE (which SQLite has no need of): a taker waits until this transaction has ended.
-    query = sa.select(INSTALLATION.c.epoch).where(INSTALLATION.c.id == ONLY_ROW)
+    query = sa.select(INSTALLATION.c.term).where(INSTALLATION.c.id == ONLY_ROW)
     if connection.get_execution_options().get("windfall_writes", False):
         query = query.with_for_update(read=True)
     present = connection.execute(query).scalar_one()
-    if present == epoch:
+    if present == term:
         return
     holder = connection.execute(
-        sa.select(CONTROLLERS.c.holder).where(CONTROLLERS.c.epoch == present)
+        sa.select(CONTROLLERS.c.holder).where(CONTROLLERS.c.term == present)
     ).scalar_one_or_none()
     raise ControllerReplaced(
-        f"the controller {holder or 'with a newer epoch'} took the installation (epoch {present}, this one has {epoch}); "
+        f"the controller {holder or 'with a newer term'} took the installation (term {present}, this one has {term}); "
         "this one stops and decides nothing more"
     )
 

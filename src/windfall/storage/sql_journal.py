@@ -16,7 +16,7 @@ _PAGE = 500
 
 
 class SqlJournal:
-    """`ports.Journal` of one job for one controller's epoch; used by one thread.
+    """`ports.Journal` of one job for one controller's term; used by one thread.
 
     After `DatabaseUnreachable` the row may be there or not: the same line again is right in both cases.  Who cannot
     repeat it makes another journal and reads what is there.

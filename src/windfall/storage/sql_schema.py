@@ -1,7 +1,7 @@
 """The tables of a controller's database, how it is opened, and what is made of its errors.
 
 SQLite for one machine (write-ahead log, synchronous FULL: a committed row outlives a power cut), PostgreSQL by URL.  The
-one row of `installation` is the fence: a controller takes the installation by raising its epoch, and every write reads
+one row of `installation` is the fence: a controller takes the installation by raising its term, and every write reads
 that row, locked, in its own transaction.
 """
 
@@ -19,9 +19,9 @@ from sqlalchemy import event, exc
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from windfall.errors import DatabaseUnreachable, Misuse, NewerFormat
+from windfall.errors import OLDER, DatabaseUnreachable, Misuse, NewerFormat, OlderFormat
 
-VERSION = 1
+VERSION = 2
 """Of the tables; a database with a higher one is refused."""
 BUSY_S = 30.0
 """How long a write to SQLite waits for other processes before it gives up."""
@@ -39,13 +39,13 @@ INSTALLATION = sa.Table(
     METADATA,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("term", sa.BigInteger, nullable=False),
     sa.Column("key", sa.LargeBinary, nullable=False),
 )
 CONTROLLERS = sa.Table(
     "controllers",
     METADATA,
-    sa.Column("epoch", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("term", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("holder", sa.Text, nullable=False),
     sa.Column("taken", sa.Double, nullable=False),
 )
@@ -227,16 +227,26 @@ def _prepare(engine: Engine) -> None:
         if engine.dialect.name == "postgresql":
             # Two controllers that start together on an empty database must not both make the tables.
             connection.execute(sa.text("SELECT pg_advisory_xact_lock(7031995)"))
+        if sa.inspect(connection).has_table(INSTALLATION.name):
+            _refuse_older(engine, connection)
         METADATA.create_all(connection)
         found = connection.execute(sa.select(INSTALLATION.c.version)).scalar_one_or_none()
         if found is None:
-            first = {"id": ONLY_ROW, "version": VERSION, "epoch": 0, "key": secrets.token_bytes(KEY_BYTES)}
+            first = {"id": ONLY_ROW, "version": VERSION, "term": 0, "key": secrets.token_bytes(KEY_BYTES)}
             connection.execute(sa.insert(INSTALLATION).values(first))
         elif found > VERSION:
             raise NewerFormat(
                 f"the database {engine.url.render_as_string()} has version {found}, this Windfall reads up to {VERSION}: "
                 "upgrade Windfall"
             )
+
+
+def _refuse_older(engine: Engine, connection: sa.Connection) -> None:
+    found = connection.execute(sa.select(INSTALLATION.c.version)).scalar_one_or_none()
+    if found is not None and found < VERSION:
+        raise OlderFormat(
+            f"the database {engine.url.render_as_string()} has version {found}, {OLDER}: name another --state or database"
+        )
 
 
 def _check_flushes(engine: Engine) -> None:

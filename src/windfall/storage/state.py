@@ -1,7 +1,7 @@
 """The state of a run as its log carries it: how each record follows from the one before, and how it is written down.
 
 Pure functions.  Every record carries the whole state, so that a reader needs the newest record alone.  What can only
-grow (number, epoch, counts) is asserted to grow.
+grow (number, term, counts) is asserted to grow.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from windfall import codec
-from windfall.errors import Fenced, LogDamaged, NewerFormat
+from windfall.errors import OLDER, Fenced, LogDamaged, NewerFormat, OlderFormat
 from windfall.terms import (
     Bundle,
     Cause,
-    Epoch,
+    CheckpointRef,
     Holder,
     Loss,
     Outcome,
-    PointRef,
     Record,
     RecordKind,
     RunState,
     SaveCosts,
     Seconds,
     Step,
+    Term,
     WallTime,
 )
 
-VERSION = 1
+VERSION = 2
 """Of the records' format."""
 LOSSES_MAX = 64
-"""How many ends of epochs a state remembers: enough to learn habits from, small enough for every record."""
+"""How many ends of terms a state remembers: enough to learn habits from, small enough for every record."""
 WHOLE_POINTS_MIN = 2
 """How many points always stay, so that one damaged point never costs the run (architecture, "the law of the store")."""
 
@@ -63,7 +63,7 @@ class Claim:
 
 def newest_step(state: RunState) -> Step:
     """Return the newest committed step, 0 without any point."""
-    return max((point.step for point in state.points), default=Step(0))
+    return max((point.step for point in state.checkpoints), default=Step(0))
 
 
 def refuse_older(state: RunState, claim: Claim) -> None:
@@ -95,14 +95,14 @@ def taken(previous: Record | None, claim: Claim, *, wall: WallTime, last_seen: W
     """
     if previous is None:
         return RunState(
-            claim.run_id, Epoch(1), Outcome.RUNNING, claim.holder, wall, claim.lease_s,
+            claim.run_id, Term(1), Outcome.RUNNING, claim.holder, wall, claim.lease_s,
             attempts=1, command=claim.command, bundle=claim.bundle, code=claim.code, generation=claim.generation,
         )  # fmt: skip
     old = previous.state
     ended = old if old.holder is None else _vanished(old, wall=wall, last_seen=last_seen)
     return dataclasses.replace(
         ended,
-        epoch=Epoch(previous.number + 1),
+        term=Term(previous.number + 1),
         outcome=Outcome.RUNNING,
         holder=claim.holder,
         holder_since=wall,
@@ -132,12 +132,12 @@ def _lived(state: RunState, end: WallTime) -> Seconds:
 
 
 def _with_loss(state: RunState, cause: Cause, wall: WallTime) -> tuple[Loss, ...]:
-    return (*state.losses, Loss(cause, state.epoch, wall, newest_step(state)))[-LOSSES_MAX:]
+    return (*state.losses, Loss(cause, state.term, wall, newest_step(state)))[-LOSSES_MAX:]
 
 
 def committed(
     state: RunState,
-    ref: PointRef,
+    ref: CheckpointRef,
     *,
     attempts: int | None = None,
     failures: int | None = None,
@@ -146,34 +146,34 @@ def committed(
     """Return the state in which `ref` is live; the same state if it already is (a repeated commit).
 
     Raises:
-        Fenced: the epoch is over.
+        Fenced: the term is over.
     """
-    if any(point.point_id == ref.point_id for point in state.points):
+    if any(point.checkpoint_id == ref.checkpoint_id for point in state.checkpoints):
         return state
     _must_be_held(state)
-    assert ref.epoch == state.epoch, "a holder commits points of its own epoch alone"
-    after = dataclasses.replace(state, points=(*state.points, ref), costs=costs or state.costs)
+    assert ref.term == state.term, "a holder commits points of its own term alone"
+    after = dataclasses.replace(state, checkpoints=(*state.checkpoints, ref), costs=costs or state.costs)
     return _counted(after, attempts, failures)
 
 
-def dropped(state: RunState, point_ids: Collection[str]) -> RunState:
+def dropped(state: RunState, checkpoint_ids: Collection[str]) -> RunState:
     """Return the state without these points; the same state if none of them is live.
 
     Raises:
-        Fenced: the epoch is over.
+        Fenced: the term is over.
         ValueError: fewer than two points would stay.
     """
-    rest = tuple(point for point in state.points if point.point_id not in point_ids)
-    if rest == state.points:
+    rest = tuple(point for point in state.checkpoints if point.checkpoint_id not in checkpoint_ids)
+    if rest == state.checkpoints:
         return state
     _must_be_held(state)
     if len(rest) < WHOLE_POINTS_MIN:
-        raise ValueError(f"{len(rest)} of {len(state.points)} points would stay; at least {WHOLE_POINTS_MIN} must")
-    return dataclasses.replace(state, points=rest)
+        raise ValueError(f"{len(rest)} of {len(state.checkpoints)} points would stay; at least {WHOLE_POINTS_MIN} must")
+    return dataclasses.replace(state, checkpoints=rest)
 
 
 def attempted(state: RunState, *, attempts: int, failures: int) -> RunState:
-    """Return the state after the script was started again, or failed, within the epoch."""
+    """Return the state after the script was started again, or failed, within the term."""
     if (attempts, failures) == (state.attempts, state.failures):
         return state
     _must_be_held(state)
@@ -195,7 +195,7 @@ def released(
     Args:
         state: the newest state.
         outcome: what has become of the run.
-        cause: why the epoch ended; preemptions are counted, those that were announced as such (`VANISHED`: another
+        cause: why the term ended; preemptions are counted, those that were announced as such (`VANISHED`: another
             machine of the generation).
         wall: the holder's wall clock.
         attempts: starts of the script by now; None if unchanged.
@@ -228,19 +228,19 @@ def _counted(state: RunState, attempts: int | None, failures: int | None) -> Run
 
 def _must_be_held(state: RunState) -> None:
     if state.holder is None:
-        raise Fenced(f"epoch {state.epoch} is over: this machine already let the run go")
+        raise Fenced(f"term {state.term} is over: this machine already let the run go")
 
 
 def follow(head: Record | None, state: RunState, *, kind: RecordKind, nonce: str, wall: WallTime) -> Record:
     """Return the record that comes after `head` and carries `state`."""
     record = Record(1 if head is None else head.number + 1, nonce, kind, wall, state)
     if kind is RecordKind.TAKE:
-        assert state.epoch == record.number, "the number of the taking record is the epoch"
+        assert state.term == record.number, "the number of the taking record is the term"
     else:
         assert head is not None, "the log begins with a taking record"
-        assert state.epoch == head.state.epoch, "only a taking record begins an epoch"
+        assert state.term == head.state.term, "only a taking record begins a term"
     if head is not None:
-        assert state.epoch >= head.state.epoch, "an epoch never falls"
+        assert state.term >= head.state.term, "a term never falls"
         assert state.attempts >= head.state.attempts, "the number of starts never falls"
         assert state.preemptions >= head.state.preemptions, "the number of losses never falls"
         assert state.generation >= head.state.generation, "a generation never falls"
@@ -260,7 +260,7 @@ def from_bytes(data: bytes, key: str) -> Record:
         key: where it was found, for the message.
 
     Raises:
-        NewerFormat: a newer Windfall wrote it.
+        NewerFormat, OlderFormat: another Windfall wrote it.
         LogDamaged: it is not a record.
     """
     try:
@@ -270,6 +270,8 @@ def from_bytes(data: bytes, key: str) -> Record:
             raise NewerFormat(
                 f"{key} has version {version}, this Windfall reads up to {VERSION}: upgrade Windfall on this machine"
             )
+        if isinstance(version, int) and version < VERSION:
+            raise OlderFormat(f"{key} has version {version}, {OLDER}: name another URL")
         record = codec.decode(parsed["record"])
     except (ValueError, KeyError, TypeError) as error:
         raise LogDamaged(f"{key} is damaged ({error}): the run's log cannot be read past it") from error

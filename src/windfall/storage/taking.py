@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from windfall.errors import LogDamaged, Misuse, NewerFormat
+from windfall.errors import OLDER, LogDamaged, Misuse, NewerFormat, OlderFormat
 from windfall.ports import ObjectStore, Steps
 from windfall.storage import bundle, executor, log
 from windfall.storage.hold import Hold, Local
@@ -144,7 +144,7 @@ def parse_marker(data: bytes) -> str:
     """Return the run's id from the marker's content.
 
     Raises:
-        NewerFormat: a newer Windfall made the run.
+        NewerFormat, OlderFormat: another Windfall made the run.
         LogDamaged: it is not a marker.
     """
     try:
@@ -152,6 +152,8 @@ def parse_marker(data: bytes) -> str:
         version, run_id = int(said["v"]), str(said["run_id"])
     except (ValueError, KeyError, TypeError) as error:
         raise LogDamaged(f"{MARKER} is damaged ({error}): this is not a run of Windfall") from error
+    if version < FORMAT_VERSION:
+        raise OlderFormat(f"the run has format {version}, {OLDER}: name another URL")
     if version > FORMAT_VERSION:
         raise NewerFormat(f"the run has format {version}, this Windfall reads up to {FORMAT_VERSION}: upgrade Windfall")
     return run_id

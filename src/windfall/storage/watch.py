@@ -28,16 +28,16 @@ class StoreWatch:
         return None if self._head is None else self._head.state
 
     def declare_gone(self, machine_id: str) -> None:
-        """Say that a machine no longer exists; its word counts only for the epoch that it holds now."""
+        """Say that a machine no longer exists; its word counts only for the term that it holds now."""
         state = self.observe()
         if state is not None and state.holder is not None and state.holder.host == machine_id:
-            executor.run(create(gone_key(state.epoch), machine_id.encode()), self._store, self._clock)
+            executor.run(create(gone_key(state.term), machine_id.encode()), self._store, self._clock)
 
     def stop(self, *, now: bool, reason: str) -> None:
         """Write to the machine that holds the run now, and to no later one."""
         state = self.observe()
         if state is None or state.holder is None:
             return
-        message = {"do": "stop", "now": now, "reason": reason, "epoch": state.epoch}
+        message = {"do": "stop", "now": now, "reason": reason, "term": state.term}
         data = json.dumps(message).encode()
         executor.run(create(inbox_key(self._new_nonce()), data), self._store, self._clock)

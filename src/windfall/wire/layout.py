@@ -1,31 +1,31 @@
-"""Where everything of a run lies under its URL.  Keys are relative; names that must never collide carry epoch and nonce.
+"""Where everything of a run lies under its URL.  Keys are relative; names that must never collide carry term and nonce.
 
-windfall.json                     the marker: format version, run id; created once, after the store proved itself
-log/00000001 ...                  the create-only sequence of records: the fence (architecture, "the law of the store")
-heartbeats/00000007               one per epoch, replaced by its holder, watched by contenders
-parts/<epoch>-<nonce>/<point>/... the bytes of recovery points; never overwritten
-points/<point>/manifest.json      written after all parts, before the record that commits it
-bundles/<sha256>.tar.gz           the user's code
-code/<sha256>.json                path -> digest of the code files that an attempt ran
-spool/<epoch>/00000001.jsonl      the journal of an epoch in numbered segments
-output/<epoch>/00000001           what the script printed, in numbered segments
-output/<epoch>/00000001-<node>    what it printed on another machine of the generation
-output/00000000/<machine>         what the job's setup printed on a machine of a controlled job
-inbox/<nonce>.json                messages to whoever holds the run (stop, inject, beliefs)
-machines/<machine>/report.json    what a machine of a controlled job last said (the mailbox)
-machines/<machine>/directive.json what the controller last wanted of it
-job.json                          what a machine of a controlled job needs to begin (no secret is in it)
-controller.json                   the controller's heartbeat, which the machines' dead-man limit watches
-gone/00000007                     the provider says that the machine of this epoch is gone: no lease need be waited for
-probe/<nonce>                     left by the first `exec` and by `doctor`; deleted at once
+windfall.json                           the marker: format version, run id; created once, after the store proved itself
+log/00000001 ...                        the create-only sequence of records: the fence (architecture, "the law of the store")
+heartbeats/00000007                     one per term, replaced by its holder, watched by contenders
+shards/<term>-<nonce>/<checkpoint>/...  the bytes of checkpoints; never overwritten
+checkpoints/<checkpoint>/manifest.json  written after all shards, before the record that commits it
+bundles/<sha256>.tar.gz                 the user's code
+code/<sha256>.json                      path -> digest of the code files that an attempt ran
+spool/<term>/00000001.jsonl             the journal of a term in numbered segments
+output/<term>/00000001                  what the script printed, in numbered segments
+output/<term>/00000001-<node>           what it printed on another machine of the generation
+output/00000000/<machine>               what the job's setup printed on a machine of a controlled job
+inbox/<nonce>.json                      messages to whoever holds the run (stop, inject, beliefs)
+machines/<machine>/report.json          what a machine of a controlled job last said (the mailbox)
+machines/<machine>/directive.json       what the controller last wanted of it
+job.json                                what a machine of a controlled job needs to begin (no secret is in it)
+controller.json                         the controller's heartbeat, which the machines' dead-man limit watches
+gone/00000007                           the provider says that the machine of this term is gone: no lease need be waited for
+probe/<nonce>                           left by the first `exec` and by `doctor`; deleted at once
 """
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MARKER = "windfall.json"
 INBOX = "inbox/"
 LOG = "log/"
-PARTS = "parts/"
-POINTS = "points/"
+SHARDS = "shards/"
+CHECKPOINTS = "checkpoints/"
 SPOOL = "spool/"
 OUTPUT = "output/"
 MACHINES = "machines/"
@@ -38,19 +38,19 @@ def record_key(number: int) -> str:
     return f"log/{number:08d}"
 
 
-def heartbeat_key(epoch: int) -> str:
-    """Return the key of an epoch's heartbeat object."""
-    return f"heartbeats/{epoch:08d}"
+def heartbeat_key(term: int) -> str:
+    """Return the key of a term's heartbeat object."""
+    return f"heartbeats/{term:08d}"
 
 
-def part_prefix(epoch: int, nonce: str, point_id: str, rank: int) -> str:
+def shard_prefix(term: int, nonce: str, checkpoint_id: str, rank: int) -> str:
     """Return the folder for one rank's bytes of one point."""
-    return f"parts/{epoch:08d}-{nonce}/{point_id}/{rank}/"
+    return f"shards/{term:08d}-{nonce}/{checkpoint_id}/{rank}/"
 
 
-def manifest_key(point_id: str) -> str:
+def manifest_key(checkpoint_id: str) -> str:
     """Return the key of a point's manifest."""
-    return f"points/{point_id}/manifest.json"
+    return f"checkpoints/{checkpoint_id}/manifest.json"
 
 
 def bundle_key(sha256: str) -> str:
@@ -63,18 +63,18 @@ def code_key(sha256: str) -> str:
     return f"code/{sha256}.json"
 
 
-def spool_key(epoch: int, segment: int) -> str:
+def spool_key(term: int, segment: int) -> str:
     """Return the key of a journal segment (from 1)."""
-    return f"spool/{epoch:08d}/{segment:08d}.jsonl"
+    return f"spool/{term:08d}/{segment:08d}.jsonl"
 
 
-def output_key(epoch: int, segment: int, node: int = 0) -> str:
+def output_key(term: int, segment: int, node: int = 0) -> str:
     """Return the key of an output segment (from 1) of the machine that holds the run, or of another one beside it."""
-    return f"output/{epoch:08d}/{segment:08d}" + (f"-{node}" if node else "")
+    return f"output/{term:08d}/{segment:08d}" + (f"-{node}" if node else "")
 
 
 def setup_output_key(machine_id: str) -> str:
-    """Return the key of what the setup printed on one machine; before every epoch's output."""
+    """Return the key of what the setup printed on one machine; before every term's output."""
     return f"output/{0:08d}/{machine_id}"
 
 
@@ -98,6 +98,6 @@ def directive_key(machine_id: str) -> str:
     return f"machines/{machine_id}/directive.json"
 
 
-def gone_key(epoch: int) -> str:
-    """Return the key that says that the machine which holds an epoch no longer exists."""
-    return f"gone/{epoch:08d}"
+def gone_key(term: int) -> str:
+    """Return the key that says that the machine which holds a term no longer exists."""
+    return f"gone/{term:08d}"

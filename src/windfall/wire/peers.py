@@ -8,10 +8,10 @@ Both know the generation's token; it never travels: each side answers the other'
 What follows is neither signed nor secret, so that the port belongs on a loopback or private network.  Every message has
 `it`; those of the loop that answer to an attempt carry its number, and what is said of another attempt is dropped.
 
-    leader -> member   prepare {attempt, epoch, nonce, point}   start {attempt, port}   kill {attempt}
-                       publish {attempt, command}   withdraw   show {notice, left_s}   upload {command}   abandon {point_id}
-                       let_go {step}   acknowledge {notice}   exit {code, sentence, released}
-    member -> leader   prepared {attempt, point, step}   unprepared {attempt, code, sentence}   exited {attempt, status}
+    leader -> member   prepare {attempt, term, nonce, checkpoint_id}   start {attempt, port}   kill {attempt}
+                       publish {attempt, command}   withdraw   show {notice, left_s}   upload {command}
+                       abandon {checkpoint_id}   let_go {step}   acknowledge {notice}   exit {code, sentence, released}
+    member -> leader   prepared {attempt, checkpoint_id, step}   unprepared {attempt, code, sentence}   exited {attempt, status}
                        facts {attempt, at, published, facts}   moved {facts}   notice {notice, at}   stop {now, reason}
     both               ping {at}   pong {at}
 

@@ -18,7 +18,7 @@ from windfall.fleet import Basis, ScheduleMade
 from windfall.models.losses import Losses, providers
 from windfall.policies.saving import rules
 from windfall.policies.saving.schedule_table import why_again
-from windfall.terms import Epoch, SaveCosts, SaveTable, Seconds, Step
+from windfall.terms import SaveCosts, SaveTable, Seconds, Step, Term
 
 POLICY = "optimal"
 INTERVAL_S_MAX = 1e9
@@ -31,7 +31,7 @@ class ScheduleWish:
 
     Attributes:
         machines: how many train together.
-        epoch: in which it holds the run.
+        term: in which it holds the run.
         from_step: of its last save, at which the schedule is to begin.
         age_s: of the machine at that step [s].
         work_s: left from there [s]; None if unknown.
@@ -49,7 +49,7 @@ class ScheduleWish:
     machine_type: str
     zone: str
     machines: int
-    epoch: Epoch
+    term: Term
     from_step: Step
     age_s: Seconds
     work_s: Seconds | None
@@ -65,7 +65,7 @@ class ScheduleWish:
     @property
     def answered(self) -> bool:
         """Whether there was an answer to it since the machine took the run: a schedule, or why there is none."""
-        return self.before is not None and self.before.epoch == self.epoch
+        return self.before is not None and self.before.term == self.term
 
     @property
     def scheduled(self) -> bool:
@@ -118,15 +118,15 @@ class ScheduleWish:
 def by_default(wish: ScheduleWish, says: str, life_left_s: float = 0.0) -> ScheduleMade:
     """Return that there is no schedule, and why: the default rule decides from the beginning."""
     table = SaveTable((), 0.0, wish.interval_s(0.0), says)
-    given = SaveTableGiven(table, wish.from_step, wish.epoch)
+    given = SaveTableGiven(table, wish.from_step, wish.term)
     basis, work_s = wish.basis(life_left_s), Seconds(wish.work_s or 0.0)
-    return ScheduleMade(wish.machine_id, wish.epoch, given, basis, wish.age_s, work_s, trusted=False)
+    return ScheduleMade(wish.machine_id, wish.term, given, basis, wish.age_s, work_s, trusted=False)
 
 
 def lost_s(wish: ScheduleWish, before: ScheduleMade) -> float:
     """Return how much older the machine is than its schedule has it at this step [s]: what work and saves do not explain.
 
-    Time that the script needed to be started again, on this machine and in this epoch, or that it trained in vain.
+    Time that the script needed to be started again, on this machine and in this term, or that it trained in vain.
     """
     done_s = (wish.from_step - before.given.from_step) * wish.step_s
     saves = sum(point <= done_s for point in before.given.table.saves_at_s)
@@ -142,7 +142,7 @@ def why_anew(wish: ScheduleWish, before: ScheduleMade, now: Basis) -> str:
         now: as `before.basis`, measured now, the rest of life at the age that was planned for and the time lost since.
     """
     table, begin = before.given.table, before.given.from_step
-    if wish.epoch != before.epoch:
+    if wish.term != before.term:
         return f"the run was taken up again at step {wish.from_step}"
     if wish.from_step < begin:
         return f"the run has fallen back to step {wish.from_step}, before step {begin}, where the schedule begins"

@@ -148,7 +148,7 @@ def make(wish: ScheduleWish, known: Known, rows: Sequence[Lifetime], now: WallTi
 
 
 def _why(wish: ScheduleWish, before: ScheduleMade, belief: Belief) -> str:
-    if before.trusted or wish.epoch != before.epoch:
+    if before.trusted or wish.term != before.term:
         # As old as the machine would have been at the begin, had it come here without the time that it has lost since.
         age_s = max(before.age_s + lost_s(wish, before), 0.0)
         return why_anew(wish, before, wish.basis(_life_left_s(belief.law, age_s)))
@@ -191,11 +191,11 @@ def _trusted(wish: ScheduleWish, belief: Belief, covered_share: float, why: str)
     says = f"it rests on {belief.words}" if not wish.injected else belief.words
     if table.known_s < (wish.work_s or math.inf):
         says += f"; known for {table.known_s:.0f} s of work"
-    given = SaveTableGiven(replace(table, says=says), wish.from_step, wish.epoch)
+    given = SaveTableGiven(replace(table, says=says), wish.from_step, wish.term)
     basis = wish.basis(_life_left_s(belief.law, wish.age_s))
     planned_s = Seconds(found.work_s if whole else wish.work_s or math.ceil(2.0 * found.work_s))
     return ScheduleMade(
-        wish.machine_id, wish.epoch, given, basis, wish.age_s, planned_s, trusted=table.known_s > 0.0, why=why
+        wish.machine_id, wish.term, given, basis, wish.age_s, planned_s, trusted=table.known_s > 0.0, why=why
     )
 
 
