@@ -284,4 +284,4 @@ def test_a_record_of_before_the_first_release_is_refused(bench: Bench) -> None:
     """An old store is refused in one sentence that says what to do, before anything of it is read."""
     bench.store.put(record_key(1), b'{"v": 1, "record": {"is": "Record", "state": {"epoch": 1}}}')
     with pytest.raises(OlderFormat, match=r"log/00000001 has version 1.*does not read: name another URL"):
-        bench.run(read_record(1))
+        bench.run(log.read_record(1))

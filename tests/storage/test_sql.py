@@ -272,7 +272,7 @@ def test_a_database_of_before_the_first_release_is_refused(tmp_path: Path) -> No
     with contextlib.closing(sqlite3.connect(old)) as connection, connection:
         connection.execute("CREATE TABLE installation (id INTEGER, version INTEGER, epoch INTEGER)")
         connection.execute("INSERT INTO installation VALUES (1, 1, 7)")
-    with pytest.raises(OlderFormat, match="version 1.*name another"):
+    with pytest.raises(OlderFormat, match=r"version 1.*name another"):
         open_database(f"sqlite:///{old}", SystemClock())
     with contextlib.closing(sqlite3.connect(old)) as connection:
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("installation",)]
