@@ -31,6 +31,7 @@ from windfall.storage.sql import Database
 from windfall.storage.watch import StoreWatch
 from windfall.terms import Seconds, Term
 from windfall.wire.layout import JOB
+from windfall.wire.programs import program
 
 if TYPE_CHECKING:
     from windfall.policies.saving.schedules_live import Known
@@ -67,7 +68,7 @@ def build_service(
             providers=providers(state, clock),
             open_run=lambda job: _open(job, clock),
             new_direct=DirectChannel,
-            boot_argv=(sys.executable, "-m", "windfall.cli.join"),
+            boot_argv=program("windfall.cli.join"),
             store_env=_store_env,
             merge=merge,
             leave=leave,

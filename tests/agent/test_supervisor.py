@@ -35,7 +35,7 @@ DRIVER = """
 import sys
 from windfall.agent.supervisor import Supervisor
 session, isolation, agent = sys.argv[1:4]
-sys.exit(Supervisor(session, isolation, (agent,)).run())
+sys.exit(Supervisor(session, isolation, (sys.executable, agent)).run())
 """
 
 SPREAD = """

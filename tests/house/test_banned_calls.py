@@ -138,3 +138,13 @@ def test_the_ban_sees_through_the_ways_to_write_a_call(line: str) -> None:
 def test_the_ban_leaves_what_is_handed_in_alone(line: str) -> None:
     """A seeded stream, a clock that is a parameter and a local name are not banned."""
     assert breaches("core/worker.py", uses(ast.parse(line)), {}) == []
+
+
+def test_programs_of_ours_are_started_from_one_place() -> None:
+    """`wire/programs.py` alone starts Python, with `-P`: elsewhere it would import from the folder a user stands in."""
+    found = []
+    for path in python_files(PACKAGE):
+        if path.relative_to(PACKAGE).as_posix() != "wire/programs.py":
+            found += [where(path, use.line) for use in uses(parse(path)) if use.name == "sys.executable"]
+
+    assert found == []

@@ -42,7 +42,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "storage": (WORDS | {"wire", "storage"}, frozenset({"obstore", "sqlalchemy", "xxhash"})),
     "notices": (WORDS | {"wire", "notices"}, NONE),
     "providers": (WORDS | {"units", "wire", "providers"}, NONE),
-    "providers.local.client": (WORDS | {"providers"}, frozenset({"httpx"})),
+    "providers.local.client": (WORDS | {"providers", "wire.programs"}, frozenset({"httpx"})),
     "providers.local.config": (WORDS | {"units"}, frozenset({"pydantic", "yaml"})),
     "channels": (WORDS | {"wire", "channels"}, NONE),
     "sdk": (frozenset({"wire.page", "wire.environment", "policies.saving.rules", "sdk"}), NONE),

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from windfall.core.keeping_facts import Standing, StartExec
 from windfall.errors import EXIT_FAILED
 from windfall.events import Fact
 from windfall.wire.boot import KEPT, UPLINK, BootData
+from windfall.wire.programs import our_environment, program, users_environment
 
 _STATUS = "standing.json"
 _BELIEFS = "beliefs.json"
@@ -52,7 +52,7 @@ class Place:
 
     def environment(self, boot: BootData, secrets: Secrets) -> dict[str, str]:
         """Return the environment of setup and script: the machine's, the job's, its secrets, nothing of the keeper's."""
-        mine = {name: value for name, value in self.environ.items() if name not in KEPT}
+        mine = users_environment({name: value for name, value in self.environ.items() if name not in KEPT})
         return mine | dict(boot.envs) | dict(secrets)
 
 
@@ -84,7 +84,7 @@ def exec_argv(place: Place, boot: BootData, how: StartExec) -> list[str]:
         options["--node-rank"] = str(how.rank)
         options["--peers"] = ",".join(peer.address for peer in how.peers)
     words = [word for option in options.items() for word in option]
-    return [sys.executable, "-m", "windfall.cli.main", "exec", "--wait", *words, place.url, "--", *boot.command]
+    return [*program("windfall.cli.main", "exec", "--wait", *words, place.url, "--", *boot.command)]
 
 
 class ExecProcess:
@@ -109,7 +109,7 @@ class ExecProcess:
             self._process = subprocess.Popen(
                 exec_argv(self._place, boot, how),
                 cwd=self._place.work(boot),
-                env=self._place.environment(boot, secrets),
+                env=our_environment(self._place.environment(boot, secrets)),
                 stdin=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 start_new_session=True,

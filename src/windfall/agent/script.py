@@ -13,6 +13,7 @@ from windfall.agent.session import ExecRequest
 from windfall.ports import Clock, Restored
 from windfall.terms import Notice, NoticeLevel
 from windfall.wire import environment, peers
+from windfall.wire.programs import users_environment
 
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun", "colossalai"})
 _LAUNCHER_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})
@@ -56,7 +57,8 @@ def show_notice(request: ExecRequest, notice: Notice, clock: Clock) -> None:
 
 def script_environment(request: ExecRequest, start: Start, argv: Sequence[str]) -> dict[str, str]:
     """Return the environment of the script: this one's, plus ours, minus what belonged to an earlier attempt."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("WINDFALL_")}
+    given = users_environment(os.environ)
+    env = {name: value for name, value in given.items() if not name.startswith("WINDFALL_")}
     # A script whose output is a pipe would otherwise hold it back, and a killed one would lose it.
     env.setdefault("PYTHONUNBUFFERED", "1")
     # A tracker run goes on over restarts unless the user decided otherwise.

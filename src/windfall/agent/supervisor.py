@@ -28,10 +28,11 @@ from collections.abc import Callable
 
 from windfall.agent import guard, kernel
 from windfall.agent.session import CRASHES
+from windfall.wire.programs import program
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-AGENT = ("-m", "windfall.cli.agent")
-"""What Python runs as the agent; the session folder and the socket's number follow."""
+AGENT = program("windfall.cli.agent")
+"""What runs as the agent; the session folder and the socket's number follow."""
 _AGENT_TRIES_MAX = 5
 """How often the agent may die in a row while no script runs before the supervisor gives up."""
 _RESTART_PAUSE_S_MAX = 5.0
@@ -97,7 +98,7 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         parent = os.getpid()
         self._agent = subprocess.Popen(
-            [sys.executable, *self._agent_command, self._session, str(theirs.fileno())],
+            [*self._agent_command, self._session, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,

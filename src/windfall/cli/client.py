@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +37,10 @@ from windfall.jobs import Job, Measured
 from windfall.market import Offer
 from windfall.storage.clocks import SystemClock
 from windfall.terms import Seconds
+from windfall.wire.programs import our_environment, program
 
 V = TypeVar("V")
-EMBEDDED = (sys.executable, "-m", "windfall.cli.controller")
+EMBEDDED = program("windfall.cli.controller")
 """The embedded controller's command; the state folder follows."""
 _START_LOCK = "start.lock"
 _START_S = 40.0
@@ -344,7 +344,7 @@ def _spawn(state: Path, launch: Sequence[str]) -> int:
         return os.posix_spawn(
             launch[0],
             [*launch, str(state.absolute())],
-            os.environ,
+            our_environment(os.environ),
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, log, 1),

@@ -24,6 +24,7 @@ from windfall.spelling import nearest
 from windfall.storage.objects import check_url
 from windfall.units import duration_s, rate_bytes_per_s
 from windfall.wire.peers import host_and_port
+from windfall.wire.programs import our_environment, program
 from windfall.wiring import new_nonce
 
 PROVIDERS = ("auto", "aws", "google", "azure", "slurm", "kubernetes", "local")
@@ -167,8 +168,8 @@ def become_supervisor(request: ExecRequest, state: Path) -> None:
     except OSError as error:
         raise Misuse(f"{session} cannot be written ({error.strerror}): name another place with --state") from error
     sys.stdout.flush()
-    argv = [sys.executable, "-m", "windfall.agent.supervisor", str(session), str(pages), request.isolation]
-    os.execv(sys.executable, argv)
+    argv = program("windfall.agent.supervisor", str(session), str(pages), request.isolation)
+    os.execve(argv[0], argv, our_environment(os.environ))
 
 
 def _pages_folder(state: Path) -> Path:

@@ -9,7 +9,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from windfall.storage.clocks import SystemClock
 from windfall.terms import Seconds
 from windfall.units import size_text
 from windfall.wire import notices as wire
+from windfall.wire.programs import snippet
 
 METADATA_TIMEOUT_S = Seconds(2.0)
 DISK_FREE_BYTES_MIN = 5 * 10**9
@@ -73,7 +73,7 @@ def _python() -> Check:
 
 
 def _isolation() -> Check:
-    trial = subprocess.run([sys.executable, "-c", _NAMESPACE_TRIAL], capture_output=True, check=False, timeout=30)
+    trial = subprocess.run(snippet(_NAMESPACE_TRIAL), capture_output=True, check=False, timeout=30)
     if trial.returncode == 0:
         return Check("isolation", Verdict.OK, "a PID namespace of its own: every descendant ends with the run")
     advice = "a process that leaves its parent's session between two looks could outlive the run for a moment"

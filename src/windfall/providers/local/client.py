@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from windfall.ports import Clock
 from windfall.providers.local import config, market, records
 from windfall.providers.local.books import NAME
 from windfall.terms import Seconds
+from windfall.wire.programs import program
 
 TIMEOUT_S = 20.0
 """How long a call may take [s]."""
@@ -162,7 +162,7 @@ class LocalProvider:
         return False
 
     def _open(self) -> None:
-        command = [sys.executable, "-P", "-m", "windfall.providers.local.market", str(self._folder), "--detach"]
+        command = program("windfall.providers.local.market", str(self._folder), "--detach")
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=START_S_MAX, check=False

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from windfall.providers.local.books import NAME, Books
 from windfall.providers.local.config import FILE, Config, load
 from windfall.providers.local.prices import spot_usd_per_hour
 from windfall.terms import Instant, Reliability, Seconds, WallTime
+from windfall.wire.programs import program
 
 MACHINES = "machines"
 UPLINK = "WINDFALL_UPLINK"
@@ -342,7 +342,7 @@ class Desk:
         with open(home / "init.log", "ab") as log:
             self._children.append(
                 subprocess.Popen(
-                    [sys.executable, "-P", "-m", "windfall.providers.local.machine", str(home)],
+                    program("windfall.providers.local.machine", str(home)),
                     cwd=home,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
