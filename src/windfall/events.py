@@ -15,6 +15,7 @@ from windfall.terms import (
     Cause,
     CheckpointRef,
     Instant,
+    Metric,
     Notice,
     Outcome,
     Phase,
@@ -261,7 +262,7 @@ class MetricsReported(Fact):
 
     rank: int
     step: Step
-    metrics: tuple[tuple[str, float], ...]
+    metrics: tuple[tuple[str, Metric], ...]
 
 
 @dataclass(frozen=True, slots=True)

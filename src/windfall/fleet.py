@@ -15,6 +15,9 @@ from windfall.jobs import Job, Measured
 from windfall.market import Charge, Machine, Offer, Order, Quota, Refusal
 from windfall.terms import Generation, Instant, NoticeLevel, Outcome, SaveCosts, Seconds, Step, Term, WallTime
 
+VERSION = 1
+"""Of what controller and machines tell each other through the run's store."""
+
 
 class Doing(enum.StrEnum):
     """What a machine says it is doing."""

@@ -26,6 +26,8 @@ Usd = NewType("Usd", float)
 """An amount of money [USD]."""
 Term = NewType("Term", int)
 """The number of the log record by which a holder took the run; larger is newer."""
+Metric = NewType("Metric", float)
+"""A number that a script reports of itself; alone among our numbers it need not be finite."""
 Step = NewType("Step", int)
 """How many training steps are complete since the run began, restarts not counted twice."""
 

@@ -50,7 +50,7 @@ class Controller:
     def report(self, machine_id: str, said: object, token: str | None) -> tuple[int, Any]:
         if token != f"Bearer token-of-{machine_id}":
             return 401, {"error": "who are you?"}
-        self.reports.append(codec.decode(said))
+        self.reports.append(codec.decode(said, Report))
         told = self.directives.get(machine_id)
         return (204, None) if told is None else (200, codec.encode(told))
 

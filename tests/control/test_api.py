@@ -276,7 +276,7 @@ def test_a_machine_reports_and_is_told(api: Api, nobody: httpx.Client) -> None:
     second = nobody.post("/v1/machines/m1/report", json=report(sequence=2), headers=headers)
 
     assert (first.status_code, first.content) == (204, b"")
-    assert codec.decode(second.json()) == Directive(3, Direction.RUN)
+    assert codec.decode(second.json(), Directive) == Directive(3, Direction.RUN)
     assert [job_id for job_id, _ in api.service.reports] == ["gpt-1", "gpt-1"]
 
 

@@ -8,6 +8,7 @@ from tests.core.story import Story
 from windfall import codec
 from windfall import events as ev
 from windfall.core.replay import explain, replay
+from windfall.fleet import Directive, Report
 from windfall.terms import SaveTable
 
 TABLE = SaveTable((40.0, 110.0, 200.0), 300.0, 60.0, "it rests on 501 losses, bathtub law")
@@ -107,7 +108,7 @@ def test_words_of_before_there_were_schedules_are_still_read() -> None:
     """Reports and directives that lack what came later are whole; rows of an older run give the same decisions."""
     report = {"is": "Report", "machine_id": "m", "sequence": 1, "life": "a", "doing": "training", "step": 5}
     directive = {"is": "Directive", "controller": 3, "direction": "run", "mttp_s": 5.0}
-    assert (codec.decode(report).costs, codec.decode(directive).schedule) == (None, None)
+    assert (codec.decode(report, Report).costs, codec.decode(directive, Directive).schedule) == (None, None)
     rows = trained("adaptive").rows
     older = [codec.row_from_line(json.dumps(json.loads(codec.row_to_line(row)))) for row in rows]
     assert replay(older) == []

@@ -208,7 +208,7 @@ class Node:
         said = json.dumps({"report": codec.encode(action.report)}).encode()
         self.world.at(late_s, lambda: store.put(report_key(name), said))
         told, beat = store.get(directive_key(name)), store.get(CONTROLLER)
-        directive = None if told is None else codec.decode(json.loads(told)["directive"])
+        directive = None if told is None else codec.decode(json.loads(told)["directive"], Directive)
         counter = None if beat is None else json.loads(beat)
         self._later(words.BoxRead(directive, None if counter is None else (counter["term"], counter["counter"])))
 

@@ -6,17 +6,18 @@ The way back is `agent.standing`.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Sequence
 
 from windfall import codec
+from windfall.errors import WindfallError
 from windfall.events import BeliefsChanged, Fact, SaveTableGiven
 from windfall.ports import Clock
 from windfall.terms import Instant, Seconds
 
 LOOK_S = Seconds(0.5)
 """The least time between two looks at the file [s]."""
+_VERSION = 1
 _NEVER = Instant(float("-inf"))
 _KNOWN = (BeliefsChanged, SaveTableGiven)
 
@@ -25,7 +26,7 @@ def write(path: str, facts: Sequence[Fact]) -> None:
     """Replace the file; a disk that refuses must not end a training run, which then goes on with what it knew."""
     with contextlib.suppress(OSError):
         with open(f"{path}.new", "w") as file:
-            json.dump({"v": 1, "facts": [codec.encode(fact) for fact in facts]}, file)
+            file.write(codec.sealed(_VERSION, "facts", tuple(facts)).decode())
         os.replace(f"{path}.new", path)
 
 
@@ -55,8 +56,9 @@ class BeliefsFile:
             if mark == self._mark:
                 return []
             with open(self._path) as file:
-                facts = [codec.decode(fact) for fact in json.load(file)["facts"]]
-        except (OSError, ValueError, KeyError, TypeError):
+                said = file.read()
+            facts = codec.opened(said, "facts", tuple[Fact, ...], version=_VERSION, what="what the controller believes")
+        except (OSError, ValueError, WindfallError):
             return []
         self._mark = mark
         new = [fact for fact in facts if isinstance(fact, _KNOWN) and self._told.get(type(fact)) != fact]

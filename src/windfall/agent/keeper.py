@@ -7,9 +7,7 @@ its machine ends: the provider ends a machine whose first process has ended, and
 
 from __future__ import annotations
 
-import json
-
-from windfall import codec
+from windfall import codec, fleet
 from windfall.agent.keeper_ports import Facts, KeeperPorts, Secrets
 from windfall.core import keeping, keeping_facts
 from windfall.core.keeping_facts import (
@@ -134,7 +132,7 @@ class Keeper:
             data = self._ports.store.get(JOB)
             if data is None:
                 return (NotBriefed("the controller does not answer and the store has no job yet"),)
-            boot = boot_from_json(json.loads(data))
+            boot = boot_from_json(codec.parse(data))
         except (WindfallError, ValueError) as error:
             return (NotBriefed(f"the job's data are not to be had: {error}"),)
         facts = _briefed(boot, ())
@@ -176,8 +174,7 @@ def visit(store: ObjectStore, report: Report) -> BoxRead:
     Raises:
         StoreError: the store did not answer, or refused.
     """
-    said = {"v": 1, "report": codec.encode(report)}
-    store.put(report_key(report.machine_id), json.dumps(said).encode())
+    store.put(report_key(report.machine_id), codec.sealed(fleet.VERSION, "report", report))
     return BoxRead(
         _directive(store.get(directive_key(report.machine_id))),
         _beat(store.get(CONTROLLER)),
@@ -186,16 +183,20 @@ def visit(store: ObjectStore, report: Report) -> BoxRead:
 
 def _directive(data: bytes | None) -> Directive | None:
     try:
-        told = codec.decode(json.loads(data or b"{}")["directive"])
-    except (ValueError, KeyError, TypeError):
+        told: Directive | None = (
+            None
+            if data is None
+            else codec.opened(data, "directive", Directive, version=fleet.VERSION, what="a directive")
+        )
+    except (ValueError, WindfallError):
         return None
-    return told if isinstance(told, Directive) else None
+    return told
 
 
 def _beat(data: bytes | None) -> tuple[Term, int] | None:
     try:
-        said = json.loads(data or b"{}")
-        return Term(int(said["term"])), int(said["counter"])
+        said = codec.parse(data or b"{}")
+        return Term(codec.decode(said["term"], int)), codec.decode(said["counter"], int)
     except (ValueError, KeyError, TypeError):
         return None
 

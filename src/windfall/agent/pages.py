@@ -27,7 +27,7 @@ from windfall.events import (
     ShardHandedOver,
     StepsMeasured,
 )
-from windfall.terms import Bytes, Instant, NoticeLevel, Phase, Seconds, Step
+from windfall.terms import Bytes, Instant, Metric, NoticeLevel, Phase, Seconds, Step
 from windfall.wire import page
 
 _WINDOW_FIRST_S = 0.25
@@ -229,7 +229,7 @@ class PageWatcher:
             facts.append(PhaseMeasured(number, Phase(message["name"]), Seconds(message["duration_ns"] / 1e9)))
         elif kind == "report":
             numbers = {name: value for name, value in message["metrics"].items() if isinstance(value, (int, float))}
-            metrics = tuple((name, float(value)) for name, value in sorted(numbers.items()))
+            metrics = tuple((name, Metric(float(value))) for name, value in sorted(numbers.items()))
             facts.append(MetricsReported(number, Step(step), metrics))
 
     def _understand_backup(self, number: int, rank: _Rank, message: dict[str, Any], facts: list[Fact]) -> None:

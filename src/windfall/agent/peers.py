@@ -281,7 +281,7 @@ class Room:
         out: list[Fact] = []
         match message["it"]:
             case "moved":
-                facts = [codec.decode(fact) for fact in message["facts"]]
+                facts = codec.decode(message["facts"], tuple[Fact, ...])
                 out += [fact for fact in facts if isinstance(fact, (ShardUploaded, ShardFailed))]
             case "notice":
                 out.append(self._notice(node, message, heard.at))
@@ -296,7 +296,7 @@ class Room:
     def _remote_pages(self, node: int, heard: Heard, now: Instant) -> list[Fact]:
         message = heard.message
         shift_s = self._clock_shift_s(node, float(message["at"]), heard.at)
-        facts = [codec.decode(fact) for fact in message["facts"]]
+        facts = codec.decode(message["facts"], tuple[Fact, ...])
         ours = [_on_our_clock(fact, shift_s) for fact in facts if isinstance(fact, _ON_PAGES)]
         at = Instant(float(message["at"]) + shift_s - self._links[node].round_trip_s)
         published = int(message["published"])
@@ -309,8 +309,7 @@ class Room:
         return shift_s
 
     def _notice(self, node: int, message: Message, heard_at: Instant) -> NoticeReceived:
-        notice = codec.decode(message["notice"])
-        assert isinstance(notice, Notice)
+        notice: Notice = codec.decode(message["notice"], Notice)
         shift_s = self._clock_shift_s(node, float(message["at"]), heard_at) - self._links[node].round_trip_s
         deadline = None if notice.deadline is None else Instant(notice.deadline + shift_s)
         return NoticeReceived(replace(notice, notice_id=f"{node}:{notice.notice_id}", deadline=deadline))

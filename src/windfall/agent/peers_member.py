@@ -251,9 +251,7 @@ class Member:
                     self._standing.release(Outcome(message["released"]))
                 self._end(int(message["code"]), str(message["sentence"]))
             case "upload":
-                command = codec.decode(message["command"])
-                assert isinstance(command, UploadShard)
-                self._uploads.start(command)
+                self._uploads.start(codec.decode(message["command"], UploadShard))
             case "abandon":
                 self._uploads.abandon(str(message["checkpoint_id"]))
             case "let_go":
@@ -271,7 +269,7 @@ class Member:
             case "show":
                 self._show_notice(message)
             case "acknowledge":
-                self._acknowledge(codec.decode(message["notice"]))
+                self._acknowledge(codec.decode(message["notice"], Notice))
 
     def _prepare(self, message: Message) -> None:
         """Restore in a thread of its own: the links must not fall silent meanwhile, and a lost leader must be noticed."""
@@ -325,8 +323,7 @@ class Member:
             self._ports.supervision.kill()
 
     def _publish(self, message: Message) -> None:
-        command = codec.decode(message["command"])
-        assert isinstance(command, PublishSave)
+        command: PublishSave = codec.decode(message["command"], PublishSave)
         if self._watcher is None or message["attempt"] != self._attempt:
             return
         self._watcher.publish(command)
@@ -339,8 +336,7 @@ class Member:
         self._tell_pages([seen], began)
 
     def _show_notice(self, message: Message) -> None:
-        told = codec.decode(message["notice"])
-        assert isinstance(told, Notice)
+        told: Notice = codec.decode(message["notice"], Notice)
         left_s = message["left_s"]
         deadline = None if left_s is None else Instant(self._clock.now() + float(left_s))
         notice = replace(told, deadline=deadline)

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from windfall import codec
-from windfall.errors import StoreError
+from windfall import codec, fleet
+from windfall.errors import StoreError, WindfallError
 from windfall.fleet import Directive, Report
 from windfall.ports import Channel, Clock, ObjectStore
 from windfall.terms import Instant, Seconds, Term
@@ -119,8 +119,7 @@ class MailboxChannel:
         return told != written or now >= at + self._pace.again_s
 
     def _write(self, machine_id: str, told: Directive) -> None:
-        said = {"v": 1, "directive": codec.encode(told)}
-        self._store.put(directive_key(machine_id), json.dumps(said).encode())
+        self._store.put(directive_key(machine_id), codec.sealed(fleet.VERSION, "directive", told))
         self._written[machine_id] = (told, self._clock.now())
 
     def _beat(self) -> None:
@@ -152,10 +151,10 @@ class MailboxChannel:
 def parse_report(data: bytes) -> Report | None:
     """Return a machine's report; None if it is none that can be read."""
     try:
-        report = codec.decode(json.loads(data)["report"])
-    except (ValueError, KeyError, TypeError):
+        report: Report = codec.opened(data, "report", Report, version=fleet.VERSION, what="a report")
+    except (ValueError, WindfallError):
         return None
-    return report if isinstance(report, Report) else None
+    return report
 
 
 class BackgroundChannel:

@@ -75,11 +75,9 @@ class DirectReporter:
         if status != 200:
             raise ControllerError(_refusal(self._where, status, said))
         try:
-            told = codec.decode(said)
-        except (ValueError, TypeError) as error:
+            told: Directive = codec.decode(said, Directive)
+        except ValueError as error:
             raise ControllerUnreachable(f"what answers at {self._where} is not understood: {error}") from error
-        if not isinstance(told, Directive):
-            raise ControllerUnreachable(f"what answers at {self._where} is not a controller")
         return told
 
     def _post(self, path: str, body: object) -> tuple[int, Any]:
@@ -100,7 +98,7 @@ class DirectReporter:
         if status >= 500:
             raise ControllerUnreachable(f"the controller at {self._where} answers with {status}")
         try:
-            return status, json.loads(data) if data else None
+            return status, codec.parse(data) if data else None
         except ValueError as error:
             raise ControllerUnreachable(f"what answers at {self._where} is not a controller") from error
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -34,8 +34,10 @@ from windfall.errors import (
 )
 from windfall.fleet import Report
 from windfall.jobs import DRILL, Job, Measured
+from windfall.policies import admitting
 from windfall.terms import Seconds
 
+Word = TypeVar("Word")
 ROWS_MAX = 2000
 """Journal rows in one answer."""
 MACHINES_MAX = 10_000
@@ -265,12 +267,7 @@ def known(body: PlanBody, service: _Service, user: _User) -> KnownView:
 
 def learn(body: MeasuredBody, service: _Service, user: _User) -> Json:
     """Keep what a drill of a job showed, for its plans."""
-    try:
-        measured = codec.decode(body.measured, Measured)
-    except (ValueError, TypeError):
-        measured = None
-    if not isinstance(measured, Measured):
-        raise Misuse("these are no measurements that this controller understands: are both Windfalls of one version?")
+    measured = _understood(body.measured, Measured, "these are no measurements")
     service.learn(_job(body.job, user), dataclasses.replace(measured, provider=DRILL))
     return {}
 
@@ -296,14 +293,20 @@ def collect(body: GcBody, service: _Service, user: _Admin) -> GcView:  # noqa: A
 
 
 def _job(data: Json, user: User) -> Job:
-    try:
-        job = codec.decode(data, Job)
-    except (ValueError, TypeError) as error:
-        # The codec's words may hold what was sent, and environments hold what their users put there.
-        raise Misuse("this is no job that this controller understands: are both Windfalls of one version?") from error
-    if not isinstance(job, Job):
-        raise Misuse("this is no job that this controller understands: are both Windfalls of one version?")
+    """Decode a job by its type, and repeat the checks of the job file: whoever sends it may have made none."""
+    job = _understood(data, Job, "this is no job")
+    admitting.check(job)
     return dataclasses.replace(job, user=user.name)
+
+
+def _understood(data: Json, kind: type[Word], sentence: str) -> Word:
+    try:
+        word: Word = codec.decode(data, kind)
+    except ValueError as error:
+        raise Misuse(
+            f"{sentence} that this controller understands ({error}): are both Windfalls of one version?"
+        ) from error
+    return word
 
 
 # --------------------------------------------------------------------------------------------------------- machines
@@ -323,11 +326,8 @@ def report(machine_id: str, body: Json, request: Request, service: _Service) -> 
     who = request.scope["windfall"]
     if not isinstance(who, MachineCaller) or who.machine_id != machine_id:
         raise HTTPException(403, "a machine may only report for itself")
-    try:
-        said = codec.decode(body, Report)
-    except (ValueError, TypeError) as error:
-        raise Misuse("this is no report that this controller understands") from error
-    if not isinstance(said, Report) or said.machine_id != machine_id:
+    said = _understood(body, Report, "this is no report")
+    if said.machine_id != machine_id:
         raise HTTPException(403, "a machine may only report for itself")
     directive = service.report(who.job_id, said)
     return Response(status_code=204) if directive is None else JSONResponse(codec.encode(directive))

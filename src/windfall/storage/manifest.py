@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import xxhash
 
 from windfall import codec
-from windfall.errors import CheckpointDamaged, NewerFormat
+from windfall.errors import CheckpointDamaged
 from windfall.terms import Checkpoint
 
 VERSION = 2
@@ -21,7 +19,7 @@ def digest_of(data: bytes) -> str:
 
 def to_bytes(point: Checkpoint) -> bytes:
     """Write a manifest as JSON, version first."""
-    return json.dumps({"v": VERSION, "checkpoint": codec.encode(point)}, separators=(",", ":")).encode()
+    return codec.sealed(VERSION, "checkpoint", point)
 
 
 def from_bytes(data: bytes, key: str) -> Checkpoint:
@@ -32,19 +30,11 @@ def from_bytes(data: bytes, key: str) -> Checkpoint:
         key: where it was found, for the message.
 
     Raises:
-        NewerFormat: a newer Windfall wrote it.
+        NewerFormat, OlderFormat: another Windfall wrote it.
         CheckpointDamaged: it is not a manifest.
     """
     try:
-        parsed = json.loads(data)
-        version = parsed["v"]
-        if isinstance(version, int) and version > VERSION:
-            raise NewerFormat(
-                f"{key} has version {version}, this Windfall reads up to {VERSION}: upgrade Windfall here"
-            )
-        point = codec.decode(parsed["checkpoint"])
-    except (ValueError, KeyError, TypeError) as error:
+        point: Checkpoint = codec.opened(data, "checkpoint", Checkpoint, version=VERSION, what=key)
+    except ValueError as error:
         raise CheckpointDamaged(f"{key} is not a manifest ({error})") from error
-    if not isinstance(point, Checkpoint):
-        raise CheckpointDamaged(f"{key} is not a manifest")
     return point

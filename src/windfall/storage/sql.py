@@ -268,7 +268,7 @@ class Database:
         query = sa.select(MEASURED.c.measured).where(MEASURED.c.key == key).order_by(MEASURED.c.id)
         with reading(self._engine) as connection:
             lines = connection.execute(query).scalars().all()
-        return tuple(codec.decode(json.loads(line)) for line in lines)
+        return tuple(codec.decode(codec.parse(line), Measured) for line in lines)
 
 
 def _check(connection: Connection, term: Term) -> None:
@@ -294,5 +294,5 @@ def _insert(connection: Connection, table: sa.Table) -> postgresql.Insert | sqli
 
 
 def _job_entry(row: sa.Row[tuple[object, ...]]) -> JobEntry:
-    job = codec.decode(json.loads(row.job))
+    job = codec.decode(codec.parse(row.job), Job)
     return JobEntry(job, JobPhase(row.phase), row.summary, WallTime(row.created))

@@ -7,12 +7,11 @@ grow (number, term, counts) is asserted to grow.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from windfall import codec
-from windfall.errors import OLDER, Fenced, LogDamaged, NewerFormat, OlderFormat
+from windfall.errors import Fenced, LogDamaged
 from windfall.terms import (
     Bundle,
     Cause,
@@ -249,7 +248,7 @@ def follow(head: Record | None, state: RunState, *, kind: RecordKind, nonce: str
 
 def to_bytes(record: Record) -> bytes:
     """Write a record as JSON, version first."""
-    return json.dumps({"v": VERSION, "record": codec.encode(record)}, separators=(",", ":")).encode()
+    return codec.sealed(VERSION, "record", record)
 
 
 def from_bytes(data: bytes, key: str) -> Record:
@@ -264,17 +263,7 @@ def from_bytes(data: bytes, key: str) -> Record:
         LogDamaged: it is not a record.
     """
     try:
-        parsed = json.loads(data)
-        version = parsed["v"]
-        if isinstance(version, int) and version > VERSION:
-            raise NewerFormat(
-                f"{key} has version {version}, this Windfall reads up to {VERSION}: upgrade Windfall on this machine"
-            )
-        if isinstance(version, int) and version < VERSION:
-            raise OlderFormat(f"{key} has version {version}, {OLDER}: name another URL")
-        record = codec.decode(parsed["record"])
-    except (ValueError, KeyError, TypeError) as error:
+        record: Record = codec.opened(data, "record", Record, version=VERSION, what=key)
+    except ValueError as error:
         raise LogDamaged(f"{key} is damaged ({error}): the run's log cannot be read past it") from error
-    if not isinstance(record, Record):
-        raise LogDamaged(f"{key} is damaged (no record): the run's log cannot be read past it")
     return record
