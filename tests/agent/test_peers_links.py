@@ -138,12 +138,13 @@ def test_both_sides_measure_the_way() -> None:
     ours, theirs = socket.socketpair()
     heard: queue.SimpleQueue[object] = queue.SimpleQueue()
     links = [
-        Link(end, SystemClock(), lambda message, _: heard.put(message["n"]), lambda _: None) for end in (ours, theirs)
+        Link(end, SystemClock(), lambda message, _: heard.put(message["step"]), lambda _: None)
+        for end in (ours, theirs)
     ]
     for link in links:
         link.start()
     for n in range(5):
-        links[0].send({"it": "facts", "n": n})
+        links[0].send({"it": "let_go", "step": n})
     assert [heard.get(timeout=5.0) for _ in range(5)] == [0, 1, 2, 3, 4]
     wait_for(lambda: all(link.round_trip_s > 0.0 for link in links), "a round trip")
     for link in links:

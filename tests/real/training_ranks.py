@@ -29,7 +29,7 @@ def launch(ranks: int) -> int:
 
 def _meet(rank: int, ranks: int, step: int) -> None:
     """Wait until every rank has come so far."""
-    folder = Path(os.environ["MEETINGS"]) / os.environ["WINDFALL_EPOCH"] / os.environ["WINDFALL_ATTEMPT"]
+    folder = Path(os.environ["MEETINGS"]) / os.environ["WINDFALL_TERM"] / os.environ["WINDFALL_ATTEMPT"]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{step}-{rank}").touch()
     while not all((folder / f"{step}-{other}").exists() for other in range(ranks)):

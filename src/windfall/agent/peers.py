@@ -15,12 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from windfall import codec
-from windfall.agent import peers_handshake as handshake
 from windfall.agent.pages import PageWatcher
 from windfall.agent.peers_assembly import Assembly, place_of
+from windfall.agent.peers_door import Door
 from windfall.agent.peers_handshake import Place
 from windfall.agent.peers_link import Link, Message
-from windfall.errors import EXIT_FAILED, Apart, Misuse
+from windfall.errors import EXIT_FAILED, Apart
 from windfall.events import (
     Fact,
     MetricsReported,
@@ -42,7 +42,6 @@ from windfall.events import (
 )
 from windfall.ports import Clock, Restored
 from windfall.terms import Instant, Notice, NoticeLevel, Outcome, RunState, Seconds
-from windfall.wire import peers
 
 JOIN_S = 60.0
 """How long a generation's machines wait for one another to come."""
@@ -51,6 +50,8 @@ _FAREWELL_S = 3.0
 LOOK_S = 0.1
 """How often all machines are looked at while the end of one is announced."""
 _RESTORED_POLL_S = 0.5
+_CARRIED = {"moved": "facts", "publish": "command", "upload": "command", "show": "notice", "acknowledge": "notice"}
+"""In which field of a message words travel, where it is not called as the message is."""
 _ON_PAGES = (
     RanksObserved,
     StepsMeasured,
@@ -65,11 +66,16 @@ _ON_PAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Heard(Fact):
-    """A message of another machine, on its way through the inbox; it never reaches the reducer as such."""
+    """A message of another machine, on its way through the inbox; it never reaches the reducer as such.
+
+    Attributes:
+        words: what the message carries of our words: facts, a command, a notice.
+    """
 
     node: int
     message: Message
     at: Instant
+    words: tuple[object, ...] = ()
 
 
 class Room:
@@ -99,12 +105,11 @@ class Room:
         self._clock = clock
         self._deliver = deliver
         self._tell = tell
-        self._new_nonce = new_nonce
         self._kill_here = kill_here
         self._links: dict[int, Link] = {}
         self._here = threading.Condition()
         self._together = False
-        self._server: socket.socket | None = None
+        self._door = Door(place, clock, new_nonce=new_nonce, let_in=self._join, tell=tell)
         self._lost = threading.Event()
         self._answers: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self._assembly = Assembly(len(place.addresses))
@@ -122,16 +127,7 @@ class Room:
         Raises:
             Misuse: it cannot be listened at.
         """
-        address = self._place.addresses[0]
-        host, port = peers.host_and_port(address)
-        try:
-            server = socket.create_server((host, port), family=_family(host))
-        except OSError as error:
-            raise Misuse(
-                f"{address} cannot be listened at ({error.strerror}): --peers must begin with an address of this machine"
-            ) from error
-        self._server = server
-        threading.Thread(target=self._accept, args=(server,), name="peers", daemon=True).start()
+        self._door.open()
 
     def wait_for_members(self, limit_s: float = JOIN_S) -> None:
         """Wait until every member is there.
@@ -142,25 +138,13 @@ class Room:
         with self._here:
             complete = self._here.wait_for(lambda: len(self._links) == len(self._place.others), limit_s)
             self._together = complete
+        self._door.close()
         if not complete:
             missing = [f"{n} ({self._place.addresses[n]})" for n in self._place.others if n not in self._links]
             raise Apart(
                 f"generation {self._place.generation} is not complete: machine {', '.join(missing)} did not come "
                 f"within {limit_s:g} s"
             )
-
-    def _accept(self, server: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = server.accept()
-            except OSError:
-                return  # closed: the generation is over
-            threading.Thread(target=self._welcome, args=(connection,), name="peer-welcome", daemon=True).start()
-
-    def _welcome(self, connection: socket.socket) -> None:
-        node = handshake.welcome(self._place, self._new_nonce(), connection)
-        if node is not None:
-            self._join(node, connection)
 
     def _join(self, node: int, connection: socket.socket) -> None:
         link = Link(
@@ -181,7 +165,7 @@ class Room:
         if message["it"] in {"prepared", "unprepared"}:
             self._answers.put((node, message))
         else:
-            self._deliver(Heard(node, message, at))
+            self._deliver(Heard(node, message, at, words_of(message)))
 
     def _lose(self, node: int, why: str) -> None:
         with self._here:
@@ -224,7 +208,7 @@ class Room:
                     continue
                 if answer["it"] == "unprepared":
                     error = Apart(f"on machine {node}: {answer['sentence']}")
-                    error.exit_code = int(answer["code"]) or EXIT_FAILED
+                    error.exit_code = answer["code"] or EXIT_FAILED
                     raise error
                 if answer["checkpoint_id"] == restored.checkpoint_id:
                     waiting.discard(node)
@@ -281,14 +265,13 @@ class Room:
         out: list[Fact] = []
         match message["it"]:
             case "moved":
-                facts = codec.decode(message["facts"], tuple[Fact, ...])
-                out += [fact for fact in facts if isinstance(fact, (ShardUploaded, ShardFailed))]
+                out += [fact for fact in heard.words if isinstance(fact, (ShardUploaded, ShardFailed))]
             case "notice":
-                out.append(self._notice(node, message, heard.at))
+                out += [self._notice(heard, word) for word in heard.words if isinstance(word, Notice)]
             case "stop":
-                out.append(StopAsked(bool(message["now"]), str(message["reason"])))
+                out.append(StopAsked(message["now"], message["reason"]))
             case "exited" if message["attempt"] == self._attempt:
-                out += self._exited(node, int(message["status"]))
+                out += self._exited(node, message["status"])
             case "facts" if message["attempt"] == self._attempt:
                 out += self._remote_pages(node, heard, now)
         return out
@@ -296,11 +279,9 @@ class Room:
     def _remote_pages(self, node: int, heard: Heard, now: Instant) -> list[Fact]:
         message = heard.message
         shift_s = self._clock_shift_s(node, float(message["at"]), heard.at)
-        facts = codec.decode(message["facts"], tuple[Fact, ...])
-        ours = [_on_our_clock(fact, shift_s) for fact in facts if isinstance(fact, _ON_PAGES)]
+        ours = [_on_our_clock(fact, shift_s) for fact in heard.words if isinstance(fact, _ON_PAGES)]
         at = Instant(float(message["at"]) + shift_s - self._links[node].round_trip_s)
-        published = int(message["published"])
-        return self._pages(node, ours, now, min(at, now), published, quiet=True)
+        return self._pages(node, ours, now, min(at, now), message["published"], quiet=True)
 
     def _clock_shift_s(self, node: int, said_at: float, heard_at: Instant) -> float:
         """Return what must be added to a member's clock to have ours; too much by the quickest way of a message."""
@@ -308,9 +289,9 @@ class Room:
         self._shift[node] = shift_s
         return shift_s
 
-    def _notice(self, node: int, message: Message, heard_at: Instant) -> NoticeReceived:
-        notice: Notice = codec.decode(message["notice"], Notice)
-        shift_s = self._clock_shift_s(node, float(message["at"]), heard_at) - self._links[node].round_trip_s
+    def _notice(self, heard: Heard, notice: Notice) -> NoticeReceived:
+        node = heard.node
+        shift_s = self._clock_shift_s(node, heard.message["at"], heard.at) - self._links[node].round_trip_s
         deadline = None if notice.deadline is None else Instant(notice.deadline + shift_s)
         return NoticeReceived(replace(notice, notice_id=f"{node}:{notice.notice_id}", deadline=deadline))
 
@@ -392,14 +373,29 @@ class Room:
             thread.start()
         for thread in threads:
             thread.join()
-        if self._server is not None:
-            with contextlib.suppress(OSError):
-                self._server.shutdown(socket.SHUT_RDWR)
-            self._server.close()
+        self._door.close()
 
     def _send_all(self, message: Message) -> None:
         for link in tuple(self._links.values()):
             link.send(message)
+
+
+def words_of(message: Message) -> tuple[object, ...]:
+    """Return what a message carries of our words.
+
+    Raises:
+        ValueError: it carries something else.
+    """
+    expected: dict[str, object] = {"facts": tuple[Fact, ...], "moved": tuple[Fact, ...], "publish": PublishSave}
+    expected |= {"upload": UploadShard, "show": Notice, "notice": Notice, "acknowledge": Notice}
+    name: str = message["it"]
+    if name not in expected:
+        return ()
+    try:
+        found = codec.decode(message[_CARRIED.get(name, name)], expected[name])
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"what its message `{name}` carries cannot be understood ({error})") from error
+    return found if isinstance(found, tuple) else (found,)
 
 
 def _on_our_clock(fact: Fact, shift_s: float) -> Fact:
@@ -410,7 +406,3 @@ def _on_our_clock(fact: Fact, shift_s: float) -> Fact:
         ranks=tuple(replace(status, phase_since=Instant(status.phase_since + shift_s)) for status in fact.ranks),
         age_s=Seconds(0.0),
     )
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

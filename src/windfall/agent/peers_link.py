@@ -37,7 +37,8 @@ class Link:
         Args:
             connection: nothing of it has been read that was not understood.
             clock: of this machine.
-            deliver: takes each message and the instant at which it came, in order, from one thread.
+            deliver: takes each message and the instant at which it came, in order, from one thread; a `ValueError` of
+                it ends the link: whoever sent that does not speak our language.
             lost: called once, with the reason, when nothing more will come; not after `end`.
         """
         connection.settimeout(None)
@@ -93,16 +94,19 @@ class Link:
             lines: BinaryIO = self._connection.makefile("rb")
             while line := lines.readline(peers.LINE_BYTES_MAX):
                 self._heard_at = now = self._clock.now()
-                self._hear(peers.from_line(line), now)
+                message = peers.from_line(line)
+                peers.check(message)
+                self._hear(message, now)
         except (OSError, ValueError) as error:
             why = str(error) or type(error).__name__
         self._hang_up(why)
 
     def _hear(self, message: Message, now: Instant) -> None:
-        if message.get("it") == "ping":
-            self.send({"it": "pong", "at": message.get("at")})
-        elif message.get("it") == "pong":
-            self._trips.append(max(now - float(message["at"]), 0.0))
+        if message["it"] == "ping":
+            self.send({"it": "pong", "at": message["at"]})
+        elif message["it"] == "pong":
+            # More than this is no round trip: the link would have been given up.
+            self._trips.append(min(max(now - message["at"], 0.0), SILENT_S_MAX))
         else:
             self._deliver(message, now)
 

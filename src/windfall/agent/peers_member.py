@@ -19,7 +19,7 @@ from windfall import codec
 from windfall.agent import hands, script
 from windfall.agent.keeping import keep, let_go
 from windfall.agent.pages import PageWatcher
-from windfall.agent.peers import Heard
+from windfall.agent.peers import Heard, words_of
 from windfall.agent.peers_link import Link, Message
 from windfall.agent.session import ExecRequest
 from windfall.agent.standing import StandingFile
@@ -132,7 +132,7 @@ class Member:
         self._link = Link(connection, ports.clock, self._hear, self._lose)
 
     def _hear(self, message: Message, at: Instant) -> None:
-        self._ports.inbox.put(Heard(LEADER, message, at))
+        self._ports.inbox.put(Heard(LEADER, message, at, words_of(message)))
 
     def _lose(self, why: str) -> None:
         leader = self._request.peers[LEADER]
@@ -207,7 +207,7 @@ class Member:
     def _take(self, fact: Fact) -> None:
         match fact:
             case Heard():
-                self._obey(fact.message)
+                self._obey(fact.message, fact.words)
             case ScriptExited():
                 self._exited(fact.status)
             case NoticeReceived():
@@ -238,45 +238,48 @@ class Member:
 
     # -------------------------------------------------------------------------------------------- what the leader orders
 
-    def _obey(self, message: Message) -> None:
+    def _obey(self, message: Message, words: tuple[object, ...]) -> None:
+        for word in words:
+            self._obey_word(message, word)
         match message["it"]:
             case "prepare":
                 self._work.do(lambda: self._prepare(message))
             case "start":
-                self._work.do(lambda: self._start(int(message["attempt"]), int(message["port"])))
+                self._work.do(lambda: self._start(message["attempt"], message["port"]))
             case "kill":
-                self._kill(int(message["attempt"]))
+                self._kill(message["attempt"])
             case "exit":
-                if message["released"] is not None:
-                    self._standing.release(Outcome(message["released"]))
-                self._end(int(message["code"]), str(message["sentence"]))
-            case "upload":
-                self._uploads.start(codec.decode(message["command"], UploadShard))
+                self._leave(message)
             case "abandon":
-                self._uploads.abandon(str(message["checkpoint_id"]))
+                self._uploads.abandon(message["checkpoint_id"])
             case "let_go":
-                self._let_go(Step(int(message["step"])))
-            case _:
-                self._obey_towards_script(message)
+                self._let_go(Step(message["step"]))
+            case "withdraw" if self._watcher is not None:
+                self._watcher.withdraw()
 
-    def _obey_towards_script(self, message: Message) -> None:
-        match message["it"]:
-            case "publish":
-                self._publish(message)
-            case "withdraw":
-                if self._watcher is not None:
-                    self._watcher.withdraw()
-            case "show":
-                self._show_notice(message)
-            case "acknowledge":
-                self._acknowledge(codec.decode(message["notice"], Notice))
+    def _leave(self, message: Message) -> None:
+        for outcome in Outcome:
+            if outcome.value == message["released"]:
+                self._standing.release(outcome)
+        self._end(message["code"], message["sentence"])
+
+    def _obey_word(self, message: Message, word: object) -> None:
+        match word:
+            case UploadShard():
+                self._uploads.start(word)
+            case PublishSave():
+                self._publish(word, message["attempt"])
+            case Notice() if message["it"] == "show":
+                self._show_notice(word, message["left_s"])
+            case Notice():
+                self._acknowledge(word)
 
     def _prepare(self, message: Message) -> None:
         """Restore in a thread of its own: the links must not fall silent meanwhile, and a lost leader must be noticed."""
-        attempt = int(message["attempt"])
+        attempt: int = message["attempt"]
         said: Message = {"attempt": attempt}
         try:
-            state = self._ports.hold.follow(int(message["term"]), str(message["nonce"]))
+            state = self._ports.hold.follow(message["term"], message["nonce"])
             if attempt != self._attempt:
                 self._cwd = self._ports.place_code(state)
             self._restored = self._ports.hold.restore(
@@ -322,9 +325,8 @@ class Member:
             self._killed = attempt
             self._ports.supervision.kill()
 
-    def _publish(self, message: Message) -> None:
-        command: PublishSave = codec.decode(message["command"], PublishSave)
-        if self._watcher is None or message["attempt"] != self._attempt:
+    def _publish(self, command: PublishSave, attempt: int) -> None:
+        if self._watcher is None or attempt != self._attempt:
             return
         self._watcher.publish(command)
         self._clock.sleep(Seconds(page.SETTLE_S))
@@ -335,10 +337,8 @@ class Member:
         self._published = command.request
         self._tell_pages([seen], began)
 
-    def _show_notice(self, message: Message) -> None:
-        told: Notice = codec.decode(message["notice"], Notice)
-        left_s = message["left_s"]
-        deadline = None if left_s is None else Instant(self._clock.now() + float(left_s))
+    def _show_notice(self, told: Notice, left_s: float | None) -> None:
+        deadline = None if left_s is None else Instant(self._clock.now() + left_s)
         notice = replace(told, deadline=deadline)
         if self._watcher is not None:
             self._watcher.show_notice(NoticeLevel(notice.level), notice.deadline)

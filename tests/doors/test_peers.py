@@ -1,0 +1,195 @@
+"""The port at which the machines of a generation meet: whoever reaches it may say anything, and ends nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.doors.support import inputs
+from tests.real.generations import free_address
+from windfall import codec
+from windfall.agent.peers import Room
+from windfall.agent.peers_handshake import Place, join
+from windfall.agent.peers_link import SILENT_S_MAX
+from windfall.events import Fact, PeerLost, RanksObserved, RankStatus
+from windfall.storage.clocks import SystemClock
+from windfall.terms import Instant, Notice, NoticeLevel, Phase, Seconds, Step
+from windfall.wire import peers
+
+LIMIT_S = 10.0
+ATTACKS = (
+    b'{"v":1,"node":1e999,"generation":1,"challenge":"x","proof":"y"}\n',
+    b"[" * 4000 + b"\n",
+    b'{"a":' * 700 + b"\n",
+    b'{"v":1,"node":[],"generation":{},"challenge":7,"proof":null}\n',
+    b'{"v":1,"node":NaN,"generation":1,"challenge":"x","proof":"y"}\n',
+    b"\xff\xfe\n",
+    b"9" * 4090 + b"\n",
+    b"no newline",
+    b"",
+)
+
+
+class Leader:
+    """A room that is open for one member, and all that comes of it; an exception of any of its threads is kept."""
+
+    def __init__(self) -> None:
+        self.facts: queue.SimpleQueue[Fact] = queue.SimpleQueue()
+        self.told: list[str] = []
+        self.died: list[str] = []
+        self.place = Place(3, 0, (free_address(), "127.0.0.1:9"), "a-secret")
+        self.room = Room(
+            self.place,
+            SystemClock(),
+            deliver=self.facts.put,
+            tell=self.told.append,
+            new_nonce=lambda: "a-nonce",
+            kill_here=lambda: None,
+        )
+        self.room.open()
+
+    def call(self) -> socket.socket:
+        host, port = peers.host_and_port(self.place.addresses[0])
+        return socket.create_connection((host, port), timeout=LIMIT_S)
+
+    def lives(self) -> None:
+        """The member comes in, and no thread of the agent has died: one that does takes the agent with it."""
+        self.joined().close()
+        assert self.died == []
+
+    def joined(self) -> socket.socket:
+        member = join(replace(self.place, node=1), "a-challenge", LIMIT_S, SystemClock())
+        self.room.wait_for_members(LIMIT_S)
+        return member
+
+
+@pytest.fixture
+def leader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Leader]:
+    died: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda told: died.append(repr(told.exc_value)))
+    made = Leader()
+    made.died = died
+    yield made
+    made.room.end(0)
+
+
+def say(leader: Leader, data: bytes) -> None:
+    """Call without a token, say something, and hear the leader out."""
+    with contextlib.suppress(OSError), leader.call() as caller:
+        caller.sendall(data)
+        caller.shutdown(socket.SHUT_WR)
+        while caller.recv(4096):
+            pass
+
+
+@pytest.mark.trial("G3")
+@pytest.mark.parametrize("data", ATTACKS, ids=range(len(ATTACKS)))
+def test_one_line_without_a_token_ends_nothing(leader: Leader, data: bytes) -> None:
+    """Whatever somebody says who has no token: the leader's agent lives, and the member that comes next is in."""
+    say(leader, data)
+    leader.lives()
+
+
+@pytest.mark.trial("G3")
+def test_callers_who_say_nothing_do_not_keep_a_member_out(leader: Leader) -> None:
+    """A hundred open connections that are silent: the oldest are dropped, and the member is in at once."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(leader.call())
+        leader.lives()
+
+
+@pytest.mark.trial("G3")
+def test_the_port_is_closed_when_all_are_in(leader: Leader) -> None:
+    """Once the generation is complete nobody else can connect."""
+    with leader.joined(), pytest.raises(OSError, match="refused"):
+        leader.call()
+
+
+@pytest.mark.trial("G3")
+def test_strangers_are_told_of_once(leader: Leader) -> None:
+    """Of twenty callers in a row the user hears once."""
+    for _ in range(20):
+        say(leader, b"hello\n")
+    leader.joined().close()
+    assert len(leader.told) == 1
+    assert "does not belong to the generation" in leader.told[0]
+
+
+def _hellos() -> list[object]:
+    return [
+        {"v": 1, "generation": 3, "node": 1, "challenge": "c", "proof": "0" * 64},
+        {"proof": "0" * 64},
+        {"refused": "no"},
+        {"it": "ping", "at": 1.0},
+    ]
+
+
+@pytest.mark.trial("G3")
+def test_the_port_survives_whatever_is_said_to_it(leader: Leader, count: int) -> None:
+    """Mutated greetings and bytes by seed: none is let in, none ends a thread, and the member comes in behind them all."""
+    for given in inputs(_hellos(), count):
+        say(leader, given.data + b"\n")
+    leader.lives()
+
+
+def _messages() -> list[object]:
+    status = RankStatus(1, Step(7), Phase.STEP, Instant(1.0))
+    look = codec.encode(RanksObserved((status,), Seconds(0.0), Seconds(0.0)))
+    notice = codec.encode(Notice(NoticeLevel.ANNOUNCED, "aws", "n1", Instant(9.0)))
+    return [
+        {"it": "facts", "attempt": 1, "at": 5.0, "published": 0, "facts": [look]},
+        {"it": "moved", "facts": []},
+        {"it": "notice", "notice": notice, "at": 5.0},
+        {"it": "stop", "now": False, "reason": "somebody"},
+        {"it": "exited", "attempt": 9, "status": 0},
+        {"it": "prepared", "attempt": 1, "checkpoint_id": "p1", "step": 7},
+        {"it": "unprepared", "attempt": 1, "code": 1, "sentence": "no"},
+        {"it": "pong", "at": 1.0},
+    ]
+
+
+@pytest.mark.trial("G3")
+def test_a_member_that_says_nonsense_is_lost_and_nothing_else(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Behind the handshake too: what cannot be understood ends the link in good order, never a thread or the loop."""
+    died: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda told: died.append(repr(told.exc_value)))
+    clock = SystemClock()
+    many = list(inputs(_messages(), count))
+    for first in range(0, len(many), 50):
+        leader = Leader()
+        member = leader.joined()
+        said = b"".join(given.data.replace(b"\n", b" ") + b"\n" for given in many[first : first + 50])
+        with contextlib.suppress(OSError):
+            member.sendall(said)
+            member.shutdown(socket.SHUT_WR)
+        heard: list[Fact] = []
+        while not any(isinstance(fact, PeerLost) for fact in heard):
+            heard.append(leader.facts.get(timeout=SILENT_S_MAX * 2))
+        leader.room.digest(clock.now(), heard, None)
+        leader.room.end(0)
+        member.close()
+    assert died == []
+
+
+@pytest.mark.parametrize("message", _messages(), ids=lambda message: message["it"])
+def test_each_message_is_understood_as_it_is_sent(message: dict[str, object]) -> None:
+    """What a machine of ours says passes its own check."""
+    peers.check(peers.from_line(peers.to_line(message)))
+
+
+def test_a_field_that_is_missing_or_too_much_is_refused() -> None:
+    """Every message has exactly its fields."""
+    for message in _messages():
+        assert isinstance(message, dict)
+        for name in set(message) - {"it"}:
+            with pytest.raises(ValueError, match="cannot be understood"):
+                peers.check({key: value for key, value in message.items() if key != name})
+        with pytest.raises(ValueError, match="cannot be understood"):
+            peers.check({**message, "more": 1})
