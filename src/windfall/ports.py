@@ -227,6 +227,25 @@ class Restored:
     skipped: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the script has come, as a heartbeat tells it.
+
+    Attributes:
+        attempt: the start of the script; 0 before the first.
+        first, step: the step it began from, and the one that is complete.
+        within_s: the next heartbeat comes within so much.
+    """
+
+    attempt: int
+    first: int
+    step: int
+    within_s: float
+
+
+NO_PROGRESS = Progress(0, 0, 0, 0.0)
+
+
 class RunHold(Protocol):
     """A run as the machine that holds it sees it; made by taking the run.  Calls of one kind come from one thread.
 
@@ -286,8 +305,8 @@ class RunHold(Protocol):
         """Append the record that lets the run go."""
         ...
 
-    def beat(self) -> None:
-        """Show that this machine lives, and look whether it still holds the run."""
+    def beat(self, progress: Progress) -> None:
+        """Show that this machine lives, and how far it is; look whether it still holds the run."""
         ...
 
     def ship(self) -> None:

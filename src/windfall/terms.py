@@ -297,13 +297,40 @@ class SaveTable:
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a holder had come that gave no last word: by its last heartbeat, or by what it left on its disk.
+
+    Attributes:
+        attempt: the start of the script that ran; 0 before the first.
+        first: the step from which that one began.
+        step: complete by then, of the slowest rank.
+        wall: when that was, by the holder's wall clock: it lived until then at least.
+        within_s: unless it was cut off from the store, it lived no longer than so much beyond `wall`.
+        last: whether it completed no step after `step`.
+    """
+
+    attempt: int
+    first: Step
+    step: Step
+    wall: WallTime
+    within_s: Seconds
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Loss:
-    """How one term of the run ended: `step` is the newest committed step at that time."""
+    """How one term of the run ended.
+
+    Attributes:
+        step: the newest committed step at that time.
+        reached: of a holder that vanished, as far as its taker could see.
+    """
 
     cause: Cause
     term: Term
     wall: WallTime
     step: Step
+    reached: Reached | None = None
 
 
 class RecordKind(enum.StrEnum):

@@ -8,10 +8,12 @@ import queue
 import secrets
 import shlex
 import socket
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from windfall.agent import beats, kernel
+from windfall.agent import beats, kernel, session
 from windfall.agent import peers_handshake as handshake
 from windfall.agent.loop import Agent, AgentPorts
 from windfall.agent.peers import JOIN_S, Room
@@ -26,13 +28,13 @@ from windfall.notices.azure import AZURE_URL, AzureNotices
 from windfall.notices.google import GOOGLE_URL, GoogleNotices
 from windfall.notices.signals import SignalNotices
 from windfall.ports import Clock, NoticeSource, ObjectStore, Steps, T
-from windfall.storage import executor, log, taking
+from windfall.storage import executor, log, remains, taking
 from windfall.storage.clocks import SystemClock
 from windfall.storage.hold import Hold, Local, reopen
 from windfall.storage.member import MemberHold
 from windfall.storage.mounts import file_system_of, is_shared
 from windfall.storage.objects import open_store
-from windfall.terms import Cause, Holder, Outcome, Record, Seconds
+from windfall.terms import Cause, Holder, Outcome, Reached, Record, Seconds, Term
 from windfall.wire.environment import PEERS_TOKEN
 from windfall.wire.metadata import MetadataServer, serve
 
@@ -117,15 +119,12 @@ def _run_agent(request: ExecRequest, supervision: Supervision) -> None:
     )
     sources = (signals, *cloud_sources(request.provider, metadata.url if metadata else request.metadata_url, clock))
     ports = AgentPorts(clock, hold, hold.journal, supervision, sources, inbox, room)
-    beats.start(
-        hold,
-        clock,
-        request.lease_s,
-        deliver=inbox.put,
-        inject=lambda notice_s: _preempt(supervision, metadata, notice_s),
-        tell=supervision.say,
+    agent = Agent(request, ports)
+    doors = beats.Doors(
+        inbox.put, lambda notice_s: _preempt(supervision, metadata, notice_s), supervision.say, agent.progress
     )
-    Agent(request, ports).run(began)
+    beats.start(hold, clock, request.lease_s, doors, near=_is_near(request.url))
+    agent.run(began)
 
 
 def _hold_of(
@@ -146,11 +145,18 @@ def _hold_of(
         generation=request.generation,
         poll_s_max=_standby_poll_s(request.url) if request.machine else log.POLL_S_MAX,
     )
-    taken = taking.take(store, local, wish, holder_is_dead=is_dead, tell=supervision.say)
+    sessions, pages = os.path.dirname(request.session), os.path.dirname(request.pages)
+
+    def left(holder: Holder, term: Term) -> Reached | None:
+        return remains.reached(remains.remains_of(holder, sessions, pages), holder, term)
+
+    taken = taking.take(store, local, wish, holder_is_dead=is_dead, left=left, tell=supervision.say)
     if taken.hold is None:
         supervision.say(f"the run at {request.url} is done already; nothing was started (a new run needs another URL)")
         return None, None
     supervision.say(_greeting(request.url, taken.record, taken.previous))
+    bring = partial(remains.bring, store, local.clock, taken.record, sessions, request.url, gone=session.is_dead)
+    threading.Thread(target=bring, name="remains", daemon=True).start()
     if (warning := _other_command(taken.record, taken.previous)) is not None:
         supervision.say(warning)
     return taken.hold, _beginning(request, taken.hold)
@@ -243,8 +249,7 @@ def _beginning(request: ExecRequest, hold: Hold) -> WorkerBegan:
 def _greeting(url: str, record: Record, previous: Record | None) -> str:
     state = record.state
     if previous is None:
-        folder = url.removeprefix("file://")
-        alone = folder != url and not is_shared(file_system_of(folder))
+        alone = _is_near(url)
         return f"new run {state.run_id}" + (
             " (on a disk of this machine: only this machine can take it up)" if alone else ""
         )
@@ -299,6 +304,12 @@ def _this_machine(request: ExecRequest) -> Holder:
         # The session's, not the agent's: an agent that died behind its taking record is followed by its heir.
         nonce=request.nonce,
     )
+
+
+def _is_near(url: str) -> bool:
+    """Say whether a store is a disk of this machine alone."""
+    folder = url.removeprefix("file://")
+    return folder != url and not is_shared(file_system_of(folder))
 
 
 def is_dead(holder: Holder) -> bool:

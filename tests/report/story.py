@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from windfall import events
 from windfall.report.account import Account, Tenure, account
+from windfall.report.counted import Range
 from windfall.terms import (
     Bytes,
     Cause,
@@ -13,6 +14,7 @@ from windfall.terms import (
     NoticeLevel,
     Outcome,
     Phase,
+    Reached,
     SaveKind,
     Seconds,
     Shard,
@@ -107,6 +109,21 @@ def rows(term: int, offset: float, *told: tuple[float, events.Fact | events.Comm
     return made
 
 
+def exactly(number: float) -> Range:
+    """A figure that is known."""
+    return Range(number, number)
+
+
+def left(attempt: int, first: int, step: int, at: float) -> Reached:
+    """What a machine that vanished left on its disk: it did nothing after that."""
+    return Reached(attempt, Step(first), Step(step), WallTime(at), Seconds(0.0), last=True)
+
+
+def beat(attempt: int, first: int, step: int, at: float, within_s: float) -> Reached:
+    """The last heartbeat of a machine that vanished: the next would have come within so much."""
+    return Reached(attempt, Step(first), Step(step), WallTime(at), Seconds(within_s))
+
+
 def preempted_twice() -> Account:
     """Three machines: one announced and saved, one vanished, one that finishes.
 
@@ -157,7 +174,7 @@ def preempted_twice() -> Account:
     )
     tenures = [
         Tenure(Term(1), "one", WallTime(1000.0), WallTime(1030.0), Cause.PREEMPTED_SAVED),
-        Tenure(Term(2), "two", WallTime(1040.0)),
+        Tenure(Term(2), "two", WallTime(1040.0), reached=left(2, 20, 35, 1061.0)),
         Tenure(Term(3), "three", WallTime(1081.0), WallTime(1110.0), Cause.DONE),
     ]
     return account({Term(1): first, Term(2): second, Term(3): third}, tenures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import pytest
@@ -13,9 +14,10 @@ from windfall.events import Row, StepsMeasured
 from windfall.report import tables, timeline
 from windfall.report.account import Account, Tenure, account
 from windfall.report.bill import bill
+from windfall.report.counted import Range as Figure
 from windfall.report.happenings import Happenings
+from windfall.report.kinds import Kind
 from windfall.report.measured import measure
-from windfall.report.spells import Kind
 from windfall.simulation import engine
 from windfall.simulation.clock import WALL_START
 from windfall.simulation.scenario import Memoryless, Range, Recorded
@@ -40,7 +42,9 @@ def _read(found: engine.History) -> Account:
     rows: dict[Term, list[Row]] = {}
     for row in found.run_rows:
         rows.setdefault(row.term, []).append(row)
-    return account(rows, _tenures(found))
+    # Every row arrives in a simulated store: a machine that vanishes does nothing after its last.
+    gone = {term: told[-1].wall for term, told in rows.items()}
+    return account(rows, [dataclasses.replace(one, gone_at=gone.get(one.term)) for one in _tenures(found)])
 
 
 def _tenures(found: engine.History) -> list[Tenure]:
@@ -58,8 +62,8 @@ def _tenures(found: engine.History) -> list[Tenure]:
 def test_the_account_counts_the_steps_that_were_made_again() -> None:
     """Fourteen of them, because the machine vanished; the new one finished the run."""
     made = _read(engine.history(LOST))
-    assert (made.steps, made.steps_redone) == (100, 14)
-    assert [(loss.cause, loss.steps, loss.redone) for loss in made.losses] == [(Cause.VANISHED, 14, 14)]
+    assert (made.steps, made.steps_redone) == (100, Figure(14, 14))
+    assert [(loss.cause, loss.steps.low, loss.redone) for loss in made.losses] == [(Cause.VANISHED, 14, 14)]
     assert [tenure.holder for tenure in made.tenures] == ["local-1", "local-2"]
     assert [(saves.kind.value, saves.count) for saves in made.saves] == [("insurance", 4)]
 
@@ -79,7 +83,7 @@ def test_the_account_of_an_announced_loss_has_its_notice_and_no_step_made_again(
     """The emergency save is stored while the ranks stand still: that is time for saving."""
     found = engine.history(SAVED)
     made = _read(found)
-    assert (made.steps_redone, made.of(Kind.SAVE)) == (0, pytest.approx(found.trial.save_s, abs=1e-6))
+    assert (made.steps_redone, made.of(Kind.SAVE)) == (Figure(0, 0), pytest.approx(found.trial.save_s, abs=1e-6))
     assert [loss.cause for loss in made.losses] == [Cause.PREEMPTED_SAVED]
     assert [(seen.level.value, seen.at - WALL_START, (seen.deadline or 0.0) - WALL_START) for seen in made.notices] == [
         ("announced", pytest.approx(70.5), pytest.approx(130.5))
@@ -90,7 +94,7 @@ def test_a_machine_that_has_nothing_left_to_store_lets_go_at_its_announced_end()
     """Four seconds of notice are too few: it trains on until it is gone, at 74.5 s, and says that its steps are lost."""
     found = engine.history(scenario((60.5,), notice_s=4.0, policy="never", **NOTICE))
     (lost,) = _read(found).losses
-    assert (lost.cause, lost.steps, lost.at - WALL_START) == (Cause.PREEMPTED_UNSAVED, 44, 74.5)
+    assert (lost.cause, lost.steps.low, lost.at - WALL_START) == (Cause.PREEMPTED_UNSAVED, 44, 74.5)
     released = [record for record in found.records if record.kind is RecordKind.RELEASE]
     assert [record.wall - WALL_START for record in released] == [74.5, found.trial.finish_s]
 
@@ -112,7 +116,7 @@ def test_any_trial_s_account_agrees_with_its_sums(number: int) -> None:
     assert holding_s == pytest.approx(100.0 + trial.redo_s + trial.save_s, abs=1e-5)
     cut_short_s = trial.save_s - made.of(Kind.SAVE)  # a standstill that a loss ended is told by nobody
     assert -1e-5 <= cut_short_s <= made.of(Kind.OTHER) + 1e-5
-    begun_s = trial.redo_s - made.steps_redone  # at most one step of a second that each loss cut short
+    begun_s = trial.redo_s - made.steps_redone.low  # at most one step of a second that each loss cut short
     assert -1e-6 <= begun_s <= trial.preemptions
     stored = sum(save.committed for save in trial.saves)
     assert stored <= len(made.commits) <= stored + 2  # what is on its way at the end arrives at once in the journal
@@ -198,7 +202,7 @@ def test_the_windows_of_steps_cover_every_step_of_every_machine() -> None:
     found = engine.history(MANY, seed=3, trial=2)
     windows = [fact for row in found.run_rows for fact in row.facts if isinstance(fact, StepsMeasured)]
     made = _read(found)
-    assert sum(window.count for window in windows) == 100 + made.steps_redone
+    assert sum(window.count for window in windows) == 100 + made.steps_redone.low
     assert {round(window.mean_s, 9) for window in windows} == {1.0}
 
 

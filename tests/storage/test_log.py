@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.storage.make import LEASE_S, Bench, claim, holder
 from tests.support.simulated_store import ManualClock, MemoryStore
 from windfall.errors import Fenced, LogDamaged, NewerFormat, OlderFormat, RunHeld, StoreUnreachable
-from windfall.ports import Create, Get, Pause, Steps, StoreOp
+from windfall.ports import Create, Get, Pause, Progress, Steps, StoreOp
 from windfall.storage import log, state
-from windfall.terms import Cause, Outcome, Record, RecordKind, RunState, Seconds, WallTime
+from windfall.terms import Cause, Outcome, Reached, Record, RecordKind, RunState, Seconds, Step, WallTime
 from windfall.wire.layout import heartbeat_key, record_key
 
 
@@ -252,10 +252,11 @@ def test_a_damaged_record_is_named(bench: Bench, content: bytes) -> None:
 
 
 def test_a_heartbeat_is_read_back(bench: Bench) -> None:
-    """The heartbeat carries the holder's clock and a hint where the log ends."""
+    """The heartbeat carries the holder's clock, a hint where the log ends, and how far the script has come."""
     assert bench.run(log.read_beat(4)) is None
-    bench.run(log.beat(4, 9, WallTime(5.5), 12, "n"))
-    assert bench.run(log.read_beat(4)) == log.Beat(9, WallTime(5.5), 12, "n")
+    bench.run(log.beat(4, 9, WallTime(5.5), 12, "n", progress=Progress(2, 30, 41, 1.5)))
+    reached = Reached(2, Step(30), Step(41), WallTime(5.5), Seconds(1.5))
+    assert bench.run(log.read_beat(4)) == log.Beat(9, 12, "n", reached)
     bench.store.put(heartbeat_key(4), b"{}")
     with pytest.raises(LogDamaged, match="is not a heartbeat"):
         bench.run(log.read_beat(4))

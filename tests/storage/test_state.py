@@ -16,10 +16,12 @@ from windfall.terms import (
     Cause,
     CheckpointRef,
     Outcome,
+    Reached,
     Record,
     RecordKind,
     RunState,
     SaveKind,
+    Seconds,
     Step,
     Term,
     WallTime,
@@ -41,9 +43,9 @@ def ended(outcome: Outcome, cause: Cause, wall: float = 1060.0, **counts: int) -
     return state.follow(head, after, kind=RecordKind.RELEASE, nonce="r", wall=WallTime(wall))
 
 
-def take_again(head: Record, *, last_seen: float | None = None, **named: object) -> RunState:
-    seen = None if last_seen is None else WallTime(last_seen)
-    return state.taken(head, claim("b", "two", **named), wall=WallTime(5000.0), last_seen=seen)
+def take_again(head: Record, *, seen_at: float | None = None, **named: object) -> RunState:
+    seen = None if seen_at is None else Reached(1, Step(0), Step(7), WallTime(seen_at), Seconds(1.0))
+    return state.taken(head, claim("b", "two", **named), wall=WallTime(5000.0), reached=seen)
 
 
 def test_a_new_run_begins_with_its_first_attempt() -> None:
@@ -70,14 +72,22 @@ def test_a_release_counts_its_cause(cause: Cause, preemptions: int, announced: i
 
 def test_a_machine_that_vanished_is_counted_by_its_successor() -> None:
     """Its life lasted until its last heartbeat; it was lost without a notice."""
-    now = take_again(first(), last_seen=1500.0)
+    now = take_again(first(), seen_at=1500.0)
     assert (now.lives_s, now.preemptions, now.announced) == (500.0, 1, 0)
     assert [loss.cause for loss in now.losses] == [Cause.VANISHED]
 
 
+@pytest.mark.trial("D1")
+def test_the_record_of_a_vanished_term_says_how_far_it_had_come() -> None:
+    """Whoever makes the account later finds the last step that was seen in the log itself."""
+    (loss,) = take_again(first(), seen_at=1500.0).losses
+    assert loss.reached is not None
+    assert (loss.reached.step, loss.reached.wall) == (7, 1500.0)
+
+
 def test_a_clock_that_was_set_back_takes_no_life_away() -> None:
     """A heartbeat from before the take, by the wall clock, adds nothing."""
-    assert take_again(first(), last_seen=10.0).lives_s == 0.0
+    assert take_again(first(), seen_at=10.0).lives_s == 0.0
 
 
 def test_the_run_keeps_its_command_and_code() -> None:

@@ -1,61 +1,113 @@
-"""The heartbeat thread: shows that this machine lives, ships journal and output, reads the run's inbox."""
+"""The heartbeat: shows that this machine lives and how far it is; beside it, journal and output leave, messages come in."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from windfall.errors import Fenced, StoreError
 from windfall.events import BeliefsChanged, Fact, FenceLost, StopAsked
-from windfall.ports import Clock, RunHold
-from windfall.terms import Seconds
+from windfall.ports import Clock, Progress, RunHold
+from windfall.terms import Instant, Seconds
 
 _BEATS_PER_LEASE = 4
 _BEAT_S_MAX = 10.0
+_NEAR_BEAT_S = 1.0
+"""On a disk of this machine a heartbeat costs nothing: what a machine did since its last one is all that is not known."""
+_SHIP_FIRST_S = 0.5
+_LATE = 1.3
+_LATE_S = 0.2
+"""A heartbeat comes at most so much later than the pause says, unless the store is slow."""
 
 
-def start(
-    hold: RunHold,
-    clock: Clock,
-    lease_s: float,
-    *,
-    deliver: Callable[[Fact], None],
-    inject: Callable[[float | None], None],
-    tell: Callable[[str], None],
-) -> None:
-    """Beat for ever in a thread of its own; a store that does not answer is told once, and tried again.
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Where a heartbeat's findings go.
+
+    Attributes:
+        deliver: takes facts.
+        inject: called with the notice [s] (None: without one) when somebody asks for a preemption.
+        tell: takes sentences for the user.
+        progress: says which start of the script runs, from which step it began and which is complete.
+    """
+
+    deliver: Callable[[Fact], None]
+    inject: Callable[[float | None], None]
+    tell: Callable[[str], None]
+    progress: Callable[[], tuple[int, int, int]]
+
+
+def start(hold: RunHold, clock: Clock, lease_s: float, doors: Doors, *, near: bool) -> None:
+    """Beat and ship for ever, each in a thread of its own; a store that does not answer is told once, and tried again.
 
     Args:
         hold: the run.
         clock: for the pauses.
         lease_s: how long this machine's heartbeat may stand still.
-        deliver: takes facts.
-        inject: called with the notice [s] (None: without one) when somebody asks for a preemption.
-        tell: takes sentences for the user.
+        doors: where facts, messages and sentences go.
+        near: whether the store is a disk of this machine.
     """
-    pause_s = Seconds(min(lease_s / _BEATS_PER_LEASE, _BEAT_S_MAX))
+    ship_s = min(lease_s / _BEATS_PER_LEASE, _BEAT_S_MAX)
+    store = _Store(doors.tell)
+    beat_s = min(ship_s, _NEAR_BEAT_S) if near else ship_s
 
     def beat() -> None:
-        silent = False
+        before, within_s = clock.now(), beat_s
         while True:
             try:
-                hold.beat()
-                hold.ship()
-                for message in hold.messages():
-                    _understand(message, deliver, inject)
-                if silent:
-                    tell("the store answers again")
-                silent = False
+                hold.beat(Progress(*doors.progress(), _LATE * max(beat_s, within_s) + _LATE_S))
+                store.answered()
             except Fenced as error:
-                deliver(FenceLost(error.record, error.holder))
+                doors.deliver(FenceLost(error.record, error.holder))
                 return
             except StoreError as error:
-                if not silent:
-                    tell(f"the store cannot be used now, the script goes on: {error}")
-                silent = True
-            clock.sleep(pause_s)
+                store.failed(error)
+            clock.sleep(Seconds(beat_s))
+            before, within_s = _since(clock, before)
+
+    def ship() -> None:
+        began = clock.now()
+        while True:
+            try:
+                hold.ship()
+                for message in hold.messages():
+                    _understand(message, doors.deliver, doors.inject)
+            except Fenced:
+                return
+            except StoreError as error:
+                store.failed(error)
+            # A short life's rows leave at once; those of a long one in few pieces.
+            clock.sleep(Seconds(min(ship_s, _SHIP_FIRST_S + (clock.now() - began) / _BEATS_PER_LEASE)))
 
     threading.Thread(target=beat, name="heartbeat", daemon=True).start()
+    threading.Thread(target=ship, name="shipping", daemon=True).start()
+
+
+def _since(clock: Clock, before: Instant) -> tuple[Instant, float]:
+    now = clock.now()
+    return now, now - before
+
+
+class _Store:
+    """What the user is told of a store that does not answer: once when it begins, once when it is over."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._silent = False
+
+    def answered(self) -> None:
+        with self._lock:
+            silent, self._silent = self._silent, False
+        if silent:
+            self._tell("the store answers again")
+
+    def failed(self, error: StoreError) -> None:
+        with self._lock:
+            silent, self._silent = self._silent, True
+        if not silent:
+            self._tell(f"the store cannot be used now, the script goes on: {error}")
 
 
 def _understand(

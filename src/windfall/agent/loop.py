@@ -98,9 +98,17 @@ class Agent:
         self._uploads = hands.Uploads(ports.hold, ports.clock, ports.inbox.put)
         self._rank_told = False
         self._unreleased = False
+        self._from = (0, 0)
         self._standing = StandingFile(request.status, ports.clock)
         self._beliefs = BeliefsFile(request.beliefs, ports.clock)
         self._ended = threading.Event()
+
+    def progress(self) -> tuple[int, int, int]:
+        """Return the script's start that runs, from which step it began, and which is complete; any thread may ask."""
+        (attempt, first), watcher = self._from, self._watcher
+        known = self._state.step
+        own = None if watcher is None or self._ports.room is not None else watcher.step()
+        return attempt, first, max(first, known if own is None else own)
 
     # ------------------------------------------------------------------------------------------------------ the loop
 
@@ -215,7 +223,7 @@ class Agent:
 
     def _resume(self) -> list[Fact]:
         """Feed the journal back; return the facts that tell the reducer what happened while no agent was there."""
-        started = exited = 0
+        started = exited = first = 0
         for line in self._ports.journal.rows():
             row = codec.row_from_line(line)
             self._state, _, _ = worker.react(self._state, row.at, row.facts)
@@ -224,8 +232,11 @@ class Agent:
             for fact in row.facts:
                 if isinstance(fact, PagesRead):
                     self._marks[fact.attempt] = fact.marks
+                elif isinstance(fact, CheckpointRestored):
+                    first = fact.step
                 elif isinstance(fact, ScriptStarted):
                     started = fact.attempt
+                    self._from = (started, first)
                 elif isinstance(fact, ScriptExited):
                     exited = started
         supervision = self._ports.supervision
@@ -314,6 +325,7 @@ class Agent:
                 restored.checkpoint_id, restored.step, Bytes(restored.size_bytes), took, restored.skipped
             )
         )
+        self._from = (command.attempt, restored.step)
         self._watch_pages(command.attempt)
         self._ports.supervision.start(command.attempt, argv, self._request.cwd, env)
         self._ports.inbox.put(ScriptStarted(command.attempt))

@@ -116,6 +116,10 @@ class PageWatcher:
         """Whether every rank of this machine has its page."""
         return self._complete
 
+    def step(self) -> int | None:
+        """Return the slowest rank's step now, None before every rank has its page; any thread may ask."""
+        return min(rank.words[page.STEP] for rank in self._ranks.values()) if self._complete else None
+
     # ------------------------------------------------------------------------------------------------- script -> agent
 
     def look(self, now: Instant) -> list[Fact]:

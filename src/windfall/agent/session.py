@@ -7,14 +7,32 @@
 <session>/points/<n>/     the checkpoint restored for attempt n
 <session>/held/<n>/       links to what attempt n handed over, until it is committed
 <pages>/<n>/              pages and message files of attempt n (on a memory file system where there is one)
+<pages>/session           where the session's folder is
+
+A session that ends in order takes its folders along.  What one leaves behind that was killed tells the next machine on
+this host how far it had come (`storage.remains`); what is heavy in it is removed at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 import os
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
+
+from windfall.agent import kernel
+
+LOCK = "lock"
+"""In each of a session's folders: locked for as long as it lives."""
+HOLD = "hold.json"
+SESSION = "session"
+_LEFT_S_MAX = 7 * 86_400.0
+"""How long the little that a killed session leaves behind waits for a machine that takes its run up here [s]."""
+_LIGHT = ("journal-", HOLD, "exec.json", "output.log", LOCK)
 
 CRASHES = "agent-crashes.log"
 """What is known of crashes of the agent; a session with this file is not removed at its end."""
@@ -90,3 +108,51 @@ def load(session: str) -> ExecRequest:
     for name in ("argv", "peers", "retry_codes"):
         data[name] = tuple(data.get(name, ()))
     return ExecRequest(**data)
+
+
+def sweep(folder: Path, *, now: float) -> None:
+    """Remove what dead sessions left behind, but for the little that the next machine of their run wants to know.
+
+    Args:
+        folder: of sessions, or of their pages.
+        now: this host's wall clock, as its files have it.
+    """
+    for left in folder.glob("*-*"):
+        if is_dead(str(left)):
+            pages = left / SESSION
+            with contextlib.suppress(OSError):
+                session = Path(pages.read_text()) if pages.exists() else left
+                if now - (session / HOLD).stat().st_mtime < _LEFT_S_MAX:
+                    if session == left:
+                        _lighten(left)
+                    continue
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _lighten(session: Path) -> None:
+    for entry in session.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        elif not entry.name.startswith(_LIGHT):
+            entry.unlink(missing_ok=True)
+
+
+def is_dead(folder: str) -> bool:
+    """Say whether a session is over, by one of its folders: its first process is gone, and nobody has its lock.
+
+    A process that is not to be seen here may live in another container or on another host.
+    """
+    pid, _, started = os.path.basename(folder).partition("-")
+    if not pid.isdigit() or str(kernel.started_at(int(pid))) == started:
+        return False
+    try:
+        handle = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True

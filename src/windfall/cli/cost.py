@@ -6,7 +6,9 @@ import dataclasses
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from rich.console import Console
 
@@ -63,7 +65,7 @@ def _cost_of_job(reference: str, state: Path | None, plot: Path | None, *, json_
         raise RunFailed(f"nothing has happened to {view.job_id} yet: ask again in a moment")
     run, unread = None, ""
     try:
-        run = account_of(view.run_url)
+        run = account_of(view.run_url, made.ends())
     except (Misuse, StoreError, ValueError) as error:
         unread = f"Where the time went is not known: {error}"
     if plot is not None:
@@ -84,22 +86,31 @@ def _name_plot(console: Console, plot: Path | None) -> None:
         console.print(f"timeline: {plot}", highlight=False)
 
 
-def account_of(url: str) -> Account:
-    """Read a run's log and journal and make its account."""
+def account_of(url: str, gone: Mapping[str, WallTime] = MappingProxyType({})) -> Account:
+    """Read a run's log and journal and make its account.
+
+    Args:
+        url: the run's.
+        gone: when machines ended, by what their provider says.
+    """
     reader, state = open_run(url)
     records = reader.run(_records())
     rows: dict[Term, list[Row]] = {}
     for row in reader.run(journal.read_journal()).rows:
         rows.setdefault(row.term, []).append(row)
     alive = state.term if state.holder is not None and _beats(reader, state.term) else None
-    tenures = [_with_beat(reader, tenure) for tenure in _tenures(records)]
+    tenures = [_with_reach(reader, tenure, gone.get(tenure.holder)) for tenure in _tenures(records)]
     return account(rows, tenures, commits=_commits(records), alive=alive)
 
 
-def _with_beat(reader: wiring.Reader, tenure: Tenure) -> Tenure:
-    """Add the last sign of life of a machine that never released the run."""
-    last = None if tenure.released_at is not None else reader.run(log.read_beat(tenure.term))
-    return tenure if last is None else dataclasses.replace(tenure, beat_at=last.wall)
+def _with_reach(reader: wiring.Reader, tenure: Tenure, gone_at: WallTime | None) -> Tenure:
+    """Add what is known of the end of a machine that never released the run."""
+    if tenure.released_at is not None:
+        return tenure
+    reached = tenure.reached
+    if reached is None and (last := reader.run(log.read_beat(tenure.term))) is not None:
+        reached = last.reached
+    return dataclasses.replace(tenure, reached=reached, gone_at=gone_at)
 
 
 def _records() -> Steps[list[Record]]:
@@ -114,6 +125,8 @@ def _tenures(records: list[Record]) -> list[Tenure]:
     for record in records:
         state = record.state
         if record.kind is RecordKind.TAKE and state.holder is not None:
+            if state.losses and (lost := tenures.get(state.losses[-1].term)) is not None and lost.released_at is None:
+                tenures[lost.term] = dataclasses.replace(lost, reached=state.losses[-1].reached)
             tenures[state.term] = Tenure(state.term, state.holder.host, state.holder_since)
         elif record.kind is RecordKind.RELEASE:
             begun = tenures[state.term]

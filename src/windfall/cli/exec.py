@@ -16,7 +16,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from windfall.agent import kernel
-from windfall.agent.session import ExecRequest
+from windfall.agent.session import LOCK, SESSION, ExecRequest, sweep
 from windfall.errors import Misuse
 from windfall.notices.detect import detect
 from windfall.policies.saving.decide import parse_policy
@@ -30,9 +30,6 @@ from windfall.wiring import new_nonce
 PROVIDERS = ("auto", "aws", "google", "azure", "slurm", "kubernetes", "local")
 _SCHEMES = ("file", "s3", "gs", "az")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a memory file system: pages on a disk would be written back
-
-LOCK = "lock"
-"""The file of a session's folder that its supervisor keeps locked."""
 
 
 def exec_(
@@ -156,15 +153,16 @@ def become_supervisor(request: ExecRequest, state: Path) -> None:
     name = f"{os.getpid()}-{kernel.started_at(os.getpid())}"
     session, pages = state / "sessions" / name, _pages_folder(state) / name
     for folder in (session, pages):
-        sweep(folder.parent)
         try:
             folder.mkdir(parents=True, mode=0o700)
             _lock(folder)
+            sweep(folder.parent, now=folder.stat().st_mtime)
         except OSError as error:
             raise Misuse(f"{folder} cannot be made ({error.strerror}): name another place with --state") from error
     try:
         named = dataclasses.replace(request, supervisor_pid=os.getpid(), nonce=new_nonce())
         dataclasses.replace(named, session=str(session), pages=str(pages)).save()
+        (pages / SESSION).write_text(str(session))
     except OSError as error:
         raise Misuse(f"{session} cannot be written ({error.strerror}): name another place with --state") from error
     sys.stdout.flush()
@@ -192,29 +190,6 @@ def _lock(folder: Path) -> None:
     with contextlib.suppress(OSError):  # a file system without locks: then nobody gets this one and nobody sweeps
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.set_inheritable(handle, True)
-
-
-def sweep(folder: Path) -> None:
-    """Remove what sessions left behind whose process is gone."""
-    for left in folder.glob("*-*"):
-        pid, _, started = left.name.partition("-")
-        if pid.isdigit() and str(kernel.started_at(int(pid))) != started and _abandoned(left):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _abandoned(left: Path) -> bool:
-    """Say whether nobody has the lock: a process that is not to be seen here may live in another container or host."""
-    try:
-        handle = os.open(left / LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
-    return True
 
 
 def state_folder() -> Path:

@@ -1,7 +1,7 @@
 """Where a run's time went, and why: a view of its journal and its log.
 
-Every moment between the first machine's taking the run and the last sign of life belongs to exactly one kind, so the
-kinds add up to the total.  What is not known is named, not guessed.
+Every moment between the first machine's taking the run and the last at which one can have lived belongs to exactly one
+kind, so the kinds add up to the total.  What is not known is named, not guessed: a figure that depends on it is a range.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from windfall import events
-from windfall.report.spells import Kind, Ledger, Lost, Spell, Walk
-from windfall.terms import Bytes, Cause, CheckpointRef, NoticeLevel, SaveKind, Seconds, Step, Term, WallTime
+from windfall.report.counted import Ledger, Lost, Pace, Range, pace_of
+from windfall.report.kinds import Kind, Spell
+from windfall.report.spells import Walk
+from windfall.terms import Bytes, Cause, CheckpointRef, NoticeLevel, Reached, SaveKind, Seconds, Step, Term, WallTime
 
+SILENCE_S = 20.0
+"""How long a machine of which no heartbeat is there can have lived beyond its last row [s]."""
 LOSSES = frozenset({Cause.PREEMPTED_SAVED, Cause.PREEMPTED_UNSAVED, Cause.VANISHED, Cause.SCRIPT_FAILED, Cause.FENCED})
 
 
@@ -27,7 +31,8 @@ class Tenure:
     Attributes:
         taken_at, released_at: by the holder's wall clock; `released_at` None when no record ended the term.
         cause: what the record that ended the term says.
-        beat_at: the holder's last heartbeat, by its wall clock, where known: it lived until then at least.
+        reached: how far it had come as its last heartbeat, or what it left behind, says; None where neither is known.
+        gone_at: when its provider says that the machine ended; None where nobody says.
     """
 
     term: Term
@@ -35,7 +40,8 @@ class Tenure:
     taken_at: WallTime
     released_at: WallTime | None = None
     cause: Cause | None = None
-    beat_at: WallTime | None = None
+    reached: Reached | None = None
+    gone_at: WallTime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +50,7 @@ class Loss:
 
     Attributes:
         cause: why it ended.
-        steps: complete steps that no committed point holds: they have to be computed again.
-        exact: whether the attempt's last rows arrived; if not, it may have lost more steps than anybody knows.
+        steps: complete steps that no committed checkpoint holds: they have to be computed again.
         redo_s: time spent so far on computing them again [s].
         redone: how many of them have been computed again so far.
     """
@@ -54,10 +59,9 @@ class Loss:
     attempt: int
     at: WallTime
     cause: Cause
-    steps: int
+    steps: Range
     redone: int
     redo_s: Seconds
-    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,8 @@ class Account:
     Attributes:
         spent: seconds by kind, every kind once.
         spells: the stretches behind `spent`, in order, without gap or overlap.
-        machine_s: time that machines were held, overlaps counted for each [s].
+        machine_s: time that machines were held for certain, overlaps counted for each [s].
+        maybe_s: how much more it can have been [s].
         upload_s: time that uploads took behind the script [s]; part of no kind.
         steps: the furthest step known to be complete.
         steps_redone: how many steps were computed again.
@@ -103,9 +108,10 @@ class Account:
     notices: tuple[Seen, ...]
     commits: tuple[CheckpointRef, ...]
     machine_s: Seconds
+    maybe_s: Seconds
     upload_s: Seconds
     steps: Step
-    steps_redone: int
+    steps_redone: Range
     unknown: tuple[str, ...]
 
     @property
@@ -114,14 +120,33 @@ class Account:
         return Seconds(sum(seconds for _, seconds in self.spent))
 
     @property
-    def machine_hours(self) -> float:
+    def machine_hours(self) -> Range:
         """Time that machines were held [h]."""
-        return self.machine_s / 3600
+        return Range(self.machine_s / 3600, (self.machine_s + self.maybe_s) / 3600)
 
     @property
-    def goodput(self) -> float | None:
+    def compute_s(self) -> Range:
+        """Time spent on steps computed for the first time [s]."""
+        new_s = self.of(Kind.COMPUTE)
+        return Range(new_s - self._doubted_s, new_s + self.of(Kind.UNKNOWN) + self.of(Kind.UNSEEN))
+
+    @property
+    def redo_s(self) -> Range:
+        """Time spent on steps computed again [s]."""
+        again_s = self.of(Kind.REDO)
+        return Range(again_s, again_s + self._doubted_s + self.of(Kind.UNKNOWN) + self.of(Kind.UNSEEN))
+
+    @property
+    def _doubted_s(self) -> float:
+        """Time of steps that a lost attempt may have completed before [s]."""
+        return sum(spell.duration_s for spell in self.spells if spell.kind is Kind.COMPUTE and spell.loss is not None)
+
+    @property
+    def goodput(self) -> Range | None:
         """Share of the total that was spent on steps computed for the first time; None for a run without time."""
-        return self.of(Kind.COMPUTE) / self.total_s if self.total_s else None
+        new_s, total_s = self.compute_s, self.total_s
+        assert new_s.high is not None, "time is always bounded"
+        return Range(new_s.low / total_s, min(new_s.high / total_s, 1.0)) if total_s else None
 
     @property
     def saves(self) -> tuple[Saves, ...]:
@@ -159,9 +184,13 @@ def account(
     holdings = _all_tenures(rows_by_term, tenures)
     if not holdings:
         raise ValueError("the run has no term yet: nothing has been done")
-    ledger = Ledger()
-    walked = [_walk(rows_by_term.get(tenure.term, ()), tenure, ledger, alive) for tenure in holdings]
+    ledger, pace = Ledger(), pace_of(row for rows in rows_by_term.values() for row in rows)
     begins = [tenure.taken_at for tenure in holdings]
+    stored = _stored(commits)
+    walked = []
+    for index, tenure in enumerate(holdings):
+        known = _Known(tenure, min(begins[index + 1 :], default=None), stored.get(tenure.term, 0))
+        walked.append(_walk(rows_by_term.get(tenure.term, ()), known, ledger, pace, alive))
     spells, clocks = _tile([walk.spells for walk in walked], begins, holdings)
     facts = [(row, fact) for tenure in holdings for row in rows_by_term.get(tenure.term, ()) for fact in row.facts]
     points = {
@@ -171,7 +200,7 @@ def account(
     }
     points |= {point.checkpoint_id: point for point in commits}
     committed = tuple(sorted(points.values(), key=lambda point: (point.term, point.step, point.committed_at)))
-    lasting = (spell for walk in walked for spell in walk.spells)
+    lasting = [spell for walk in walked for spell in walk.spells]
     return Account(
         begin=spells[0].begin if spells else begins[0],
         end=spells[-1].end if spells else begins[0],
@@ -181,10 +210,11 @@ def account(
         losses=tuple(_loss(lost, number, spells, ledger, committed) for number, lost in enumerate(ledger.losses)),
         notices=tuple(_notices(facts)),
         commits=committed,
-        machine_s=Seconds(sum(spell.duration_s for spell in lasting)),
+        machine_s=Seconds(sum(spell.duration_s for spell in lasting if spell.certain)),
+        maybe_s=Seconds(sum(spell.duration_s for spell in lasting if not spell.certain)),
         upload_s=Seconds(sum(fact.duration_s for _, fact in facts if isinstance(fact, events.ShardUploaded))),
         steps=Step(ledger.furthest),
-        steps_redone=sum(ledger.redone.values()),
+        steps_redone=ledger.computed_again(),
         unknown=(*itertools.chain.from_iterable(walk.gaps for walk in walked), *clocks),
     )
 
@@ -194,9 +224,9 @@ def as_json(made: Account) -> dict[str, Any]:
     plain = _plain(made)
     assert isinstance(plain, dict)
     plain["spent"] = {f"{kind.value}_s": seconds for kind, seconds in made.spent}
-    plain["saves"] = _plain(made.saves)
-    plain |= {"total_s": made.total_s, "machine_hours": made.machine_hours, "goodput": made.goodput}
-    return plain
+    plain["machine_s"] = {"low": made.machine_s, "high": made.machine_s + plain.pop("maybe_s")}
+    ranges = {name: _plain(getattr(made, name)) for name in ("compute_s", "redo_s", "machine_hours", "goodput")}
+    return plain | ranges | {"saves": _plain(made.saves), "total_s": made.total_s}
 
 
 def _plain(value: object) -> object:
@@ -221,22 +251,67 @@ def _all_tenures(rows_by_term: Mapping[Term, Sequence[events.Row]], tenures: Seq
     return [known[term] for term in sorted(known)]
 
 
-def _walk(rows: Sequence[events.Row], tenure: Tenure, ledger: Ledger, alive: Term | None) -> Walk:
-    walk = Walk(tenure.term, tenure.taken_at, ledger)
+def _stored(commits: Sequence[CheckpointRef]) -> dict[Term, int]:
+    """The newest step that each term is known to have committed."""
+    found: dict[Term, int] = {}
+    for point in commits:
+        found[point.term] = max(found.get(point.term, 0), point.step)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a term beside its rows: when the next one began, and the newest step that it committed."""
+
+    tenure: Tenure
+    next_at: WallTime | None
+    stored: int
+
+    def until(self, sign: WallTime) -> WallTime:
+        """Until when its machine can have held the run, given its last sign of life."""
+        reached = self.tenure.reached
+        silence_s = SILENCE_S if reached is None else sign - reached.wall + reached.within_s
+        bounds = [WallTime(sign + silence_s)] + [at for at in (self.next_at, self.tenure.gone_at) if at is not None]
+        return max(sign, min(bounds))
+
+
+def _walk(rows: Sequence[events.Row], known: _Known, ledger: Ledger, pace: Pace, alive: Term | None) -> Walk:
+    tenure = known.tenure
+    walk = Walk(tenure.term, tenure.taken_at, ledger, pace=pace)
     last = walk.rows(rows)
-    end = max(last, tenure.released_at or last, tenure.beat_at or last)
-    walk.close(end)
-    cause = _cause(rows, tenure, ledger)
+    if known.stored > ledger.last and ledger.begun:
+        ledger.see(known.stored)
+    reached = tenure.reached
+    more: int | None = 0
+    sign = max(last, tenure.released_at or last, last if reached is None else reached.wall)
+    if tenure.released_at is not None or _releases(rows):
+        walk.close(last, sign, sign)
+    else:
+        if reached is not None:
+            walk.take(reached, last)
+        if tenure.term == alive:
+            walk.close(sign, sign, sign)
+        else:
+            more = _close_open_end(walk, known, last, sign)
     if not rows:
         walk.gaps.append(f"term {tenure.term}: no row of its journal arrived; what its machine did is not known")
-    elif cause is Cause.VANISHED and tenure.term != alive:
-        walk.gaps.append(
-            f"term {tenure.term}: its machine gave no sign after row {rows[-1].sequence}; steps it may have completed "
-            "since then are not counted"
-        )
+    cause = _cause(rows, tenure, ledger)
     if tenure.term != alive and cause in LOSSES:
-        ledger.lose(tenure.term, walk.attempt, end, cause, exact=bool(_releases(rows)))
+        ledger.lose(tenure.term, walk.attempt, sign, cause, more=more)
     return walk
+
+
+def _close_open_end(walk: Walk, known: _Known, last: WallTime, sign: WallTime) -> int | None:
+    """Close a term that ended without a word; return how many more steps it may have completed than are known."""
+    tenure, until = known.tenure, known.until(sign)
+    walk.close(sign if walk.attempt else last, sign, until)
+    if tenure.reached is not None and tenure.reached.last:
+        return 0
+    if until > sign:
+        walk.gaps.append(
+            f"term {tenure.term}: its machine gave no more sign of life; it may have trained on for {until - sign:.1f} s"
+        )
+    return walk.more(until - sign)
 
 
 def _releases(rows: Sequence[events.Row]) -> list[events.ReleaseRun]:
@@ -295,16 +370,15 @@ def _tile(
 def _loss(lost: Lost, number: int, spells: Sequence[Spell], ledger: Ledger, commits: Sequence[CheckpointRef]) -> Loss:
     newest = max((point.step for point in commits if point.term <= lost.term), default=Step(0))
     kept = newest if lost.restored is None else lost.restored
-    redo_s = sum(spell.duration_s for spell in spells if spell.loss == number)
+    redo_s = sum(spell.duration_s for spell in spells if spell.kind is Kind.REDO and spell.loss == number)
     return Loss(
         term=lost.term,
         attempt=lost.attempt,
         at=lost.at,
         cause=lost.cause,
-        steps=max(0, lost.last - kept),
+        steps=Range(max(0, lost.last - kept), None if lost.high is None else max(0, lost.high - kept)),
         redone=ledger.redone.get(number, 0),
         redo_s=Seconds(redo_s),
-        exact=lost.exact,
     )
 
 

@@ -25,7 +25,7 @@ from windfall.fleet import (
 from windfall.jobs import Job
 from windfall.market import Ended, Life, Machine
 from windfall.report.account import Account
-from windfall.report.spells import Kind
+from windfall.report.kinds import Kind
 from windfall.terms import NoticeLevel, Reliability, Seconds, Usd, WallTime
 
 SUPERSEDED = "its successor has taken its place"
@@ -82,6 +82,11 @@ class Bill:
         """How much less it cost than the same hours on demand; None where those cost nothing."""
         return None if self.sums.twin_usd <= 0 else 100.0 * (1.0 - self.sums.due_usd / self.sums.twin_usd)
 
+    def ends(self) -> dict[str, WallTime]:
+        """When the machines ended of which the provider has said so."""
+        named = ((one.machine.machine_id, one.machine.ended) for one in self.machines)
+        return {name: ended for name, ended in named if ended is not None}
+
     def undisturbed_usd(self, made: Account) -> Usd | None:
         """Return what machines that cannot be taken would have cost for the same work; None if that is not known.
 
@@ -90,7 +95,8 @@ class Bill:
         Args:
             made: where the time of the job's run went.
         """
-        if self.sums.hours <= 0 or made.of(Kind.UNKNOWN) > _UNKNOWN_MAX * made.total_s:
+        unknown_s = made.of(Kind.UNKNOWN) + made.of(Kind.UNSEEN)
+        if self.sums.hours <= 0 or unknown_s > _UNKNOWN_MAX * made.total_s:
             return None
         first = min((spell.term for spell in made.spells), default=None)
         start_s = sum(spell.duration_s for spell in made.spells if spell.term == first and spell.kind is Kind.START)

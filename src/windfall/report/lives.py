@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from windfall.report import timeline
 from windfall.report.account import Account
 from windfall.report.bill import Bill, Machined
-from windfall.report.spells import Kind, Spell
+from windfall.report.kinds import Kind, Spell
 from windfall.report.timeline import COLOURS, LETTERS
 from windfall.terms import CheckpointRef, WallTime
 from windfall.units import duration_text

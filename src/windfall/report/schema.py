@@ -13,7 +13,8 @@ from typing import Any
 from windfall import events, fleet, terms
 from windfall.report.account import Account, Saves
 from windfall.report.checks import Verdict
-from windfall.report.spells import Kind
+from windfall.report.counted import Range
+from windfall.report.kinds import Kind
 from windfall.storage import manifest, state
 from windfall.wire import layout
 
@@ -103,8 +104,10 @@ def _account(words: Words) -> Schema:
     words.of(Account)
     plain = words.definitions.pop(Account.__name__)["properties"]
     spent = _closed({f"{kind.value}_s": _NUMBER for kind in Kind})
-    derived = {"spent": spent, "saves": words.of(tuple[Saves, ...]), "total_s": _NUMBER, "machine_hours": _NUMBER}
-    return _closed(plain | derived | {"goodput": {"type": ["number", "null"]}})
+    del plain["maybe_s"]
+    ranges = {name: words.of(Range) for name in ("machine_s", "compute_s", "redo_s", "machine_hours")}
+    derived = {"spent": spent, "saves": words.of(tuple[Saves, ...]), "total_s": _NUMBER}
+    return _closed(plain | ranges | derived | {"goodput": words.of(Range | None)})
 
 
 def _ps(words: Words) -> Schema:
@@ -195,7 +198,10 @@ DOCUMENTS: Mapping[str, Document] = {
     ),
     "heartbeat": Document(
         "an object of heartbeats/ in the store",
-        lambda _: _closed({"v": _COUNT, "counter": _COUNT, "wall": _NUMBER, "head": _COUNT, "nonce": _TEXT}),
+        lambda _: _closed(
+            {"v": _COUNT, "counter": _COUNT, "wall": _NUMBER, "head": _COUNT, "nonce": _TEXT}
+            | {"attempt": _COUNT, "first": _COUNT, "step": _COUNT, "within_s": _NUMBER}
+        ),
     ),
     "notice": Document("the file named by WINDFALL_NOTICE_FILE", _notice),
     "ps": Document("a line of `windfall ps --json`", _ps),

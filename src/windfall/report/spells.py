@@ -9,129 +9,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from windfall import events
-from windfall.terms import Cause, NoticeLevel, Phase, SaveKind, Seconds, Step, Term, WallTime
+from windfall.report.counted import Ledger, Pace
+from windfall.report.kinds import Kind, Spell
+from windfall.terms import Cause, NoticeLevel, Phase, Reached, SaveKind, Term, WallTime
 
-
-class Kind(enum.StrEnum):
-    """What a stretch of a run's time was spent on."""
-
-    COMPUTE = "compute"
-    """Steps that were computed for the first time."""
-    REDO = "redo"
-    """Steps computed again, because their results were lost."""
-    SAVE = "save"
-    """The script stood still while it wrote a checkpoint; uploads behind it do not count."""
-    RESTORE = "restore"
-    """The newest whole checkpoint was fetched and verified."""
-    START = "start"
-    """Everything else before the first step: taking the run, imports, loading."""
-    OTHER = "other"
-    """Inside the script but not in a finished step: evaluation, compilation, waiting for data, a step cut short."""
-    FINISH = "finish"
-    """After the script's end: the last uploads, the last commit, the release."""
-    WAITING = "waiting"
-    """No machine held the run, or the one that did gave no more sign of life."""
-    UNKNOWN = "unknown"
-    """A machine held the run, but the rows that would say what it did never arrived."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spell:
-    """A stretch of one kind.  `loss` numbers the loss (from 0) that made a `REDO` necessary, where one did."""
-
-    kind: Kind
-    begin: WallTime
-    end: WallTime
-    term: Term
-    attempt: int
-    loss: int | None = None
-
-    @property
-    def duration_s(self) -> Seconds:
-        """The spell's length [s]."""
-        return Seconds(self.end - self.begin)
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The end of an attempt that did not finish its work.
-
-    Attributes:
-        last: the newest step it is known to have completed.
-        exact: whether its last rows arrived, so that it completed no more.
-        restored: the step its successor began from, if any did.
-    """
-
-    term: Term
-    attempt: int
-    at: WallTime
-    cause: Cause
-    last: Step
-    exact: bool
-    restored: Step | None = None
-
-
-@dataclass(slots=True)
-class Ledger:
-    """Which steps were computed before, over all terms: what turns a step into compute or redo.
-
-    Attributes:
-        furthest: the highest step any attempt is known to have completed.
-        last: the highest step the present attempt is known to have completed.
-        owed: `(loss, upto)`, by rising `upto`: steps up to there are computed again because of that loss.
-        losses: so far, oldest first.
-        redone: steps computed again so far, by the loss that made it necessary.
-        pending: the loss whose price the next restore tells.
-        begun: whether the present attempt has restored, or completed a step.
-    """
-
-    furthest: int = 0
-    last: int = 0
-    owed: list[tuple[int | None, int]] = field(default_factory=list)
-    losses: list[Lost] = field(default_factory=list)
-    redone: dict[int | None, int] = field(default_factory=dict)
-    pending: int | None = None
-    begun: bool = False
-
-    def see(self, step: int) -> None:
-        """Note that the present attempt has completed `step`."""
-        self.begun = True
-        self.last = max(self.last, step)
-        self.furthest = max(self.furthest, step)
-
-    def lose(self, term: Term, attempt: int, at: WallTime, cause: Cause, *, exact: bool) -> None:
-        """Note that the present attempt was lost; what that costs is known when its successor restores.
-
-        An attempt that was lost before it restored anything costs no steps of its own.
-        """
-        self.losses.append(Lost(term, attempt, at, cause, Step(self.last if self.begun else 0), exact))
-        self.pending = len(self.losses) - 1 if self.begun else self.pending
-        self.begun = False
-
-    def restore(self, step: int) -> None:
-        """Begin an attempt from `step`: what was computed beyond it will be computed again."""
-        if self.pending is not None:
-            self.losses[self.pending] = replace(self.losses[self.pending], restored=Step(step))
-        older = [(loss, upto) for loss, upto in self.owed if upto > max(self.last, step)]
-        self.owed = [(self.pending, self.last), *older] if self.last > step else older
-        self.last = step
-        self.pending, self.begun = None, True
-
-    def split(self, first: int, last: int) -> list[tuple[Kind, int | None, int]]:
-        """Split the steps `first..last` into `(kind, loss, count)`, in order, and note them as computed."""
-        parts: list[tuple[Kind, int | None, int]] = []
-        for loss, upto in self.owed:
-            if (count := min(upto, last) - first + 1) > 0:
-                parts.append((Kind.REDO, loss, count))
-                self.redone[loss] = self.redone.get(loss, 0) + count
-                first += count
-        if last >= first:
-            parts.append((Kind.COMPUTE, None, last - first + 1))
-        self.see(last)
-        return parts
+MUTE_S = 60.0
+"""A script that has told nothing for so long trains without us [s]; one that ends well has done so too."""
 
 
 class _Stage(enum.Enum):
@@ -141,6 +27,8 @@ class _Stage(enum.Enum):
     ENDED = enum.auto()
 
 
+_BELIEVED = 10
+"""So many times the steps that fit into the time are still believed."""
 _WITHIN_SCRIPT = frozenset({Phase.EVALUATION, Phase.COMPILE, Phase.DATA})
 
 
@@ -153,13 +41,18 @@ class Walk:
     ledger: Ledger
     spells: list[Spell] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
+    pace: Pace = field(default_factory=Pace)
     attempt: int = 0
     exit_status: int | None = None
     exit_at: float = 0.0
     _front: float = 0.0
     _open: list[tuple[float, float]] = field(default_factory=list)
     _stage: _Stage = _Stage.PREPARING
-    _window: tuple[int, float] = (0, 0.0)
+    _done: int = 0
+    """Up to which step the attempt's time has been given to its steps."""
+    _mean_s: float = 0.0
+    _started: float = 0.0
+    _spoke: bool = False
     _ranks: int = 1
     _still_since: float | None = None
 
@@ -186,12 +79,45 @@ class Walk:
             if any(isinstance(command, events.ReleaseRun) for command in row.commands):
                 self._end_script(now)
             expected, previous = row.sequence + 1, row.at
-        self._settle(previous + anchor)
         return WallTime(previous + anchor)
 
-    def close(self, end: WallTime) -> None:
-        """Assign what lies between the last row and the end of the term."""
+    def take(self, reached: Reached, last: WallTime) -> None:
+        """Take in how far a machine had come that gave no last word.
+
+        Args:
+            reached: as its last heartbeat, or what it left behind, says.
+            last: when its last row was written.
+        """
+        if reached.attempt > self.attempt:
+            # The rows of a later start of the script are missing, and how the one before ended.
+            self._settle(last)
+            if self.attempt and self.ledger.begun:
+                more = self.pace.most(reached.wall - last)
+                self.ledger.lose(self.term, self.attempt, last, Cause.SCRIPT_FAILED, more=more)
+            self.ledger.restore(reached.first)
+            self.attempt, self._stage, self._done = reached.attempt, _Stage.STARTING, reached.first
+            self._started, self._spoke = last, True
+            trained_s = max(0, reached.step - reached.first) * self._step_s
+            self._to(max(last, reached.wall - trained_s), Kind.UNKNOWN)
+        if self._stage in (_Stage.STARTING, _Stage.RUNNING) and reached.step > self.ledger.last:
+            self.ledger.see(reached.step)
+
+    def more(self, length_s: float) -> int | None:
+        """How many steps it may have completed in so much time of which nobody knows; None if nothing bounds them."""
+        return 0 if self._stage is _Stage.ENDED else self.pace.most(length_s)
+
+    def close(self, known: WallTime, end: WallTime, until: WallTime) -> None:
+        """Assign what lies between the last row and the end of the term.
+
+        Args:
+            known: until when its rows, or what it left behind, tell what it did.
+            end: until when it held the run for certain.
+            until: until when it can have held the run.
+        """
+        self._settle(known)
         self._to(end, Kind.FINISH if self._stage is _Stage.ENDED else Kind.UNKNOWN)
+        if until > end:
+            self.spells.append(Spell(Kind.UNKNOWN, end, until, self.term, self.attempt, certain=False))
         self.spells.sort(key=lambda spell: (spell.begin, spell.end))
 
     # ------------------------------------------------------------------------------------------------------- facts
@@ -202,22 +128,25 @@ class Walk:
                 self._restored(fact, now)
             case events.ScriptStarted():
                 self._to(now, Kind.START)
-                self.attempt, self._stage, self._window = fact.attempt, _Stage.STARTING, (0, 0.0)
+                self.attempt, self._stage, self._done = fact.attempt, _Stage.STARTING, self.ledger.last
+                self._started, self._spoke = now, False
             case events.StepsMeasured():
                 self._steps(fact, now)
             case events.PhaseMeasured():
                 self._phase(fact, now)
             case events.ShardHandedOver():
+                self._spoke = True
                 self._running(now - fact.stall_s)
                 self._carve(now - fact.stall_s, now, Kind.SAVE)
                 self.ledger.see(fact.step)
             case events.NoticeReceived() if fact.notice.level is NoticeLevel.WITHDRAWN:
                 self._still_since = None
-            case events.RanksObserved() if fact.ranks and self._stage in (_Stage.RUNNING, _Stage.ENDED):
-                self._ranks = len(fact.ranks)
-                self.ledger.see(min(rank.step for rank in fact.ranks))
+            case events.RanksObserved() if fact.ranks and self._stage is not _Stage.PREPARING:
+                self._spoke, self._ranks = True, len(fact.ranks)
+                if (step := min(rank.step for rank in fact.ranks)) > self.ledger.last:
+                    self.ledger.see(step)
             case events.ScriptExited():
-                self._end_script(now)
+                self._end_script(now, fact.status)
                 self.exit_status, self.exit_at = fact.status, now
             case _:
                 pass
@@ -230,31 +159,46 @@ class Walk:
         if self._still_since is not None and any(isinstance(command, events.ReleaseRun) for command in commands):
             self._carve(self._still_since, now, Kind.SAVE)
 
-    def _end_script(self, now: float) -> None:
+    def _end_script(self, now: float, status: int | None = None) -> None:
         """The script ended, or is about to be ended because the run is released."""
-        if self._stage in (_Stage.STARTING, _Stage.RUNNING):
-            self._running(now)
-            self._extend(now)
+        if self._stage is _Stage.STARTING and not self._spoke and status == 0:
+            self._to(now, Kind.UNSEEN)
+        self._begin(now)
+        self._extend(now)
         self._stage = _Stage.ENDED
 
     def _restored(self, fact: events.CheckpointRestored, now: float) -> None:
         if self._stage is _Stage.ENDED and self.exit_status:
-            self.ledger.lose(self.term, self.attempt, WallTime(self.exit_at), Cause.SCRIPT_FAILED, exact=True)
-        self._close_script()
+            self.ledger.lose(self.term, self.attempt, WallTime(self.exit_at), Cause.SCRIPT_FAILED, more=0)
+        self._close_script(now - fact.duration_s)
         self._stage = _Stage.PREPARING
         self._to(now - fact.duration_s, Kind.START)
         self._to(now, Kind.RESTORE)
         self.ledger.restore(fact.step)
+        self._done = fact.step
 
     def _steps(self, fact: events.StepsMeasured, now: float) -> None:
-        length = fact.count * fact.mean_s
-        self._running(now - length)
+        self._spoke = True
+        # Some steps are in no window: the first, which has no beginning, and those that no agent looked at.
+        count = max(fact.count, self._computed(fact.step, now))
+        length_s = count * fact.mean_s
+        self._running(now - length_s)
         self._extend(now)
-        shares = self.ledger.split(fact.step - fact.count + 1, fact.step)
-        self._fill(length, shares, keep_s=fact.longest_s)
-        self._window = (fact.step, fact.mean_s)
+        shares = self.ledger.split(fact.step - count + 1, fact.step)
+        self._fill(length_s, shares, keep_s=fact.longest_s)
+        self._done, self._mean_s = fact.step, fact.mean_s
+
+    def _computed(self, last: int, now: float) -> int:
+        """How many steps were computed from the last that was laid out up to `last`.
+
+        A script may set its counter to where it resumed without us: what no time was there for was not computed.
+        """
+        most = self.pace.most(now - self._started)
+        count = last - self._done
+        return count if most is None or count <= _BELIEVED * (most + 1) else 1
 
     def _phase(self, fact: events.PhaseMeasured, now: float) -> None:
+        self._spoke = True
         if fact.phase is Phase.START:
             self._running(now)
         elif self._stage is _Stage.RUNNING and fact.phase in _WITHIN_SCRIPT:
@@ -314,19 +258,35 @@ class Walk:
 
     def _settle(self, now: float) -> None:
         """Assign everything up to `now`."""
-        self._extend(now)
-        self._close_script()
+        self._close_script(now)
         self._to(now, Kind.FINISH if self._stage is _Stage.ENDED else Kind.START)
 
-    def _close_script(self) -> None:
-        """Assign the script's open time: steps seen since the last window first, the rest is `OTHER`."""
-        step, mean_s = self._window
-        if mean_s and self._open and (more := self.ledger.last - step) > 0:
-            self._fill(more * mean_s, self.ledger.split(step + 1, self.ledger.last), keep_s=0.0)
-            self._window = (self.ledger.last, mean_s)
+    def _close_script(self, now: float) -> None:
+        """Assign the script's open time up to `now`: steps seen since the last window first, the rest is `OTHER`."""
+        mute = not self._spoke and now - self._started >= MUTE_S
+        if self._stage is _Stage.STARTING and (mute or self.ledger.last > self._done):
+            self._begin(now)
+        self._extend(now)
+        last = self.ledger.last
+        if last > self._done and self._stage in (_Stage.RUNNING, _Stage.ENDED):
+            count = self._computed(last, now)
+            shares = self.ledger.split(last - count + 1, last)
+            self._done = last
+            self._fill(count * self._step_s, shares, keep_s=0.0)
         for begin, end in self._open:
             self._add(Kind.OTHER, begin, end)
         self._open = []
+
+    @property
+    def _step_s(self) -> float:
+        return self._mean_s or self.pace.mean_s
+
+    def _begin(self, now: float) -> None:
+        """The script's start is over, at the latest before the steps that are known; one that never spoke has none."""
+        if self._stage is _Stage.STARTING and not self._spoke and now - self._started >= MUTE_S:
+            self._to(now, Kind.UNSEEN)
+        more = max(0, self.ledger.last - self._done)
+        self._running(now - more * self._step_s)
 
     def _missing(self, first: int, last: int, *, since: float, until: float) -> None:
         self._settle(since)

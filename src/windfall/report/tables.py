@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from windfall.report.account import Account, Loss
-from windfall.report.spells import Kind
+from windfall.report.kinds import Kind
 from windfall.units import duration_text, size_text
 
 MEANING = {
@@ -18,8 +18,9 @@ MEANING = {
     Kind.START: "until the first step: taking the run, imports",
     Kind.OTHER: "evaluation, compilation, data, cut-off steps",
     Kind.FINISH: "after the script: last uploads, release",
+    Kind.UNSEEN: "the script ran and told nothing of its steps",
     Kind.WAITING: "no machine held the run",
-    Kind.UNKNOWN: "the journal of this time never arrived",
+    Kind.UNKNOWN: "a machine may have trained: nobody knows",
 }
 
 
@@ -56,17 +57,17 @@ def losses(made: Account) -> Table:
             str(loss.term),
             str(loss.attempt),
             loss.cause.value,
-            f"{'' if loss.exact else '>= '}{loss.steps}",
+            loss.steps.text(),
             _redone(loss),
         )
     return table
 
 
 def _redone(loss: Loss) -> str:
-    if loss.steps == 0:
-        return "-" if loss.exact else "?"
-    if loss.redone < loss.steps:
-        return f"{duration_text(loss.redo_s)}, {loss.steps - loss.redone} to go"
+    if not loss.steps.low:
+        return "-" if loss.steps.exact else "?"
+    if loss.redone < loss.steps.low:
+        return f"{duration_text(loss.redo_s)}, {loss.steps.low - loss.redone} to go"
     return duration_text(loss.redo_s)
 
 
@@ -83,12 +84,13 @@ def saves(made: Account) -> Table:
 
 def summary(made: Account) -> str:
     """The account in two lines."""
-    goodput = "-" if made.goodput is None else f"{made.goodput:.1%}".replace("%", " %")
+    goodput = "-" if made.goodput is None else f"{made.goodput.text('.1f', scale=100.0)} %"
     machines, count = len(made.tenures), len(made.losses)
     return (
         f"{made.steps} steps on {machines} machine{'s' * (machines != 1)} with {count} loss{'es' * (count != 1)}; "
-        f"{made.steps_redone} steps computed again.\n"
-        f"Goodput {goodput}; machine-hours {made.machine_hours:.3f}; uploads behind the script {duration_text(made.upload_s)}."
+        f"{made.steps_redone.text()} steps computed again.\n"
+        f"Goodput {goodput}; machine-hours {made.machine_hours.text('.3f')}; "
+        f"uploads behind the script {duration_text(made.upload_s)}."
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from windfall.errors import Misuse
 from windfall.report.account import Account, Loss
-from windfall.report.spells import Kind, Spell
+from windfall.report.kinds import Kind, Spell
 from windfall.terms import NoticeLevel, SaveKind
 from windfall.units import duration_text
 
@@ -33,6 +33,7 @@ COLOURS = {
     Kind.RESTORE: "#0072B2",
     Kind.START: "#56B4E9",
     Kind.OTHER: "#CC79A7",
+    Kind.UNSEEN: "#8FD3BE",
     Kind.FINISH: "#999999",
     Kind.UNKNOWN: "#FFFFFF",
 }
@@ -43,6 +44,7 @@ LETTERS = {
     Kind.RESTORE: "<",
     Kind.START: ".",
     Kind.OTHER: "-",
+    Kind.UNSEEN: "u",
     Kind.FINISH: "~",
     Kind.WAITING: " ",
     Kind.UNKNOWN: "?",
@@ -71,11 +73,8 @@ class Line:
 
 
 def steps_lost(loss: Loss) -> str:
-    """How many steps a loss cost, in words; `at least` where the last rows never arrived."""
-    if not loss.exact and loss.steps == 0:
-        return "steps lost unknown"
-    plural = "s" * (loss.steps != 1)
-    return f"{'' if loss.exact else 'at least '}{loss.steps} step{plural} lost"
+    """How many steps a loss cost, in words; a range where the last rows never arrived."""
+    return f"{loss.steps.text()} step{'s' * (loss.steps.ends != (1, 1))} lost"
 
 
 def lines(made: Account) -> list[Line]:
@@ -220,7 +219,7 @@ def _decorate(axes: Axes, made: Account, rows: Sequence[Line], *, title: str, un
     every = 1 + (len(rows) - 1) // ROWS_LABELLED_MAX
     axes.set_yticks(range(0, len(rows), every), [row.label for row in rows[::every]])
     axes.set_xlabel(f"{unit} since the run began")
-    goodput = "" if made.goodput is None else f", {made.goodput:.0%} of it new steps"
+    goodput = "" if made.goodput is None else f", {made.goodput.text('.0f', scale=100.0)} % of it new steps"
     axes.set_title(f"{title}: {made.steps} steps in {duration_text(made.total_s)}{goodput}", loc="left", fontsize=11)
     axes.grid(axis="x", color="#DDDDDD", linewidth=0.7)
     axes.set_axisbelow(True)

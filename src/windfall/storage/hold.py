@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from windfall.errors import Abandoned, Fenced, StoreError, WindfallError
 from windfall.events import CommitCheckpoint, UploadShard
-from windfall.ports import Clock, ObjectStore, Restored, Steps, StoreOp, T
+from windfall.ports import Clock, ObjectStore, Progress, Restored, Steps, StoreOp, T
 from windfall.storage import executor, journal, log, parts, points, restore
 from windfall.storage.journal import SpoolJournal
 from windfall.storage.state import attempted, released
@@ -214,11 +214,13 @@ class Hold:
                 log.append(self._head, advance, kind=RecordKind.RELEASE, nonce=self._new_nonce(), wall=wall)
             )
 
-    def beat(self) -> None:
+    def beat(self, progress: Progress) -> None:
         """Write the heartbeat, then look whether another machine took the run."""
         self._counter += 1
         head = self._head
-        self._run(log.beat(head.state.term, self._counter, self._clock.wall(), head.number, self._nonce))
+        self._run(
+            log.beat(head.state.term, self._counter, self._clock.wall(), head.number, self._nonce, progress=progress)
+        )
         taken_by = self._run(log.still_mine(head))
         if taken_by is not None:
             raise log.fenced_by(taken_by)

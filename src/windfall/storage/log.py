@@ -9,16 +9,17 @@ Everything here is a step function (`ports.Steps`): it yields store operations a
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from windfall.errors import Fenced, LogDamaged, RunHeld, StoreError
-from windfall.ports import Steps
+from windfall.ports import NO_PROGRESS, Progress, Steps
 from windfall.storage.operations import create, get, get_all, pause, put
 from windfall.storage.state import Claim, follow, from_bytes, refuse_older, taken, to_bytes
-from windfall.terms import Holder, Outcome, Record, RecordKind, RunState, Seconds, WallTime
+from windfall.terms import Holder, Outcome, Reached, Record, RecordKind, RunState, Seconds, Step, Term, WallTime
 from windfall.wire.layout import gone_key, heartbeat_key, record_key
 
 POLLS_PER_LEASE = 10
@@ -33,15 +34,20 @@ class Beat:
 
     Attributes:
         counter: grows with each beat.
-        wall: the holder's wall clock.
         head: number of the newest record the holder knows: a hint for `read_head`.
         nonce: the holder's.
+        reached: how far it has come by its wall clock's `wall`.
     """
 
     counter: int
-    wall: WallTime
     head: int
     nonce: str
+    reached: Reached
+
+    @property
+    def wall(self) -> WallTime:
+        """The holder's wall clock."""
+        return self.reached.wall
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +196,12 @@ def _newest_or_next_term(head: Record) -> Steps[Record]:
 # ------------------------------------------------------------------------------------------------------------ heartbeat
 
 
-def beat(term: int, counter: int, wall: WallTime, head_number: int, nonce: str) -> Steps[None]:
+def beat(
+    term: int, counter: int, wall: WallTime, head_number: int, nonce: str, *, progress: Progress = NO_PROGRESS
+) -> Steps[None]:
     """Write the term's heartbeat; several times a lease, with a counter that grows."""
-    line = json.dumps({"v": 1, "counter": counter, "wall": wall, "head": head_number, "nonce": nonce})
+    said = {"v": 1, "counter": counter, "wall": wall, "head": head_number, "nonce": nonce}
+    line = json.dumps(said | dataclasses.asdict(progress))
     yield from put(heartbeat_key(term), line.encode())
 
 
@@ -204,7 +213,10 @@ def parse_beat(data: bytes, key: str) -> Beat:
     """
     try:
         said = json.loads(data)
-        return Beat(int(said["counter"]), WallTime(float(said["wall"])), int(said["head"]), str(said["nonce"]))
+        steps = Step(int(said["first"])), Step(int(said["step"]))
+        wall, within_s = WallTime(float(said["wall"])), Seconds(float(said["within_s"]))
+        reached = Reached(int(said["attempt"]), *steps, wall, within_s)
+        return Beat(int(said["counter"]), int(said["head"]), str(said["nonce"]), reached)
     except (ValueError, KeyError, TypeError) as error:
         raise LogDamaged(f"{key} is not a heartbeat ({error}): something else writes to this place") from error
 
@@ -224,6 +236,7 @@ def take(
     *,
     holder_is_dead: Callable[[Holder], bool],
     wall: Callable[[], WallTime],
+    left: Callable[[Holder, Term], Reached | None] = lambda _holder, _term: None,
     wait: bool = False,
     tell: Callable[[str], None] | None = None,
     hint: int = 0,
@@ -237,6 +250,7 @@ def take(
         claim: who takes it, and with what.
         holder_is_dead: whether a holder of this same boot and PID namespace is gone; asked only about such.
         wall: this machine's wall clock, read when a record is written.
+        left: how far a holder had come, by what it left on this host; asked only about those that are gone.
         wait: wait for a live holder instead of giving up.
         tell: receives one sentence for each holder that is watched.
         hint: a record that probably exists.
@@ -254,21 +268,21 @@ def take(
             return Taken(head, mine=False, previous=head)
         if head is not None:
             refuse_older(head.state, claim)
-        last_seen: WallTime | None = None
+        reached: Reached | None = None
         if head is not None and head.state.holder is not None:
             if head.state.holder.nonce == claim.holder.nonce:
                 previous = yield from _before(head)
                 return Taken(head, mine=True, previous=previous)
             once = tell if head.state.term != told else None
             told = head.state.term
-            looks = _Looks(wait, min(head.state.lease_s / POLLS_PER_LEASE, poll_s_max), once)
+            looks = _Looks(wait, min(head.state.lease_s / POLLS_PER_LEASE, poll_s_max), once, left)
             verdict = yield from _judge(head, head.state.holder, claim, holder_is_dead, looks)
             if verdict.moved_to is not None:
                 head = verdict.moved_to
                 continue
-            last_seen = verdict.last_seen
+            reached = verdict.reached
         now = wall()
-        state = taken(head, claim, wall=now, last_seen=last_seen)
+        state = taken(head, claim, wall=now, reached=reached)
         mine = follow(head, state, kind=RecordKind.TAKE, nonce=claim.holder.nonce, wall=now)
         there = yield from _create(mine)
         if _wrote(there, mine.nonce):
@@ -284,27 +298,30 @@ def _before(head: Record) -> Steps[Record | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """The holder is dead (`last_seen` in its heartbeat), or the log moved on to another record."""
+    """The holder is dead (`reached`: how far it came), or the log moved on to another record."""
 
-    last_seen: WallTime | None = None
+    reached: Reached | None = None
     moved_to: Record | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Looks:
-    """How a contender watches a live holder: whether it waits, how often it looks [s], and whom it tells."""
+    """How a contender watches a live holder: whether it waits, how often it looks [s], whom it tells, what is left."""
 
     wait: bool
     poll_s: float
     tell: Callable[[str], None] | None
+    left: Callable[[Holder, Term], Reached | None]
 
 
 def _judge(
     head: Record, holder: Holder, claim: Claim, holder_is_dead: Callable[[Holder], bool], looks: _Looks
 ) -> Steps[_Verdict]:
     if _same_machine(holder, claim.holder) and holder_is_dead(holder):
+        if (found := looks.left(holder, head.state.term)) is not None:
+            return _Verdict(found)
         last = yield from read_beat(head.state.term)
-        return _Verdict(last_seen=None if last is None else last.wall)
+        return _Verdict(None if last is None else last.reached)
     if looks.tell is not None:
         what = "waiting until it lets go or is" if looks.wait else "looking whether it is"
         since = _utc(head.state.holder_since)
@@ -350,7 +367,7 @@ def _watch(head: Record, holder: Holder, looks: _Looks) -> Steps[_Verdict]:
 
 
 def _last_seen(content: bytes | None, key: str) -> _Verdict:
-    return _Verdict(last_seen=None if content is None else parse_beat(content, key).wall)
+    return _Verdict(None if content is None else parse_beat(content, key).reached)
 
 
 def _alive(seen: bytes | None, content: bytes | None) -> bool:

@@ -19,6 +19,7 @@ from windfall.terms import (
     Holder,
     Loss,
     Outcome,
+    Reached,
     Record,
     RecordKind,
     RunState,
@@ -80,7 +81,7 @@ def refuse_older(state: RunState, claim: Claim) -> None:
         )
 
 
-def taken(previous: Record | None, claim: Claim, *, wall: WallTime, last_seen: WallTime | None = None) -> RunState:
+def taken(previous: Record | None, claim: Claim, *, wall: WallTime, reached: Reached | None = None) -> RunState:
     """Return the state after `claim` takes the run by the record that follows `previous`.
 
     A holder that is still written in `previous` has vanished: its life and its loss are added.  A run that had failed
@@ -90,7 +91,7 @@ def taken(previous: Record | None, claim: Claim, *, wall: WallTime, last_seen: W
         previous: the newest record; None for a new run.
         claim: who takes it.
         wall: the taker's wall clock.
-        last_seen: the vanished holder's own wall clock in its last heartbeat; None if it never had one.
+        reached: how far the vanished holder had come; None if it never had a heartbeat.
     """
     if previous is None:
         return RunState(
@@ -98,7 +99,7 @@ def taken(previous: Record | None, claim: Claim, *, wall: WallTime, last_seen: W
             attempts=1, command=claim.command, bundle=claim.bundle, code=claim.code, generation=claim.generation,
         )  # fmt: skip
     old = previous.state
-    ended = old if old.holder is None else _vanished(old, wall=wall, last_seen=last_seen)
+    ended = old if old.holder is None else _vanished(old, wall=wall, reached=reached)
     return dataclasses.replace(
         ended,
         term=Term(previous.number + 1),
@@ -115,13 +116,13 @@ def taken(previous: Record | None, claim: Claim, *, wall: WallTime, last_seen: W
     )
 
 
-def _vanished(old: RunState, *, wall: WallTime, last_seen: WallTime | None) -> RunState:
-    end = old.holder_since if last_seen is None else last_seen
+def _vanished(old: RunState, *, wall: WallTime, reached: Reached | None) -> RunState:
+    end = old.holder_since if reached is None else reached.wall
     return dataclasses.replace(
         old,
         lives_s=_lived(old, end),
         preemptions=old.preemptions + 1,
-        losses=_with_loss(old, Cause.VANISHED, wall),
+        losses=_with_loss(old, Cause.VANISHED, wall, reached),
     )
 
 
@@ -130,8 +131,8 @@ def _lived(state: RunState, end: WallTime) -> Seconds:
     return Seconds(state.lives_s + max(0.0, end - state.holder_since))
 
 
-def _with_loss(state: RunState, cause: Cause, wall: WallTime) -> tuple[Loss, ...]:
-    return (*state.losses, Loss(cause, state.term, wall, newest_step(state)))[-LOSSES_MAX:]
+def _with_loss(state: RunState, cause: Cause, wall: WallTime, reached: Reached | None = None) -> tuple[Loss, ...]:
+    return (*state.losses, Loss(cause, state.term, wall, newest_step(state), reached))[-LOSSES_MAX:]
 
 
 def committed(

@@ -14,7 +14,7 @@ from windfall.storage.hold import Hold, Local
 from windfall.storage.objects import prove_conditions
 from windfall.storage.operations import create, get, keys_under
 from windfall.storage.state import Claim
-from windfall.terms import Bundle, Holder, Outcome, Record, RunState, Seconds
+from windfall.terms import Bundle, Holder, Outcome, Reached, Record, RunState, Seconds, Term
 from windfall.wire.layout import FORMAT_VERSION, LOG, MARKER
 
 _FILES_NAMED_MAX = 5
@@ -60,6 +60,7 @@ def take(
     *,
     holder_is_dead: Callable[[Holder], bool],
     tell: Callable[[str], None],
+    left: Callable[[Holder, Term], Reached | None] = lambda _holder, _term: None,
 ) -> Taking:
     """Take the run at a store.
 
@@ -88,7 +89,7 @@ def take(
     packed, code = executor.run(_bring_code(head, wish, tell), store, local.clock)
     claim = Claim(wish.holder, run_id, wish.lease_s, wish.command, packed, code, wish.generation)
     steps = log.take(
-        claim, holder_is_dead=holder_is_dead, wall=local.clock.wall, wait=wish.wait, tell=tell,
+        claim, holder_is_dead=holder_is_dead, left=left, wall=local.clock.wall, wait=wish.wait, tell=tell,
         hint=0 if head is None else head.number, poll_s_max=wish.poll_s_max,
     )  # fmt: skip
     taken = executor.run(steps, store, local.clock)
