@@ -392,7 +392,7 @@ def test_no_moment_is_counted_twice_or_not_at_all(told: tuple[list[events.Row], 
     """Whatever the journals say, the spells lie end to end from the run's begin to its end."""
     made = account({rows[0].term: rows for rows in told if rows}, [])
 
-    assert all(older.end == newer.begin for older, newer in itertools.pairwise(made.spells)), made.spells
+    assert all(older.end == newer.begin for older, newer in itertools.pairwise(made.spells))
     assert all(spell.duration_s > 0 for spell in made.spells)
     assert made.total_s == pytest.approx(made.end - made.begin, abs=1e-6)
     assert made.of(Kind.REDO) == pytest.approx(sum(loss.redo_s for loss in made.losses), abs=1e-6)

@@ -116,6 +116,7 @@ class Walk:
         """
         self._settle(known)
         self._to(end, Kind.FINISH if self._stage is _Stage.ENDED else Kind.UNKNOWN)
+        end = WallTime(max(end, self._front))  # two clocks' sums differ in the last bit
         if until > end:
             self.spells.append(Spell(Kind.UNKNOWN, end, until, self.term, self.attempt, certain=False))
         self.spells.sort(key=lambda spell: (spell.begin, spell.end))
