@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.strangers.losing import (
-    PATIENCE_S,
     SCRIPT,
-    WAYS,
     WINDFALL,
     Run,
     cost,
     count,
     disagreements,
-    low_high,
     read_lives,
 )
 
