@@ -280,3 +280,17 @@ def test_a_successor_that_is_announced_itself_waits_for_the_machine_that_it_supe
     assert job.released == ["m1"]
     assert job.orders == []
     assert len(job.lists("m1", life=Life.GONE, cause=Ended.RELEASED, after=3.0).orders) == 1
+
+
+def test_a_new_controller_counts_nobodys_silence_from_before_it_listened() -> None:
+    """A machine that was heard is silent from the restart on at the earliest, one never heard from its own start on."""
+    job = Fleet(nodes=2)
+    (order,) = job.orders
+    job.answers(order).runs("m1", "m2", after=20.0).says("m1")
+    job.happens(fleet.ControllerBegan(2), after=500.0)
+    restarted = job.now
+    silence = (fleet.MachineSilent("m1", 510.0), fleet.MachineSilent("m2", 510.0))
+    job.happens(*silence, after=10.0)
+    since = {name: job.state.units[name].silent_since for name in ("m1", "m2")}
+    assert since == {"m1": restarted, "m2": job.now - 510.0}
+    assert job.state.units["m2"].heard_at is None, "a machine that never spoke was not heard"
