@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from windfall.channels.direct import DirectChannel
 from windfall.channels.mailbox import BackgroundChannel, MailboxChannel, MailPace
 from windfall.control.means import Means, Opened
 from windfall.control.office import Office
+from windfall.control.saying import Saying, to_stderr
 from windfall.control.service import Json
 from windfall.fleet import Lifetime, ScheduleMade
 from windfall.jobs import Job, Measured
@@ -57,6 +57,7 @@ def build_service(
         url: where machines reach this controller.
         leave: ends this process with a sentence.
     """
+    say = Saying(clock, to_stderr)
     return Office(
         Means(
             term=term,
@@ -66,13 +67,13 @@ def build_service(
             clock=clock,
             records=database,
             providers=providers(state, clock),
-            open_run=lambda job: _open(job, clock),
+            open_run=lambda job: _open(job, clock, say),
             new_direct=DirectChannel,
             boot_argv=program("windfall.cli.join"),
             store_env=_store_env,
             merge=merge,
             leave=leave,
-            say=_say,
+            say=say,
             schedule=Schedules(database.lifetimes, clock).make,
         )
     )
@@ -126,12 +127,12 @@ def owner_tag(database: Database) -> str:
     return f"windfall-{hashlib.sha256(database.key()).hexdigest()[:12]}"
 
 
-def _open(job: Job, clock: Clock) -> Opened:
+def _open(job: Job, clock: Clock, say: Callable[[str], None]) -> Opened:
     store = open_store(job.run_url)
 
     def mailbox(controller: Term, alive: Callable[[], Iterable[str]]) -> BackgroundChannel:
         pace = _LOCAL_MAIL if job.run_url.startswith("file://") else MailPace()
-        return BackgroundChannel(MailboxChannel(store, clock, controller, alive, pace), clock)
+        return BackgroundChannel(MailboxChannel(store, clock, controller, alive, pace), clock, say=say)
 
     def write_boot(boot: Json) -> None:
         executor.run(put(JOB, json.dumps(boot).encode()), store, clock)
@@ -154,8 +155,3 @@ def _measure(job: Job, lines: Iterable[str], run: wiring.Reader) -> tuple[Measur
             holders[term] = record.state.holder.host
     costs = None if head is None else head.state.costs
     return measure(job, (codec.row_from_line(line) for line in lines), rows, holders, costs)
-
-
-def _say(sentence: str) -> None:
-    sys.stderr.write(f"windfall: {sentence}\n")
-    sys.stderr.flush()

@@ -41,7 +41,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "core": (TO_CORE - {"wire"}, NONE),
     "storage": (WORDS | {"wire", "storage"}, frozenset({"obstore", "sqlalchemy", "xxhash"})),
     "notices": (WORDS | {"wire", "notices"}, NONE),
-    "providers": (WORDS | {"units", "wire", "providers"}, NONE),
+    "providers": (WORDS | {"units", "spelling", "wire", "providers"}, NONE),
     "providers.local.client": (WORDS | {"providers", "wire.programs"}, frozenset({"httpx"})),
     "providers.local.config": (WORDS | {"units"}, frozenset({"pydantic", "yaml"})),
     "channels": (WORDS | {"wire", "channels"}, NONE),

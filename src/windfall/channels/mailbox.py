@@ -160,14 +160,18 @@ def parse_report(data: bytes) -> Report | None:
 class BackgroundChannel:
     """Another channel in a thread of its own: `hear` and `tell` never wait, a store's retries delay nobody else."""
 
-    def __init__(self, channel: Channel, clock: Clock, *, period_s: Seconds = _PERIOD_S) -> None:
+    def __init__(
+        self, channel: Channel, clock: Clock, *, period_s: Seconds = _PERIOD_S, say: Callable[[str], None] | None = None
+    ) -> None:
         """Start the thread.
 
         Args:
             channel: the one that may block.
             clock: for the pauses.
             period_s: between two uses of it [s].
+            say: takes what nobody foresaw; the channel goes on.
         """
+        self._say = say
         self.name = channel.name
         self._channel, self._clock, self._period_s = channel, clock, period_s
         self._lock = threading.Lock()
@@ -195,8 +199,14 @@ class BackgroundChannel:
         while not self._closed.is_set():
             with self._lock:
                 wanted = self._wanted
-            self._channel.tell(wanted)
-            heard = self._channel.hear()
+            try:
+                self._channel.tell(wanted)
+                heard = self._channel.hear()
+            except Exception as error:
+                # Whatever lies in the store, the job's machines must go on being heard.
+                heard = ()
+                if self._say is not None:
+                    self._say(f"the {self.name} failed, and goes on: {type(error).__name__}: {error}")
             with self._lock:
                 self._heard |= {report.machine_id: report for report in heard}
             self._clock.sleep(self._period_s)

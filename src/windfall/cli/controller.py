@@ -21,7 +21,9 @@ from typing import Protocol
 from windfall.cli.places import ADDRESS, DATABASE, LOCK, TOKEN, local_user, prepare
 from windfall.control import auth
 from windfall.control.api import build as build_api
+from windfall.control.connections import Connections
 from windfall.control.gate import Presence
+from windfall.control.saying import Saying, take_over_logging, to_stderr
 from windfall.control.service import Service, StatusView
 from windfall.control.serving import ApiServer, Tls, is_loopback, listen
 from windfall.errors import EXIT_AGAIN, Misuse, WindfallError
@@ -103,6 +105,8 @@ def run(settings: Settings, builder: ServiceBuilder, tell: Callable[[Running], N
         DatabaseUnreachable: its database does not answer.
     """
     clock = SystemClock()
+    say = Saying(clock, to_stderr)
+    take_over_logging(say)
     prepare(settings.state)
     with (
         _lock(settings.state, clock),
@@ -121,10 +125,12 @@ def run(settings: Settings, builder: ServiceBuilder, tell: Callable[[Running], N
                 one.leave(EXIT_AGAIN)
 
         service = builder(settings.state, database, database.take(holder), clock, url=url, leave=leave)
-        presence = Presence(clock)
+        presence, connections = Presence(clock), Connections(clock, say)
         doorkeeper = auth.Doorkeeper(database.key(), database.users)
-        app = build_api(service, key=database.key(), caller=doorkeeper.caller, presence=presence)
-        server.append(ApiServer(app, settings.tls))
+        app = build_api(
+            service, key=database.key(), caller=doorkeeper.caller, presence=presence, connections=connections
+        )
+        server.append(ApiServer(app, settings.tls, connections))
         server[0].obey_signals()
         if settings.idle_s is not None:
             server[0].leave_when_idle(presence, settings.idle_s, lambda: service.status().unfinished)
@@ -136,7 +142,7 @@ def run(settings: Settings, builder: ServiceBuilder, tell: Callable[[Running], N
         finally:
             service.end()
     for sentence in last_words:
-        print(f"windfall: {sentence}", file=sys.stderr, flush=True)
+        say(sentence)
     return code
 
 

@@ -6,9 +6,11 @@ import contextlib
 import datetime as dt
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from windfall.cli.exec import state_folder
 from windfall.cli.named import extra
+from windfall.cli.places import TOKEN, local_user
 from windfall.errors import EXIT_DONE, Misuse
 from windfall.units import duration_text
 
@@ -50,7 +52,7 @@ def serve(
         tls_key: its private key, PEM.
         insecure: listen without TLS on other addresses too: something in front of it encrypts.
         url: how users and machines call this controller, if not by host and port.
-        add_user: give this user a token, printed once; a new one replaces the old.
+        add_user: give this user a token, printed once; a new one replaces the old, and an admin stays one.
         admin: with --add-user: may see and stop everybody's jobs.
         remove_user: take this user's access away; their jobs go on.
         users: list the users.
@@ -59,6 +61,8 @@ def serve(
     with extra():
         from windfall.cli import controller  # noqa: PLC0415 - its packages are an extra
         from windfall.control.serving import check_exposure  # noqa: PLC0415
+    if url is not None:
+        _check_address(url)
     settings = controller.Settings(
         state or state_folder(), database=database, host=host, port=port, url=url, tls=_tls(tls_cert, tls_key)
     )
@@ -74,6 +78,20 @@ def serve(
         return _list_users(settings)
     check_exposure(host, settings.tls, insecure=insecure)
     return controller.run(settings, controller.built_by_wiring(), _tell)
+
+
+def _check_address(url: str) -> None:
+    """Refuse what no machine could call: machines would be bought that cannot report, one after the other."""
+    try:
+        parts = urlsplit(url)
+        fit = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and url.isprintable()
+    except ValueError:  # a port that is none, half of an IPv6 address
+        fit = False
+        parts = urlsplit("")
+    if not fit or " " in url or parts.query or parts.fragment or "@" in parts.netloc:
+        raise Misuse(
+            f"--url {url!r} is no address of a controller: write for example https://windfall.example.org:8470"
+        )
 
 
 def _tls(certificate: Path | None, key: Path | None) -> Tls | None:
@@ -93,9 +111,15 @@ def _add_user(settings: Settings, name: str, *, admin: bool) -> int:
     from windfall.control.auth import hash_of  # noqa: PLC0415
     from windfall.storage.sql import UserEntry  # noqa: PLC0415
 
+    if name == local_user():
+        # Every start of the controller makes them its admin, with the token in the state folder.
+        raise Misuse(
+            f"--add-user {name}: that is you, and your token is in {settings.state / TOKEN}: name somebody else"
+        )
     token = new_token()
     with contextlib.closing(settings.open_database()) as database:
-        database.add_user(UserEntry(name, hash_of(token), admin))
+        was = any(user.admin for user in database.users() if user.name == name)
+        database.add_user(UserEntry(name, hash_of(token), admin or was))
         print(f"{name} may use the controller of {database.place}; this token is shown once:\n\n    {token}\n")
     print("They set WINDFALL_CONTROLLER to its address and WINDFALL_TOKEN to this.", flush=True)
     return EXIT_DONE

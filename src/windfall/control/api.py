@@ -7,18 +7,20 @@ may be in it.  Routes are plain functions, which the server runs in threads.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.exceptions import HTTPException
 
 from windfall import codec
 from windfall.control.auth import Caller, MachineCaller, User, open_credential
+from windfall.control.connections import Connections
 from windfall.control.gate import Gate, Presence
 from windfall.control.service import Claimed, GcView, JobView, Json, KnownView, OffersView, RowView, Service, StatusView
 from windfall.errors import (
@@ -40,6 +42,7 @@ from windfall.terms import Seconds
 Word = TypeVar("Word")
 ROWS_MAX = 2000
 """Journal rows in one answer."""
+_NUMBER_MAX = 2**53
 MACHINES_MAX = 10_000
 """Machines in one request to release them."""
 _STATUS: tuple[tuple[type[WindfallError], int], ...] = (
@@ -108,7 +111,34 @@ class ClaimBody(_Body):
     boot_id: Annotated[str, Field(min_length=1, max_length=128)]
 
 
-def build(service: Service, *, key: bytes, caller: Callable[[str], Caller | None], presence: Presence) -> FastAPI:
+class _Request(Request):
+    """A request whose JSON is read as all other input is."""
+
+    async def json(self) -> Any:
+        try:
+            return codec.parse(await self.body())
+        except ValueError as error:
+            raise HTTPException(400, f"the request's body is no JSON: {error}") from None
+
+
+class _Route(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def with_our_json(request: Request) -> Response:
+            return await handle(_Request(request.scope, request.receive))
+
+        return with_our_json
+
+
+def build(
+    service: Service,
+    *,
+    key: bytes,
+    caller: Callable[[str], Caller | None],
+    presence: Presence,
+    connections: Connections | None = None,
+) -> FastAPI:
     """Make the application.
 
     Args:
@@ -116,10 +146,12 @@ def build(service: Service, *, key: bytes, caller: Callable[[str], Caller | None
         key: the installation's, for credentials.
         caller: tells who a bearer token belongs to (`auth.Doorkeeper.caller`); may block.
         presence: is told of each request.
+        connections: is told who showed a token.
     """
     app = FastAPI(title="Windfall", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.service, app.state.key = service, key
-    app.add_middleware(Gate, caller=caller, presence=presence)
+    app.router.route_class = _Route
+    app.add_middleware(Gate, caller=caller, presence=presence, connections=connections)
     app.add_exception_handler(WindfallError, _told)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _refused)
@@ -176,7 +208,7 @@ def _admin(request: Request) -> User:
 
 def _own_job(request: Request, job_id: str) -> str:
     user = _user(request)
-    owner = _service(request).owner_of(job_id)
+    owner = None if admitting.wrong_id(job_id) else _service(request).owner_of(job_id)
     if owner is None or not (user.admin or owner == user.name):
         raise HTTPException(404, f"there is no job {job_id!r} of {user.name}: see `windfall ps`")
     return job_id
@@ -229,7 +261,7 @@ def get_job(job_id: _OwnJob, service: _Service) -> JobView:
 def get_rows(
     job_id: _OwnJob,
     service: _Service,
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: Annotated[int, Query(ge=0, le=_NUMBER_MAX)] = 0,
     limit: Annotated[int, Query(ge=1, le=ROWS_MAX)] = ROWS_MAX,
 ) -> list[RowView]:
     """Return rows of a job's journal."""

@@ -74,6 +74,10 @@ class ConductorPorts:
     aside: Aside = in_thread
 
 
+class Unreadable(WindfallError):
+    """A job's journal cannot be read: trying again is of no use, and the job is set aside."""
+
+
 class Conductor:
     """Drives one job; made anew at each start of the controller.
 
@@ -112,10 +116,16 @@ class Conductor:
         """Bring the driver to where the journal ends; timers that were set and have not rung are set again."""
         last = None
         self._cursors: dict[str, str] = {}
-        for line in self._ports.journal.rows():
-            last = codec.row_from_line(line)
-            self._remember(last.facts)
-            self.state, _, _ = driver.react(self.state, last.at, last.facts)
+        for number, line in enumerate(self._ports.journal.rows(), 1):
+            try:
+                last = codec.row_from_line(line)
+                self._remember(last.facts)
+                self.state, _, _ = driver.react(self.state, last.at, last.facts)
+            except (WindfallError, ValueError) as error:
+                raise Unreadable(f"row {number} of its journal cannot be read ({error})") from error
+            except Exception as error:
+                # Each start would meet it again: a row that fits no state is as unreadable as one that is no row.
+                raise Unreadable(f"row {number} of its journal fits to nothing ({type(error).__name__})") from error
             for command in last.commands:
                 self._note(command)
         return last

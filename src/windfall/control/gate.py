@@ -5,6 +5,7 @@ Plain ASGI, so that nobody who is not known has a body read and parsed for them.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
@@ -17,12 +18,15 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from windfall.control.auth import Caller
+from windfall.control.connections import Connections
 from windfall.errors import EXIT_FAILED, EXIT_MISUSE, WindfallError
 from windfall.ports import Clock
 from windfall.terms import Seconds
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 """Of one request: a job file with its secrets is far smaller; code goes to the store."""
+BODY_S = 20.0
+"""How long each part of a request's body is waited for [s]."""
 _TOO_LARGE = f"a request may have {BODY_BYTES_MAX} bytes at most"
 OPEN_PATHS = frozenset({"/v1/ping", "/v1/machines/claim"})
 """Answered without a bearer token: whether anybody is here, and the exchange of a credential for one."""
@@ -66,10 +70,17 @@ class Presence:
 class Gate:
     """The ASGI middleware; `scope["windfall"]` is the `Caller`, None on an open path."""
 
-    def __init__(self, app: ASGIApp, caller: Callable[[str], Caller | None], presence: Presence) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        caller: Callable[[str], Caller | None],
+        presence: Presence,
+        connections: Connections | None = None,
+    ) -> None:
         self._app = app
         self._caller = caller
         self._presence = presence
+        self._connections = connections
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it here."""
@@ -79,10 +90,14 @@ class Gate:
         if not self._presence.enter():
             await refuse(send, 503, "the controller is closing: ask again", EXIT_FAILED)
             return
+        if self._connections is not None:
+            self._connections.enter(scope.get("client"))
         try:
             await self._pass(scope, receive, send)
         finally:
             self._presence.leave()
+            if self._connections is not None:
+                self._connections.leave(scope.get("client"), known=scope.get("windfall") is not None)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
@@ -128,16 +143,23 @@ class Gate:
 
 
 class _Body:
-    """A request's body as it comes, cut off where a body of unannounced length grows too large."""
+    """A request's body as it comes, cut off where a body of unannounced length grows too large, or does not come."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._left = BODY_BYTES_MAX
+        self._whole = False
 
     async def receive(self) -> Message:
-        message = await self._receive()
+        if self._whole:
+            return await self._receive()
+        try:
+            message = await asyncio.wait_for(self._receive(), BODY_S)
+        except TimeoutError:
+            raise HTTPException(408, f"the request's body did not come within {BODY_S:g} s") from None
         if message["type"] == "http.request":
             self._left -= len(message.get("body", b""))
+            self._whole = not message.get("more_body", False)
             if self._left < 0:
                 raise HTTPException(413, _TOO_LARGE)
         return message

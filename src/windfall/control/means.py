@@ -38,6 +38,35 @@ class Entry(Protocol):
         ...
 
 
+class Spoilt(Protocol):
+    """A row of the table of jobs that cannot be read."""
+
+    @property
+    def job_id(self) -> str:
+        """Return whose row it is."""
+        ...
+
+    @property
+    def user(self) -> str:
+        """Return who submitted it."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Return what the job is called."""
+        ...
+
+    @property
+    def created(self) -> WallTime:
+        """Return when it was submitted."""
+        ...
+
+    @property
+    def sentence(self) -> str:
+        """Return what is wrong with it."""
+        ...
+
+
 class Records(Protocol):
     """What the office needs of the database; see `storage.sql.Database`."""
 
@@ -63,7 +92,15 @@ class Records(Protocol):
         ...
 
     def jobs(self, user: str | None = None) -> Sequence[Entry]:
-        """Return all jobs, or one user's."""
+        """Return all jobs that can be read, or one user's."""
+        ...
+
+    def spoilt(self, user: str | None = None) -> Sequence[Spoilt]:
+        """Return the rows of jobs that cannot be read, or one user's."""
+        ...
+
+    def check(self, term: Term) -> None:
+        """Raise `ControllerReplaced` if this term controls no more."""
         ...
 
     def journal(self, job_id: str, term: Term) -> Journal:

@@ -17,23 +17,34 @@ from dataclasses import dataclass
 from windfall.control import auth
 from windfall.control.conductor import Conductor, ConductorPorts
 from windfall.control.likes import boot_data, likeness, pace_of
-from windfall.control.means import Direct, Entry, Mailbox, Means, Opened
+from windfall.control.means import Direct, Entry, Mailbox, Means, Opened, Spoilt
 from windfall.control.notifying import Message, Notifier
 from windfall.control.running import Hooks, RunningJob
 from windfall.control.service import Claimed, GcView, JobView, Json, KnownView, OffersView, RowView, StatusView, Trouble
 from windfall.core import driver
 from windfall.core.driver import JobSummary
-from windfall.errors import ControllerError, ControllerUnreachable, Misuse, ProviderDenied, ProviderError, WindfallError
+from windfall.errors import (
+    EXIT_FAILED,
+    ControllerError,
+    ControllerReplaced,
+    ControllerUnreachable,
+    Misuse,
+    ProviderDenied,
+    ProviderError,
+    WindfallError,
+)
 from windfall.fleet import Direction, Directive, JobPhase, PreemptWanted, Report, ResumeWanted, StopWanted
 from windfall.jobs import Job, Measured
 from windfall.market import Boot, Life, Machine, Offer, Order, Quota, Refusal
 from windfall.models import pool
 from windfall.policies import planning
-from windfall.terms import Seconds
+from windfall.terms import Seconds, WallTime
 from windfall.wire.boot import boot_to_json
 from windfall.wire.environment import PEERS_TOKEN
 
 _FINISHED = (JobPhase.DONE, JobPhase.FAILED, JobPhase.STOPPED)
+_WATCH_S = 2.0
+"""Between two looks after the jobs' threads [s]."""
 _PUBLISH_S = 2.0
 """A summary of which nothing but numbers changed is written to the database at most so often [s]."""
 ROWS_MAX = 5000
@@ -74,16 +85,43 @@ class Office:
         self._written: dict[str, tuple[JobPhase, float]] = {}
         self._steps: dict[str, int] = {}
         self._learnt: set[str] = set()
+        self._aside: dict[str, str] = {}
+        self._leaving = threading.Event()
         self._notifier = Notifier(means.clock, means.say)
 
     def begin(self) -> None:
-        """Take up all unfinished jobs, in threads of their own."""
+        """Take up all unfinished jobs, in threads of their own; what cannot be read is set aside, and the others go on."""
+        for spoilt in self._records.spoilt():
+            self._set_aside(spoilt.job_id, spoilt.sentence)
         for entry in self._records.jobs():
             if not _is_over(entry):
                 self._run(entry.job)
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+
+    def _watch(self) -> None:
+        """Take up again what has died, and leave when another controller took the installation, also without a job."""
+        while not self._leaving.wait(_WATCH_S):
+            try:
+                for job_id, running in list(self._running.items()):
+                    if running.revive():
+                        self._means.say(f"{job_id}: its thread had died; the job is taken up again from its journal")
+                self._records.check(self._means.term)
+            except ControllerReplaced as error:
+                self._means.leave(str(error))
+                return
+            except Exception as error:
+                self._means.say(f"the controller could not look after its jobs: {type(error).__name__}: {error}")
+
+    def _set_aside(self, job_id: str, sentence: str) -> None:
+        self._aside[job_id] = (
+            f"set aside: {sentence}; its machines save and stop when they hear of no controller for so long as the job "
+            "says, and `windfall gc` releases them now"
+        )
+        self._means.say(f"{job_id} is {self._aside[job_id]}")
 
     def end(self) -> None:
         """Let go of all jobs, soon."""
+        self._leaving.set()
         for running in list(self._running.values()):
             running.leave()
 
@@ -113,18 +151,25 @@ class Office:
     def owner_of(self, job_id: str) -> str | None:
         """Return the user who submitted a job; None if there is no such job."""
         entry = self._records.job(job_id)
-        return None if entry is None else entry.job.user
+        if entry is not None:
+            return entry.job.user
+        return next((spoilt.user for spoilt in self._records.spoilt() if spoilt.job_id == job_id), None)
 
     def jobs(self, user: str | None) -> Sequence[JobView]:
         """Return a user's jobs, None for everybody's, oldest first."""
-        return [self._view(entry, whole=False) for entry in self._records.jobs(user)]
+        views = [self._view(entry, whole=False) for entry in self._records.jobs(user)]
+        views += [self._view_of_spoilt(spoilt) for spoilt in self._records.spoilt(user)]
+        return sorted(views, key=lambda view: view.created)
 
     def job(self, job_id: str) -> JobView:
         """Return one job with its details."""
         entry = self._records.job(job_id)
-        if entry is None:
-            raise Misuse(f"there is no job {job_id}: `windfall ps` lists them")
-        return self._view(entry, whole=True)
+        if entry is not None:
+            return self._view(entry, whole=True)
+        for spoilt in self._records.spoilt():
+            if spoilt.job_id == job_id:
+                return self._view_of_spoilt(spoilt)
+        raise Misuse(f"there is no job {job_id}: `windfall ps` lists them")
 
     def rows(self, job_id: str, after: int, limit: int) -> Sequence[RowView]:
         """Return up to `limit` rows of a job's journal behind row `after`."""
@@ -155,6 +200,8 @@ class Office:
         self._wish(entry.job, PreemptWanted(machine_id, notice_s, user))
 
     def _wish(self, job: Job, fact: StopWanted | ResumeWanted | PreemptWanted) -> None:
+        if job.job_id in self._aside:
+            raise ControllerError(f"{job.job_id} is {self._aside[job.job_id]}")
         if not self._known(job).wish(fact):
             raise ControllerError(
                 f"the controller could not note the wish for {job.job_id} yet: see `windfall ps {job.job_id}`, and ask again"
@@ -230,7 +277,7 @@ class Office:
                 if machine.owner == self._means.owner and machine.life is not Life.GONE
             ]
         # Asked after the listings: a job that began meanwhile needs what they show of it.
-        needed = {entry.job.job_id for entry in self._records.jobs() if not _is_over(entry)}
+        needed = {entry.job.job_id for entry in self._records.jobs() if not _is_over(entry)} - self._aside.keys()
         needed |= {job_id for job_id, running in list(self._running.items()) if running.runs}
         return GcView(tuple(machine for machine in found if machine.job_id not in needed), tuple(troubles))
 
@@ -279,6 +326,9 @@ class Office:
 
     def report(self, job_id: str, report: Report) -> Directive | None:
         """Take a machine's report; return what it is to do, None if nothing was decided for it yet."""
+        if job_id in self._aside:
+            # As if nobody answered: the machine saves, and stops, when its job says so.
+            raise ControllerError(f"{job_id} is {self._aside[job_id]}")
         running = self._running.get(job_id)
         if running is None or not running.runs:
             entry = self._records.job(job_id)
@@ -312,6 +362,7 @@ class Office:
             ended=lambda: self._ended(job),
             replaced=self._means.leave,
             say=self._means.say,
+            aside=lambda sentence: self._set_aside(job.job_id, sentence),
         )
         return RunningJob(job.job_id, self._means.clock, hooks, wake)
 
@@ -389,8 +440,14 @@ class Office:
         except WindfallError as error:
             self._means.say(f"{job.job_id}: what this run showed could not be kept for later plans: {error}")
 
+    def _view_of_spoilt(self, spoilt: Spoilt) -> JobView:
+        told = self._aside.get(spoilt.job_id, f"set aside: {spoilt.sentence}")
+        return _shelved((spoilt.job_id, spoilt.name, spoilt.user), spoilt.created, told)
+
     def _view(self, entry: Entry, *, whole: bool) -> JobView:
         job = entry.job
+        if job.job_id in self._aside:
+            return _shelved((job.job_id, job.name, job.user), entry.created, self._aside[job.job_id], job.run_url)
         latest = self._latest.get(job.job_id)
         stands = json.loads(entry.summary) if latest is None else json.loads(json.dumps(dataclasses.asdict(latest)))
         if stands.get("phase") == JobPhase.RUNNING and job.job_id in self._steps:
@@ -411,6 +468,11 @@ class Office:
 
 _BRIEF = ("step", "saved_step", "money", "rate_usd_per_hour", "preemptions")
 """What a list of jobs shows of each."""
+
+
+def _shelved(who: tuple[str, str, str], created: WallTime, sentence: str, run_url: str = "") -> JobView:
+    """Show a job that is set aside: `who` is its id, its name and its user."""
+    return JobView(*who, JobPhase.FAILED, sentence, run_url, created, exit_code=EXIT_FAILED)
 
 
 def _is_over(entry: Entry) -> bool:

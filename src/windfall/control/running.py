@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from windfall.control.conductor import Conductor
+from windfall.control.conductor import Conductor, Unreadable
 from windfall.core.driver import JobSummary
 from windfall.errors import ControllerReplaced, WindfallError
 from windfall.events import Fact
@@ -30,6 +30,10 @@ class _Wish:
     taken: threading.Event = field(default_factory=threading.Event)
 
 
+def _nobody(_: str) -> None:
+    """Nobody wants to know."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hooks:
     """What a running job calls.
@@ -41,6 +45,7 @@ class Hooks:
         ended: called once whenever the job has ended and its bill is complete.
         replaced: another controller took the installation.
         say: takes a sentence for the controller's log.
+        aside: called when the job cannot be gone on with, because its journal cannot be read; with the reason.
     """
 
     make: Callable[[], Conductor]
@@ -49,6 +54,7 @@ class Hooks:
     ended: Callable[[], None]
     replaced: Callable[[str], None]
     say: Callable[[str], None]
+    aside: Callable[[str], None] = _nobody
 
 
 class RunningJob:
@@ -63,11 +69,13 @@ class RunningJob:
         self._wishes: list[_Wish] = []
         self._thread: threading.Thread | None = None
         self._leaving = False
+        self._wanted = False
 
     def begin(self) -> None:
         """Run the job, or go on with it; nothing happens if it runs."""
         with self._lock:
-            if self._thread is None and not self._leaving:
+            self._wanted = True
+            if not self.runs and not self._leaving:
                 self._thread = threading.Thread(target=self._work, name=f"job {self._job_id}", daemon=True)
                 self._thread.start()
 
@@ -77,10 +85,18 @@ class RunningJob:
             self._leaving = True
         self._wake.set()
 
+    def revive(self) -> bool:
+        """Take the job up again if its thread has died with work left; return whether it had."""
+        died = self._wanted and not self.runs and not self._leaving
+        if died:
+            self.begin()
+        return died
+
     @property
     def runs(self) -> bool:
         """Whether its thread works."""
-        return self._thread is not None
+        thread = self._thread
+        return thread is not None and thread.is_alive()
 
     def wish(self, fact: Fact) -> bool:
         """Hand in what a user wants, and wait until it is in the journal; return whether it is by now."""
@@ -105,7 +121,12 @@ class RunningJob:
                     return
                 failures = 0
             except ControllerReplaced as error:
+                self._wanted = False
                 self._hooks.replaced(str(error))
+                return
+            except Unreadable as error:
+                self._wanted = False
+                self._hooks.aside(str(error))
                 return
             except WindfallError as error:
                 failures += 1
@@ -130,7 +151,7 @@ class RunningJob:
                 self._hooks.ended()
                 with self._lock:
                     if not self._wishes:
-                        self._thread = None
+                        self._thread, self._wanted = None, False
                         return True
                 return False
             self._wake.wait(wait_s)

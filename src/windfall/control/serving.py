@@ -15,6 +15,7 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
+from windfall.control.connections import Connections, Listener
 from windfall.control.gate import Presence
 from windfall.errors import EXIT_DONE, Misuse, WindfallError
 from windfall.terms import Seconds
@@ -23,6 +24,9 @@ _GRACE_S = 5
 """How long requests that are being answered may take when the controller ends."""
 _LOOKS_PER_IDLE = 10
 _BACKLOG = 512
+_TICKS_PER_SWEEP = 10
+"""The server ticks ten times a second."""
+PORT_MAX = 65535
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,15 +73,17 @@ def check_exposure(host: str, tls: Tls | None, *, insecure: bool) -> None:
         )
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> Listener:
     """Return a listening socket; port 0: any free one.
 
     Raises:
         Misuse: this machine has no such address, or somebody else listens there.
     """
+    if not 0 <= port <= PORT_MAX:
+        raise Misuse(f"--port {port} is no port: choose one from 1 to {PORT_MAX}, or 0 for any that is free")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
+        listener = Listener(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
@@ -90,21 +96,38 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+class _Server(uvicorn.Server):
+    """uvicorn's, which also looks after who is connected."""
+
+    def __init__(self, config: uvicorn.Config, connections: Connections | None) -> None:
+        super().__init__(config)
+        self._connections = connections
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._connections is not None and counter % _TICKS_PER_SWEEP == 0:
+            self._connections.sweep()
+        return await super().on_tick(counter)
+
+
 class ApiServer:
     """Serves the API from the main thread until somebody says `leave`, or a signal does."""
 
-    def __init__(self, app: FastAPI, tls: Tls | None) -> None:
+    def __init__(self, app: FastAPI, tls: Tls | None, connections: Connections | None = None) -> None:
+        self._connections = connections
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             server_header=False,
             lifespan="off",
+            http="h11",
+            ws="none",
+            proxy_headers=False,
             timeout_graceful_shutdown=_GRACE_S,
             ssl_certfile=None if tls is None else tls.certificate,
             ssl_keyfile=None if tls is None else tls.key,
         )
-        self._server = uvicorn.Server(config)
+        self._server = _Server(config, connections)
         self._ended = threading.Event()
         self._exit_code = EXIT_DONE
 
@@ -116,8 +139,10 @@ class ApiServer:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.leave(EXIT_DONE))
 
-    def run(self, listener: socket.socket) -> int:
+    def run(self, listener: Listener) -> int:
         """Serve until the end; return the exit code for the process."""
+        if self._connections is not None:
+            listener.guard(self._connections)
         try:
             self._server.run(sockets=[listener])
         finally:

@@ -78,8 +78,8 @@ def wrongs(job: Job) -> Wrongs:
 def _named(job: Job) -> Wrongs:
     if wrong := wrong_name(job.name):
         yield "name", wrong
-    if not re.fullmatch(NAME, job.job_id) or len(job.job_id) > _ID_CHARACTERS_MAX:
-        yield "job_id", f"must be at most {_ID_CHARACTERS_MAX} letters and digits, with . _ - between them"
+    if wrong := wrong_id(job.job_id):
+        yield "job_id", wrong
     if not job.run_url or len(job.run_url) > _PLACE_CHARACTERS_MAX or not job.run_url.isprintable():
         yield "run_url", "must be a URL without control characters"
     elif wrong := wrong_store(job.run_url):
@@ -161,6 +161,13 @@ def _injection(said: Injection) -> Wrongs:
         yield "injection", "needs times above zero"
     if not 0 <= said.seed < _SEED_MAX:
         yield "injection.seed", "must be a whole number of at most 18 digits"
+
+
+def wrong_id(text: str) -> str | None:
+    """Say what is wrong with a job's id."""
+    if re.fullmatch(NAME, text) and len(text) <= _ID_CHARACTERS_MAX:
+        return None
+    return f"must be at most {_ID_CHARACTERS_MAX} letters and digits, with . _ - between them"
 
 
 def wrong_name(text: str) -> str | None:

@@ -12,6 +12,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -39,6 +40,8 @@ from windfall.storage.sql_schema import (
 )
 from windfall.terms import Term, WallTime
 
+W = TypeVar("W")
+
 
 @dataclass(frozen=True, slots=True)
 class JobEntry:
@@ -52,6 +55,21 @@ class JobEntry:
     phase: JobPhase
     summary: str
     created: WallTime
+
+
+@dataclass(frozen=True, slots=True)
+class SpoiltEntry:
+    """A row of the table of jobs that cannot be read: it is set aside, and the others go on.
+
+    Attributes:
+        sentence: what is wrong with it.
+    """
+
+    job_id: str
+    user: str
+    name: str
+    created: WallTime
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,17 +179,25 @@ class Database:
             connection.execute(change)
 
     def job(self, job_id: str) -> JobEntry | None:
-        """Return one job, None if there is none of this id."""
+        """Return one job, None if there is none of this id that can be read."""
         with reading(self._engine) as connection:
             row = connection.execute(sa.select(JOBS).where(JOBS.c.job_id == job_id)).one_or_none()
-        return None if row is None else _job_entry(row)
+        found = None if row is None else _job_entry(row)
+        return found if isinstance(found, JobEntry) else None
 
     def jobs(self, user: str | None = None) -> tuple[JobEntry, ...]:
-        """Return all jobs, or one user's, oldest first."""
+        """Return all jobs that can be read, or one user's, oldest first."""
+        return tuple(entry for entry in self._jobs(user) if isinstance(entry, JobEntry))
+
+    def spoilt(self, user: str | None = None) -> tuple[SpoiltEntry, ...]:
+        """Return all rows of jobs that cannot be read, or one user's, oldest first."""
+        return tuple(entry for entry in self._jobs(user) if isinstance(entry, SpoiltEntry))
+
+    def _jobs(self, user: str | None) -> Iterator[JobEntry | SpoiltEntry]:
         query = sa.select(JOBS).order_by(JOBS.c.created, JOBS.c.job_id)
         with reading(self._engine) as connection:
             rows = connection.execute(query if user is None else query.where(JOBS.c.user == user)).all()
-        return tuple(_job_entry(row) for row in rows)
+        return (_job_entry(row) for row in rows)
 
     def journal(self, job_id: str, term: Term) -> SqlJournal:
         """Return a job's journal, to be written as this term."""
@@ -249,7 +275,7 @@ class Database:
         query = sa.select(LIFETIMES).order_by(LIFETIMES.c.began, LIFETIMES.c.machine_id)
         with reading(self._engine) as connection:
             rows = connection.execute(query).all()
-        return tuple(Lifetime(**row._asdict()) for row in rows)
+        return tuple(_readable((row._asdict() for row in rows), Lifetime))
 
     def add_measured(self, term: Term, key: str, measured: Measured) -> None:
         """Add what one run showed; what earlier ones showed stays.
@@ -268,7 +294,7 @@ class Database:
         query = sa.select(MEASURED.c.measured).where(MEASURED.c.key == key).order_by(MEASURED.c.id)
         with reading(self._engine) as connection:
             lines = connection.execute(query).scalars().all()
-        return tuple(codec.decode(codec.parse(line), Measured) for line in lines)
+        return tuple(_readable(lines, Measured))
 
 
 def _check(connection: Connection, term: Term) -> None:
@@ -293,6 +319,22 @@ def _insert(connection: Connection, table: sa.Table) -> postgresql.Insert | sqli
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
 
 
-def _job_entry(row: sa.Row[tuple[object, ...]]) -> JobEntry:
-    job = codec.decode(codec.parse(row.job), Job)
-    return JobEntry(job, JobPhase(row.phase), row.summary, WallTime(row.created))
+def _job_entry(row: sa.Row[tuple[Any, ...]]) -> JobEntry | SpoiltEntry:
+    try:
+        job: Job = codec.decode(codec.parse(row.job), Job)
+        if (job.job_id, job.user) != (row.job_id, row.user):
+            raise ValueError("it is another job's")
+        phase, summary = JobPhase(row.phase), codec.parse(row.summary)
+        if not isinstance(summary, dict):
+            raise ValueError("its summary is no object")
+    except ValueError as error:
+        sentence = f"its row in the controller's database cannot be read ({error})"
+        return SpoiltEntry(row.job_id, row.user, row.name, WallTime(row.created), sentence)
+    return JobEntry(job, phase, row.summary, WallTime(row.created))
+
+
+def _readable(rows: Iterable[Any], kind: type[W]) -> Iterator[W]:
+    """Yield what can be read of what was learnt: a row less makes a plan less sure, and nothing else."""
+    for row in rows:
+        with contextlib.suppress(ValueError):
+            yield codec.decode(codec.parse(row) if isinstance(row, str) else row, kind)

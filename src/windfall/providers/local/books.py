@@ -19,6 +19,7 @@ from windfall.terms import Reliability, Usd, WallTime
 FILE = "market.db"
 NAME = "local"
 ADDRESS = "127.0.0.1"
+_DIGITS_MAX = 18
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS opening (one INTEGER PRIMARY KEY CHECK (one = 1), at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS orders (
@@ -165,7 +166,7 @@ class Books:
         rows = self._db.execute(
             "SELECT bill.*, job_id FROM bill JOIN machines USING (machine_id)"
             " WHERE bill.owner = ? AND line > ? ORDER BY line",
-            (owner, int(cursor or 0)),
+            (owner, _line(cursor)),
         ).fetchall()
         newest = {row["charge_id"]: row for row in rows}
         return Bill(tuple(map(_charge, newest.values())), str(rows[-1]["line"]) if rows else cursor)
@@ -179,6 +180,12 @@ class Books:
         """Remember that a machine's folder is gone; its row stays, for tokens and bills."""
         with self._transaction() as db:
             db.execute("UPDATE machines SET closed = 2 WHERE machine_id = ?", (machine_id,))
+
+
+def _line(cursor: str) -> int:
+    if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= _DIGITS_MAX):
+        raise ValueError("no such cursor was ever given out")
+    return int(cursor or 0)
 
 
 def _charge(row: sqlite3.Row) -> Charge:

@@ -64,6 +64,7 @@ class Desk:
         self._opened_at = self._books.opened_at(clock.wall())
         self._lock = threading.Lock()
         self._tries: dict[str, _Try] = {}
+        self._unread: set[str] = set()
         self._children: list[subprocess.Popen[bytes]] = []
         self._sweep()
 
@@ -304,8 +305,17 @@ class Desk:
     def _look(self) -> None:
         """Write down what the machines' folders say; then close the bills that are due."""
         for row in self._books.alive():
-            self._look_at(row)
+            try:
+                self._look_at(row)
+            except (ValueError, KeyError, TypeError) as error:
+                # One machine's folder that somebody wrote into must not keep the others from being billed.
+                self._complain(row["machine_id"], error)
         self._books.settle(self._clock.wall())
+
+    def _complain(self, machine_id: str, error: Exception) -> None:
+        if machine_id not in self._unread:
+            self._unread.add(machine_id)
+            self._note(f"{machine_id}: what its folder says cannot be read ({type(error).__name__}: {error})")
 
     def _look_at(self, row: sqlite3.Row) -> None:
         machine_id = row["machine_id"]

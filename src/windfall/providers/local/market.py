@@ -10,6 +10,7 @@ folder is gone; machines that run do not notice.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import hmac
 import json
@@ -24,13 +25,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from windfall.codec import decode, encode
+from windfall.codec import decode, encode, parse
 from windfall.errors import WindfallError
 from windfall.market import Boot, Order
 from windfall.ports import Clock
 from windfall.providers.local import records
 from windfall.providers.local.clocks import SystemClock
 from windfall.providers.local.desk import Desk
+from windfall.spelling import plain
 from windfall.terms import Instant, Seconds
 
 TICK_S = 0.05
@@ -41,6 +43,19 @@ TROUBLE_S = Seconds(1.0)
 LOCK_WAIT_S = 0.5
 """How long a daemon waits for the lock: whoever asks whether there is a market holds it for a moment [s]."""
 BODY_BYTES_MAX = 1 << 22
+CALL_S = 30.0
+"""How long a caller may take with what they send [s]."""
+_CALLS: Mapping[str, Any] = {
+    "order": tuple[Order, Boot],
+    "offers": tuple[()],
+    "quota": tuple[str],
+    "cancel": tuple[str],
+    "list": tuple[str],
+    "release": tuple[str],
+    "charges": tuple[str, str],
+    "preempt": tuple[str, Seconds | None],
+}
+"""What each call takes."""
 LOCK, TOKEN, ADDRESS, LOG = "lock", "token", "daemon.json", "market.log"
 
 
@@ -92,29 +107,42 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     protocol_version = "HTTP/1.1"
+    timeout = CALL_S
     disable_nagle_algorithm = True
 
     def do_POST(self) -> None:
-        """Answer one call."""
-        length = int(self.headers.get("Content-Length") or 0)
-        body = self.rfile.read(min(length, BODY_BYTES_MAX))
-        self.server.heard()
-        given = self.headers.get("Authorization", "")
-        if self.server.desk.config.deny or not hmac.compare_digest(given, f"Bearer {self.server.token}"):
-            self._reply(401, {"error": "the local market does not know these credentials"})
+        """Answer one call: first who calls, then what; nothing is read of somebody who is not known."""
+        given = self.headers.get("Authorization", "").encode(errors="replace")
+        known = hmac.compare_digest(given, f"Bearer {self.server.token}".encode())
+        length = self.headers.get("Content-Length", "")
+        whole = length.isascii() and length.isdigit() and int(length[:12]) <= BODY_BYTES_MAX
+        if self.server.desk.config.deny or not known or not whole:
+            self.close_connection = True  # what else was sent is not read
+            if known and not self.server.desk.config.deny:
+                self._reply(
+                    413, {"error": f"a call to the local market has {BODY_BYTES_MAX} bytes at most, and says so"}
+                )
+            else:
+                self._reply(401, {"error": "the local market does not know these credentials"})
             return
+        self.server.heard()
+        body = self.rfile.read(int(length))
         try:
-            self._reply(200, {"result": encode(self._call(self.path.strip("/"), json.loads(body)))})
-        except (ValueError, TypeError, KeyError) as error:
+            self._reply(200, {"result": encode(self._call(self.path.strip("/"), body))})
+        except ValueError as error:
             self._reply(400, {"error": f"the local market does not understand the call: {error}"})
         except (OSError, sqlite3.Error) as error:
             self._reply(500, {"error": f"the local market is broken: {error}"})
 
-    def _call(self, method: str, arguments: list[Any]) -> object:
+    def _call(self, method: str, body: bytes) -> object:
+        if method not in _CALLS:
+            raise ValueError("it has no such call")
+        arguments = decode(parse(body), _CALLS[method])
+        if method == "preempt" and (arguments[1] or 0.0) < 0:
+            raise ValueError("a notice cannot be shorter than none")
         desk = self.server.desk
-        if method == "order":
-            return desk.order(decode(arguments[0], Order), decode(arguments[1], Boot))
         methods: Mapping[str, Callable[..., object]] = {
+            "order": desk.order,
             "offers": desk.offers,
             "quota": desk.quota,
             "cancel": desk.cancel,
@@ -158,7 +186,8 @@ def serve(folder: Path, clock: Clock, ready: Callable[[], None]) -> None:
     log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def note(text: str) -> None:
-        os.write(log, f"{clock.wall():.3f} {text}\n".encode())
+        with contextlib.suppress(OSError):  # a full disk: the machines matter, not what is said of them
+            os.write(log, f"{clock.wall():.3f} {plain(text)}\n".encode(errors="replace"))
 
     desk = Desk(folder, clock, note)
     server = _Server(("127.0.0.1", 0), _Handler)

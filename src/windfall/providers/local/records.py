@@ -62,7 +62,10 @@ def read(folder: Path, name: str) -> dict[str, Any] | None:
         found = json.loads((folder / name).read_bytes())
     except OSError:
         return None
-    assert isinstance(found, dict)
+    except RecursionError:
+        raise ValueError(f"{name} is nested too deep") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} is no object")
     return found
 
 
