@@ -97,8 +97,17 @@ def job_message() -> Any:
     return codec.encode(job(secrets=("HF",)))
 
 
+def order(token: str, offer: Offer) -> Order:
+    """An order of one machine."""
+    return Order(token, "owner", "gpt-1", offer, 1, 1)
+
+
+def boot() -> Boot:
+    """What a machine runs."""
+    return Boot(("true",), (("A", "b"),))
+
+
 def order_messages() -> list[Any]:
     """The arguments of an order at the local market."""
     offer = Offer("local", "m4", "a", 0.25, 1.0, Reliability.TRANSIENT, Seconds(30.0), WallTime(2.0))
-    order = Order("token-1", "owner", "gpt-1", offer, 1, 1)
-    return [[codec.encode(order), codec.encode(Boot(("true",), (("A", "b"),)))]]
+    return [[codec.encode(order("token-1", offer)), codec.encode(boot())]]
