@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from windfall import codec, wiring
 from windfall.channels.direct import DirectChannel
@@ -17,6 +18,7 @@ from windfall.control.means import Means, Opened
 from windfall.control.office import Office
 from windfall.control.saying import Saying, to_stderr
 from windfall.control.service import Json
+from windfall.errors import Misuse
 from windfall.fleet import Lifetime, ScheduleMade
 from windfall.jobs import Job, Measured
 from windfall.policies.saving import replanning
@@ -27,9 +29,10 @@ from windfall.report.measured import measure, merge
 from windfall.storage import executor, journal, log
 from windfall.storage.objects import open_store
 from windfall.storage.operations import put
-from windfall.storage.sql import Database
+from windfall.storage.sql import Database, UserEntry
 from windfall.storage.watch import StoreWatch
 from windfall.terms import Seconds, Term
+from windfall.wire.environment import LENT
 from windfall.wire.layout import JOB
 from windfall.wire.programs import program
 
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 
 REFIT_GROWTH = 1.05
 """Laws of lives are fitted anew when so many times as many lives have ended as at the last fit."""
+RUNS = "runs"
+"""Folder of the runs that name no store, inside the installation's."""
 MARKET = "market"
 """Folder of the local market inside the installation's."""
 _STORE_VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")
@@ -45,7 +50,14 @@ _LOCAL_MAIL = MailPace(look_s=Seconds(1.0), beat_s=Seconds(2.0))
 
 
 def build_service(
-    state: Path, database: Database, term: Term, clock: Clock, *, url: str, leave: Callable[[str], None]
+    state: Path,
+    database: Database,
+    term: Term,
+    clock: Clock,
+    *,
+    url: str,
+    leave: Callable[[str], None],
+    webhooks_inside: bool = False,
 ) -> Office:
     """Put the controller's work together.
 
@@ -56,6 +68,7 @@ def build_service(
         clock: time.
         url: where machines reach this controller.
         leave: ends this process with a sentence.
+        webhooks_inside: whether any user's webhook may lead to this very machine or its link; an admin's always may.
     """
     say = Saying(clock, to_stderr)
     return Office(
@@ -74,6 +87,8 @@ def build_service(
             merge=merge,
             leave=leave,
             say=say,
+            admit=lambda job: _refuse_place(job, state, database.users),
+            inside=lambda user: webhooks_inside or any(one.admin for one in database.users() if one.name == user),
             schedule=Schedules(database.lifetimes, clock).make,
         )
     )
@@ -113,13 +128,35 @@ def providers(state: Path, clock: Clock) -> dict[str, Provider]:
 
 
 def _store_env(provider: str) -> tuple[tuple[str, str], ...]:
-    """Return this controller's own access to object stores for machines that are of this very host and user.
+    """Lend this controller's own access to object stores to machines that are of this very host and user.
 
-    Others have theirs by their cloud's instance identity, or by the job's secrets.
+    Others have theirs by their cloud's instance identity, or by the job's secrets.  It is for what Windfall itself does
+    there; the job's setup and script do not find it.
     """
     if provider != "local":
         return ()
-    return tuple((name, value) for name, value in os.environ.items() if name.startswith(_STORE_VARIABLES))
+    lent = {name: value for name, value in os.environ.items() if name.startswith(_STORE_VARIABLES)}
+    return (*lent.items(), (LENT, ",".join(lent))) if lent else ()
+
+
+def _refuse_place(job: Job, state: Path, users: Callable[[], Sequence[UserEntry]]) -> None:
+    """Refuse a run in a place that is not for runs: the controller would write there with its own rights.
+
+    Raises:
+        Misuse: with what to do instead.
+    """
+    scheme, separator, rest = job.run_url.partition("://")
+    if separator and scheme != "file":
+        return
+    folder = Path(unquote(rest) if separator else job.run_url).resolve()
+    own = state.resolve()
+    if folder == own or (own in folder.parents and own / RUNS not in folder.parents) or folder in own.parents:
+        raise Misuse(f"the run's place {job.run_url} is the controller's own folder: name another store")
+    if not any(user.admin for user in users() if user.name == job.user):
+        raise Misuse(
+            f"the run's place {job.run_url} is a folder of the controller's machine, where {job.user} may not write: name an "
+            "object store (checkpoint.store: s3://..., gs://... or az://...)"
+        )
 
 
 def owner_tag(database: Database) -> str:

@@ -30,6 +30,7 @@ from windfall.storage.objects import open_store
 from windfall.terms import Instant, Notice, NoticeLevel, Seconds
 from windfall.wire import boot as names
 from windfall.wire.boot import BootData
+from windfall.wire.environment import without_lent
 from windfall.wire.layout import setup_output_key
 
 _LOCAL_PACE = Pace(direct_s=Seconds(0.25), box_s=Seconds(2.0), box_alone_s=Seconds(0.5), look_s=Seconds(0.1))
@@ -84,7 +85,7 @@ class _Preparation:
             file.write(boot.setup)
         self._setup = Setup(tuple(value for _, value in secrets))
         try:
-            env = self._place.environment(boot, secrets)
+            env = without_lent(self._place.environment(boot, secrets))
             self._setup.run(script, work, {name: env[name] for name in env if not name.startswith("WINDFALL_")})
         finally:
             with contextlib.suppress(StoreError):

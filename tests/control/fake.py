@@ -28,7 +28,7 @@ from windfall.control.service import (
 )
 from windfall.errors import Infeasible, Misuse
 from windfall.fleet import Direction, Directive, JobPhase, Report
-from windfall.jobs import Job, SecretRef, Want
+from windfall.jobs import Job, Measured, SecretRef, Want
 from windfall.market import Life, Machine, Offer
 from windfall.ports import Clock
 from windfall.storage.sql import Database
@@ -121,6 +121,9 @@ class FakeService:
             raise Infeasible("a spot machine lives 60 s and a restart takes 90 s: use on-demand")
         return {"cost_usd": 1.25, "user": job.user}
 
+    def learn(self, job: Job, measured: Measured) -> None:
+        self.wishes.append(("learn", job.job_id, measured.provider))
+
     def known(self, job: Job) -> KnownView:
         return KnownView(WallTime(0.0), Seconds(5.0))
 
@@ -175,7 +178,14 @@ class StoredService(FakeService):
 
 
 def build_service(
-    state: Path, database: Database, term: Term, clock: Clock, *, url: str, leave: Callable[[str], None]
+    state: Path,
+    database: Database,
+    term: Term,
+    clock: Clock,
+    *,
+    url: str,
+    leave: Callable[[str], None],
+    webhooks_inside: bool = False,
 ) -> StoredService:
     if (state / "refuse").exists():
         raise Misuse((state / "refuse").read_text())

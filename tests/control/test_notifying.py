@@ -74,7 +74,7 @@ def said() -> list[str]:
 
 @pytest.fixture
 def notifier(said: list[str]) -> Notifier:
-    return Notifier(NoPauses(), said.append)
+    return Notifier(NoPauses(), said.append, lambda _: True)
 
 
 def message(event: Event = Event.DONE, *, command: str | None = None, webhook: str | None = None) -> Message:
@@ -185,7 +185,7 @@ def test_a_flood_is_dropped_with_a_word(said: list[str], monkeypatch: pytest.Mon
         assert held.wait(20)
 
     monkeypatch.setattr(notifying, "_run_command", hold)
-    notifier = Notifier(NoPauses(), said.append)
+    notifier = Notifier(NoPauses(), said.append, lambda _: True)
     notifier.tell(message(command="true"))
     assert started.wait(20)
     for _ in range(3):

@@ -51,7 +51,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "sdk.lightning": (ADAPTER, frozenset({"torch", "lightning"})),
     "agent": (TO_CORE | {"agent"}, NONE),
     "control": (TO_CORE | {"units", "spelling", "control"}, WEB),
-    "control.notifying": (WORDS, frozenset({"httpx"})),
+    "control.notifying": (WORDS | {"control.addresses"}, frozenset({"httpx"})),
     "simulation": (TO_CORE | {"simulation", "spelling", "units"}, NUMERIC),
     "report": (ANY, frozenset({"rich", "matplotlib"})),
     "report.lifetimes": (ANY, NUMERIC | {"rich", "matplotlib"}),

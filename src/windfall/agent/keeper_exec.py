@@ -17,6 +17,7 @@ from windfall.core.keeping_facts import Standing, StartExec
 from windfall.errors import EXIT_FAILED
 from windfall.events import Fact
 from windfall.wire.boot import KEPT, UPLINK, BootData
+from windfall.wire.environment import LENT
 from windfall.wire.programs import our_environment, program, users_environment
 
 _STATUS = "standing.json"
@@ -51,9 +52,14 @@ class Place:
         return self.path("work") if boot.bundle is not None else os.path.dirname(self.folder)
 
     def environment(self, boot: BootData, secrets: Secrets) -> dict[str, str]:
-        """Return the environment of setup and script: the machine's, the job's, its secrets, nothing of the keeper's."""
+        """Return the environment of `exec`: the machine's, the job's, its secrets, nothing of the keeper's.
+
+        What the controller lent for the store stays marked as such, but for what the job brings itself.
+        """
         mine = users_environment({name: value for name, value in self.environ.items() if name not in KEPT})
-        return mine | dict(boot.envs) | dict(secrets)
+        given = dict(boot.envs) | dict(secrets)
+        lent = [name for name in mine.get(LENT, "").split(",") if name and name not in given]
+        return mine | given | {LENT: ",".join(lent)}
 
 
 def exec_argv(place: Place, boot: BootData, how: StartExec) -> list[str]:

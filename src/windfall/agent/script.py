@@ -57,7 +57,7 @@ def show_notice(request: ExecRequest, notice: Notice, clock: Clock) -> None:
 
 def script_environment(request: ExecRequest, start: Start, argv: Sequence[str]) -> dict[str, str]:
     """Return the environment of the script: this one's, plus ours, minus what belonged to an earlier attempt."""
-    given = users_environment(os.environ)
+    given = environment.without_lent(users_environment(os.environ))
     env = {name: value for name, value in given.items() if not name.startswith("WINDFALL_")}
     # A script whose output is a pipe would otherwise hold it back, and a killed one would lose it.
     env.setdefault("PYTHONUNBUFFERED", "1")

@@ -43,7 +43,15 @@ class ServiceBuilder(Protocol):
     """Puts conductors behind the API."""
 
     def __call__(
-        self, state: Path, database: Database, term: Term, clock: Clock, *, url: str, leave: Callable[[str], None]
+        self,
+        state: Path,
+        database: Database,
+        term: Term,
+        clock: Clock,
+        *,
+        url: str,
+        leave: Callable[[str], None],
+        webhooks_inside: bool,
     ) -> Service:
         """Make the service; nothing is begun yet.
 
@@ -54,6 +62,7 @@ class ServiceBuilder(Protocol):
             clock: time.
             url: where machines reach this controller, if they can.
             leave: ends this process with a sentence (another controller took the installation).
+            webhooks_inside: whether any user's webhook may lead to this very machine.
         """
         ...
 
@@ -66,6 +75,7 @@ class Settings:
         database: URL; None: SQLite in the state folder.
         url: how others call it; None: by host and port.
         idle_s: after how long without use it leaves; None: never.
+        webhooks_inside: whether any user's webhook may lead to this very machine.
     """
 
     state: Path
@@ -75,6 +85,7 @@ class Settings:
     url: str | None = None
     tls: Tls | None = None
     idle_s: Seconds | None = None
+    webhooks_inside: bool = False
 
     def open_database(self) -> Database:
         """Make the state folder and open the database."""
@@ -124,7 +135,15 @@ def run(settings: Settings, builder: ServiceBuilder, tell: Callable[[Running], N
             for one in server:
                 one.leave(EXIT_AGAIN)
 
-        service = builder(settings.state, database, database.take(holder), clock, url=url, leave=leave)
+        service = builder(
+            settings.state,
+            database,
+            database.take(holder),
+            clock,
+            url=url,
+            leave=leave,
+            webhooks_inside=settings.webhooks_inside,
+        )
         presence, connections = Presence(clock), Connections(clock, say)
         doorkeeper = auth.Doorkeeper(database.key(), database.users)
         app = build_api(

@@ -36,6 +36,7 @@ def serve(
     admin: bool = False,
     remove_user: str | None = None,
     users: bool = False,
+    webhooks_inside: bool = False,
     state: Path | None = None,
 ) -> int:
     """Run a controller for a team, until it is told to stop; says which machine must stay on, and until when.
@@ -56,6 +57,8 @@ def serve(
         admin: with --add-user: may see and stop everybody's jobs.
         remove_user: take this user's access away; their jobs go on.
         users: list the users.
+        webhooks_inside: let every user's webhooks lead to this machine and its link (127.0.0.1, 169.254.0.0/16), not
+            an admin's alone.
         state: folder for this controller's own files (default: $XDG_STATE_HOME/windfall).
     """
     with extra():
@@ -64,7 +67,13 @@ def serve(
     if url is not None:
         _check_address(url)
     settings = controller.Settings(
-        state or state_folder(), database=database, host=host, port=port, url=url, tls=_tls(tls_cert, tls_key)
+        state or state_folder(),
+        database=database,
+        host=host,
+        port=port,
+        url=url,
+        tls=_tls(tls_cert, tls_key),
+        webhooks_inside=webhooks_inside,
     )
     if sum((add_user is not None, remove_user is not None, users)) > 1:
         raise Misuse("give one of --add-user, --remove-user and --users")

@@ -32,8 +32,8 @@ def inside(address: str) -> bool:
         for network in _EMBEDDED:
             if found in network:
                 other = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
-        if other is not None and inside(str(other)):
-            return True
+        if other is not None and not found.is_loopback and not found.is_unspecified:
+            return inside(str(other))
     special = (
         found.is_loopback or found.is_link_local or found.is_multicast or found.is_unspecified or found.is_reserved
     )

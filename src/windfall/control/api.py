@@ -148,7 +148,7 @@ def build(
         presence: is told of each request.
         connections: is told who showed a token.
     """
-    app = FastAPI(title="Windfall", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="Windfall", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.service, app.state.key = service, key
     app.router.route_class = _Route
     app.add_middleware(Gate, caller=caller, presence=presence, connections=connections)

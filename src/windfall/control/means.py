@@ -174,6 +174,10 @@ class Direct(Channel, Protocol):
         ...
 
 
+def _anything(_: Job) -> None:
+    """Any place will do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Means:
     """Everything the office works with; `wiring_control` puts it together.
@@ -185,6 +189,8 @@ class Means:
         store_env: by what a provider's machines reach the run's store before they have claimed their secrets.
         merge: folds what several runs showed into one row for each kind of machine.
         leave: ends this process with a sentence.
+        admit: refuses a job whose run would lie where none may.
+        inside: says whether a user's webhook may lead to this machine itself, or to its link.
         schedule: makes a machine's schedule of saves; None where no job has one.
     """
 
@@ -202,4 +208,6 @@ class Means:
     merge: Callable[[Sequence[Measured]], tuple[Measured, ...]]
     leave: Callable[[str], None]
     say: Callable[[str], None]
+    admit: Callable[[Job], None] = _anything
+    inside: Callable[[str], bool] = bool
     schedule: Scheduler | None = None

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import httpx
 
+from windfall.control.addresses import outside
 from windfall.fleet import Event
 from windfall.jobs import Job
 from windfall.ports import Clock
@@ -56,7 +57,15 @@ class Message:
 class Notifier:
     """A queue of messages and the thread that delivers them."""
 
-    def __init__(self, clock: Clock, say: Callable[[str], None]) -> None:
+    def __init__(self, clock: Clock, say: Callable[[str], None], inside: Callable[[Job], bool]) -> None:
+        """Start the thread.
+
+        Args:
+            clock: for pauses between tries.
+            say: takes what went wrong.
+            inside: says whether a job's webhook may lead to this very machine, or to its link.
+        """
+        self._inside = inside
         self._clock = clock
         self._say = say
         self._queue: queue.Queue[Message] = queue.Queue(_WAITING_MAX)
@@ -74,7 +83,7 @@ class Notifier:
     def _work(self) -> None:
         while True:
             message = self._queue.get()
-            for way, deliver in (("command", _run_command), ("webhook", _post)):
+            for way, deliver in (("command", _run_command), ("webhook", self._post)):
                 try:
                     self._deliver(message, way, deliver)
                 except Exception as error:
@@ -89,6 +98,9 @@ class Notifier:
                 return
             self._clock.sleep(_PAUSE_S)
         self._say(f"{message.job.job_id}: the notification of {message.event} by {way} failed: {trouble}")
+
+    def _post(self, message: Message) -> str | None:
+        return _post(message, inside=self._inside(message.job))
 
 
 def _run_command(message: Message) -> str | None:
@@ -125,21 +137,33 @@ def _finished(process: subprocess.Popen[bytes]) -> int:
         raise
 
 
-def _post(message: Message) -> str | None:
+def _post(message: Message, *, inside: bool) -> str | None:
     """Post the message to the job's webhook; return what went wrong, without the URL (it may hold a token)."""
-    url = message.job.notify.webhook
-    if url is None:
+    webhook = message.job.notify.webhook
+    if webhook is None:
         return None
     try:
+        url, host, named = httpx.URL(webhook), {}, {}
+        if not inside:
+            # To the address that was checked, whatever the name means a moment later; no proxy looks it up again.
+            address = outside(url.host, url.port or (443 if url.scheme == "https" else 80))
+            if address is None:
+                return (
+                    "it leads to the controller's own machine or network: an admin allows that with --webhooks-inside"
+                )
+            host, named = {"Host": url.netloc.decode()}, {"sni_hostname": url.host}
+            url = url.copy_with(host=address)
         # Streamed, since the answer's body is nobody's business, however long it is.
-        with httpx.stream(
-            "POST",
-            url,
-            content=json.dumps(message.fields()),
-            headers={"Content-Type": "application/json"},
-            timeout=_TIMEOUT_S,
-            follow_redirects=False,
-        ) as answer:
+        with (
+            httpx.Client(timeout=_TIMEOUT_S, trust_env=inside, follow_redirects=False) as client,
+            client.stream(
+                "POST",
+                url,
+                content=json.dumps(message.fields()),
+                headers={"Content-Type": "application/json", **host},
+                extensions=named,
+            ) as answer,
+        ):
             return None if answer.is_success else f"status {answer.status_code}"
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
         return type(error).__name__

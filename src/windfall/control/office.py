@@ -87,7 +87,7 @@ class Office:
         self._learnt: set[str] = set()
         self._aside: dict[str, str] = {}
         self._leaving = threading.Event()
-        self._notifier = Notifier(means.clock, means.say)
+        self._notifier = Notifier(means.clock, means.say, lambda job: means.inside(job.user))
 
     def begin(self) -> None:
         """Take up all unfinished jobs, in threads of their own; what cannot be read is set aside, and the others go on."""
@@ -135,6 +135,7 @@ class Office:
         there = self._records.job(job.job_id)
         if there is not None:
             return self._submitted_again(there, job)
+        self._means.admit(job)
         self.plan(job)
         self._means.open_run(job).write_boot(boot_to_json(boot_data(job)))
         self._records.add_job(self._means.term, job, secrets)

@@ -145,7 +145,7 @@ def _want(place: str, want: Want) -> Wrongs:
 
 def _checkpointing(said: Checkpointing) -> Wrongs:
     try:
-        parse_policy(said.policy.removeprefix("every:") if said.policy.startswith("every:") else said.policy)
+        parse_policy(said.policy)
     except Misuse:
         yield "checkpointing.policy", "is no saving policy"
     for place, text in (("store", said.store), ("source", said.source)):

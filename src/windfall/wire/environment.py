@@ -4,6 +4,8 @@ They are the whole interface for scripts in other languages; the Python SDK read
 only; imports nothing of ours.
 """
 
+from collections.abc import Mapping
+
 SESSION = "WINDFALL_SESSION"
 """Folder of this attempt's pages and message files.  Without it the SDK does nothing."""
 RUN = "WINDFALL_RUN"
@@ -30,7 +32,15 @@ NODE_ADDRESSES = "WINDFALL_NODE_ADDRESSES"
 """The hosts of all machines in the order of their numbers, with commas between."""
 PEERS_TOKEN = "WINDFALL_PEERS_TOKEN"
 """What the machines of a generation know one another by; set for `windfall exec`, never shown to a script."""
+LENT = "WINDFALL_LENT"
+"""Names, with commas between, of variables that the controller lent a machine for the run's store; no script finds them."""
 FAILPOINT = "WINDFALL_FAILPOINT"
 """`name` or `name:n`: the process kills itself with SIGKILL at the n-th pass of that point (tests and drills only)."""
 FAILPOINT_TRACE = "WINDFALL_FAILPOINT_TRACE"
 """Path of a file to which every failpoint that is passed appends its name (tests only)."""
+
+
+def without_lent(env: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment as a user's own program may have it: without what the controller lent its machine."""
+    lent = {LENT, *env.get(LENT, "").split(",")}
+    return {name: value for name, value in env.items() if name not in lent}
