@@ -160,7 +160,7 @@ def _into_a_file(box: Box) -> list[str]:
 
 
 CASES = [
-    Case("store-is-a-file", _file_in_the_way, 1, ("/file", "check the path"), process=True),
+    Case("store-is-a-file", _file_in_the_way, 2, ("/file", "check the path"), process=True),
     Case("store-unwritable", lambda box: box.exec("/sys/windfall"), 1, ("/sys/windfall", "right"), process=True),
     Case("store-read-only", _read_only, 1, ("mounted", "Read-only", "right"), process=True),
     Case("disk-full", _full, 1, ("mounted", "no room left", "free some space"), process=True),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import http.server
+import os
 import random
 import re
 import socket
@@ -108,12 +109,10 @@ class Proxy:
         with self._lock:
             self._rules.extend(rules)
 
-    def storm(
-        self, seed: int, chance: float, *, faults: tuple[str, ...] = FAULTS, seconds: float = 1.0, stop: bool = False
-    ) -> None:
-        """Draw a fault for each request from now on; `stop` ends it."""
+    def storm(self, seed: int, chance: float, *, faults: tuple[str, ...] = FAULTS, seconds: float = 1.0) -> None:
+        """Draw a fault for each request from now on, until `calm`."""
         with self._lock:
-            self._storm = None if stop else (random.Random(seed), chance, faults, seconds)
+            self._storm = random.Random(seed), chance, faults, seconds
 
     def calm(self) -> None:
         """Do nothing more to anybody."""
@@ -262,7 +261,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
         _reset(self.connection)
 
-    do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _pass_on
+    do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _pass_on  # noqa: N815 - as the base class wants it
 
 
 def _reset(connection: socket.socket) -> None:
@@ -270,8 +269,9 @@ def _reset(connection: socket.socket) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         # `close` alone waits for the files made of the socket.
         connection.shutdown(socket.SHUT_RD)
-    with contextlib.suppress(OSError):
-        socket.socket(fileno=connection.detach()).close()
+    if (number := connection.detach()) >= 0:
+        with contextlib.suppress(OSError):
+            os.close(number)
 
 
 @contextlib.contextmanager
