@@ -35,9 +35,10 @@ from windfall.storage.hold import Hold, Local, reopen
 from windfall.storage.member import MemberHold
 from windfall.storage.mounts import file_system_of, is_shared
 from windfall.storage.objects import open_store
-from windfall.storage.patience import Patience
+from windfall.storage.patience import BUDGET_S, Patience
 from windfall.terms import Cause, Holder, Outcome, Reached, Record, Seconds, Term
-from windfall.wire.environment import PEERS_TOKEN
+from windfall.units import duration_s
+from windfall.wire.environment import PATIENCE, PEERS_TOKEN
 from windfall.wire.metadata import MetadataServer, serve
 
 VERSION = "0.1.0"
@@ -72,7 +73,17 @@ class Reader:
 def open_reader(url: str) -> Reader:
     """Open a run's store; nothing is read yet, and later a store that does not answer is borne with patience."""
     clock = SystemClock()
-    return Reader(open_store(url, patience=Patience(clock, tell=_warn)), clock)
+    return Reader(open_store(url, patience=Patience(clock, budget_s=patience_s(), tell=_warn)), clock)
+
+
+def patience_s() -> float:
+    """Return how long a store that does not answer is asked again, where nobody said it on the command line [s].
+
+    Raises:
+        Misuse: the environment holds something that is no duration.
+    """
+    said = os.environ.get(PATIENCE)
+    return float(BUDGET_S if said is None else duration_s(said, PATIENCE))
 
 
 def _warn(sentence: str) -> None:
