@@ -177,7 +177,6 @@ class Job:
         work: None if unknown: then the plan says that it is.
         code: digest of the code that runs, so that measurements of the same job can be found again.
         dead_man_s: how long a machine goes on without hearing from the controller.
-        passthrough: per provider, its own block of the job file as JSON text: (provider, text).
     """
 
     job_id: str
@@ -202,7 +201,6 @@ class Job:
     injection: Injection | None = None
     code: str | None = None
     dead_man_s: Seconds = DEAD_MAN_S
-    passthrough: tuple[tuple[str, str], ...] = ()
 
 
 DRILL = "drill"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,8 @@ torch = pytest.importorskip("torch")
 STEPS = 60
 DDP = ("-m", "tests.real.training_ddp")
 LINE = "--nnodes $WINDFALL_NODE_COUNT --node-rank $WINDFALL_NODE_RANK --master-addr $WINDFALL_MASTER_ADDR"
-TORCHRUN = f"exec torchrun {LINE} --master-port $WINDFALL_MASTER_PORT --nproc-per-node 1 {' '.join(DDP)}"
+LAUNCHER = shlex.quote(str(Path(sys.executable).with_name("torchrun")))
+TORCHRUN = f"exec {LAUNCHER} {LINE} --master-port $WINDFALL_MASTER_PORT --nproc-per-node 1 {' '.join(DDP)}"
 PLAIN = (sys.executable, *DDP)
 
 

@@ -68,7 +68,6 @@ def test_every_word_reaches_the_job() -> None:
         job_recovery: {max_restarts_on_errors: 4, recover_on_exit_codes: [42, 43]}
         notify: {command: say done, webhook: "https://example.org/x"}
         controller: {dead_man: 30m}
-        local: {speed: 2}
         """)
 
     assert (job.name, job.nodes, job.use, job.setup) == ("gpt", 2, Use.AUTO, "pip install x")
@@ -82,7 +81,6 @@ def test_every_word_reaches_the_job() -> None:
     assert (job.checkpointing.keep, job.checkpointing.save_timeout_s) == (3, 90.0)
     assert job.recovery == Recovery(failures_max=5, retry_codes=(42, 43))
     assert job.notify == Notify("say done", "https://example.org/x")
-    assert job.passthrough == (("local", json.dumps({"speed": 2})),)
 
 
 @pytest.mark.parametrize(
@@ -151,13 +149,10 @@ def test_the_command_line_wins_over_the_file() -> None:
 
 def test_aliases_and_merges_are_read() -> None:
     """YAML's own means against repetition work, and an own key wins over one taken in."""
-    job = job_of("run: x\nenvs: &e {A: 1, B: 2}\nlocal: {one: *e, two: {<<: *e, B: 3}, three: {<<: *e}}")
+    job = job_of("run: x\nresources: {any_of: [&one {cpus: 2, memory: 8}, {<<: *one, cpus: 4}, {<<: *one}]}")
 
-    assert json.loads(job.passthrough[0][1]) == {
-        "one": {"A": 1, "B": 2},
-        "two": {"A": 1, "B": 3},
-        "three": {"A": 1, "B": 2},
-    }
+    two = Want(cpus_min=2.0, memory_gib_min=8.0)
+    assert job.wants == (two, Want(cpus_min=4.0, memory_gib_min=8.0), two)
 
 
 def test_what_looks_like_a_secret_is_warned_of() -> None:

@@ -61,7 +61,7 @@ def test_the_schema_refuses_what_the_loader_refuses(case: BadFile) -> None:
         "run: x\nwork: {steps: 3e9}\nmax_price: 1\nsecrets: {A: null}",
         "run: x\nwork: {items: 1.5}\nsecrets: [A]\nenvs: {A_1: true, B: 1.5, C: x}".replace("secrets: [A]\n", ""),
         "run: x\ncheckpoint: {store: /runs, from: 'az://a/b', insure: 200 steps, keep_every: 1h, save_timeout: 1h30m}",
-        "run: x\nlocal: {a: [1, {b: null}]}\nslurm: {}\nevent_callback: echo",
+        "run: x\nevent_callback: echo",
         "run: x\nnotify: {webhook: 'http://localhost:80/a?b=c'}\nspot_policy: on-demand",
     ],
 )

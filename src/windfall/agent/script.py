@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from windfall.agent.session import ExecRequest
 from windfall.ports import Clock, Restored
 from windfall.terms import Notice, NoticeLevel
 from windfall.wire import environment, peers
-from windfall.wire.programs import users_environment
+from windfall.wire.programs import program, users_environment
 
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun", "colossalai"})
 _LAUNCHER_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})
@@ -66,6 +67,7 @@ def script_environment(request: ExecRequest, start: Start, argv: Sequence[str]) 
     env.setdefault("WANDB_RESUME", "allow")
     # The tightest of cloud, orchestrator and launcher wins: torchrun's own 30 s must not be it.
     env.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(int(request.grace_s)))
+    env["PATH"] = os.pathsep.join((own_command(request.session), env.get("PATH", os.defpath)))
     env[environment.SESSION] = os.path.join(request.pages, str(start.attempt))
     env[environment.RUN] = request.url
     env[environment.TERM] = str(start.term)
@@ -79,6 +81,22 @@ def script_environment(request: ExecRequest, start: Start, argv: Sequence[str]) 
     if request.peers:
         env |= _meeting_place(request, start, argv)
     return env
+
+
+def own_command(session: str) -> str:
+    """Return a folder that holds nothing but `windfall`, the one that runs here: it is made at the first call.
+
+    A script finds it by its PATH however this Windfall was started, and no other program of its environment.
+    """
+    folder = os.path.join(session, "bin")
+    path = os.path.join(folder, "windfall")
+    if not os.path.exists(path):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        with open(f"{path}.new", "w") as file:
+            file.write(f'#!/bin/sh\nexec {shlex.join(program("windfall.cli.main"))} "$@"\n')
+            os.fchmod(file.fileno(), 0o700)
+        os.replace(f"{path}.new", path)
+    return folder
 
 
 def _meeting_place(request: ExecRequest, start: Start, argv: Sequence[str]) -> dict[str, str]:

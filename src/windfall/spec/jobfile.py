@@ -6,8 +6,7 @@ for what neither has.  Nothing is guessed: an unknown key, a value of another ki
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -169,10 +168,6 @@ class JobFile(Block):
     """The same as notify.command."""
     controller: Controller = Controller()
     """What the job asks of its controller."""
-    local: dict[str, Any] | None = None
-    """Handed to the local provider as it stands."""
-    slurm: dict[str, Any] | None = None
-    """Handed to the slurm provider as it stands."""
 
     @property
     def alternatives(self) -> tuple[Machines, ...]:
@@ -244,11 +239,6 @@ def to_job(
         injection=injection,
         code=code,
         dead_man_s=Seconds(jobfile.controller.dead_man),
-        passthrough=tuple(
-            (name, json.dumps(block, sort_keys=True))
-            for name, block in (("local", jobfile.local), ("slurm", jobfile.slurm))
-            if block is not None
-        ),
     )
 
 

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from windfall.errors import Misspelt
 from windfall.spec import jobfile, places
-from windfall.spec.fields import Below, shown
+from windfall.spec.fields import PROVIDERS, PROVIDERS_LATER, Below, shown
 from windfall.spec.jobfile import Checkpoint, Controller, JobFile, Machines, Notify, Objective, Resources, Work
 from windfall.spec.places import Document, Path, dotted
 from windfall.spelling import nearest
@@ -69,6 +69,7 @@ DERIVED: Mapping[str, tuple[str, str]] = {
 FOREIGN = re.compile(r"\$\{?((?:SKYPILOT|DSTACK)_[A-Z0-9_]+)\b(?!:?-)")
 """A use of another tool's variable without a default."""
 
+_INFRA = "`resources: {infra: local}`"
 _SECRET_NAME = re.compile(
     r"(?:^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|SECRET_KEY|ACCESS_KEY|PRIVATE_KEY)$", re.IGNORECASE
 )
@@ -194,7 +195,7 @@ def _empty(value: Any, path: Path = ()) -> Iterable[Fault]:
     """A key with nothing after it: whoever wrote `budget_usd:` wanted a budget."""
     if value is None:
         yield Fault(path, f"{dotted(path)} has nothing after it; give it a value, or leave the line out")
-    elif path[:1] in (("envs",), ("secrets",), ("local",), ("slurm",)):
+    elif path[:1] in (("envs",), ("secrets",)):
         return
     elif isinstance(value, (dict, list)):
         for part, below in value.items() if isinstance(value, dict) else enumerate(value):
@@ -241,6 +242,9 @@ def _unknown(path: Path) -> str:
     for later in (general, general.removeprefix("resources.")) if len(words) > 1 else (general,):
         if later in LATER:
             return f"{written} {LATER[later]}"
+    if len(words) == 1 and key in (*PROVIDERS, *PROVIDERS_LATER):
+        there = f"there is {', '.join(PROVIDERS)}: choose it by {_INFRA}"
+        return f"{written} is a block for a provider, and none reads one; {there}"
     for home, model in _HOMES.items():
         if len(words) == 1 and key in _names(model):
             return f"{written} belongs under {home}: write {home}: {{{key}: ...}}"

@@ -251,21 +251,23 @@ class Init:
             }
             records.write(self._folder, "life.json", self._life)
             os.unlink(self._folder / "boot.json")
-            tree.go(self._environment(boot, metadata.url))
+            tmp = records.make_tmp(self._folder)
+            tree.go(self._environment(boot, metadata.url, tmp))
             if boot["speed"] < 1:
                 _slow_down(tree, boot["speed"], self._clock)
             cause = self._live(tree, metadata)
             tree.kill()
+            records.wipe_tmp(self._folder, tmp)
             if self._folder.exists():
                 records.write(self._folder, "end.json", {"ended": self.wall(), "cause": cause.value})
 
-    def _environment(self, boot: dict[str, Any], metadata_url: str) -> dict[str, str]:
+    def _environment(self, boot: dict[str, Any], metadata_url: str, tmp: str) -> dict[str, str]:
         disk = self._folder / "disk"
         image = {name: os.environ[name] for name in IMAGE if name in os.environ}
         ours = {
             "HOME": str(disk / "home"),
             "XDG_STATE_HOME": str(disk / "state"),
-            "TMPDIR": str(disk / "tmp"),
+            "TMPDIR": tmp,
             records.MACHINE_ID: self._folder.name,
             "WINDFALL_METADATA_URL": metadata_url,
             "WINDFALL_PROVIDER": "local",

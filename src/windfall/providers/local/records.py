@@ -9,12 +9,14 @@ end.json    when and why it ended, written by the init once nothing of the machi
 lock        held by the init while it lives
 output.log  what the machine's process printed
 disk/       the machine's own disk, which goes when the machine goes
+tmp.json    where its folder for temporary files is: on the host's own, because a socket's path has at most 107 characters
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -31,6 +33,9 @@ from windfall.terms import Seconds, WallTime
 MACHINE_ID = "WINDFALL_MACHINE_ID"
 """The environment variable by which a machine knows its name, and by which stray processes of it are found."""
 OUTPUT = "output.log"
+TMP_BASES = ("/tmp", "/var/tmp")  # noqa: S108 - the folder is made anew, for this user alone
+"""Where machines' folders for temporary files may be; the host's TMPDIR may be as long as the machine's own path."""
+_TMP_TRIES = 8
 _BEAT = struct.Struct("<d")
 
 
@@ -50,7 +55,7 @@ class Fate:
 def prepare(folder: Path, boot: dict[str, Any]) -> None:
     """Make the folder of a machine that is about to be promised; what an order that never became durable left goes."""
     shutil.rmtree(folder, ignore_errors=True)
-    for name in ("disk/home", "disk/state", "disk/tmp"):
+    for name in ("disk/home", "disk/state"):
         os.makedirs(folder / name, mode=0o700)
     os.chmod(folder, 0o700)
     _replace(folder / "boot.json", boot, durable=True)
@@ -180,9 +185,43 @@ def _suspected_cause(folder: Path) -> Ended:
     return Ended.PREEMPTED if "preempt" in wish else Ended.FAILED
 
 
+def make_tmp(folder: Path) -> str:
+    """Make the machine's folder for temporary files, for this user alone, with a path short enough for sockets in it.
+
+    Its name is written down before it exists, so that whoever clears up after a machine that was killed finds it.
+    """
+    for base in TMP_BASES:
+        for number in range(_TMP_TRIES):
+            path = f"{base}/wf-{hashlib.sha256(f'{folder}/{number}'.encode()).hexdigest()[:8]}"
+            write(folder, "tmp.json", {"path": path})
+            try:
+                os.mkdir(path, 0o700)
+            except FileExistsError:
+                continue
+            except OSError:
+                break
+            return path
+    (folder / "tmp.json").unlink(missing_ok=True)
+    longest = folder / "disk" / "tmp"
+    longest.mkdir(mode=0o700, exist_ok=True)
+    return str(longest)
+
+
+def wipe_tmp(folder: Path, made: str | None = None) -> None:
+    """Remove a machine's folder for temporary files, as `make_tmp` named it; one that another user made stays."""
+    path = made or (read(folder, "tmp.json") or {}).get("path")
+    if path is None:
+        return
+    with contextlib.suppress(OSError):
+        if os.lstat(path).st_uid == os.getuid():
+            shutil.rmtree(path, ignore_errors=True)
+    (folder / "tmp.json").unlink(missing_ok=True)
+
+
 def wipe_disk(folder: Path) -> None:
     """Remove what a machine that is gone kept on its disk, and what it was to run."""
     shutil.rmtree(folder / "disk", ignore_errors=True)
+    wipe_tmp(folder)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(folder / "boot.json")
 
