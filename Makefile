@@ -1,11 +1,13 @@
 # Two commands do all set-up: `make demo` and `make test`.  Slow proofs: `make verify [AREA=folder of tests]` (storms,
-# live, real, ...), `make bench [BENCH=name]`.
+# live, real, ...), `make verify AREA=strangers SEEDS=1-5`, `make verify AREA=mutants SEED=1`, `make bench [BENCH=name]`.
+# No target needs an activated environment.
 PYTHON ?= python3.11
 PYTHON := $(shell command -v $(PYTHON) 2>/dev/null || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 AREA ?= all
 BENCH ?= all
+SEED ?= 1
 
 .PHONY: setup demo test check bench verify docs clean
 
@@ -40,7 +42,13 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(BENCH)
 
 verify: $(VENV)/.dev node_modules/.done
-	$(BIN)/python -m pytest -m slow $(if $(filter all,$(AREA)),tests,tests/$(AREA))
+ifeq ($(AREA),mutants)
+	$(BIN)/python -m tests.mutants --seed $(SEED)
+else ifeq ($(AREA),red)
+	$(BIN)/python -m tests.red
+else
+	SEEDS='$(SEEDS)' $(BIN)/python -m pytest -m slow $(if $(filter all,$(AREA)),tests,tests/$(AREA))
+endif
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/build.py
