@@ -12,8 +12,7 @@
     |   |-- ControllerReplaced      75   another controller took the installation
     |   `-- DatabaseUnreachable      1   the controller's database did not do what was asked, or its answer was lost
     |-- StoreError                   1   the object store said no
-    |   |-- StoreUnreachable        75   no answer for as long as was waited
-    |   |   `-- StoreMissing         2   no such bucket, or a path that cannot be a folder: waiting does not help
+    |   |-- StoreUnreachable         1   no answer, wrong address
     |   |-- StoreDenied              1   wrong or missing credentials
     |   |-- StoreUnfit               2   a store that does not keep its conditions
     |   `-- StoreFull                1   no space left
@@ -100,15 +99,7 @@ class StoreError(WindfallError):
 
 
 class StoreUnreachable(StoreError):
-    """The store does not answer, or not as it should; this may pass."""
-
-    exit_code = EXIT_AGAIN
-
-
-class StoreMissing(StoreUnreachable):
-    """The address names nothing that is, or can become, a store."""
-
-    exit_code = EXIT_MISUSE
+    """Nothing answers at the store's address."""
 
 
 class StoreDenied(StoreError):

@@ -59,6 +59,8 @@ class WorkerBegan(Fact):
             those with a notice.
         failures: how often the script has already failed by itself in this run.
         checkpoints: the live points of the run, oldest first.
+        notices_s: how long before the end the newest of these notices came, as far as the run's log remembers them.
+        grace_s: how long after SIGTERM this machine lives on, as its user says; None if nobody said it.
         mttp_s: mean time to preemption as given by the user or the controller; None to learn it from the prior on.
         restart_s: mean time from a loss to training again, as measured; None if never.
         keep: how many periodic points to keep; None for all.
@@ -83,6 +85,8 @@ class WorkerBegan(Fact):
     generation: int = 1
     costs: SaveCosts | None = None
     retry_codes: tuple[int, ...] = ()
+    notices_s: tuple[Seconds, ...] = ()
+    grace_s: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +304,7 @@ class BeliefsChanged(Fact):
     mttp_s: Seconds | None = None
     restart_s: Seconds | None = None
     unannounced_share: float | None = None
+    notice_s: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,11 +416,12 @@ class AcknowledgeNotice(Command):
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRun(Command):
-    """Append the record that ends this term."""
+    """Append the record that ends this term; `notice_s`: how long before the end its notice came, if one did."""
 
     outcome: Outcome
     cause: Cause
     exit_status: int | None = None
+    notice_s: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)

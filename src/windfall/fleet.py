@@ -125,7 +125,7 @@ class Directive:
         controller: the controller's term; a machine obeys no older one than it has heard.
         generation: number of the generation to take part in; 0 where a machine trains alone.
         peers: its members in the order of their node ranks; the first leads.
-        mttp_s, restart_s: what the controller believes; None if it knows no better than the machine.
+        mttp_s, restart_s, notice_s: what the controller believes; None if it knows no better than the machine.
         schedule: of saves, for policy `optimal`; None where none was made.
     """
 
@@ -136,6 +136,7 @@ class Directive:
     mttp_s: Seconds | None = None
     restart_s: Seconds | None = None
     schedule: SaveTableGiven | None = None
+    notice_s: Seconds | None = None
 
 
 # ------------------------------------------------------------------------------------------------------------ facts

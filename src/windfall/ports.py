@@ -301,8 +301,8 @@ class RunHold(Protocol):
         """Remember how often the script was started and failed, and what saves cost; written with the next record."""
         ...
 
-    def release(self, outcome: Outcome, cause: Cause) -> None:
-        """Append the record that lets the run go."""
+    def release(self, outcome: Outcome, cause: Cause, notice_s: Seconds | None = None) -> None:
+        """Append the record that lets the run go; `notice_s`: how long before its end this machine heard of it."""
         ...
 
     def beat(self, progress: Progress) -> None:

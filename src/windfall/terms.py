@@ -324,6 +324,7 @@ class Loss:
     Attributes:
         step: the newest committed step at that time.
         reached: of a holder that vanished, as far as its taker could see.
+        notice_s: how long before its end the machine heard of it [s]; None if it did not, or was not taken.
     """
 
     cause: Cause
@@ -331,6 +332,12 @@ class Loss:
     wall: WallTime
     step: Step
     reached: Reached | None = None
+    notice_s: Seconds | None = None
+
+
+def noticed(losses: tuple[Loss, ...]) -> tuple[Seconds, ...]:
+    """Return how long before the end the notices came, of those losses that had one [s]."""
+    return tuple(loss.notice_s for loss in losses if loss.notice_s is not None)
 
 
 class RecordKind(enum.StrEnum):

@@ -180,8 +180,8 @@ class Cloud:
 
     def rows(self) -> list[Row]:
         """The journal of all machines: what the store has, and what vanished machines' disks have beyond it."""
-        rows = {(row.epoch, row.sequence): row for machine in self.machines for row in machine.spool}
-        rows |= {(row.epoch, row.sequence): row for row in self.shipped()}
+        rows = {(row.term, row.sequence): row for machine in self.machines for row in machine.spool}
+        rows |= {(row.term, row.sequence): row for row in self.shipped()}
         return [rows[key] for key in sorted(rows)]
 
     def differences(self) -> list[str]:

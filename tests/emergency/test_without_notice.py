@@ -44,7 +44,7 @@ def _vanishes(tmp_path: Path, seeds: range) -> None:
 
 
 def _check(machine: Machine, gone_at: float, restored: int) -> None:
-    newest = max(fact.point.step for _, fact in facts(machine.spool, ev.CheckpointCommitted))
+    newest = max(fact.checkpoint.step for _, fact in facts(machine.spool, ev.CheckpointCommitted))
     assert restored == newest
     lost, bound = lost_s(machine, restored, gone_at), _bound_s(machine, restored)
     print(f"\nlost {lost:.2f} s ({machine.step - restored} steps) of at most {bound:.2f} s")

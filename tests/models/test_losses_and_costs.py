@@ -38,14 +38,26 @@ def test_the_share_without_notice_starts_from_the_providers_habit() -> None:
     assert Losses("aws").unannounced_share() == pytest.approx(0.1)
     assert Losses("local").unannounced_share() == pytest.approx(0.5)
     assert Losses("local", preemptions=5, announced=5).unannounced_share() == pytest.approx(0.25)
-    assert Losses("local", share_given=0.0).unprotected_mttl_s(0.0, notice_suffices=True) == float("inf")
+    assert Losses("local", share_given=0.0).unannounced_share() == 0.0
 
 
 def test_every_loss_counts_where_the_notice_is_too_short() -> None:
-    """An emergency save that cannot fit protects from nothing."""
-    losses = Losses("aws")
-    assert losses.unprotected_mttl_s(0.0, notice_suffices=False) == losses.mttp_s(0.0)
-    assert losses.unprotected_mttl_s(0.0, notice_suffices=True) == pytest.approx(10 * losses.mttp_s(0.0))
+    """An emergency save that cannot fit protects from nothing, whatever was promised; nor does one of unknown length."""
+    losses = Losses("aws", preemptions=4, announced=2, notices_s=(15.0, 100.0))
+    assert [losses.covered(needs_s) for needs_s in (None, 10.0, 20.0, 120.0)] == [0.0, 2.0, 1.0, 0.0]
+    assert Losses("aws").said_covered(119.0) == 4.5
+    assert Losses("aws").said_covered(120.0) == Losses("aws").said_covered(None) == 0.0
+
+
+@pytest.mark.trial("E1")
+def test_what_came_and_what_was_given_count_for_more_than_a_habit() -> None:
+    """Two minutes are the habit of aws; 15 s that were given, or that came, are what is believed."""
+    given = Losses("aws", notice_given_s=15.0)
+    came = Losses("aws", preemptions=1, announced=1, notices_s=(15.0,))
+    for one in (given, came):
+        assert one.notice_s == 15.0
+        assert one.said_covered(20.0) == 0.0
+    assert given.said_covered(10.0) == came.said_covered(10.0) == 4.5
 
 
 def test_an_unknown_provider_is_refused_by_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,6 @@ from windfall.policies.saving.decide import (
     SavingView,
     Standing,
     decide,
-    notice_suffices,
     parse_policy,
     time_to_step_s,
 )
@@ -133,12 +133,10 @@ def test_algorithm_1_uses_the_running_average_of_all_steps() -> None:
 
 
 def test_adaptive_insures_even_where_the_notice_suffices() -> None:
-    """Because some losses come without one; only those count in the interval."""
-    beliefs = Beliefs(THESIS, measured())
-    assert notice_suffices(beliefs)
-    choice = decide(0.0, view("adaptive"), beliefs)
-    share = 0.5 / 5.0
-    assert choice.interval_s == pytest.approx((2 * 2.5495 * (10_800.0 / share + 136.5)) ** 0.5)
+    """Because some losses come without one: of nine that came with a notice the share is one in ten, not none."""
+    seen = replace(THESIS, preemptions=9, announced=9, notices_s=(30.0,) * 9)
+    choice = decide(0.0, view("adaptive"), Beliefs(seen, measured()))
+    assert choice.interval_s == pytest.approx((2 * 2.5495 * (10_800.0 / 0.1 + 136.5)) ** 0.5)
 
 
 def test_adaptive_counts_every_loss_where_the_notice_is_too_short() -> None:
@@ -147,9 +145,9 @@ def test_adaptive_counts_every_loss_where_the_notice_is_too_short() -> None:
     assert choice.interval_s == pytest.approx((2 * 19.4995 * (10_800.0 + 136.5)) ** 0.5)
 
 
-def test_no_loss_without_notice_needs_no_insurance() -> None:
-    """A share of zero is believed."""
-    choice = decide(0.0, view("adaptive"), Beliefs(replace(THESIS, share_given=0.0), measured()))
+def test_machines_that_stay_need_no_insurance() -> None:
+    """Where no loss is expected at all."""
+    choice = decide(0.0, view("adaptive"), Beliefs(replace(THESIS, mttp_given_s=math.inf), measured()))
     assert choice.save_at is None
 
 

@@ -293,8 +293,8 @@ def _saves(rows: Iterable[Row]) -> tuple[list[float], list[float]]:
                 handed[fact.step] = row.at, fact.stall_s
             elif isinstance(fact, ScriptExited):
                 handed.clear()
-            elif isinstance(fact, CheckpointCommitted) and fact.point.step in handed:
-                at, stall_s = handed.pop(fact.point.step)
+            elif isinstance(fact, CheckpointCommitted) and fact.checkpoint.step in handed:
+                at, stall_s = handed.pop(fact.checkpoint.step)
                 stalls.append(stall_s)
                 durable.append(row.at - at)
     return stalls, durable
@@ -320,13 +320,20 @@ def beliefs(journals: Journals) -> tuple[Losses, ...]:
         for fact in row.facts:
             if isinstance(fact, WorkerBegan):
                 found[row.term] = Losses(
-                    fact.provider, fact.lives_s, fact.preemptions, fact.announced, fact.mttp_s, fact.restart_s
+                    fact.provider,
+                    fact.lives_s,
+                    fact.preemptions,
+                    fact.announced,
+                    fact.notices_s,
+                    mttp_given_s=fact.mttp_s,
+                    restart_given_s=fact.restart_s,
                 )
             elif isinstance(fact, BeliefsChanged):
                 told = {
                     "mttp_given_s": fact.mttp_s,
                     "restart_given_s": fact.restart_s,
                     "share_given": fact.unannounced_share,
+                    "notice_given_s": fact.notice_s,
                 }
                 given = {name: value for name, value in told.items() if value is not None}
                 found[row.term] = dataclasses.replace(found[row.term], **given)

@@ -34,6 +34,7 @@ def job(lives_s: tuple[float, ...] = LOST_AT_S, upload_s: float = 3.0, policy: s
         announced_share=1.0,
         policy=policy,
         believed=BELIEVED,
+        life_to_notice=True,
     )
 
 

@@ -36,14 +36,16 @@ def outcome(journals: Journals, wall_s: float) -> Outcome:
 def believed(machines: Sequence[Losses]) -> Believed:
     """Return what a live job's machines believed of losses.
 
-    The share of losses without notice each of them learnt from the run so far, and what saves cost the first one.
+    The share of losses without notice each of them learns from the run so far, and what saves cost the first one.
     """
+    told = [one.share_given for one in machines if one.share_given is not None]
+    notices_s = [one.notice_given_s for one in machines if one.notice_given_s is not None]
     return Believed(
         mttp_s=statistics.fmean(one.mttp_s(0.0) for one in machines),
-        unannounced_share=statistics.fmean(one.unannounced_share() for one in machines),
+        unannounced_share=statistics.fmean(told) if told else None,
         restart_s=statistics.fmean(one.restart_s for one in machines),
         costs_known=False,
-        share_learnt=all(one.share_given is None for one in machines),
+        notice_s=statistics.fmean(notices_s) if notices_s else None,
     )
 
 
@@ -59,6 +61,7 @@ def scenario(steps: int, policy: str, inputs: Measured, believes: Believed, live
         lives=lives,
         notice_s=statistics.fmean(inputs.notice_s),
         announced_share=1.0,
+        life_to_notice=True,
         policy=policy,
         believed=believes,
     )

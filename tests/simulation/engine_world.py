@@ -1,7 +1,8 @@
 """A small simulated job with round numbers: what happens to it can be worked out on paper.
 
 A hundred steps of a second; a save holds them up for 2 s and is stored 3 s later; a machine starts 10 s after its order
-and is prepared 20 s later.  So without any loss the first step begins at 30 s.
+and is prepared 20 s later.  So without any loss the first step begins at 30 s.  Lives are those until the notice, if there
+is one.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def scenario(lives: Lives | tuple[float, ...] = (), **more: object) -> Scenario:
         "policy": "every:20steps",
         "believed": believed(),
         "price_usd_per_hour": 3.6,
+        "life_to_notice": True,
     }
     return Scenario(**(words | more))  # type: ignore[arg-type]
 

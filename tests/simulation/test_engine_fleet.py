@@ -161,8 +161,8 @@ def _check_terms(rows: tuple[Row, ...]) -> None:
             if name == "CheckpointRestored":
                 assert fact.step == stored  # type: ignore[attr-defined]
             elif name == "CheckpointCommitted":
-                assert fact.point.step > stored  # type: ignore[attr-defined]
-                stored = fact.point.step  # type: ignore[attr-defined]
+                assert fact.checkpoint.step > stored  # type: ignore[attr-defined]
+                stored = fact.checkpoint.step  # type: ignore[attr-defined]
         assert row.term == term
 
 

@@ -15,7 +15,7 @@ from windfall.models.exact import makespan
 from windfall.models.exact.finish import Fixed, finish, mean_s
 from windfall.models.exact.survival import tabulate
 from windfall.policies.saving import rules
-from windfall.simulation import kernel_trial, kernels
+from windfall.simulation import engine, kernel_trial, kernels
 from windfall.simulation.policies import Injected, load, scheduled
 from windfall.simulation.scenario import Believed, Memoryless, Quantiles, Range, Recorded, Scenario, Windows
 
@@ -132,7 +132,7 @@ def test_a_loss_goes_back_to_the_newest_safe_point():
 
 def test_a_notice_that_suffices_saves_the_step_under_way():
     """Announced 30 s ahead, a step of 1 s and a save of 5 s: only the wait for the next machine is lost."""
-    lives = Recorded(((250.5,),))
+    lives = Recorded(((280.5,),))
     one = kernels.decisions(
         job(policy="never", lives=lives, upload_s=Range.of(3.0), notice_s=30.0, announced_share=1.0), seed=0, trial=0
     )
@@ -252,3 +252,17 @@ def test_kernels_of_other_sources_are_not_taken_for_compiled(monkeypatch: pytest
         assert kernels.compiles(job())
     finally:
         kernel_trial.jumper.cache_clear()
+
+
+@pytest.mark.trial("E2")
+@pytest.mark.parametrize("notice_s", [0.0, 30.0, 120.0, 600.0])
+def test_a_life_ends_when_it_ends_however_early_that_is_announced(notice_s):
+    """Machines that hear of their end are billed for their life, from start to end: no notice makes it longer."""
+    lives = Recorded(((100.0, 500.0, 250.0),))
+    one = job(steps=2000, lives=lives, notice_s=notice_s, announced_share=1.0, successor_at_notice=False)
+    kernel = kernels.decisions(one, seed=0, trial=0)
+    by_engine = engine.history(one, seed=0, trial=0, journal=False).trial
+    for found in (kernel, by_engine):
+        assert found.preemptions == 3
+        assert found.billed_s == pytest.approx(found.finish_s - 4 * 60.0)  # all but the waits for the four machines
+    assert by_engine.finish_s == pytest.approx(kernel.finish_s)

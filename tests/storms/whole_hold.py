@@ -145,13 +145,20 @@ class Hold:
         self.head = yield from log.append(self.head, advance, kind=RecordKind.ATTEMPT, nonce=nonce, wall=self.wall())
         self.save()
 
-    def release(self, outcome: Outcome, cause: Cause) -> Steps[None]:
+    def release(self, outcome: Outcome, cause: Cause, notice_s: Seconds | None = None) -> Steps[None]:
         wall = self.wall()
         attempts, failures, costs = self.counts
 
         def advance(state: RunState) -> RunState:
             return released(
-                state, outcome=outcome, cause=cause, wall=wall, attempts=attempts, failures=failures, costs=costs
+                state,
+                outcome=outcome,
+                cause=cause,
+                wall=wall,
+                attempts=attempts,
+                failures=failures,
+                costs=costs,
+                notice_s=notice_s,
             )
 
         self.head = yield from log.append(

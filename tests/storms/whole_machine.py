@@ -465,7 +465,7 @@ class Machine(reducers.Machine):
         try:
             self._count()
             yield from self.hold.ship()
-            yield from self.hold.release(command.outcome, command.cause)
+            yield from self.hold.release(command.outcome, command.cause, command.notice_s)
             self.real.count(command.cause)
         except Fenced as error:
             self.fact(ev.FenceLost(error.record, error.holder))

@@ -66,7 +66,7 @@ def script_environment(request: ExecRequest, start: Start, argv: Sequence[str]) 
     env.setdefault("WANDB_RUN_ID", start.run_id)
     env.setdefault("WANDB_RESUME", "allow")
     # The tightest of cloud, orchestrator and launcher wins: torchrun's own 30 s must not be it.
-    env.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(int(request.grace_s)))
+    env.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(int(request.after_sigterm_s)))
     env["PATH"] = os.pathsep.join((own_command(request.session), env.get("PATH", os.defpath)))
     env[environment.SESSION] = os.path.join(request.pages, str(start.attempt))
     env[environment.RUN] = request.url

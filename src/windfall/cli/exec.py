@@ -25,7 +25,7 @@ from windfall.storage.objects import check_url
 from windfall.units import duration_s, rate_bytes_per_s
 from windfall.wire.peers import host_and_port
 from windfall.wire.programs import our_environment, program
-from windfall.wiring import new_nonce, patience_s
+from windfall.wiring import new_nonce
 
 PROVIDERS = ("auto", "aws", "google", "azure", "slurm", "kubernetes", "local")
 _SCHEMES = ("file", "s3", "gs", "az")
@@ -40,9 +40,8 @@ def exec_(
     keep: int | None = None,
     max_failures: int = 3,
     retry_codes: str = "",
-    grace: str = "30s",
+    grace: str | None = None,
     lease: str = "30s",
-    patience: str | None = None,
     wait: bool = False,
     bundle: bool = False,
     new_code: bool = False,
@@ -73,9 +72,8 @@ def exec_(
         keep: how many of your own periodic checkpoints to keep; all if not given.
         retry_codes: exit codes of the script that always get another start and are no failure ("75,137").
         max_failures: how often the script may fail by itself before the run is given up.
-        grace: how long this machine lives on after SIGTERM (Slurm's --signal, Kubernetes' grace period).
+        grace: how long this machine lives on after SIGTERM (Slurm's --signal, Kubernetes' grace period); 30s if not said.
         lease: after how long without a heartbeat another machine may take the run.
-        patience: how long to go on asking a store that does not answer, before exit code 75 (default: 2m).
         wait: wait while another machine holds the run, instead of exit code 75.
         bundle: take the code in this folder along, so that `windfall exec URL` is enough elsewhere.
         new_code: replace the run's bundle with this folder's code.
@@ -107,9 +105,8 @@ def exec_(
         keep=_at_least(keep, 1, "--keep"),
         failures_max=_at_least(max_failures, 1, "--max-failures") or 1,
         retry_codes=_codes(retry_codes),
-        grace_s=duration_s(grace, "--grace"),
+        grace_s=None if grace is None else duration_s(grace, "--grace"),
         lease_s=_lease(lease),
-        patience_s=patience_s() if patience is None else duration_s(patience, "--patience"),
         wait=wait,
         bundle=bundle or new_code,
         new_code=new_code,
@@ -163,7 +160,7 @@ def become_supervisor(request: ExecRequest, state: Path) -> None:
         except OSError as error:
             raise Misuse(f"{folder} cannot be made ({error.strerror}): name another place with --state") from error
     try:
-        named = dataclasses.replace(request, supervisor_pid=os.getpid(), nonce=new_nonce(), state=str(state))
+        named = dataclasses.replace(request, supervisor_pid=os.getpid(), nonce=new_nonce())
         dataclasses.replace(named, session=str(session), pages=str(pages)).save()
         (pages / SESSION).write_text(str(session))
     except OSError as error:

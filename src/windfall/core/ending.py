@@ -31,7 +31,7 @@ from windfall.events import (
 )
 from windfall.policies.saving import rules
 from windfall.policies.saving.decide import VERSION, Choice
-from windfall.terms import Cause, Instant, Notice, NoticeLevel, Outcome, SaveKind
+from windfall.terms import Cause, Instant, Notice, NoticeLevel, Outcome, SaveKind, Seconds
 
 OVERDUE_S = 60.0
 """A machine that lives on past its announced end still finishes an upload for so long."""
@@ -67,7 +67,8 @@ def noticed(turn: Turn, fact: NoticeReceived) -> None:
         turn.order(ShowNotice(notice))
         _set_leave(turn)
         if turn.state.ending is None:
-            turn.change(ending=Ending(stop=False))
+            left_s = turn.remaining_s()
+            turn.change(ending=Ending(stop=False, notice_s=None if left_s is None else Seconds(max(left_s, 0.0))))
         _forgive(turn)
 
 
@@ -175,8 +176,8 @@ def _must_leave(turn: Turn) -> bool:
     assert point is not None, "a whole point waits for the uplink or has it"
     spent_s = 0.0 if point.begun_at is None else turn.now - point.begun_at
     rest_s = state.costs.upload_s(point.size_bytes) - spent_s
-    if state.costs.measured and rules.too_late(rest_s, remaining_s):
-        return True
+    if not state.costs.measured or rules.too_late(rest_s, remaining_s):
+        return True  # how long an upload takes that nobody has measured is no reason to wait for it beyond the end
     turn.wake("deadline", remaining_s + OVERDUE_S)
     return False
 
@@ -394,7 +395,9 @@ def finish(
     """Say the last words: kill, release, acknowledge, exit."""
     kill: tuple[Command, ...] = (KillScript(sentence),) if turn.state.script else ()
     acknowledgements = tuple(AcknowledgeNotice(notice) for notice in acknowledge)
-    _end(turn, (*kill, ReleaseRun(outcome, cause, status), *acknowledgements, ExitAgent(code, sentence)))
+    taken = cause is Cause.PREEMPTED_SAVED or cause is Cause.PREEMPTED_UNSAVED
+    notice_s = turn.state.ending.notice_s if taken and turn.state.ending is not None else None
+    _end(turn, (*kill, ReleaseRun(outcome, cause, status, notice_s), *acknowledgements, ExitAgent(code, sentence)))
 
 
 def _end(turn: Turn, words: tuple[Command, ...]) -> None:

@@ -85,8 +85,17 @@ def directives(state: FleetState, controller: Term) -> dict[str, Directive]:
             mttp_s,
             restart_s,
             state.schedules[machine_id].given if machine_id in state.schedules else None,
+            _notice_s(state, unit),
         )
     return told
+
+
+def _notice_s(state: FleetState, unit: Unit) -> Seconds | None:
+    """Return the notice that a machine is told to expect: the injector's, or what its offer promises; None if unknown."""
+    given = state.the_job.injection
+    if given is not None:
+        return Seconds(given.notice_s or 0.0)
+    return None if unit.offer is None else unit.offer.notice_s
 
 
 def _told(state: FleetState, machine: Machine) -> tuple[Seconds | None, Seconds | None]:

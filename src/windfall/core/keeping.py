@@ -164,7 +164,7 @@ def _start(turn: _Turn) -> None:
         return
     # An old "ended well" beside a run that waits would mean that somebody stopped it just now.
     exit_code = None if state.exit_code == EXIT_DONE else state.exit_code
-    begun = replace(told, restart_s=None, schedule=None)
+    begun = replace(told, restart_s=None, schedule=None, notice_s=None)
     turn.change(running=Running(turn.now, told.generation, believed=begun), exit_code=exit_code, last=None)
     turn.actions.append(StartExec(told.generation, rank, told.peers, told.mttp_s))
 
@@ -175,8 +175,8 @@ def _inform(turn: _Turn) -> None:
     if run is None or told is None or run.believed is None or not _differs(run.believed, told):
         return
     facts: list[BeliefsChanged | SaveTableGiven] = []
-    if told.mttp_s is not None or told.restart_s is not None:
-        facts.append(BeliefsChanged(told.mttp_s, told.restart_s))
+    if (told.mttp_s, told.restart_s, told.notice_s) != (None, None, None):
+        facts.append(BeliefsChanged(told.mttp_s, told.restart_s, notice_s=told.notice_s))
     if told.schedule is not None:
         facts.append(told.schedule)
     turn.change(running=replace(run, believed=told))
@@ -186,6 +186,8 @@ def _inform(turn: _Turn) -> None:
 def _differs(known: Directive, told: Directive) -> bool:
     pairs = ((known.mttp_s, told.mttp_s), (known.restart_s, told.restart_s))
     moved = (new is not None and (old is None or abs(new - old) > BELIEFS_SHARE * max(old, 0.0)) for old, new in pairs)
+    if told.notice_s is not None and told.notice_s != known.notice_s:
+        return True
     return any(moved) or (told.schedule is not None and told.schedule != known.schedule)
 
 

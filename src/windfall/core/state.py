@@ -145,12 +145,14 @@ class Ending:
         request: the newest request for the last save; None while none is made.
         saved: the last save is committed.
         refused: it was said that an emergency save does not fit.
+        notice_s: how long before the end it was announced [s]; None for a stop.
     """
 
     stop: bool
     request: int | None = None
     saved: bool = False
     refused: bool = False
+    notice_s: Seconds | None = None
 
 
 @record

@@ -50,7 +50,7 @@ from windfall.events import (
     WorkerBegan,
 )
 from windfall.models.costs import Costs
-from windfall.models.losses import Losses
+from windfall.models.losses import Losses, habit
 from windfall.policies.saving.decide import parse_policy
 from windfall.records import renewed
 from windfall.terms import Bytes, Instant, SaveCosts, Seconds
@@ -147,6 +147,8 @@ def _worker_began(turn: Turn, fact: WorkerBegan) -> None:
         lives_s=fact.lives_s,
         preemptions=fact.preemptions,
         announced=fact.announced,
+        notices_s=fact.notices_s,
+        notice_given_s=fact.grace_s if habit(fact.provider).by_signal else None,
         mttp_given_s=fact.mttp_s,
         restart_given_s=fact.restart_s,
     )
@@ -246,6 +248,7 @@ def _beliefs_changed(turn: Turn, fact: BeliefsChanged) -> None:
             mttp_given_s=losses.mttp_given_s if fact.mttp_s is None else fact.mttp_s,
             restart_given_s=losses.restart_given_s if fact.restart_s is None else fact.restart_s,
             share_given=losses.share_given if fact.unannounced_share is None else fact.unannounced_share,
+            notice_given_s=losses.notice_given_s if fact.notice_s is None else fact.notice_s,
         )
     )
 

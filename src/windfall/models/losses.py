@@ -28,20 +28,22 @@ class Habit:
         notice_s: the warning it usually gives [s].
         unannounced, announced: parameters of the Beta prior of the share of losses without notice; their sum is how
             many observed losses the prior weighs.
+        by_signal: its notice is a SIGTERM, and as long as the grace after it.
     """
 
     notice_s: float
     unannounced: float
     announced: float
+    by_signal: bool = False
 
 
 _HABITS = (
     ("aws", Habit(120.0, 0.5, 4.5)),  # two minutes, "best effort"
     ("google", Habit(30.0, 0.5, 4.5)),  # up to 30 s after the metadata flips
     ("azure", Habit(30.0, 0.5, 4.5)),  # at least 30 s, none when hardware fails
-    ("slurm", Habit(30.0, 1.5, 3.5)),  # KillWait; a partition's GraceTime is 0 by default
-    ("kubernetes", Habit(30.0, 1.0, 4.0)),  # terminationGracePeriodSeconds
-    ("local", Habit(30.0, 2.5, 2.5)),  # nobody knows: even odds
+    ("slurm", Habit(30.0, 1.5, 3.5, by_signal=True)),  # KillWait; a partition's GraceTime is 0 by default
+    ("kubernetes", Habit(30.0, 1.0, 4.0, by_signal=True)),  # terminationGracePeriodSeconds
+    ("local", Habit(30.0, 2.5, 2.5, by_signal=True)),  # nobody knows: even odds
 )
 
 
@@ -66,22 +68,29 @@ def habit(provider: str) -> Habit:
 class Losses:
     """What is believed about losses on this machine.
 
+    Of notices there is one belief, of two parts: what came (`preemptions`, `announced`, `notices_s`), and what is said:
+    the grace that was given or else the provider's rule, with a weight of some losses (`Habit`).
+
     Attributes:
         lives_s: total life of the run's earlier machines [s].
         preemptions: how many of them were taken.
         announced: how many of those with a notice.
+        notices_s: how long before the end the newest of these notices came [s].
         mttp_given_s: mean time to preemption as given by the user or the controller [s]; replaces the learnt one.
         restart_given_s: time from a loss to training again as measured or given [s].
-        share_given: share of losses without notice as given; replaces the learnt one.
+        share_given: share of losses without notice as given; replaces the provider's habit, and weighs as much.
+        notice_given_s: the notice as given [s]; replaces the provider's habit.
     """
 
     provider: str
     lives_s: float = 0.0
     preemptions: int = 0
     announced: int = 0
+    notices_s: tuple[float, ...] = ()
     mttp_given_s: float | None = None
     restart_given_s: float | None = None
     share_given: float | None = None
+    notice_given_s: float | None = None
 
     def mttp_s(self, current_life_s: float) -> float:
         """Return the mean time to preemption [s].
@@ -98,28 +107,50 @@ class Losses:
         return life_s / (PRIOR_PREEMPTIONS + self.preemptions)
 
     def unannounced_share(self) -> float:
-        """Return the posterior mean of the share of losses without notice.
+        """Return the posterior mean of the share of losses without notice, by what was said and what came.
 
         Example:
             `local`, nothing observed: 0.5; after 5 losses, all announced: 2.5 / 10 = 0.25.
         """
-        if self.share_given is not None:
-            return self.share_given
-        prior = habit(self.provider)
-        silent = prior.unannounced + self.preemptions - self.announced
-        return silent / (prior.unannounced + prior.announced + self.preemptions)
+        said, announced = self.said_losses, self._said_announced
+        return (said - announced + self.preemptions - self.announced) / (said + self.preemptions)
 
-    def unprotected_mttl_s(self, current_life_s: float, *, notice_suffices: bool) -> float:
-        """Return the mean time to a loss that no emergency save covers [s]: M = MTTP / share.
+    @property
+    def said_losses(self) -> float:
+        """How many observed losses weigh as much as what is said of notices."""
+        known = habit(self.provider)
+        return known.unannounced + known.announced
+
+    @property
+    def _said_announced(self) -> float:
+        if self.share_given is not None:
+            return self.said_losses * (1.0 - self.share_given)
+        return habit(self.provider).announced
+
+    def covered(self, needs_s: float | None) -> float:
+        """Return how many of the losses that came had a notice in which an emergency save fits.
 
         Args:
-            current_life_s: how long this machine has lived so far [s].
-            notice_suffices: whether an emergency save fits the provider's notice; if not, every loss counts.
+            needs_s: what an emergency save takes, to its commit [s]; None if unknown: then none is known to fit.
         """
-        share = self.unannounced_share() if notice_suffices else 1.0
-        if share <= 0.0:
-            return float("inf")
-        return self.mttp_s(current_life_s) / share
+        if needs_s is None or not self.notices_s:
+            return 0.0
+        return self.announced * self._long_enough(needs_s)
+
+    def said_covered(self, needs_s: float | None) -> float:
+        """Return for how many of the `said_losses` a sufficient notice is promised; lengths that came count for more.
+
+        Args:
+            needs_s: as in `covered`.
+        """
+        if needs_s is None:
+            return 0.0
+        if self.notices_s:
+            return self._said_announced * self._long_enough(needs_s)
+        return self._said_announced if needs_s < self.notice_s else 0.0
+
+    def _long_enough(self, needs_s: float) -> float:
+        return sum([needs_s < notice_s for notice_s in self.notices_s]) / len(self.notices_s)
 
     @property
     def restart_s(self) -> float:
@@ -128,5 +159,7 @@ class Losses:
 
     @property
     def notice_s(self) -> float:
-        """The notice that the provider usually gives [s]."""
-        return habit(self.provider).notice_s
+        """The notice that is expected [s]: as given; else as the newest one came; else as the provider usually gives it."""
+        if self.notice_given_s is not None:
+            return self.notice_given_s
+        return self.notices_s[-1] if self.notices_s else habit(self.provider).notice_s

@@ -308,7 +308,10 @@ def _learnt(job: Job, offer: Offer, knowledge: Knowledge, hazard: Hazard, work_s
         offer.provider if offer.provider in losses.providers() else "local",
         lives_s=half_s,
         preemptions=preemptions,
-        announced=round(preemptions * (1.0 - hazard.silent_share)),
+        announced=(announced := round(preemptions * (1.0 - hazard.silent_share))),
+        notices_s=(hazard.notice_s,) if announced else (),
+        share_given=hazard.silent_share,
+        notice_given_s=hazard.notice_s,
         mttp_given_s=mttp_s,
         restart_given_s=restart_s,
     )

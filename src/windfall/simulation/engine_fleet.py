@@ -55,7 +55,7 @@ class _Member:
 
     Attributes:
         n: which one of its slot, from 0.
-        ends_s: when its life ends [s].
+        ends_s: when it is gone [s].
         ready: it is prepared.
         noticed: it knows of its end, which is at `gone_s` [s].
     """
@@ -174,18 +174,36 @@ class Fleet:
         if member.ends_s < float("inf"):
             # Machines whose window ends take their leader along: it hears nothing of the others' end any more.
             first = member.slot - self.ground.scenario.machines
-            self._timeline.when(max(member.ends_s, time_s), partial(self._life_ends, member), priority=first)
+            announced = self.ground.draws.announced(member.slot, member.n)
+            happens_s, what = self._end_of(member, announced=announced)
+            self._timeline.when(max(happens_s, time_s), partial(what, member), priority=first)
         self._timeline.at(self.ground.draws.prepare_s(member.slot, member.n), partial(self._prepared, member))
         self._inbox.append(MachinesSeen((machine,)))
         self._say(member)
         self.settle()
 
-    def _life_ends(self, member: _Member) -> None:
-        """Its provider takes a machine, with a notice or without."""
+    def _end_of(self, member: _Member, *, announced: bool) -> tuple[float, Callable[[_Member], None]]:
+        """Return when a machine's end makes itself felt [s], and what happens then."""
+        scenario = self.ground.scenario
+        if not announced:
+            return member.ends_s, self._life_ends
+        if scenario.life_to_notice:
+            hears_s, member.ends_s = member.ends_s, member.ends_s + scenario.notice_s
+            return hears_s, self._hears
+        return member.ends_s - scenario.notice_s, self._hears
+
+    def _hears(self, member: _Member) -> None:
+        """A machine hears of its end."""
         if not member.alive:
             return
-        announced = self.ground.draws.announced(member.slot, member.n)
-        self._provider.take(member.machine_id, Seconds(self.ground.scenario.notice_s) if announced else None)
+        first, left_s = member.slot - self.ground.scenario.machines, max(member.ends_s - self._timeline.time, 0.0)
+        self._timeline.when(member.ends_s, partial(self._life_ends, member), priority=first)
+        self._provider.announce(member.machine_id, Seconds(left_s))
+
+    def _life_ends(self, member: _Member) -> None:
+        """Its provider takes a machine."""
+        if member.alive:
+            self._provider.end(member.machine_id, Ended.PREEMPTED)
 
     def noticed(self, machine_id: str, left_s: float) -> None:
         """A machine hears of its end."""

@@ -173,15 +173,16 @@ class Holding:
                 failures=0,
                 failures_max=_FAILURES_MAX,
                 lives_s=Seconds(run.lives_s),
-                preemptions=run.preemptions,
-                announced=run.announced,
+                preemptions=run.preemptions if believed.learns else 0,
+                announced=run.announced if believed.learns else 0,
+                notices_s=run.notices_s if believed.learns else (),
                 mttp_s=Seconds(believed.mttp_s),
                 restart_s=Seconds(believed.restart_s),
                 costs=run.costs,
             ),
         ]
-        if not believed.share_learnt:
-            facts.append(BeliefsChanged(unannounced_share=believed.unannounced_share))
+        told_s = None if believed.notice_s is None else Seconds(believed.notice_s)
+        facts.append(BeliefsChanged(unannounced_share=believed.unannounced_share, notice_s=told_s))
         if table is not None:
             facts.append(SaveTableGiven(table, self._base))
         ground.division.begin(self._timeline.time)
@@ -401,7 +402,8 @@ class Holding:
         self._ground.run.drop(command.checkpoints)
 
     def _release(self, command: ReleaseRun) -> None:
-        self._ground.run.release(command.outcome, command.cause, self._state, self._timeline.time)
+        run, time_s = self._ground.run, self._timeline.time
+        run.release(command.outcome, command.cause, self._state, time_s, notice_s=command.notice_s)
 
     def _exit(self, command: ExitAgent) -> None:
         self._close()

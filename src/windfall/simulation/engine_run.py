@@ -25,6 +25,7 @@ from windfall.terms import (
     Step,
     Term,
     WallTime,
+    noticed,
 )
 
 _LEASE_S = Seconds(60.0)
@@ -114,11 +115,13 @@ class Run:
         gone = [point.checkpoint_id for point in points]
         self.checkpoints = tuple([point for point in self.checkpoints if point.checkpoint_id not in gone])
 
-    def release(self, outcome: Outcome, cause: Cause, state: WorkerState, time_s: float) -> None:
+    def release(
+        self, outcome: Outcome, cause: Cause, state: WorkerState, time_s: float, *, notice_s: Seconds | None = None
+    ) -> None:
         """Let the holder let go."""
         self._number += 1
         self._counted = state
-        self._lost(cause, time_s)
+        self._lost(cause, time_s, notice_s)
         self.holder, self.outcome = None, outcome
         self._keep(RecordKind.RELEASE, time_s)
 
@@ -126,11 +129,16 @@ class Run:
         """The holder is gone without a word: the log says so once the run is taken again."""
         self._lost(Cause.VANISHED, time_s)
 
-    def _lost(self, cause: Cause, time_s: float) -> None:
+    @property
+    def notices_s(self) -> tuple[Seconds, ...]:
+        """How long before the end the newest notices came."""
+        return noticed(self._losses)
+
+    def _lost(self, cause: Cause, time_s: float, notice_s: Seconds | None = None) -> None:
         self.lives_s += time_s - self._since_s
         self.preemptions += cause in _TAKEN
         self.announced += cause in _TAKEN and cause is not Cause.VANISHED
-        loss = Loss(cause, self.term, WallTime(WALL_START + time_s), self.saved_step)
+        loss = Loss(cause, self.term, WallTime(WALL_START + time_s), self.saved_step, notice_s=notice_s)
         self._losses = (*self._losses, loss)[-_LOSSES_KEPT:]
 
     def _keep(self, kind: RecordKind, time_s: float) -> None:

@@ -148,12 +148,12 @@ def pose(
     upload = _upload(found, given, said, rows)
     allocate = _length("allocation", given.allocate_s, said, _values(runs, "allocate_s"), found.restart.allocate_s)
     prepare = _prepare(found, given, said, rows, step[0].mean_s)
+    injected = job.injection is not None and living is None and given.mttp_s is None
     lived, mttp, believed_s = _living(job, found, given, living, said)
     notice_s, announced, losing = _notice(found, given, said)
     restart_s = found.learnt.restart_s
     if given.allocate_s is not None or given.prepare_s is not None:
         restart_s = allocate[0].mean_s + prepare[0].mean_s
-    silent = found.learnt.unannounced_share() if given.announced_share is None else 1.0 - announced
     price = _price(found, given, priced)
     provider = found.offer.provider
     scenario = Scenario(
@@ -167,7 +167,8 @@ def pose(
         notice_s=notice_s,
         announced_share=announced,
         policy=parse_policy(job.checkpointing.policy) if policy is None else policy,
-        believed=Believed(min(believed_s, _NEVER_S), silent, restart_s, costs_known=False),
+        believed=Believed(min(believed_s, _NEVER_S), 1.0 - announced, restart_s, costs_known=False, notice_s=notice_s),
+        life_to_notice=injected,
         machines=job.nodes,
         price_usd_per_hour=price.usd_per_hour,
         provider=provider if provider in losses.providers() else "local",
@@ -305,8 +306,7 @@ def _living(
         told = Input(name, given.mttp_s, given.mttp_s, "s", "given by you")
         return Memoryless((given.mttp_s,)), told, given.mttp_s / job.nodes
     number = said[name]
-    mean_s = found.hazard.mttp_s
-    means: tuple[float, ...] = (mean_s,)
+    means: tuple[float, ...] = (math.inf if number.value is None else number.value,)
     if job.injection is not None:
         means = tuple(float(mean) for mean in job.injection.mttp_s)
     told = Input(name, number.value, number.value, "s", number.source)

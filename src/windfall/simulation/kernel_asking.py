@@ -44,16 +44,21 @@ def constant_steps(w, s):
         return interval_steps(w.every, s.step_s)
     if w.policy == NEVER:
         return 0
-    return _learnt_steps(w, s) if s.known and w.policy not in (OPTIMAL, INJECTED) else NONE
+    if not s.known or w.policy in (OPTIMAL, INJECTED):
+        return NONE
+    s.stalls = s.uploads = s.commits = s.measured = True
+    if w.policy == ADAPTIVE and w.learns and (_said_covered(w, s) > 0.0 or s.announced):
+        return NONE  # each loss tells more of notices
+    return _learnt_steps(w, s)
 
 
 @part
 def _learnt_steps(w, s):
     """The interval of a policy that knows what saves cost."""
-    s.stalls = s.uploads = s.commits = s.measured = True
+    s.belief = NONE
     if w.policy != THESIS:
         return interval_steps(_default_interval_s(w, s), s.step_s)
-    if world.thesis_fits(s.step_s, s.stall_s, s.upload_s, w.grace_s):
+    if world.thesis_fits(s.step_s, s.stall_s, s.upload_s, _expected_s(w, s)):
         return 0
     return interval_steps(world.thesis_interval_s(s.stall_s, w.mttp_s, w.restart_s), s.step_s)
 
@@ -93,14 +98,40 @@ def _default_interval_s(w, s):
         return world.young_interval_s(stall_s, w.mttp_s)
     if w.policy not in (ADAPTIVE, OPTIMAL):
         return s.interval_s
-    upload_s = s.upload_s if s.uploads else 0.0
-    step_s = s.step_s if s.measured else 0.0
-    share = 1.0
-    if _measured(s) and world.fits(w.grace_s, step_s, s.stall_s, upload_s, 0.0):
-        share = w.unannounced_share
-    if share <= 0.0:
-        return math.inf
-    return world.adaptive_interval_s(stall_s, w.mttp_s / share, w.restart_s, stall_s + upload_s)
+    knows = s.stalls + 2 * s.uploads + 4 * s.commits + 8 * s.measured
+    if s.belief != knows:
+        s.belief, s.believed_s = knows, _believed_s(w, s, stall_s)
+    return s.believed_s
+
+
+@part
+def _believed_s(w, s, stall_s):
+    """The interval by what came and what was said of notices (`models.losses`)."""
+    durable_s = stall_s + (s.upload_s if s.uploads else 0.0)
+    losses = s.losses if w.learns else 0
+    covered = s.announced if w.learns and _measured(s) and _fits(s, w.notice_s) else 0
+    said = _said_covered(w, s)
+    return world.believed_interval_s(stall_s, w.mttp_s, w.restart_s, durable_s, losses, covered, w.said_losses, said)
+
+
+@part
+def _fits(s, notice_s):
+    return world.fits(notice_s, s.step_s if s.measured else 0.0, s.stall_s, s.upload_s, 0.0)
+
+
+@part
+def _said_covered(w, s):
+    """For how many of the losses that were only told a sufficient notice is promised; what came counts for more."""
+    if not _measured(s):
+        return 0.0
+    notice_s = w.notice_s if w.learns and s.announced else w.grace_s
+    return w.said_announced if _fits(s, notice_s) else 0.0
+
+
+@part
+def _expected_s(w, s):
+    """The notice that is expected: as given, else as it came, else as the provider usually gives it."""
+    return w.notice_s if w.learns and s.announced and not w.grace_given else w.grace_s
 
 
 @part
@@ -145,7 +176,7 @@ def _wanted_timed(w, s, t):
 @part
 def _wanted_thesis(w, s):
     upload_s = s.upload_s if s.uploads else 0.0
-    if _measured(s) and world.thesis_fits(s.step_s, s.stall_s, upload_s, w.grace_s):
+    if _measured(s) and world.thesis_fits(s.step_s, s.stall_s, upload_s, _expected_s(w, s)):
         return NONE
     if s.held == s.anchor:
         return s.held_step

@@ -48,11 +48,14 @@ def order(w, s, m, slot, at_s):
         end_s = start_s + life_s(w.kind, m.tables.values, s.key, slot, number)
     if number >= MOST:
         s.stuck, end_s = True, math.inf
-    announced = w.notice_s > 0.0 and chance.uniform(s.key, chance.ANNOUNCED, which) < w.announced_share
     row[START] = start_s
     row[READY] = start_s + within(w.prepare_low, w.prepare_high, s.key, chance.PREPARE, which)
-    row[END] = end_s
-    row[GONE] = end_s + w.notice_s if announced else end_s
+    row[END] = row[GONE] = end_s
+    if w.notice_s > 0.0 and chance.uniform(s.key, chance.ANNOUNCED, which) < w.announced_share:
+        if w.to_notice:
+            row[GONE] = end_s + w.notice_s
+        else:
+            row[END] = max(end_s - w.notice_s, start_s)
     row[TRAINED] = 0.0
 
 
@@ -92,15 +95,14 @@ def taken_over(s, m):
 @part
 def _succeeded(w, s, row, now_s):
     """Let a machine whose life is over make room: return whether its successor is ordered by now, at `row[NEXT]`."""
-    announced = row[GONE] > row[END]
-    if announced and w.at_notice:
-        row[NEXT] = max(row[END], _old_leaves(row))
-    else:
-        row[NEXT] = row[GONE]
+    old_leaves_s = _old_leaves(row)
+    # On notice itself, it is followed once the machine before it has left; gone before that one, it makes room at once.
+    stays = row[GONE] > row[END] and w.at_notice and row[GONE] >= old_leaves_s
+    row[NEXT] = max(row[END], old_leaves_s) if stays else row[GONE]
     if row[NEXT] > now_s:
         return False
     _old_left(s, row, row[NEXT])
-    if announced and w.at_notice:
+    if stays:
         row[OLD_START], row[OLD_GONE] = row[START], row[GONE]
         row[OLD_IDLE] = max(row[END], s.let_go) if row[TRAINED] else math.inf
     else:

@@ -23,7 +23,10 @@ LAST: Final = 8
 KNOWN: Final = 9
 STAGE: Final = 10
 """Newest safe step; the last machine that was lost, where there is but one; whether saves' costs are known; see below."""
-COLUMNS: Final = 11
+LOSSES: Final = 11
+ANNOUNCED: Final = 12
+"""How often the run was lost, and how often with a notice."""
+COLUMNS: Final = 13
 JUMPING, WALKING, OVER, STUCK, REFUSED = 0.0, 1.0, 2.0, 3.0, 4.0
 """Goes on with `kernel_alone`; with `kernel_trial`; is over; needs too many machines; its policy gave no interval."""
 
@@ -52,6 +55,7 @@ def read(s, rows, place):
     s.now, s.billed_s, s.redo_s, s.save_s = rows[place, 0], rows[place, 1], rows[place, 2], rows[place, 3]
     s.allocate_s, s.prepare_s, s.preemptions = rows[place, 4], rows[place, 5], int(rows[place, 6])
     s.committed, s.last, s.known = int(rows[place, COMMITTED]), int(rows[place, LAST]), rows[place, KNOWN] != 0.0
+    s.losses, s.announced = int(rows[place, LOSSES]), int(rows[place, ANNOUNCED])
     s.done, s.stuck, s.saves, s.let_go = False, False, 0, 0.0
 
 
@@ -61,4 +65,5 @@ def write(s, rows, place, stage):
     rows[place, 0], rows[place, 1], rows[place, 2], rows[place, 3] = s.now, s.billed_s, s.redo_s, s.save_s
     rows[place, 4], rows[place, 5], rows[place, 6] = s.allocate_s, s.prepare_s, s.preemptions
     rows[place, COMMITTED], rows[place, LAST], rows[place, KNOWN] = s.committed, s.last, s.known
+    rows[place, LOSSES], rows[place, ANNOUNCED] = s.losses, s.announced
     rows[place, STAGE] = stage

@@ -35,6 +35,7 @@ def begin(w, s, m):
     s.pending = s.held = s.active = s.queued = NONE
     s.commit_at = s.deadline = s.leave_at = s.let_go = math.inf
     s.noticed = s.counted = False
+    s.belief = NONE
     s.end_at = _next_end(w, m, s.now)
     for slot in range(w.machines):
         m.slots[slot, TRAINED] = 1.0
@@ -99,6 +100,7 @@ def walk(w, s, m, log):
             s.since, s.step, s.phase = s.now, s.pending, STALLED
         else:
             over = _hand_over(w, s, m, log)
+    s.losses += not s.done
     _settle(s)
 
 
@@ -117,20 +119,24 @@ def _settle(s):
 def _release(s):
     """The run is let go in order: its record says what saves cost."""
     s.known = s.known or (s.stalls and s.uploads and s.commits)
+    s.announced += s.noticed
     return True
 
 
 @part
 def _taken(w, s, m):
     """A machine's life ends, or one that was on notice is gone: return whether the spell is over."""
+    leader = m.slots[0]
+    if leader[END] == leader[GONE] == s.now:  # it cannot say anything any more
+        return True
     if s.now == s.deadline:
         return _gone(s, m)
     for slot in range(w.machines):
         row = m.slots[slot]
         if row[END] != s.now:
             continue
-        if row[GONE] == s.now:  # the leader itself cannot say anything any more
-            return _release(s) if slot else True
+        if row[GONE] == s.now:
+            return _release(s)
         first = not s.noticed
         s.noticed = True
         s.deadline = min(s.deadline, row[GONE])
@@ -157,7 +163,7 @@ def _leaves(s):
     if s.active != NONE:
         rest_s = (s.upload_s if s.uploads else 0.0) - (s.now - s.active_begun)
         measured = s.stalls and s.uploads and s.commits
-        if not measured or not world.too_late(rest_s, s.deadline - s.now):
+        if measured and not world.too_late(rest_s, s.deadline - s.now):
             return False
     return _release(s)
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
+from types import FunctionType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from windfall.errors import Misuse
-from windfall.models.losses import habit
+from windfall.models.losses import Losses
 from windfall.policies.saving import rules
 from windfall.simulation.sampling import Floats, pack
 from windfall.simulation.scenario import Scenario
@@ -31,11 +32,24 @@ INJECTED: Final = 7
 part: Final[Any] = functools.partial(njit, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """Compiled for other compiled functions alone, without a face for Python: that halves the time to compile."""
 
+
+def _calling(rule: Callable[..., float], **others: Any) -> Any:
+    """Compile a rule that calls others: it is given the compiled ones in their place."""
+    assert isinstance(rule, FunctionType), "rules are plain functions"
+    return part(FunctionType(rule.__code__, {**rule.__globals__, **others}, rule.__name__))
+
+
 insurance_step: Final[Any] = part(rules.thesis_insurance_step)
 thesis_interval_s: Final[Any] = part(rules.thesis_interval_s)
 thesis_fits: Final[Any] = part(rules.thesis_emergency_fits)
 young_interval_s: Final[Any] = part(rules.young_interval_s)
 adaptive_interval_s: Final[Any] = part(rules.adaptive_interval_s)
+believed_interval_s: Final[Any] = _calling(
+    rules.believed_interval_s,
+    adaptive_interval_s=adaptive_interval_s,
+    uncovered_share=part(rules.uncovered_share),
+    longest_interval_s=part(rules.longest_interval_s),
+)
 fits: Final[Any] = part(rules.emergency_fits)
 scheduled_work_s: Final[Any] = part(rules.scheduled_work_s)
 scheduled_step: Final[Any] = part(rules.scheduled_step)
@@ -97,12 +111,15 @@ WORLD: Final[Any] = np.dtype(
         ("step_low", _F), ("step_high", _F), ("stall_low", _F), ("stall_high", _F), ("upload_low", _F),
         ("upload_high", _F), ("allocate_low", _F), ("allocate_high", _F), ("prepare_low", _F), ("prepare_high", _F),
         ("kind", _I), ("length_s", _F), ("start_s", _F), ("notice_s", _F), ("announced_share", _F), ("at_notice", _B),
+        ("to_notice", _B),
         ("policy", _I), ("every", _F), ("unit", _I),
-        ("mttp_s", _F), ("restart_s", _F), ("unannounced_share", _F), ("costs_known", _B), ("grace_s", _F),
+        ("mttp_s", _F), ("restart_s", _F), ("costs_known", _B),
+        ("grace_s", _F), ("grace_given", _B), ("said_losses", _F), ("said_announced", _F), ("learns", _B),
     ],
     align=True,
 )  # fmt: skip
-"""A scenario in numbers; names as in `Scenario`, `Believed`, `Plan`.  `grace_s`: the notice that the provider usually gives."""
+"""A scenario in numbers; names as in `Scenario`, `Believed`, `Plan`.  `grace_s`: the notice that was told, or the provider's
+usual one; `said_losses`, `said_announced`: what it weighs, and for how many of these a notice is promised."""
 
 NONE: Final = -1
 TRAINING: Final = 0
@@ -115,11 +132,13 @@ STATE: Final[Any] = np.dtype(
         # the trial
         ("key", "u8"), ("step_s", _F), ("stall_s", _F), ("upload_s", _F), ("offset_s", _F),
         ("now", _F), ("redo_s", _F), ("save_s", _F), ("allocate_s", _F), ("prepare_s", _F), ("billed_s", _F),
-        ("preemptions", _I), ("committed", _I), ("known", _B), ("done", _B), ("stuck", _B), ("saves", _I), ("last", _I),
+        ("preemptions", _I), ("committed", _I), ("losses", _I), ("announced", _I),
+        ("known", _B), ("done", _B), ("stuck", _B), ("saves", _I), ("last", _I),
         # the spell: `phase` since `since`, when `step` steps were complete
         ("begun", _F), ("let_go", _F), ("spell_save_s", _F), ("base", _I), ("phase", _I), ("since", _F), ("step", _I),
         # the worker
-        ("interval_s", _F), ("table", _I), ("table_end", _I), ("anchor", _I), ("pending", _I), ("emergency", _B),
+        ("interval_s", _F), ("belief", _I), ("believed_s", _F),
+        ("table", _I), ("table_end", _I), ("anchor", _I), ("pending", _I), ("emergency", _B),
         ("held", _I), ("held_step", _I), ("measured", _B), ("stalls", _B), ("uploads", _B), ("commits", _B),
         # points
         ("active", _I), ("active_step", _I), ("active_last", _B), ("commit_at", _F), ("active_begun", _F),
@@ -131,7 +150,8 @@ STATE: Final[Any] = np.dtype(
 )  # fmt: skip
 """The state of a trial: a record that the compiled functions change in place.
 
-`last`: which machine was lost last, where there is but one.
+`last`: which machine was lost last, where there is but one.  `losses`, `announced`: of the run, by which machines learn.
+`believed_s`: the interval by what is believed, as long as what is known is that of `belief`.
 `active`, `queued` are places in the log, or `NONE`; `*_last` says whether a point's commit lets the run go.
 """
 
@@ -140,21 +160,20 @@ def numbers_of(scenario: Scenario, plan: Plan) -> tuple[Any, Tables]:
     """Return a scenario in numbers: a record of `WORLD`, and its tables."""
     kind, values, length_s, start_s = pack(scenario.lives)
     believed = scenario.believed
-    if believed.share_learnt:
-        raise Misuse(
-            "the kernels take the share of losses without notice as given: what machines learn is for the engine"
-        )
+    said = Losses(scenario.provider, share_given=believed.unannounced_share, notice_given_s=believed.notice_s)
     w = np.zeros(1, WORLD)
     for name in ("step", "stall", "upload", "allocate", "prepare"):
         length = getattr(scenario, f"{name}_s")
         w[f"{name}_low"], w[f"{name}_high"] = length.low_s, length.high_s
     for name in ("steps", "machines", "notice_s", "announced_share"):
         w[name] = getattr(scenario, name)
-    for name in ("mttp_s", "restart_s", "unannounced_share", "costs_known"):
+    for name in ("mttp_s", "restart_s", "costs_known", "learns"):
         w[name] = getattr(believed, name)
     for name in ("policy", "every", "unit"):
         w[name] = getattr(plan, name)
     w["kind"], w["length_s"], w["start_s"] = kind, length_s, start_s
-    w["at_notice"], w["grace_s"] = scenario.successor_at_notice, habit(scenario.provider).notice_s
+    w["at_notice"], w["to_notice"] = scenario.successor_at_notice, scenario.life_to_notice
+    w["grace_s"], w["grace_given"] = said.notice_s, believed.notice_s is not None
+    w["said_losses"], w["said_announced"] = said.said_losses, said.said_covered(-1.0)
     flat, offsets = np.array(plan.flat, dtype=np.float64), np.array(plan.offsets, dtype=np.int64)
     return w[0], Tables(np.ascontiguousarray(values, dtype=np.float64), flat, offsets)

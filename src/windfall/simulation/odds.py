@@ -129,6 +129,7 @@ def _interval_s(scenario: Scenario) -> float | None:
         mttp_given_s=believed.mttp_s,
         restart_given_s=believed.restart_s,
         share_given=believed.unannounced_share,
+        notice_given_s=believed.notice_s,
     )
     view = decide.SavingView(scenario.policy, 0.0, (decide.Standing(0, Phase.BETWEEN, 0.0),), 0, 0)
     choice = decide.decide(Instant(0.0), view, decide.Beliefs(learnt, costs))

@@ -27,6 +27,7 @@ import numpy as np
 from windfall.errors import Misuse
 from windfall.models.exact.makespan import World
 from windfall.models.exact.survival import SurvivalTable, tabulate
+from windfall.models.losses import Losses
 from windfall.policies.saving import schedule
 from windfall.policies.saving.decide import parse_policy
 from windfall.simulation import kernel_world as kernel
@@ -162,17 +163,19 @@ def scheduled(scenario: Scenario) -> Scheduled:
         durable_s=stall_s + scenario.upload_s.mean_s,
         allocate_s=scenario.allocate_s.mean_s,
         prepare_s=prepare_s,
-        covered_share=1.0 - scenario.believed.unannounced_share if _covers(scenario) else 0.0,
+        covered_share=_covered_share(scenario),
     )
     found = schedule.optimal(world, units * unit_s, age_s=prepare_s, unit_s=unit_s).schedule
     saves = [tuple(int(done) for done in np.cumsum(found.fresh(left))[:-1]) for left in range(units + 1)]
     return Scheduled(unit, tuple(saves))
 
 
-def _covers(scenario: Scenario) -> bool:
-    """Whether an emergency save fits the notice of this scenario."""
-    needed_s = scenario.step_s.mean_s + scenario.stall_s.mean_s + scenario.upload_s.mean_s
-    return needed_s < scenario.notice_s
+def _covered_share(scenario: Scenario) -> float:
+    """The share of losses that an emergency save is expected to cover, by what the machines are told."""
+    needs_s = scenario.step_s.mean_s + scenario.stall_s.mean_s + scenario.upload_s.mean_s
+    believed = scenario.believed
+    said = Losses(scenario.provider, share_given=believed.unannounced_share, notice_given_s=believed.notice_s)
+    return said.said_covered(needs_s) / said.said_losses
 
 
 def _lives(scenario: Scenario, oldest_s: float) -> SurvivalTable:

@@ -3,9 +3,9 @@
 The world in words; event engine and kernels follow it to the second, and draw the same chances (`chance`):
 
 * **Machines.**  A job needs k of them at once, its slots.  Each is ordered, starts after a draw from `allocate_s`, and is
-  ready after a draw from `prepare_s` (boot, setup, restore, the script's start).  It lives, from its start, for a draw
-  from `lives`.  A share of the losses is announced: such a machine hears of it at the end of its life and is gone
-  `notice_s` later.  The others are gone at the end of their life.  A machine on notice never begins to train.
+  ready after a draw from `prepare_s` (boot, setup, restore, the script's start).  It lives, from its start to its end,
+  for a draw from `lives`.  A share of the losses is announced: such a machine hears of it `notice_s` before the end of its
+  life, or at its start if it does not live that long.  The others hear nothing.  A machine on notice never begins to train.
 * **Replacement.**  The driver orders a successor when a machine reports its notice, otherwise when it is gone; facts
   travel in no time.  A successor that is ready waits until the machine it follows has let go of the run.
 * **Training.**  Begins when all slots have a ready machine, from the newest committed point.  All ranks make their steps
@@ -133,22 +133,23 @@ Lives = Memoryless | Quantiles | Recorded | Windows
 
 @dataclass(frozen=True, slots=True)
 class Believed:
-    """What the worker believes, and keeps believing.
+    """What the worker believes as it begins.
 
     Attributes:
-        mttp_s: mean time to a preemption of any of the job's machines [s].
-        unannounced_share: of losses that come without notice.
+        mttp_s: mean time to a preemption of any of the job's machines [s]; it keeps believing it.
+        unannounced_share: of losses that come without notice, as it was told; None: by the provider's habit.
         restart_s: from a loss to training again [s].
         costs_known: whether earlier runs have shown what a save costs; if not, the first save teaches it.
-        share_learnt: whether each machine learns the unannounced share from the losses that the run has had by then, as a
-            live one does that nobody tells it; the event engine alone knows it.
+        notice_s: the notice as it was told [s]; None: by the provider's habit.
+        learns: whether each machine learns of notices from the losses that the run has had by then, as a live one does.
     """
 
     mttp_s: float
-    unannounced_share: float
+    unannounced_share: float | None
     restart_s: float
     costs_known: bool = True
-    share_learnt: bool = False
+    notice_s: float | None = None
+    learns: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,8 @@ class Scenario:
         price_usd_per_hour: of one machine.
         provider: whose habits (`models.losses.habit`) the worker assumes.
         successor_at_notice: whether a successor is ordered at the notice; if not, when the machine is gone.
+        life_to_notice: whether a life ends with the notice, as the injector's does, and the machine is gone `notice_s`
+            later.
     """
 
     steps: int
@@ -185,6 +188,7 @@ class Scenario:
     price_usd_per_hour: float = 0.0
     provider: str = "local"
     successor_at_notice: bool = True
+    life_to_notice: bool = False
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.machines < 1:

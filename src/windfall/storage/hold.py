@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from windfall.errors import Abandoned, Fenced, StoreError, WindfallError
 from windfall.events import CommitCheckpoint, UploadShard
 from windfall.ports import Clock, ObjectStore, Progress, Restored, Steps, StoreOp, T
-from windfall.storage import executor, finished, journal, log, parts, points, restore
-from windfall.storage.finished import Finished
+from windfall.storage import executor, journal, log, parts, points, restore
 from windfall.storage.journal import SpoolJournal
 from windfall.storage.state import attempted, released
 from windfall.terms import (
@@ -51,7 +50,6 @@ class Local:
         folder: of the journal's spool.
         bookkeeping: file for what must survive a restart of the agent.
         output: file that the supervisor appends the script's output to.
-        finished: folder of what is known of finished runs, over sessions (`storage.finished`); empty for none.
     """
 
     clock: Clock
@@ -59,7 +57,6 @@ class Local:
     folder: str
     bookkeeping: str
     output: str
-    finished: str = ""
 
 
 class Hold:
@@ -197,12 +194,9 @@ class Hold:
             )
             self._save()
 
-    def release(self, outcome: Outcome, cause: Cause) -> None:
-        """Append the record that lets the run go; that a run is done is known on this disk until the store knows it."""
-        wall, done = self._clock.wall(), outcome is Outcome.DONE
-        if done:
-            ended = Finished(self.state.run_id, self.state.term, self._attempts, self._failures)
-            finished.remember(self._local.finished, self._store.url, ended)
+    def release(self, outcome: Outcome, cause: Cause, notice_s: Seconds | None = None) -> None:
+        """Append the record that lets the run go."""
+        wall = self._clock.wall()
 
         def advance(state: RunState) -> RunState:
             return released(
@@ -213,14 +207,13 @@ class Hold:
                 attempts=self._attempts,
                 failures=self._failures,
                 costs=self._costs,
+                notice_s=notice_s,
             )
 
         with self._log_lock:
             self._head = self._run(
                 log.append(self._head, advance, kind=RecordKind.RELEASE, nonce=self._new_nonce(), wall=wall)
             )
-        if done:
-            finished.forget(self._local.finished, self._store.url)
 
     def beat(self, progress: Progress) -> None:
         """Write the heartbeat, then look whether another machine took the run."""

@@ -131,8 +131,15 @@ def _lived(state: RunState, end: WallTime) -> Seconds:
     return Seconds(state.lives_s + max(0.0, end - state.holder_since))
 
 
-def _with_loss(state: RunState, cause: Cause, wall: WallTime, reached: Reached | None = None) -> tuple[Loss, ...]:
-    return (*state.losses, Loss(cause, state.term, wall, newest_step(state), reached))[-LOSSES_MAX:]
+def _with_loss(
+    state: RunState,
+    cause: Cause,
+    wall: WallTime,
+    reached: Reached | None = None,
+    notice_s: Seconds | None = None,
+) -> tuple[Loss, ...]:
+    loss = Loss(cause, state.term, wall, newest_step(state), reached, notice_s)
+    return (*state.losses, loss)[-LOSSES_MAX:]
 
 
 def committed(
@@ -189,6 +196,7 @@ def released(
     attempts: int | None = None,
     failures: int | None = None,
     costs: SaveCosts | None = None,
+    notice_s: Seconds | None = None,
 ) -> RunState:
     """Return the state after the holder let go; the same state if it already has.
 
@@ -201,6 +209,7 @@ def released(
         attempts: starts of the script by now; None if unchanged.
         failures: its own failures by now; None if unchanged.
         costs: what saves cost by now; None if unknown.
+        notice_s: how long before its end the machine heard of it; None if it did not.
     """
     if state.holder is None:
         return state
@@ -212,7 +221,7 @@ def released(
         lives_s=_lived(state, wall),
         preemptions=state.preemptions + (cause in _PREEMPTIONS),
         announced=state.announced + (cause in _ANNOUNCED),
-        losses=_with_loss(state, cause, wall),
+        losses=_with_loss(state, cause, wall, notice_s=notice_s),
         costs=costs or state.costs,
     )
     return _counted(after, attempts, failures)

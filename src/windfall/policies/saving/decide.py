@@ -278,15 +278,27 @@ def _interval(view: SavingView, beliefs: Beliefs) -> tuple[float, tuple[Because,
     mttp_s = losses.mttp_s(view.life_s)
     if view.policy == "young-daly":
         return rules.young_interval_s(costs.stall_s, mttp_s), (_s("delta", costs.stall_s), _s("MTTP", mttp_s))
-    suffices = notice_suffices(beliefs)
-    unprotected_s = losses.unprotected_mttl_s(view.life_s, notice_suffices=suffices)
-    interval_s = rules.adaptive_interval_s(costs.stall_s, unprotected_s, losses.restart_s, costs.to_durable_s)
-    share = losses.unannounced_share() if suffices else 1.0
+    needs_s = emergency_needs_s(costs)
+    covered, said = losses.covered(needs_s), losses.said_covered(needs_s)
+    interval_s = rules.believed_interval_s(
+        costs.stall_s,
+        mttp_s,
+        losses.restart_s,
+        costs.to_durable_s,
+        losses.preemptions,
+        covered,
+        losses.said_losses,
+        said,
+    )
     return interval_s, (
         _s("stall", costs.stall_s),
-        _s("MTTP", mttp_s),
-        Because("uncovered share of losses", share, ""),
-        *((_s("mean time to an uncovered loss", unprotected_s),) if math.isfinite(unprotected_s) else ()),
+        *((_s("MTTP", mttp_s),) if math.isfinite(mttp_s) else ()),
+        Because("losses that came", losses.preemptions, ""),
+        Because("of them covered by a notice", covered, ""),
+        Because("uncovered share of losses, by what came", rules.uncovered_share(losses.preemptions, covered), ""),
+        Because("uncovered share of losses, by what is said", 1.0 - said / losses.said_losses, ""),
+        _s("notice expected", losses.notice_s),
+        *((_s("an emergency save needs", needs_s),) if needs_s is not None else ()),
         _s("restart", losses.restart_s),
         _s("time to durable", costs.to_durable_s),
     )
@@ -312,21 +324,17 @@ def rests_on(policy: str, beliefs: Beliefs) -> tuple[float | None, ...]:
         costs.to_durable_s,
         bool(costs.stalls.values),
         costs.measured,
-        notice_suffices(beliefs),
+        beliefs.losses.covered(needs_s := emergency_needs_s(costs)),
+        beliefs.losses.said_covered(needs_s),
     )
 
 
-def notice_suffices(beliefs: Beliefs) -> bool:
-    """Return whether an emergency save is known to fit the notice that the provider usually gives."""
-    costs = beliefs.costs
-    size = costs.state_bytes or 0
-    return costs.measured and rules.emergency_fits(
-        beliefs.losses.notice_s,
-        costs.step_p95_s or 0.0,
-        costs.stalls.p95 or 0.0,
-        costs.upload_p95_s(size),
-        costs.commits.p95 or 0.0,
-    )
+def emergency_needs_s(costs: Costs) -> float | None:
+    """Return what an emergency save takes, slow as saves are at times, from a notice to its commit [s]; None: unknown."""
+    if not costs.measured:
+        return None
+    upload_s = costs.upload_p95_s(costs.state_bytes or 0)
+    return (costs.step_p95_s or 0.0) + (costs.stalls.p95 or 0.0) + upload_s + (costs.commits.p95 or 0.0)
 
 
 def _thesis_insurance(view: SavingView, beliefs: Beliefs) -> Choice:

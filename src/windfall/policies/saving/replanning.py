@@ -96,7 +96,7 @@ class ScheduleWish:
     def losses(self) -> Losses:
         """What the machine itself believes, as far as it is told."""
         provider = self.provider if self.provider in providers() else "local"
-        return Losses(provider, mttp_given_s=self.mttp_s, restart_given_s=self.restart_s)
+        return Losses(provider, mttp_given_s=self.mttp_s, restart_given_s=self.restart_s, notice_given_s=self.notice_s)
 
     def interval_s(self, covered_share: float) -> float:
         """Return the interval of the default rule [s].

@@ -21,6 +21,10 @@ MISSES_MAX = 10
 """The margin doubles with each failed agreement, up to so many times."""
 RENEW_SHARE = 0.1
 """A planned save is moved when it moves by more than this share of its distance from the last save."""
+DOUBT_LOSSES = 1.0
+"""So many losses that no notice covers are believed beside those that came: whatever came, insurance never ends."""
+HEARSAY_SHARE = 0.01
+"""What was only said of notices may make a run so much longer, if it is wrong and every loss comes without."""
 LEAVE_BEFORE_S = 1.0
 """The run is let go so long before an announced end, at most ..."""
 LEAVE_SHARE = 0.2
@@ -208,6 +212,108 @@ def adaptive_interval_s(stall_s: float, mttl_unannounced_s: float, restart_s: fl
         Thesis, equation 4.5, with the corrections above.
     """
     return max(math.sqrt(2.0 * stall_s * (mttl_unannounced_s + restart_s)), to_durable_s)
+
+
+def uncovered_share(losses: float, covered: float) -> float:
+    """Return the share of losses that no emergency save covers, in doubt more: u = (1 + n - c) / (1 + n).
+
+    The posterior mean of a share whose prior is one loss without a sufficient notice.  Where nothing came every loss is
+    taken for uncovered; where all were covered the doubt goes like 1 / n.
+
+    Args:
+        losses: n, how many there were, >= 0.
+        covered: c, how many of them came with a notice in which an emergency save fits, at most n.
+
+    Example:
+        Nothing seen: 1.  Nine losses, all of them covered: 0.1; nine, of which three were silent: 0.4.
+    """
+    return (DOUBT_LOSSES + losses - covered) / (DOUBT_LOSSES + losses)
+
+
+def longest_interval_s(interval_s: float, stall_s: float, mttp_s: float) -> float:
+    """Return how long an interval may become on hearsay: a run without any notice then takes 1 % longer, at most.
+
+    The expected time of such a run goes like g(tau) = (e^((tau + delta) / M) - 1) / tau; returned is the longest tau with
+    g(tau) <= (1 + `HEARSAY_SHARE`) g(interval), by bisection.
+
+    Args:
+        interval_s: the interval that insures against every loss [s], > 0.
+        stall_s: delta [s], >= 0.
+        mttp_s: M, mean time to any loss, covered or not [s], > 0.
+
+    Validity:
+        Memoryless losses.
+
+    Example:
+        delta 2.55 s, M 3 h, an interval of 236 s: 582 s; saves of 10 minutes every 36 minutes, M 1 h: 39 minutes.
+
+    Source:
+        Daly, FGCS 22(3), 2006, equation 13: its expected time, with the restart time cancelled out.
+    """
+    if not 0.0 < interval_s < math.inf or mttp_s == math.inf:
+        return interval_s
+    least = (interval_s + stall_s) / mttp_s
+    # ln g; (e^x - 1) = e^x (1 - e^-x) does not overflow.
+    allowed = math.log1p(HEARSAY_SHARE) + least + math.log(-math.expm1(-least)) - math.log(interval_s)
+    low_s, high_s = interval_s, interval_s
+    while True:
+        high_s *= 2.0
+        most = (high_s + stall_s) / mttp_s
+        if most + math.log(-math.expm1(-most)) - math.log(high_s) > allowed:
+            break
+    for _ in range(40):
+        middle_s = 0.5 * (low_s + high_s)
+        most = (middle_s + stall_s) / mttp_s
+        if most + math.log(-math.expm1(-most)) - math.log(middle_s) > allowed:
+            high_s = middle_s
+        else:
+            low_s = middle_s
+    return low_s
+
+
+def believed_interval_s(  # noqa: PLR0917 - plain numbers, for a kernel
+    stall_s: float,
+    mttp_s: float,
+    restart_s: float,
+    to_durable_s: float,
+    losses: float,
+    covered: float,
+    said_losses: float,
+    said_covered: float,
+) -> float:
+    """Return the corrected interval against the losses that no emergency save covers, by what came and what was said.
+
+    What came counts as it came (`uncovered_share`).  What was said, a provider's rule or a grace period, counts like
+    `said_losses` more, as long as it cannot do harm (`longest_interval_s`): skipping insurance needs evidence.
+
+    Args:
+        stall_s: delta [s], >= 0.
+        mttp_s: M, mean time to any loss [s], > 0.
+        restart_s: R [s], >= 0.
+        to_durable_s: from the begin of a save to its commit [s], >= 0.
+        losses: that the run has had.
+        covered: how many of them came with a notice in which an emergency save fits.
+        said_losses: how many observed losses the word of others weighs.
+        said_covered: how many of those it promises a sufficient notice for.
+
+    Returns:
+        Time between two saves [s].
+
+    Example:
+        delta 0.08 s, M 3 h, R 136.5 s, durable after 14 s.  Nothing came, nothing was said: 41.8 s.  Nine losses, all
+        covered: 131.5 s.
+
+    Source:
+        `adaptive_interval_s`, with the beliefs above.
+    """
+    share = uncovered_share(losses, covered)
+    shown_s = adaptive_interval_s(stall_s, mttp_s / share, restart_s, to_durable_s)
+    share = uncovered_share(losses + said_losses, covered + said_covered)
+    said_s = adaptive_interval_s(stall_s, mttp_s / share, restart_s, to_durable_s)
+    if said_s <= shown_s:
+        return shown_s
+    insured_s = adaptive_interval_s(stall_s, mttp_s, restart_s, to_durable_s)
+    return max(shown_s, min(said_s, longest_interval_s(insured_s, stall_s, mttp_s)))
 
 
 def scheduled_work_s(done_s: float, saves_at_s: tuple[float, ...], known_s: float, interval_s: float) -> float:
