@@ -26,6 +26,9 @@ from windfall.terms import (
     Term,
     WallTime,
 )
+from windfall.wire.layout import manifest_key
+
+WORDS = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 
 def first(**named: object) -> Record:
@@ -34,7 +37,9 @@ def first(**named: object) -> Record:
 
 
 def ref(step: int, term: int = 1) -> CheckpointRef:
-    return CheckpointRef(f"{step}-{term}-x", Step(step), SaveKind.PERIODIC, Term(term), 1, 10, "k", "d", WallTime(0))
+    name = f"{step}-{term}-x"
+    key = manifest_key(name)
+    return CheckpointRef(name, Step(step), SaveKind.PERIODIC, Term(term), 1, 10, key, "d", WallTime(0))
 
 
 def ended(outcome: Outcome, cause: Cause, wall: float = 1060.0, **counts: int) -> Record:
@@ -153,7 +158,9 @@ def test_what_only_grows_cannot_fall(change: dict[str, int]) -> None:
 
 @given(
     steps=st.lists(st.integers(0, 10**12), max_size=5, unique=True),
-    command=st.lists(st.text(max_size=20), min_size=1, max_size=4),
+    command=st.lists(
+        st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20), min_size=1, max_size=4
+    ),
     wall=st.floats(0, 1e11),
 )
 def test_a_record_survives_being_written(steps: list[int], command: list[str], wall: float) -> None:

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from windfall.agent import inbox
 from windfall.errors import Fenced, StoreError
-from windfall.events import BeliefsChanged, Fact, FenceLost, StopAsked
+from windfall.events import Fact, FenceLost
 from windfall.ports import Clock, Progress, RunHold
 from windfall.terms import Instant, Seconds
 
@@ -67,12 +68,16 @@ def start(hold: RunHold, clock: Clock, lease_s: float, doors: Doors, *, near: bo
             before, within_s = _since(clock, before)
 
     def ship() -> None:
-        began = clock.now()
+        began, warned = clock.now(), False
         while True:
             try:
                 hold.ship()
-                for message in hold.messages():
-                    _understand(message, doors.deliver, doors.inject)
+                heard = [inbox.understand(message, doors.deliver, doors.inject) for message in hold.messages()]
+                if not all(heard) and not warned:
+                    warned = True
+                    doors.tell(
+                        "the run's inbox has a message that cannot be understood: it is removed, the run goes on"
+                    )
             except Fenced:
                 return
             except StoreError as error:
@@ -108,21 +113,3 @@ class _Store:
             silent, self._silent = self._silent, True
         if not silent:
             self._tell(f"the store cannot be used now, the script goes on: {error}")
-
-
-def _understand(
-    message: dict[str, object], deliver: Callable[[Fact], None], inject: Callable[[float | None], None]
-) -> None:
-    if message["do"] == "stop":
-        deliver(StopAsked(bool(message["now"]), str(message.get("reason", "windfall stop"))))
-    elif message["do"] == "inject":
-        notice_s = message["notice_s"]
-        inject(None if notice_s is None else float(str(notice_s)))
-    elif message["do"] == "believe":
-        mttp_s, share = message.get("mttp_s"), message.get("unannounced_share")
-        deliver(
-            BeliefsChanged(
-                mttp_s=None if mttp_s is None else Seconds(float(str(mttp_s))),
-                unannounced_share=None if share is None else float(str(share)),
-            )
-        )

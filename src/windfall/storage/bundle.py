@@ -18,6 +18,7 @@ import tarfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 
+from windfall import codec
 from windfall.errors import LogDamaged, Misuse, StoreError
 from windfall.ports import Steps
 from windfall.storage.manifest import digest_of
@@ -33,6 +34,8 @@ SIZE_BYTES_MAX = 512 * 1024 * 1024
 """The largest bundle, before compression [B]: more than this is data or checkpoints, not code."""
 FILES_MAX = 20_000
 """The most files of a bundle: more than this is a data set, not code."""
+_ENTRY_BYTES_MAX = 16 << 10
+"""What a file's entry takes in an archive beside its content [B]: a long path three times over."""
 CODE_SUFFIXES = (
     *(".py", ".pyi", ".pyx", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".rs", ".go", ".jl", ".r", ".lua"),
     *(".sh", ".yaml", ".yml", ".toml", ".cfg", ".ini"),
@@ -173,11 +176,42 @@ def unpack(data: bytes, folder: str) -> None:
     os.makedirs(folder, exist_ok=True)
     root = os.path.realpath(folder)
     try:
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
-            for member in archive:
+        with (
+            gzip.GzipFile(fileobj=io.BytesIO(data), mode="rb") as squeezed,
+            tarfile.open(fileobj=_Bounded(squeezed), mode="r|") as archive,  # type: ignore[call-overload]
+        ):
+            size_bytes = 0
+            for count, member in enumerate(archive):
+                size_bytes += member.size
+                if count == FILES_MAX or size_bytes > SIZE_BYTES_MAX or member.issparse():
+                    raise tarfile.TarError("it is larger than code can be")
                 _unpack_one(archive, member, root)
-    except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
+    except (
+        tarfile.TarError,
+        zlib.error,
+        EOFError,
+        OSError,
+        ValueError,
+        LookupError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise StoreError(f"the bundle of code cannot be unpacked ({error}): replace it with --new-code") from error
+
+
+class _Bounded:
+    """An archive as it comes out of its compression, up to what `pack` would ever have put in."""
+
+    def __init__(self, source: gzip.GzipFile) -> None:
+        self._source = source
+        self._left = SIZE_BYTES_MAX + FILES_MAX * _ENTRY_BYTES_MAX
+
+    def read(self, size: int) -> bytes:
+        data = self._source.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise tarfile.TarError("it is larger than code can be")
+        return data
 
 
 def _unpack_one(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str) -> None:
@@ -226,6 +260,8 @@ def fetch(bundle: Bundle) -> Steps[bytes]:
     Raises:
         StoreError: it is missing or damaged.
     """
+    if bundle.size_bytes > SIZE_BYTES_MAX:
+        raise StoreError(f"the run's code ({bundle.key}) is larger than code can be: give it anew with --new-code")
     data = yield from get(bundle.key)
     if data is None or hashlib.sha256(data).hexdigest() != bundle.digest:
         what = "missing" if data is None else "damaged"
@@ -279,7 +315,7 @@ def read_listing(name: str) -> Steps[dict[str, str] | None]:
     if data is None:
         return None
     try:
-        parsed = json.loads(data)
-        return {str(path): str(digest) for path, digest in parsed.items()}
-    except (ValueError, AttributeError) as error:
+        listed: dict[str, str] = codec.decode(codec.parse(data), dict[str, str])
+        return listed
+    except ValueError as error:
         raise LogDamaged(f"{code_key(name)} is not a listing of code ({error})") from error

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from windfall import codec
 from windfall.errors import Abandoned, Fenced, StoreError, WindfallError
 from windfall.events import CommitCheckpoint, UploadShard
 from windfall.ports import Clock, ObjectStore, Progress, Restored, Steps, StoreOp, T
@@ -39,6 +40,9 @@ from windfall.wire.layout import INBOX, output_key, shard_prefix
 
 SEGMENT_BYTES_MAX = 4 << 20
 """A longer stretch of output is stored as several objects."""
+
+_MESSAGES_AT_ONCE = 64
+"""How many messages are read at a heartbeat: whoever fills the inbox must not hold the heartbeat up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +260,13 @@ class Hold:
         """
         for key in self._heard:
             self._store.delete(key)
-        self._heard = self._store.list(INBOX)
+        self._heard = self._store.list(INBOX)[:_MESSAGES_AT_ONCE]
         found = (_message(self._store.get(key)) for key in self._heard)
-        return [message for message in found if message and message.get("term", self.state.term) == self.state.term]
+        return [
+            message
+            for message in found
+            if message is not None and message.get("term", self.state.term) == self.state.term
+        ]
 
     def _run(self, steps: Steps[T], unwanted: Callable[[], bool] | None = None) -> T:
         return executor.run(steps, self._store, self._clock, unwanted=unwanted)
@@ -342,12 +350,14 @@ def reopen(store: ObjectStore, local: Local) -> Hold | None:
 
 
 def _message(data: bytes | None) -> dict[str, object] | None:
-    """Return a message of the inbox; None if it is gone or none of ours."""
-    try:
-        message = json.loads(data or b"null")
-    except ValueError:
+    """Return a message of the inbox, None if it is gone; what is none of ours is a message that says nothing."""
+    if data is None:
         return None
-    return message if isinstance(message, dict) and "do" in message else None
+    try:
+        message = codec.parse(data)
+    except ValueError:
+        return {}
+    return message if isinstance(message, dict) else {}
 
 
 def unless(steps: Steps[T], cancelled: Callable[[], bool]) -> Steps[T | None]:

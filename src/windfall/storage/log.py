@@ -15,8 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from windfall import codec
 from windfall.errors import Fenced, LogDamaged, RunHeld, StoreError
 from windfall.ports import NO_PROGRESS, Progress, Steps
+from windfall.storage import checked
 from windfall.storage.operations import create, get, get_all, pause, put
 from windfall.storage.state import Claim, follow, from_bytes, refuse_older, taken, to_bytes
 from windfall.terms import Holder, Outcome, Reached, Record, RecordKind, RunState, Seconds, Step, Term, WallTime
@@ -212,13 +214,17 @@ def parse_beat(data: bytes, key: str) -> Beat:
         LogDamaged: it is not a heartbeat.
     """
     try:
-        said = json.loads(data)
-        steps = Step(int(said["first"])), Step(int(said["step"]))
-        wall, within_s = WallTime(float(said["wall"])), Seconds(float(said["within_s"]))
-        reached = Reached(int(said["attempt"]), *steps, wall, within_s)
-        return Beat(int(said["counter"]), int(said["head"]), str(said["nonce"]), reached)
+        said = codec.parse(data)
+        whole = [codec.decode(said[name], int) for name in ("attempt", "first", "step", "counter", "head")]
+        wall, within_s = (codec.decode(said[name], float) for name in ("wall", "within_s"))
+        nonce: str = codec.decode(said["nonce"], str)
     except (ValueError, KeyError, TypeError) as error:
         raise LogDamaged(f"{key} is not a heartbeat ({error}): something else writes to this place") from error
+    attempt, first, step, counter, head = whole
+    reached = Reached(attempt, Step(first), Step(step), WallTime(wall), Seconds(within_s))
+    if not checked.is_reached(reached):
+        raise LogDamaged(f"{key} is not a heartbeat (its numbers cannot be): something else writes to this place")
+    return Beat(counter, head, nonce, reached)
 
 
 def read_beat(term: int) -> Steps[Beat | None]:

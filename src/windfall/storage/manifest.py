@@ -6,6 +6,7 @@ import xxhash
 
 from windfall import codec
 from windfall.errors import CheckpointDamaged
+from windfall.storage import checked
 from windfall.terms import Checkpoint
 
 VERSION = 2
@@ -37,4 +38,7 @@ def from_bytes(data: bytes, key: str) -> Checkpoint:
         point: Checkpoint = codec.opened(data, "checkpoint", Checkpoint, version=VERSION, what=key)
     except ValueError as error:
         raise CheckpointDamaged(f"{key} is not a manifest ({error})") from error
+    wrong = checked.wrong_with_checkpoint(point)
+    if wrong is not None:
+        raise CheckpointDamaged(f"{key} is no manifest of ours: {wrong}")
     return point

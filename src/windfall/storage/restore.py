@@ -13,7 +13,6 @@ from windfall.storage.manifest import digest_of, from_bytes
 from windfall.storage.operations import get, ranges
 from windfall.storage.parts import SINGLE
 from windfall.terms import Checkpoint, CheckpointRef, FileEntry, Shard
-from windfall.wire.layout import SHARDS
 
 CHUNKS_AT_ONCE = 32
 """How many chunks come side by side; nothing is lost by a larger number but open requests."""
@@ -76,12 +75,14 @@ def read_manifest(ref: CheckpointRef) -> Steps[Checkpoint]:
         raise CheckpointDamaged(f"point {ref.checkpoint_id} (step {ref.step}) has lost its manifest")
     if digest_of(data) != ref.manifest_digest:
         raise CheckpointDamaged(f"point {ref.checkpoint_id} (step {ref.step}) has another manifest than was committed")
-    return from_bytes(data, ref.manifest_key)
+    point = from_bytes(data, ref.manifest_key)
+    if (point.checkpoint_id, point.step) != (ref.checkpoint_id, ref.step):
+        raise CheckpointDamaged(f"point {ref.checkpoint_id} (step {ref.step}) has the manifest of another point")
+    return point
 
 
 def _restore_one(ref: CheckpointRef, folder: str) -> Steps[Checkpoint]:
     point = yield from read_manifest(ref)
-    check_names(point)
     draft = f"{folder}.restoring"
     if os.path.lexists(draft):
         shutil.rmtree(draft)
@@ -111,43 +112,6 @@ def _fetch(ref: CheckpointRef, batch: list[tuple[GetRange, str]]) -> Steps[None]
             raise CheckpointDamaged(
                 f"point {ref.checkpoint_id} (step {ref.step}) has other bytes in {op.key} than were saved"
             )
-
-
-def check_names(point: Checkpoint) -> None:
-    """Refuse a manifest whose names lead anywhere but below the folder it is restored to.
-
-    Raises:
-        CheckpointDamaged: such a name, or two names that exclude each other.
-    """
-    seen: set[str] = set()
-    for shard in point.shards:
-        if not _harmless(shard.name) or "/" in shard.name or shard.rank < 0:
-            raise CheckpointDamaged(
-                f"point {point.checkpoint_id} names a part {shard.name!r}, which is no name of a file"
-            )
-        for entry in shard.files:
-            _check_entry(point, entry)
-            place = f"{shard.rank}/{shard.name}" + ("" if entry.path == SINGLE else f"/{entry.path.removesuffix('/')}")
-            if place in seen:
-                raise CheckpointDamaged(f"point {point.checkpoint_id} names the file {place!r} twice")
-            seen.add(place)
-    for place in seen:
-        if any(place[:end] in seen for end, letter in enumerate(place) if letter == "/"):
-            raise CheckpointDamaged(f"point {point.checkpoint_id} has {place!r} inside something that is a file")
-
-
-def _check_entry(point: Checkpoint, entry: FileEntry) -> None:
-    if entry.path != SINGLE and not _harmless(entry.path.removesuffix("/")):
-        raise CheckpointDamaged(
-            f"point {point.checkpoint_id} names a file {entry.path!r}, which is not inside its part"
-        )
-    for chunk in entry.chunks:
-        if not (chunk.key.startswith(SHARDS) and _harmless(chunk.key)) or chunk.size_bytes < 1:
-            raise CheckpointDamaged(f"point {point.checkpoint_id} names bytes {chunk.key!r}, which no upload wrote")
-
-
-def _harmless(path: str) -> bool:
-    return "\0" not in path and all(part not in ("", ".", "..") for part in path.split("/"))
 
 
 def _check_space(draft: str, point: Checkpoint) -> None:

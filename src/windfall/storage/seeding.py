@@ -57,7 +57,7 @@ def _copy(ref: CheckpointRef, source: ObjectStore, target: ObjectStore, clock: C
         for entry in shard.files:
             for chunk in entry.chunks:
                 data = source.get(chunk.key)
-                if data is None or manifest.digest_of(data) != chunk.digest:
+                if data is None or len(data) != chunk.size_bytes or manifest.digest_of(data) != chunk.digest:
                     raise CheckpointDamaged(f"{chunk.key} of the point at step {point.step} is damaged")
                 target.put(chunk.key, data)
     first = dataclasses.replace(point, term=Term(1))

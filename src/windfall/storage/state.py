@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from windfall import codec
 from windfall.errors import Fenced, LogDamaged
+from windfall.storage import checked
 from windfall.terms import (
     Bundle,
     Cause,
@@ -276,4 +277,7 @@ def from_bytes(data: bytes, key: str) -> Record:
         record: Record = codec.opened(data, "record", Record, version=VERSION, what=key)
     except ValueError as error:
         raise LogDamaged(f"{key} is damaged ({error}): the run's log cannot be read past it") from error
+    wrong = checked.wrong_with_record(record, int(key.rpartition("/")[2]))
+    if wrong is not None:
+        raise LogDamaged(f"{key} is no record of ours ({wrong}): the run's log cannot be read past it")
     return record

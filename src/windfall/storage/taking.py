@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from windfall import codec
 from windfall.errors import OLDER, LogDamaged, Misuse, NewerFormat, OlderFormat
 from windfall.ports import ObjectStore, Steps
-from windfall.storage import bundle, executor, log
+from windfall.storage import bundle, checked, executor, log
 from windfall.storage.hold import Hold, Local
 from windfall.storage.objects import prove_conditions
 from windfall.storage.operations import create, get, keys_under
@@ -149,14 +150,17 @@ def parse_marker(data: bytes) -> str:
         LogDamaged: it is not a marker.
     """
     try:
-        said = json.loads(data)
-        version, run_id = int(said["v"]), str(said["run_id"])
+        said = codec.parse(data)
+        version: int = codec.decode(said["v"], int)
+        run_id: str = codec.decode(said["run_id"], str)
     except (ValueError, KeyError, TypeError) as error:
         raise LogDamaged(f"{MARKER} is damaged ({error}): this is not a run of Windfall") from error
     if version < FORMAT_VERSION:
         raise OlderFormat(f"the run has format {version}, {OLDER}: name another URL")
     if version > FORMAT_VERSION:
         raise NewerFormat(f"the run has format {version}, this Windfall reads up to {FORMAT_VERSION}: upgrade Windfall")
+    if not checked.is_name(run_id):
+        raise LogDamaged(f"{MARKER} is damaged (its run has no name): this is not a run of Windfall")
     return run_id
 
 
