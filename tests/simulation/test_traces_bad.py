@@ -16,7 +16,7 @@ from windfall import codec
 from windfall.events import Row
 from windfall.simulation.traces.reading import open_trace
 from windfall.simulation.traces.survey import survey
-from windfall.terms import Epoch, Instant, WallTime
+from windfall.terms import Instant, Term, WallTime
 
 AWS = "timestamp_utc,availability_zone,instance_type,price_usd_per_hour\n"
 AT = "2016-05-06T00:0{}:00Z,us-east-1a,m4.xlarge,{}\n"
@@ -279,7 +279,7 @@ GOOD = [
     ("h.jsonl", _count('{"is": "life", "at_s": 1, "ended_s": 2, "end": "preempted"}')),
     ("i.txt", "2021-12-11, 11:11:30, 55\n2021-12-11, 11:13:10, 55\n"),
     ("j.csv", "instance_type,on_demand_usd_per_hour\nm4,0.2\n"),
-    ("k.jsonl", codec.row_to_line(Row(Epoch(1), 1, Instant(1e9), WallTime(1e9), ())) + "\n"),
+    ("k.jsonl", codec.row_to_line(Row(Term(1), 1, Instant(1e9), WallTime(1e9), ())) + "\n"),
 ]
 NOISE = [
     "",
@@ -414,7 +414,7 @@ from windfall import codec
 from windfall.events import Row
 from windfall.simulation.traces.reading import open_trace
 from windfall.simulation.traces.survey import survey
-from windfall.terms import Epoch, Instant, WallTime
+from windfall.terms import Term, Instant, WallTime
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 trace = open_trace(Path(sys.argv[1]))
 print(json.dumps([survey(trace).events, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before]))

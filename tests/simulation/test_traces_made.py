@@ -31,7 +31,7 @@ from windfall.simulation.traces.events import Came, Content, Count, Event, Life,
 from windfall.simulation.traces.reading import open_trace
 from windfall.simulation.traces.slices import Slice
 from windfall.simulation.traces.survey import survey, survey_of
-from windfall.terms import Epoch, Instant, NoticeLevel, Reliability, Seconds, WallTime
+from windfall.terms import Instant, NoticeLevel, Reliability, Seconds, Term, WallTime
 
 S = Series("m4", "zone-a")
 T0 = 1_790_000_000.0
@@ -172,7 +172,7 @@ def _offer(price: float, reliability: Reliability = Reliability.TRANSIENT) -> Of
 
 
 def _row(number: int, at: float, *facts: object, commands: tuple[object, ...] = ()) -> Row:
-    return Row(Epoch(1), number, Instant(T0 + at), WallTime(T0 + at), facts, (), commands)  # type: ignore[arg-type]
+    return Row(Term(1), number, Instant(T0 + at), WallTime(T0 + at), facts, (), commands)  # type: ignore[arg-type]
 
 
 def _heard(name: str) -> MachineHeard:
