@@ -209,7 +209,7 @@ def test_a_corrupt_checkpoint_restores_differently_each_time(run: Run, tmp_path:
     first.process.terminate()
     assert first.code() == 75, first.text
     newest, before = run.state().checkpoints[-1], run.state().checkpoints[-2]
-    for path in (tmp_path / "run" / "parts").rglob("*"):
+    for path in (tmp_path / "run" / "shards").rglob("*"):
         if path.is_file() and newest.checkpoint_id in str(path):
             path.write_bytes(path.read_bytes()[:-1] + b"?")
     restored = set()
