@@ -20,6 +20,7 @@ from windfall.events import Row
 from windfall.ports import Steps
 from windfall.report import bill, bill_tables, lives, tables, timeline
 from windfall.report.account import Account, Tenure, account, as_json
+from windfall.report.showing import console
 from windfall.storage import journal, log
 from windfall.terms import CheckpointRef, Record, RecordKind, Term, WallTime
 
@@ -51,10 +52,10 @@ def cost(run: str, *, plot: Path | None = None, state: Folder = None, json_: Jso
     if json_:
         print(json.dumps(as_json(made)))
         return
-    console = Console(highlight=False)
-    console.print(tables.whole(made))
-    console.print(timeline.text(made, columns=min(console.width, 100)), markup=False, highlight=False)
-    _name_plot(console, plot)
+    screen = console()
+    screen.print(tables.whole(made))
+    screen.print(timeline.text(made, columns=min(screen.width, 100)))
+    _name_plot(screen, plot)
 
 
 def _cost_of_job(reference: str, state: Path | None, plot: Path | None, *, json_: bool) -> None:
@@ -75,15 +76,15 @@ def _cost_of_job(reference: str, state: Path | None, plot: Path | None, *, json_
         told = bill.as_json(made) | {"undisturbed_usd": undisturbed, "run": None if run is None else as_json(run)}
         print(json.dumps(told))
         return
-    console = Console(highlight=False)
-    console.print(bill_tables.whole(made, run, unread))
-    console.print(lives.text(made, run, columns=min(console.width, 100)), markup=False, highlight=False)
-    _name_plot(console, plot)
+    screen = console()
+    screen.print(bill_tables.whole(made, run, unread))
+    screen.print(lives.text(made, run, columns=min(screen.width, 100)))
+    _name_plot(screen, plot)
 
 
-def _name_plot(console: Console, plot: Path | None) -> None:
+def _name_plot(screen: Console, plot: Path | None) -> None:
     if plot is not None:
-        console.print(f"timeline: {plot}", highlight=False)
+        screen.print(f"timeline: {plot}")
 
 
 def account_of(url: str, gone: Mapping[str, WallTime] = MappingProxyType({})) -> Account:

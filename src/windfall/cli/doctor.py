@@ -12,8 +12,6 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rich.console import Console
-
 from windfall import units, wiring
 from windfall.cli import machine
 from windfall.cli.exec import absolute_url, provider_of, state_folder
@@ -22,6 +20,7 @@ from windfall.errors import EXIT_FAILED, StoreError, WindfallError
 from windfall.ports import GetRange, PutRange, Steps
 from windfall.report import checks
 from windfall.report.checks import Check, Verdict
+from windfall.report.showing import console
 from windfall.storage import log
 from windfall.storage.clocks import SystemClock
 from windfall.storage.mounts import file_system_of, is_shared
@@ -86,7 +85,7 @@ def _show(check: Check, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(checks.as_json(check)), flush=True)
     else:
-        Console(highlight=False).print(checks.table([check]))
+        console().print(checks.table([check]))
 
 
 def place(url: str, amount: Bytes, state: Path) -> Iterator[Check]:

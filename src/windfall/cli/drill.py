@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.status import Status
 
 from windfall import wiring
@@ -31,6 +30,7 @@ from windfall.errors import EXIT_DONE, EXIT_FORGOTTEN, Misuse, RunFailed, Windfa
 from windfall.report import drill as judging
 from windfall.report.drill_show import Costs, Drilled, as_json, folded, lines
 from windfall.report.drill_trace import Trace
+from windfall.report.showing import console
 from windfall.storage import bundle
 from windfall.storage.clocks import SystemClock
 from windfall.units import duration_s
@@ -109,9 +109,9 @@ def drill(
     if json_:
         print(json.dumps(as_json(drilled)))
     else:
-        console = Console(highlight=False)
+        screen = console()
         for line in lines(drilled):
-            print(folded(line, console.width))
+            print(folded(line, screen.width))
     return EXIT_FORGOTTEN if any(one.forgotten for one in drilled.findings) else EXIT_DONE
 
 
@@ -236,11 +236,11 @@ def _folder(home: Path, *, keep: bool) -> Iterator[Path]:
 @contextlib.contextmanager
 def _progress(*, json_: bool) -> Iterator[Callable[[str], None]]:
     """Show what the drill is doing: one line that changes on a terminal, a line each otherwise."""
-    console = Console(stderr=True, highlight=False)
+    screen = console(stderr=True)
     if json_:
         yield lambda _: None
-    elif console.is_terminal:
-        with Status("", console=console) as status:
+    elif screen.is_terminal:
+        with Status("", console=screen) as status:
             yield status.update
     else:
         told: set[str] = set()

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Iterable
 
-from rich.console import Console
 from rich.status import Status
 
 from windfall import codec, wiring
@@ -25,6 +24,8 @@ from windfall.events import Row
 from windfall.fleet import JobPhase, JobSubmitted
 from windfall.jobs import Work
 from windfall.report.happenings import Happenings
+from windfall.report.showing import console
+from windfall.spelling import plain
 from windfall.storage.operations import get, keys_under
 from windfall.terms import Unit
 from windfall.units import duration_text
@@ -164,7 +165,7 @@ class Follower:
         when = time.strftime("%H:%M:%S", time.localtime(wall))
         width = min(shutil.get_terminal_size().columns, _COLUMNS_MAX) if sys.stderr.isatty() else 10_000
         text = textwrap.fill(
-            f"{when} windfall: {sentence}", max(width, 40), subsequent_indent=" " * 9, break_on_hyphens=False
+            f"{when} windfall: {plain(sentence)}", max(width, 40), subsequent_indent=" " * 9, break_on_hyphens=False
         )
         print(text, file=sys.stderr, flush=True)
 
@@ -197,7 +198,7 @@ class Progress:
     """The last line of a terminal: how far the job is, how fast, and when it may be done."""
 
     def __init__(self, *, shown: bool) -> None:
-        self._status = Status("", console=Console(stderr=True, highlight=False)) if shown else None
+        self._status = Status("", console=console(stderr=True)) if shown else None
         self._running = False
         self._work: Work | None = None
         self._steps: collections.deque[tuple[float, int]] = collections.deque()

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.prompt import Confirm
 from rich.table import Table
 
@@ -17,6 +16,7 @@ from windfall.cli import named
 from windfall.cli.run import Json
 from windfall.control.service import GcView
 from windfall.errors import EXIT_FAILED, Misuse
+from windfall.report.showing import console
 
 
 def gc(
@@ -74,7 +74,7 @@ def _list(found: GcView) -> None:
         table.add_row(
             machine.machine_id, machine.machine_type, machine.zone, str(machine.life), price, machine.job_id or "none"
         )
-    Console(highlight=False).print(table)
+    console().print(table)
 
 
 def _confirmed(found: GcView, *, json_: bool) -> bool:
@@ -84,4 +84,4 @@ def _confirmed(found: GcView, *, json_: bool) -> bool:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Misuse("nobody is here to say yes: add --yes (-y) to give these machines back")
     count = len(found.machines)
-    return Confirm.ask(f"Give {'it' if count == 1 else f'these {count}'} back?", default=False)
+    return Confirm.ask(f"Give {'it' if count == 1 else f'these {count}'} back?", default=False, console=console())

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from windfall import codec
@@ -19,6 +18,8 @@ from windfall.core import replay as core_replay
 from windfall.errors import Misuse
 from windfall.events import Row
 from windfall.fleet import JobPhase
+from windfall.report.showing import console
+from windfall.spelling import plain
 from windfall.units import duration_text
 
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ def _list(views: list[JobView], *, json_: bool) -> None:
     for view in views:
         told = view.details
         cost, rate = _usd(told.get("money", {}).get("due_usd", 0.0)), _usd(told.get("rate_usd_per_hour", 0.0))
-        table.add_row(view.job_id, str(view.phase), str(told.get("step", 0)), cost, rate, view.sentence)
-    Console(width=_width(), highlight=False).print(table)
+        table.add_row(plain(view.job_id), str(view.phase), str(told.get("step", 0)), cost, rate, plain(view.sentence))
+    console(width=_width()).print(table)
 
 
 def _width() -> int | None:
@@ -92,7 +93,7 @@ def _usd(amount: float) -> str:
 
 def _show(view: JobView) -> None:
     told = view.details
-    console = Console(width=_width(), highlight=False)
+    screen = console(width=_width())
     money = told.get("money", {})
     cost = f"{_usd(money.get('due_usd', 0.0))} USD so far, {_usd(told.get('rate_usd_per_hour', 0.0))} USD/h now"
     code = "" if view.exit_code is None else f" (exit code {view.exit_code})"
@@ -106,16 +107,16 @@ def _show(view: JobView) -> None:
     ]
     lines += [("lacking", reason) for reason in told.get("reasons", ())]
     for label, text in lines:
-        print(f"{label:<8}{text}")
+        print(f"{label:<8}{plain(text)}")
     table = Table(box=None, pad_edge=False)
     for name in ("slot", "machine", "type", "zone", "USD/h", "state"):
         table.add_column(name, no_wrap=True)
     table.add_column("what it does")
     for row in _machine_rows(told):
-        table.add_row(*row)
+        table.add_row(*map(plain, row))
     if table.row_count:
-        console.print()
-        console.print(table)
+        screen.print()
+        screen.print(table)
 
 
 def _machine_rows(told: dict[str, Any]) -> Iterator[tuple[str, ...]]:

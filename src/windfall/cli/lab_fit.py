@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from windfall.cli.runs import Json
 from windfall.errors import Misspelt, Misuse
+from windfall.report.showing import console
 from windfall.units import duration_s
 
 if TYPE_CHECKING:
@@ -75,10 +75,10 @@ def fit(
     if json_:
         print(json.dumps(lifetimes.as_json(found, groups)))
         return
-    console = Console(highlight=False)
-    console.print(lifetimes.whole(found, groups))
+    screen = console()
+    screen.print(lifetimes.whole(found, groups))
     if plot is not None:
-        console.print(f"picture: {plot}", highlight=False)
+        screen.print(f"picture: {plot}")
 
 
 def _fitted(lives: Lives, limit_s: float | None, by: str | None, seed: int) -> tuple[Fit, tuple[Group, ...]]:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from windfall.cli.lab_fit import read_lives
 from windfall.cli.runs import Json
 from windfall.errors import Misuse
+from windfall.report.showing import console
 from windfall.spelling import nearest
 
 if TYPE_CHECKING:
@@ -79,12 +79,12 @@ def replicate(
         return
     from windfall.report.replicate import whole  # noqa: PLC0415
 
-    console = Console(highlight=False)
-    console.print(whole(rows))
+    screen = console()
+    screen.print(whole(rows))
     for path in drawn:
-        console.print(f"picture: {path}", soft_wrap=True)
+        screen.print(f"picture: {path}", soft_wrap=True)
     if plot is not None and not drawn:
-        console.print("no picture: what was asked for is in no figure")
+        screen.print("no picture: what was asked for is in no figure")
 
 
 def _replicated(
@@ -138,5 +138,5 @@ def _telling(*, shown: bool) -> Iterator[Callable[[str], None]]:
     if not shown:
         yield lambda _words: None
         return
-    with Console(stderr=True, highlight=False).status("") as status:
+    with console(stderr=True).status("") as status:
         yield status.update

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.table import Table
 
 from windfall.cli.runs import Json
+from windfall.report.showing import console
 from windfall.simulation.traces import form, reading, slices
 from windfall.simulation.traces.events import Clock, Content, Sampling
 from windfall.simulation.traces.survey import Stats, Survey, survey, survey_of
@@ -59,17 +59,17 @@ def inspect(
     if json_:
         print(json.dumps(as_json(trace, found)))
         return
-    console = Console(highlight=False)
+    screen = console()
     for sentence in _sentences(trace, found):
-        console.print(sentence, markup=False)
+        screen.print(sentence)
     for content in Content:
         stats = [one for one in found.stats if one.content is content]
         if stats and content is Content.CATALOGUE:
-            console.print(_list(stats), markup=False)
+            screen.print(_list(stats))
         elif stats:
-            console.print(_table(content, stats))
+            screen.print(_table(content, stats))
     for sentence in _holes(found):
-        console.print(sentence, markup=False)
+        screen.print(sentence)
 
 
 def convert(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import cyclopts
 
+from windfall.cli.streams import plain_streams
 from windfall.errors import EXIT_FAILED, EXIT_MISUSE, WindfallError
 from windfall.spelling import nearest
 from windfall.wiring import VERSION
@@ -48,6 +49,7 @@ _VERBS: tuple[tuple[str, str], ...] = (
 """Module of this package and function, usage; in the order in which a newcomer needs them."""
 
 
+_HELP = frozenset({"--help", "-h", "--version"})
 _GROUPS = {
     "lab": "For study: how long machines live, and traces of them.",
     "lab traces": "Look at traces of prices, machines and lives, and convert them.",
@@ -110,6 +112,13 @@ def _shown(value: object) -> object:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; no traceback reaches a user."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or not _HELP.isdisjoint(itertools.takewhile("--".__ne__, arguments)):
+        return _run(arguments)  # our own words alone, in colour
+    with plain_streams():
+        return _run(arguments)
+
+
+def _run(arguments: list[str]) -> int:
     try:
         known = {usage.split()[0] for _, usage in _VERBS}
         only = arguments[0] if arguments and arguments[0] in known else None

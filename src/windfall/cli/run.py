@@ -13,6 +13,7 @@ from rich.prompt import Confirm
 from windfall.cli.exec import state_folder
 from windfall.cli.named import extra
 from windfall.errors import Misuse
+from windfall.report.showing import console
 
 if TYPE_CHECKING:
     from windfall.cli.starting import Draft
@@ -113,4 +114,4 @@ def _show(draft: Draft, told: dict[str, Any], *, whole: bool) -> None:
 def _confirmed(*, json_: bool) -> bool:
     if json_ or not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Misuse("nobody is here to say yes to spending: add --yes (-y) if the plan may be carried out")
-    return Confirm.ask("Start?", default=False)
+    return Confirm.ask("Start?", default=False, console=console())

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.table import Table
 
 from windfall import codec, wiring
@@ -21,6 +20,8 @@ from windfall.cli.exec import absolute_url
 from windfall.core import replay as core_replay
 from windfall.errors import EXIT_FAILED, Misuse, RunFailed
 from windfall.events import Row
+from windfall.report.showing import console
+from windfall.spelling import plain
 from windfall.storage import journal, log, restore
 from windfall.storage.operations import get, keys_under
 from windfall.terms import Checkpoint, CheckpointRef, Outcome, RunState, Step, Term
@@ -78,9 +79,9 @@ def _ps_urls(urls: tuple[str, ...], *, json_: bool) -> None:
         if json_:
             print(json.dumps({"url": url, "newest_step": newest, "state": codec.encode(state)}))
         counts = (str(newest), str(len(state.checkpoints)), str(state.attempts), str(state.preemptions))
-        table.add_row(url, state.outcome.value, *counts, holder)
+        table.add_row(plain(url), state.outcome.value, *counts, plain(holder))
     if not json_:
-        Console().print(table)
+        console().print(table)
 
 
 def logs(
@@ -154,6 +155,7 @@ def events(run: str, *, machines: Machines = False, state: Folder = None, json_:
         ]
         for words in told:
             line = f"{when}  {source}{row.term}.{row.sequence:<5d} {words}"
+            line = plain(line)
             print(line if columns is None or len(line) <= columns else f"{line[: columns - 3]}...")
 
 
@@ -200,9 +202,9 @@ def points(run: str, *, state: Folder = None, json_: Json = False) -> None:
         if json_:
             print(json.dumps(codec.encode(point)))
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(point.committed_at))
-        table.add_row(str(point.step), point.kind.value, size_text(point.size_bytes), when, point.checkpoint_id)
+        table.add_row(str(point.step), point.kind.value, size_text(point.size_bytes), when, plain(point.checkpoint_id))
     if not json_:
-        Console().print(table if stands.checkpoints else "no checkpoints yet")
+        console().print(table if stands.checkpoints else "no checkpoints yet")
 
 
 def get_(run: str, dest: Path = Path(), *, point: str | None = None, state: Folder = None, json_: Json = False) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from windfall.cli.exec import state_folder
@@ -21,6 +20,7 @@ from windfall.cli.named import extra
 from windfall.cli.runs import Json
 from windfall.errors import Infeasible, Misuse, WindfallError
 from windfall.policies.saving.decide import parse_policy
+from windfall.report.showing import console
 from windfall.units import duration_s
 
 if TYPE_CHECKING:
@@ -139,10 +139,10 @@ def simulate(
     if json_:
         print(json.dumps(simulated.as_json(posed, answers, job.objective, seed=seed)))
         return
-    console = Console(highlight=False)
-    console.print(simulated.whole(f"{head}; {trials} trials each", posed, answers, job.objective))
+    screen = console()
+    screen.print(simulated.whole(f"{head}; {trials} trials each", posed, answers, job.objective))
     if plot is not None:
-        console.print(f"picture: {plot}", markup=False)
+        screen.print(f"picture: {plot}")
 
 
 @contextlib.contextmanager
@@ -358,12 +358,12 @@ Track = Callable[[int, int], None]
 @contextlib.contextmanager
 def _bar(*, shown: bool) -> Iterator[Callable[[str], Track | None]]:
     """Show how far a simulation is, on a terminal; yields what begins a line and returns what moves it on."""
-    console = Console(stderr=True)
-    if not (shown and console.is_terminal):
+    screen = console(stderr=True)
+    if not (shown and screen.is_terminal):
         yield lambda _: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=screen, transient=True) as progress:
 
         def begin(name: str) -> Track:
             task = progress.add_task(name, total=None)
