@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 _BREAKS = frozenset("\n\t")
@@ -32,4 +33,4 @@ def plain(text: str, *, lines: bool = False) -> str:
 
 def _harmless(one: str, *, lines: bool) -> bool:
     # Printable is what is neither a control nor a format character, a surrogate, a separator but the space, or unassigned.
-    return one.isprintable() or (lines and one in _BREAKS)
+    return one.isprintable() or unicodedata.category(one) == "Zs" or (lines and one in _BREAKS)

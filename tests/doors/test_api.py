@@ -76,7 +76,6 @@ def test_whatever_path_is_asked_for_is_answered(count: int) -> None:
             assert answer.status_code in STATUSES, one
 
 
-@pytest.mark.trial("G2")
 @pytest.mark.parametrize(
     "change",
     [

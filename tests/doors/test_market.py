@@ -62,7 +62,6 @@ def test_calls_are_answered_or_refused(door: market._Server, count: int, capsys:
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.trial("G15")
 @pytest.mark.parametrize("length", ["-1", "99999999999999999999", "x", "1e3", ""])
 def test_no_more_is_read_than_a_call_may_have(door: market._Server, length: str) -> None:
     """A length that is none, or too large, is answered at once: nothing waits for bytes that never come."""
@@ -72,7 +71,6 @@ def test_no_more_is_read_than_a_call_may_have(door: market._Server, length: str)
         assert b" 413 " in line.recv(1000)
 
 
-@pytest.mark.trial("G15")
 def test_nothing_is_read_of_a_stranger(door: market._Server) -> None:
     """The token is looked at before a body of any length is."""
     with contextlib.closing(socket.create_connection(("127.0.0.1", door.server_port), timeout=5)) as line:

@@ -22,14 +22,12 @@ INSIDE = (
 OUTSIDE = ("93.184.216.34", "10.1.2.3", "192.168.1.5", "2606:2800:220:1::1", "64:ff9b::5db8:d822", "fd12:3456::1")
 
 
-@pytest.mark.trial("G12")
 def test_addresses_of_this_machine_and_its_link_are_told_from_others() -> None:
     """In every way in which they can be written; a lab's own network is none of them."""
     assert [address for address in INSIDE if not addresses.inside(address)] == []
     assert [address for address in OUTSIDE if addresses.inside(address)] == []
 
 
-@pytest.mark.trial("G12")
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "[::1]", "[::ffff:127.0.0.1]"])
 def test_a_webhook_does_not_reach_the_controllers_own_machine(host: str) -> None:
     """Whatever the address looks like; for an admin's job it may."""
@@ -63,7 +61,6 @@ def test_a_webhook_does_not_reach_the_controllers_own_machine(host: str) -> None
         server.server_close()
 
 
-@pytest.mark.trial("G12")
 def test_the_address_that_was_checked_is_the_one_that_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that is somebody's at the look-up and this machine's a moment later leads nowhere else; one of several counts."""
     looked_up: list[str] = []

@@ -18,7 +18,6 @@ from windfall.storage import manifest, state
 WORK = {"is": "Work", "amount": 1.0, "unit": "step"}
 
 
-@pytest.mark.trial("G2")
 @pytest.mark.parametrize(
     "change",
     [
