@@ -128,3 +128,15 @@ def test_a_script_that_never_calls_windfall_is_not_idle(tmp_path: Path) -> None:
     assert started(tmp_path, MUTE).wait(PATIENCE_S) == 0
     _, high = low_high(cost(tmp_path)["goodput"])
     assert high > 0.5
+
+
+@pytest.mark.trial("E4")
+def test_a_table_with_a_few_bad_rows_is_read(tmp_path: Path) -> None:
+    """One empty stamp among a hundred lives says nothing against the others."""
+    rows = [f"n1-highcpu-2,2026-01-{1 + n // 24:02d}T{n % 24:02d}:00:00Z,3600,1" for n in range(100)]
+    rows[9] = "n1-highcpu-2,,3600,1"
+    (tmp_path / "lives.csv").write_text("\n".join(["machine_type,began_utc,lifetime_s,preempted", *rows]) + "\n")
+    line = [*WINDFALL, "lab", "traces", "inspect", str(tmp_path / "lives.csv"), "--json"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["events"] == 99

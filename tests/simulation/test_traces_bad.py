@@ -414,7 +414,7 @@ from windfall import codec
 from windfall.events import Row
 from windfall.simulation.traces.reading import open_trace
 from windfall.simulation.traces.survey import survey
-from windfall.terms import Term, Instant, WallTime
+from windfall.terms import Instant, Term, WallTime
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 trace = open_trace(Path(sys.argv[1]))
 print(json.dumps([survey(trace).events, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +21,7 @@ from windfall.units import duration_text
 Unit = Annotated[str | None, Parameter(name="--unit")]
 MachineType = Annotated[str, Parameter(name="--type")]
 Zone = Annotated[str, Parameter(name="--zone")]
+Strict = Annotated[bool, Parameter(name="--strict", negative="")]
 _ROWS_MAX = 12
 """How many series are shown; --json has all of them."""
 _HOLES_SHOWN = 3
@@ -39,12 +41,19 @@ _COLUMNS = {
 
 
 def inspect(
-    trace: str, *, unit: Unit = None, machine_type: MachineType = "", zone: Zone = "", json_: Json = False
+    trace: str,
+    *,
+    unit: Unit = None,
+    machine_type: MachineType = "",
+    zone: Zone = "",
+    strict: Strict = False,
+    json_: Json = False,
 ) -> None:
     """Say what is in a trace: its format, span, zones, counts, means, gaps.
 
-    Reads Windfall's own format, the JSON of `windfall events JOB --json`, tables of AWS and Google prices, price lists,
-    tables of lives, SkyPilot's availability and preemption traces, node counts of Bamboo and Parcae; gzipped or not.
+    Reads Windfall's own format, the JSON of `windfall events JOB --json`, what `aws ec2 describe-spot-price-history` prints,
+    tables of AWS and Google prices, price lists, tables of lives, SkyPilot's availability and preemption traces, node
+    counts of Bamboo and Parcae; gzipped or not.
 
     Example: `windfall lab traces inspect prices.csv.gz:m4.xlarge@us-east-1a:2h..30h`
 
@@ -53,9 +62,10 @@ def inspect(
         unit: of its times, where neither the file nor its name says it: ms, s, m or h.
         machine_type: name for the machine type, where the file has none.
         zone: name for the zone, where the file has none.
+        strict: refuse a table for one bad row; otherwise such rows are left out, counted and named.
         json_: one JSON object, with all series.
     """
-    found = _look(trace, unit, machine_type, zone)
+    found = _look(trace, _Named(unit, machine_type, zone, strict))
     if json_:
         print(json.dumps(as_json(trace, found)))
         return
@@ -80,6 +90,7 @@ def convert(
     unit: Unit = None,
     machine_type: MachineType = "",
     zone: Zone = "",
+    strict: Strict = False,
     json_: Json = False,
 ) -> None:
     """Write a trace, or a part of one, in Windfall's own format.
@@ -93,14 +104,18 @@ def convert(
         unit: of its times, where neither the file nor its name says it: ms, s, m or h.
         machine_type: name for the machine type, where the file has none.
         zone: name for the zone, where the file has none.
+        strict: refuse a table for one bad row; otherwise such rows are left out, counted and named.
         json_: one JSON object.
     """
     del to  # there is one, and cyclopts has checked it
-    opened, part = _open(trace, unit, machine_type, zone)
+    opened, part = _open(trace, _Named(unit, machine_type, zone, strict))
+    found = survey(opened)
+    for sentence in _aside(found):
+        print(f"windfall: {sentence}", file=sys.stderr)
     if part == slices.Slice(opened.path, unit=unit):
         count = form.write(out, opened.header, opened.events())
     else:
-        piece = slices.cut_of(opened, part, survey(opened))
+        piece = slices.cut_of(opened, part, found)
         count = form.write(out, piece.header, piece.events())
     if json_:
         print(json.dumps({"file": str(out), "events": count}))
@@ -108,17 +123,31 @@ def convert(
         print(f"{out}: {count} events")
 
 
-def _open(text: str, unit: str | None, machine_type: str, zone: str) -> tuple[reading.Trace, slices.Slice]:
-    part = slices.parse_slice(text, unit=unit)
-    return reading.open_trace(part.path, unit=unit, machine_type=machine_type, zone=zone), part
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Named:
+    """What is said of a file that it does not say itself, and whether each of its rows must be good."""
+
+    unit: str | None
+    machine_type: str
+    zone: str
+    strict: bool
 
 
-def _look(text: str, unit: str | None, machine_type: str, zone: str) -> Survey:
-    opened, part = _open(text, unit, machine_type, zone)
+def _open(text: str, named: _Named) -> tuple[reading.Trace, slices.Slice]:
+    part = slices.parse_slice(text, unit=named.unit)
+    opened = reading.open_trace(
+        part.path, unit=named.unit, machine_type=named.machine_type, zone=named.zone, strict=named.strict
+    )
+    return opened, part
+
+
+def _look(text: str, named: _Named) -> Survey:
+    opened, part = _open(text, named)
     found = survey(opened)
-    if part != slices.Slice(part.path, unit=unit):
+    if part != slices.Slice(part.path, unit=named.unit):
         piece = slices.cut_of(opened, part, found)
-        found = survey_of(piece.placed(), piece.header)
+        part_of_it = survey_of(piece.placed(), piece.header)
+        found = dataclasses.replace(part_of_it, aside=found.aside, aside_count=found.aside_count)
     return found
 
 
@@ -145,7 +174,22 @@ def _sentences(name: str, found: Survey) -> list[str]:
         told.append(f"{preempted} of {all_} lives ended by a preemption; the others are right-censored")
     if found.repeated:
         told.append(f"{_many(found.repeated, 'repeated event')} left out")
-    return told
+    return told + _aside(found)
+
+
+def _aside(found: Survey) -> list[str]:
+    """Say which rows were left out because they cannot be true."""
+    if not found.aside_count:
+        return []
+    share = found.aside_count / (found.aside_count + found.events + found.repeated)
+    told = [f"{_many(found.aside_count, 'row')} ({share:.1%}) cannot be true and {_are(found.aside_count)} left out:"]
+    told += [f"  {why}" for _, why in found.aside[:_HOLES_SHOWN]]
+    more = found.aside_count - _HOLES_SHOWN
+    return [*told, f"  and {more} more"] if more > 0 else told
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _many(count: int, word: str, plural: str = "s") -> str:
@@ -234,6 +278,8 @@ def as_json(name: str, found: Survey) -> dict[str, Any]:
         "span_s": found.span_s,
         "events": found.events,
         "repeated": found.repeated,
+        "left_out": found.aside_count,
+        "left_out_rows": [{"line": line, "why": why} for line, why in found.aside],
         "zones": found.zones,
         "machine_types": found.machine_types,
         "told": header.told,

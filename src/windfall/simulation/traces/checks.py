@@ -21,6 +21,7 @@ from windfall.simulation.traces.events import (
     Listed,
     Placed,
     Price,
+    Read,
     Series,
     Until,
     Went,
@@ -31,12 +32,25 @@ from windfall.simulation.traces.files import fault
 UTC_S = (946_684_800.0, 4_102_444_800.0)
 """Dates of traces: 2000 to 2100 [s since 1970]."""
 SERIES_MAX = 200_000
+ASIDE_SHARE_MAX = 0.2
+"""If more of a table's rows than this share are bad, it is the table that is not understood."""
+ASIDE_NAMED_MAX = 8
+"""So many rows that were left out are named."""
 
 
 class Checker:
-    """Looks at one event after the other; `repeated` counts those that say again what was just said."""
+    """Looks at one event after the other.
 
-    def __init__(self, path: Path, header: Header) -> None:
+    Attributes:
+        repeated: how many say again what was just said.
+        aside_count: how many rows cannot be true and are left out, unless it is strict.
+        aside: the first of them: line, and what is wrong with it.
+    """
+
+    def __init__(self, path: Path, header: Header, *, strict: bool = True) -> None:
+        self.strict = strict
+        self.aside_count = 0
+        self.aside: list[tuple[int, Misuse]] = []
         self._path = path
         self._header = header
         self._newest: dict[tuple[Content, Series], Event] = {}
@@ -62,6 +76,27 @@ class Checker:
         if isinstance(event, (Came, Went)):
             self._check_presence(line, event)
         return True
+
+    def put_aside(self, line: int, error: Misuse) -> None:
+        """Leave a row out.
+
+        Raises:
+            Misuse: the row's own, where every row must be good.
+        """
+        if self.strict:
+            raise error
+        self.aside_count += 1
+        if len(self.aside) < ASIDE_NAMED_MAX:
+            self.aside.append((line, error))
+
+    def judge(self, good: int) -> None:
+        """Refuse a trace of which too much was left out: then it is not single rows that are wrong.
+
+        Raises:
+            Misuse: that of the first bad row.
+        """
+        if self.aside_count > ASIDE_SHARE_MAX * (good + self.aside_count):
+            raise self.aside[0][1]
 
     def nothing(self) -> Misuse:
         """Return the error of a trace without events."""
@@ -120,15 +155,25 @@ class Checker:
             heapq.heappush(self._ends, (life.ended_s, life.machine))
 
 
-def checked(placed: Iterable[Placed], checker: Checker) -> Iterator[Placed]:
+def checked(placed: Iterable[Read], checker: Checker) -> Iterator[Placed]:
     """Yield what passes.
 
     Raises:
-        Misuse: something cannot be true.
+        Misuse: something cannot be true: anything where it is strict, else more than single rows.
     """
-    line = 0
+    line, good = 0, 0
     for line, event in placed:
-        if checker.passes(line, event):
+        if isinstance(event, Misuse):
+            checker.put_aside(line, event)
+            continue
+        try:
+            passes = checker.passes(line, event)
+        except Misuse as error:
+            checker.put_aside(line, error)
+            continue
+        good += 1
+        if passes:
             yield line, event
     if not line:
         raise checker.nothing()
+    checker.judge(good)

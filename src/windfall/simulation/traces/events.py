@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from windfall.errors import Misuse
 from windfall.market import Ended
 
 
@@ -181,6 +182,8 @@ class Until:
 
 
 Event = Price | Count | Came | Went | Life | Listed | Until
+Read = tuple[int, Event | Misuse]
+"""A line's number and what it says, or what is wrong with it."""
 Placed = tuple[int, Event]
 """A line (or, where a source has no lines, a tick) and what stands there."""
 

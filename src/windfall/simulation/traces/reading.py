@@ -10,15 +10,17 @@ from functools import partial
 from pathlib import Path
 
 from windfall.errors import Misuse
-from windfall.simulation.traces import counts, form, journal, plausible, tables, ticks
+from windfall.simulation.traces import aws_cli, counts, form, journal, plausible, tables, ticks
 from windfall.simulation.traces.checks import Checker, checked
-from windfall.simulation.traces.events import Clock, Event, Header, Placed, Sampling, Series
+from windfall.simulation.traces.events import Clock, Event, Header, Placed, Read, Sampling, Series
 from windfall.simulation.traces.files import fault, head
 
 _NUMBER = r"\s*-?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf)\s*"
 
 
 _UNNAMED = Series("", "")
+TABLES = frozenset({one.header.format for one in tables.FORMATS} | {aws_cli.HEADER.format})
+"""Formats of which single bad rows are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,14 @@ class Trace:
 
     Attributes:
         named: type and zone for a source that names none itself.
+        strict: whether one bad row makes all of it bad.
     """
 
     path: Path
     header: Header
-    read: Callable[[], Iterator[Placed]]
+    read: Callable[[], Iterator[Read]]
     named: Series = _UNNAMED
+    strict: bool = True
 
     def placed(self, checker: Checker | None = None) -> Iterator[Placed]:
         """Yield line and event, checked.
@@ -40,7 +44,7 @@ class Trace:
         Raises:
             Misuse: the trace is bad from here on; what came before may be good.
         """
-        placed = checked(self.read(), checker or Checker(self.path, self.header))
+        placed = checked(self.read(), checker or Checker(self.path, self.header, strict=self.strict))
         return self._with_names(placed) if self.named != _UNNAMED else placed
 
     def events(self) -> Iterator[Event]:
@@ -58,7 +62,9 @@ class Trace:
             yield line, dataclasses.replace(event, series=series)
 
 
-def open_trace(path: Path, *, unit: str | None = None, machine_type: str = "", zone: str = "") -> Trace:
+def open_trace(
+    path: Path, *, unit: str | None = None, machine_type: str = "", zone: str = "", strict: bool = False
+) -> Trace:
     """Recognise a file and return its trace.
 
     Args:
@@ -66,6 +72,7 @@ def open_trace(path: Path, *, unit: str | None = None, machine_type: str = "", z
         unit: of its times (`ms`, `s`, `m`, `h`), for formats whose numbers have none.
         machine_type: name for what the file itself does not name.
         zone: likewise.
+        strict: refuse a table for one bad row; otherwise such rows are left out, and counted by a `Checker`.
 
     Raises:
         Misuse: there is no such file, or it is in no known format; `events` raises it where a later line is bad.
@@ -77,10 +84,11 @@ def open_trace(path: Path, *, unit: str | None = None, machine_type: str = "", z
     header, read, has_unit = _recognise(path, first, start, unit)
     if unit is not None and has_unit:
         raise Misuse(f"--unit: the times of {path} have their unit already ({header.format})")
-    return Trace(path, header, read, Series(machine_type, zone))
+    # Tables come from people and their tools; the other formats from programs, where a bad line is a damaged file.
+    return Trace(path, header, read, Series(machine_type, zone), strict or header.format not in TABLES)
 
 
-_Found = tuple[Header, Callable[[], Iterator[Placed]], bool]
+_Found = tuple[Header, Callable[[], Iterator[Read]], bool]
 
 
 def _recognise(path: Path, first: str, start: str, unit: str | None) -> _Found:
@@ -93,6 +101,8 @@ def _recognise(path: Path, first: str, start: str, unit: str | None) -> _Found:
         return _recognise_numbers(path, first, unit)
     if re.match(r"\d{4}-\d\d-\d\d\s*,\s*\d\d:\d\d(:\d\d)?\s*,", first):
         return counts.LOGGED, partial(counts.read_log, path), True
+    if aws_cli.is_text(start):
+        return aws_cli.HEADER, partial(aws_cli.read, path), True
     if "," in first:
         return _recognise_table(path, unit)
     raise fault(path, 1, "this is no trace that Windfall knows (see `windfall lab traces inspect --help`)")
@@ -103,6 +113,8 @@ def _recognise_object(path: Path, first: str, start: str) -> _Found:
         return form.read_header(path), partial(form.read, path), True
     if journal.is_row(first):
         return journal.HEADER, partial(journal.read, path), True
+    if aws_cli.is_json(start):
+        return aws_cli.HEADER, partial(aws_cli.read, path), True
     if re.search(r'"(gap_seconds|data|metadata)"', start):
         header = ticks.header_of(path)
         assert header.step_s is not None

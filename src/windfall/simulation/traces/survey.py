@@ -110,6 +110,8 @@ class Survey:
         in_order: whether times never fall in the whole file, not only within each series.
         holes: the longest first.
         holes_count: how many there are in all.
+        aside: the first rows that were left out because they cannot be true: line, what is wrong.
+        aside_count: how many there are in all.
     """
 
     header: Header
@@ -119,6 +121,8 @@ class Survey:
     in_order: bool
     holes: tuple[Hole, ...]
     holes_count: int
+    aside: tuple[tuple[int, str], ...] = ()
+    aside_count: int = 0
 
     @property
     def first_s(self) -> float:
@@ -240,6 +244,7 @@ def survey(trace: Trace) -> Survey:
     Raises:
         Misuse: the trace is bad, or has nothing in it.
     """
-    checker = Checker(trace.path, trace.header)
+    checker = Checker(trace.path, trace.header, strict=trace.strict)
     found = survey_of(trace.placed(checker), trace.header)
-    return dataclasses.replace(found, repeated=checker.repeated)
+    aside = tuple((line, str(error)) for line, error in checker.aside)
+    return dataclasses.replace(found, repeated=checker.repeated, aside=aside, aside_count=checker.aside_count)

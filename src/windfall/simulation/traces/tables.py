@@ -1,17 +1,19 @@
 """Tables with a header line: AWS and Google prices, lives of machines, price lists.
 
 A format is recognised by its columns.  A column that it does not have is refused by name, since it may be a misspelt
-one; so is a row with more or fewer fields than the header.
+one.  A row that cannot be true is handed on as what is wrong with it: one bad row says nothing against the others.
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from windfall.errors import Misuse
 from windfall.market import Ended
 from windfall.simulation.traces import plausible
 from windfall.simulation.traces.events import (
@@ -20,8 +22,8 @@ from windfall.simulation.traces.events import (
     Header,
     Life,
     Listed,
-    Placed,
     Price,
+    Read,
     Sampling,
     Series,
 )
@@ -34,11 +36,12 @@ _TYPES = ("instance_type", "machine_type", "instance_name", "InstanceCode")
 _ON_DEMAND = ("on_demand_usd_per_hour", "Price")
 _SPOT = ("spot_usd_per_hour", "preemptible_usd_per_hour")
 _PREEMPTED = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-_LIFE_AGREES_S = 10.0
-"""How far a published life may be from its two timestamps [s]."""
+_LIFE_AGREES_S, _LIFE_AGREES = 10.0, 0.01
+"""How far a published life may be from its two timestamps: so many seconds, or such a share of it."""
 
+T = TypeVar("T")
 _Row = list[str]
-_Reader = Callable[["Table"], Iterator[Placed]]
+_Reader = Callable[["Table"], Iterator[Read]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +58,36 @@ class Table:
     unit: str | None = None
 
     def rows(self) -> Iterator[tuple[int, _Row]]:
-        """Yield line number and fields of each row.
+        """Yield line number and fields of each row that has any.
 
         Raises:
-            Misuse: a row has another number of fields than the header, or is no row of a table.
+            Misuse: this is no row of a table.
         """
         reader = csv.reader(lines(self.path), strict=True)
         try:
             next(reader)
             for row in reader:
-                if len(row) == len(self.columns):
+                if row:
                     yield reader.line_num, row
-                elif row:
-                    wrong = f"this row has {len(row)} fields, the header {len(self.columns)}"
-                    raise fault(self.path, reader.line_num, wrong)
         except csv.Error as error:
             raise fault(self.path, reader.line_num, f"this is no row of a table: {error}") from error
+
+    def each(
+        self, parse: Callable[[int, _Row], T], rows: Iterable[tuple[int, _Row]] | None = None
+    ) -> Iterator[tuple[int, T | Misuse]]:
+        """Yield line number and what a row says, or what is wrong with it.
+
+        Args:
+            parse: reads a row with as many fields as the header.
+            rows: those to read; all if not given.
+        """
+        for line, row in self.rows() if rows is None else rows:
+            try:
+                if len(row) != len(self.columns):
+                    raise fault(self.path, line, f"this row has {len(row)} fields, the header {len(self.columns)}")
+                yield line, parse(line, row)
+            except Misuse as error:
+                yield line, error
 
     def place(self, *names: str) -> int | None:
         """Return where the first of these columns is."""
@@ -110,12 +127,15 @@ class Format:
 # ------------------------------------------------------------------------------------------------------------- prices
 
 
-def _aws_prices(table: Table) -> Iterator[Placed]:
+def _aws_prices(table: Table) -> Iterator[Read]:
     path, series = table.path, _SeriesOf(table)
     when, cost = table.need("timestamp_utc"), table.need("price_usd_per_hour")
-    for line, row in table.rows():
+
+    def parse(line: int, row: _Row) -> Price:
         at_s = moment(row[when], path, line, "timestamp_utc")
-        yield line, Price(at_s, series(row), price(row[cost], path, line, "price_usd_per_hour"))
+        return Price(at_s, series(row), price(row[cost], path, line, "price_usd_per_hour"))
+
+    return table.each(parse)
 
 
 class _SeriesOf:
@@ -140,17 +160,20 @@ def side_file(path: Path) -> Path:
     return path.with_name(f"{path.name.removesuffix('.gz').removesuffix('.csv')}_series.csv")
 
 
-def _grid_prices(table: Table) -> Iterator[Placed]:
+def _grid_prices(table: Table) -> Iterator[Read]:
     path, series, grids = table.path, _SeriesOf(table), _grids(side_file(table.path))
     sample, cost = table.need("sample"), table.need("price_usd_per_hour")
-    for line, row in table.rows():
+
+    def parse(line: int, row: _Row) -> Price:
         whose = series(row)
         if whose not in grids:
             named = f"{whose.machine_type} in {whose.zone}"
             raise fault(path, line, f"{side_file(path).name} does not say when {named} begins")
         start_s, step_s = grids[whose]
         at_s = start_s + step_s * whole(row[sample], path, line, "sample")
-        yield line, Price(at_s, whose, price(row[cost], path, line, "price_usd_per_hour"))
+        return Price(at_s, whose, price(row[cost], path, line, "price_usd_per_hour"))
+
+    return table.each(parse)
 
 
 def step_s_of(path: Path) -> float:
@@ -172,20 +195,26 @@ def _grids(path: Path) -> dict[Series, tuple[float, float]]:
     if lacking := {"instance_type", "availability_zone", "step_s", "start_utc"} - set(columns):
         raise fault(path, 1, f"the column {min(lacking)} is missing")
     start, step, series = columns["start_utc"], columns["step_s"], _SeriesOf(table)
-    return {
-        series(row): (moment(row[start], path, line, "start_utc"), not_negative(row[step], path, line, "step_s"))
-        for line, row in table.rows()
-    }
+
+    def parse(line: int, row: _Row) -> tuple[Series, tuple[float, float]]:
+        begins = moment(row[start], path, line, "start_utc"), not_negative(row[step], path, line, "step_s")
+        return series(row), begins
+
+    # A series whose start is not known is missed where its rows are read.
+    return dict(found for _, found in table.each(parse) if not isinstance(found, Misuse))
 
 
-def _google_prices(table: Table) -> Iterator[Placed]:
+def _google_prices(table: Table) -> Iterator[Read]:
     path, series = table.path, _SeriesOf(table)
     when, spot, list_price = table.need("observed_utc"), table.need(*_SPOT), table.need(*_ON_DEMAND)
-    for line, row in table.rows():
+
+    def parse(line: int, row: _Row) -> Price:
         at_s = moment(row[when], path, line, "observed_utc")
         # The source lists a type before its price: an on-demand price of 0 is none.
         on_demand = _maybe(row[list_price], path, line, "on_demand_usd_per_hour") or None
-        yield line, Price(at_s, series(row), _maybe(row[spot], path, line, "spot_usd_per_hour"), on_demand)
+        return Price(at_s, series(row), _maybe(row[spot], path, line, "spot_usd_per_hour"), on_demand)
+
+    return table.each(parse)
 
 
 def _maybe(text: str, path: Path, line: int, what: str) -> float | None:
@@ -195,10 +224,11 @@ def _maybe(text: str, path: Path, line: int, what: str) -> float | None:
 # -------------------------------------------------------------------------------------------------------------- lives
 
 
-def _google_lives(table: Table) -> Iterator[Placed]:
+def _google_lives(table: Table) -> Iterator[Read]:
     path, series = table.path, _SeriesOf(table)
-    column = {name: table.columns[name] for name in GOOGLE_LIVES.known}
-    for line, row in table.rows():
+    column = {name: table.columns[name] for name in GOOGLE_LIVES.known if name in table.columns}
+
+    def parse(line: int, row: _Row) -> Life:
         field = {name: row[place] for name, place in column.items()}
         began_s = moment(field["insert_start"], path, line, "insert_start")
         # Where both are there, the preemption came first and ended it.
@@ -207,22 +237,21 @@ def _google_lives(table: Table) -> Iterator[Placed]:
         between_s = moment(field[ending], path, line, ending) - began_s
         if between_s < 0.0:
             raise fault(path, line, f"{ending} is before insert_start: the life would be negative")
-        if abs(life_s - between_s) > _LIFE_AGREES_S:
+        if abs(life_s - between_s) > max(_LIFE_AGREES_S, _LIFE_AGREES * between_s):
             wrong = f"lifetime_s is {life_s:g}, but from insert_start to {ending} there are {between_s:g} s"
             raise fault(path, line, f"{wrong}: wrong unit?")
-        yield (
-            line,
-            Life(
-                began_s,
-                series(row),
-                began_s + life_s,
-                _google_end(field["end_event"], path, line),
-                field["vm"],
-                field["launch_batch"],
-                field["load"],
-                _startup(field["insert_end"], began_s, path, line),
-            ),
+        return Life(
+            began_s,
+            series(row),
+            began_s + life_s,
+            _google_end(field["end_event"], path, line),
+            field["vm"],
+            field["launch_batch"],
+            field["load"],
+            _startup(field["insert_end"], began_s, path, line),
         )
+
+    return table.each(parse)
 
 
 def _google_end(word: str, path: Path, line: int) -> Ended:
@@ -237,70 +266,69 @@ def _startup(text: str, began_s: float, path: Path, line: int) -> float | None:
     return round(moment(text, path, line, "insert_end") - began_s, 3) if text else None
 
 
-def _plain_lives(table: Table) -> Iterator[Placed]:
+def _plain_lives(table: Table) -> Iterator[Read]:
     """Yield the lives of a user's own table; it is judged by its head whether they are in seconds."""
     unit = table.unit or "s"
     scale = plausible.UNITS_S[unit]
     first, rows = plausible.after_head(table.rows())
     length = table.need("lifetime_s")
-    seen = [number(row[length], table.path, line, "lifetime_s") for line, row in first]
-    plausible.check_lives(seen, unit, table.path)
+    seen = table.each(lambda line, row: number(row[length], table.path, line, "lifetime_s"), first)
+    plausible.check_lives([one for _, one in seen if not isinstance(one, Misuse)], unit, table.path)
     series = _SeriesOf(table)
     preempted, began = table.need("preempted"), table.place("began_utc")
     machine, batch = table.place("machine", "vm"), table.place("launch_batch", "batch")
-    for line, row in rows:
+
+    def parse(line: int, row: _Row) -> Life:
         life_s = not_negative(row[length], table.path, line, "lifetime_s") * scale
         began_s = 0.0 if began is None else moment(row[began], table.path, line, "began_utc")
         word = row[preempted].strip().lower()
         if word not in _PREEMPTED:
             raise fault(table.path, line, f"preempted is {row[preempted]!r}; write 1 or 0")
-        yield (
-            line,
-            Life(
-                began_s,
-                series(row),
-                began_s + life_s,
-                Ended.PREEMPTED if _PREEMPTED[word] else Ended.RELEASED,
-                "" if machine is None else row[machine],
-                "" if batch is None else row[batch],
-            ),
+        return Life(
+            began_s,
+            series(row),
+            began_s + life_s,
+            Ended.PREEMPTED if _PREEMPTED[word] else Ended.RELEASED,
+            "" if machine is None else row[machine],
+            "" if batch is None else row[batch],
         )
+
+    return table.each(parse, rows)
 
 
 # --------------------------------------------------------------------------------------------------------- catalogues
 
 
-def _catalogue(table: Table) -> Iterator[Placed]:
+def _catalogue(table: Table) -> Iterator[Read]:
     path = table.path
     kind = table.need(*_TYPES)
     zone = table.place("zone_id", "region", "Region")
     named = _region_of(path)
-    for line, row in table.rows():
 
-        def value(*names: str, row: _Row = row, line: int = line) -> float | None:
+    def parse(line: int, row: _Row) -> Listed:
+        def value(*names: str) -> float | None:
             place = table.place(*names)
             return None if place is None or not row[place] else price(row[place], path, line, names[0])
 
-        def amount(*names: str, row: _Row = row, line: int = line) -> float | None:
+        def amount(*names: str) -> float | None:
             place = table.place(*names)
             return None if place is None or not row[place] else not_negative(row[place], path, line, names[0])
 
         gpu, bucket, saving = table.place("gpu", "accelerator"), amount("interruption_bucket"), table.place(_SAVING)
-        yield (
-            line,
-            Listed(
-                0.0,
-                Series(row[kind], named if zone is None else row[zone]),
-                value(*_ON_DEMAND),
-                value(*_SPOT),
-                amount("vcpus"),
-                amount("memory_gib", "memory_gb"),
-                "" if gpu is None else row[gpu],
-                amount("gpu_count", "accelerator_count"),
-                None if saving is None else number(row[saving], path, line, _SAVING) / 100.0,
-                None if bucket is None else int(bucket),
-            ),
+        return Listed(
+            0.0,
+            Series(row[kind], named if zone is None else row[zone]),
+            value(*_ON_DEMAND),
+            value(*_SPOT),
+            amount("vcpus"),
+            amount("memory_gib", "memory_gb"),
+            "" if gpu is None else row[gpu],
+            amount("gpu_count", "accelerator_count"),
+            None if saving is None else number(row[saving], path, line, _SAVING) / 100.0,
+            None if bucket is None else int(bucket),
         )
+
+    return table.each(parse)
 
 
 _HARDWARE = (
