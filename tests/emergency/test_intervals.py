@@ -63,7 +63,7 @@ def test_a_change_of_the_mean_time_to_preemption_moves_the_planned_save(tmp_path
     assert before["MTTP"] == 3 * 3600.0
     for plan in (before, after):
         assert plan["uncovered share of losses, by what came"] == 1.0
-        wait_s = plan["MTTP"] + plan["restart"]
+        wait_s = plan["MTTP"] + plan["restart, assumed"]
         insured_s = max(math.sqrt(2.0 * plan["stall"] * wait_s), plan["time to durable"])
         longest_s = rules.longest_interval_s(insured_s, plan["stall"], plan["MTTP"])
         assert insured_s * (1.0 - 1e-9) <= plan["interval"] <= longest_s * (1.0 + 1e-9)

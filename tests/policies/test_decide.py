@@ -80,7 +80,7 @@ def test_the_first_save_comes_early_to_learn_what_saving_costs(step_s: float, st
     choice = decide(0.0, view("adaptive", base_step=100), Beliefs(THESIS, unmeasured(step_s)))
     assert choice.save_at == 100 + steps
     assert "to learn what saving costs" in choice.decision.choice
-    assert {item.name for item in choice.decision.because} >= {"stall", "interval"}
+    assert {item.name for item in choice.decision.because} >= {"stall, assumed", "interval"}
 
 
 def test_the_early_save_is_never_earlier_than_the_interval() -> None:
@@ -110,7 +110,23 @@ def test_algorithm_1_needs_no_insurance_where_the_emergency_save_fits() -> None:
     """GPT-117M: 20.15 s of 30 s."""
     choice = decide(0.0, view("thesis"), Beliefs(THESIS, measured()))
     assert choice.save_at is None
-    assert {item.name for item in choice.decision.because} >= {"T_grace", "T_step", "delta", "beta"}
+    assert {item.name for item in choice.decision.because} >= {"T_grace, assumed", "T_step", "delta", "beta"}
+
+
+@pytest.mark.trial("E3")
+def test_what_nobody_measured_or_told_is_named_as_assumed() -> None:
+    """136.5 s to restart, 3 h between losses, 30 s of notice, a second to save: until they are known."""
+    for policy in ("adaptive", "young-daly", "thesis"):
+        names = {
+            item.name for item in decide(0.0, view(policy), Beliefs(Losses("local"), unmeasured(1.0))).decision.because
+        }
+        assert "MTTP, assumed" in names
+    adaptive = decide(0.0, view("adaptive"), Beliefs(Losses("local"), unmeasured(1.0)))
+    names = {item.name for item in adaptive.decision.because}
+    assert names >= {"restart, assumed", "notice, assumed", "stall, assumed"}
+    known = replace(THESIS, notice_given_s=30.0)
+    told = {item.name for item in decide(0.0, view("adaptive"), Beliefs(known, measured())).decision.because}
+    assert not [name for name in told if "assumed" in name]
 
 
 def test_algorithm_1_insures_where_it_does_not_fit() -> None:

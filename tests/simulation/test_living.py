@@ -17,7 +17,7 @@ from windfall.models.lifetimes.fitting import Bounds
 from windfall.models.lifetimes.lives import lives_of
 from windfall.simulation import chance, living, sampling
 from windfall.simulation.living_traced import by_trace
-from windfall.simulation.scenario import Quantiles, Windows
+from windfall.simulation.scenario import Memoryless, Quantiles, Windows
 
 LAWS = [name for name in living.NAMES if name != living.KAPLAN]
 
@@ -111,20 +111,40 @@ def write(path: Path, *lines: str) -> str:
 
 
 def test_counts_become_windows_in_which_all_machines_are_there(tmp_path: Path) -> None:
-    """Two machines from 0 to 2 h and from 3 h to 4 h; one from 0 to 4 h."""
-    rows = ["0,2", "2,2", "2,1", "3,1", "3,2", "4,2"]
+    """Two machines from 1 h to 2 h and from 3 h to 4 h; one at all times, and so for ever."""
+    rows = ["0,1", "1,1", "1,2", "2,2", "2,1", "3,1", "3,2", "4,2"]
     path = write(tmp_path / "p3_us-east-1a_hours_count.csv", *rows)
     two, one = by_trace(path, machines=2).living, by_trace(path, machines=1).living
 
     assert two is not None
-    assert two.lives == Windows(((0.0, 7200.0), (10_800.0, 14_400.0)), 14_400.0)
-    assert two.mttp_s == 5400.0
-    assert "75% of 4 h" in two.source
+    assert two.lives == Windows(((3600.0, 7200.0), (10_800.0, 14_400.0)), 14_400.0)
+    assert two.mttp_s == 3600.0
+    assert "50% of 4 h" in two.source
     assert one is not None
-    assert isinstance(one.lives, Windows)
-    assert one.lives.up_s == ((0.0, 14_400.0),)
+    assert one.lives == Memoryless((math.inf,))
     with pytest.raises(Misuse, match="never has 3 machines at once"):
         by_trace(path, machines=3)
+
+
+def test_machines_that_are_there_when_a_trace_begins_again_are_not_lost(tmp_path: Path) -> None:
+    """From 3 h to 4 h, and after it from 0 h to 2 h: one window of three hours, not two."""
+    path = write(tmp_path / "p3_us-east-1a_hours_count.csv", "0,1", "2,1", "2,0", "3,0", "3,1", "4,1")
+    found = by_trace(path, machines=1).living
+    assert found is not None
+    assert found.lives == Windows(((3600.0, 14_400.0),), 14_400.0)
+    assert found.mttp_s == 10_800.0
+
+
+def test_a_hole_in_the_counts_is_told(tmp_path: Path) -> None:
+    """Every minute, and then nothing for three days: the note says so; without the hole there is none."""
+    rows = [f"{minute / 60:.6f},{int(minute % 60 < 40)}" for minute in (*range(300), *range(4800, 5100))]
+    path = write(tmp_path / "p3_us-east-1a_hours_count.csv", *rows)
+    found = by_trace(path, machines=1).living
+    assert found is not None
+    assert [note for note in found.notes if "hole of 3.1 days" in note]
+    whole = by_trace(write(tmp_path / "p4_us-east-1a_hours_count.csv", *rows[:300]), machines=1).living
+    assert whole is not None
+    assert not [note for note in whole.notes if "hole" in note]
 
 
 @needs_data

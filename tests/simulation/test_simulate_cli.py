@@ -394,3 +394,24 @@ def test_ctrl_c_is_one_line(shop: Controller, say: Say, monkeypatch: pytest.Monk
     monkeypatch.setattr(kernels, "simulate", stop)
 
     assert say("simulate", "--json") == (130, "", "windfall: interrupted\n")
+
+
+@pytest.mark.trial("E3")
+@pytest.mark.usefixtures("shop")
+def test_an_absurd_answer_is_named_as_one(say: Say) -> None:
+    """A policy without insurance, and machines that live for a sixth of the work: the answer says what it is."""
+    words = ("--step", "4.6s", "--mttp", "1h", "--notice", "0s", "--policy", "adaptive,never", "--trials", "50")
+    code, out, err = say("simulate", "--json", *words, "--steps", "5000")
+    assert code == 0, err
+    (named,) = [note for note in json.loads(out)["notes"] if "does not serve" in note]
+    assert "policy never" in named
+    assert "makes no save that lasts" in named
+
+
+@pytest.mark.usefixtures("shop")
+def test_of_one_trial_nobody_knows_how_sure_it_is(say: Say) -> None:
+    """Its standard error is not 0: there is none."""
+    code, out, err = say("simulate", "--trials", "1", "--policy", "adaptive")
+    assert code == 0, err
+    (finish,) = [line for line in out.splitlines() if line.startswith("adaptive")][1:2]
+    assert finish.split()[2] == "-"

@@ -158,6 +158,16 @@ class Losses:
         return DEFAULT_RESTART_S if self.restart_given_s is None else self.restart_given_s
 
     @property
+    def mttp_known(self) -> bool:
+        """Whether the mean time to preemption was given, or rests on a loss: otherwise it is assumed."""
+        return self.mttp_given_s is not None or self.preemptions > 0
+
+    @property
+    def notice_known(self) -> bool:
+        """Whether the notice was given, or came: otherwise it is assumed."""
+        return self.notice_given_s is not None or bool(self.notices_s)
+
+    @property
     def notice_s(self) -> float:
         """The notice that is expected [s]: as given; else as the newest one came; else as the provider usually gives it."""
         if self.notice_given_s is not None:

@@ -19,9 +19,10 @@ from windfall.events import Because
 from windfall.jobs import Job, Measured, Minimize, Use, Want
 from windfall.market import Offer
 from windfall.models import pool
-from windfall.policies.prospects import Knowledge, Prospect, prospect
+from windfall.policies.prospects import Knowledge, Number, Prospect, prospect
 from windfall.terms import Reliability
 
+_ASSUMED, _MTTP = ", assumed", "mean time to preemption"
 HORIZON_S = 86_400.0
 """Work over which offers are compared where the job's own is not known [s]."""
 
@@ -147,21 +148,30 @@ def _name(offer: Offer) -> tuple[str, ...]:
     return offer.provider, offer.machine_type, offer.zone, offer.reliability.value
 
 
+def _is_assumed(number: Number) -> bool:
+    return number.source.startswith("assumed")
+
+
 def _rank(found: Prospect, slowest: float | None) -> Ranked:
     work_s = found.work_s or HORIZON_S
     expected = found.expect(work_s)
     faster = 1.0 if slowest is None or found.work_per_s is None else found.work_per_s / slowest
     usd = found.cost_usd(expected) / found.machines / (work_s / 3600.0) / faster
     hours = expected.wall_s / work_s / faster
+    assumed = _ASSUMED if any(_is_assumed(number) for number in found.numbers if number.name == _MTTP) else ""
     because = (
         Because("price", found.offer.price_usd_per_hour, "USD/h"),
-        Because("expected preemptions", expected.preemptions, ""),
-        Because("redone", expected.redo_s, "s"),
+        Because(f"expected preemptions{assumed}", expected.preemptions, ""),
+        Because(f"redone{assumed}", expected.redo_s, "s"),
         Because("standing still for saves", expected.save_s, "s"),
         Because("getting machines and preparing them", expected.allocate_s + expected.prepare_s, "s"),
         Because("work", work_s, "s"),
         Because("speed against the slowest measured type", faster, ""),
-        *(Because(number.name, number.value, number.unit) for number in found.numbers if number.value is not None),
+        *(
+            Because(number.name + _ASSUMED * _is_assumed(number), number.value, number.unit)
+            for number in found.numbers
+            if number.value is not None
+        ),
     )
     finite = tuple(number for number in because if math.isfinite(number.value))
     return Ranked(found.offer, usd, hours, finite, found)

@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from windfall.jobs import Objective
+from windfall.policies.refusing import HOPELESS_FACTOR
 from windfall.simulation.from_job import Input, Posed
 from windfall.simulation.outcomes import Simulated, Spread, Trials
 from windfall.simulation.scenario import Quantiles
@@ -31,6 +32,8 @@ from windfall.units import duration_text, share_text
 Floats = NDArray[np.float64]
 LEVEL = 0.05
 """How often chance alone may name a best policy that is none."""
+SELDOM = 1e-3
+"""Less time than this share of what is made again is spent on saves: there are hardly any."""
 _SHORT_S = 0.0005
 _NAME_MAX = 20
 _DECIMALS_MAX = 4
@@ -132,6 +135,19 @@ def beyond(posed: Posed, answers: Sequence[Answer]) -> str:
     )
 
 
+def absurd(posed: Posed, answers: Sequence[Answer]) -> Iterator[str]:
+    """Yield which policies do not serve: their runs take many times the work."""
+    work_s = posed.scenario.steps * posed.scenario.step_s.mean_s
+    for one in answers:
+        times = one.row.finish_s.mean / work_s
+        if times > HOPELESS_FACTOR:
+            saves = "makes no save that lasts" if one.row.save_s < SELDOM * one.row.redo_s else "saves in vain"
+            yield (
+                f"policy {shown(one.row.policy)} does not serve here: it {saves}, and takes {times:.0f} times the "
+                f"{duration_text(work_s)} of work"
+            )
+
+
 # ---------------------------------------------------------------------------------------------------------------- tables
 
 
@@ -141,7 +157,7 @@ def whole(head: str, posed: Posed, answers: Sequence[Answer], objective: Objecti
     parts += [_costs(answers, objective), "", _finishes(answers, objective), "", _times(answers), ""]
     parts += [Text(sentence) for sentence in verdicts(answers)]
     parts += ["", rests_on(posed)]
-    notes = [*posed.notes, beyond(posed, answers)]
+    notes = [*posed.notes, beyond(posed, answers), *absurd(posed, answers)]
     parts += [Text(f"{note[0].upper()}{note[1:]}.") for note in notes if note]
     return Stack(*parts)
 
@@ -164,7 +180,8 @@ def _spreads(
     rows = []
     for one, spread in zip(answers, spreads, strict=True):
         values = (spread.p10, spread.p50, spread.p90, spread.p99)
-        mean, error = f"{spread.mean / unit:.{decimals}f}", f"{spread.stderr / unit:.2g}"
+        error = f"{spread.stderr / unit:.2g}" if one.row.trials > 1 else "-"  # of one trial nobody knows it
+        mean = f"{spread.mean / unit:.{decimals}f}"
         rows.append([shown(one.row.policy), mean, error, *(f"{value / unit:.{decimals}f}" for value in values)])
     return table, rows
 
@@ -289,7 +306,7 @@ def as_json(posed: Posed, answers: Sequence[Answer], objective: Objective, *, se
         "best": {"cost_usd": _best_json(by_cost(answers)), "finish_s": _best_json(by_finish(answers))},
         "odds": [{"policy": policy, "in_time": in_time, "in_budget": within} for policy, in_time, within in odds],
         "inputs": [dataclasses.asdict(one) for one in posed.inputs],
-        "notes": [*posed.notes, *([note] if note else [])],
+        "notes": [*posed.notes, *([note] if note else []), *absurd(posed, answers)],
         "seed": seed,
     }
 

@@ -7,6 +7,7 @@ Kaplan and Meier; prices their mean over time.  A trace that is shorter than the
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,13 @@ from windfall.errors import Misuse
 from windfall.market import Ended
 from windfall.models.lifetimes.lives import lives_of
 from windfall.simulation.living import Living, Priced, by_lives
-from windfall.simulation.scenario import Windows
+from windfall.simulation.scenario import Memoryless, Windows
 from windfall.simulation.traces import slices
 from windfall.simulation.traces.events import Came, Content, Count, Event, Life, Price, Series, Until, Went
 from windfall.units import duration_text
 
+HOLE = 100.0
+"""A gap in counts that is so many times as long as usual is told, where they come often."""
 LIVES_MAX = 1_000_000
 _SHOWN = 4
 
@@ -76,9 +79,11 @@ def _one(cut: slices.Cut, content: Content, text: str) -> Series:
 def _windows(cut: slices.Cut, machines: int, text: str) -> Living:
     up: list[tuple[float, float]] = []
     since_s: float | None = None
+    times_s: list[float] = []
     for event in cut.events():
         if not isinstance(event, Count):
             continue
+        times_s.append(event.at_s)
         there = event.count >= machines
         if there and since_s is None:
             since_s = event.at_s
@@ -88,15 +93,35 @@ def _windows(cut: slices.Cut, machines: int, text: str) -> Living:
             since_s = None
     if since_s is not None and cut.length_s > since_s:
         up.append((since_s, cut.length_s))
+    steps_s = np.diff(np.array(times_s)) if len(times_s) > 1 else np.zeros(1)
+    hole_s, usual_s = float(np.max(steps_s)), float(np.median(steps_s))
     if not up:
         raise Misuse(f"--trace: {text} never has {machines} machines at once: the job would never begin")
-    up_s = sum(end - begin for begin, end in up)
+    up_s, up = sum(end - begin for begin, end in up), _round(up, cut.length_s)
     wanted = "a machine" if machines == 1 else f"{machines} machines"
     source = (
         f"measured: {text}, {wanted} to be had in {len(up)} windows, {up_s / cut.length_s:.0%} of {_span(cut.length_s)}"
     )
-    note = f"the job begins anywhere in the trace; after its {_span(cut.length_s)} the trace begins again"
-    return Living(Windows(tuple(up), cut.length_s), up_s / len(up), source, notes=(note,))
+    notes = [f"the job begins anywhere in the trace; after its {_span(cut.length_s)} the trace begins again"]
+    if hole_s > HOLE * usual_s:
+        notes.append(
+            f"the counts have a hole of {_span(hole_s)}, where they usually come every {_span(usual_s)}: the last count "
+            "before it is taken to hold"
+        )
+    if up == [(0.0, cut.length_s)]:
+        return Living(Memoryless((math.inf,)), math.inf, source, notes=(*notes, "no machine was ever lost in it"))
+    return Living(Windows(tuple(up), cut.length_s), up_s / len(up), source, notes=tuple(notes))
+
+
+def _round(up: list[tuple[float, float]], length_s: float) -> list[tuple[float, float]]:
+    """Return the windows of a trace that goes round: machines that are there at its end and its begin are not lost.
+
+    The trace is turned so that it begins with the end of its first window.
+    """
+    if len(up) < 2 or up[0][0] > 0.0 or up[-1][1] < length_s:
+        return up
+    turn_s = up[0][1]
+    return [*((begin - turn_s, end - turn_s) for begin, end in up[1:-1]), (up[-1][0] - turn_s, length_s)]
 
 
 def _span(length_s: float) -> str:

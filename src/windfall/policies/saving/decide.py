@@ -277,7 +277,10 @@ def _interval(view: SavingView, beliefs: Beliefs) -> tuple[float, tuple[Because,
         return interval_s, (_s("every", interval_s),)
     mttp_s = losses.mttp_s(view.life_s)
     if view.policy == "young-daly":
-        return rules.young_interval_s(costs.stall_s, mttp_s), (_s("delta", costs.stall_s), _s("MTTP", mttp_s))
+        return rules.young_interval_s(costs.stall_s, mttp_s), (
+            _s(_assumed("delta", known=bool(costs.stalls.values)), costs.stall_s),
+            _s(_assumed("MTTP", known=losses.mttp_known), mttp_s),
+        )
     needs_s = emergency_needs_s(costs)
     covered, said = losses.covered(needs_s), losses.said_covered(needs_s)
     interval_s = rules.believed_interval_s(
@@ -291,17 +294,22 @@ def _interval(view: SavingView, beliefs: Beliefs) -> tuple[float, tuple[Because,
         said,
     )
     return interval_s, (
-        _s("stall", costs.stall_s),
-        *((_s("MTTP", mttp_s),) if math.isfinite(mttp_s) else ()),
+        _s(_assumed("stall", known=bool(costs.stalls.values)), costs.stall_s),
+        *((_s(_assumed("MTTP", known=losses.mttp_known), mttp_s),) if math.isfinite(mttp_s) else ()),
         Because("losses that came", losses.preemptions, ""),
         Because("of them covered by a notice", covered, ""),
         Because("uncovered share of losses, by what came", rules.uncovered_share(losses.preemptions, covered), ""),
         Because("uncovered share of losses, by what is said", 1.0 - said / losses.said_losses, ""),
-        _s("notice expected", losses.notice_s),
+        _s(_assumed("notice", known=losses.notice_known), losses.notice_s),
         *((_s("an emergency save needs", needs_s),) if needs_s is not None else ()),
-        _s("restart", losses.restart_s),
+        _s(_assumed("restart", known=losses.restart_given_s is not None), losses.restart_s),
         _s("time to durable", costs.to_durable_s),
     )
+
+
+def _assumed(name: str, *, known: bool) -> str:
+    """Name a number that nobody measured or told as what it is."""
+    return name if known else f"{name}, assumed"
 
 
 def rests_on(policy: str, beliefs: Beliefs) -> tuple[float | None, ...]:
@@ -343,7 +351,7 @@ def _thesis_insurance(view: SavingView, beliefs: Beliefs) -> Choice:
     assert step_s is not None, "the caller has seen a measured step"
     upload_s = costs.upload_s(costs.state_bytes or 0)
     grace = (
-        _s("T_grace", losses.notice_s),
+        _s(_assumed("T_grace", known=losses.notice_known), losses.notice_s),
         _s("T_step", step_s),
         _s("delta", costs.stall_s),
         _s("beta", upload_s),
@@ -355,7 +363,12 @@ def _thesis_insurance(view: SavingView, beliefs: Beliefs) -> Choice:
     step = rules.thesis_insurance_step(view.anchor_step, interval_s, step_s)
     if view.held is not None and view.held[0] == view.anchor_step:
         step = view.held[1]
-    because = (*grace, _s("MTTP", mttp_s), _s("R", losses.restart_s), _s("tau_opt", interval_s))
+    because = (
+        *grace,
+        _s(_assumed("MTTP", known=losses.mttp_known), mttp_s),
+        _s(_assumed("R", known=losses.restart_given_s is not None), losses.restart_s),
+        _s("tau_opt", interval_s),
+    )
     return _at(view, step, interval_s, because)
 
 
