@@ -39,7 +39,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "policies": (WORDS | {"models", "policies"}, NUMERIC),
     "policies.saving.rules": (NONE, NONE),
     "core": (TO_CORE - {"wire"}, NONE),
-    "storage": (WORDS | {"wire", "storage"}, frozenset({"obstore", "sqlalchemy", "xxhash"})),
+    "storage": (WORDS | {"wire", "storage"}, frozenset({"obstore", "pathspec", "sqlalchemy", "xxhash"})),
     "notices": (WORDS | {"wire", "notices"}, NONE),
     "providers": (WORDS | {"units", "spelling", "wire", "providers"}, NONE),
     "providers.local.client": (WORDS | {"providers", "wire.programs"}, frozenset({"httpx"})),

@@ -127,7 +127,9 @@ def test_data_is_not_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     root = project(tmp_path / "p")
     (root / "weights.bin").write_bytes(bytes(5000))
     monkeypatch.setattr(bundle, "SIZE_BYTES_MAX", 4000)
-    with pytest.raises(Misuse, match=r"put data and checkpoints into .gitignore \(the largest file is weights.bin\)"):
+    with pytest.raises(
+        Misuse, match=r"name data and checkpoints in .windfallignore \(the largest file is weights.bin\)"
+    ):
         bundle.pack(str(root))
     monkeypatch.setattr(bundle, "FILES_MAX", 3)
     with pytest.raises(Misuse, match="more than 3 files, too many for code"):

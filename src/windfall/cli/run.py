@@ -45,11 +45,12 @@ def plan(
     with extra():
         from windfall.cli import client, odds, starting  # noqa: PLC0415 - their packages are an extra
     folder = state or state_folder()
-    draft = starting.read(file, set_, inject, folder)
+    draft = starting.read(file, set_, inject, folder, pack=True)
     job = draft.job()
     with client.connect(folder, start=True) as controller:
         told = controller.plan(job)
         told["odds"] = odds.of_plan(controller, job, told)
+        draft.complete(told)
     if json_:
         print(json.dumps(told))
     else:
@@ -84,17 +85,20 @@ def run(
         json_: one JSON object a line.
     """
     with extra():
-        from windfall.cli import client, starting  # noqa: PLC0415 - their packages are an extra
+        from windfall.cli import client, odds, starting  # noqa: PLC0415 - their packages are an extra
         from windfall.cli.follow import follow  # noqa: PLC0415
     folder = state or state_folder()
-    draft = starting.read(file, set_, inject, folder)
+    draft = starting.read(file, set_, inject, folder, pack=True)
     secrets = starting.secrets_of(draft.file)
     with client.connect(folder, start=True) as controller:
-        told = controller.plan(draft.job())
+        planned = draft.job()
+        told = controller.plan(planned)
+        told["odds"] = odds.of_plan(controller, planned, told)
+        draft.complete(told)
         if json_:
             print(json.dumps({"plan": told}), flush=True)
         else:
-            _show(draft, told, whole=False)
+            _show(draft, told, whole=False, starts=True, detached=detach)
         if not yes and not _confirmed(json_=json_):
             return 0
         job = starting.with_code(draft)
@@ -105,9 +109,10 @@ def run(
         return follow(controller, job.job_id, json_=json_)
 
 
-def _show(draft: Draft, told: dict[str, Any], *, whole: bool) -> None:
-    for line in draft.lines(told, whole=whole):
-        print(line)
+def _show(draft: Draft, told: dict[str, Any], *, whole: bool, starts: bool = False, detached: bool = False) -> None:
+    """Print a plan; where the output is a job's id, for a script to take, the plan goes to people alone."""
+    for line in draft.lines(told, whole=whole, starts=starts):
+        print(line, file=sys.stderr if detached else sys.stdout)
     sys.stdout.flush()
 
 

@@ -14,10 +14,12 @@ from windfall.cli.exec import absolute_url
 from windfall.cli.places import local_user
 from windfall.errors import Misuse
 from windfall.jobs import Injection, Job
+from windfall.report.code import code_told, code_warnings
 from windfall.report.plan import plan_lines
 from windfall.spec.jobfile import JobFile, parse_injection, to_job
 from windfall.spec.loading import load
 from windfall.storage import bundle
+from windfall.storage.bundle import Packed
 from windfall.storage.objects import check_url
 from windfall.storage.seeding import seed
 from windfall.terms import Bundle
@@ -33,10 +35,16 @@ class Draft:
     job_id: str
     run_url: str
     injection: Injection | None
+    code: Packed | None = None
 
-    def lines(self, told: dict[str, Any], *, whole: bool) -> Iterator[str]:
-        """Yield a plan of this job as lines."""
-        return plan_lines(self.job(), told, whole=whole)
+    def lines(self, told: dict[str, Any], *, whole: bool, starts: bool) -> Iterator[str]:
+        """Yield a plan of this job as lines; if it `starts`, with the place of its run."""
+        return plan_lines(self.job(), told, whole=whole, starts=starts)
+
+    def complete(self, told: dict[str, Any]) -> None:
+        """Add to a plan what only this side knows: the code that would travel, and what speaks against it."""
+        told["code"] = code_told(self.code)
+        told["warnings"] = [*told["warnings"], *code_warnings(self.file.run, self.file.setup, self.code)]
 
     def job(self, packed: Bundle | None = None, code: str | None = None) -> Job:
         """Return the job, with its code if that has been brought to the store."""
@@ -51,7 +59,7 @@ class Draft:
         )
 
 
-def read(file: Path, sets: tuple[str, ...], inject: str | None, state: Path) -> Draft:
+def read(file: Path, sets: tuple[str, ...], inject: str | None, state: Path, *, pack: bool = False) -> Draft:
     """Read a job file and name the job.
 
     Args:
@@ -59,6 +67,7 @@ def read(file: Path, sets: tuple[str, ...], inject: str | None, state: Path) -> 
         sets: `key=value` that win over it.
         inject: an injection as text.
         state: this installation's folder, where runs lie that name no store.
+        pack: pack the code too, as it will travel.
 
     Raises:
         Misuse: something in them is wrong; the message names the place.
@@ -74,7 +83,8 @@ def read(file: Path, sets: tuple[str, ...], inject: str | None, state: Path) -> 
     store = found.checkpoint.store or f"file://{(state / _RUNS).absolute()}"
     base = absolute_url(store).rstrip("/")
     check_url(base)
-    return Draft(found, job_id, f"{base}/{job_id}", None if inject is None else parse_injection(inject))
+    code = None if found.workdir is None or not pack else bundle.pack_for_others(found.workdir)
+    return Draft(found, job_id, f"{base}/{job_id}", None if inject is None else parse_injection(inject), code)
 
 
 def secrets_of(file: JobFile) -> dict[str, str]:
@@ -97,9 +107,9 @@ def with_code(draft: Draft) -> Job:
         source = wiring.open_reader(absolute_url(draft.file.checkpoint.from_))
         target = wiring.open_reader(draft.run_url)
         seed(source.store, target.store, target.clock, wiring.new_nonce)
-    if draft.file.workdir is None:
+    if draft.code is None:
         return draft.job()
     reader = wiring.open_reader(draft.run_url)
-    packed = reader.run(bundle.store(bundle.pack(draft.file.workdir)))
-    code = reader.run(bundle.store_listing(bundle.listing(draft.file.workdir)))
+    packed = reader.run(bundle.store(draft.code.data))
+    code = reader.run(bundle.store_listing(bundle.listing(draft.code.folder)))
     return draft.job(packed, code)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from windfall.jobs import Job
+from windfall.report.code import code_line
 from windfall.units import duration_text
 
 _WIDTH = 79
@@ -18,13 +19,14 @@ _SHOWN_S = 0.005
 _REFUSED_MAX = 8
 
 
-def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False) -> Iterator[str]:
+def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False, starts: bool = True) -> Iterator[str]:
     """Yield the lines of a plan.
 
     Args:
         job: what is planned.
         plan: `policies.planning.Plan` as JSON; with `odds`, if they were calculated (`cli.odds`).
         whole: with the other offers, and every number with its source.
+        starts: whether the job will be started, so that its run's place will be.
     """
     chosen = plan["chosen"]
     expected = chosen["expected"]
@@ -47,7 +49,10 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False) -> Ite
         yield from _row("warning", sentence)
     for trouble in plan.get("troubles", ()):
         yield from _row("no answer", f"{trouble['provider']}: {trouble['sentence']}")
-    yield from _row("run", job.run_url)
+    if (code := plan.get("code")) is not None:
+        yield from _row("code", code_line(code))
+    place, _, _ = job.run_url.rpartition("/")
+    yield from _row("run", job.run_url if starts else f"in a folder of its own under {place}")
     if whole:
         yield from _others(plan)
         yield from _numbers(plan)

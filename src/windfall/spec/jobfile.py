@@ -139,7 +139,7 @@ class JobFile(Block):
     setup: fields.Words | None = None
     """Shell text that each new machine runs once before."""
     workdir: fields.Words | None = None
-    """Folder with the code; it travels with the run, and setup and run happen in it."""
+    """Folder with the code, from the job file's own; it travels with the run, and setup and run happen in it."""
     num_nodes: Annotated[int, Field(ge=1, le=10_000)] = 1
     """How many machines train together."""
     resources: Resources = Resources()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -121,7 +121,7 @@ def load(
     """Read a job file.
 
     Args:
-        path: of the file; a relative `workdir` in it counts from the current folder.
+        path: of the file; a relative `workdir` in it counts from the file's folder.
         overrides: dotted keys and their values as YAML, from the command line; they win over the file.
         warn: gets a sentence for what is not wrong but not wise.
 
@@ -133,11 +133,21 @@ def load(
     for key, text in (overrides or {}).items():
         document = places.override(document, key, text)
     stem = re.sub(r"[^A-Za-z0-9]+", "-", os.path.basename(path).partition(".")[0]).strip("-")[:60]
-    made = checked(document, name=stem or "job")
+    made = checked(_from_its_folder(document, path), name=stem or "job")
     for fault in _unwise(made):
         if warn is not None:
             warn(f"{document.place(fault.path)}: {fault.sentence}")
     return made
+
+
+def _from_its_folder(document: Document, path: str) -> Document:
+    """Let a relative `workdir` of the file count from the file's own folder; one of the command line from the current one."""
+    value = document.value
+    said = value.get("workdir") if isinstance(value, dict) else None
+    if not isinstance(said, str) or not said.strip() or not document.place(("workdir",)).line:
+        return document
+    folder = os.path.join(os.path.dirname(os.path.abspath(path)), os.path.expanduser(said))
+    return replace(document, value={**value, "workdir": os.path.normpath(folder)})
 
 
 def checked(document: Document, *, name: str) -> JobFile:
@@ -278,7 +288,7 @@ def _contradictions(job: JobFile, *, here: bool) -> Iterable[Fault]:
     folder = os.path.expanduser(job.workdir or ".")
     if here and not os.path.isdir(folder):
         there = "is a file" if os.path.exists(folder) else "does not exist"
-        yield Fault(("workdir",), f"workdir must be a folder, and {job.workdir} {there} (seen from the current folder)")
+        yield Fault(("workdir",), f"workdir must be a folder, and {job.workdir} {there}")
     yield from _foreign(job)
 
 

@@ -1,46 +1,64 @@
 """The user's code: packed so that it can travel with the run, and listed so that a change between attempts is noticed.
 
-What belongs to the code is what git would consider (`git ls-files`, so `.gitignore` counts); outside a git tree it is
-everything but the folders and files that tools make (`SKIPPED`).
+What belongs to the code says `code_files`.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import gzip
 import hashlib
 import io
 import json
 import os
 import shutil
-import subprocess
 import tarfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 from windfall import codec
 from windfall.errors import LogDamaged, Misuse, StoreError
 from windfall.ports import Steps
+from windfall.storage import code_files
 from windfall.storage.manifest import digest_of
 from windfall.storage.operations import create, get
 from windfall.terms import Bundle
 from windfall.wire.layout import bundle_key, code_key
 
-SKIPPED = (".git", ".venv", "venv", "node_modules", "__pycache__", "*.pyc", ".windfall")
-"""Names that are no code, at any depth."""
-ENVIRONMENT = "pyvenv.cfg"
-"""A folder that holds this is a virtual environment, whatever its name."""
 SIZE_BYTES_MAX = 512 * 1024 * 1024
 """The largest bundle, before compression [B]: more than this is data or checkpoints, not code."""
 FILES_MAX = 20_000
 """The most files of a bundle: more than this is a data set, not code."""
 _ENTRY_BYTES_MAX = 16 << 10
 """What a file's entry takes in an archive beside its content [B]: a long path three times over."""
+_KEYS_SHOWN = 5
 CODE_SUFFIXES = (
     *(".py", ".pyi", ".pyx", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".rs", ".go", ".jl", ".r", ".lua"),
     *(".sh", ".yaml", ".yml", ".toml", ".cfg", ".ini"),
 )
 """Files whose change is told.  JSON is not among them: training scripts write it beside their code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Code that is ready to travel.
+
+    Attributes:
+        folder: where it lies, as a whole path.
+        paths: relative, sorted.
+        size_bytes: of the files together.
+        data: the archive.
+    """
+
+    folder: str
+    paths: tuple[str, ...]
+    size_bytes: int
+    data: bytes
+
+    @property
+    def digest(self) -> str:
+        """Name of the archive: the same for the same code."""
+        return hashlib.sha256(self.data).hexdigest()
 
 
 def pack(folder: str, without: Collection[str] = ()) -> bytes:
@@ -51,23 +69,47 @@ def pack(folder: str, without: Collection[str] = ()) -> bytes:
         without: files and folders in it, as relative paths, that are left out.
 
     Raises:
-        Misuse: it is too large, or a link leads outside.
+        Misuse: it is too large, a link leads outside, the folder is a run.
     """
-    kept = (path for path in _code_files(folder) if not _below(path, without))
-    paths = list(_bounded(kept, folder))
+    if code_files.is_run(folder):
+        raise Misuse(f"{folder} is a run itself, not a folder of code: keep code and runs in folders of their own")
+    kept = (path for path in code_files.code_files(folder) if not code_files.below(path, without))
+    return _archive(folder, sorted(_bounded(kept, folder)))
+
+
+def pack_for_others(folder: str) -> Packed:
+    """Return the folder's code as it leaves for a store and other machines.
+
+    Raises:
+        Misuse: as `pack`; and if something in it looks like a key, by name.
+    """
+    if code_files.is_run(folder):
+        raise Misuse(f"{folder} is a run itself, not a folder of code: keep code and runs in folders of their own")
+    paths = sorted(_bounded(code_files.code_files(folder), folder))
+    keys = list(code_files.key_files(folder, paths))
+    if keys:
+        shown = "; ".join(f"{path} ({why})" for path, why in keys[:_KEYS_SHOWN])
+        more = f"; and {len(keys) - _KEYS_SHOWN} more" if len(keys) > _KEYS_SHOWN else ""
+        raise Misuse(
+            f"the code in {folder} has what looks like keys, which would travel to the store and to every machine: "
+            f"{shown}{more}. Name them in {code_files.IGNORE} or .gitignore to leave them here; a line !{keys[0][0]} in "
+            f"{code_files.IGNORE} says that one is meant to travel"
+        )
+    data = _archive(folder, paths)
+    size_bytes = sum(os.lstat(os.path.join(folder, path)).st_size for path in paths)
+    return Packed(os.path.abspath(folder), tuple(paths), size_bytes, data)
+
+
+def _archive(folder: str, paths: list[str]) -> bytes:
     _check_size(folder, paths)
     packed = io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as squeezed,
         tarfile.open(fileobj=squeezed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for path in sorted(paths):
+        for path in paths:
             _add(archive, folder, path)
     return packed.getvalue()
-
-
-def _below(path: str, places: Collection[str]) -> bool:
-    return any(path == place or path.startswith(f"{place}/") for place in places)
 
 
 def _add(archive: tarfile.TarFile, folder: str, path: str) -> None:
@@ -90,7 +132,7 @@ def _link_inside(folder: str, source: str) -> str:
     if os.path.commonpath((root, real)) != root:
         raise Misuse(
             f"{source} is a link to {real}, outside the code that shall travel: "
-            "put the link into .gitignore, or copy what it points to"
+            "name the link in .windfallignore, or copy what it points to"
         )
     return os.path.relpath(real, os.path.realpath(os.path.dirname(source)))
 
@@ -101,7 +143,7 @@ def _check_size(folder: str, paths: list[str]) -> None:
         largest = max(sizes, key=lambda path: sizes[path])
         raise Misuse(
             f"the code in {folder} has {sum(sizes.values()) / 1e6:.0f} MB, more than the {SIZE_BYTES_MAX / 1e6:.0f} MB "
-            "that may travel: keep data elsewhere, or in a git repository put data and checkpoints into .gitignore "
+            "that may travel: keep data elsewhere, or name data and checkpoints in .windfallignore "
             f"(the largest file is {largest})"
         )
 
@@ -111,58 +153,9 @@ def _bounded(paths: Iterator[str], folder: str) -> Iterator[str]:
         if count == FILES_MAX:
             raise Misuse(
                 f"{folder} has more than {FILES_MAX} files, too many for code: start in the folder of the code alone, "
-                "or in a git repository list data in .gitignore"
+                "or name data in .windfallignore"
             )
         yield path
-
-
-def _code_files(folder: str) -> Iterator[str]:
-    """Yield the relative paths of the files and links that belong to the code."""
-    listed = _listed_by_git(folder)
-    if listed is None:
-        yield from _walk(folder)
-        return
-    environments = {
-        place for path in listed if os.path.basename(path) == ENVIRONMENT and (place := os.path.dirname(path))
-    }
-    for path in listed:
-        source = os.path.join(folder, path)
-        if _skipped(path) or _below(path, environments) or not os.path.lexists(source):
-            continue
-        if os.path.isdir(source) and not os.path.islink(source):
-            yield from (f"{path.rstrip('/')}/{below}" for below in _code_files(source))
-        else:
-            yield path
-
-
-def _listed_by_git(folder: str) -> list[str] | None:
-    """Return what git considers in this folder; None if git is absent, or the folder is of no tree or ignored by it."""
-    command = ("git", "-C", folder, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
-    try:
-        ended = subprocess.run(command, capture_output=True, check=False)
-    except FileNotFoundError:
-        return None
-    if ended.returncode != 0:
-        return None
-    return sorted({os.fsdecode(path) for path in ended.stdout.split(b"\0") if path}) or None
-
-
-def _skipped(path: str) -> bool:
-    return any(fnmatch.fnmatch(name, pattern) for name in path.split("/") for pattern in SKIPPED)
-
-
-def _walk(folder: str) -> Iterator[str]:
-    for place, folders, names in os.walk(folder):
-        inside = os.path.relpath(place, folder)
-        if ENVIRONMENT in names and inside != ".":
-            folders.clear()
-            continue
-        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
-        folders[:] = sorted(name for name in folders if not _skipped(name) and name not in links)
-        for name in sorted((*names, *links)):
-            source = os.path.join(place, name)
-            if not _skipped(name) and (os.path.islink(source) or os.path.isfile(source)):
-                yield name if inside == "." else f"{inside}/{name}"
 
 
 def unpack(data: bytes, folder: str) -> None:
@@ -272,7 +265,7 @@ def fetch(bundle: Bundle) -> Steps[bytes]:
 def listing(folder: str) -> dict[str, str]:
     """Return path -> digest of the code files of a folder; of its top level alone if it is too large to be only code."""
     try:
-        paths = [path for path in _bounded(_code_files(folder), folder) if _is_code(folder, path)]
+        paths = [path for path in _bounded(code_files.code_files(folder), folder) if _is_code(folder, path)]
     except Misuse:
         paths = sorted(path for path in os.listdir(folder) if _is_code(folder, path))
     digests: dict[str, str] = {}

@@ -178,7 +178,7 @@ def _bring_code(head: Record | None, wish: Wish, tell: Callable[[str], None]) ->
     if differences:
         tell(f"the code changed since the last attempt: {_named(differences)}")
     code = yield from bundle.store_listing(here)
-    packed = (yield from bundle.store(bundle.pack(wish.folder))) if wish.bundle else None
+    packed = (yield from bundle.store(bundle.pack_for_others(wish.folder).data)) if wish.bundle else None
     return packed, code
 
 
