@@ -12,7 +12,8 @@
     |   |-- ControllerReplaced      75   another controller took the installation
     |   `-- DatabaseUnreachable      1   the controller's database did not do what was asked, or its answer was lost
     |-- StoreError                   1   the object store said no
-    |   |-- StoreUnreachable         1   no answer, wrong address
+    |   |-- StoreUnreachable        75   no answer for as long as was waited
+    |   |   `-- StoreMissing         2   no such bucket, or a path that cannot be a folder: waiting does not help
     |   |-- StoreDenied              1   wrong or missing credentials
     |   |-- StoreUnfit               2   a store that does not keep its conditions
     |   `-- StoreFull                1   no space left
@@ -99,7 +100,15 @@ class StoreError(WindfallError):
 
 
 class StoreUnreachable(StoreError):
-    """Nothing answers at the store's address."""
+    """The store does not answer, or not as it should; this may pass."""
+
+    exit_code = EXIT_AGAIN
+
+
+class StoreMissing(StoreUnreachable):
+    """The address names nothing that is, or can become, a store."""
+
+    exit_code = EXIT_MISUSE
 
 
 class StoreDenied(StoreError):

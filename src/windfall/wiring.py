@@ -8,6 +8,7 @@ import queue
 import secrets
 import shlex
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,8 +35,10 @@ from windfall.storage.hold import Hold, Local, reopen
 from windfall.storage.member import MemberHold
 from windfall.storage.mounts import file_system_of, is_shared
 from windfall.storage.objects import open_store
+from windfall.storage.patience import BUDGET_S, Patience
 from windfall.terms import Cause, Holder, Outcome, Reached, Record, Seconds, Term, noticed
-from windfall.wire.environment import PEERS_TOKEN
+from windfall.units import duration_s
+from windfall.wire.environment import PATIENCE, PEERS_TOKEN
 from windfall.wire.metadata import MetadataServer, serve
 
 VERSION = "0.1.0"
@@ -68,8 +71,23 @@ class Reader:
 
 
 def open_reader(url: str) -> Reader:
-    """Open a run's store; nothing is read yet."""
-    return Reader(open_store(url), SystemClock())
+    """Open a run's store; nothing is read yet, and later a store that does not answer is borne with patience."""
+    clock = SystemClock()
+    return Reader(open_store(url, patience=Patience(clock, budget_s=patience_s(), tell=_warn)), clock)
+
+
+def patience_s() -> float:
+    """Return how long a store that does not answer is asked again, where nobody said it on the command line [s].
+
+    Raises:
+        Misuse: the environment holds something that is no duration.
+    """
+    said = os.environ.get(PATIENCE)
+    return float(BUDGET_S if said is None else duration_s(said, PATIENCE))
+
+
+def _warn(sentence: str) -> None:
+    sys.stderr.write(f"windfall: {sentence}\n")
 
 
 def new_nonce() -> str:
@@ -92,8 +110,9 @@ def run_agent(request: ExecRequest, channel: socket.socket) -> None:
 
 def _run_agent(request: ExecRequest, supervision: Supervision) -> None:
     clock = SystemClock()
-    store = open_store(request.url, uplink_bytes_per_s=request.uplink_bytes_per_s)
-    local = Local(clock, new_nonce, request.session, request.path("hold.json"), request.path("output.log"))
+    patience = Patience(clock, budget_s=request.patience_s, tell=supervision.say)
+    store = open_store(request.url, uplink_bytes_per_s=request.uplink_bytes_per_s, patience=patience)
+    local = _local_of(request, clock)
     inbox: queue.SimpleQueue[Fact] = queue.SimpleQueue()
     signals = SignalNotices(grace_s=request.after_sigterm_s)
     supervision.listen(inbox.put, signals.deliver_signal)
@@ -127,6 +146,11 @@ def _run_agent(request: ExecRequest, supervision: Supervision) -> None:
     agent.run(began)
 
 
+def _local_of(request: ExecRequest, clock: Clock) -> Local:
+    bookkeeping, output = request.path("hold.json"), request.path("output.log")
+    return Local(clock, new_nonce, request.session, bookkeeping, output, request.finished)
+
+
 def _hold_of(
     request: ExecRequest, store: ObjectStore, local: Local, supervision: Supervision
 ) -> tuple[Hold | None, WorkerBegan | None]:
@@ -145,6 +169,10 @@ def _hold_of(
         generation=request.generation,
         poll_s_max=_standby_poll_s(request.url) if request.machine else log.POLL_S_MAX,
     )
+    ended = taking.finished_here(store, local)
+    if ended is not None and taking.finish(store, local, wish, ended, holder_is_dead=is_dead, tell=supervision.say):
+        supervision.say("the script was done already: the run is let go as done, nothing was started")
+        return None, None
     sessions, pages = os.path.dirname(request.session), os.path.dirname(request.pages)
 
     def left(holder: Holder, term: Term) -> Reached | None:
@@ -194,8 +222,9 @@ def _run_member(request: ExecRequest, supervision: Supervision) -> None:
     clock, place, marker = SystemClock(), _place_of(request), request.path("joined")
     if os.path.exists(marker):
         raise Apart("the agent was started again and has lost the leader: this machine leaves the generation")
-    store = open_store(request.url, uplink_bytes_per_s=request.uplink_bytes_per_s)
-    local = Local(clock, new_nonce, request.session, request.path("hold.json"), request.path("output.log"))
+    patience = Patience(clock, budget_s=request.patience_s, tell=supervision.say)
+    store = open_store(request.url, uplink_bytes_per_s=request.uplink_bytes_per_s, patience=patience)
+    local = _local_of(request, clock)
     inbox: queue.SimpleQueue[Fact] = queue.SimpleQueue()
     signals = SignalNotices(grace_s=request.after_sigterm_s)
     supervision.listen(inbox.put, signals.deliver_signal)

@@ -88,6 +88,7 @@ class Box:
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
             "AWS_ACCESS_KEY_ID": "a-key",
             "AWS_SECRET_ACCESS_KEY": "a-secret",
+            "WINDFALL_PATIENCE": "1s",
         }
 
     def checkpoints(self) -> list[str]:

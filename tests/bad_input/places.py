@@ -160,15 +160,15 @@ def _into_a_file(box: Box) -> list[str]:
 
 
 CASES = [
-    Case("store-is-a-file", _file_in_the_way, 1, ("/file", "check the path"), process=True),
+    Case("store-is-a-file", _file_in_the_way, 2, ("/file", "check the path"), process=True),
     Case("store-unwritable", lambda box: box.exec("/sys/windfall"), 1, ("/sys/windfall", "right"), process=True),
     Case("store-read-only", _read_only, 1, ("mounted", "Read-only", "right"), process=True),
     Case("disk-full", _full, 1, ("mounted", "no room left", "free some space"), process=True),
-    Case("bucket-missing", _bucket("s3", "s3://nowhere/run"), 1, ("s3://nowhere/run", "create it"), process=True),
+    Case("bucket-missing", _bucket("s3", "s3://nowhere/run"), 2, ("s3://nowhere/run", "create it"), process=True),
     Case("credentials-wrong", _bucket("denies", "s3://lab/run"), 1, ("AWS_ACCESS_KEY_ID", "403"), process=True),
     Case("bucket-full", _bucket("full", "gs://lab/run"), 1, ("gs://lab/run", "no room left"), process=True),
     Case("store-without-conditions", _bucket("dishonest", "gs://lab/run"), 2, ("If-None-Match",), process=True),
-    Case("endpoint-down", _endpoint_down, 1, ("s3://lab/run", "connection refused", "AWS_ENDPOINT_URL")),
+    Case("endpoint-down", _endpoint_down, 75, ("s3://lab/run", "connection refused", "AWS_ENDPOINT_URL")),
     Case("state-is-a-file", _state_is_a_file, 2, ("/file", "--state")),
     Case("state-unwritable", lambda box: box.exec(box.store, "--state", "/sys/mine"), 2, ("/sys/mine", "--state")),
     Case("state-full", _state_full, 2, ("mounted", "--state"), process=True),

@@ -42,6 +42,12 @@ def test_storms_keep_every_promise() -> None:
     assert [what for what in VISITED if not visited[what]] == []
 
 
+@pytest.mark.trial("A8")
+def test_a_question_that_the_store_did_not_answer_is_no_look_at_a_holder() -> None:
+    """Power is cut under the store while a contender asks, its client asks again: a lease of silence is a lease (308)."""
+    assert storm(308).checks.done
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_thousand_storms_keep_every_promise() -> None:

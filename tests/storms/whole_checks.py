@@ -68,7 +68,8 @@ class RunChecks:
     def observe(self, process: Process, op: SimpleOp, result: object) -> None:
         """An operation reached the store, as a whole or (if its process died amid it) in part."""
         if isinstance(op, Get):
-            if op.key.startswith("heartbeats/"):
+            # A question that the store did not answer (its client asks again) is no look: it saw no change.
+            if op.key.startswith("heartbeats/") and not isinstance(result, Exception):
                 self.looks.look(process, op.key, self.world.time, result)
             return
         if not isinstance(op, Create | Delete | Put | PutRange):

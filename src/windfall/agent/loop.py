@@ -25,7 +25,7 @@ from windfall.agent.session import ExecRequest
 from windfall.agent.standing import StandingFile
 from windfall.agent.supervision import Supervision
 from windfall.core import worker
-from windfall.errors import EXIT_DONE, EXIT_FAILED, Fenced, NewerFormat, StoreError, WindfallError
+from windfall.errors import EXIT_AGAIN, EXIT_DONE, Fenced, NewerFormat, StoreError, WindfallError
 from windfall.events import (
     AbandonCheckpoint,
     AcknowledgeNotice,
@@ -420,9 +420,10 @@ class Agent:
                 self._log_thread.do(partial(source.acknowledge, notice))
 
     def _release(self, command: ReleaseRun) -> None:
-        try:
-            self._count()
+        self._count()
+        with contextlib.suppress(StoreError):
             self._hold.ship()
+        try:
             self._hold.release(command.outcome, command.cause, command.notice_s)
             self._standing.release(command.outcome)
             if self._ports.room is not None:
@@ -430,16 +431,23 @@ class Agent:
         except Fenced as error:
             self._ports.inbox.put(FenceLost(error.record, error.holder))
         except StoreError as error:
-            self._ports.supervision.say(f"the run could not be released ({error}); its lease will run out by itself")
+            if command.outcome is Outcome.DONE:
+                left = (
+                    "the script is done, and nothing of it is trained again: start the same line again here to say so"
+                )
+            else:
+                left = "its lease will run out by itself"
+            self._ports.supervision.say(f"the run could not be released ({error}); {left}")
             self._unreleased = True
 
     def _exit(self, command: ExitAgent) -> None:
         if command.sentence:
             self._ports.supervision.say(command.sentence)
-        with contextlib.suppress(WindfallError):
-            self._hold.ship()
+        if not self._unreleased:
+            with contextlib.suppress(WindfallError):
+                self._hold.ship()
         # Whoever reads "done" from the exit code must be able to rely on the store saying so too.
-        code = EXIT_FAILED if self._unreleased and command.code == EXIT_DONE else command.code
+        code = EXIT_AGAIN if self._unreleased and command.code == EXIT_DONE else command.code
         self._finish(code, command.sentence)
 
     def _finish(self, code: int, sentence: str = "") -> None:

@@ -49,12 +49,14 @@ class ExecRequest:
         argv: the script's command; empty to take the run's own.
         cwd: where it runs (and where a bundle is unpacked).
         session, pages: the folders described above.
+        state: this machine's folder for what outlives a session.
         policy: text understood by `policies.saving`.
         provider: `local`, `aws`, `google`, `azure`, `slurm`, `kubernetes`: whose notices to watch.
         metadata_url: where the provider's metadata service is, if not at its documented address.
         retry_codes: exit codes of the script after which it is always started again.
         grace_s: how long after SIGTERM the machine lives on, as the user says; None: nobody said it (`GRACE_S`).
         lease_s: how long a heartbeat may stand still before another machine may take the run.
+        patience_s: how long the store is asked again where it does not answer.
         nonce: random name of this call; what the run's log knows its holder by.
         bundle: take the folder's code along.
         new_code: replace the run's bundle with the folder's code.
@@ -80,6 +82,7 @@ class ExecRequest:
     retry_codes: tuple[int, ...] = ()
     grace_s: float | None = None
     lease_s: float = 30.0
+    patience_s: float = 120.0
     wait: bool = False
     bundle: bool = False
     new_code: bool = False
@@ -87,6 +90,7 @@ class ExecRequest:
     uplink_bytes_per_s: float | None = None
     supervisor_pid: int = 0
     nonce: str = ""
+    state: str = ""
     machine: str = ""
     status: str | None = None
     beliefs: str | None = None
@@ -103,6 +107,11 @@ class ExecRequest:
     def after_sigterm_s(self) -> Seconds:
         """How long after SIGTERM the machine lives on [s]."""
         return GRACE_S if self.grace_s is None else Seconds(self.grace_s)
+
+    @property
+    def finished(self) -> str:
+        """The folder of what is known of finished runs (`storage.finished`)."""
+        return os.path.join(self.state, "finished")
 
     def path(self, *names: str) -> str:
         """Return a path inside the session folder."""

@@ -25,7 +25,7 @@ from windfall.storage.objects import check_url
 from windfall.units import duration_s, rate_bytes_per_s
 from windfall.wire.peers import host_and_port
 from windfall.wire.programs import our_environment, program
-from windfall.wiring import new_nonce
+from windfall.wiring import new_nonce, patience_s
 
 PROVIDERS = ("auto", "aws", "google", "azure", "slurm", "kubernetes", "local")
 _SCHEMES = ("file", "s3", "gs", "az")
@@ -42,6 +42,7 @@ def exec_(
     retry_codes: str = "",
     grace: str | None = None,
     lease: str = "30s",
+    patience: str | None = None,
     wait: bool = False,
     bundle: bool = False,
     new_code: bool = False,
@@ -74,6 +75,7 @@ def exec_(
         max_failures: how often the script may fail by itself before the run is given up.
         grace: how long this machine lives on after SIGTERM (Slurm's --signal, Kubernetes' grace period); 30s if not said.
         lease: after how long without a heartbeat another machine may take the run.
+        patience: how long to go on asking a store that does not answer, before exit code 75 (default: 2m).
         wait: wait while another machine holds the run, instead of exit code 75.
         bundle: take the code in this folder along, so that `windfall exec URL` is enough elsewhere.
         new_code: replace the run's bundle with this folder's code.
@@ -107,6 +109,7 @@ def exec_(
         retry_codes=_codes(retry_codes),
         grace_s=None if grace is None else duration_s(grace, "--grace"),
         lease_s=_lease(lease),
+        patience_s=patience_s() if patience is None else duration_s(patience, "--patience"),
         wait=wait,
         bundle=bundle or new_code,
         new_code=new_code,
@@ -160,7 +163,7 @@ def become_supervisor(request: ExecRequest, state: Path) -> None:
         except OSError as error:
             raise Misuse(f"{folder} cannot be made ({error.strerror}): name another place with --state") from error
     try:
-        named = dataclasses.replace(request, supervisor_pid=os.getpid(), nonce=new_nonce())
+        named = dataclasses.replace(request, supervisor_pid=os.getpid(), nonce=new_nonce(), state=str(state))
         dataclasses.replace(named, session=str(session), pages=str(pages)).save()
         (pages / SESSION).write_text(str(session))
     except OSError as error:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from windfall.errors import Abandoned, StoreDenied, StoreFull, StoreUnreachable
+from windfall.errors import Abandoned, StoreDenied, StoreFull, StoreMissing, StoreUnreachable
 from windfall.storage.disk import DiskOps, FileOps
 from windfall.storage.failpoints import hit
 from windfall.storage.streams import Buffers, pump, read_fully, rounded_up, write_fully
@@ -25,6 +25,8 @@ T = TypeVar("T")
 WORKSHOPS = ".tmp"
 DIRECT_MIN_BYTES = 1 << 20
 """Below this length going past the page cache is not worth its alignment [B]."""
+_NO_FOLDER = (errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ)
+"""What no waiting mends: the path cannot be a store's."""
 TRIES_MAX = 5
 """How often a folder that others remove under our hands is made again before we give up."""
 
@@ -295,7 +297,8 @@ class FileStore:
                 ) from error
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise StoreDenied(f"{where} may not be used ({reason}): give this user the right to it") from error
-            raise StoreUnreachable(f"{where} does not work ({reason}): check the path and its file system") from error
+            kind = StoreMissing if error.errno in _NO_FOLDER else StoreUnreachable
+            raise kind(f"{where} does not work ({reason}): check the path and its file system") from error
 
 
 def _padded(data: memoryview) -> memoryview:

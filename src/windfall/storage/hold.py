@@ -18,7 +18,8 @@ from windfall import codec
 from windfall.errors import Abandoned, Fenced, StoreError, WindfallError
 from windfall.events import CommitCheckpoint, UploadShard
 from windfall.ports import Clock, ObjectStore, Progress, Restored, Steps, StoreOp, T
-from windfall.storage import executor, journal, log, parts, points, restore
+from windfall.storage import executor, finished, journal, log, parts, points, restore
+from windfall.storage.finished import Finished
 from windfall.storage.journal import SpoolJournal
 from windfall.storage.state import attempted, released
 from windfall.terms import (
@@ -54,6 +55,7 @@ class Local:
         folder: of the journal's spool.
         bookkeeping: file for what must survive a restart of the agent.
         output: file that the supervisor appends the script's output to.
+        finished: folder of what is known of finished runs, over sessions (`storage.finished`); empty for none.
     """
 
     clock: Clock
@@ -61,6 +63,7 @@ class Local:
     folder: str
     bookkeeping: str
     output: str
+    finished: str = ""
 
 
 class Hold:
@@ -199,8 +202,11 @@ class Hold:
             self._save()
 
     def release(self, outcome: Outcome, cause: Cause, notice_s: Seconds | None = None) -> None:
-        """Append the record that lets the run go."""
-        wall = self._clock.wall()
+        """Append the record that lets the run go; that a run is done is known on this disk until the store knows it."""
+        wall, done = self._clock.wall(), outcome is Outcome.DONE
+        if done:
+            ended = Finished(self.state.run_id, self.state.term, self._attempts, self._failures)
+            finished.remember(self._local.finished, self._store.url, ended)
 
         def advance(state: RunState) -> RunState:
             return released(
@@ -218,6 +224,8 @@ class Hold:
             self._head = self._run(
                 log.append(self._head, advance, kind=RecordKind.RELEASE, nonce=self._new_nonce(), wall=wall)
             )
+        if done:
+            finished.forget(self._local.finished, self._store.url)
 
     def beat(self, progress: Progress) -> None:
         """Write the heartbeat, then look whether another machine took the run."""

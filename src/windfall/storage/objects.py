@@ -13,18 +13,20 @@ from windfall.storage.clocks import SystemClock
 from windfall.storage.disk import DiskOps, FileOps
 from windfall.storage.failpoints import FailpointOps, FailpointStore
 from windfall.storage.files import FileStore
+from windfall.storage.patience import Patience, PatientStore
 from windfall.storage.throttle import ThrottledStore, Uplink
 from windfall.wire import layout
 
 ALLOWED = "a folder, file:///FOLDER, s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH"
 
 
-def open_store(url: str, *, uplink_bytes_per_s: float | None = None) -> ObjectStore:
+def open_store(url: str, *, uplink_bytes_per_s: float | None = None, patience: Patience | None = None) -> ObjectStore:
     """Return the store that a URL or path names; nothing is read or written yet.
 
     Args:
         url: `file://`, `s3://`, `gs://`, `az://`, or a path (relative ones from the current folder).
         uplink_bytes_per_s: limit on uploads of this process through this store [B/s]; None for no limit.
+        patience: with which each operation is borne; None for callers that repeat their rounds by themselves.
 
     Raises:
         Misuse: another scheme, a missing bucket, credentials inside the URL, or a limit that is not positive.
@@ -34,7 +36,7 @@ def open_store(url: str, *, uplink_bytes_per_s: float | None = None) -> ObjectSt
         store = FailpointStore(store)
     if uplink_bytes_per_s is not None:
         store = ThrottledStore(store, Uplink(uplink_bytes_per_s, SystemClock()))
-    return store
+    return store if patience is None else PatientStore(store, patience)
 
 
 def check_url(url: str) -> None:

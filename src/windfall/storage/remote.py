@@ -24,7 +24,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from windfall.errors import Abandoned, StoreDenied, StoreError, StoreFull, StoreUnreachable
+from windfall.errors import Abandoned, StoreDenied, StoreError, StoreFull, StoreMissing, StoreUnreachable
 from windfall.storage.failpoints import hit
 from windfall.storage.streams import BLOCK_BYTES, Buffers, Digest, read_fully, write_fully
 from windfall.terms import Bytes
@@ -43,8 +43,9 @@ PART_BYTES = 32 << 20
 SMALL_TIMEOUT_S = 20
 BULK_TIMEOUT_S = 300
 """Time for one request with a stretch of a file: 64 MiB at 0.22 MB/s [s]."""
-RETRIES_MAX = 5
-RETRY_TIMEOUT_S = 60
+RETRIES_MAX = 2
+"""How often the client itself asks again, which helps its search for credentials; patience is `storage.patience`'s."""
+RETRY_TIMEOUT_S = 10
 
 _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"),
@@ -72,9 +73,15 @@ _REASONS = (
     ("ConnectionRefused", "connection refused"),
     ("dns error", "no such host"),
     ("BadScheme", "plain http without an endpoint that asks for it"),
+    ("ConnectionReset", "the connection was reset"),
+    ("BrokenPipe", "the connection was reset"),
+    ("IncompleteMessage", "the connection was closed before the reply"),
+    ("body error", "its reply broke off"),
+    ("IncompleteBody", "its reply broke off"),
     ("TimedOut", "timed out"),
     ("timed out", "timed out"),
 )
+_DOUBTFUL_ADDRESS = ("ConnectionRefused", "dns error", "BadScheme")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
 
 
@@ -262,13 +269,17 @@ class RemoteStore:
                 "and what they are allowed"
             )
         if any(sign in text for sign in _NO_BUCKET):
-            return StoreUnreachable(f"{self.url} names a bucket that does not exist: create it, or correct the name")
+            return StoreMissing(f"{self.url} names a bucket that does not exist: create it, or correct the name")
         if any(sign in text for sign in _NO_ROOM):
             return StoreFull(f"{self.url} has no room left ({_reason(text)}): free some space or name another place")
         return StoreUnreachable(
-            f"{self.url} does not answer as it should ({_reason(text)}): check the network, the bucket's name and "
-            f"{_ENDPOINTS[self._scheme][0]}"
+            f"{self.url}{_host(text)} does not answer as it should ({_reason(text)})" + self._hint(text)
         )
+
+    def _hint(self, text: str) -> str:
+        """Say what to look at where the address may be wrong; a connection that broke was right."""
+        doubtful = any(sign in text for sign in _DOUBTFUL_ADDRESS)
+        return f": check {_ENDPOINTS[self._scheme][0]}, and that the store is up" if doubtful else ""
 
 
 class _Stretch:
@@ -349,6 +360,12 @@ def _only_the_object_is_missing(error: FileNotFoundError) -> None:
     """Pass over a missing object; a missing bucket is no answer to a question about an object."""
     if any(sign in str(error) for sign in _NO_BUCKET):
         raise error
+
+
+def _host(text: str) -> str:
+    """Return at which host a request was refused, as a client's message has it."""
+    found = re.search(r"https?://([^/\s]+)/", text)
+    return f" at {found[1]}" if found else ""
 
 
 def _reason(text: str) -> str:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from windfall import codec
 from windfall.errors import OLDER, LogDamaged, Misuse, NewerFormat, OlderFormat
 from windfall.ports import ObjectStore, Steps
-from windfall.storage import bundle, checked, executor, log
+from windfall.storage import bundle, checked, executor, finished, log
+from windfall.storage.finished import Finished
 from windfall.storage.hold import Hold, Local
 from windfall.storage.objects import prove_conditions
 from windfall.storage.operations import create, get, keys_under
 from windfall.storage.state import Claim
-from windfall.terms import Bundle, Holder, Outcome, Reached, Record, RunState, Seconds, Term
+from windfall.terms import Bundle, Cause, Holder, Outcome, Reached, Record, RunState, Seconds, Term
 from windfall.wire.layout import FORMAT_VERSION, LOG, MARKER
 
 _FILES_NAMED_MAX = 5
@@ -99,6 +100,49 @@ def take(
     hold = Hold(store, taken.record, local, wish.holder.nonce)
     hold.keep()
     return Taking(hold, taken.record, taken.previous)
+
+
+def finished_here(store: ObjectStore, local: Local) -> Finished | None:
+    """Return what this machine knows of the run's end and the store may not know; None for nothing.
+
+    Another run that was begun at the same URL is another one: of the old one nothing need be known any more.
+    """
+    ended = finished.recall(local.finished, store.url)
+    if ended is None:
+        return None
+    marker = store.get(MARKER)
+    if marker is None or parse_marker(marker) != ended.run_id:
+        finished.forget(local.finished, store.url)
+        return None
+    return ended
+
+
+def finish(
+    store: ObjectStore,
+    local: Local,
+    wish: Wish,
+    ended: Finished,
+    *,
+    holder_is_dead: Callable[[Holder], bool],
+    tell: Callable[[str], None],
+) -> bool:
+    """Say to the store that a run is done whose script ended well on this machine; return whether it is done now.
+
+    Raises:
+        RunHeld: another machine has taken it, and is alive.
+        StoreError, LogDamaged, NewerFormat: see `take`.
+    """
+    if not finished.let_go(store, local.clock, ended, local.new_nonce()):
+        claim = Claim(wish.holder, ended.run_id, wish.lease_s, wish.command, None, "", wish.generation)
+        steps = log.take(
+            claim, holder_is_dead=holder_is_dead, wall=local.clock.wall, wait=wish.wait, tell=tell,
+            hint=ended.term, poll_s_max=wish.poll_s_max,
+        )  # fmt: skip
+        taken = executor.run(steps, store, local.clock)
+        if taken.mine:
+            Hold(store, taken.record, local, wish.holder.nonce).release(Outcome.DONE, Cause.DONE)
+    finished.forget(local.finished, store.url)
+    return True
 
 
 def place_code(store: ObjectStore, local: Local, state: RunState, folder: str, tell: Callable[[str], None]) -> str:
