@@ -15,7 +15,7 @@ from types import ModuleType
 
 from rich.console import Console
 
-from windfall import errors, events, fleet, terms
+from windfall import errors, events, fleet, results, terms
 from windfall.cli.main import build as build_cli
 from windfall.core import lifecycle
 from windfall.wire import environment, layout
@@ -138,7 +138,8 @@ def page_journal() -> str:
     parts.append(f"The present version is {events.VERSION}.\n")
     for title, base in (("Facts", events.Fact), ("Commands", events.Command), ("Decisions and rows", object)):
         parts.append(f"\n## {title}\n\n")
-        parts += [f"### {cls.__name__}\n\n{prose(cls.__doc__)}\n\n{fields(cls)}\n" for cls in words_of(events, base)]
+        words = [*words_of(events, base), *words_of(results, base)]
+        parts += [f"### {cls.__name__}\n\n{prose(cls.__doc__)}\n\n{fields(cls)}\n" for cls in words]
     return "".join(parts).rstrip() + "\n"
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "notice",
     "phase",
     "report",
+    "save_result",
     "step",
     "step_context",
     "steps",
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     notice = Session({}).notice
     phase = Session({}).phase
     report = Session({}).report
+    save_result = Session({}).save_result
     step = Session({}).step
     step_context = Session({}).step_context
     steps = Session({}).steps

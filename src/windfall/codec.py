@@ -24,7 +24,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from windfall import events, fleet, jobs, market, terms
+from windfall import events, fleet, jobs, market, results, terms
 from windfall.errors import OLDER, NewerFormat, OlderFormat
 
 _TAG = "is"
@@ -197,7 +197,7 @@ def _number(_: type, data: object) -> float:
 
 @functools.cache
 def _classes() -> dict[str, type]:
-    named = [item for module in (terms, events, jobs, market, fleet) for item in vars(module).items()]
+    named = [item for module in (terms, events, results, jobs, market, fleet) for item in vars(module).items()]
     return {name: value for name, value in named if isinstance(value, type) and dataclasses.is_dataclass(value)}
 
 

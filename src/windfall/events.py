@@ -177,12 +177,15 @@ class SaveAnswered(Fact):
 
 @value
 class ShardHandedOver(Fact):
-    """`backup(path)`: a rank's part of a point lies on the local disk.
+    """`backup(path)` or `save_result(path)`: a rank's part of a point, or its result, lies on the local disk.
 
     Attributes:
         request: the request that it answers, 0 for the user's own schedule.
+        path: where it can be read from now on; told again when ranks have added to a folder that they share.
         stall_s: how long the script stood still for it.
-        identity: what changes when its files are written again; empty where several ranks may still add to them.
+        identity: what changes when its files are written again.
+        source: the path that the script named; empty if it is `path`.
+        result: the name of a result; empty for a checkpoint.
     """
 
     rank: int
@@ -192,6 +195,8 @@ class ShardHandedOver(Fact):
     size_bytes: Bytes
     stall_s: Seconds
     identity: str = ""
+    source: str = ""
+    result: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 from windfall.events import CommitCheckpoint, UploadShard
 from windfall.fleet import Directive, Report
 from windfall.market import Answer, Bill, Boot, Capabilities, Machine, Offer, Order, Quota
+from windfall.results import StoreResult
 from windfall.terms import (
     Bytes,
     Cause,
@@ -21,6 +22,7 @@ from windfall.terms import (
     Instant,
     Notice,
     Outcome,
+    Result,
     RunState,
     SaveCosts,
     Seconds,
@@ -277,6 +279,10 @@ class RunHold(Protocol):
         """Write manifest and record; return the point and the record's number."""
         ...
 
+    def store_result(self, command: StoreResult) -> tuple[Result, int, tuple[CheckpointRef, ...]]:
+        """Write a result's manifest and record; return it, the record's number, and what may be deleted for it."""
+        ...
+
     def give_up(self, refs: tuple[CheckpointRef, ...]) -> None:
         """Append the record after which no restart wants these points."""
         ...
@@ -301,8 +307,18 @@ class RunHold(Protocol):
         """Remember how often the script was started and failed, and what saves cost; written with the next record."""
         ...
 
-    def release(self, outcome: Outcome, cause: Cause, notice_s: Seconds | None = None) -> None:
-        """Append the record that lets the run go; `notice_s`: how long before its end this machine heard of it."""
+    def release(
+        self,
+        outcome: Outcome,
+        cause: Cause,
+        notice_s: Seconds | None = None,
+        *,
+        going: tuple[CheckpointRef, ...] = (),
+    ) -> tuple[CheckpointRef, ...]:
+        """Append the record that lets the run go, and gives up points; return those whose bytes may be deleted.
+
+        `notice_s`: how long before its end this machine heard of it.
+        """
         ...
 
     def beat(self, progress: Progress) -> None:

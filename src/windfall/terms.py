@@ -59,6 +59,8 @@ class SaveKind(enum.StrEnum):
     """Because of a notice: it goes when a newer point is committed."""
     STOP = "stop"
     """Because the user asked the run to stop: kept like an emergency point."""
+    RESULT = "result"
+    """What a script made: it stays, and no restart restores it."""
 
 
 class NoticeLevel(enum.StrEnum):
@@ -235,6 +237,15 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Result:
+    """What one rank handed over as a result of the run, under a name; the newest of a name and rank counts."""
+
+    name: str
+    rank: int
+    stored: CheckpointRef
+
+
+@dataclass(frozen=True, slots=True)
 class Bundle:
     """The user's code, content-addressed: `digest` is the SHA-256 of the archive stored at `key`."""
 
@@ -347,6 +358,8 @@ class RecordKind(enum.StrEnum):
     """A holder took the run; the record's number is its term."""
     COMMIT = "commit"
     """A checkpoint became what a restart restores."""
+    RESULT = "result"
+    """A result is stored; the one of the same name and rank before it is given up."""
     DROP = "drop"
     """Points are given up; their bytes may be deleted from now on."""
     ATTEMPT = "attempt"
@@ -373,6 +386,7 @@ class RunState:
         code: digest of the listing of the code files that the newest attempt ran; None if unknown.
         costs: of the last save that was measured whole; None before the first.
         generation: number of the newest generation of several machines that took the run; 0 if none ever did.
+        results: what the script made, in the order of the records; no restart restores it.
     """
 
     run_id: str
@@ -393,6 +407,7 @@ class RunState:
     code: str | None = None
     costs: SaveCosts | None = None
     generation: int = 0
+    results: tuple[Result, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from windfall.agent.keeping import keep, let_go
 def test_a_file_deleted_by_the_script_is_still_there(tmp_path: Path) -> None:
     """Under its own name, because the point will be restored under it."""
     (tmp_path / "a.pt").write_bytes(b"state")
-    kept = Path(keep(str(tmp_path / "a.pt"), str(tmp_path / "held"), 10, 1))
+    kept = Path(keep(str(tmp_path / "a.pt"), str(tmp_path / "held"), "10-0-1"))
     (tmp_path / "a.pt").unlink()
     assert (kept.name, kept.read_bytes()) == ("a.pt", b"state")
 
@@ -22,7 +22,7 @@ def test_a_folder_pruned_by_a_framework_is_still_there(tmp_path: Path) -> None:
     """With all that was in it."""
     (tmp_path / "checkpoint-5" / "deep").mkdir(parents=True)
     (tmp_path / "checkpoint-5" / "deep" / "w.bin").write_bytes(b"w")
-    kept = Path(keep(str(tmp_path / "checkpoint-5"), str(tmp_path / "held"), 5, 1))
+    kept = Path(keep(str(tmp_path / "checkpoint-5"), str(tmp_path / "held"), "5-0-1"))
     shutil.rmtree(tmp_path / "checkpoint-5")
     assert (kept / "deep" / "w.bin").read_bytes() == b"w"
 
@@ -35,15 +35,38 @@ def test_where_links_cannot_be_made_the_path_itself_is_read(tmp_path: Path, monk
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr("os.link", refuse)
-    assert keep(str(tmp_path / "a.pt"), str(tmp_path / "held"), 10, 1) == str(tmp_path / "a.pt")
+    assert keep(str(tmp_path / "a.pt"), str(tmp_path / "held"), "10-0-1") == str(tmp_path / "a.pt")
     assert not list((tmp_path / "held").iterdir())
 
 
-def test_a_commit_lets_go_of_everything_up_to_its_step(tmp_path: Path) -> None:
-    """Older hand-overs go, a newer one stays for its own upload."""
+@pytest.mark.trial("A1")
+def test_only_what_is_named_is_let_go(tmp_path: Path) -> None:
+    """Other hand-overs of its step and of earlier ones stay for their own uploads; what was read in place is not touched."""
     held = tmp_path / "held"
-    for step in (10, 20, 30):
-        (tmp_path / "a.pt").write_bytes(b"x")
-        keep(str(tmp_path / "a.pt"), str(held), step, step)
-    let_go(str(held), 20)
-    assert [path.name for path in held.iterdir()] == ["30-30"]
+    (tmp_path / "a.pt").write_bytes(b"x")
+    kept = [keep(str(tmp_path / "a.pt"), str(held), name) for name in ("10-0-1", "20-0-2", "20-0-3")]
+    let_go(str(held), kept[1])
+    let_go(str(held), str(tmp_path / "a.pt"))
+    assert sorted(path.name for path in held.iterdir()) == ["10-0-1", "20-0-3"]
+    assert (tmp_path / "a.pt").exists()
+
+
+@pytest.mark.trial("A4")
+def test_a_folder_that_ranks_share_keeps_what_each_of_them_wrote(tmp_path: Path) -> None:
+    """Kept again under one name it gains what has come, has the newest of what was replaced, and loses nothing."""
+    folder, held = tmp_path / "ck", str(tmp_path / "held")
+    folder.mkdir()
+    (folder / "rank0").write_bytes(b"0")
+    (folder / "meta").write_bytes(b"old")
+    first = keep(str(folder), held, "10-0-1")
+    (folder / "rank0").unlink()
+    (folder / "rank1").write_bytes(b"1")
+    (folder / "new").write_bytes(b"new")
+    (folder / "new").replace(folder / "meta")
+    assert keep(str(folder), held, "10-0-1") == first
+    shutil.rmtree(folder)
+    assert {path.name: path.read_bytes() for path in Path(first).iterdir()} == {
+        "rank0": b"0",
+        "rank1": b"1",
+        "meta": b"new",
+    }

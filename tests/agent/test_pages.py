@@ -54,9 +54,7 @@ class Script:
 
 
 def watcher(folder: Path, marks: tuple[tuple[int, int, int], ...] = ()) -> PageWatcher:
-    return PageWatcher(
-        str(folder), 1, Instant(0.0), lambda path, _step, _number: path, lambda _path: "as it was", marks=marks
-    )
+    return PageWatcher(str(folder), 1, Instant(0.0), lambda path, _name: path, lambda _path: "as it was", marks=marks)
 
 
 def only(facts: list[Fact], kind: type[Fact]) -> list[Fact]:

@@ -158,8 +158,8 @@ def test_point_ids_are_unique_and_tell_step_and_term() -> None:
     story = Story(policy="every:10steps").starts()
     story.answers(10, 1).hands_over(10, 1)
     assert story.the(ev.UploadShard).checkpoint_id == "00000010-7-1.1"
-    story.uploads().commits().hands_over(10, 0, path="/again")
-    assert story.the(ev.UploadShard).checkpoint_id == "00000010-7-p2"
+    story.uploads().commits().hands_over(11, 0, path="/again")
+    assert story.the(ev.UploadShard).checkpoint_id == "00000011-7-p2"
 
 
 def test_only_the_newest_save_waits_for_the_uplink() -> None:
@@ -287,15 +287,31 @@ def test_a_save_that_is_already_under_way_is_counted() -> None:
     assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_SAVED
 
 
-def test_a_machine_that_outlives_its_end_finishes_the_upload() -> None:
-    """A deadline is a promise of the worst, not an order to give up."""
+@pytest.mark.trial("A5")
+def test_an_upload_that_takes_longer_than_expected_leaves_time_for_the_release() -> None:
+    """It goes on while it may be in time; whatever is tried, the run is let go before the announced end."""
     story = trained().notice(4.0)
-    number = story.the(ev.PublishSave).request
+    end, number = story.now + 4.0, story.the(ev.PublishSave).request
     story.answers(13, number).hands_over(13, number)
-    story.happens(ev.Woke("deadline"), after=3.5)
+    story.happens(ev.Woke("deadline"), after=3.3)
     assert story.none(ev.ExitAgent)
-    story.uploads(took=4.0).commits()
-    assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_SAVED
+    wake = story.the(ev.WakeAt)
+    assert wake.at < end
+    story.happens(ev.Woke(wake.why), after=wake.at - story.now + 0.001)
+    assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_UNSAVED
+    assert story.the(ev.ExitAgent).code == 75
+
+
+@pytest.mark.trial("A5")
+def test_a_first_save_that_is_not_in_time_leaves_time_for_the_release() -> None:
+    """Nothing is known of its upload but that it is not there: the run is let go before the announced end, as preempted."""
+    story = Story(policy="never").starts().ranks(5).notice(30.0)
+    end, number = story.now + 30.0, story.the(ev.PublishSave).request
+    story.answers(6, number).hands_over(6, number)
+    story.happens(ev.Woke("deadline"), after=29.0)
+    assert story.now < end
+    assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_UNSAVED
+    assert story.the(ev.ExitAgent).code == 75
 
 
 def test_a_script_that_dies_of_the_notices_signal_is_a_preemption() -> None:

@@ -60,6 +60,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("sdk/drill_walk.py", "random.getstate"): "looks at the script's own global generator, and draws nothing",
     ("sdk/lightning.py", "os.environ*"): "the environment is the interface between agent and script",
     ("sdk/session.py", "os.environ*"): "the environment is the interface between agent and script",
+    ("sdk/contexts.py", "time.monotonic_ns"): "stamps the page; a script has no clock to hand in",
     ("sdk/session.py", "time.monotonic_ns"): "stamps the page, with nothing between script and clock on the hot path",
     ("sdk/standstill.py", "time.*"): "runs inside the script, which has no clock to hand in",
     ("sdk/torch.py", "os.environ*"): "the environment is the interface between agent and script",

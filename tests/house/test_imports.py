@@ -10,7 +10,7 @@ import pytest
 
 from tests.house.source import PACKAGE, ROOT, imports, module_name, parse, python_files, where
 
-WORDS = frozenset({"terms", "events", "errors", "jobs", "market", "fleet", "ports", "codec", "records"})
+WORDS = frozenset({"terms", "events", "errors", "jobs", "market", "fleet", "ports", "codec", "records", "results"})
 NUMERIC = frozenset({"numpy", "scipy", "numba"})
 TO_CORE = WORDS | {"wire", "models", "policies", "core"}
 ADAPTER = frozenset({"windfall", "sdk", "storage", "wire"})
@@ -27,6 +27,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "jobs": (frozenset({"terms"}), NONE),
     "market": (frozenset({"terms"}), NONE),
     "fleet": (frozenset({"terms", "events", "jobs", "market"}), NONE),
+    "results": (frozenset({"terms", "events"}), NONE),
     "ports": (WORDS - {"ports", "codec"}, NONE),
     "codec": (WORDS - {"ports", "codec"}, frozenset({"msgspec"})),
     "units": (frozenset({"terms", "errors"}), NONE),

@@ -97,7 +97,7 @@ class Hold:
     def commit(self, command: CommitCheckpoint) -> Steps[tuple[CheckpointRef, int]]:
         with contextlib.suppress(StoreError):
             yield from self.ship()
-        check_own(command, self.state.term, self.nonce)
+        check_own(command.checkpoint_id, command.shards, self.state.term, self.nonce)
         point = Checkpoint(
             command.checkpoint_id,
             command.step,

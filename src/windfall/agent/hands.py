@@ -23,7 +23,8 @@ from windfall.events import (
     UploadShard,
 )
 from windfall.ports import Clock, RunHold
-from windfall.terms import Bytes, Seconds, Shard
+from windfall.results import ResultStored, StoreResult
+from windfall.terms import Bytes, CheckpointRef, Seconds, Shard
 
 Deliver = Callable[[Fact], None]
 
@@ -74,7 +75,7 @@ class Uploads:
         began = self._clock.now()
         try:
             shard = self._hold.upload(command, lambda: command.checkpoint_id in self._abandoned)
-        except (WindfallError, OSError) as error:
+        except Exception as error:
             overwritten = isinstance(error, Overwritten)
             self._deliver(ShardFailed(command.checkpoint_id, command.rank, _reason(error), overwritten))
             return
@@ -96,6 +97,21 @@ def commit(hold: RunHold, clock: Clock, deliver: Deliver, command: CommitCheckpo
         deliver(CommitFailed(command.checkpoint_id, _reason(error)))
     else:
         deliver(CheckpointCommitted(point, number, Seconds(clock.now() - began)))
+
+
+def store_result(hold: RunHold, clock: Clock, deliver: Deliver, command: StoreResult) -> tuple[CheckpointRef, ...]:
+    """Store a result and deliver what came of it; return what it replaces."""
+    began = clock.now()
+    try:
+        result, number, replaced = hold.store_result(command)
+    except Fenced as error:
+        deliver(FenceLost(error.record, error.holder))
+    except WindfallError as error:
+        deliver(CommitFailed(command.checkpoint_id, _reason(error)))
+    else:
+        deliver(ResultStored(result, number, Seconds(clock.now() - began)))
+        return replaced
+    return ()
 
 
 def tidy(action: Callable[[], object], deliver: Deliver, tell: Callable[[str], None], what: str) -> bool:

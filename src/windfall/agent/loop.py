@@ -25,12 +25,12 @@ from windfall.agent.session import ExecRequest
 from windfall.agent.standing import StandingFile
 from windfall.agent.supervision import Supervision
 from windfall.core import worker
+from windfall.core.lifecycle import Stage
 from windfall.errors import EXIT_AGAIN, EXIT_DONE, Fenced, NewerFormat, StoreError, WindfallError
 from windfall.events import (
     AbandonCheckpoint,
     AcknowledgeNotice,
     AgentResumed,
-    CheckpointCommitted,
     CheckpointRestored,
     Command,
     CommitCheckpoint,
@@ -57,12 +57,14 @@ from windfall.events import (
     WorkerBegan,
 )
 from windfall.ports import Clock, Journal, NoticeSource, Restored, RunHold
-from windfall.terms import Bytes, Cause, Instant, Notice, NoticeLevel, Outcome, Seconds, Term
+from windfall.results import StoreResult
+from windfall.terms import Bytes, Cause, CheckpointRef, Instant, Notice, NoticeLevel, Outcome, Seconds, Term
 from windfall.wire import environment, page
 
 LOOK_S = 0.01
 """How often the pages are looked at."""
 _IDLE_S = 0.5
+_NOT_DELETED = "old checkpoints could not be deleted"
 
 
 @dataclass(slots=True)
@@ -99,6 +101,7 @@ class Agent:
         self._rank_told = False
         self._unreleased = False
         self._from = (0, 0)
+        self._left: tuple[CheckpointRef, ...] = ()
         self._standing = StandingFile(request.status, ports.clock)
         self._beliefs = BeliefsFile(request.beliefs, ports.clock)
         self._ended = threading.Event()
@@ -199,14 +202,14 @@ class Agent:
 
     def _react(self, facts: list[Fact]) -> None:
         now = self._clock.now()
-        self._state, decisions, commands = worker.react(self._state, now, tuple(facts))
+        before = self._state
+        self._state, decisions, commands = worker.react(before, now, tuple(facts))
         self._sequence += 1
         term, wall = Term(self._hold.state.term), self._clock.wall()
         row = Row(term, self._sequence, now, wall, tuple(facts), decisions, commands)
         self._ports.journal.append(codec.row_to_line(row))
-        for fact in facts:
-            if isinstance(fact, CheckpointCommitted):
-                self._let_go(fact)
+        if before.checkpoints is not self._state.checkpoints or before.results is not self._state.results:
+            self._let_go(before.held_paths - self._state.held_paths)
         if any(isinstance(command, KillScript) for command in commands):
             last = self._digest(now, self._last_look(now))
             if last:
@@ -215,11 +218,15 @@ class Agent:
         for command in commands:
             self._obey(command)
 
-    def _let_go(self, fact: CheckpointCommitted) -> None:
+    def _let_go(self, paths: frozenset[str]) -> None:
+        """Remove the links of what is stored, or given up."""
+        if self._state.stage is Stage.ENDED or not paths:
+            return
         held = self._request.path("held", str(self._ports.supervision.attempt))
-        self._cleaning_thread.do(lambda: let_go(held, fact.checkpoint.step))
+        for path in paths:
+            self._cleaning_thread.do(partial(let_go, held, path))
         if self._ports.room is not None:
-            self._ports.room.let_go(fact.checkpoint.step)
+            self._ports.room.let_go(self._state.committed_step, paths)
 
     def _resume(self) -> list[Fact]:
         """Feed the journal back; return the facts that tell the reducer what happened while no agent was there."""
@@ -254,7 +261,7 @@ class Agent:
 
     def _obey(self, command: Command) -> None:
         match command:
-            case StartScript() | CommitCheckpoint() | DeleteCheckpoints() | ReleaseRun() | ExitAgent():
+            case StartScript() | CommitCheckpoint() | StoreResult() | DeleteCheckpoints() | ReleaseRun() | ExitAgent():
                 self._log_thread.do(partial(self._obey_in_order, command))
             case KillScript() | PublishSave() | WithdrawSave() | ShowNotice():
                 self._obey_towards_script(command)
@@ -271,7 +278,7 @@ class Agent:
                 self._wake_at(command)
 
     def _obey_in_order(
-        self, command: StartScript | CommitCheckpoint | DeleteCheckpoints | ReleaseRun | ExitAgent
+        self, command: StartScript | CommitCheckpoint | StoreResult | DeleteCheckpoints | ReleaseRun | ExitAgent
     ) -> None:
         """Carry out what appends to the log or must wait for it, in the log's own thread."""
         match command:
@@ -279,6 +286,8 @@ class Agent:
                 self._start(command)
             case CommitCheckpoint():
                 self._commit(command)
+            case StoreResult():
+                self._store_result(command)
             case DeleteCheckpoints():
                 self._delete(command)
             case ReleaseRun():
@@ -348,7 +357,7 @@ class Agent:
             folder,
             attempt,
             self._clock.now(),
-            lambda path, step, number: keep(path, held, step, number),
+            lambda path, name: keep(path, held, name),
             self._hold.identify,
             marks=self._marks.get(attempt, ()),
         )
@@ -389,13 +398,20 @@ class Agent:
         self._count()
         hands.commit(self._hold, self._clock, self._ports.inbox.put, command)
 
+    def _store_result(self, command: StoreResult) -> None:
+        self._count()
+        replaced = hands.store_result(self._hold, self._clock, self._ports.inbox.put, command)
+        if replaced:
+            self._remove(replaced)
+
     def _delete(self, command: DeleteCheckpoints) -> None:
-        if self._tidy(lambda: self._hold.give_up(command.checkpoints), "old checkpoints could not be deleted"):
-            self._cleaning_thread.do(
-                lambda: self._tidy(
-                    lambda: self._hold.delete(command.checkpoints), "old checkpoints could not be deleted"
-                )
-            )
+        if self._state.stage is Stage.ENDED:
+            self._left = command.checkpoints  # given up by the release, and deleted behind it
+        elif self._tidy(lambda: self._hold.give_up(command.checkpoints), _NOT_DELETED):
+            self._remove(command.checkpoints)
+
+    def _remove(self, refs: tuple[CheckpointRef, ...]) -> None:
+        self._cleaning_thread.do(lambda: self._tidy(lambda: self._hold.delete(refs), _NOT_DELETED))
 
     def _abandon(self, checkpoint_id: str) -> None:
         self._uploads.abandon(checkpoint_id)
@@ -424,7 +440,7 @@ class Agent:
         with contextlib.suppress(StoreError):
             self._hold.ship()
         try:
-            self._hold.release(command.outcome, command.cause, command.notice_s)
+            self._left = self._hold.release(command.outcome, command.cause, command.notice_s, going=self._left)
             self._standing.release(command.outcome)
             if self._ports.room is not None:
                 self._ports.room.release(command.outcome)
@@ -444,6 +460,8 @@ class Agent:
         if command.sentence:
             self._ports.supervision.say(command.sentence)
         if not self._unreleased:
+            if self._left:
+                self._tidy(lambda: self._hold.delete(self._left), _NOT_DELETED)
             with contextlib.suppress(WindfallError):
                 self._hold.ship()
         # Whoever reads "done" from the exit code must be able to rely on the store saying so too.

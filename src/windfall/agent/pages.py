@@ -7,12 +7,13 @@ request, and whose message is not there, has really gone on without handing anyt
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
+from windfall.agent import messages
+from windfall.agent.messages import HandOver, Message, Metrics, PhaseEnded, Refused
 from windfall.errors import NewerFormat
 from windfall.events import (
     Fact,
@@ -27,12 +28,15 @@ from windfall.events import (
     ShardHandedOver,
     StepsMeasured,
 )
-from windfall.terms import Bytes, Instant, Metric, NoticeLevel, Phase, Seconds, Step
+from windfall.results import MessageRefused
+from windfall.terms import Bytes, Instant, NoticeLevel, Phase, Seconds, Step
 from windfall.wire import page
 
 _WINDOW_FIRST_S = 0.25
 _WINDOW_S_MAX = 5.0
 """Windows grow from the first to the second: early numbers soon, few journal rows later."""
+FOLDERS_KEPT = 8
+"""Of so many steps it is remembered which folders ranks shared."""
 
 
 @dataclass(slots=True)
@@ -46,10 +50,21 @@ class _Rank:
     step: int = 0
     step_end_ns: int = 0
     ack: int = 0
+    handed: tuple[int, str] | None = None
+    """What was handed over last: (step, path)."""
     open_request: tuple[int, int] | None = None
     """Answered and not yet followed by a hand-over: (request, step)."""
     excluded_ns: dict[int, int] = field(default_factory=dict)
     """Time inside the interval after step k that was not work on a step: stalls of saves, other phases."""
+
+
+@dataclass(slots=True)
+class _Folder:
+    """A folder that ranks share at a step: the hand-over that keeps it, which is told again when it has grown."""
+
+    source: str
+    name: str
+    fact: ShardHandedOver
 
 
 @dataclass(slots=True)
@@ -83,7 +98,7 @@ class PageWatcher:
         folder: str,
         attempt: int,
         started: Instant,
-        keep: Callable[[str, int, int], str],
+        keep: Callable[[str, str], str],
         identify: Callable[[str], str],
         *,
         marks: tuple[tuple[int, int, int], ...] = (),
@@ -94,7 +109,7 @@ class PageWatcher:
             folder: where they appear.
             attempt: whose pages they are.
             started: when the script was started.
-            keep: (path, step, number of the message) -> where the hand-over can be read from now on.
+            keep: (path, a name for the hand-over) -> where it can be read from now on.
             identify: path -> what changes when it is written again.
             marks: how far an earlier agent has read (`PagesRead`).
         """
@@ -110,6 +125,8 @@ class PageWatcher:
         self._window_s = _WINDOW_FIRST_S
         self._window_ends = started
         self._periodic: dict[int, set[int]] = {}
+        self._folders: dict[int, list[_Folder]] = {}
+        self._unreadable: set[str] = set()
 
     @property
     def attached(self) -> bool:
@@ -172,9 +189,14 @@ class PageWatcher:
     def _attach_all(self) -> None:
         names = [name for name in os.listdir(self._folder) if name.startswith("rank-") and name.endswith(".page")]
         for name in names:
-            number = int(name[len("rank-") : -len(".page")])
-            if number not in self._ranks:
-                words = _attached(os.path.join(self._folder, name))
+            text = name[len("rank-") : -len(".page")]
+            number = int(text) if text.isdecimal() and len(text) <= 9 else -1
+            if number >= 0 and number not in self._ranks and name not in self._unreadable:
+                try:
+                    words = _attached(os.path.join(self._folder, name))
+                except OSError:
+                    self._unreadable.add(name)  # something else has a page's name
+                    continue
                 messages = os.path.join(self._folder, page.messages_name(number))
                 self._ranks[number] = _resumed(_Rank(words, messages), *self._resume.get(number, (0, 0)))
                 self._windows[number] = _Window()
@@ -185,19 +207,19 @@ class PageWatcher:
         words = rank.words
         words[page.AGENT_NS] = int(now * 1e9)
         step, step_end_ns, began_ns = words[page.STEP], words[page.STEP_END_NS], words[page.STEP_BEGIN_NS]
-        messages = self._read_messages(rank) if words[page.MESSAGES] > rank.messages else []
+        said = self._read_messages(rank) if words[page.MESSAGES] > rank.messages else []
         ack = words[page.ACK]
         if ack != rank.ack:
             rank.ack = ack
             rank.open_request = (ack, words[page.ACK_STEP])
             facts.append(SaveAnswered(number, ack, Step(words[page.ACK_STEP])))
-        for message in messages:
+        for message in said:
             self._understand(number, rank, message, facts)
         if rank.open_request is not None:
             _, asked_at = rank.open_request
             if step > asked_at or (began_ns > step_end_ns and began_ns > words[page.ACK_NS]):
                 rank.open_request = None
-                facts.append(RankMovedOn(number, Step(asked_at)))
+                self._move_on(number, asked_at, facts)
         self._measure(rank, self._windows[number], step, step_end_ns, began_ns)
 
     def _measure(self, rank: _Rank, window: _Window, step: int, step_end_ns: int, began_ns: int) -> None:
@@ -213,46 +235,83 @@ class PageWatcher:
             rank.excluded_ns = {at: ns for at, ns in rank.excluded_ns.items() if at >= step}
         rank.step, rank.step_end_ns = step, step_end_ns
 
-    def _read_messages(self, rank: _Rank) -> list[dict[str, Any]]:
-        with open(rank.messages_path, "rb") as file:
-            file.seek(rank.position)
-            data = file.read()
+    def _read_messages(self, rank: _Rank) -> list[Message]:
+        try:
+            with open(rank.messages_path, "rb") as file:
+                file.seek(rank.position)
+                data = file.read()
+        except OSError:
+            return []  # the script has removed it; what comes is looked for again
         whole = data[: data.rfind(b"\n") + 1]
         rank.position += len(whole)
-        lines = whole.splitlines()
+        lines = whole.split(b"\n")[:-1]
         rank.messages += len(lines)
-        return [json.loads(line) for line in lines]
+        return [messages.read(line, rank.step) for line in lines]
 
-    def _understand(self, number: int, rank: _Rank, message: dict[str, Any], facts: list[Fact]) -> None:
-        kind = message["it"]
-        step = int(message.get("step", rank.words[page.STEP]))
-        if kind == "backup":
-            self._understand_backup(number, rank, message, facts)
-        elif kind == "phase":
-            rank.excluded_ns[step] = rank.excluded_ns.get(step, 0) + int(message["duration_ns"])
-            facts.append(PhaseMeasured(number, Phase(message["name"]), Seconds(message["duration_ns"] / 1e9)))
-        elif kind == "report":
-            numbers = {name: value for name, value in message["metrics"].items() if isinstance(value, (int, float))}
-            metrics = tuple((name, Metric(float(value))) for name, value in sorted(numbers.items()))
-            facts.append(MetricsReported(number, Step(step), metrics))
+    def _understand(self, number: int, rank: _Rank, message: Message, facts: list[Fact]) -> None:
+        match message:
+            case HandOver():
+                self._understand_hand_over(number, rank, message, facts)
+            case PhaseEnded(step, phase, duration_ns):
+                rank.excluded_ns[step] = rank.excluded_ns.get(step, 0) + duration_ns
+                facts.append(PhaseMeasured(number, phase, Seconds(duration_ns / 1e9)))
+            case Metrics(step, numbers, refused):
+                facts.append(MetricsReported(number, Step(step), numbers))
+                facts += [MessageRefused(number, reason) for reason in refused]
+            case Refused(reason, request, step):
+                facts.append(MessageRefused(number, reason))
+                if request and rank.open_request is not None and request == rank.open_request[0]:
+                    rank.open_request = None
+                    self._move_on(number, step, facts)
 
-    def _understand_backup(self, number: int, rank: _Rank, message: dict[str, Any], facts: list[Fact]) -> None:
-        request, step, stall_ns = int(message["request"]), int(message["step"]), int(message["stall_ns"])
-        rank.excluded_ns[step] = rank.excluded_ns.get(step, 0) + stall_ns
-        if rank.open_request is not None and request == rank.open_request[0]:
-            rank.open_request = None
-        if request == 0 and len(self._ranks) > 1:
-            self._periodic.setdefault(step, set()).add(number)
-        if message["path"] is None:
-            facts.append(RankMovedOn(number, Step(step)))
+    def _understand_hand_over(self, number: int, rank: _Rank, said: HandOver, facts: list[Fact]) -> None:
+        step = said.step
+        rank.excluded_ns[step] = rank.excluded_ns.get(step, 0) + said.stall_ns
+        if not said.result:
+            self._note(number, rank, said)
+        if said.path is None:
+            self._move_on(number, step, facts)
             return
-        path, identity = message["path"], ""
-        if len(self._ranks) == 1:
-            # Several ranks that name one folder must go on naming one, and may still add to it.
-            path = self._keep(path, step, int(message["seq"]))
-            identity = self._identify(path)
-        size, stall_s = Bytes(_size_of(path)), Seconds(stall_ns / 1e9)
-        facts.append(ShardHandedOver(number, Step(step), request, path, size, stall_s, identity))
+        name = f"{step}-{number}-{said.number}"
+        shared = len(self._ranks) > 1 and not said.result and os.path.isdir(said.path)
+        if shared:
+            # Ranks that name one folder go on naming one; the last of them keeps what all have written into it.
+            name = next((one.name for one in self._folders.get(step, ()) if one.source == said.path), name)
+        path = self._keep(said.path, name)
+        size, stall_s = Bytes(_size_of(path)), Seconds(said.stall_ns / 1e9)
+        source = "" if path == said.path else said.path
+        fact = ShardHandedOver(
+            number, Step(step), said.request, path, size, stall_s, self._identify(path), source, said.result
+        )
+        if shared:
+            known = [one for one in self._folders.get(step, ()) if one.source != said.path]
+            self._folders[step] = [*known, _Folder(said.path, name, fact)]
+            for old in sorted(self._folders)[:-FOLDERS_KEPT]:
+                del self._folders[old]
+        facts.append(fact)
+
+    def _note(self, number: int, rank: _Rank, said: HandOver) -> None:
+        """Note who has spoken of a step: of one that has two paths, who is past it has to be told again."""
+        if rank.open_request is not None and said.request == rank.open_request[0]:
+            rank.open_request = None
+        again = rank.handed is not None and rank.handed[0] == said.step and said.path != rank.handed[1]
+        rank.handed = (said.step, said.path or "")
+        if again:
+            self._periodic[said.step] = set()
+        elif said.request == 0 and len(self._ranks) > 1:
+            self._periodic.setdefault(said.step, set()).add(number)
+
+    def _move_on(self, number: int, step: int, facts: list[Fact]) -> None:
+        """A rank has no (further) part at a step; it may have written into the folder of another before."""
+        for folder in self._folders.get(step, ()):
+            if folder.fact.rank != number:
+                path = self._keep(folder.source, folder.name)
+                identity = self._identify(path)
+                if (path, identity) != (folder.fact.path, folder.fact.identity):
+                    size = Bytes(_size_of(path))
+                    folder.fact = replace(folder.fact, path=path, size_bytes=size, identity=identity)
+                    facts.append(folder.fact)
+        facts.append(RankMovedOn(number, Step(step)))
 
     def _find_bystanders(self, facts: list[Fact]) -> None:
         """Ranks that went past a step at which another rank saved by the user's own schedule have no part in it."""
@@ -260,7 +319,7 @@ class PageWatcher:
             for number, rank in self._ranks.items():
                 if number not in handed and rank.step > step:
                     handed.add(number)
-                    facts.append(RankMovedOn(number, Step(step)))
+                    self._move_on(number, step, facts)
             if len(handed) == len(self._ranks):
                 del self._periodic[step]
 
@@ -278,7 +337,8 @@ class PageWatcher:
 
     def _status(self, number: int, rank: _Rank, done: int) -> RankStatus:
         words = rank.words
-        name = page.PHASES[words[page.PHASE]]
+        phase = words[page.PHASE]
+        name = page.PHASES[phase] if 0 <= phase < len(page.PHASES) else "between"
         step, ended_ns = Step(done), words[page.STEP_END_NS]
         if name in {"evaluation", "compile", "data"}:
             return RankStatus(number, step, Phase(name), Instant(words[page.PHASE_SINCE_NS] / 1e9))
@@ -319,19 +379,28 @@ def _resumed(rank: _Rank, position: int, ack: int) -> _Rank:
     if position == 0 and ack == 0:
         return rank
     rank.position, rank.ack = position, ack
-    read: list[dict[str, Any]] = []
+    read: list[Message] = []
     if position:
-        with open(rank.messages_path, "rb") as file:
-            read = [json.loads(line) for line in file.read(position).splitlines()]
+        with contextlib.suppress(OSError), open(rank.messages_path, "rb") as file:
+            read = [messages.read(line, rank.step) for line in file.read(position).split(b"\n")[:-1]]
     rank.messages = len(read)
-    if ack and all(message.get("request") != ack for message in read):
+    handed = [message for message in read if isinstance(message, HandOver) and not message.result]
+    if handed:
+        rank.handed = (handed[-1].step, handed[-1].path or "")
+    if ack and all(getattr(message, "request", 0) != ack for message in read):
         rank.open_request = (ack, rank.words[page.ACK_STEP])
     return rank
 
 
 def _size_of(path: str) -> int:
-    """Return the bytes under a file or folder; 0 if it is not there (the upload will say so)."""
+    """Return the bytes under a file or folder; what cannot be looked at counts nothing (the upload will say so)."""
     if not os.path.isdir(path):
-        return os.path.getsize(path) if os.path.exists(path) else 0
-    folders = os.walk(path)
-    return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in folders for name in names)
+        return _length(path)
+    return sum(_length(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)
+
+
+def _length(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0

@@ -11,7 +11,7 @@ import contextlib
 import queue
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from windfall import codec
@@ -41,6 +41,7 @@ from windfall.events import (
     UploadShard,
 )
 from windfall.ports import Clock, Restored
+from windfall.results import MessageRefused
 from windfall.terms import Instant, Notice, NoticeLevel, Outcome, RunState, Seconds
 
 JOIN_S = 60.0
@@ -53,6 +54,7 @@ _RESTORED_POLL_S = 0.5
 _CARRIED = {"moved": "facts", "publish": "command", "upload": "command", "show": "notice", "acknowledge": "notice"}
 """In which field of a message words travel, where it is not called as the message is."""
 _ON_PAGES = (
+    MessageRefused,
     RanksObserved,
     StepsMeasured,
     PhaseMeasured,
@@ -342,9 +344,11 @@ class Room:
         """Let every member stop working on a point."""
         self._send_all({"it": "abandon", "checkpoint_id": checkpoint_id})
 
-    def let_go(self, step: int) -> None:
-        """Tell every member that a point of this step is committed."""
-        self._send_all({"it": "let_go", "step": step})
+    def let_go(self, step: int, addresses: Collection[str]) -> None:
+        """Tell every member which step is committed, and what of its own nobody reads any more."""
+        places = [place_of(address) for address in addresses]
+        for number, link in tuple(self._links.items()):
+            link.send({"it": "let_go", "step": step, "paths": [path for node, path in places if node == number]})
 
     def brought(self, notice: Notice) -> bool:
         """Whether a member brought this notice."""

@@ -153,7 +153,7 @@ class Assembly:
 
     def _named(self, node: int, fact: Fact) -> Fact:
         if isinstance(fact, ShardHandedOver):
-            if fact.request == 0:
+            if fact.request == 0 and not fact.result:
                 self._periodic.setdefault(fact.step, set()).add(fact.rank)
             return replace(fact, path=address_of(node, fact.path))
         if isinstance(fact, RankMovedOn) and fact.step in self._periodic:

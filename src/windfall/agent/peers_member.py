@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from windfall import codec
@@ -253,7 +254,7 @@ class Member:
             case "abandon":
                 self._uploads.abandon(message["checkpoint_id"])
             case "let_go":
-                self._let_go(Step(message["step"]))
+                self._let_go(Step(message["step"]), message["paths"])
             case "withdraw" if self._watcher is not None:
                 self._watcher.withdraw()
 
@@ -314,7 +315,7 @@ class Member:
             folder,
             attempt,
             self._clock.now(),
-            lambda path, step, number: keep(path, held, step, number),
+            lambda path, name: keep(path, held, name),
             self._ports.hold.identify,
         )
         self._ports.supervision.start(attempt, argv, self._cwd, env)
@@ -350,8 +351,10 @@ class Member:
                 with contextlib.suppress(StoreError):
                     source.acknowledge(notice)
 
-    def _let_go(self, step: Step) -> None:
-        self._saved = step
-        self._ports.hold.forget()
+    def _let_go(self, step: Step, paths: list[str]) -> None:
+        if step > self._saved:
+            self._saved = step
+            self._ports.hold.forget()
         held = self._request.path("held", str(self._attempt))
-        self._work.do(lambda: let_go(held, step))
+        for path in paths:
+            self._work.do(partial(let_go, held, path))

@@ -16,8 +16,8 @@ from windfall.sdk import attachment
 from windfall.wire import environment, page
 
 
-def backup(path: Path, *, step: int | None = None) -> int:
-    """Hand a saved checkpoint over, from any language.
+def backup(path: str, *, step: int | None = None, result: str | None = None) -> int:
+    """Hand a saved checkpoint over, or a result, from any language.
 
     For use inside `windfall exec`; outside it nothing happens.  WINDFALL_CHECKPOINT names the checkpoint to resume from,
     WINDFALL_NOTICE_FILE a file that appears when this machine will be taken.  Give each save a name of its own.
@@ -27,15 +27,41 @@ def backup(path: Path, *, step: int | None = None) -> int:
     Args:
         path: the file or folder; it is uploaded behind the script and must not be changed afterwards.
         step: how many steps are complete since the run began; one more than at the last hand-over if not given.
+        result: the name of what the script made: it is stored before the run is done, and no restart restores it.
     """
-    if not path.exists():
-        raise Misuse(f"{path.absolute()} cannot be handed over, nothing is there: save first, then name what was saved")
+    if result is not None and step is not None:
+        raise Misuse("--step belongs to a checkpoint, --result to what the script made: choose one of them")
+    if result is not None and not _is_name(result):
+        raise Misuse(f"--result {result!r} is no name: give one that a file could have")
+    if not path or not Path(path).exists():
+        where = Path(path).absolute() if path else "''"
+        raise Misuse(f"{where} cannot be handed over, nothing is there: save first, then name what was saved")
     folder = os.environ.get(environment.SESSION)
     if not folder:
         print("windfall: not inside `windfall exec`, so nothing was handed over", file=sys.stderr)
         return 0
-    hand_over(os.environ, folder, str(path.absolute()), step)
+    if result is None:
+        hand_over(os.environ, folder, os.path.abspath(path), step)
+    else:
+        hand_over_result(os.environ, folder, os.path.abspath(path), result)
     return 0
+
+
+def _is_name(name: str) -> bool:
+    return name not in ("", ".", "..") and "/" not in name and name.isprintable() and len(os.fsencode(name)) <= 255
+
+
+def hand_over_result(environ: Mapping[str, str], folder: str, path: str, name: str) -> None:
+    """Write the hand-over of a result; no step ends by it.
+
+    Raises:
+        Misuse: the session is gone, or the script hands over through the SDK itself.
+        StoreFull: the session's folder has no room for a line.
+    """
+    rank = attachment.rank_of(environ)
+    with _page(environ, folder, rank) as words:
+        message = {"it": "result", "step": words[page.STEP], "request": 0, "path": path, "name": name, "stall_ns": 0}
+        _say(words, folder, rank, message | {"at_ns": time.monotonic_ns()})
 
 
 def hand_over(environ: Mapping[str, str], folder: str, path: str, step: int | None) -> None:
@@ -60,7 +86,6 @@ def hand_over(environ: Mapping[str, str], folder: str, path: str, step: int | No
             words[page.ACK_STEP], words[page.ACK_NS] = done, now_ns
             words[page.ACK] = request
         message = {
-            "seq": words[page.MESSAGES] + 1,
             "it": "backup",
             "at_ns": now_ns,
             "step": done,
@@ -68,14 +93,20 @@ def hand_over(environ: Mapping[str, str], folder: str, path: str, step: int | No
             "path": path,
             "stall_ns": 0,
         }
-        try:
-            attachment.append(folder, rank, json.dumps(message).encode() + b"\n")
-        except OSError as error:
-            raise StoreFull(f"{folder} has no room for a message ({error.strerror}): {path} was not stored") from error
-        words[page.MESSAGES] += 1
+        _say(words, folder, rank, message)
         words[page.STEP_END_NS] = now_ns
         words[page.STEP] = done
         words[page.PHASE] = page.PHASES.index("between")
+
+
+def _say(words: memoryview, folder: str, rank: int, message: dict[str, object]) -> None:
+    line = json.dumps({"seq": words[page.MESSAGES] + 1, **message}).encode() + b"\n"
+    try:
+        attachment.append(folder, rank, line)
+    except OSError as error:
+        why = f"({error.strerror}): {message['path']} was not stored"
+        raise StoreFull(f"{folder} has no room for a message {why}") from error
+    words[page.MESSAGES] += 1
 
 
 @contextmanager

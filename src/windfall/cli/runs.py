@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from windfall import codec, wiring
-from windfall.cli import jobs, named
+from windfall.cli import bringing, jobs, named
 from windfall.cli.exec import absolute_url
 from windfall.core import replay as core_replay
 from windfall.errors import EXIT_FAILED, Misuse, RunFailed
@@ -186,17 +186,27 @@ def _short(value: object) -> str:
     return str(value)
 
 
-def points(run: str, *, state: Folder = None, json_: Json = False) -> None:
-    """List the checkpoints, newest first.
+def points(
+    run: str,
+    *,
+    results: Annotated[bool, Parameter(name="--results", negative="")] = False,
+    state: Folder = None,
+    json_: Json = False,
+) -> None:
+    """List the checkpoints, newest first, or the results.
 
     Example: `windfall points s3://lab/run42`
 
     Args:
         run: a job, or a run's URL.
+        results: what the script made, in place of what a restart restores.
         state: this installation's folder (default: $XDG_STATE_HOME/windfall).
         json_: one JSON object a line.
     """
     _, stands = open_run(named.url_of(run, state))
+    if results:
+        bringing.show(stands, json_=json_)
+        return
     table = Table("step", "kind", "size", "committed (UTC)", "checkpoint", box=None)
     for point in reversed(stands.checkpoints):
         if json_:
@@ -207,8 +217,17 @@ def points(run: str, *, state: Folder = None, json_: Json = False) -> None:
         console().print(table if stands.checkpoints else "no checkpoints yet")
 
 
-def get_(run: str, dest: Path = Path(), *, point: str | None = None, state: Folder = None, json_: Json = False) -> None:
-    """Bring a checkpoint's files back.
+def get_(
+    run: str,
+    dest: Path = Path(),
+    *,
+    point: str | None = None,
+    result: str | None = None,
+    results: Annotated[bool, Parameter(name="--results", negative="")] = False,
+    state: Folder = None,
+    json_: Json = False,
+) -> None:
+    """Bring a checkpoint's files back, or a result.
 
     Example: `windfall get s3://lab/run42 result`
 
@@ -216,19 +235,26 @@ def get_(run: str, dest: Path = Path(), *, point: str | None = None, state: Fold
         run: a job, or a run's URL.
         dest: folder for the files; made if absent.
         point: which one (see `windfall points`); the newest whole one if not given.
+        result: the name of what the script made, in place of a checkpoint.
+        results: everything that the script made.
         state: this installation's folder (default: $XDG_STATE_HOME/windfall).
         json_: one JSON object.
     """
     url = named.url_of(run, state)
     reader, stands = open_run(url)
+    if result is not None or results:
+        if point is not None:
+            raise Misuse("--point names a checkpoint, --result and --results what the script made: choose one of them")
+        made = bringing.chosen(stands, [] if result is None else [result], url)
+        _make_folder(dest)
+        bringing.bring(reader, made, dest, json_=json_)
+        return
     wanted = _chosen(stands, point, url)
     if not wanted:
-        raise Misuse(f"the run at {url} has no checkpoint yet")
+        instead = "; `--results` brings what the script made" if stands.results else ""
+        raise Misuse(f"the run at {url} has no checkpoint yet{instead}")
     draft = str(dest / f".windfall-get-{os.getpid()}")
-    try:
-        os.makedirs(dest, exist_ok=True)
-    except OSError as error:
-        raise Misuse(f"{dest} is no folder and cannot become one ({error.strerror}): name another folder") from error
+    _make_folder(dest)
     found = reader.run(restore.restore(wanted, draft))
     assert found.point is not None
     for sentence in found.skipped:
@@ -241,6 +267,13 @@ def get_(run: str, dest: Path = Path(), *, point: str | None = None, state: Fold
         print(json.dumps({"step": found.point.step, "checkpoint": found.point.checkpoint_id, "files": moved}))
     else:
         print(f"step {found.point.step}: {', '.join(moved)}")
+
+
+def _make_folder(dest: Path) -> None:
+    try:
+        os.makedirs(dest, exist_ok=True)
+    except OSError as error:
+        raise Misuse(f"{dest} is no folder and cannot become one ({error.strerror}): name another folder") from error
 
 
 def _move(point: Checkpoint, draft: Path, dest: Path) -> list[str]:

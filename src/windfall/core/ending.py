@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from windfall.core import asking, points
+from windfall.core import asking, handing, points
 from windfall.core.lifecycle import WORKER, Stage, move
 from windfall.core.state import Ending, Turn
 from windfall.errors import EXIT_AGAIN, EXIT_DONE, EXIT_FAILED
@@ -28,13 +28,12 @@ from windfall.events import (
     ShowNotice,
     StartScript,
     StopAsked,
+    Tell,
 )
 from windfall.policies.saving import rules
 from windfall.policies.saving.decide import VERSION, Choice
 from windfall.terms import Cause, Instant, Notice, NoticeLevel, Outcome, SaveKind, Seconds
 
-OVERDUE_S = 60.0
-"""A machine that lives on past its announced end still finishes an upload for so long."""
 STOP_PATIENCE_S = 600.0
 """A script that was asked to save and stop gets so long."""
 RETRY_FIRST_S = 1.0
@@ -158,9 +157,9 @@ def consider(turn: Turn) -> None:
         return
     if ending is None:
         return
-    if ending.saved or state.stage is Stage.STARTING or _must_leave(turn):
+    if state.stage is Stage.STARTING or _must_leave(turn) or (ending.saved and not state.results):
         _finish_ending(turn)
-    else:
+    elif not ending.saved:
         _ask_last_save(turn, ending)
 
 
@@ -170,15 +169,15 @@ def _must_leave(turn: Turn) -> bool:
     remaining_s = turn.remaining_s()
     if state.leave_at is None or remaining_s is None or turn.now < state.leave_at:
         return False
-    if not any(point.whole for point in state.checkpoints) or remaining_s <= -OVERDUE_S:
-        return True
     point = state.active or state.queued
-    assert point is not None, "a whole point waits for the uplink or has it"
+    if point is None:
+        return True
     spent_s = 0.0 if point.begun_at is None else turn.now - point.begun_at
     rest_s = state.costs.upload_s(point.size_bytes) - spent_s
-    if not state.costs.measured or rules.too_late(rest_s, remaining_s):
-        return True  # how long an upload takes that nobody has measured is no reason to wait for it beyond the end
-    turn.wake("deadline", remaining_s + OVERDUE_S)
+    margin_s = turn.now + remaining_s - state.leave_at
+    if rules.lets_go(state.costs.measured, rest_s, remaining_s, margin_s):
+        return True
+    turn.wake("deadline", remaining_s - rules.RESERVE_SHARE * margin_s)
     return False
 
 
@@ -191,13 +190,14 @@ def _ask_last_save(turn: Turn, ending: Ending) -> None:
         ending = replace(ending, request=None)
         turn.change(ending=ending)
     if not state.ranks:
-        if ending.stop:
+        if ending.stop and not state.results:
             _finish_ending(turn)
-        else:
+        elif not ending.stop:
             turn.tell("the script has not called Windfall yet, so that nothing can be saved", once="mute")
         return
     if ending.stop and state.live and state.committed_step >= state.step:
-        _finish_ending(turn)
+        if not state.results:
+            _finish_ending(turn)
         return
     choice = _choose_last(turn)
     if choice.save_at is None:
@@ -277,7 +277,7 @@ def script_exited(turn: Turn, fact: ScriptExited) -> None:
     # What was handed over in this very batch is whole before the script is gone.
     points.settle(turn)
     turn.change(script=False, exit_status=fact.status, request=None, stage=move(WORKER, state.stage, Stage.DRAINING))
-    points.script_gone(turn, in_order=fact.status == 0)
+    handing.script_gone(turn, in_order=fact.status == 0)
     if fact.status == 0 or state.ending is not None:
         return
     if fact.status in state.first.retry_codes:
@@ -300,7 +300,7 @@ def script_exited(turn: Turn, fact: ScriptExited) -> None:
 
 def _consider_drained(turn: Turn) -> None:
     state = turn.state
-    if state.checkpoints and not (state.ending is not None and _must_leave(turn)):
+    if (state.checkpoints or state.results) and not (state.ending is not None and _must_leave(turn)):
         return
     if state.exit_status == 0 and not _told_by_signal(turn):
         _finish_done(turn)
@@ -322,6 +322,14 @@ def _consider_drained(turn: Turn) -> None:
 
 def _finish_done(turn: Turn) -> None:
     state = turn.state
+    if state.unstored_results:
+        names = ", ".join(sorted({name for name, _ in state.unstored_results}))
+        sentence = (
+            f"the script is done, but its result {names} could not be stored: mend what is said above and start the "
+            "same line again"
+        )
+        finish(turn, Outcome.WAITING, Cause.STOPPED, code=EXIT_FAILED, sentence=sentence, status=0)
+        return
     if state.unstored_step <= state.committed_step:
         finish(turn, Outcome.DONE, Cause.DONE, code=EXIT_DONE, sentence="the script is done", status=0)
         return
@@ -352,6 +360,7 @@ def start(turn: Turn, attempt: int) -> None:
         request=None,
         misses=0,
         held=None,
+        handed=(),
         floor_step=0,
     )
     turn.order(StartScript(attempt))
@@ -394,12 +403,20 @@ def finish(
 ) -> None:
     """Say the last words: kill, release, acknowledge, exit."""
     kill: tuple[Command, ...] = (KillScript(sentence),) if turn.state.script else ()
+    over = outcome in (Outcome.DONE, Outcome.FAILED) and not turn.state.notices
+    tidy: tuple[Command, ...] = points.last_deletions(turn) if over else ()
     acknowledgements = tuple(AcknowledgeNotice(notice) for notice in acknowledge)
     taken = cause is Cause.PREEMPTED_SAVED or cause is Cause.PREEMPTED_UNSAVED
     notice_s = turn.state.ending.notice_s if taken and turn.state.ending is not None else None
-    _end(turn, (*kill, ReleaseRun(outcome, cause, status, notice_s), *acknowledgements, ExitAgent(code, sentence)))
+    release = ReleaseRun(outcome, cause, status, notice_s)
+    _end(turn, (*kill, *tidy, release, *acknowledgements, ExitAgent(code, sentence)))
 
 
 def _end(turn: Turn, words: tuple[Command, ...]) -> None:
-    turn.change(stage=move(WORKER, turn.state.stage, Stage.ENDED), checkpoints=(), request=None, last_words=words)
+    if turn.state.results:
+        names = ", ".join(sorted({result.result for result in turn.state.results}))
+        words = (Tell(f"not stored before the end: the result {names}; hand it over again"), *words)
+    turn.change(
+        stage=move(WORKER, turn.state.stage, Stage.ENDED), checkpoints=(), results=(), request=None, last_words=words
+    )
     turn.order(*words)

@@ -11,124 +11,41 @@ from typing import Final
 
 from windfall.core import retention
 from windfall.core.lifecycle import POINT, PointState, Stage, move
-from windfall.core.state import Part, Point, Turn
+from windfall.core.state import Point, Turn
 from windfall.events import (
     AbandonCheckpoint,
     CheckpointCommitted,
     CommitCheckpoint,
     CommitFailed,
     DeleteCheckpoints,
-    RankMovedOn,
     ShardFailed,
-    ShardHandedOver,
     ShardUploaded,
     UploadShard,
 )
 from windfall.policies.saving import rules
 from windfall.records import renewed
-from windfall.terms import Instant, SaveKind, Step
+from windfall.results import ResultStored, StoreResult
+from windfall.terms import CheckpointRef, Instant, SaveKind, Step
 
 UPLOAD_TRIES = 3
 """Uploads of a part before its point is abandoned; the store's own retries are inside each."""
 COMMIT_TRIES = 5
 BACKOFF_S = 1.0
 """First pause before another try [s]; it doubles with each."""
-OPEN_MAX = 4
-"""Points of which parts are missing; the oldest is abandoned when there are more."""
+
 
 _HANDED_OVER: Final = PointState.HANDED_OVER
-_ASKED: Final = PointState.ASKED
 _UPLOADING: Final = PointState.UPLOADING
 _UPLOADED: Final = PointState.UPLOADED
 _COMMITTING: Final = PointState.COMMITTING
 _COMMITTED: Final = PointState.COMMITTED
 
 
-def handed_over(turn: Turn, fact: ShardHandedOver) -> None:
-    """A rank's part lies on the local disk: it opens a point, or joins the one of its step."""
-    turn.change(costs=turn.state.costs.add_stall(fact.stall_s))
-    part = Part(fact.rank, fact.path, fact.request, fact.size_bytes, fact.identity)
-    for point in turn.state.checkpoints:
-        if point.step != fact.step:
-            continue
-        mine = next((known for known in point.parts if known.rank == fact.rank), None)
-        if mine is not None and mine.path != fact.path:
-            turn.tell(
-                f"rank {fact.rank} handed over two paths at step {fact.step}: each becomes a checkpoint of its own; "
-                "put what belongs together into one folder and hand that over",
-                once="two paths",
-            )
-        if point.state is _HANDED_OVER and not point.whole and mine is None and fact.rank not in point.absent:
-            _join(turn, point, part)
-            return
-    _open(turn, fact, part)
-
-
-def _open(turn: Turn, fact: ShardHandedOver, part: Part) -> None:
-    state = turn.state
-    number = state.made + 1
-    origin = f"p{number}" if fact.request == 0 else f"{fact.request}.{number}"
-    kind = _kind(turn, fact.request)
-    point = Point(
-        checkpoint_id=f"{fact.step:08d}-{state.first.term}-{origin}",
-        step=fact.step,
-        kind=kind,
-        request=fact.request,
-        state=move(POINT, _ASKED, _HANDED_OVER),
-        parts=(part,),
-        absent=tuple([rank for rank, step in state.moved if step >= fact.step and rank != fact.rank])
-        if state.moved
-        else (),
-    )
-    turn.change(checkpoints=(*state.checkpoints, point), made=number)
-    if len(turn.state.checkpoints) <= OPEN_MAX:
-        return
-    incomplete = [point for point in turn.state.checkpoints if not point.whole and not point.active]
-    if len(incomplete) > OPEN_MAX:
-        abandon(turn, incomplete[0], "parts of other ranks never came")
-
-
-def _join(turn: Turn, point: Point, part: Part) -> None:
-    kind = SaveKind.PERIODIC if part.request == 0 else point.kind
-    turn.set_point(renewed(point, parts=(*point.parts, part), kind=kind, request=max(point.request, part.request)))
-
-
-def _kind(turn: Turn, number: int) -> SaveKind:
-    if number == 0:
-        return SaveKind.PERIODIC
-    request = turn.state.request_of(number)
-    return SaveKind.INSURANCE if request is None else request.kind
-
-
-def moved_on(turn: Turn, fact: RankMovedOn) -> None:
-    """A rank has no (further) part at a step, nor at earlier ones; it may say so before others hand over theirs."""
-    newest = dict(turn.state.moved)
-    newest[fact.rank] = fact.step
-    turn.change(moved=tuple(sorted(newest.items())))
-    for point in turn.state.checkpoints:
-        if point.whole or point.step > fact.step or fact.rank in point.absent:
-            continue
-        if all(part.rank != fact.rank for part in point.parts):
-            turn.set_point(renewed(point, absent=(*point.absent, fact.rank)))
-
-
-def script_gone(turn: Turn, *, in_order: bool) -> None:
-    """No rank will hand over anything more: after an orderly end the missing ranks simply have no part."""
-    for point in turn.state.checkpoints:
-        if point.whole:
-            continue
-        if not in_order:
-            abandon(turn, point, "the script died before every rank had handed over")
-            continue
-        ranks = {status.rank for status in turn.state.ranks} - {part.rank for part in point.parts}
-        turn.set_point(renewed(point, absent=tuple(sorted(ranks))))
-
-
 def settle(turn: Turn) -> None:
     """Judge the points whose last rank has spoken, and give the uplink to the next one."""
-    if not turn.state.checkpoints:
+    if not turn.state.checkpoints and not turn.state.results:
         return
-    incomplete = [point for point in turn.state.checkpoints if not point.whole]
+    incomplete = [point for point in turn.state.checkpoints if not point.whole and not point.unclear]
     for point in incomplete:
         heard = [part.rank for part in point.parts]
         missing = [
@@ -155,17 +72,18 @@ def _judge(turn: Turn, point: Point) -> None:
         missing = ", ".join(str(rank) for rank in point.absent)
         abandon(turn, point, f"rank {missing} did not save at step {point.step}")
         return
-    waiting = turn.state.queued
-    if len(turn.state.checkpoints) == 1:
+    if len(turn.state.checkpoints) == 1 and not turn.state.results:
         _begin(turn, point)
         return
+    waiting = [one for one in turn.state.checkpoints if one.whole and not one.active]
     turn.set_point(renewed(point, whole=True))
-    if waiting is None:
-        return
-    if waiting.kind is SaveKind.PERIODIC and point.kind is SaveKind.INSURANCE:
-        abandon(turn, renewed(point, whole=True), "the user's own save of about the same time waits already")
-    else:
-        abandon(turn, waiting, f"the save at step {point.step} replaces it")
+    for other in waiting:
+        if other.step == point.step:
+            continue  # nothing is let go for its step
+        if other.kind is SaveKind.PERIODIC and point.kind is SaveKind.INSURANCE:
+            abandon(turn, renewed(point, whole=True), "the user's own save of about the same time waits already")
+            return
+        abandon(turn, other, f"the save at step {point.step} replaces it")
 
 
 def _agreed(turn: Turn, point: Point) -> bool:
@@ -180,15 +98,35 @@ def _agreed(turn: Turn, point: Point) -> bool:
 
 
 def _forward(turn: Turn) -> None:
-    waiting = turn.state.queued
-    if waiting is None:
-        return
-    active = turn.state.active
+    waiting, active = turn.state.queued, turn.state.active
     if active is not None:
-        if waiting.kind is not SaveKind.EMERGENCY or not _must_yield(turn, active, waiting):
+        if waiting is None or waiting.kind is not SaveKind.EMERGENCY or not _must_yield(turn, active, waiting):
             return
         abandon(turn, active, f"the emergency save at step {waiting.step} needs the uplink")
-    _begin(turn, waiting)
+        if active.result:
+            _put_back(turn, active)
+        _begin(turn, waiting)
+        return
+    result = turn.state.results[0] if turn.state.results else None
+    if waiting is not None and (result is None or turn.state.notices or waiting.number < result.number):
+        _begin(turn, waiting)
+    elif result is not None:
+        # In the order of the hand-overs: who goes on from a checkpoint does not make again what came before it.
+        _begin(turn, result)
+
+
+def _put_back(turn: Turn, result: Point) -> None:
+    """Let a result that gave way wait again, under another id: what was uploaded of it is deleted."""
+    number = turn.state.made + 1
+    again = renewed(
+        result,
+        checkpoint_id=f"{result.step:08d}-{turn.state.first.term}-r{number}",
+        state=_HANDED_OVER,
+        parts=tuple([renewed(part, shard=None, tries=0) for part in result.parts]),
+        begun_at=None,
+        tries=0,
+    )
+    turn.change(results=(again, *turn.state.results), made=number)
 
 
 def _begin(turn: Turn, waiting: Point) -> None:
@@ -235,7 +173,7 @@ def uploaded(turn: Turn, fact: ShardUploaded) -> None:
     if None in [part.shard for part in owners]:
         turn.set_point(point)
         return
-    if point.begun_at is not None:
+    if point.begun_at is not None and not point.result:
         alone = len(owners) == 1
         took_s = fact.duration_s if alone else max(turn.now - point.begun_at, fact.duration_s)
         turn.change(costs=turn.state.costs.add_upload(point.size_bytes, took_s))
@@ -245,12 +183,15 @@ def uploaded(turn: Turn, fact: ShardUploaded) -> None:
     turn.order(commit(turn, point))
 
 
-def commit(turn: Turn, point: Point) -> CommitCheckpoint:
+def commit(turn: Turn, point: Point) -> CommitCheckpoint | StoreResult:
     """Return the command that commits a point."""
     owners = point.owners
     shards = [part.shard for part in owners if part.shard is not None]
     assert len(shards) == len(owners), "every part is in the store before the commit"
-    return CommitCheckpoint(point.checkpoint_id, point.step, point.kind, turn.state.first.generation, tuple(shards))
+    generation = turn.state.first.generation
+    if point.result:
+        return StoreResult(point.checkpoint_id, point.result, point.step, generation, shards[0])
+    return CommitCheckpoint(point.checkpoint_id, point.step, point.kind, generation, tuple(shards))
 
 
 def part_failed(turn: Turn, fact: ShardFailed) -> None:
@@ -261,14 +202,14 @@ def part_failed(turn: Turn, fact: ShardFailed) -> None:
     tries = 1 + max((part.tries for part in point.parts if part.rank == fact.rank), default=0)
     if fact.overwritten:
         turn.tell(
-            f"the save at step {point.step} was changed by the script before it was stored: save into a new file or "
+            f"{_called(point)} was changed by the script before it was stored: save into a new file or "
             "folder each time",
             once="overwritten",
         )
         _give_up(turn, point, fact.reason)
     elif tries >= UPLOAD_TRIES:
-        turn.tell(f"the save at step {point.step} could not be stored: {fact.reason}")
-        turn.change(floor_step=max(turn.state.floor_step, point.step))
+        turn.tell(f"{_called(point)} could not be stored: {fact.reason}")
+        _floor(turn, point)
         _give_up(turn, point, fact.reason)
     else:
         parts = tuple(renewed(part, tries=tries) if part.rank == fact.rank else part for part in point.parts)
@@ -283,12 +224,21 @@ def commit_failed(turn: Turn, fact: CommitFailed) -> None:
         return
     tries = point.tries + 1
     if tries >= COMMIT_TRIES:
-        turn.tell(f"the save at step {point.step} could not be committed: {fact.reason}")
-        turn.change(floor_step=max(turn.state.floor_step, point.step))
+        turn.tell(f"{_called(point)} could not be committed: {fact.reason}")
+        _floor(turn, point)
         _give_up(turn, point, fact.reason)
         return
     turn.set_point(renewed(point, tries=tries))
     turn.wake(f"commit {point.checkpoint_id}", _backoff_s(turn, tries))
+
+
+def _called(point: Point) -> str:
+    return f"the result {point.result}" if point.result else f"the save at step {point.step}"
+
+
+def _floor(turn: Turn, point: Point) -> None:
+    if not point.result:
+        turn.change(floor_step=max(turn.state.floor_step, point.step))
 
 
 def _backoff_s(turn: Turn, tries: int) -> float:
@@ -324,16 +274,29 @@ def committed(turn: Turn, fact: CheckpointCommitted) -> None:
     retire(turn)
 
 
+def result_stored(turn: Turn, fact: ResultStored) -> None:
+    """A record names the result."""
+    point = _active(turn, fact.result.stored.checkpoint_id)
+    if point is not None:
+        move(POINT, point.state, _COMMITTED)
+        turn.drop_point(point)
+    turn.change(unstored_results=turn.state.unstored_results - {(fact.result.name, fact.result.rank)})
+
+
 def abandon(turn: Turn, point: Point, why: str) -> None:
     """Give a point up."""
     move(POINT, point.state, PointState.ABANDONED)
-    turn.drop_point(point.checkpoint_id)
+    turn.drop_point(point)
     turn.order(AbandonCheckpoint(point.checkpoint_id, why))
 
 
 def _give_up(turn: Turn, point: Point, why: str) -> None:
     """Give up a point that the script made and the store does not have."""
-    turn.change(unstored_step=max(turn.state.unstored_step, point.step))
+    state = turn.state
+    if not point.result:
+        turn.change(unstored_step=max(state.unstored_step, point.step))
+    elif all(other is point or other.of_whom != point.of_whom for other in state.results):
+        turn.change(unstored_results=state.unstored_results | {point.of_whom})
     abandon(turn, point, why)
 
 
@@ -354,6 +317,12 @@ def retire(turn: Turn) -> None:
         turn.wake("retention", min(doomed)[0] - turn.now)
 
 
+def last_deletions(turn: Turn) -> tuple[DeleteCheckpoints, ...]:
+    """Return what the end of the run deletes: superseded points, without a time of grace, for nobody restores any more."""
+    going = _superseded(turn)
+    return (DeleteCheckpoints(going),) if going else ()
+
+
 def delete_due(turn: Turn) -> None:
     """Delete the superseded points whose time of grace is over; not while a restore may find newer ones damaged."""
     if turn.state.stage is Stage.STARTING:
@@ -370,13 +339,14 @@ def delete_due(turn: Turn) -> None:
     retire(turn)
 
 
-def _superseded(turn: Turn) -> tuple:  # type: ignore[type-arg]
+def _superseded(turn: Turn) -> tuple[CheckpointRef, ...]:
     state = turn.state
     return retention.superseded(state.live, keep=state.first.keep, damaged=state.damaged)
 
 
 def _active(turn: Turn, checkpoint_id: str) -> Point | None:
-    for point in turn.state.checkpoints:
+    state = turn.state
+    for point in (*state.checkpoints, *state.results) if state.results else state.checkpoints:
         if point.checkpoint_id == checkpoint_id:
             return point
     return None

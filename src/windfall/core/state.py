@@ -78,7 +78,10 @@ class Plan:
 
 @record
 class Part:
-    """What one rank handed over; `shard` once it is in the store.  `owner` uploads for all ranks of the same path."""
+    """What one rank handed over; `shard` once it is in the store, `source` as the script named it.
+
+    `owner` uploads for all ranks of the same path.
+    """
 
     __slots__ = ("__dict__",)
 
@@ -89,13 +92,17 @@ class Part:
     identity: str = ""
     shard: Shard | None = None
     tries: int = 0
+    source: str = ""
 
 
 @record
 class Point:
-    """A checkpoint that is not committed yet.
+    """A checkpoint that is not committed, or a result that is not stored yet.
 
     Attributes:
+        number: of all that were begun in this term; the order of the hand-overs.
+        result: the name of a result; empty for a checkpoint.
+        unclear: another path at a step that had one: a checkpoint if the script goes on, a result if it ends.
         absent: ranks that went on without a part.
         whole: every rank has handed over or gone on.
         begun_at: when its upload began; None if not measurable (the agent died meanwhile).
@@ -114,6 +121,9 @@ class Point:
     whole: bool = False
     begun_at: Instant | None = None
     tries: int = 0
+    number: int = 0
+    result: str = ""
+    unclear: bool = False
 
     @property
     def active(self) -> bool:
@@ -129,6 +139,11 @@ class Point:
         for part in sorted(self.parts, key=lambda part: part.rank):
             lowest.setdefault(part.path, part)
         return tuple(lowest.values())
+
+    @property
+    def of_whom(self) -> tuple[str, int]:
+        """A result's name and rank: the newest of each is kept."""
+        return self.result, self.parts[0].rank
 
     @property
     def size_bytes(self) -> int:
@@ -176,6 +191,9 @@ class WorkerState:
         moved: (rank, step) of the newest step at which a rank went on without a part.
         points: points on their way, oldest first.
         made: how many points were begun.
+        results: results on their way, oldest first.
+        unstored_results: (name, rank) of those that were handed over and could not be stored.
+        handed: (rank, step, path) of what each rank handed over last.
         live: committed points, oldest first; `damaged` those known not to be whole.
         committed_step: step of what a restart would restore.
         unstored_step: step of the newest save that was handed over and could not be stored.
@@ -215,6 +233,9 @@ class WorkerState:
     moved: tuple[tuple[int, Step], ...] = ()
     checkpoints: tuple[Point, ...] = ()
     made: int = 0
+    results: tuple[Point, ...] = ()
+    unstored_results: frozenset[tuple[str, int]] = frozenset()
+    handed: tuple[tuple[int, Step, str], ...] = ()
     live: tuple[CheckpointRef, ...] = ()
     damaged: frozenset[str] = frozenset()
     committed_step: Step = _NO_STEPS
@@ -238,19 +259,25 @@ class WorkerState:
 
     @property
     def active(self) -> Point | None:
-        """The point that holds the uplink."""
-        for point in self.checkpoints:
+        """What holds the uplink."""
+        for point in (*self.checkpoints, *self.results) if self.results else self.checkpoints:
             if point.active:
                 return point
         return None
 
     @property
     def queued(self) -> Point | None:
-        """The whole point that waits for the uplink."""
+        """The whole point that waits for the uplink: the oldest, but for one that a notice is the reason of."""
+        first = None
         for point in self.checkpoints:
-            if point.whole and not point.active:
-                return point
-        return None
+            if point.whole and not point.active and (first is None or point.kind is SaveKind.EMERGENCY):
+                first = point
+        return first
+
+    @property
+    def held_paths(self) -> frozenset[str]:
+        """Where lies what was handed over and is not stored yet."""
+        return frozenset([part.path for point in (*self.checkpoints, *self.results) for part in point.parts])
 
     @property
     def step(self) -> Step:
@@ -336,17 +363,21 @@ class Turn:
 
     def set_point(self, point: Point) -> None:
         """Replace a point by its newer self."""
+        if point.result:
+            mine = [point if old.checkpoint_id == point.checkpoint_id else old for old in self.state.results]
+            self.change(results=tuple(mine))
+            return
         points = self.state.checkpoints
         if len(points) == 1 and points[0].checkpoint_id == point.checkpoint_id:
             self.change(checkpoints=(point,))
             return
         self.change(checkpoints=tuple([point if old.checkpoint_id == point.checkpoint_id else old for old in points]))
 
-    def drop_point(self, checkpoint_id: str) -> None:
+    def drop_point(self, point: Point) -> None:
         """Forget a point that is committed or abandoned."""
-        self.change(
-            checkpoints=tuple([point for point in self.state.checkpoints if point.checkpoint_id != checkpoint_id])
-        )
+        name = "results" if point.result else "checkpoints"
+        points: tuple[Point, ...] = getattr(self.state, name)
+        self.change(**{name: tuple([known for known in points if known.checkpoint_id != point.checkpoint_id])})
 
     def remaining_s(self) -> Seconds | None:
         """Return the time until the earliest announced end [s]."""

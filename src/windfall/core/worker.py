@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from windfall.core import asking, ending, points
+from windfall.core import asking, ending, handing, points
 from windfall.core.keeping_facts import Standing
 from windfall.core.lifecycle import WORKER, PointState, Stage, move
 from windfall.core.state import Turn, WorkerState
@@ -53,10 +53,13 @@ from windfall.models.costs import Costs
 from windfall.models.losses import Losses, habit
 from windfall.policies.saving.decide import parse_policy
 from windfall.records import renewed
+from windfall.results import MessageRefused, ResultStored
 from windfall.terms import Bytes, Instant, SaveCosts, Seconds
 
 MUTE_AFTER_S = 60.0
 """A script of which no page was seen for so long is said not to call Windfall."""
+REFUSALS_TOLD = 20
+"""So many different messages that could not be followed are told of."""
 _NEW: Final = Stage.NEW
 _ENDED: Final = Stage.ENDED
 
@@ -183,7 +186,7 @@ def _agent_resumed(turn: Turn, fact: AgentResumed) -> None:
         turn.order(StartScript(state.attempt))
     for notice in state.notices:
         turn.order(ShowNotice(notice))
-    for point in state.checkpoints:
+    for point in (*state.checkpoints, *state.results):
         if point.state is PointState.UPLOADING:
             turn.set_point(renewed(point, begun_at=None))
             turn.order(*points.uploads(point))
@@ -226,12 +229,13 @@ def _phase_measured(turn: Turn, fact: PhaseMeasured) -> None:
 
 
 def _part_handed_over(turn: Turn, fact: ShardHandedOver) -> None:
-    points.handed_over(turn, fact)
-    asking.served(turn, fact.rank, fact.step, fact.request)
+    handing.handed_over(turn, fact)
+    if not fact.result:
+        asking.served(turn, fact.rank, fact.step, fact.request)
 
 
 def _rank_moved_on(turn: Turn, fact: RankMovedOn) -> None:
-    points.moved_on(turn, fact)
+    handing.moved_on(turn, fact)
     asking.served(turn, fact.rank, fact.step, None)
 
 
@@ -274,6 +278,13 @@ def _woke(turn: Turn, fact: Woke) -> None:
         points.try_again(turn, fact.why)
 
 
+def _message_refused(turn: Turn, fact: MessageRefused) -> None:
+    """Say what was refused, not a hundred times."""
+    refused = sum(told.startswith("refused ") for told in turn.state.told)
+    if refused < REFUSALS_TOLD:
+        turn.tell(f"rank {fact.rank} said what cannot be followed: {fact.reason}", once=f"refused {fact.reason}")
+
+
 _HANDLERS: Mapping[type[Fact], Callable[[Turn, Any], None]] = MappingProxyType(
     {
         WorkerBegan: _worker_began,
@@ -290,7 +301,9 @@ _HANDLERS: Mapping[type[Fact], Callable[[Turn, Any], None]] = MappingProxyType(
         ShardUploaded: points.uploaded,
         ShardFailed: points.part_failed,
         CheckpointCommitted: _point_committed,
+        ResultStored: points.result_stored,
         CommitFailed: points.commit_failed,
+        MessageRefused: _message_refused,
         FenceLost: ending.fence_lost,
         ScriptExited: ending.script_exited,
         PeerLost: ending.peer_lost,
@@ -310,9 +323,8 @@ def _assert_invariants(
     assert after.requests >= before.requests, "numbers of requests grow"
     if len(after.checkpoints) > 1:
         assert sum(point.active for point in after.checkpoints) <= 1, "one point at a time holds the uplink"
-        assert sum(point.whole and not point.active for point in after.checkpoints) <= 1, (
-            "at most one point waits for it"
-        )
+        waiting = {point.step for point in after.checkpoints if point.whole and not point.active}
+        assert len(waiting) <= 1, "what waits for it is of one step"
     if not commands or (len(commands) == 1 and before.stage is not _ENDED and type(commands[0]) is not PublishSave):
         return
     kinds = [type(command) for command in commands]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from windfall import events, fleet, terms
+from windfall import events, fleet, results, terms
 from windfall.report.account import Account, Saves
 from windfall.report.checks import Verdict
 from windfall.report.counted import Range
@@ -19,7 +19,7 @@ from windfall.storage import manifest, state
 from windfall.wire import layout
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_WORDS = (events.__name__, fleet.__name__)
+_WORDS = (events.__name__, results.__name__, fleet.__name__)
 _SCALARS = {str: "string", bool: "boolean", int: "integer", float: "number"}
 _TEXT, _COUNT, _NUMBER = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "number"}
 _TEXT_OR_NULL = {"type": ["string", "null"]}
@@ -114,6 +114,12 @@ def _ps(words: Words) -> Schema:
     return _closed({"url": _TEXT, "newest_step": _COUNT, "state": words.of(terms.RunState)})
 
 
+def _get(_: Words) -> Schema:
+    checkpoint = _closed({"step": _COUNT, "checkpoint": _TEXT, "files": _TEXTS})
+    result = _closed({"name": _TEXT, "rank": _COUNT, "step": _COUNT, "file": _TEXT})
+    return {"anyOf": [checkpoint, _closed({"results": {"type": "array", "items": result}})]}
+
+
 def _doctor(_: Words) -> Schema:
     numbers = {"type": "object", "additionalProperties": _NUMBER}
     verdict = {"enum": [verdict.value for verdict in Verdict]}
@@ -205,11 +211,18 @@ DOCUMENTS: Mapping[str, Document] = {
     ),
     "notice": Document("the file named by WINDFALL_NOTICE_FILE", _notice),
     "ps": Document("a line of `windfall ps --json`", _ps),
-    "points": Document("a line of `windfall points --json`", lambda words: words.of(terms.CheckpointRef)),
+    "points": Document(
+        "a line of `windfall points --json`",
+        lambda words: {"anyOf": [words.of(terms.CheckpointRef), words.of(terms.Result)]},
+    ),
     "explain": Document("a line of `windfall explain --json`", lambda words: words.of(events.Decision)),
     "cost": Document("`windfall cost --json`", _account, tagged=False),
     "simulate": Document("`windfall simulate --json`", _simulate),
-    "get": Document("`windfall get --json`", lambda _: _closed({"step": _COUNT, "checkpoint": _TEXT, "files": _TEXTS})),
+    "get": Document("`windfall get --json`", _get),
+    "rm": Document(
+        "`windfall rm --json`",
+        lambda _: _closed({"url": _TEXT, "run_id": _TEXT, "deleted": _COUNT, "left": _TEXTS}),
+    ),
     "replay": Document(
         "`windfall replay --json`", lambda _: _closed({"rows": _COUNT, "gaps": _COUNT, "differences": _TEXTS})
     ),

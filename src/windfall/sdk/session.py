@@ -11,17 +11,16 @@ counted (`context().messages_lost`).  What raises is misuse: a phase that does n
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from time import monotonic_ns
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import NamedTuple, TypeVar
 
-from windfall.sdk import attachment
-from windfall.sdk.standstill import stand_still
+from windfall.sdk import attachment, standstill
+from windfall.sdk.contexts import PhaseContext, StepContext, absolute, check_phase, line_of
 from windfall.wire import environment, page
 from windfall.wire.page import (
     ACK,
@@ -29,11 +28,13 @@ from windfall.wire.page import (
     ACK_STEP,
     DEADLINE_NS,
     EXACT,
+    LOCAL_WORLD,
     MESSAGES,
     NOTICE,
     PHASE,
     PHASE_SINCE_NS,
     REQUEST,
+    SERVED,
     SIGTERM_NS,
     STEP,
     STEP_BEGIN_NS,
@@ -46,7 +47,6 @@ StrPath = str | os.PathLike[str]
 
 DATA_WAIT_REPORTED_NS = 1_000_000_000
 """Waits of `steps` for its loader that are shorter are seen on the page alone, not written down [ns]."""
-USER_PHASES = ("evaluation", "compile", "data", "save")
 
 _BETWEEN = page.PHASES.index("between")
 _SAVE = page.PHASES.index("save")
@@ -106,7 +106,9 @@ class Session:
         "__weakref__",
         "_counted",
         "_environ",
+        "_handed",
         "_in_iteration",
+        "_last_request",
         "_listening",
         "_lost",
         "_open_request",
@@ -121,6 +123,8 @@ class Session:
         self._counted = False
         self._in_iteration = False
         self._open_request = 0
+        self._last_request = 0
+        self._handed: tuple[int, str | None] = (-1, None)
         self._lost = 0
         self._step_context = StepContext(self)
         self._rank = attachment.rank_of(environ)
@@ -162,7 +166,10 @@ class Session:
 
     def enter_step(self) -> None:
         """Mark the start of a training step."""
-        self._words[STEP_BEGIN_NS] = monotonic_ns()
+        words = self._words
+        words[STEP_BEGIN_NS] = monotonic_ns()
+        if words[PHASE] == _SAVE and self._last_request:
+            self._settle()
 
     def exit_step(self) -> None:
         """Mark the end of a training step: one more is complete."""
@@ -217,6 +224,10 @@ class Session:
         """Close what a finished step closes: the start, a save, the iteration of `steps`."""
         self._in_iteration = False
         self._words[PHASE] = _BETWEEN
+        if self._last_request:
+            # Every rank has done with the last save of this machine: what comes now would be computed again elsewhere.
+            request, self._last_request = self._last_request, 0
+            standstill.stand_still(self._words, request)
 
     def _answer(self) -> bool:
         """Acknowledge the request whose step is reached; False if there is none for this step."""
@@ -234,6 +245,7 @@ class Session:
         words[PHASE] = _SAVE
         words[ACK] = request
         self._open_request = request
+        self._last_request = request if standstill.is_last(words) else 0
         return True
 
     # -------------------------------------------------------------------------------------------------- checkpoints
@@ -251,22 +263,68 @@ class Session:
         if self._in_iteration:
             self.exit_step()
         words = self._words
-        self._answer()
+        text = None if path is None else absolute(path)
+        step, before = self._handed
+        if step != words[STEP] or before == text:
+            self._answer()  # but a second path at this step may be no checkpoint at all
+        self._handed = words[STEP], text
         same_step = self._open_request and words[ACK_STEP] == words[STEP]
-        message = {
-            "it": "backup",
-            "at_ns": begin,
-            "step": words[STEP],
-            "request": self._open_request if same_step else 0,
-            "path": None if path is None else _absolute(path),
-            "stall_ns": self._stall_ns(begin),
-        }
+        request = self._open_request if same_step else 0
+        stall_ns = self._stall_ns(begin)
         self._open_request = 0
-        self._tell(message)
-        if words[PHASE] == _SAVE:
+        self._tell(
+            {
+                "it": "backup",
+                "at_ns": begin,
+                "step": words[STEP],
+                "request": request,
+                "path": text,
+                "stall_ns": stall_ns,
+            }
+        )
+        if request:
+            self._stay(request, stall_ns)
+        elif words[PHASE] == _SAVE:
             words[PHASE] = _BETWEEN
-        if message["request"] and self._environ.get(environment.NODE_COUNT, "1") == "1":
-            stand_still(words)
+
+    def _stay(self, request: int, stall_ns: int) -> None:
+        """Behind the last save of this machine: stand still, at once where no other rank needs this one any more."""
+        words, environ = self._words, self._environ
+        words[SERVED] = request
+        if not self._last_request:
+            words[PHASE] = _BETWEEN
+            return
+        alone = environ.get(environment.NODE_COUNT, "1") == "1"
+        if alone and (words[LOCAL_WORLD] == 1 or standstill.all_served(environ[environment.SESSION], words, stall_ns)):
+            self._settle()
+
+    def save_result(self, path: StrPath, name: str | None = None) -> None:
+        """Hand over what the script made, a file or a folder: it is stored whole before the run is called done.
+
+        No restart restores a result.  Handed over again under the same name, the newest counts; each rank has names of
+        its own.  `windfall get RUN --result NAME` brings it back.
+
+        Args:
+            path: the file or folder; it must not be changed until the script has ended or hands over the next.
+            name: how it is called; the last part of the path if not given.
+        """
+        begin, step, text = monotonic_ns(), self._words[STEP], absolute(path)
+        called = os.path.basename(text) if name is None else name
+        stall_ns = self._stall_ns(begin)
+        # What making it took is told once: the save of this step, if there is one behind, does not count it again.
+        told_ns = self._phases_ns[1] if self._phases_ns[0] == step else 0
+        self._phases_ns = (step, told_ns + stall_ns)
+        self._tell(
+            {
+                "it": "result",
+                "at_ns": begin,
+                "step": step,
+                "request": 0,
+                "path": text,
+                "name": called,
+                "stall_ns": stall_ns,
+            }
+        )
 
     def _stall_ns(self, now_ns: int) -> int:
         """Return how long the script has stood still for its save; phases in between are told on their own."""
@@ -310,7 +368,7 @@ class Session:
         Raises:
             ValueError: there is no such phase.
         """
-        _check_phase(name)
+        check_phase(name)
         return PhaseContext(self, name)
 
     def _tell_phase(self, name: str, duration_ns: int) -> None:
@@ -354,7 +412,7 @@ class Session:
         if not self._listening:
             return
         words = self._words
-        line = json.dumps({"seq": words[MESSAGES] + 1, **message}, default=_plain).encode() + b"\n"
+        line = line_of({"seq": words[MESSAGES] + 1, **message})
         try:
             attachment.append(self._environ[environment.SESSION], self._rank, line)
         except OSError:
@@ -417,10 +475,13 @@ class Outside(Session):
         Raises:
             ValueError: there is no such phase.
         """
-        _check_phase(name)
+        check_phase(name)
         return nullcontext()
 
     def backup(self, path: StrPath | None) -> None:
+        """Do nothing: the file stays where it is."""
+
+    def save_result(self, path: StrPath, name: str | None = None) -> None:
         """Do nothing: the file stays where it is."""
 
     def report(self, **metrics: object) -> None:
@@ -433,66 +494,3 @@ class Outside(Session):
     def notice(self) -> Notice | None:
         """Return None: nobody listens for notices."""
         return None
-
-
-class StepContext:
-    """From `enter_step` to `exit_step`."""
-
-    __slots__ = ("_session",)
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def __enter__(self) -> None:
-        self._session.enter_step()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self._session.exit_step()
-
-
-class PhaseContext:
-    """A phase on the page, and its length in the message file; phases may nest."""
-
-    __slots__ = ("_before", "_begin_ns", "_name", "_session")
-
-    def __init__(self, session: Session, name: str) -> None:
-        self._session = session
-        self._name = name
-
-    def __enter__(self) -> None:
-        words = self._session._words
-        self._before = words[PHASE], words[PHASE_SINCE_NS]
-        self._begin_ns = words[PHASE_SINCE_NS] = monotonic_ns()
-        words[PHASE] = page.PHASES.index(self._name)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        words = self._session._words
-        words[PHASE], words[PHASE_SINCE_NS] = self._before
-        self._session._tell_phase(self._name, monotonic_ns() - self._begin_ns)
-
-
-def _absolute(path: StrPath) -> str:
-    """Return the absolute path; as it is if the working folder is gone."""
-    text = os.fsdecode(path)
-    try:
-        return os.path.abspath(text)
-    except OSError:
-        return text
-
-
-def _plain(value: object) -> object:
-    """Turn what JSON does not know into a number where that is possible, else into text."""
-    try:
-        return float(value)  # type: ignore[arg-type]  # tensors and numpy's scalars have __float__
-    except (TypeError, ValueError, RuntimeError):
-        return str(value)
-
-
-def _check_phase(name: str) -> None:
-    if name not in USER_PHASES:
-        raise ValueError(f"there is no phase {name!r}: the phases are {', '.join(USER_PHASES)}")

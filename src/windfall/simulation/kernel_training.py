@@ -163,7 +163,7 @@ def _leaves(s):
     if s.active != NONE:
         rest_s = (s.upload_s if s.uploads else 0.0) - (s.now - s.active_begun)
         measured = s.stalls and s.uploads and s.commits
-        if measured and not world.too_late(rest_s, s.deadline - s.now):
+        if not world.lets_go(measured, rest_s, s.deadline - s.now, s.deadline - s.leave_at):
             return False
     return _release(s)
 

@@ -58,7 +58,7 @@ time_to_step_s: Final[Any] = part(rules.time_to_step_s)
 agreed_step: Final[Any] = part(rules.agreed_step)
 worth_moving: Final[Any] = part(rules.worth_moving)
 leave_margin_s: Final[Any] = part(rules.leave_margin_s)
-too_late: Final[Any] = part(rules.too_late)
+lets_go: Final[Any] = part(rules.lets_go)
 must_yield: Final[Any] = part(rules.must_yield)
 
 

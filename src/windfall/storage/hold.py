@@ -18,10 +18,11 @@ from windfall import codec
 from windfall.errors import Abandoned, Fenced, StoreError, WindfallError
 from windfall.events import CommitCheckpoint, UploadShard
 from windfall.ports import Clock, ObjectStore, Progress, Restored, Steps, StoreOp, T
+from windfall.results import StoreResult
 from windfall.storage import executor, finished, journal, log, parts, points, restore
 from windfall.storage.finished import Finished
 from windfall.storage.journal import SpoolJournal
-from windfall.storage.state import attempted, released
+from windfall.storage.state import attempted, dropped, released
 from windfall.terms import (
     Bytes,
     Cause,
@@ -31,8 +32,10 @@ from windfall.terms import (
     Outcome,
     Record,
     RecordKind,
+    Result,
     RunState,
     SaveCosts,
+    SaveKind,
     Seconds,
     Shard,
     Step,
@@ -136,7 +139,7 @@ class Hold:
         """Write manifest and record; the journal so far is shipped first, so that no commit is without its reasons."""
         with contextlib.suppress(StoreError):
             self.ship()
-        check_own(command, self.state.term, self._nonce)
+        check_own(command.checkpoint_id, command.shards, self.state.term, self._nonce)
         point = Checkpoint(
             command.checkpoint_id,
             command.step,
@@ -161,6 +164,26 @@ class Hold:
             self._chunks, self._begun = {}, {}
             self._save()
             return ref, self._head.number
+
+    def store_result(self, command: StoreResult) -> tuple[Result, int, tuple[CheckpointRef, ...]]:
+        """Write a result's manifest and record; return it, the record's number, and what it replaces."""
+        check_own(command.checkpoint_id, (command.shard,), self.state.term, self._nonce)
+        point = Checkpoint(
+            command.checkpoint_id,
+            command.step,
+            SaveKind.RESULT,
+            self.state.term,
+            command.generation,
+            (command.shard,),
+            self._clock.wall(),
+        )
+        with self._log_lock:
+            steps = points.store_result(
+                self._head, command.name, point, nonce=self._new_nonce(), wall=self._clock.wall()
+            )
+            result, self._head, replaced = self._run(steps)
+            self._save()
+            return result, self._head.number, replaced
 
     def give_up(self, refs: tuple[CheckpointRef, ...]) -> None:
         """Append the record after which no restart wants these points."""
@@ -201,16 +224,25 @@ class Hold:
             )
             self._save()
 
-    def release(self, outcome: Outcome, cause: Cause, notice_s: Seconds | None = None) -> None:
+    def release(
+        self,
+        outcome: Outcome,
+        cause: Cause,
+        notice_s: Seconds | None = None,
+        *,
+        going: tuple[CheckpointRef, ...] = (),
+    ) -> tuple[CheckpointRef, ...]:
         """Append the record that lets the run go; that a run is done is known on this disk until the store knows it."""
         wall, done = self._clock.wall(), outcome is Outcome.DONE
         if done:
             ended = Finished(self.state.run_id, self.state.term, self._attempts, self._failures)
             finished.remember(self._local.finished, self._store.url, ended)
 
+        ids = self._run(points.droppable(self._head, going)) if going else frozenset()
+
         def advance(state: RunState) -> RunState:
             return released(
-                state,
+                state if state.holder is None else dropped(state, ids),
                 outcome=outcome,
                 cause=cause,
                 wall=wall,
@@ -226,6 +258,7 @@ class Hold:
             )
         if done:
             finished.forget(self._local.finished, self._store.url)
+        return tuple(ref for ref in going if ref.checkpoint_id in ids)
 
     def beat(self, progress: Progress) -> None:
         """Write the heartbeat, then look whether another machine took the run."""
@@ -319,7 +352,7 @@ def identify(path: str) -> str:
         return ""
 
 
-def check_own(command: CommitCheckpoint, term: int, nonce: str) -> None:
+def check_own(checkpoint_id: str, shards: tuple[Shard, ...], term: int, nonce: str) -> None:
     """Refuse to commit a part that was not uploaded for this point under this very holding of the run.
 
     Parts come from other machines too, and one of an earlier generation may not know yet that it is replaced.
@@ -327,8 +360,8 @@ def check_own(command: CommitCheckpoint, term: int, nonce: str) -> None:
     Raises:
         StoreError: such a part.
     """
-    for shard in command.shards:
-        own = shard_prefix(term, nonce, command.checkpoint_id, shard.rank)
+    for shard in shards:
+        own = shard_prefix(term, nonce, checkpoint_id, shard.rank)
         foreign = [chunk.key for entry in shard.files for chunk in entry.chunks if not chunk.key.startswith(own)]
         if foreign:
             raise StoreError(f"rank {shard.rank}'s part lies at {foreign[0]}, not under {own}: it is not committed")

@@ -16,8 +16,18 @@ from windfall.storage import manifest
 from windfall.storage.log import append, refresh
 from windfall.storage.operations import create, delete_all, get, keys_under, pause
 from windfall.storage.restore import read_manifest
-from windfall.storage.state import WHOLE_POINTS_MIN, committed, dropped
-from windfall.terms import Checkpoint, CheckpointRef, Record, RecordKind, RunState, SaveCosts, Seconds, WallTime
+from windfall.storage.state import WHOLE_POINTS_MIN, committed, dropped, with_result
+from windfall.terms import (
+    Checkpoint,
+    CheckpointRef,
+    Record,
+    RecordKind,
+    Result,
+    RunState,
+    SaveCosts,
+    Seconds,
+    WallTime,
+)
 from windfall.wire.layout import CHECKPOINTS, SHARDS, manifest_key
 
 
@@ -53,11 +63,58 @@ def commit(
         StoreError: another manifest lies under the point's name.
     """
     assert point.term == head.state.term, "a holder commits points of its own term alone"
+    ref = yield from _described(head, point, wall)
+
+    def advance(state: RunState) -> RunState:
+        return committed(state, ref, attempts=attempts, failures=failures, costs=costs)
+
+    record = yield from append(head, advance, kind=RecordKind.COMMIT, nonce=nonce, wall=wall)
+    live = [known for known in record.state.checkpoints if known.checkpoint_id == ref.checkpoint_id]
+    assert len(live) == 1, "the record that commits a point names it"
+    return live[0], record
+
+
+def store_result(
+    head: Record, name: str, point: Checkpoint, *, nonce: str, wall: WallTime
+) -> Steps[tuple[Result, Record, tuple[CheckpointRef, ...]]]:
+    """Keep a result: its manifest first, then the record.  May be repeated after any error, as a commit may.
+
+    Args:
+        head: the newest record this holder knows.
+        name: of the result.
+        point: its manifest, of one shard; all of its bytes are durable.
+        nonce: random, of this record.
+        wall: this machine's wall clock.
+
+    Returns:
+        The result as the log names it, the newest record, and what the result replaces: its bytes may be deleted.
+
+    Raises:
+        Fenced: another machine took the run.
+        StoreError: another manifest lies under the result's id.
+    """
+    assert point.term == head.state.term, "a holder stores results of its own term alone"
+    result = Result(name, point.shards[0].rank, (yield from _described(head, point, wall)))
+    replaced: list[CheckpointRef] = []
+
+    def advance(state: RunState) -> RunState:
+        after = with_result(state, result)
+        kept = {known.stored.checkpoint_id for known in after.results}
+        replaced[:] = [known.stored for known in state.results if known.stored.checkpoint_id not in kept]
+        return after
+
+    record = yield from append(head, advance, kind=RecordKind.RESULT, nonce=nonce, wall=wall)
+    (known,) = [one for one in record.state.results if one.stored.checkpoint_id == point.checkpoint_id]
+    return known, record, tuple(replaced)
+
+
+def _described(head: Record, point: Checkpoint, wall: WallTime) -> Steps[CheckpointRef]:
+    """Write a manifest; return what the log will say of it."""
     key = manifest_key(point.checkpoint_id)
     data = manifest.to_bytes(point)
     if not (yield from create(key, data)):
         data = yield from _earlier(head, key, point)
-    ref = CheckpointRef(
+    return CheckpointRef(
         checkpoint_id=point.checkpoint_id,
         step=point.step,
         kind=point.kind,
@@ -68,14 +125,6 @@ def commit(
         manifest_digest=manifest.digest_of(data),
         committed_at=wall,
     )
-
-    def advance(state: RunState) -> RunState:
-        return committed(state, ref, attempts=attempts, failures=failures, costs=costs)
-
-    record = yield from append(head, advance, kind=RecordKind.COMMIT, nonce=nonce, wall=wall)
-    live = [known for known in record.state.checkpoints if known.checkpoint_id == ref.checkpoint_id]
-    assert len(live) == 1, "the record that commits a point names it"
-    return live[0], record
 
 
 def _earlier(head: Record, key: str, point: Checkpoint) -> Steps[bytes]:
@@ -106,6 +155,16 @@ def drop(head: Record, refs: Sequence[CheckpointRef], *, nonce: str, wall: WallT
         return dropped(state, ids)
 
     return (yield from append(newest, advance, kind=RecordKind.DROP, nonce=nonce, wall=wall))
+
+
+def droppable(head: Record, refs: Sequence[CheckpointRef]) -> Steps[frozenset[str]]:
+    """Return the ids of points that may be given up: all of these, or none if fewer than two whole ones would stay."""
+    ids = frozenset(ref.checkpoint_id for ref in refs)
+    try:
+        yield from _check_whole([ref for ref in head.state.checkpoints if ref.checkpoint_id not in ids])
+    except CheckpointDamaged:
+        return frozenset()
+    return ids
 
 
 def _check_whole(staying: list[CheckpointRef]) -> Steps[None]:
@@ -139,7 +198,7 @@ def delete(head: Record, refs: Sequence[CheckpointRef], *, grace_s: Seconds) -> 
     """
     yield from pause(grace_s)
     newest = yield from refresh(head)
-    live = {ref.checkpoint_id for ref in newest.state.checkpoints}
+    live = _named(newest.state)
     for ref in refs:
         assert ref.checkpoint_id not in live, "only what a record gave up is deleted"
         try:
@@ -148,6 +207,11 @@ def delete(head: Record, refs: Sequence[CheckpointRef], *, grace_s: Seconds) -> 
             continue
         yield Delete(ref.manifest_key)
         yield from delete_all(_keys(point))
+
+
+def _named(state: RunState) -> set[str]:
+    """Return the ids of all whose bytes stay."""
+    return {ref.checkpoint_id for ref in state.checkpoints} | {one.stored.checkpoint_id for one in state.results}
 
 
 def _keys(point: Checkpoint) -> list[str]:
@@ -183,7 +247,7 @@ def sweep(head: Record, *, grace_s: Seconds) -> Steps[int]:
     Raises:
         Fenced: another machine took the run.
     """
-    live = {ref.checkpoint_id for ref in head.state.checkpoints}
+    live = _named(head.state)
     manifests = [key for key in (yield from keys_under(CHECKPOINTS)) if _stale_manifest(key, head.state.term, live)]
     parts = [key for key in (yield from keys_under(SHARDS)) if _stale_part(key, head.state.term, live)]
     if not manifests and not parts:

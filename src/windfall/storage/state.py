@@ -23,6 +23,7 @@ from windfall.terms import (
     Reached,
     Record,
     RecordKind,
+    Result,
     RunState,
     SaveCosts,
     Seconds,
@@ -162,6 +163,19 @@ def committed(
     assert ref.term == state.term, "a holder commits points of its own term alone"
     after = dataclasses.replace(state, checkpoints=(*state.checkpoints, ref), costs=costs or state.costs)
     return _counted(after, attempts, failures)
+
+
+def with_result(state: RunState, result: Result) -> RunState:
+    """Return the state that has this result in the place of an earlier one of its name and rank; the same if it has it.
+
+    Raises:
+        Fenced: the term is over.
+    """
+    if any(known.stored.checkpoint_id == result.stored.checkpoint_id for known in state.results):
+        return state
+    _must_be_held(state)
+    others = [other for other in state.results if (other.name, other.rank) != (result.name, result.rank)]
+    return dataclasses.replace(state, results=(*others, result))
 
 
 def dropped(state: RunState, checkpoint_ids: Collection[str]) -> RunState:

@@ -3,7 +3,7 @@
 windfall.json                           the marker: format version, run id; created once, after the store proved itself
 log/00000001 ...                        the create-only sequence of records: the fence (architecture, "the law of the store")
 heartbeats/00000007                     one per term, replaced by its holder, watched by contenders
-shards/<term>-<nonce>/<checkpoint>/...  the bytes of checkpoints; never overwritten
+shards/<term>-<nonce>/<checkpoint>/...  the bytes of checkpoints and results; never overwritten
 checkpoints/<checkpoint>/manifest.json  written after all shards, before the record that commits it
 bundles/<sha256>.tar.gz                 the user's code
 code/<sha256>.json                      path -> digest of the code files that an attempt ran
@@ -31,6 +31,11 @@ OUTPUT = "output/"
 MACHINES = "machines/"
 CONTROLLER = "controller.json"
 JOB = "job.json"
+FILES = (MARKER, JOB, CONTROLLER)
+FOLDERS = (
+    "heartbeats/", SHARDS, CHECKPOINTS, "bundles/", "code/", SPOOL, OUTPUT, INBOX, MACHINES, "gone/", "probe/", LOG,
+)  # fmt: skip
+"""All that a run may have, the log last."""
 
 
 def record_key(number: int) -> str:

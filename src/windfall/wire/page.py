@@ -50,6 +50,8 @@ SIGTERM_NS = 13
 """Monotonic time at which the script's process received SIGTERM; 0 if it did not."""
 LOCAL_WORLD = 14
 """How many ranks this machine has; the agent looks at none before all pages are there."""
+SERVED = 15
+"""The last request that this rank has handed over for, be it nothing."""
 
 # Written by the agent.
 TARGET = 64

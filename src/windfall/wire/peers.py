@@ -10,7 +10,7 @@ What follows is neither signed nor secret, so that the port belongs on a loopbac
 
     leader -> member   prepare {attempt, term, nonce, checkpoint_id}   start {attempt, port}   kill {attempt}
                        publish {attempt, command}   withdraw   show {notice, left_s}   upload {command}
-                       abandon {checkpoint_id}   let_go {step}   acknowledge {notice}   exit {code, sentence, released}
+                       abandon {checkpoint_id}   let_go {step, paths}   acknowledge {notice}   exit {code, sentence, released}
     member -> leader   prepared {attempt, checkpoint_id, step}   unprepared {attempt, code, sentence}   exited {attempt, status}
                        facts {attempt, at, published, facts}   moved {facts}   notice {notice, at}   stop {now, reason}
     both               ping {at}   pong {at}
@@ -69,6 +69,10 @@ def _words(value: object) -> bool:
     return isinstance(value, list)
 
 
+def _texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_text, value))
+
+
 def _perhaps(kind: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: value is None or kind(value)
 
@@ -87,7 +91,7 @@ _LOOP: Mapping[str, _Shape] = {
     "show": {"notice": _word, "left_s": _perhaps(_number)},
     "upload": {"command": _word},
     "abandon": {"checkpoint_id": _text},
-    "let_go": {"step": _whole},
+    "let_go": {"step": _whole, "paths": _texts},
     "acknowledge": {"notice": _word},
     "exit": {"code": _status, "sentence": _text, "released": _perhaps(_text)},
     "prepared": {"attempt": _whole, "checkpoint_id": _perhaps(_text), "step": _whole},

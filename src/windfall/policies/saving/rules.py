@@ -29,6 +29,8 @@ LEAVE_BEFORE_S = 1.0
 """The run is let go so long before an announced end, at most ..."""
 LEAVE_SHARE = 0.2
 """... or this share of what is left at the announcement, so that the successor need not wait for the lease."""
+RESERVE_SHARE = 0.5
+"""So much of that time belongs to the release alone, also where an upload could still be in time."""
 
 
 def young_interval_s(save_s: float, mttp_s: float) -> float:
@@ -436,14 +438,22 @@ def leave_margin_s(remaining_s: float) -> float:
     return min(LEAVE_BEFORE_S, LEAVE_SHARE * max(remaining_s, 0.0))
 
 
-def too_late(rest_s: float, remaining_s: float) -> bool:
-    """Return whether an upload is given up shortly before an announced end: it would take far longer than is left.
+def lets_go(measured: float, rest_s: float, remaining_s: float, margin_s: float) -> bool:
+    """Return whether the run is let go now, so near an announced end, although an upload is under way.
+
+    Whatever is tried, the release keeps a reserve: a run that nobody released costs its successor the whole lease.
 
     Args:
+        measured: whether a whole save was ever measured; without, nothing says that this one will be in time.
         rest_s: what is left of the upload, as expected [s].
         remaining_s: until the machine is taken [s].
+        margin_s: how long before the end the run is let go where nothing is under way (`leave_margin_s`) [s].
+
+    Example:
+        an unmeasured upload is given up at once; one that needs 0.3 s goes on with 0.9 s left, and not with 0.4 s.
     """
-    return rest_s > 2.0 * max(remaining_s, LEAVE_BEFORE_S)
+    late = rest_s > 2.0 * max(remaining_s, LEAVE_BEFORE_S)
+    return not measured or late or remaining_s <= RESERVE_SHARE * margin_s
 
 
 def must_yield(rest_s: float, upload_s: float, commit_s: float, remaining_s: float) -> bool:
