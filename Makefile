@@ -5,6 +5,7 @@ PYTHON ?= python3.11
 PYTHON := $(shell command -v $(PYTHON) 2>/dev/null || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
 AREA ?= all
 BENCH ?= all
 SEED ?= 1
