@@ -76,12 +76,13 @@ def main() -> int:
         for number in range(options.jobs):
             trees.put(_copy(sources, Path(name, f"tree-{number}")))
         reach = _reach(sources, trees)
-        mutants = draw(ROOT, files, options.count, options.seed)
+        still = _copy(sources, Path(name, "still"))
+        mutants = draw(still, files, options.count, options.seed)
 
         def judged(mutant: Mutant) -> str:
             tree = trees.get()
             try:
-                verdict = _judge(tree, mutant, reach)
+                verdict = _judge(tree, mutant, mutant.text(still), reach)
             finally:
                 trees.put(tree)
             print(f"{verdict:9} {mutant.file}:{mutant.line}  {mutant.operator.partition('/')[2]}", flush=True)
@@ -89,9 +90,9 @@ def main() -> int:
 
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             verdicts = list(pool.map(judged, mutants))
-    lived = [mutant for mutant, verdict in zip(mutants, verdicts, strict=True) if verdict in ("lived", "unreached")]
-    for mutant in lived:
-        print(f"\n{_difference(mutant)}")
+        lived = [mutant for mutant, verdict in zip(mutants, verdicts, strict=True) if verdict in ("lived", "unreached")]
+        for mutant in lived:
+            print(f"\n{_difference(still, mutant)}")
     print(
         f"seed {options.seed}: {len(mutants) - len(lived)} of {len(mutants)} killed, {time.monotonic() - began:.0f} s"
     )
@@ -149,13 +150,13 @@ def _measure(tree: Path) -> dict[str, object]:
     return {"lines": lines, "times": json.loads((tree / "times.json").read_text())}
 
 
-def _judge(tree: Path, mutant: Mutant, reach: Reach) -> str:
+def _judge(tree: Path, mutant: Mutant, text: str, reach: Reach) -> str:
     tests = reach.of(mutant)
     if not tests:
         return "unreached"
     place = tree / mutant.file
     original = place.read_bytes()
-    place.write_text(mutant.text(ROOT), "utf-8")
+    place.write_text(text, "utf-8")
     line = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     # Compiled functions of other files may hold the line as it was: each mutant compiles anew.
     environment = _environment(tree, NUMBA_CACHE_DIR=str(tree / "compiled"))
@@ -176,9 +177,9 @@ def _judge(tree: Path, mutant: Mutant, reach: Reach) -> str:
     return {0: "lived", 1: "killed", 124: "timed out"}.get(code, "killed")
 
 
-def _difference(mutant: Mutant) -> str:
-    before = (ROOT / mutant.file).read_text("utf-8").splitlines()
-    lines = difflib.unified_diff(before, mutant.text(ROOT).splitlines(), mutant.file, mutant.operator, lineterm="", n=2)
+def _difference(root: Path, mutant: Mutant) -> str:
+    before = (root / mutant.file).read_text("utf-8").splitlines()
+    lines = difflib.unified_diff(before, mutant.text(root).splitlines(), mutant.file, mutant.operator, lineterm="", n=2)
     return "\n".join(lines)
 
 
