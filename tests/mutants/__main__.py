@@ -12,6 +12,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import difflib
+import functools
 import hashlib
 import json
 import os
@@ -46,11 +47,13 @@ class Reach:
     times: Mapping[str, float]
 
     def of(self, mutant: Mutant) -> list[str]:
-        """The tests for a mutant, quickest first; for a line that runs at import, those of the whole file."""
+        """The tests for a mutant, quickest first; for a line that runs at import, or is compiled, those of the whole file."""
         lines = self.lines.get(mutant.file, {})
         found = set(lines.get(str(mutant.line), ())) - {""}
-        if not found and str(mutant.line) in lines:
+        if not found:
             found = {test for tests in lines.values() for test in tests} - {""}
+        if not found:  # compiled: its lines are seen by nobody
+            found = {test for test in self.times if Path(mutant.file).stem in _text(test.partition("::")[0])}
         chosen: list[str] = []
         spent_s = 0.0
         for test in sorted(found & self.times.keys(), key=lambda name: (self.times[name], name)):
@@ -59,6 +62,11 @@ class Reach:
                 break
             chosen.append(test)
         return chosen
+
+
+@functools.cache
+def _text(file: str) -> str:
+    return (ROOT / file).read_text("utf-8")
 
 
 def main() -> int:
