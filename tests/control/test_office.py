@@ -23,7 +23,7 @@ from windfall.jobs import Measured, Notify, SecretRef, Want
 from windfall.market import Boot, Life, Order
 from windfall.storage.clocks import SystemClock
 from windfall.storage.sql import open_database
-from windfall.terms import Outcome, Seconds, Term, Unit
+from windfall.terms import Outcome, Seconds, Step, Term, Unit
 
 MEASURED = Measured("local", "m4", Unit.STEP, 2.0, Seconds(5.0), Seconds(3.0), 1)
 JOB = replace(a_job(), wants=(Want("local"),))
@@ -144,6 +144,24 @@ def test_a_job_that_has_ended_leaves_nothing_at_work(shop: Shop) -> None:
     assert shop.database.secrets(JOB.job_id) == {}
     assert office._ways[JOB.job_id].conductor is None
     assert shop.measured == 1
+
+
+@pytest.mark.trial("D4")
+def test_a_job_that_is_done_shows_its_last_step_not_its_last_stored_one(shop: Shop) -> None:
+    """The last report comes when the job is over already; another controller shows the step before it, not less."""
+    office = shop.office()
+    office.submit(JOB, {})
+    machine_id = shop.trains(office)
+    report = Report(machine_id, 2, "life", Doing.TRAINING, Term(1), Step(398), Step(344))
+    office.report(JOB.job_id, report)
+    running = office.job(JOB.job_id)
+    shop.run.state = run_state(Outcome.DONE, None)
+    until(lambda: shop.settled(office))
+    office.report(JOB.job_id, replace(report, sequence=3, step=Step(400)))
+
+    assert (running.details["step"], running.user) == (398, JOB.user)
+    assert office.job(JOB.job_id).details["step"] == 400
+    assert shop.office().job(JOB.job_id).details["step"] >= 398
 
 
 def test_what_a_run_showed_counts_once_whatever_is_wished_afterwards(shop: Shop) -> None:

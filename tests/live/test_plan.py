@@ -19,6 +19,8 @@ SETUP_S = 3
 """Most of a machine's boot is waiting too, so that it takes as long on a busy host."""
 RUNS, AT_ONCE = 10, 2
 TOLERANCE = 0.10
+ERRORS = 2.0
+"""Ten runs draw ten lives or two of them: their mean is known to its standard error, and no better."""
 
 
 def wanted() -> dict[str, object]:
@@ -46,8 +48,14 @@ def inject(seed: int) -> str:
     return f"mttp=30s,seed={seed},notice=8s"
 
 
+def off_by(seen: list[float], expected: float) -> float:
+    """How far a mean is from what was expected, as a share of what a tenth and chance together allow."""
+    error = statistics.stdev(seen) / len(seen) ** 0.5
+    return abs(statistics.mean(seen) - expected) / (TOLERANCE * expected + ERRORS * error)
+
+
 def test_a_plan_after_a_run_meets_what_ten_then_take(new_rig: Callable[..., Rig]) -> None:
-    """Expected cost and finish lie within 10 % of the mean of ten runs under the injector, each with lives of its own."""
+    """Expected cost and finish lie within 10 %, and two standard errors, of the mean of ten runs with lives of their own."""
     rig = new_rig(allocation_s=1.0)
     rig.start_controller()
     script = Path(sleeping.__file__)
@@ -72,5 +80,5 @@ def test_a_plan_after_a_run_meets_what_ten_then_take(new_rig: Callable[..., Rig]
     )
     print(shown)
 
-    assert statistics.mean(took) == pytest.approx(expected["wall_s"], rel=TOLERANCE), shown
-    assert statistics.mean(cost) == pytest.approx(expected["cost_usd"], rel=TOLERANCE), shown
+    assert off_by(took, expected["wall_s"]) <= 1.0, shown
+    assert off_by(cost, expected["cost_usd"]) <= 1.0, shown

@@ -140,3 +140,37 @@ def test_a_table_with_a_few_bad_rows_is_read(tmp_path: Path) -> None:
     done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["events"] == 99
+
+
+PARTLY = """
+import time, windfall as wf
+wf.last()
+for step in range(150):
+    time.sleep(0.02)
+    wf.step()
+    if step == 59:
+        open("60.txt", "w").write("60")
+        wf.backup("60.txt")
+"""
+
+
+@pytest.mark.real
+@pytest.mark.trial("D4")
+def test_a_finished_job_shows_its_last_step(tmp_path: Path) -> None:
+    """A hundred and fifty steps were computed; that sixty of them are stored is another number."""
+    (tmp_path / "train.py").write_text(PARTLY)
+    (tmp_path / "job.yaml").write_text(
+        f"name: partly\nworkdir: .\nrun: {sys.executable} train.py\nwork: {{steps: 150}}\n"
+    )
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+
+    def say(*words: str) -> str:
+        done = subprocess.run(
+            [*WINDFALL, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    say("run", "-y", "job.yaml")
+    assert json.loads(say("ps", "partly", "--json"))["details"]["step"] == 150

@@ -441,7 +441,7 @@ class Agent:
             self._hold.ship()
         try:
             self._left = self._hold.release(command.outcome, command.cause, command.notice_s, going=self._left)
-            self._standing.release(command.outcome)
+            self._standing.release(command.outcome, worker.standing(self._state))
             if self._ports.room is not None:
                 self._ports.room.release(command.outcome)
         except Fenced as error:

@@ -45,11 +45,12 @@ class StandingFile:
         """Whether a standing would be written now: until then it need not be made up."""
         return self._path is not None and self._clock.now() >= self._written_at + WRITE_S
 
-    def release(self, outcome: Outcome) -> None:
-        """Say that the run was let go, and as what."""
+    def release(self, outcome: Outcome, last: Standing | None = None) -> None:
+        """Say that the run was let go, as what, and where it stood then, if that is newer than what was written."""
         with self._lock:
-            if self._path is not None and self._written is not None:
-                self._write(replace(self._written, released=outcome, training=False))
+            last = self._written if last is None else last
+            if self._path is not None and last is not None:
+                self._write(replace(last, released=outcome, training=False))
 
     def _write(self, standing: Standing) -> None:
         said = {

@@ -70,21 +70,33 @@ def _list(views: list[JobView], *, json_: bool) -> None:
         print("no jobs yet: `windfall run job.yaml` starts one")
         return
     table = Table(box=None, pad_edge=False)
-    for name in ("job", "phase"):
+    for name in ("job", "user", "phase"):
         table.add_column(name, no_wrap=True)
-    for name in ("step", "USD", "USD/h"):
+    for name in ("age", "step", "done in", "USD", "USD/h"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("what it does")
     for view in views:
         told = view.details
         cost, rate = _usd(told.get("money", {}).get("due_usd", 0.0)), _usd(told.get("rate_usd_per_hour", 0.0))
-        table.add_row(plain(view.job_id), str(view.phase), str(told.get("step", 0)), cost, rate, plain(view.sentence))
+        now = time.time()
+        left = "-" if view.finish_at is None else duration_text(max(0.0, view.finish_at - now))
+        age, step = duration_text(max(0.0, now - view.created)), str(told.get("step", 0))
+        who = (plain(view.job_id), plain(view.user), str(view.phase))
+        table.add_row(*who, age, step, left, cost, rate, plain(view.sentence))
     console(width=_width()).print(table)
 
 
 def _width() -> int | None:
     """Return how wide a table may be: a terminal's width; a file and a pipe do not cut it."""
     return None if sys.stdout.isatty() else _COLUMNS_MAX
+
+
+def _since(view: JobView) -> str:
+    """Say when a job was submitted, how long that is ago, and when it will be done as far as anybody knows."""
+    now = time.time()
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(view.created))
+    left = "" if view.finish_at is None else f", done in {duration_text(max(0.0, view.finish_at - now))} at this pace"
+    return f"{at}, {duration_text(max(0.0, now - view.created))} ago{left}"
 
 
 def _usd(amount: float) -> str:
@@ -99,6 +111,7 @@ def _show(view: JobView) -> None:
     code = "" if view.exit_code is None else f" (exit code {view.exit_code})"
     lines = [
         ("job", f"{view.job_id} of {view.user}"),
+        ("since", _since(view)),
         ("phase", f"{view.phase}{code}: {view.sentence}"),
         ("step", f"{told.get('step', 0)}, of which {told.get('saved_step', 0)} are stored"),
         ("cost", f"{cost}, {money.get('hours', 0.0):.3f} machine-hours"),

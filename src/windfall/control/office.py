@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from windfall.control import auth
 from windfall.control.conductor import Conductor, ConductorPorts
@@ -38,7 +39,7 @@ from windfall.jobs import Job, Measured
 from windfall.market import Boot, Life, Machine, Offer, Order, Quota, Refusal
 from windfall.models import pool
 from windfall.policies import planning
-from windfall.terms import Seconds, WallTime
+from windfall.terms import Seconds, Unit, WallTime
 from windfall.wire.boot import boot_to_json
 from windfall.wire.environment import PEERS_TOKEN
 
@@ -330,14 +331,15 @@ class Office:
         if job_id in self._aside:
             # As if nobody answered: the machine saves, and stops, when its job says so.
             raise ControllerError(f"{job_id} is {self._aside[job_id]}")
+        if report.step is not None:
+            # Steps are no facts: only those who look want to know.  The last ones come when the job is over already.
+            self._steps[job_id] = max(report.step, self._steps.get(job_id, 0))
         running = self._running.get(job_id)
         if running is None or not running.runs:
             entry = self._records.job(job_id)
             over = entry is None or _is_over(entry)
             # A machine that came too late for its job: nobody looks at its provider for it any more.
             return Directive(self._means.term, Direction.LEAVE) if over else None
-        if report.step is not None:
-            self._steps[job_id] = report.step  # steps are no facts: only those who look want to know
         return running.report(report)
 
     # ------------------------------------------------------------------------------------------------------ running jobs
@@ -415,13 +417,17 @@ class Office:
         if phase is summary.phase and now - at < _PUBLISH_S:
             return
         self._written[job.job_id] = (summary.phase, now)
-        text = json.dumps(dataclasses.asdict(summary))
+        text = json.dumps(self._told(summary))
         self._records.set_summary(self._means.term, job.job_id, summary.phase, text)
+
+    def _told(self, summary: JobSummary) -> dict[str, Any]:
+        """Return a summary as it is kept, with the newest step that any machine told of."""
+        return dataclasses.asdict(summary) | {"step": max(summary.step, self._steps.get(summary.job_id, 0))}
 
     def _ended(self, job: Job) -> None:
         """Keep what the run showed, for the plans of its like; let go of everything else."""
         summary = self._latest[job.job_id]
-        text = json.dumps(dataclasses.asdict(summary) | {"settled": True})
+        text = json.dumps(self._told(summary) | {"settled": True})
         if summary.phase is JobPhase.DONE:
             self._learn(job)
             self._records.forget_secrets(self._means.term, job.job_id)
@@ -450,9 +456,7 @@ class Office:
         if job.job_id in self._aside:
             return _shelved((job.job_id, job.name, job.user), entry.created, self._aside[job.job_id], job.run_url)
         latest = self._latest.get(job.job_id)
-        stands = json.loads(entry.summary) if latest is None else json.loads(json.dumps(dataclasses.asdict(latest)))
-        if stands.get("phase") == JobPhase.RUNNING and job.job_id in self._steps:
-            stands["step"] = max(stands["saved_step"], self._steps[job.job_id])
+        stands = json.loads(entry.summary if latest is None else json.dumps(self._told(latest)))
         return JobView(
             job_id=job.job_id,
             name=job.name,
@@ -462,9 +466,18 @@ class Office:
             run_url=job.run_url,
             created=entry.created,
             exit_code=stands.get("exit_code"),
+            finish_at=_finish_at(job, stands, entry.created, self._means.clock.wall()),
             dead_man_s=job.dead_man_s,
             details=stands if whole else {name: stands[name] for name in _BRIEF if name in stands},
         )
+
+
+def _finish_at(job: Job, stands: dict[str, Any], created: WallTime, now: WallTime) -> WallTime | None:
+    """Return when a running job is done if it goes on as it did since it was submitted; None if nobody can say."""
+    step = stands.get("step", 0)
+    if stands.get("phase") != JobPhase.RUNNING or job.work is None or job.work.unit is not Unit.STEP or step <= 0:
+        return None
+    return WallTime(now + max(0.0, job.work.amount - step) * (now - created) / step)
 
 
 _BRIEF = ("step", "saved_step", "money", "rate_usd_per_hour", "preemptions")
