@@ -96,6 +96,17 @@ def test_an_address_that_no_machine_could_call_is_refused(tmp_path: Path, url: s
 
 
 @pytest.mark.trial("G15")
+@pytest.mark.parametrize("url", ["gopher://x", "http://127.0.0.1:99999", "169.254.169.254", "http://"])
+def test_an_address_without_a_metadata_service_is_refused(tmp_path: Path, url: str) -> None:
+    """Before the run is taken: a machine that hears no notice would save too late, and say nothing."""
+    run = tmp_path / "run"
+    words = ("exec", "--metadata-url", url, "--state", str(tmp_path / "s"), str(run), "--", "true")
+    done = windfall(*words, timeout_s=20)
+    assert done.returncode == 2, done
+    assert not run.exists()
+
+
+@pytest.mark.trial("G15")
 @pytest.mark.parametrize("port", ["999999", "65536", "-1"])
 def test_a_number_that_is_no_port_is_refused(tmp_path: Path, port: str) -> None:
     """It is not taken modulo 65536."""

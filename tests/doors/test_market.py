@@ -52,6 +52,8 @@ def test_calls_are_answered_or_refused(door: market._Server, count: int, capsys:
         line = http.client.HTTPConnection("127.0.0.1", door.server_port, timeout=30)
         lines.callback(line.close)
         for one in inputs(CALLS[name], count // len(names) + 1, seed=number):
+            if len(one.data) > market.BODY_BYTES_MAX:
+                continue  # it is hung up on before it is whole
             line.request("POST", f"/{name}", one.data, {"Authorization": f"Bearer {TOKEN}"})
             answer = line.getresponse()
             said = json.loads(answer.read())

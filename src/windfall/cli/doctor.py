@@ -15,6 +15,7 @@ from pathlib import Path
 from windfall import units, wiring
 from windfall.cli import machine
 from windfall.cli.exec import absolute_url, provider_of, state_folder
+from windfall.cli.places import web_address
 from windfall.cli.runs import Json
 from windfall.errors import EXIT_FAILED, StoreError, WindfallError
 from windfall.ports import GetRange, PutRange, Steps
@@ -67,6 +68,8 @@ def doctor(
     """
     amount, chosen = Bytes(units.size_bytes(size, "--size")), provider_of(provider)
     found: list[Check] = []
+    if metadata_url is not None:
+        web_address(metadata_url, "--metadata-url", "http://169.254.169.254")
     for check in _all(url, amount, chosen, metadata_url, state):
         found.append(check)
         _show(check, as_json=json_)

@@ -17,6 +17,7 @@ from cyclopts import Parameter
 
 from windfall.agent import kernel
 from windfall.agent.session import LOCK, SESSION, ExecRequest, sweep
+from windfall.cli.places import web_address
 from windfall.errors import Misuse
 from windfall.notices.detect import detect
 from windfall.policies.saving.decide import parse_policy
@@ -102,7 +103,9 @@ def exec_(
         pages="",
         policy=parse_policy(policy),
         provider=provider_of(provider),
-        metadata_url=metadata_url,
+        metadata_url=None
+        if metadata_url is None
+        else web_address(metadata_url, "--metadata-url", "http://169.254.169.254"),
         mttp_s=None if mttp is None else _more_than_zero(mttp, "--mttp"),
         keep=_at_least(keep, 1, "--keep"),
         failures_max=_at_least(max_failures, 1, "--max-failures") or 1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from windfall.errors import Misuse
 
@@ -29,3 +30,20 @@ def local_user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return f"uid-{os.getuid()}"
+
+
+def web_address(url: str, option: str, example: str) -> str:
+    """Return an address that something can answer at.
+
+    Raises:
+        Misuse: nothing ever could: another scheme, no host, a port that is none, a password in it.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # a port that is none, half of an IPv6 address
+        parts, port = urlsplit(""), None
+    fit = parts.scheme in ("http", "https") and parts.hostname and port != 0 and url.isprintable() and " " not in url
+    if not fit or parts.query or parts.fragment or "@" in parts.netloc:
+        raise Misuse(f"{option} {url!r} is no address: write for example {example}")
+    return url

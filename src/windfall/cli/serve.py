@@ -6,11 +6,10 @@ import contextlib
 import datetime as dt
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from windfall.cli.exec import state_folder
 from windfall.cli.named import extra
-from windfall.cli.places import TOKEN, local_user
+from windfall.cli.places import TOKEN, local_user, web_address
 from windfall.errors import EXIT_DONE, Misuse
 from windfall.units import duration_text
 
@@ -65,7 +64,8 @@ def serve(
         from windfall.cli import controller  # noqa: PLC0415 - its packages are an extra
         from windfall.control.serving import check_exposure  # noqa: PLC0415
     if url is not None:
-        _check_address(url)
+        # Machines would be bought that cannot report, one after the other.
+        web_address(url, "--url", "https://windfall.example.org:8470")
     settings = controller.Settings(
         state or state_folder(),
         database=database,
@@ -87,20 +87,6 @@ def serve(
         return _list_users(settings)
     check_exposure(host, settings.tls, insecure=insecure)
     return controller.run(settings, controller.built_by_wiring(), _tell)
-
-
-def _check_address(url: str) -> None:
-    """Refuse what no machine could call: machines would be bought that cannot report, one after the other."""
-    try:
-        parts = urlsplit(url)
-        fit = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and url.isprintable()
-    except ValueError:  # a port that is none, half of an IPv6 address
-        fit = False
-        parts = urlsplit("")
-    if not fit or " " in url or parts.query or parts.fragment or "@" in parts.netloc:
-        raise Misuse(
-            f"--url {url!r} is no address of a controller: write for example https://windfall.example.org:8470"
-        )
 
 
 def _tls(certificate: Path | None, key: Path | None) -> Tls | None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, WithJsonSchema
 
+from windfall.policies import admitting
 from windfall.policies.saving.decide import parse_policy
 from windfall.spelling import nearest
 from windfall.units import duration_s
@@ -18,15 +19,10 @@ PROVIDERS = ("local",)
 """What `infra` may name."""
 PROVIDERS_LATER = ("slurm", "ray", "aws", "gcp", "azure", "kubernetes", "k8s", "lambda", "runpod", "oci", "vast")
 """What others call providers that are not there yet."""
-STORES = ("file", "s3", "gs", "az")
-"""Schemes of the stores a run can live in."""
-DURATION_S_MAX = 1e9
-"""The longest duration [s], about 30 years: more is a slip of the pen."""
-
+STORES, DURATION_S_MAX = admitting.STORES, admitting.DURATION_S_MAX
 _DURATION = r"(?=.*[1-9])([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+"
 _STEPS = r"[1-9][0-9]* *steps?"
-_NAME = r"[A-Za-z0-9]+([._-]{1,2}[A-Za-z0-9]+)*"
-_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+_NAME, _VARIABLE, _WEBHOOK = admitting.NAME, admitting.VARIABLE, admitting.WEBHOOK
 _AMOUNT = r"(?=[^eE]*[1-9])[0-9][0-9_]*(\.[0-9]+)?([eE]\+?[0-9]{1,2})?"
 _LEAST = r"(?=.*[1-9])[0-9]+(\.[0-9]+)?"
 _MEMORY_UNIT = r" ?(GB|GiB|G|gb|g)?"
@@ -104,8 +100,13 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _money(value: object) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e12 and math.isfinite(value):
+def _money(value: Any) -> float:
+    if (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and 0 < value < admitting.MONEY_USD_MAX
+        and math.isfinite(value)
+    ):
         return float(value)
     raise ValueError(f"must be a number of dollars above zero such as 2.50, not {shown(value)}")
 
@@ -191,7 +192,7 @@ def _store(value: object) -> str:
 
 def _webhook(value: object) -> str:
     text = _text(value, "https://example.org/hook")
-    if re.fullmatch(r"https?://[^\s/@]+(/[^\s]*)?", text):
+    if re.fullmatch(_WEBHOOK, text):
         return text
     # The value is not repeated: the address of a webhook is a secret.
     raise ValueError("must be an address that begins with https:// or http://, without a name or password in it")
@@ -199,9 +200,9 @@ def _webhook(value: object) -> str:
 
 def _name(value: object) -> str:
     text = _text(value, "gpt-small")
-    if re.fullmatch(_NAME, text) and len(text) <= 60:
-        return text
-    raise ValueError(f"must be at most 60 letters and digits, with . _ - between them, not {shown(text)}")
+    if wrong := admitting.wrong_name(text):
+        raise ValueError(f"{wrong}, not {shown(text)}")
+    return text
 
 
 def _words(value: object) -> str:
@@ -211,13 +212,7 @@ def _words(value: object) -> str:
     return text
 
 
-def variable_name(name: str) -> str | None:
-    """Return what is wrong with a name for an environment variable; None if nothing."""
-    if not re.fullmatch(_VARIABLE, name):
-        return "is no name for a variable; use letters, digits and _"
-    if name.startswith("WINDFALL_"):
-        return "begins with WINDFALL_, which is for Windfall's own variables"
-    return None
+variable_name = admitting.wrong_variable
 
 
 def _envs(value: object) -> dict[str, str]:
@@ -249,7 +244,7 @@ def _secrets(value: object) -> tuple[str, ...]:
 def _exit_codes(value: object) -> tuple[int, ...]:
     codes = value if isinstance(value, list) else [value]
     for code in codes:
-        if not isinstance(code, int) or isinstance(code, bool) or not 1 <= code <= 255:
+        if not isinstance(code, int) or isinstance(code, bool) or not 1 <= code <= admitting.EXIT_CODE_MAX:
             raise ValueError(f"must be exit codes from 1 to 255 such as [42, 43], not {shown(code)}")
     return tuple(codes)
 
@@ -295,9 +290,9 @@ Every = Annotated[str, *_kind(_every, _pattern(_DURATION, _STEPS))]
 _STORE = rf"(?![a-z0-9+]+://[^/@]*@)(({'|'.join(STORES)})://.*[^/].*|(?=.*[^ ])[^:]+)"
 Store = Annotated[str, *_kind(_store, _pattern(_STORE))]
 """Where a run lives."""
-Webhook = Annotated[str, *_kind(_webhook, _pattern(r"https?://[^\s/@]+(/[^\s]*)?"))]
+Webhook = Annotated[str, *_kind(_webhook, _pattern(_WEBHOOK))]
 """An address that takes JSON."""
-Name = Annotated[str, *_kind(_name, {**_pattern(_NAME), "maxLength": 60})]
+Name = Annotated[str, *_kind(_name, {**_pattern(_NAME), "maxLength": admitting.NAME_CHARACTERS_MAX})]
 """A job's name."""
 Words = Annotated[str, *_kind(_words, {"type": "string", "pattern": "[^ \\t\\n]"})]
 """Text that is not empty."""

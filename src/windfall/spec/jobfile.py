@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from windfall import jobs
 from windfall.errors import Misuse
+from windfall.policies import admitting
 from windfall.spec import fields
 from windfall.spec.fields import Amount, Duration, Money
 from windfall.spelling import nearest
@@ -53,7 +54,7 @@ class Machines(Block):
 class JobRecovery(Block):
     """What happens after failures of the script itself; machines that are lost are always replaced."""
 
-    max_restarts_on_errors: Annotated[int, Field(ge=0, le=1000)] | None = None
+    max_restarts_on_errors: Annotated[int, Field(ge=0, le=admitting.RESTARTS_MAX)] | None = None
     """How often a script that failed by itself is started again; 2 if left out."""
     recover_on_exit_codes: fields.ExitCodes = ()
     """Exit codes that are always worth another start."""
@@ -107,7 +108,7 @@ class Checkpoint(Block):
     """The script's own saves that stay: 1000 steps, or 1h."""
     insure: fields.Insure = "adaptive"
     """Saves against losses without a notice, which go when a newer one is there: auto (default), 10m, 200 steps, never."""
-    keep: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    keep: Annotated[int, Field(ge=1, le=admitting.KEEP_MAX)] | None = None
     """How many of the saves that stay are kept; all if left out."""
     save_timeout: Duration = jobs.SAVE_TIMEOUT_S
     """How long stopping waits for the last save: 10m if left out."""
@@ -140,7 +141,7 @@ class JobFile(Block):
     """Shell text that each new machine runs once before."""
     workdir: fields.Words | None = None
     """Folder with the code, from the job file's own; it travels with the run, and setup and run happen in it."""
-    num_nodes: Annotated[int, Field(ge=1, le=10_000)] = 1
+    num_nodes: Annotated[int, Field(ge=1, le=admitting.NODES_MAX)] = 1
     """How many machines train together."""
     resources: Resources = Resources()
     """Which machines would do."""
