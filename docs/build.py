@@ -76,6 +76,7 @@ def page_errors() -> str:
         errors.EXIT_MISUSE: "the command line, a value or a file cannot be used",
         errors.EXIT_INFEASIBLE: "no plan meets the wishes: nothing that can be bought does what was asked",
         errors.EXIT_BUDGET: "the job was stopped: by its budget or its longest duration, after a save",
+        errors.EXIT_STOPPED: "stopped by `windfall stop` or Ctrl-C: not done, and nobody should start it again unasked",
         errors.EXIT_FORGOTTEN: "a drill: the script does not resume as it was",
         errors.EXIT_AGAIN: "start the same line again: preempted, held by a live machine, or taken over",
     }

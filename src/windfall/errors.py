@@ -23,6 +23,7 @@
     |-- NewerFormat                  2   written by a newer Windfall
     |-- OlderFormat                  2   written by a Windfall from before the first release
     |-- RunFailed                    1   the script failed by itself too often
+    |-- Interrupted                  6   told to end while it waited for the run; 75 where the machine is taken
     |-- RunHeld                     75   a live machine holds the run
     |-- Apart                       75   the machines of a generation are not, or no longer, all there
     `-- Fenced                      75   another machine took the run from this one
@@ -38,6 +39,7 @@ EXIT_MISUSE = 2
 EXIT_INFEASIBLE = 3
 EXIT_BUDGET = 4
 EXIT_FORGOTTEN = 5
+EXIT_STOPPED = 6
 EXIT_AGAIN = 75
 
 OLDER = "which a Windfall from before the first release wrote and this one does not read"
@@ -155,6 +157,12 @@ class OlderFormat(WindfallError):
 
 class RunFailed(WindfallError):
     """The script failed by itself more often than allowed."""
+
+
+class Interrupted(WindfallError):
+    """Somebody asked this process to end before it held the run."""
+
+    exit_code = EXIT_STOPPED
 
 
 class RunHeld(WindfallError):

@@ -22,21 +22,21 @@ from windfall.agent.peers_handshake import Place
 from windfall.agent.peers_member import Member, MemberPorts
 from windfall.agent.session import ExecRequest
 from windfall.agent.supervision import Supervision
-from windfall.errors import EXIT_DONE, Apart, Misuse, WindfallError
-from windfall.events import Fact, WorkerBegan
+from windfall.errors import EXIT_AGAIN, EXIT_DONE, Apart, Interrupted, Misuse, WindfallError
+from windfall.events import Fact, StopAsked, WorkerBegan
 from windfall.notices.aws import AWS_URL, AwsNotices
 from windfall.notices.azure import AZURE_URL, AzureNotices
 from windfall.notices.google import GOOGLE_URL, GoogleNotices
 from windfall.notices.signals import SignalNotices
 from windfall.ports import Clock, NoticeSource, ObjectStore, Steps, T
 from windfall.storage import executor, log, remains, taking
-from windfall.storage.clocks import SystemClock
+from windfall.storage.clocks import StoppableClock, SystemClock
 from windfall.storage.hold import Hold, Local, reopen
 from windfall.storage.member import MemberHold
 from windfall.storage.mounts import file_system_of, is_shared
-from windfall.storage.objects import open_store
+from windfall.storage.objects import folder_of, open_store
 from windfall.storage.patience import BUDGET_S, Patience
-from windfall.terms import Cause, Holder, Outcome, Reached, Record, Seconds, Term, noticed
+from windfall.terms import Cause, Holder, Instant, Outcome, Reached, Record, Seconds, Term, noticed
 from windfall.units import duration_s
 from windfall.wire.environment import PATIENCE, PEERS_TOKEN
 from windfall.wire.metadata import MetadataServer, serve
@@ -46,6 +46,8 @@ _LOCAL_POLL_S = Seconds(0.25)
 _LOCAL_MARGIN_S = Seconds(0.05)
 _FOLDER_POLL_S = 0.5
 _STANDBY_POLL_S = 1.0
+_LEAVE_S = Seconds(2.0)
+"""How long the wait for a run may take to end after a signal [s]."""
 _LAST_WORDS = {
     Cause.DONE: "the script had ended",
     Cause.PREEMPTED_SAVED: "the last machine was preempted after a save",
@@ -109,16 +111,21 @@ def run_agent(request: ExecRequest, channel: socket.socket) -> None:
 
 
 def _run_agent(request: ExecRequest, supervision: Supervision) -> None:
-    clock = SystemClock()
+    clock = StoppableClock()
+    if os.path.exists(request.path("hold.json")):
+        clock.go_on()  # an earlier agent of this session has the run: a signal is for its training
     patience = Patience(clock, budget_s=request.patience_s, tell=supervision.say)
     store = open_store(request.url, uplink_bytes_per_s=request.uplink_bytes_per_s, patience=patience)
     local = _local_of(request, clock)
     inbox: queue.SimpleQueue[Fact] = queue.SimpleQueue()
     signals = SignalNotices(grace_s=request.after_sigterm_s)
-    supervision.listen(inbox.put, signals.deliver_signal)
+    _listen(supervision, clock, patience, inbox.put, signals.deliver_signal)
     room = _room_of(request, clock, supervision, inbox.put)
     try:
         hold, began = _hold_of(request, store, local, supervision)
+        if (why := clock.go_on()) is not None and hold is not None:
+            hold.release(Outcome.WAITING, Cause.STOPPED)
+            raise why
     except WindfallError as error:
         if room is not None:
             room.end(error.exit_code)
@@ -144,6 +151,44 @@ def _run_agent(request: ExecRequest, supervision: Supervision) -> None:
     )
     beats.start(hold, clock, request.lease_s, doors, near=_is_near(request.url))
     agent.run(began)
+
+
+def _listen(
+    supervision: Supervision,
+    clock: StoppableClock,
+    patience: Patience,
+    deliver: Callable[[Fact], None],
+    terminated: Callable[[Instant], None],
+) -> None:
+    """Let signals end the wait for the run, as long as there is one; afterwards they are facts."""
+
+    def leave(why: WindfallError) -> bool:
+        if not clock.stop(why):
+            return False
+        # A request that is under way cannot be broken off, and nothing is lost by not waiting for it.
+        threading.Thread(target=_leave_soon, args=(supervision, why), name="leaving", daemon=True).start()
+        return True
+
+    def heard(fact: Fact) -> None:
+        asked = isinstance(fact, StopAsked)
+        if isinstance(fact, StopAsked) and fact.now:
+            patience.hurry()
+        if not (asked and leave(Interrupted("stopped before it held the run: nothing was started"))):
+            deliver(fact)
+
+    def told(at: Instant) -> None:
+        taken = Interrupted("this machine is being taken, and did not hold the run yet: start the same line again")
+        taken.exit_code = EXIT_AGAIN
+        if not leave(taken):
+            terminated(at)
+
+    supervision.listen(heard, told)
+
+
+def _leave_soon(supervision: Supervision, why: WindfallError) -> None:
+    SystemClock().sleep(_LEAVE_S)
+    supervision.say(str(why))
+    supervision.exit(why.exit_code)
 
 
 def _local_of(request: ExecRequest, clock: Clock) -> Local:
@@ -339,8 +384,8 @@ def _this_machine(request: ExecRequest) -> Holder:
 
 def _is_near(url: str) -> bool:
     """Say whether a store is a disk of this machine alone."""
-    folder = url.removeprefix("file://")
-    return folder != url and not is_shared(file_system_of(folder))
+    folder = folder_of(url)
+    return folder is not None and not is_shared(file_system_of(folder))
 
 
 def is_dead(holder: Holder) -> bool:

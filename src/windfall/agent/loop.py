@@ -11,6 +11,7 @@ import heapq
 import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,7 +27,7 @@ from windfall.agent.standing import StandingFile
 from windfall.agent.supervision import Supervision
 from windfall.core import worker
 from windfall.core.lifecycle import Stage
-from windfall.errors import EXIT_AGAIN, EXIT_DONE, Fenced, NewerFormat, StoreError, WindfallError
+from windfall.errors import EXIT_AGAIN, EXIT_DONE, Fenced, NewerFormat, StoreError, StoreFull, WindfallError
 from windfall.events import (
     AbandonCheckpoint,
     AcknowledgeNotice,
@@ -65,6 +66,8 @@ LOOK_S = 0.01
 """How often the pages are looked at."""
 _IDLE_S = 0.5
 _NOT_DELETED = "old checkpoints could not be deleted"
+_UNWRITTEN_MAX = 100_000
+"""More rows than this do not wait for a disk that is full."""
 
 
 @dataclass(slots=True)
@@ -91,6 +94,7 @@ class Agent:
         self._hold = ports.hold
         self._state = worker.begin()
         self._sequence = 0
+        self._unwritten: deque[str] = deque()
         self._watcher: PageWatcher | None = None
         self._marks: dict[int, tuple[tuple[int, int, int], ...]] = {}
         self._timers: list[tuple[Instant, int, str]] = []
@@ -200,6 +204,19 @@ class Agent:
                 facts.append(Woke(why))
         return facts
 
+    def _write_down(self, line: str) -> None:
+        """Append a row to the journal; those that a full disk refuses wait in memory, and the run goes on."""
+        self._unwritten.append(line)
+        try:
+            while self._unwritten:
+                self._ports.journal.append(self._unwritten[0])
+                self._unwritten.popleft()
+        except (StoreFull, OSError) as error:
+            if len(self._unwritten) > _UNWRITTEN_MAX:
+                raise
+            if len(self._unwritten) == 1:
+                self._ports.supervision.say(f"the journal cannot be written, the run goes on without: {error}")
+
     def _react(self, facts: list[Fact]) -> None:
         now = self._clock.now()
         before = self._state
@@ -207,7 +224,7 @@ class Agent:
         self._sequence += 1
         term, wall = Term(self._hold.state.term), self._clock.wall()
         row = Row(term, self._sequence, now, wall, tuple(facts), decisions, commands)
-        self._ports.journal.append(codec.row_to_line(row))
+        self._write_down(codec.row_to_line(row))
         if before.checkpoints is not self._state.checkpoints or before.results is not self._state.results:
             self._let_go(before.held_paths - self._state.held_paths)
         if any(isinstance(command, KillScript) for command in commands):

@@ -28,6 +28,7 @@ from collections.abc import Callable
 
 from windfall.agent import guard, kernel
 from windfall.agent.session import CRASHES
+from windfall.errors import EXIT_AGAIN, EXIT_STOPPED
 from windfall.wire.programs import program
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -36,6 +37,8 @@ AGENT = program("windfall.cli.agent")
 _AGENT_TRIES_MAX = 5
 """How often the agent may die in a row while no script runs before the supervisor gives up."""
 _RESTART_PAUSE_S_MAX = 5.0
+_DEAF_DEATHS_MAX = 3
+"""How often the agent may die after a signal before the supervisor obeys it by itself."""
 
 
 class Supervisor:
@@ -51,6 +54,7 @@ class Supervisor:
         self._channel: socket.socket | None = None
         self._inbox = b""
         self._agent_deaths = 0
+        self._deaths_since_signal = 0
         self._signals: list[dict[str, object]] = []
         self._guard: int | None = None
         self._outputs: dict[int, int] = {}
@@ -141,6 +145,12 @@ class Supervisor:
         self._agent.kill()
         self._agent.wait()
         self._agent_deaths += 1
+        self._deaths_since_signal += bool(self._signals)
+        if self._deaths_since_signal >= _DEAF_DEATHS_MAX:
+            self._say("the agent dies before it can obey: everything is ended, nothing more is saved")
+            stopped = self._signals[0]["number"] == signal.SIGINT
+            self._exit_code = EXIT_STOPPED if stopped else EXIT_AGAIN
+            return
         if self._guard is None and self._agent_deaths >= _AGENT_TRIES_MAX:
             when = "before the script was started" if self._attempt == 0 else "after the script had ended"
             self._say(f"the agent died {self._agent_deaths} times {when}; giving up")

@@ -30,12 +30,15 @@ def main() -> None:
 
 
 def _crash(folder: str, error: BaseException | None) -> None:
-    path = os.path.join(folder, session.CRASHES)
-    with open(path, "a") as file:
-        file.writelines(traceback.format_exception(error))
-    last = traceback.format_exception_only(error)[-1].strip() if error is not None else "unknown"
-    print(f"windfall: the agent crashed and is started again: {last} (more in {path})", file=sys.stderr, flush=True)
-    os._exit(_EXIT_CRASHED)
+    # Whatever was refused here too (the disk is full, nobody reads stderr): the process must end, or nobody takes its place.
+    try:
+        path = os.path.join(folder, session.CRASHES)
+        last = traceback.format_exception_only(error)[-1].strip() if error is not None else "unknown"
+        print(f"windfall: the agent crashed and is started again: {last} (more in {path})", file=sys.stderr, flush=True)
+        with open(path, "a") as file:
+            file.writelines(traceback.format_exception(error))
+    finally:
+        os._exit(_EXIT_CRASHED)
 
 
 if __name__ == "__main__":

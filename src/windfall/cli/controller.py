@@ -90,7 +90,7 @@ class Settings:
     def open_database(self) -> Database:
         """Make the state folder and open the database."""
         prepare(self.state)
-        return open_database(self.database or f"sqlite:///{(self.state / DATABASE).absolute()}", SystemClock())
+        return open_database(self.database or str((self.state / DATABASE).absolute()), SystemClock())
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from windfall.report.drill_trace import Trace
 from windfall.report.showing import console
 from windfall.storage import bundle
 from windfall.storage.clocks import SystemClock
+from windfall.storage.objects import folder_url
 from windfall.units import duration_s
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ def _drilled(wanted: Wanted, store: str | None, tell: Callable[[str], None]) -> 
     )
     saved_at, further = _checked(first, wanted)
     number = first.traces[0].numbers.get(saved_at - 1, saved_at)
-    place = f"{store.rstrip('/')}/drill-{wiring.new_nonce()}" if store else f"file://{wanted.folder}/run"
+    place = f"{store.rstrip('/')}/drill-{wiring.new_nonce()}" if store else folder_url(f"{wanted.folder}/run")
     parts = {trace.rank: trace.saved[1] for trace in first.traces if trace.saved and trace.saved[1]}
     tell("store the checkpoint")
     again: list[Phase] = []

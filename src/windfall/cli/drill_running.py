@@ -19,6 +19,7 @@ from windfall.ports import Clock, Restored
 from windfall.report.drill_trace import Trace, parse
 from windfall.sdk import drill_digest
 from windfall.sdk.drill import VARIABLE
+from windfall.storage.objects import folder_url
 from windfall.terms import Bytes, Seconds, Step
 from windfall.wire.environment import FAILPOINT
 from windfall.wire.page import messages_name
@@ -129,7 +130,7 @@ def run_phase(
 
 def _start(wanted: Wanted, place: Path, restored: Restored, log: int) -> subprocess.Popen[bytes]:
     request = ExecRequest(
-        url=f"file://{wanted.folder}/run",
+        url=folder_url(f"{wanted.folder}/run"),
         argv=wanted.argv,
         cwd=str(place / "work"),
         session=str(place),

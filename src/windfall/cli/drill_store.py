@@ -18,6 +18,7 @@ from windfall.ports import Restored
 from windfall.storage import taking
 from windfall.storage.clocks import SystemClock
 from windfall.storage.hold import Hold, Local
+from windfall.storage.objects import folder_of
 from windfall.terms import Cause, Holder, Outcome, SaveKind, Seconds, Step
 
 _LEASE_S = Seconds(60.0)
@@ -81,8 +82,8 @@ def stored(url: str, folder: Path, step: int, parts: dict[int, str]) -> Iterator
 
 
 def _remove(url: str, reader: wiring.Reader) -> None:
-    if url.startswith("file://"):
-        shutil.rmtree(url.removeprefix("file://"), ignore_errors=True)
+    if (folder := folder_of(url)) is not None:
+        shutil.rmtree(folder, ignore_errors=True)
         return
     for key in reader.store.list(""):
         reader.store.delete(key)

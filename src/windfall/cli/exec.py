@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import fcntl
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -22,7 +23,7 @@ from windfall.errors import Misuse
 from windfall.notices.detect import detect
 from windfall.policies.saving.decide import parse_policy
 from windfall.spelling import nearest
-from windfall.storage.objects import check_url
+from windfall.storage.objects import check_url, folder_url
 from windfall.units import duration_s, rate_bytes_per_s
 from windfall.wire.peers import host_and_port
 from windfall.wire.programs import our_environment, program
@@ -215,7 +216,7 @@ def absolute_url(url: str) -> str:
     scheme, colon, rest = url.partition(":")
     if colon and scheme in _SCHEMES and not rest.startswith("//"):
         raise Misuse(f"{url} is no URL: write {scheme}://{'/' if scheme == 'file' else ''}{rest.lstrip('/')}")
-    return url if "://" in url else f"file://{os.path.abspath(url)}"
+    return url if re.match("[a-z0-9]+://", url) else folder_url(url)
 
 
 def _current_folder() -> str:

@@ -20,7 +20,7 @@ from windfall.spec.jobfile import JobFile, parse_injection, to_job
 from windfall.spec.loading import load
 from windfall.storage import bundle
 from windfall.storage.bundle import Packed
-from windfall.storage.objects import check_url
+from windfall.storage.objects import check_url, folder_url
 from windfall.storage.seeding import seed
 from windfall.terms import Bundle
 
@@ -80,7 +80,7 @@ def read(file: Path, sets: tuple[str, ...], inject: str | None, state: Path, *, 
         overrides[key] = value
     found = load(str(file), overrides=overrides, warn=lambda sentence: print(f"windfall: {sentence}", file=sys.stderr))
     job_id = f"{found.name}-{wiring.new_nonce()[:6]}"
-    store = found.checkpoint.store or f"file://{(state / _RUNS).absolute()}"
+    store = found.checkpoint.store or folder_url(str(state / _RUNS))
     base = absolute_url(store).rstrip("/")
     check_url(base)
     code = None if found.workdir is None or not pack else bundle.pack_for_others(found.workdir)

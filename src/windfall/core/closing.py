@@ -7,7 +7,7 @@ from dataclasses import replace
 from windfall.core import ledger, machines
 from windfall.core.fleet_state import ACTIVE, TERMINAL, Closing, FleetTurn
 from windfall.core.lifecycle import OrderState
-from windfall.errors import EXIT_BUDGET, EXIT_DONE, EXIT_FAILED
+from windfall.errors import EXIT_BUDGET, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from windfall.fleet import Doing, Event, JobPhase, NotifyUser, ResumeWanted, RunObserved, SettleJob, StopRun, StopWanted
 from windfall.policies import limits
 from windfall.terms import Instant, Outcome, Step
@@ -123,7 +123,7 @@ def _stopped_outside(turn: FleetTurn, run: RunObserved) -> bool:
     return any(
         report is not None
         and report.doing is Doing.WAITING
-        and report.exit_code == EXIT_DONE
+        and report.exit_code in {EXIT_DONE, EXIT_STOPPED}
         and report.term is not None
         and run.term >= report.term
         for report in (turn.units[name].report for name in heads if name in turn.units)

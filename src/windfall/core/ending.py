@@ -12,7 +12,7 @@ from typing import Final
 from windfall.core import asking, handing, points
 from windfall.core.lifecycle import WORKER, Stage, move
 from windfall.core.state import Ending, Turn
-from windfall.errors import EXIT_AGAIN, EXIT_DONE, EXIT_FAILED
+from windfall.errors import EXIT_AGAIN, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from windfall.events import (
     AcknowledgeNotice,
     Because,
@@ -117,7 +117,7 @@ def stop_asked(turn: Turn, fact: StopAsked) -> None:
     """The user wants the run to stop."""
     if fact.now:
         turn.change(ending=Ending(stop=True))
-        finish(turn, Outcome.WAITING, Cause.STOPPED, code=EXIT_DONE, sentence=_stopped(turn))
+        finish(turn, Outcome.WAITING, Cause.STOPPED, code=EXIT_STOPPED, sentence=_stopped(turn))
         return
     ending = turn.state.ending or Ending(stop=True)
     if not ending.stop or turn.state.ending is None:
@@ -129,7 +129,7 @@ def out_of_patience(turn: Turn) -> None:
     """The script did not save in time after a stop was asked for."""
     if turn.state.ending is not None and turn.state.ending.stop:
         turn.tell(f"the script did not save within {STOP_PATIENCE_S:g} s: stopping without")
-        finish(turn, Outcome.WAITING, Cause.STOPPED, code=EXIT_DONE, sentence=_stopped(turn))
+        finish(turn, Outcome.WAITING, Cause.STOPPED, code=EXIT_STOPPED, sentence=_stopped(turn))
 
 
 def _stopped(turn: Turn) -> str:
@@ -258,7 +258,9 @@ def _finish_ending(turn: Turn) -> None:
     acknowledge = state.notices if state.ending.saved else ()
     nothing_lost = state.ending.saved or state.committed_step >= state.step
     if state.ending.stop:
-        finish(turn, Outcome.WAITING, Cause.STOPPED, code=EXIT_DONE, sentence=_stopped(turn), acknowledge=acknowledge)
+        finish(
+            turn, Outcome.WAITING, Cause.STOPPED, code=EXIT_STOPPED, sentence=_stopped(turn), acknowledge=acknowledge
+        )
         return
     cause = Cause.PREEMPTED_SAVED if nothing_lost else Cause.PREEMPTED_UNSAVED
     lost = "" if nothing_lost else ", later steps will be redone"

@@ -29,7 +29,7 @@ from windfall.core.keeping_facts import (
     Stood,
     StopWished,
 )
-from windfall.errors import EXIT_AGAIN, EXIT_DONE, EXIT_FAILED, EXIT_MISUSE
+from windfall.errors import EXIT_AGAIN, EXIT_DONE, EXIT_FAILED, EXIT_MISUSE, EXIT_STOPPED
 from windfall.fleet import Direction, Directive
 from windfall.terms import Instant, Notice, NoticeLevel, Outcome
 
@@ -154,7 +154,7 @@ def _ended(state: KeeperState, now: Instant, fact: ExecEnded) -> KeeperState:
     code = fact.code
     stopped_here = run.asked_at is not None and not (code == EXIT_DONE and released is not Outcome.WAITING)
     # Where several machines train, another one's keeper may have stopped this generation for the next one.
-    stopped_there = run.generation > 0 and code == EXIT_DONE and released is not Outcome.DONE
+    stopped_there = run.generation > 0 and code in {EXIT_DONE, EXIT_STOPPED} and released is not Outcome.DONE
     if stopped_here or stopped_there:
         code = EXIT_AGAIN  # that is nobody's failure, and nobody's wish to stop the run
     state = replace(state, running=None, exit_code=code, last=run.standing, heard=False)
@@ -162,8 +162,8 @@ def _ended(state: KeeperState, now: Instant, fact: ExecEnded) -> KeeperState:
     if code == EXIT_MISUSE:
         return replace(state, done=True, failed=fact.sentence or "windfall exec refused to start")
     failed = code == EXIT_FAILED and released is Outcome.FAILED
-    if code == EXIT_DONE or failed:
-        stopped = code == EXIT_DONE and released is Outcome.WAITING
+    if code in {EXIT_DONE, EXIT_STOPPED} or failed:
+        stopped = code == EXIT_STOPPED or (code == EXIT_DONE and released is Outcome.WAITING)
         return replace(state, done=not stopped, stopped=stopped, trouble=fact.sentence if failed else "")
     trained = run.standing is not None and run.standing.attempt > 0
     quick = 0 if trained and now - run.since > QUICK_S else state.quick + 1

@@ -243,7 +243,7 @@ class FileStore:
             return
         self._make_folders(folder)
         above, outside = folder, os.path.dirname(self._root)
-        while above != outside:
+        while above not in {outside, os.path.dirname(above)}:
             above = os.path.dirname(above)
             # The folder above a root that was there before us may be closed to us; then its names are not ours to sync.
             with contextlib.suppress(PermissionError) if above == outside else contextlib.nullcontext():

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from windfall import codec
-from windfall.errors import Abandoned, Fenced, StoreError, WindfallError
+from windfall.errors import Abandoned, Fenced, StoreError, StoreFull, WindfallError
 from windfall.events import CommitCheckpoint, UploadShard
 from windfall.ports import Clock, ObjectStore, Progress, Restored, Steps, StoreOp, T
 from windfall.results import StoreResult
@@ -276,8 +276,12 @@ class Hold:
     def ship(self) -> None:
         """Append what journal and output have gained to the run, in numbered segments."""
         with self._ship_lock:
-            self._run(journal.ship(self.journal))
-            self._ship_output()
+            try:
+                self._run(journal.ship(self.journal))
+                self._ship_output()
+            except OSError as error:
+                # The store's own refusals are `StoreError`s.
+                raise StoreFull(f"the journal cannot be shipped from this machine's disk ({error.strerror})") from error
 
     def _ship_output(self) -> None:
         segment, position = self._output_shipped
@@ -313,7 +317,10 @@ class Hold:
         return executor.run(steps, self._store, self._clock, unwanted=unwanted)
 
     def _save(self) -> None:
-        """Keep the bookkeeping for an agent that is started again; it need not survive the machine."""
+        """Keep the bookkeeping for an agent that is started again; it need not survive the machine.
+
+        A disk that is full does not end a run: an agent that is started again then does more than it would have to.
+        """
         data = {
             "head": self._head.number,
             "term": self._head.state.term,
@@ -323,9 +330,10 @@ class Hold:
             "output_shipped": self._output_shipped,
         }
         draft = f"{self._local.bookkeeping}.{threading.get_ident()}"
-        with open(draft, "w") as file:
-            json.dump(data, file)
-        os.replace(draft, self._local.bookkeeping)
+        with contextlib.suppress(OSError):
+            with open(draft, "w") as file:
+                json.dump(data, file)
+            os.replace(draft, self._local.bookkeeping)
 
 
 def make_way(folder: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from windfall.errors import Misuse, StoreUnfit
 from windfall.ports import Create, Delete, Get, ObjectStore, Steps
@@ -18,6 +19,11 @@ from windfall.storage.throttle import ThrottledStore, Uplink
 from windfall.wire import layout
 
 ALLOWED = "a folder, file:///FOLDER, s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH"
+
+_PLAIN = "/ !$&'()*+,;=:@~"
+"""What stands for itself in a file URL, beside letters and digits."""
+_BUCKET_URL = re.compile(r"[^\x00-\x1f\x7f%\\]*")
+"""What comes after the scheme of a bucket's URL, as far as it has one meaning only."""
 
 
 def open_store(url: str, *, uplink_bytes_per_s: float | None = None, patience: Patience | None = None) -> ObjectStore:
@@ -37,6 +43,17 @@ def open_store(url: str, *, uplink_bytes_per_s: float | None = None, patience: P
     if uplink_bytes_per_s is not None:
         store = ThrottledStore(store, Uplink(uplink_bytes_per_s, SystemClock()))
     return store if patience is None else PatientStore(store, patience)
+
+
+def folder_url(folder: str) -> str:
+    """Return the URL of a folder: what would be read as part of a URL in its name is written so that it names itself."""
+    return f"file://{quote(os.fsencode(os.path.abspath(folder)), safe=_PLAIN)}"
+
+
+def folder_of(url: str) -> str | None:
+    """Return the folder that a URL names; None if it is in a bucket."""
+    scheme, _, path = _place(url)
+    return path if scheme == "file" else None
 
 
 def check_url(url: str) -> None:
@@ -89,9 +106,19 @@ def _place(url: str) -> tuple[str, str, str]:
         path = _path_of(url) if separator else url
         if not path:
             raise Misuse(f"An empty place was named: write {ALLOWED}")
-        return "file", "", os.path.abspath(path)
+        if "\0" in path:
+            raise Misuse(f"{path!r} is no path: it has a zero byte")
+        path = os.path.abspath(path)
+        if not path.strip("/"):
+            raise Misuse("/ is all of this machine: name a folder for the run")
+        return "file", "", path
     if scheme not in ("s3", "gs", "az"):
         raise Misuse(f"{scheme}:// is no store that Windfall knows: write {ALLOWED}")
+    if not _BUCKET_URL.fullmatch(rest):
+        odd = next(letter for letter in rest if not _BUCKET_URL.fullmatch(letter))
+        raise Misuse(
+            f"{url!r} has {odd!r} in it, which stores and their tools read in two ways: name a place without it"
+        )
     parts = urlsplit(url)
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise Misuse(
@@ -109,7 +136,8 @@ def _file_store(path: str) -> ObjectStore:
 
 
 def _path_of(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+    """Return the path of a file URL: %XX is a byte of it, and everything else stands for itself."""
+    host, slash, path = url.removeprefix("file://").partition("/")
+    if host not in ("", "localhost") or not slash:
         raise Misuse(f"{url} names a machine where a folder should be: write file:///FOLDER with three slashes")
-    return unquote(parts.path)
+    return os.fsdecode(unquote_to_bytes(os.fsencode(f"/{path}")))

@@ -167,7 +167,7 @@ def _sentence(engine: Engine, error: exc.SQLAlchemyError) -> str:
 
 def _parsed(url: str) -> URL:
     try:
-        parsed = make_url(url if "://" in url else f"sqlite:///{Path(url).absolute()}")
+        parsed = make_url(url) if "://" in url else sa.URL.create("sqlite", database=str(Path(url).absolute()))
         backend = parsed.get_backend_name()
     except exc.ArgumentError as error:
         raise Misuse("--database is no URL of a database: use sqlite:///PATH or postgresql://USER@HOST/NAME") from error
