@@ -346,13 +346,13 @@ def test_a_notice_while_nothing_runs_lets_the_run_go_at_once() -> None:
 
 
 def test_a_stop_saves_first() -> None:
-    """Save, commit, kill, release as stopped, exit 0."""
+    """Save, commit, kill, release as stopped, exit 6."""
     story = trained().happens(ev.StopAsked(False, "user"))
     number = story.the(ev.PublishSave).request
     assert story.the(ev.PublishSave).kind is SaveKind.STOP
     story.stores(13, request=number)
     assert story.the(ev.ReleaseRun).cause is Cause.STOPPED
-    assert story.the(ev.ExitAgent).code == 0
+    assert story.the(ev.ExitAgent).code == 6
 
 
 def test_a_stop_now_stops_now() -> None:

@@ -87,7 +87,7 @@ class RunChecks:
         """Look for records that are new."""
         while (data := self.peek(record_key(len(self.records) + 1))) is not None:
             assert writer is not None
-            self.recorded(writer, state.from_bytes(data, "log"))
+            self.recorded(writer, state.from_bytes(data, record_key(len(self.records) + 1)))
 
     def after_cut(self) -> bool:
         """The store's host was away: what was acknowledged is there.  Return whether all that was seen is."""
