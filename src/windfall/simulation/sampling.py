@@ -19,6 +19,8 @@ MEMORYLESS: Final = 0
 QUANTILES: Final = 1
 RECORDED: Final = 2
 WINDOWS: Final = 3
+INSTANT_S: Final = 1e-6
+"""Nobody gets a machine whose window closes so soon [s]: a wall clock does not tell it from one that has closed."""
 Floats = NDArray[np.float64]
 
 
@@ -87,7 +89,7 @@ def window(windows: Floats, length_s: float, at_s: float) -> tuple[float, float]
     low, high = 0, len(windows)
     while low < high:
         middle = (low + high) // 2
-        if base_s + windows[middle, 1] > at_s:
+        if base_s + windows[middle, 1] > at_s + INSTANT_S:
             high = middle
         else:
             low = middle + 1
