@@ -120,7 +120,7 @@ def _unusable(path: object) -> str:
 
 def _phase(said: Mapping[str, Any], step: int) -> PhaseEnded:
     name = said.get("name")
-    if name not in _PHASES:
+    if not isinstance(name, str) or name not in _PHASES:
         raise ValueError(f"there is no phase {shown(name)}")
     return PhaseEnded(step, Phase(name), _number(said, "duration_ns"))
 
