@@ -9,7 +9,7 @@ import pytest
 
 from tests.models.lifetimes import H, drawn
 from windfall.cli.lab_fit import fit, read_lives
-from windfall.errors import Misuse
+from windfall.errors import Misspelt, Misuse
 from windfall.models.lifetimes import choosing
 from windfall.models.lifetimes.families import Exponential
 from windfall.report import lifetimes
@@ -102,3 +102,15 @@ def test_published_tables_are_read_as_they_are(tmp_path: Path) -> None:
     assert lives.batches == 1
     path.write_text("duration_h,lost\n2,true\n")
     assert read_lives(path).duration_s.tolist() == [7200]
+
+
+@pytest.mark.trial("E4")
+def test_a_life_of_no_length_is_left_out_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One of twenty lives lasted 0 s: the others are read, and the row is named; `--strict` refuses the table."""
+    path = tmp_path / "lives.csv"
+    path.write_text("duration_s,event\n" + "".join(f"{60 * n},1\n" for n in range(20)))
+
+    assert len(read_lives(path, strict=False).duration_s) == 19
+    assert "lives.csv:2:1" in capsys.readouterr().err
+    with pytest.raises(Misspelt):
+        read_lives(path)

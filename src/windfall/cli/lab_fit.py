@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from windfall.models.lifetimes.lives import Lives
 
 ROWS_MAX = 1_000_000
+ASIDE_SHARE_MAX = 0.2
+"""If more of the rows than this share are bad, it is the table that is not understood."""
 _LENGTHS = (("duration_s", 1.0), ("lifetime_s", 1.0), ("duration_h", 3600.0), ("lifetime_h", 3600.0), ("hours", 3600.0))
 _ENDS = ("event", "end_event", "lost", "preempted")
 _BATCHES = ("batch", "launch_batch")
@@ -40,6 +43,7 @@ def fit(
     plot: Path | None = None,
     dark: Switch = False,
     seed: int = 0,
+    strict: Switch = False,
     json_: Json = False,
 ) -> None:
     """Fit laws of lifetimes to a table of lives, and choose the one that predicts best.
@@ -58,6 +62,7 @@ def fit(
         plot: draw distribution, quantiles and hazard to this file (PNG or SVG).
         dark: draw on dark paper.
         seed: of the bootstrap.
+        strict: refuse the table for one bad row; otherwise such rows are left out, counted and named.
         json_: one JSON object.
     """
     if plot is not None and (plot.suffix not in (".png", ".svg") or not os.access(plot.absolute().parent, os.W_OK)):
@@ -66,7 +71,7 @@ def fit(
     if limit_s == 0:
         raise Misuse("--limit: a limit of age is above zero")
     try:
-        found, groups = _fitted(read_lives(file, by), limit_s, by, seed)
+        found, groups = _fitted(read_lives(file, by, strict=strict), limit_s, by, seed)
         from windfall.report import lifetimes  # noqa: PLC0415 - needs numpy, an extra
     except ImportError as error:
         raise Misuse("this needs numpy and scipy: pip install 'windfall[lab]'") from error
@@ -110,12 +115,13 @@ class _Table:
     by: list[str] = field(default_factory=list)
 
 
-def read_lives(file: Path, by: str | None = None) -> Lives:
+def read_lives(file: Path, by: str | None = None, *, strict: bool = True) -> Lives:
     """Read a table of lives.
 
     Args:
         file: CSV with a head line.
         by: a column to keep, to group by.
+        strict: whether one bad row makes the table bad; otherwise it is left out, and told.
 
     Raises:
         Misspelt: a line or the head is wrong; the message says where.
@@ -126,18 +132,25 @@ def read_lives(file: Path, by: str | None = None) -> Lives:
     table = _Table()
     try:
         with file.open(encoding="utf-8-sig", newline="") as opened:
-            _read(file, csv.reader(opened, strict=True), by, table)
+            aside = _read(file, csv.reader(opened, strict=True), by, table)
     except OSError as error:
         raise Misuse(f"{file} cannot be read: {error.strerror or error}") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise Misuse(f"{file} is not a CSV table in UTF-8: {error}") from error
+    if aside and (strict or len(aside) > ASIDE_SHARE_MAX * (len(aside) + len(table.duration_s))):
+        raise aside[0]
+    if aside:
+        left_out = f"{len(aside)} row{'s are' if len(aside) > 1 else ' is'} left out: {aside[0]}"
+        print(f"windfall: {left_out}{' (and others)' if len(aside) > 1 else ''}", file=sys.stderr)
     if not table.duration_s:
         raise Misuse(f"{file} has no lives: below the head line, one line a machine is expected")
     keys = {} if by is None else {by: table.by}
     return lives_of(table.duration_s, table.lost, batch=table.batch or None, keys=keys)
 
 
-def _read(file: Path, lines: Iterator[list[str]], by: str | None, table: _Table) -> None:
+def _read(file: Path, lines: Iterator[list[str]], by: str | None, table: _Table) -> list[Misspelt]:
+    """Read the good rows into the table; return what is wrong with the others."""
+    aside: list[Misspelt] = []
     head = [name.strip().lower() for name in next(lines, [])]
     columns = _columns(file, head, by)
     for number, cells in enumerate(lines, 2):
@@ -145,14 +158,21 @@ def _read(file: Path, lines: Iterator[list[str]], by: str | None, table: _Table)
             continue
         if number > ROWS_MAX:
             raise Misuse(f"{file} has more than {ROWS_MAX} lives: fit a sample of them")
-        if len(cells) != len(head):
-            raise Misspelt(f"{file}:{number}:1: {len(cells)} values where the head line has {len(head)}")
-        table.duration_s.append(_length(file, number, cells[columns.length], columns))
-        table.lost.append(_is_lost(file, number, cells[columns.end], columns))
+        try:
+            if len(cells) != len(head):
+                raise Misspelt(f"{file}:{number}:1: {len(cells)} values where the head line has {len(head)}")
+            length_s = _length(file, number, cells[columns.length], columns)
+            lost = _is_lost(file, number, cells[columns.end], columns)
+        except Misspelt as error:
+            aside.append(error)
+            continue
+        table.duration_s.append(length_s)
+        table.lost.append(lost)
         if columns.batch is not None:
             table.batch.append(cells[columns.batch].strip())
         if columns.by is not None:
             table.by.append(cells[columns.by].strip())
+    return aside
 
 
 def _columns(file: Path, head: Sequence[str], by: str | None) -> _Columns:
