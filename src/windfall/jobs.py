@@ -126,10 +126,12 @@ class Recovery:
     Attributes:
         failures_max: how often the script may fail by itself before the spending stops.
         retry_codes: exit codes that are always worth another start (`recover_on_exit_codes`).
+        barren_max: how many machines in a row, per node, may come and go without a step before the spending stops.
     """
 
     failures_max: int = 3
     retry_codes: tuple[int, ...] = ()
+    barren_max: int = 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.core.fleet_story import FIRM, LARGE, Fleet
@@ -118,8 +120,60 @@ def test_preemptions_are_no_failures() -> None:
     job = Fleet().trains()
     for _ in range(50):
         name = f"m{job.made}"
-        job.ends(name, after=100.0).trains()
+        job.says(name, step=7).ends(name, after=100.0).trains()
     assert job.phase is JobPhase.RUNNING
+
+
+@pytest.mark.trial("B1")
+@pytest.mark.parametrize("step", [None, 0])
+def test_machines_that_come_and_go_without_a_step_end_the_job(step: int | None) -> None:
+    """Ten trained in a row and none told of a step: the job fails as `no progress`, tells it, and buys no more."""
+    job = Fleet().trains()
+    for _ in range(9):
+        name = f"m{job.made}"
+        job.says(name, step=step).ends(name, after=100.0)
+        if not job.orders:
+            job.passes(301.0)
+        job.trains()
+    assert job.phase is JobPhase.RUNNING
+
+    job.ends(f"m{job.made}", after=100.0)
+
+    assert "no progress" in job.sentence
+    assert [command.event for command in job.of(fleet.NotifyUser)][-1] is Event.FAILED
+    assert job.passes(10_000.0).orders == []
+    assert job.phase is JobPhase.FAILED
+    assert replay(job.rows) == []
+
+
+@pytest.mark.trial("B1")
+def test_one_step_or_checkpoint_forgives_the_machines_before() -> None:
+    """Nine for nothing, one that steps, nine more: the job goes on; the count begins anew at each sign of progress."""
+    job = Fleet().trains()
+    for number in range(30):
+        name = f"m{job.made}"
+        if number % 10 == 9:
+            job.says(name, step=number)
+        job.ends(name, after=100.0)
+        if not job.orders:
+            job.passes(301.0)
+        job.trains()
+    assert job.phase is JobPhase.RUNNING
+
+
+@pytest.mark.trial("G14")
+def test_machines_that_are_dead_at_once_are_not_bought_by_the_dozen() -> None:
+    """Each ends before it speaks, whatever its offer: within twenty seconds no more than six are bought."""
+    job = Fleet(*(replace(LARGE, zone=zone) for zone in "abcdefgh"))
+    bought = 0
+    for _ in range(20):
+        while job.orders:
+            bought += 1
+            job.answers(job.orders[0])
+            name = f"m{job.made}"
+            job.runs(name).ends(name, cause=Ended.FAILED)
+        job.passes(1.0)
+    assert 1 < bought <= 6
 
 
 @pytest.mark.parametrize("code", [1, 130, 137, 70])

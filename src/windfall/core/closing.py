@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from windfall.core import ledger, machines
-from windfall.core.fleet_state import ACTIVE, TERMINAL, Closing, FleetTurn
+from windfall.core.fleet_state import ACTIVE, NO_TIME, TERMINAL, Closing, FleetTurn
 from windfall.core.lifecycle import OrderState
 from windfall.errors import EXIT_BUDGET, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from windfall.fleet import Doing, Event, JobPhase, NotifyUser, ResumeWanted, RunObserved, SettleJob, StopRun, StopWanted
@@ -28,7 +28,7 @@ def run_observed(turn: FleetTurn, fact: RunObserved) -> None:
     if before is None or fact.saved_step > before.saved_step or fact.term > before.term:
         machines.alive_by_run(turn, fact.holder)
     if fact.saved_step > (Step(0) if before is None else before.saved_step):
-        turn.change(machine_failures=0)
+        turn.change(machine_failures=0, barren=0, calm_until=NO_TIME)
     closing = turn.state.closing
     if closing is not None and fact.holder is None and fact.outcome in _LET_GO:
         turn.change(closing=replace(closing, let_go=True))
@@ -70,6 +70,8 @@ def _begin_again(turn: FleetTurn) -> None:
         ended=None,
         machine_failures=0,
         stillborn=0,
+        barren=0,
+        calm_until=NO_TIME,
         forgiven=(-1, 0) if run is None else (run.term, run.failures),
     )
     turn.blocks.clear()
@@ -141,6 +143,15 @@ def _consider_failures(turn: FleetTurn) -> None:
     if decision is not None:
         turn.decisions.append(decision)
         _fail(turn, f"{state.stillborn} machines in a row ended before their agent spoke")
+
+    decision = limits.no_progress(state.barren, turn.job.recovery.barren_max * turn.job.nodes)
+    if decision is not None:
+        turn.decisions.append(decision)
+        _fail(
+            turn,
+            f"no progress: {state.barren} machines in a row came and went without one step of the script; see what it "
+            "waits for (`windfall logs`), or allow more by job_recovery.max_losses_without_progress",
+        )
 
 
 def _consider_limits(turn: FleetTurn) -> None:

@@ -55,6 +55,7 @@ class Unit:
         dies_at: when the injector takes it; `injected` once it was told to.
         released_at, why: when it was given back last, and why.
         trained_in: the newest generation in which it was heard training, -1 if it was not.
+        began_step, moved: the first step it told of, None before; whether it got further.
     """
 
     machine: Machine
@@ -75,6 +76,8 @@ class Unit:
     released_at: Instant = NO_TIME
     why: str = ""
     trained_in: int = -1
+    began_step: int | None = None
+    moved: bool = False
 
     @property
     def machine_id(self) -> str:
@@ -184,7 +187,8 @@ class FleetState:
         run: what the run's log said last.
         forgiven: (term, failures) of the run when the user resumed the job: these do not count.
         machine_failures: machines that failed by themselves since the run last got further; `failure` the last's words.
-        stillborn: machines in a row that died before they spoke.
+        stillborn: machines in a row that died before they spoke; `barren` those that ended without progress.
+        calm_until: until when nothing is bought, because machines came and went for nothing.
         generation: the newest; None before the first, and where a machine trains alone.
         allocations, boots: how long machines took from order to start, and from there to being ready [s].
         wake_at: the earliest instant that was asked for and has not come.
@@ -220,6 +224,8 @@ class FleetState:
     machine_failures: int = 0
     failure: str = ""
     stillborn: int = 0
+    barren: int = 0
+    calm_until: Instant = NO_TIME
     preemptions: int = 0
     generation: Generation | None = None
     allocations: Window = field(default_factory=Window)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from windfall.core.fleet_state import (
     GONE_KEPT,
+    NO_TIME,
     READY,
     RELEASE_AGAIN_S,
     STRANGERS_KEPT,
@@ -203,13 +204,40 @@ def lost(turn: FleetTurn, unit: Unit, *, taken: bool) -> None:
     turn.change(preemptions=turn.state.preemptions + taken)
     if unit.report is None and not taken:
         stillborn(turn, unit)
+    elif index is not None:
+        _went(turn, unit)
 
 
 def stillborn(turn: FleetTurn, unit: Unit) -> None:
     """A machine died, or was given up, before it spoke: its offer is left alone for a while."""
     turn.change(stillborn=turn.state.stillborn + 1)
+    _calm(turn, turn.state.stillborn)
     sentence = "the machine ended before its agent spoke"
     turn.blocks[unit.key] = backoff.blocked(turn.blocks.get(unit.key), None, sentence, turn.now)
+
+
+def _went(turn: FleetTurn, unit: Unit) -> None:
+    """A machine of a slot has come and gone: for nothing, if its script ran and did not get further."""
+    if unit.trained_in >= 0 and not unit.moved:
+        turn.change(barren=turn.state.barren + 1)
+        _calm(turn, turn.state.barren)
+
+
+def _calm(turn: FleetTurn, lives: int) -> None:
+    """Machines that end at once are not replaced at once: from the second round on there is a growing pause."""
+    rounds = lives // len(turn.slots)
+    if rounds >= 2:
+        turn.change(calm_until=Instant(turn.now + backoff.pause_s(rounds - 1)))
+
+
+def _moves(turn: FleetTurn, unit: Unit, step: int) -> None:
+    """A machine told its step: beyond where it began, that is progress."""
+    stored = 0 if turn.state.run is None else turn.state.run.saved_step
+    if step > (max(stored, 0) if unit.began_step is None else unit.began_step):
+        turn.change(barren=0, calm_until=NO_TIME)
+        unit = turn.set_unit(unit, moved=True)
+    if unit.began_step is None:
+        turn.set_unit(unit, began_step=step)
 
 
 def _free_room(turn: FleetTurn, unit: Unit) -> None:
@@ -251,6 +279,9 @@ def heard(turn: FleetTurn, fact: MachineHeard) -> None:
         unit = turn.set_unit(unit, ready_at=turn.now)
     if report.doing is Doing.TRAINING:
         unit = turn.set_unit(unit, trained_in=max(unit.trained_in, report.generation))
+    if report.step is not None and not unit.moved:
+        _moves(turn, unit, report.step)
+        unit = turn.units[unit.machine_id]
     _noticed(turn, unit, report.level, fact.taken_at)
 
 
@@ -410,4 +441,5 @@ def _superseded(turn: FleetTurn, unit: Unit) -> None:
         # It would have been taken: giving it back a little earlier makes it no less a preemption.
         turn.change(preemptions=turn.state.preemptions + 1)
         index = unit.slot
+        _went(turn, unit)
         turn.release(turn.set_unit(turn.detach(unit), superseded_in=index), "its successor has taken its place")

@@ -169,7 +169,10 @@ def settle(turn: FleetTurn) -> None:
     _tidy(turn)
     if turn.active:
         _ask_again(turn)
-        _buy(turn)
+        if turn.now < turn.state.calm_until and not any(slot.incumbent for slot in turn.slots):
+            turn.later.append(turn.state.calm_until)
+        else:
+            _buy(turn)
 
 
 def _tidy(turn: FleetTurn) -> None:

@@ -121,6 +121,7 @@ def _numbers(job: Job) -> Wrongs:
     for place, count, least, most in (
         ("nodes", job.nodes, 1, NODES_MAX),
         ("recovery.failures_max", job.recovery.failures_max, 1, RESTARTS_MAX + 1),
+        ("recovery.barren_max", job.recovery.barren_max, 1, RESTARTS_MAX),
         ("checkpointing.keep", job.checkpointing.keep, 1, KEEP_MAX),
         *(("recovery.retry_codes", code, 1, EXIT_CODE_MAX) for code in job.recovery.retry_codes),
     ):

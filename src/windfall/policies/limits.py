@@ -80,6 +80,22 @@ def crash_loop(failures: int, failures_max: int, what: str) -> Decision | None:
     return Decision("limits", 1, "give up", because, ("another start",))
 
 
+def no_progress(lives: int, lives_max: int) -> Decision | None:
+    """Return the decision to give up once machines have come and gone without one step too often, None before.
+
+    A step counts that goes beyond where its machine began, and a checkpoint.  A script that never tells a step is judged
+    by the same count: of what a lost machine did for it nothing stays.
+
+    Args:
+        lives: of machines in a row that ended without progress.
+        lives_max: at which the spending stops.
+    """
+    if lives < lives_max:
+        return None
+    because = (Because("machines in a row without a step", lives, ""), Because("allowed", lives_max, ""))
+    return Decision("limits", 1, "give up: no progress", because, ("another machine",))
+
+
 def stillborn_max(nodes: int) -> int:
     """Return how many machines in a row may die before they speak."""
     return STILLBORN_MAX * nodes

@@ -58,6 +58,8 @@ class JobRecovery(Block):
     """How often a script that failed by itself is started again; 2 if left out."""
     recover_on_exit_codes: fields.ExitCodes = ()
     """Exit codes that are always worth another start."""
+    max_losses_without_progress: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """How many machines in a row, per node, may be lost without one step before the job has failed; 10 if left out."""
 
 
 class Resources(Machines):
@@ -294,7 +296,8 @@ def _recovery(recovery: JobRecovery | None) -> jobs.Recovery:
         return jobs.Recovery()
     restarts = recovery.max_restarts_on_errors
     failures_max = jobs.Recovery().failures_max if restarts is None else restarts + 1
-    return jobs.Recovery(failures_max=failures_max, retry_codes=recovery.recover_on_exit_codes)
+    barren_max = recovery.max_losses_without_progress or jobs.Recovery().barren_max
+    return jobs.Recovery(failures_max, recovery.recover_on_exit_codes, barren_max)
 
 
 def parse_injection(text: str) -> jobs.Injection:
