@@ -1,0 +1,28 @@
+"""What the job's log says of choices that its user would wonder about."""
+
+from __future__ import annotations
+
+from tests.core.fleet_story import LARGE, LARGE_B, Fleet
+from windfall import events as ev
+from windfall import fleet
+from windfall.market import Refusal
+from windfall.terms import Outcome
+
+
+def test_it_is_told_only_where_a_dearer_machine_is_taken_in_place_of_a_better_one() -> None:
+    """The best offer is taken without a word; the next best one with the reason why the best could not be had."""
+    job = Fleet(LARGE, LARGE_B)
+    assert [order.offer.zone for order in job.orders] == ["zone-a"]
+    assert job.of(ev.Tell) == []
+    job.refuses(Refusal.NO_CAPACITY, "none left")
+    assert [order.offer.zone for order in job.orders] == ["zone-b"]
+    (told,) = job.of(ev.Tell)
+    assert "zone-a" in told.sentence
+
+
+def test_a_run_that_is_over_was_not_stopped_from_outside() -> None:
+    """A machine that waits with a good end ends its job only where the run waits too."""
+    for outcome, stopped in ((Outcome.RUNNING, False), (Outcome.WAITING, True)):
+        job = Fleet().trains().says("m1", fleet.Doing.WAITING, exit_code=0, term=1)
+        job.run(outcome)
+        assert (job.phase is fleet.JobPhase.STOPPED or job.state.closing is not None) is stopped, outcome
