@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from windfall import codec, wiring
 from windfall.channels.direct import DirectChannel
 from windfall.channels.mailbox import BackgroundChannel, MailboxChannel, MailPace
+from windfall.control.alone import Alone, refusal
 from windfall.control.means import Means, Opened
 from windfall.control.office import Office
 from windfall.control.saying import Saying, to_stderr
@@ -58,6 +59,7 @@ def build_service(
     url: str,
     leave: Callable[[str], None],
     webhooks_inside: bool = False,
+    store: str | None = None,
 ) -> Office:
     """Put the controller's work together.
 
@@ -69,8 +71,11 @@ def build_service(
         url: where machines reach this controller.
         leave: ends this process with a sentence.
         webhooks_inside: whether any user's webhook may lead to this very machine or its link; an admin's always may.
+        store: where runs lie that name no store; None: in a folder of the installation's.
     """
     say = Saying(clock, to_stderr)
+    if (count := people(database)) > 1:
+        say(refusal("local", count))
     return Office(
         Means(
             term=term,
@@ -79,7 +84,7 @@ def build_service(
             version=wiring.VERSION,
             clock=clock,
             records=database,
-            providers=providers(state, clock),
+            providers=providers(state, clock, lambda: people(database)),
             open_run=lambda job: _open(job, clock, say),
             new_direct=DirectChannel,
             boot_argv=program("windfall.cli.join"),
@@ -90,8 +95,14 @@ def build_service(
             admit=lambda job: _refuse_place(job, state, database.users),
             inside=lambda user: webhooks_inside or any(one.admin for one in database.users() if one.name == user),
             schedule=Schedules(database.lifetimes, clock).make,
+            store=store or f"file://{(state / RUNS).absolute()}",
         )
     )
+
+
+def people(database: Database) -> int:
+    """Return how many may use the controller; whoever runs it may be known by two names, with one token."""
+    return len({user.token_hash for user in database.users()})
 
 
 class Schedules:
@@ -122,9 +133,9 @@ class Schedules:
         return schedules_live.make(wish, seen[1], rows, now)
 
 
-def providers(state: Path, clock: Clock) -> dict[str, Provider]:
-    """Return the providers that are configured, by name."""
-    return {"local": LocalProvider(str(state / MARKET), clock)}
+def providers(state: Path, clock: Clock, users: Callable[[], int]) -> dict[str, Provider]:
+    """Return the providers that are configured, by name; `users` says how many the controller has."""
+    return {"local": Alone(LocalProvider(str(state / MARKET), clock), users)}
 
 
 def _store_env(provider: str) -> tuple[tuple[str, str], ...]:

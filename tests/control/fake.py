@@ -186,6 +186,7 @@ def build_service(
     url: str,
     leave: Callable[[str], None],
     webhooks_inside: bool = False,
+    store: str | None = None,
 ) -> StoredService:
     if (state / "refuse").exists():
         raise Misuse((state / "refuse").read_text())

@@ -73,6 +73,11 @@ class Place:
     process: int | None = None
 
 
+def is_teams() -> bool:
+    """Say whether a team's controller is meant, not this user's own."""
+    return bool(os.environ.get("WINDFALL_CONTROLLER"))
+
+
 def connect(state: Path, *, start: bool, launch: Sequence[str] = EMBEDDED) -> Client:
     """Find the controller: `WINDFALL_CONTROLLER` with `WINDFALL_TOKEN` (or `WINDFALL_TOKEN_FILE`), else this user's own.
 

@@ -52,6 +52,7 @@ class ServiceBuilder(Protocol):
         url: str,
         leave: Callable[[str], None],
         webhooks_inside: bool,
+        store: str | None,
     ) -> Service:
         """Make the service; nothing is begun yet.
 
@@ -63,6 +64,7 @@ class ServiceBuilder(Protocol):
             url: where machines reach this controller, if they can.
             leave: ends this process with a sentence (another controller took the installation).
             webhooks_inside: whether any user's webhook may lead to this very machine.
+            store: where runs lie that name no store; None: in a folder of the installation's.
         """
         ...
 
@@ -76,6 +78,7 @@ class Settings:
         url: how others call it; None: by host and port.
         idle_s: after how long without use it leaves; None: never.
         webhooks_inside: whether any user's webhook may lead to this very machine.
+        store: where runs lie that name no store; None: in a folder of the installation's.
     """
 
     state: Path
@@ -86,6 +89,7 @@ class Settings:
     tls: Tls | None = None
     idle_s: Seconds | None = None
     webhooks_inside: bool = False
+    store: str | None = None
 
     def open_database(self) -> Database:
         """Make the state folder and open the database."""
@@ -143,6 +147,7 @@ def run(settings: Settings, builder: ServiceBuilder, tell: Callable[[Running], N
             url=url,
             leave=leave,
             webhooks_inside=settings.webhooks_inside,
+            store=settings.store,
         )
         presence, connections = Presence(clock), Connections(clock, say)
         doorkeeper = auth.Doorkeeper(database.key(), database.users)

@@ -7,15 +7,17 @@ import datetime as dt
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from windfall.cli.exec import state_folder
+from windfall.cli.exec import absolute_url, state_folder
 from windfall.cli.named import extra
 from windfall.cli.places import TOKEN, local_user, web_address
 from windfall.errors import EXIT_DONE, Misuse
+from windfall.storage.objects import check_url
 from windfall.units import duration_text
 
 if TYPE_CHECKING:
     from windfall.cli.controller import Running, Settings
     from windfall.control.serving import Tls
+    from windfall.storage.sql import Database
 
 PORT = 8470
 """Where a team's controller listens, if nothing else is said."""
@@ -36,6 +38,7 @@ def serve(
     remove_user: str | None = None,
     users: bool = False,
     webhooks_inside: bool = False,
+    store: str | None = None,
     state: Path | None = None,
 ) -> int:
     """Run a controller for a team, until it is told to stop; says which machine must stay on, and until when.
@@ -58,6 +61,8 @@ def serve(
         users: list the users.
         webhooks_inside: let every user's webhooks lead to this machine and its link (127.0.0.1, 169.254.0.0/16), not
             an admin's alone.
+        store: where runs lie whose job file names no store: s3://lab/runs, gs://..., az://... (default: a folder in
+            --state, which only this machine reaches).
         state: folder for this controller's own files (default: $XDG_STATE_HOME/windfall).
     """
     with extra():
@@ -74,6 +79,7 @@ def serve(
         url=url,
         tls=_tls(tls_cert, tls_key),
         webhooks_inside=webhooks_inside,
+        store=None if store is None else _checked_store(store),
     )
     if sum((add_user is not None, remove_user is not None, users)) > 1:
         raise Misuse("give one of --add-user, --remove-user and --users")
@@ -87,6 +93,12 @@ def serve(
         return _list_users(settings)
     check_exposure(host, settings.tls, insecure=insecure)
     return controller.run(settings, controller.built_by_wiring(), _tell)
+
+
+def _checked_store(text: str) -> str:
+    place = absolute_url(text).rstrip("/")
+    check_url(place)
+    return place
 
 
 def _tls(certificate: Path | None, key: Path | None) -> Tls | None:
@@ -113,11 +125,35 @@ def _add_user(settings: Settings, name: str, *, admin: bool) -> int:
         )
     token = new_token()
     with contextlib.closing(settings.open_database()) as database:
+        _refuse_beside_jobs(database, name)
         was = any(user.admin for user in database.users() if user.name == name)
         database.add_user(UserEntry(name, hash_of(token), admin or was))
         print(f"{name} may use the controller of {database.place}; this token is shown once:\n\n    {token}\n")
     print("They set WINDFALL_CONTROLLER to its address and WINDFALL_TOKEN to this.", flush=True)
     return EXIT_DONE
+
+
+def _refuse_beside_jobs(database: Database, name: str) -> None:
+    """Refuse another user while jobs run as the controller's own account: they could read what is the other's.
+
+    Raises:
+        Misuse: with the jobs.
+    """
+    from windfall.control.office import is_over  # noqa: PLC0415 - its packages are an extra
+
+    known = {user.name for user in database.users()}
+    if not known or known == {name}:
+        return
+    local = [
+        entry.job.job_id
+        for entry in database.jobs()
+        if not is_over(entry) and any(want.provider in {None, "local"} for want in entry.job.wants)
+    ]
+    if len(known | {name}) > 1 and local:
+        raise Misuse(
+            f"--add-user {name}: a job of provider local runs as the account of this controller, and could read what is "
+            f"{name}'s: wait for {', '.join(local)}, or end it with `windfall stop`"
+        )
 
 
 def _remove_user(settings: Settings, name: str) -> int:

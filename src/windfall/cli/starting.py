@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from windfall import wiring
+from windfall.cli import client
 from windfall.cli.exec import absolute_url
 from windfall.cli.places import local_user
-from windfall.errors import Misuse
+from windfall.errors import ControllerError, Misuse
 from windfall.jobs import Injection, Job
 from windfall.report.code import code_told, code_warnings
 from windfall.report.plan import plan_lines
@@ -25,6 +27,7 @@ from windfall.storage.seeding import seed
 from windfall.terms import Bundle
 
 _RUNS = "runs"
+_FOLDER = "file://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +70,11 @@ def read(file: Path, sets: tuple[str, ...], inject: str | None, state: Path, *, 
         sets: `key=value` that win over it.
         inject: an injection as text.
         state: this installation's folder, where runs lie that name no store.
-        pack: pack the code too, as it will travel.
+        pack: the job is to run: pack its code too, as it will travel, and let a team's controller say where the run lies.
 
     Raises:
         Misuse: something in them is wrong; the message names the place.
+        ControllerError: a team's controller is asked for its store, and does not say.
     """
     overrides = {}
     for text in sets:
@@ -83,8 +87,35 @@ def read(file: Path, sets: tuple[str, ...], inject: str | None, state: Path, *, 
     store = found.checkpoint.store or folder_url(str(state / _RUNS))
     base = absolute_url(store).rstrip("/")
     check_url(base)
+    if pack and client.is_teams():
+        base = _teams_store(found.checkpoint.store, base, state)
     code = None if found.workdir is None or not pack else bundle.pack_for_others(found.workdir)
     return Draft(found, job_id, f"{base}/{job_id}", None if inject is None else parse_injection(inject), code)
+
+
+def _teams_store(named: str | None, base: str, state: Path) -> str:
+    """Return where a run under a team's controller lies: as the job file says, else where that controller keeps runs.
+
+    Raises:
+        Misuse: it would be a folder that the controller, or this machine, does not reach.
+    """
+    if named is not None:
+        if base.startswith(_FOLDER):
+            raise Misuse(
+                f"checkpoint.store: {named} is a folder of this machine, which the controller and its machines do not reach: "
+                "name an object store (s3://..., gs://..., az://...), or leave it out for the controller's own"
+            )
+        return base
+    with client.connect(state, start=False) as controller:
+        status = controller.status()
+    if not status.store:
+        raise ControllerError("the controller names no store for runs: name one in the job file (checkpoint.store)")
+    if status.store.startswith(_FOLDER) and status.host != socket.gethostname():
+        raise Misuse(
+            f"checkpoint.store is missing: the controller keeps runs in a folder of {status.host}, which this machine does "
+            "not reach; name an object store, or have the controller started with `windfall serve --store s3://...`"
+        )
+    return status.store
 
 
 def secrets_of(file: JobFile) -> dict[str, str]:

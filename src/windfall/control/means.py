@@ -189,6 +189,7 @@ class Means:
         store_env: by what a provider's machines reach the run's store before they have claimed their secrets.
         merge: folds what several runs showed into one row for each kind of machine.
         leave: ends this process with a sentence.
+        store: where runs lie that name no store.
         admit: refuses a job whose run would lie where none may.
         inside: says whether a user's webhook may lead to this machine itself, or to its link.
         schedule: makes a machine's schedule of saves; None where no job has one.
@@ -211,3 +212,4 @@ class Means:
     admit: Callable[[Job], None] = _anything
     inside: Callable[[str], bool] = bool
     schedule: Scheduler | None = None
+    store: str = ""

@@ -29,6 +29,7 @@ from windfall.errors import (
     ControllerError,
     ControllerReplaced,
     ControllerUnreachable,
+    Infeasible,
     Misuse,
     ProviderDenied,
     ProviderError,
@@ -95,7 +96,7 @@ class Office:
         for spoilt in self._records.spoilt():
             self._set_aside(spoilt.job_id, spoilt.sentence)
         for entry in self._records.jobs():
-            if not _is_over(entry):
+            if not is_over(entry):
                 self._run(entry.job)
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
@@ -146,7 +147,7 @@ class Office:
     def _submitted_again(self, there: Entry, job: Job) -> str:
         if there.job != job:
             raise Misuse(f"there is a job {job.job_id} already")
-        if not _is_over(there):
+        if not is_over(there):
             self._run(job)
         return job.job_id
 
@@ -181,7 +182,7 @@ class Office:
     def stop(self, job_id: str, user: str, *, now: bool) -> None:
         """Stop a job after a save, or `now`."""
         entry = self._records.job(job_id)
-        if entry is not None and not _is_over(entry):
+        if entry is not None and not is_over(entry):
             self._wish(entry.job, StopWanted(now, user))
 
     def resume(self, job_id: str, user: str) -> None:
@@ -191,6 +192,7 @@ class Office:
             raise Misuse(f"there is no job {job_id}: `windfall ps` lists them")
         if entry.phase is JobPhase.DONE:
             raise Misuse(f"{job_id} is done; there is nothing left to go on with")
+        _refuse_unsold(self.offers())
         self._wish(entry.job, ResumeWanted(user))
 
     def preempt(self, job_id: str, machine_id: str, user: str, *, notice_s: Seconds | None) -> None:
@@ -214,8 +216,7 @@ class Office:
     def plan(self, job: Job) -> Json:
         """Return what a job would cost and when it would finish; nothing is bought."""
         offered = self.offers()
-        if not offered.offers and offered.troubles:
-            raise ControllerError("; ".join(trouble.sentence for trouble in offered.troubles))
+        _refuse_unsold(offered)
         wall = self._means.clock.wall()
         pooled = pool.pool(self._records.lifetimes(), wall)
         measured = self._means.merge(self._records.measured(likeness(job)))
@@ -259,6 +260,7 @@ class Office:
             term=self._means.term,
             unfinished=len(open_ids),
             database=self._records.place,
+            store=self._means.store,
             dead_man_s=min(limits, default=None),
         )
 
@@ -279,7 +281,7 @@ class Office:
                 if machine.owner == self._means.owner and machine.life is not Life.GONE
             ]
         # Asked after the listings: a job that began meanwhile needs what they show of it.
-        needed = {entry.job.job_id for entry in self._records.jobs() if not _is_over(entry)} - self._aside.keys()
+        needed = {entry.job.job_id for entry in self._records.jobs() if not is_over(entry)} - self._aside.keys()
         needed |= {job_id for job_id, running in list(self._running.items()) if running.runs}
         return GcView(tuple(machine for machine in found if machine.job_id not in needed), tuple(troubles))
 
@@ -337,7 +339,7 @@ class Office:
         running = self._running.get(job_id)
         if running is None or not running.runs:
             entry = self._records.job(job_id)
-            over = entry is None or _is_over(entry)
+            over = entry is None or is_over(entry)
             # A machine that came too late for its job: nobody looks at its provider for it any more.
             return Directive(self._means.term, Direction.LEAVE) if over else None
         return running.report(report)
@@ -489,6 +491,21 @@ def _shelved(who: tuple[str, str, str], created: WallTime, sentence: str, run_ur
     return JobView(*who, JobPhase.FAILED, sentence, run_url, created, exit_code=EXIT_FAILED)
 
 
-def _is_over(entry: Entry) -> bool:
+def _refuse_unsold(offered: OffersView) -> None:
+    """Refuse to go on where nothing is for sale.
+
+    Raises:
+        Infeasible: every provider refuses this controller; nothing was bought.
+        ControllerError: none answers.
+    """
+    if offered.offers or not offered.troubles:
+        return
+    sentence = "; ".join(trouble.sentence for trouble in offered.troubles)
+    if all(trouble.refusal == Refusal.CREDENTIALS for trouble in offered.troubles):
+        raise Infeasible(sentence)
+    raise ControllerError(sentence)
+
+
+def is_over(entry: Entry) -> bool:
     """Say whether nothing is left to be done for a job: it has ended, and its bill is complete."""
     return entry.phase in _FINISHED and bool(json.loads(entry.summary).get("settled"))

@@ -97,6 +97,7 @@ class StatusView:
         finish_at: when the last of them is expected to be done; None if that is not known of all.
         dead_man_s: the shortest limit after which a machine that hears nothing saves and stops; None without jobs.
         database: URL without password.
+        store: where runs lie that name no store.
     """
 
     version: str
@@ -108,6 +109,7 @@ class StatusView:
     finish_at: WallTime | None = None
     dead_man_s: Seconds | None = None
     sentence: str = ""
+    store: str = ""
 
 
 @dataclass(frozen=True, slots=True)
