@@ -160,6 +160,9 @@ def _catch_signals(keeper: Keeper, exec_: ExecProcess, clock: Clock, inbox: _Inb
 
     def terminated(*_: object) -> None:
         exec_.terminate()
+        if not keeper.employed:
+            # Nothing was begun that could be saved: whoever wants this machine back need not wait for it.
+            inbox.put(StopWished())
         deadline = Instant(clock.now() + keeper.grace_s)
         inbox.put(Noticed(Notice(NoticeLevel.ANNOUNCED, "signal", "signal", deadline)))
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

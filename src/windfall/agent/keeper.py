@@ -62,6 +62,11 @@ class Keeper:
         return self._state.over
 
     @property
+    def employed(self) -> bool:
+        """Whether the machine knows its job."""
+        return self._boot is not None
+
+    @property
     def grace_s(self) -> Seconds:
         """How long this machine lives on after SIGTERM, as the job says."""
         return self._boot.grace_s if self._boot is not None else GRACE_S
