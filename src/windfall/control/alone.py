@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from windfall.errors import ProviderDenied
-from windfall.market import Answer, Bill, Boot, Capabilities, Machine, Offer, Order, Quota
+from windfall.control.service import OffersView
+from windfall.errors import ControllerError, Infeasible, ProviderDenied
+from windfall.market import Answer, Bill, Boot, Capabilities, Machine, Offer, Order, Quota, Refusal
 from windfall.ports import Provider
 from windfall.terms import Seconds
 
@@ -88,3 +89,18 @@ def refusal(name: str, users: int) -> str:
         "the tokens and secrets of all. Unset WINDFALL_CONTROLLER to run it under a controller of your own, or let the others "
         "go (`windfall serve --remove-user NAME`)"
     )
+
+
+def refuse_unsold(offered: OffersView) -> None:
+    """Refuse to go on where nothing is for sale.
+
+    Raises:
+        Infeasible: every provider refuses this controller; nothing was bought.
+        ControllerError: none answers.
+    """
+    if offered.offers or not offered.troubles:
+        return
+    sentence = "; ".join(trouble.sentence for trouble in offered.troubles)
+    if all(trouble.refusal == Refusal.CREDENTIALS for trouble in offered.troubles):
+        raise Infeasible(sentence)
+    raise ControllerError(sentence)

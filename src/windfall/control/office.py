@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from windfall.control import auth
+from windfall.control.alone import refuse_unsold
 from windfall.control.conductor import Conductor, ConductorPorts
 from windfall.control.likes import boot_data, likeness, pace_of
 from windfall.control.means import Direct, Entry, Mailbox, Means, Opened, Spoilt
@@ -29,7 +30,6 @@ from windfall.errors import (
     ControllerError,
     ControllerReplaced,
     ControllerUnreachable,
-    Infeasible,
     Misuse,
     ProviderDenied,
     ProviderError,
@@ -192,7 +192,7 @@ class Office:
             raise Misuse(f"there is no job {job_id}: `windfall ps` lists them")
         if entry.phase is JobPhase.DONE:
             raise Misuse(f"{job_id} is done; there is nothing left to go on with")
-        _refuse_unsold(self.offers())
+        refuse_unsold(self.offers())
         self._wish(entry.job, ResumeWanted(user))
 
     def preempt(self, job_id: str, machine_id: str, user: str, *, notice_s: Seconds | None) -> None:
@@ -216,7 +216,7 @@ class Office:
     def plan(self, job: Job) -> Json:
         """Return what a job would cost and when it would finish; nothing is bought."""
         offered = self.offers()
-        _refuse_unsold(offered)
+        refuse_unsold(offered)
         wall = self._means.clock.wall()
         pooled = pool.pool(self._records.lifetimes(), wall)
         measured = self._means.merge(self._records.measured(likeness(job)))
@@ -489,21 +489,6 @@ _BRIEF = ("step", "saved_step", "money", "rate_usd_per_hour", "preemptions")
 def _shelved(who: tuple[str, str, str], created: WallTime, sentence: str, run_url: str = "") -> JobView:
     """Show a job that is set aside: `who` is its id, its name and its user."""
     return JobView(*who, JobPhase.FAILED, sentence, run_url, created, exit_code=EXIT_FAILED)
-
-
-def _refuse_unsold(offered: OffersView) -> None:
-    """Refuse to go on where nothing is for sale.
-
-    Raises:
-        Infeasible: every provider refuses this controller; nothing was bought.
-        ControllerError: none answers.
-    """
-    if offered.offers or not offered.troubles:
-        return
-    sentence = "; ".join(trouble.sentence for trouble in offered.troubles)
-    if all(trouble.refusal == Refusal.CREDENTIALS for trouble in offered.troubles):
-        raise Infeasible(sentence)
-    raise ControllerError(sentence)
 
 
 def is_over(entry: Entry) -> bool:
