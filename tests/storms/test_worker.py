@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.world import World
 from windfall import events as ev
-from windfall.core import asking, ending, points, retention, worker
+from windfall.core import asking, ending, handing, points, retention, worker
 from windfall.core.state import Turn
 from windfall.models.costs import Costs
 from windfall.policies.saving import rules
@@ -148,13 +148,13 @@ def failures_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def early_bystander_forgotten(patch: pytest.MonkeyPatch) -> None:
-    real = points.moved_on
+    real = handing.moved_on
 
     def moved_on(turn: Turn, fact: ev.RankMovedOn) -> None:
         real(turn, fact)
         turn.change(moved=())
 
-    patch.setattr(points, "moved_on", moved_on)
+    patch.setattr(handing, "moved_on", moved_on)
 
 
 def upload_forgotten_on_resume(patch: pytest.MonkeyPatch) -> None:
