@@ -175,7 +175,7 @@ class Job:
         envs: plain environment of setup and command.
         secrets: names of the secrets that setup and command find in their environment.
         max_price_usd_per_hour: of one machine; None for no limit.
-        max_duration_s: wall time from the submission after which the job is stopped (after a save); None for none.
+        max_duration_s: wall time from the submission at which the last machine is given back, saved or not; None for none.
         work: None if unknown: then the plan says that it is.
         code: digest of the code that runs, so that measurements of the same job can be found again.
         dead_man_s: how long a machine goes on without hearing from the controller.

@@ -10,6 +10,7 @@ from tests.core.fleet_story import FIRM, LARGE, Fleet
 from windfall import fleet
 from windfall.core import driver
 from windfall.core.replay import replay
+from windfall.events import Tell
 from windfall.fleet import Direction, Doing, Event, JobPhase
 from windfall.jobs import Checkpointing, Objective, Use
 from windfall.market import Charge, Ended, Life
@@ -25,7 +26,7 @@ def test_stop_saves_then_releases_and_resume_goes_on() -> None:
     assert job.of(fleet.StopRun) == [fleet.StopRun(False, "stopped by ada")]
     assert job.released == []
     assert driver.directives(job.state, 1)["m1"].direction is Direction.WAIT
-    assert job.sentence == "stopped by ada; saving"
+    assert job.sentence.startswith("stopped by ada; waiting for its last save, for ")
 
     job.run(Outcome.WAITING, step=7, term=1)
     assert job.released == ["m1"]
@@ -239,12 +240,56 @@ def test_settled_lines_count_against_the_budget() -> None:
 
 
 def test_max_duration_stops_after_a_save() -> None:
-    """Wall time from the submission on; exit code 4."""
+    """Wall time from the submission on, less a tenth for the save; exit code 4."""
     job = Fleet(max_duration_s=1000.0).trains().run(holder="m1")
-    assert job.passes(969.0).of(fleet.StopRun) == []
+    assert job.passes(869.0).of(fleet.StopRun) == []
     assert [command.now for command in job.passes(1.0).of(fleet.StopRun)] == [False]
     job.run(Outcome.WAITING, step=1).ends("m1", cause=Ended.RELEASED)
     assert [command.exit_code for command in job.of(fleet.SettleJob)] == [4]
+
+
+@pytest.mark.trial("B3")
+@pytest.mark.parametrize(
+    ("max_duration_s", "checkpointing", "begins_s"),
+    [(1000.0, Checkpointing(), 900.0), (40_000.0, Checkpointing(), 39_370.0), (1000.0, QUICK, 910.0)],
+)
+def test_max_duration_is_hard_whatever_the_script_does(
+    max_duration_s: float, checkpointing: Checkpointing, begins_s: float
+) -> None:
+    """The last save begins before the limit, and at the limit the machine is given back although nothing was saved."""
+    job = Fleet(max_duration_s=max_duration_s, checkpointing=checkpointing).trains().run(holder="m1")
+    trained_s = job.now - job.state.began_at
+
+    assert job.passes(begins_s - trained_s).of(fleet.StopRun) != [], "the save has begun"
+    rest_s = max_duration_s - begins_s
+    assert job.passes(rest_s - 1.0).released == [], "the script may save until then"
+    assert job.passes(1.0).released == ["m1"]
+
+
+@pytest.mark.trial("B3")
+def test_a_users_stop_does_not_outlast_max_duration() -> None:
+    """A script that is asked to save shortly before the limit has until the limit, not its whole patience."""
+    job = Fleet(max_duration_s=1000.0).trains().run(holder="m1")
+    job.passes(850.0).happens(fleet.StopWanted(False, "ada"))
+
+    assert "for 120 s at most" in job.sentence
+    assert job.passes(119.0).released == []
+    assert job.passes(1.0).released == ["m1"]
+
+
+@pytest.mark.trial("B3")
+def test_a_stop_says_how_long_it_waits_and_what_ends_it() -> None:
+    """Both whoever follows the job and whoever asks `ps` or waits in `stop` read the bound and the way out."""
+    job = Fleet().trains().run(holder="m1").happens(fleet.StopWanted(False, "ada"))
+    told = " ".join(command.sentence for command in job.of(Tell))
+
+    for sentence in (told, job.sentence):
+        assert "630 s at most" in sentence
+        assert "`windfall stop j --now`" in sentence
+
+    job.happens(fleet.StopWanted(True, "ada"), after=5.0)
+    assert "--now" not in job.sentence, "it was said"
+    assert job.passes(15.0).released == ["m1"]
 
 
 def test_a_run_stopped_through_its_store_stops_the_job() -> None:

@@ -105,7 +105,7 @@ def test_a_skypilot_task_means_the_same_here(capsys: pytest.CaptureFixture[str])
     assert (job.name, job.nodes, job.use) == ("llama", 2, Use.SPOT)
     assert job.wants == (Want(accelerator="A100", accelerators=8, cpus_min=8.0),)
     assert job.recovery == Recovery(failures_max=4)
-    assert job.envs == (("VERSION", "1.10"),)
+    assert job.envs == (("VERSION", "1.10"), ("SKYPILOT_NUM_GPUS_PER_NODE", "8"))
     assert job.secrets == (SecretRef("WANDB_API_KEY"), SecretRef("HF_TOKEN"))
     assert "--node_rank ${WINDFALL_NODE_RANK}" in job.command[-1]
 
@@ -116,10 +116,9 @@ def test_what_skypilot_says_alone_is_listed_key_by_key(capsys: pytest.CaptureFix
 
     assert told.keys == [
         "resources.infra", "resources.instance_type", "resources.disk_size", "resources.job_recovery.strategy",
-        "envs.HF_TOKEN", "secrets.WANDB_API_KEY", "file_mounts", "run",
+        "envs.HF_TOKEN", "secrets.WANDB_API_KEY", "file_mounts",
     ]  # fmt: skip
     assert told.lost[2] == "theirs.yaml:9:3: resources.disk_size is not there yet: the machine type decides"
-    assert "SKYPILOT_NUM_GPUS_PER_NODE" in told.lost[-1]
     assert "hunter2" not in told.text + "".join(told.lost)
 
 
@@ -146,6 +145,52 @@ def test_a_variable_in_another_form_is_made_of_ours(variable: str, capsys: pytes
     assert told.lost == []
     assert told.job.command[-1].startswith(f"{variable}=")
     assert "${WINDFALL_" in told.job.command[-1]
+
+
+@pytest.mark.trial("B6")
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("resources: {accelerators: A100:8}\nrun: x $SKYPILOT_NUM_GPUS_PER_NODE", "8"),
+        ("setup: y ${SKYPILOT_NUM_GPUS_PER_NODE}\nresources: {accelerators: [A100:4, H100:4]}\nrun: x", "4"),
+        ("resources: {any_of: [{accelerators: L4}, {accelerators: T4}]}\nrun: x $SKYPILOT_NUM_GPUS_PER_NODE", "1"),
+        ("resources: {cpus: 4}\nrun: x $SKYPILOT_NUM_GPUS_PER_NODE", "0"),
+        ("type: task\ncommands: [x $DSTACK_GPUS_PER_NODE]\nresources: {gpu: H100:2}\nnodes: 3", "2"),
+        ("type: task\ncommands: [x $DSTACK_GPUS_NUM]\nresources: {gpu: H100:2}\nnodes: 3", "6"),
+    ],
+)
+def test_counts_of_accelerators_are_filled_in(text: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the other tool's file says reaches the script under the other tool's name, and nothing is lost."""
+    told = Told(text, capsys)
+
+    assert [count for name, count in told.job.envs if "GPUS" in name] == [value]
+    assert told.lost == []
+
+
+@pytest.mark.trial("B6")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "resources: {accelerators: [A100:4, H100:8]}\nrun: x $SKYPILOT_NUM_GPUS_PER_NODE",
+        "resources: {instance_type: p4d.24xlarge}\nrun: x $SKYPILOT_NUM_GPUS_PER_NODE",
+        "run: x $SKYPILOT_USER",
+        "type: task\ncommands: [x $DSTACK_GPUS_NUM]\nresources: {gpu: 24GB}",
+    ],
+)
+def test_what_nobody_knows_is_refused_until_it_is_filled_in(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty value would be a wrong one: the importer counts such places, and the loader refuses them by line."""
+    Path("theirs.yaml").write_text(text)
+    import_("theirs.yaml")
+    printed = capsys.readouterr()
+    Path("ours.yaml").write_text(printed.out)
+    (line,) = [number for number, one in enumerate(printed.out.splitlines(), 1) if "<fill in>" in one]
+
+    assert "1 place to fill in before it runs: envs." in printed.err
+    with pytest.raises(Misspelt, match=rf"^ours\.yaml:{line}:.* is not filled in"):
+        load("ours.yaml")
+
+    Path("ours.yaml").write_text(printed.out.replace("<fill in>", "3"))
+    assert "3" in load("ours.yaml").envs.values()
 
 
 def test_a_dstack_task_means_the_same_here(capsys: pytest.CaptureFixture[str]) -> None:

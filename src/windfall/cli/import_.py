@@ -12,7 +12,8 @@ from windfall.spec.needed import needed
 def import_(file: str, *, json_: Json = False) -> None:
     """Print a SkyPilot or dstack task as a job file.
 
-    What does not carry over is listed on stderr, key by key, with the reason.
+    What does not carry over is listed on stderr, key by key, with the reason.  What nobody but you knows is left to be
+    filled in: the job file is refused until it is.
 
     Example: `windfall import sky.yaml > job.yaml`
 
@@ -28,8 +29,12 @@ def import_(file: str, *, json_: Json = False) -> None:
     made = ours(text, file)
     if json_:
         dropped = [{"place": str(one.place), "key": one.key, "why": one.why} for one in made.dropped]
-        print(json.dumps({"yaml": made.text, "dropped": dropped}))
+        print(json.dumps({"yaml": made.text, "dropped": dropped, "unfilled": list(made.unfilled)}))
         return
     print(made.text, end="")
     for one in made.dropped:
         print(f"{one.place}: {one.key} {one.why}", file=sys.stderr)
+    if made.unfilled:
+        count = len(made.unfilled)
+        places_ = f"{count} place{'' if count == 1 else 's'}"
+        print(f"windfall: {places_} to fill in before it runs: {', '.join(made.unfilled)}", file=sys.stderr)

@@ -179,6 +179,8 @@ def stop(reference: str, state: Path | None, *, now: bool, wait: bool) -> int:
             view = client.job(view.job_id)
     if not wait:
         print("asked to stop")
+        if not now:
+            print(f"windfall: it saves first; `windfall ps {view.job_id}` says for how long at most", file=sys.stderr)
         return 0
     stored = view.details.get("saved_step", 0)
     kept = f"step {stored} is stored" if stored else "nothing is stored yet"

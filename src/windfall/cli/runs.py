@@ -326,6 +326,11 @@ def _stop_url(url: str, *, now: bool, wait: bool) -> int:
         return 0
     _send(reader, state, {"do": "stop", "now": now, "reason": "windfall stop"})
     began, term = time.monotonic(), state.term
+    if wait and not now:
+        from windfall.core.ending import STOP_PATIENCE_S  # noqa: PLC0415 - the other verbs need not wait for it
+
+        at_most = duration_text(STOP_PATIENCE_S)
+        print(f"windfall: it saves first, for {at_most} at most; `windfall stop {url} --now` ends it", file=sys.stderr)
     while wait:
         _, state = open_run(url)
         if state.term != term or state.holder is None:

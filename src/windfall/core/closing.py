@@ -14,8 +14,6 @@ from windfall.terms import Instant, Outcome, Step
 
 NOW_S = 15.0
 """How long a stop without a save waits for the run's release [s]."""
-SAVE_ROOM_S = 30.0
-"""How much longer than the job's save timeout a stop with a save waits [s]: the message must arrive, and the answer."""
 _LET_GO = frozenset({Outcome.WAITING, Outcome.DONE, Outcome.FAILED})
 
 
@@ -44,7 +42,7 @@ def stop_wanted(turn: FleetTurn, fact: StopWanted) -> None:
         _close(turn, Closing(JobPhase.STOPPED, EXIT_DONE, f"stopped by {fact.user}", turn.now), now=fact.now)
     elif fact.now and state.closing.saves_until is not None:
         until = min(state.closing.saves_until, Instant(turn.now + NOW_S))
-        turn.change(closing=replace(state.closing, saves_until=until, resume=False))
+        turn.change(closing=replace(state.closing, saves_until=until, now=True, resume=False))
         turn.order(StopRun(True, f"stopped at once by {fact.user}"))
     elif state.closing.resume:
         turn.change(closing=replace(state.closing, resume=False))
@@ -157,13 +155,14 @@ def _consider_failures(turn: FleetTurn) -> None:
 def _consider_limits(turn: FleetTurn) -> None:
     job = turn.job
     if job.max_duration_s is not None:
-        decision = limits.out_of_time(turn.now, turn.state.began_at, job.max_duration_s)
+        save_s = job.checkpointing.save_timeout_s
+        decision = limits.out_of_time(turn.now, turn.state.began_at, job.max_duration_s, save_s)
         if decision is not None:
             turn.decisions.append(decision)
             sentence = f"stopped at max_duration ({job.max_duration_s:g} s)"
             _close(turn, Closing(JobPhase.STOPPED, EXIT_BUDGET, sentence, turn.now), now=False)
             return
-        turn.later.append(Instant(turn.state.began_at + job.max_duration_s))
+        turn.later.append(limits.save_begins_at(turn.state.began_at, job.max_duration_s, save_s))
     _watch_deadline(turn)
     over_budget(turn, 0.0)
 
@@ -224,20 +223,32 @@ def _close(turn: FleetTurn, closing: Closing, *, now: bool | None) -> None:
         now: whether the run is stopped without a save; None: it need not be stopped.
     """
     if now is not None:
-        save_s = NOW_S if now else turn.job.checkpointing.save_timeout_s + SAVE_ROOM_S
-        closing = replace(closing, saves_until=Instant(turn.now + save_s))
+        closing = replace(closing, saves_until=_saves_until(turn, now=now), now=now)
         turn.order(StopRun(now, closing.sentence))
     before = turn.state.closing
     if before is not None:
         closing = replace(closing, resume=before.resume and closing.final is not JobPhase.DONE)
     turn.enter(JobPhase.STOPPING)
     turn.change(closing=closing, refused=(), retry_at=None)
+    if now is False and closing.saves_until is not None and not _run_let_go(turn, closing):
+        wait = f"{closing.saves_until - turn.now:.0f} s"
+        end = f"`windfall stop {turn.job.job_id} --now` ends it without one"
+        turn.tell(f"the script has {wait} at most for its last save; {end}")
     for token in list(turn.orders):
         machines.cancel(turn, token)
     for slot in turn.slots:
         if slot.awaits is not None:
             turn.set_slot(slot, awaits=None)
     turn.forget_awaiting()
+
+
+def _saves_until(turn: FleetTurn, *, now: bool) -> Instant:
+    """Until when the run's release is waited for: never beyond `max_duration`, which is hard."""
+    job = turn.job
+    until = turn.now + (NOW_S if now else job.checkpointing.save_timeout_s + limits.SAVE_ROOM_S)
+    if job.max_duration_s is not None:
+        until = min(until, max(turn.state.began_at + job.max_duration_s, turn.now))
+    return Instant(until)
 
 
 # -------------------------------------------------------------------------------------------------------------- the end

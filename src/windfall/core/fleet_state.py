@@ -157,6 +157,7 @@ class Closing:
         final, exit_code, sentence: what it will be then.
         saves_until: until when the run's release is waited for; None: no save is wanted.
         since: when this was decided.
+        now: no save is waited for, only the run's release.
         let_go: the run's log has said since then that nobody holds it.
         resume: the user wants it to go on as soon as it has stopped.
     """
@@ -166,6 +167,7 @@ class Closing:
     sentence: str
     since: Instant
     saves_until: Instant | None = None
+    now: bool = False
     let_go: bool = False
     resume: bool = False
 

@@ -139,8 +139,20 @@ def sentence(state: FleetState, now: Instant) -> str:
         saving = state.closing.saves_until is not None and any(
             unit.doing is Doing.TRAINING and unit.state is not MachineState.RELEASING for unit in state.units.values()
         )
-        return f"{state.closing.sentence}; {'saving' if saving else _counted(len(state.units), 'being given back')}"
+        doing = _saving(state) if saving else _counted(len(state.units), "being given back")
+        return f"{state.closing.sentence}; {doing}"
     return f"{_active(state, now)}{'; its deadline has passed' if state.late else ''}"
+
+
+def _saving(state: FleetState) -> str:
+    """Say what a stop waits for, how long at most, and what ends it; the same words until it is over."""
+    closing = state.closing
+    if closing is None or closing.saves_until is None:
+        return "saving"
+    at_most = f"for {closing.saves_until - closing.since:.0f} s at most"
+    if closing.now:
+        return f"ending the script, {at_most}"
+    return f"waiting for its last save, {at_most} (`windfall stop {state.the_job.job_id} --now` ends it without one)"
 
 
 def _active(state: FleetState, now: Instant) -> str:

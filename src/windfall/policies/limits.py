@@ -12,6 +12,10 @@ from windfall.terms import Instant, Seconds, Usd
 
 RELEASE_S = 60.0
 """From the order to release a machine to the end of its billing, at most [s]."""
+SAVE_ROOM_S = 30.0
+"""How much longer than the job's save timeout a stop with a save waits [s]: the message must arrive, and the answer."""
+DURATION_SHARE_MAX = 0.1
+"""So much of `max_duration` is kept for the last save, at most: a short job is there to train."""
 STILLBORN_MAX = 20
 """So many machines in a row may die before they speak, per slot of the job; then the job has failed."""
 _HOUR_S = 3600.0
@@ -58,11 +62,28 @@ def budget_at(now: Instant, left_usd: float, usd_per_hour: float) -> Instant:
     return Instant(now + left_usd / usd_per_hour * _HOUR_S)
 
 
-def out_of_time(now: Instant, began_at: Instant, max_duration_s: Seconds) -> Decision | None:
-    """Return the decision to stop once the job is as old as it may become, None before."""
-    if now < began_at + max_duration_s:
+def save_begins_at(began_at: Instant, max_duration_s: Seconds, save_timeout_s: Seconds) -> Instant:
+    """Return when the last save begins, so that the machines can be given back at `max_duration` whatever the script does.
+
+    Args:
+        began_at: when the job was submitted.
+        max_duration_s: of the job.
+        save_timeout_s: how long the last save may take [s]; no more than a tenth of `max_duration_s` is kept for it.
+    """
+    reserve_s = min(save_timeout_s + SAVE_ROOM_S, DURATION_SHARE_MAX * max_duration_s)
+    return Instant(began_at + max_duration_s - reserve_s)
+
+
+def out_of_time(now: Instant, began_at: Instant, max_duration_s: Seconds, save_timeout_s: Seconds) -> Decision | None:
+    """Return the decision to save and stop once only the last save fits into the job's time, None before."""
+    begins_at = save_begins_at(began_at, max_duration_s, save_timeout_s)
+    if now < begins_at:
         return None
-    because = (Because("age", now - began_at, "s"), Because("max_duration", max_duration_s, "s"))
+    because = (
+        Because("age", now - began_at, "s"),
+        Because("reserve for the last save", began_at + max_duration_s - begins_at, "s"),
+        Because("max_duration", max_duration_s, "s"),
+    )
     return Decision("limits", 1, "stop at max_duration", because, ("go on",))
 
 

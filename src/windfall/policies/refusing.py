@@ -13,7 +13,7 @@ from windfall.policies import limits
 from windfall.policies.buying import missing, refusal
 from windfall.policies.prospects import Prospect
 from windfall.policies.saving.decide import parse_policy
-from windfall.terms import Reliability
+from windfall.terms import Instant, Reliability, Seconds
 
 UNSAVED_FACTOR = 2.0
 """A spot job without checkpoints that is expected to take this many times as long as undisturbed is refused."""
@@ -113,12 +113,17 @@ def warnings(job: Job, found: Prospect) -> tuple[str, ...]:
             )
         return tuple(words)
     wall_s = found.expect(found.work_s).wall_s
-    if job.max_duration_s is not None and wall_s > job.max_duration_s:
+    if job.max_duration_s is not None and wall_s > _training_s(job, job.max_duration_s):
         words.append(
             f"max_duration {time(job.max_duration_s)} ends this job before it is done: it is expected to take "
             f"{time(wall_s)}"
         )
     return tuple(words)
+
+
+def _training_s(job: Job, max_duration_s: Seconds) -> float:
+    """How much of `max_duration` there is before the last save begins [s]."""
+    return limits.save_begins_at(Instant(0.0), max_duration_s, job.checkpointing.save_timeout_s)
 
 
 def reserve_usd(job: Job, found: Prospect) -> float:

@@ -139,7 +139,8 @@ def _job(words: Words) -> Schema:
 
 def _import(_: Words) -> Schema:
     dropped = _closed({"place": _TEXT, "key": _TEXT, "why": _TEXT})
-    return _closed({"yaml": _TEXT, "dropped": {"type": "array", "items": dropped}})
+    unfilled = {"type": "array", "items": _TEXT}
+    return _closed({"yaml": _TEXT, "dropped": {"type": "array", "items": dropped}, "unfilled": unfilled})
 
 
 def _notice(_: Words) -> Schema:

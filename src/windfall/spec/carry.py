@@ -14,6 +14,9 @@ from windfall.spec.jobfile import JobFile
 from windfall.spec.places import Document, Path, Place, dotted
 from windfall.spec.schema import LINK
 
+_PER_NODE = ("SKYPILOT_NUM_GPUS_PER_NODE", "SKYPILOT_SETUP_NUM_GPUS_PER_NODE", "DSTACK_GPUS_PER_NODE")
+_IN_ALL = "DSTACK_GPUS_NUM"
+
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
@@ -32,10 +35,17 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """Our file, as YAML text that our own loader reads, and what it lacks of the other."""
+    """Our file, as YAML text that our own loader reads, and what it lacks of the other.
+
+    Attributes:
+        text: the file.
+        dropped: what was left behind.
+        unfilled: keys of values that nobody but the user knows; the loader refuses the file until they are there.
+    """
 
     text: str
     dropped: tuple[Dropped, ...]
+    unfilled: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -47,12 +57,16 @@ class Carry:
         value: ours.
         origins: where parts of ours stand there, by our path; the same path if not said.
         dropped: what was left behind so far.
+        waiting: variables whose value is not known yet, and where they are used first.
+        unnamed: how many accelerators a machine has for which none are named; None if that is not known.
     """
 
     document: Document
     value: dict[str, Any] = field(default_factory=dict)
     origins: dict[Path, Path] = field(default_factory=dict)
     dropped: list[Dropped] = field(default_factory=list)
+    waiting: dict[str, str] = field(default_factory=dict)
+    unnamed: int | None = None
 
     def put(self, ours: Path, value: Any, theirs: Path) -> None:
         """Write a value, which stood at `theirs`, to `ours` (through maps that are made)."""
@@ -93,6 +107,7 @@ def finish(carry: Carry) -> Imported:
     while True:
         made = loading.read_document(_as_document(carry), name="imported", here=False)
         if isinstance(made, JobFile):
+            _fill_in(carry, made)
             break
         unknown = [fault for fault in made if fault.key and _remove(carry.value, fault.path)]
         if not unknown:
@@ -104,7 +119,8 @@ def finish(carry: Carry) -> Imported:
             )
     ordered = {key: carry.value[key] for key in JobFile.model_fields if key in carry.value}
     text = yaml.dump(ordered, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
-    return Imported(LINK + text, tuple(sorted(carry.dropped, key=lambda one: (one.place, one.key))))
+    dropped = tuple(sorted(carry.dropped, key=lambda one: (one.place, one.key)))
+    return Imported(LINK + text, dropped, tuple(f"envs.{name}" for name in carry.waiting))
 
 
 def _as_document(carry: Carry) -> Document:
@@ -126,7 +142,7 @@ def _remove(value: Any, path: Path) -> bool:
 
 
 def _own_variables(carry: Carry) -> None:
-    """Call other tools' variables in shell text by our names, or make them of ours; what has no counterpart is told."""
+    """Call other tools' variables in shell text by our names, or set them; what nobody knows is left to be filled in."""
     for key in ("setup", "run"):
         text = carry.value.get(key)
         if not isinstance(text, str):
@@ -135,13 +151,42 @@ def _own_variables(carry: Carry) -> None:
         for name in dict.fromkeys(loading.FOREIGN.findall(text)):
             if ours := loading.VARIABLES.get(name):
                 text = re.sub(rf"\b{name}\b", ours, text)
-            elif name not in carry.value.get("envs", {}) and not re.search(rf"\b{name}=", text):
-                _, made = loading.DERIVED.get(name, (None, "''"))
-                set_here.append(f"{name}={made}\n")
-                if name not in loading.DERIVED:
-                    why = f"uses {name}, which nothing of ours says: it is empty now"
-                    carry.drop(carry.origins.get((key,), (key,)), why)
+            elif name not in (carry.value.get("envs") or {}) and not re.search(rf"\b{name}=", text):
+                if name in loading.DERIVED:
+                    set_here.append(f"{name}={loading.DERIVED[name][1]}\n")
+                elif isinstance(envs := carry.value.setdefault("envs", {}), dict):
+                    envs[name] = loading.FILL_IN
+                    carry.waiting[name] = key
+                    carry.origins["envs", name] = carry.origins.get((key,), (key,))
         carry.value[key] = "".join(set_here) + text
+
+
+def _fill_in(carry: Carry, made: JobFile) -> None:
+    """Give the variables that wait for it their value, as far as our own file tells it."""
+    envs = carry.value.get("envs", {})
+    for name, used in list(carry.waiting.items()):
+        count = _count(carry, made, name)
+        if count is not None:
+            envs[name] = str(count)
+            del carry.waiting[name]
+        else:
+            why = f"uses {name}, whose value nothing here tells: the job is refused until envs.{name} is filled in"
+            carry.drop(carry.origins.get((used,), (used,)), why)
+
+
+def _count(carry: Carry, made: JobFile, name: str) -> int | None:
+    """Return how many accelerators a variable counts; None if it counts none, or if nobody knows."""
+    if name not in _PER_NODE and name != _IN_ALL:
+        return None
+    accelerators = {
+        one.count if one is not None else carry.unnamed
+        for machine in made.alternatives
+        for one in machine.accelerators or (None,)
+    }
+    if len(accelerators) != 1:
+        return None
+    (count,) = accelerators
+    return None if count is None else count * (made.num_nodes if name == _IN_ALL else 1)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -68,6 +68,8 @@ DERIVED: Mapping[str, tuple[str, str]] = {
 """Other tools' variables that ours say in another form: which of ours, and the shell text that makes theirs of it."""
 FOREIGN = re.compile(r"\$\{?((?:SKYPILOT|DSTACK)_[A-Z0-9_]+)\b(?!:?-)")
 """A use of another tool's variable without a default."""
+FILL_IN = "<fill in>"
+"""What the importer writes where a variable's value cannot be known: a job file with it is refused."""
 
 _INFRA = "`resources: {infra: local}`"
 _SECRET_NAME = re.compile(
@@ -290,6 +292,15 @@ def _contradictions(job: JobFile, *, here: bool) -> Iterable[Fault]:
         there = "is a file" if os.path.exists(folder) else "does not exist"
         yield Fault(("workdir",), f"workdir must be a folder, and {job.workdir} {there}")
     yield from _foreign(job)
+    if here:
+        yield from _unfilled(job)
+
+
+def _unfilled(job: JobFile) -> Iterable[Fault]:
+    for name, value in job.envs.items():
+        if value == FILL_IN:
+            sentence = f"envs.{name} is not filled in: say what it is, which the imported file did not tell"
+            yield Fault(("envs", name), sentence)
 
 
 def _foreign(job: JobFile) -> Iterable[Fault]:

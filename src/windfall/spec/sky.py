@@ -33,9 +33,18 @@ def import_sky(text: str, name: str) -> Imported:
     if isinstance(carry.value.get("workdir"), dict):
         _leave(carry, carry.value, ("workdir",), "is a repository there; clone it, and give its folder")
     resources = carry.value.setdefault("resources", {})
+    if not _names_types(resources):
+        carry.unnamed = 0
     if isinstance(resources, dict):
         _resources(carry, resources)
     return finish(carry)
+
+
+def _names_types(resources: Any) -> bool:
+    """Whether machines are asked for by their type, which may have accelerators that are not named."""
+    if isinstance(resources, dict):
+        return "instance_type" in resources or any(_names_types(below) for below in resources.values())
+    return isinstance(resources, list) and any(_names_types(below) for below in resources)
 
 
 def _leave(carry: Carry, block: dict[str, Any], path: Path, why: str) -> None:
