@@ -136,18 +136,31 @@ def test_an_injected_job_is_planned_with_the_injectors_lives() -> None:
 def test_saves_are_planned_by_what_the_machines_will_believe() -> None:
     """Told of a loss each hour they save as their own policy says: tau = sqrt(2 delta (M / u + R)), u of notices given."""
     numbers = {number.name: number.value for number in planned(hours=1.0).numbers}
-    # One in doubt, five losses half-way through of which four came with a notice, and the habit of aws, half of five.
-    silent = (1 + 5 - 4 + 0.5) / (1 + 5 + 5)
+    # One in doubt, and five losses half-way through of which four came with a notice.
+    silent = (1 + 5 - 4) / (1 + 5)
     tau_s = math.sqrt(2 * 2.0 * (HOUR / silent + 136.5))
     between_s = numbers["time between saves"]
     assert between_s is not None
     assert between_s == pytest.approx(tau_s, rel=0.01)
     slow = plan(JOB, [SPOT], ((*rate(1.0)[:4], Seconds(HOUR)),), (MEASURED,), NOW).numbers[-1].value
-    # A little less: by so much may a habit alone make saves rarer.
-    assert slow == pytest.approx(math.sqrt(2 * 2.0 * (HOUR / silent + HOUR)), rel=0.03)
-    four = planned(replace(JOB, nodes=4), hours=1.0).numbers[-1].value  # twenty losses half-way, two of them silent
-    silent = (1 + 20 - 18 + 0.5) / (1 + 20 + 5)
+    assert slow == pytest.approx(math.sqrt(2 * 2.0 * (HOUR / silent + HOUR)), rel=0.01)
+    four = planned(replace(JOB, nodes=4), hours=1.0).numbers[-1].value  # 21 losses half-way, two of them silent
+    silent = (1 + 21 - 19) / (1 + 21)
     assert four == pytest.approx(math.sqrt(2 * 2.0 * (HOUR / 4 / silent + 136.5)), rel=0.01)
+
+
+def test_a_plan_without_losses_goes_by_the_habit_as_far_as_it_may() -> None:
+    """Half an hour of work, a loss each hour: what is said of aws makes saves rarer, by half a percent's worth and no more."""
+    mttp_s = HOUR
+    insured_s = math.sqrt(2 * 2.0 * (mttp_s + 136.5))
+
+    def cost(interval_s: float) -> float:
+        return math.expm1((interval_s + 2.0) / mttp_s) / interval_s
+
+    between_s = planned(replace(JOB, work=Work(HOUR / 2, Unit.STEP)), hours=1.0).numbers[-1].value
+    assert between_s is not None
+    assert between_s > 1.4 * insured_s
+    assert cost(between_s) == pytest.approx(1.005 * cost(insured_s), rel=1e-4)
 
 
 def test_the_users_own_schedule_counts_where_it_is_shorter() -> None:

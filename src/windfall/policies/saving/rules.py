@@ -23,7 +23,7 @@ RENEW_SHARE = 0.1
 """A planned save is moved when it moves by more than this share of its distance from the last save."""
 DOUBT_LOSSES = 1.0
 """So many losses that no notice covers are believed beside those that came: whatever came, insurance never ends."""
-HEARSAY_SHARE = 0.01
+HEARSAY_SHARE = 0.005
 """What was only said of notices may make a run so much longer, if it is wrong and every loss comes without."""
 LEAVE_BEFORE_S = 1.0
 """The run is let go so long before an announced end, at most ..."""
@@ -233,7 +233,7 @@ def uncovered_share(losses: float, covered: float) -> float:
 
 
 def longest_interval_s(interval_s: float, stall_s: float, mttp_s: float) -> float:
-    """Return how long an interval may become on hearsay: a run without any notice then takes 1 % longer, at most.
+    """Return how long an interval may become on hearsay: a run without any notice then takes half a percent longer, at most.
 
     The expected time of such a run goes like g(tau) = (e^((tau + delta) / M) - 1) / tau; returned is the longest tau with
     g(tau) <= (1 + `HEARSAY_SHARE`) g(interval), by bisection.
@@ -247,7 +247,7 @@ def longest_interval_s(interval_s: float, stall_s: float, mttp_s: float) -> floa
         Memoryless losses.
 
     Example:
-        delta 2.55 s, M 3 h, an interval of 236 s: 582 s; saves of 10 minutes every 36 minutes, M 1 h: 39 minutes.
+        delta 2.55 s, M 3 h, an interval of 236 s: 454 s; saves of 10 minutes every 36 minutes, M 1 h: 37 minutes.
 
     Source:
         Daly, FGCS 22(3), 2006, equation 13: its expected time, with the restart time cancelled out.
