@@ -20,6 +20,7 @@ from windfall.control.office import Office
 from windfall.control.saying import Saying, to_stderr
 from windfall.control.service import Json
 from windfall.errors import Misuse
+from windfall.extras import install
 from windfall.fleet import Lifetime, ScheduleMade
 from windfall.jobs import Job, Measured
 from windfall.policies.saving import replanning
@@ -122,7 +123,7 @@ class Schedules:
         try:
             from windfall.policies.saving import schedules_live  # noqa: PLC0415 - needs numba and scipy, an extra
         except ImportError:
-            says = "the controller cannot make schedules (pip install 'windfall[lab]' there): the default rule decides"
+            says = f"the controller cannot make schedules ({install('lab')} there): the default rule decides"
             return None if wish.answered else replanning.by_default(wish, says)
         rows, now = self._lifetimes(), self._clock.wall()
         ended = sum(row.provider == wish.provider and row.ended is not None for row in rows)

@@ -15,6 +15,7 @@ from windfall.core import driver
 from windfall.core.replay import explain, replay
 from windfall.errors import StoreUnreachable
 from windfall.events import SaveTableGiven
+from windfall.extras import install
 from windfall.fleet import Lifetime, ScheduleMade
 from windfall.jobs import Checkpointing
 from windfall.policies import saving
@@ -229,7 +230,7 @@ def test_a_controller_without_the_packages_says_so_once(monkeypatch: pytest.Monk
     made = schedules.make(WISH)
     assert made is not None
     assert not made.trusted
-    assert "pip install 'windfall[lab]'" in made.given.table.says
+    assert install("lab") in made.given.table.says
     assert made.given.table.says.endswith("the default rule decides")
     assert schedules.make(replace(WISH, before=made)) is None
 

@@ -53,7 +53,7 @@ def test_without_matplotlib_the_user_is_told_what_to_install(tmp_path: Path, mon
     """The picture is an extra; its absence is one sentence with the command that mends it."""
     monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
 
-    with pytest.raises(Misuse, match="pip install matplotlib"):
+    with pytest.raises(Misuse, match=r"pip install .*\[plot\]"):
         timeline.draw(story.preempted_twice(), tmp_path / "t.png", title="a run")
 
 

@@ -17,6 +17,7 @@ from tests.simulation.posing import job as made_job
 from windfall.cli import client
 from windfall.cli.main import main
 from windfall.errors import Infeasible
+from windfall.extras import install
 from windfall.simulation import kernels
 from windfall.simulation.outcomes import Trials
 from windfall.simulation.scenario import Scenario
@@ -361,7 +362,7 @@ print(told["says"])
         [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True, timeout=60
     )
 
-    assert "P50 and P90 need numba: pip install 'windfall[control]'" in done.stdout
+    assert f"P50 and P90 need numba: {install('control')}" in done.stdout
 
 
 @pytest.mark.usefixtures("shop")

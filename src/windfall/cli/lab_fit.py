@@ -15,6 +15,7 @@ from cyclopts import Parameter
 
 from windfall.cli.runs import Json
 from windfall.errors import Misspelt, Misuse
+from windfall.extras import install
 from windfall.report.showing import console
 from windfall.units import duration_s
 
@@ -74,7 +75,7 @@ def fit(
         found, groups = _fitted(read_lives(file, by, strict=strict), limit_s, by, seed)
         from windfall.report import lifetimes  # noqa: PLC0415 - needs numpy, an extra
     except ImportError as error:
-        raise Misuse("this needs numpy and scipy: pip install 'windfall[lab]'") from error
+        raise Misuse(f"this needs numpy and scipy: {install('lab')}") from error
     if plot is not None:
         lifetimes.draw(found, plot, title=file.name, dark=dark)
     if json_:

@@ -16,6 +16,7 @@ from cyclopts import Parameter
 from windfall.cli.lab_fit import read_lives
 from windfall.cli.runs import Json
 from windfall.errors import Misuse
+from windfall.extras import install
 from windfall.report.showing import console
 from windfall.spelling import nearest
 
@@ -99,7 +100,7 @@ def _replicated(
         else:
             from windfall.simulation.papers.scispot import SHARDS as parts  # noqa: PLC0415, N811
     except ImportError as error:
-        raise Misuse("this needs numpy, scipy and numba: pip install 'windfall[lab]'") from error
+        raise Misuse(f"this needs numpy, scipy and numba: {install('lab')}") from error
     return replicated(parts, items, Options(*options), tell)
 
 

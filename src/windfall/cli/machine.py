@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from windfall.cli.exec import state_folder
+from windfall.extras import install
 from windfall.notices.aws import AWS_URL
 from windfall.notices.azure import AZURE_URL
 from windfall.notices.google import GOOGLE_URL
@@ -30,7 +31,16 @@ DISK_FREE_BYTES_MIN = 5 * 10**9
 SHARED_FREE_BYTES_MIN = 1 << 20
 CLOCK_STEP_S_MAX = 0.05
 """A wall clock that runs apart from the monotonic one by more than this within the look is being set [s]."""
-EXTRAS = {"torch": "torch", "transformers": "transformers", "lightning": "lightning", "plot": "matplotlib"}
+EXTRAS = {
+    "torch": "torch",
+    "transformers": "transformers",
+    "lightning": "lightning",
+    "plot": "matplotlib",
+    "control": "fastapi",
+    "lab": "scipy",
+    "postgres": "psycopg",
+}
+"""A package by which each extra is known."""
 _NAMESPACE_TRIAL = """
 import os, sys
 from windfall.agent import kernel
@@ -199,7 +209,7 @@ def _extras() -> Check:
     missing = [extra for extra, is_there in found.items() if not is_there]
     says = f"installed: {', '.join(there) or 'none'}"
     if missing:
-        says += f"; not installed: {', '.join(missing)}"
+        says += f"; not installed: {', '.join(missing)} ({install(missing[0])})"
     return Check("extras", Verdict.OK, says)
 
 

@@ -13,6 +13,7 @@ from windfall.cli.exec import state_folder
 from windfall.cli.places import DATABASE
 from windfall.control.service import JobView
 from windfall.errors import Misuse
+from windfall.extras import install
 from windfall.spelling import nearest
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def extra() -> Iterator[None]:
         if package not in PACKAGES:
             raise
         raise Misuse(
-            f"jobs need the package {package}, which is not installed here: pip install 'windfall[control]'; runs that are "
+            f"jobs need the package {package}, which is not installed here: {install('control')}; runs that are "
             "named by their URL need nothing more"
         ) from error
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from windfall.cli.client import offer_of
 from windfall.control.service import KnownView
 from windfall.errors import Infeasible, WindfallError
+from windfall.extras import install
 from windfall.jobs import Job
 from windfall.market import Offer
 from windfall.models import pool
@@ -72,7 +73,7 @@ def of_plan(controller: Knowing, job: Job, told: dict[str, Any]) -> dict[str, An
         package = (error.name or "").partition(".")[0]
         if package not in NUMERIC:
             raise
-        return _unknown(f"P50 and P90 need {package}: pip install 'windfall[control]'")
+        return _unknown(f"P50 and P90 need {package}: {install('control')}")
     except WindfallError as error:
         return _unknown(f"P50 and P90 are not known: {error}")
     return _as_json(found)

@@ -19,6 +19,7 @@ from windfall.cli.exec import state_folder
 from windfall.cli.named import extra
 from windfall.cli.runs import Json
 from windfall.errors import Infeasible, Misuse, WindfallError
+from windfall.extras import install
 from windfall.policies.saving.decide import parse_policy
 from windfall.report.showing import console
 from windfall.units import duration_s
@@ -158,9 +159,7 @@ def needed() -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package not in ("numpy", "numba", "llvmlite"):
             raise
-        raise Misuse(
-            f"a simulation needs {package}, which is not installed here: pip install 'windfall[control]'"
-        ) from error
+        raise Misuse(f"a simulation needs {package}, which is not installed here: {install('control')}") from error
 
 
 def _check(trials: int, seed: int, plot: Path | None, announced: float | None, price: float | None) -> None:

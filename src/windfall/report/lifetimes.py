@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from windfall.errors import Misuse
+from windfall.extras import install
 from windfall.models.lifetimes.choosing import Candidate, Comparison, Fit
 from windfall.models.lifetimes.grouping import Group
 from windfall.models.lifetimes.law import Curve, Law
@@ -210,7 +211,7 @@ def draw(fit: Fit, path: Path, *, title: str, dark: bool = False) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - an extra, needed here alone
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
-        raise Misuse("the picture needs matplotlib: pip install matplotlib") from error
+        raise Misuse(f"the picture needs matplotlib: {install('plot')}") from error
     colours = _DARK if dark else _LIGHT
     figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), dpi=DOTS_PER_IN, layout="constrained", facecolor=colours["paper"])
     FigureCanvasAgg(figure)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from windfall.errors import Misuse
+from windfall.extras import install
 from windfall.models.exact.rows import Row
 from windfall.simulation.papers import scispot
 from windfall.simulation.papers import scispot_published as told
@@ -71,7 +72,7 @@ def _draw(
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - an extra, needed here alone
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
-        raise Misuse("the pictures need matplotlib: pip install matplotlib") from error
+        raise Misuse(f"the pictures need matplotlib: {install('plot')}") from error
     figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), dpi=DOTS_PER_IN, layout="constrained", facecolor=colours["paper"])
     FigureCanvasAgg(figure)
     axes = figure.subplots()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from windfall.errors import Misuse
+from windfall.extras import install
 from windfall.jobs import Objective
 from windfall.report.simulated import Answer, Floats, shown, undefeated, unit_of
 from windfall.simulation.outcomes import Spread
@@ -68,7 +69,7 @@ def draw(answers: Sequence[Answer], objective: Objective, path: Path, *, title: 
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - an extra, needed here alone
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
-        raise Misuse("the picture needs matplotlib: pip install matplotlib") from error
+        raise Misuse(f"the picture needs matplotlib: {install('plot')}") from error
     colours = _DARK if dark else _LIGHT
     size = (WIDTH_IN, _HEAD_IN + _ROW_IN * len(answers))
     figure = Figure(figsize=size, dpi=DOTS_PER_IN, layout="constrained", facecolor=colours["paper"])

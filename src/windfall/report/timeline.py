@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from windfall.errors import Misuse
+from windfall.extras import install
 from windfall.report.account import Account, Loss
 from windfall.report.kinds import Kind, Spell
 from windfall.terms import NoticeLevel, SaveKind
@@ -122,7 +123,7 @@ def new_figure() -> Figure:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - an extra, needed here alone
         from matplotlib.figure import Figure as NewFigure  # noqa: PLC0415
     except ImportError as error:
-        raise Misuse("the timeline's picture needs matplotlib: pip install matplotlib") from error
+        raise Misuse(f"the timeline's picture needs matplotlib: {install('plot')}") from error
     figure = NewFigure(figsize=(WIDTH_IN, HEIGHT_IN), dpi=DOTS_PER_IN, layout="constrained")
     FigureCanvasAgg(figure)
     return figure

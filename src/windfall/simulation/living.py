@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from windfall.errors import Misuse
+from windfall.extras import install
 from windfall.fleet import Lifetime
 from windfall.models.lifetimes.blended import Blended
 from windfall.models.lifetimes.families import Bathtub, Exponential, GompertzMakeham, Weibull
@@ -150,7 +151,7 @@ def _fitted(name: str, observed: Observed) -> Curve:
         from windfall.models.lifetimes import choosing  # noqa: PLC0415 - needs scipy, an extra
         from windfall.models.lifetimes.fitting import Bounds  # noqa: PLC0415
     except ImportError as error:
-        raise Misuse("--model: a fit needs scipy: pip install 'windfall[lab]'") from error
+        raise Misuse(f"--model: a fit needs scipy: {install('lab')}") from error
     return dict(choosing.FAMILIES)[name](observed, Bounds())
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from windfall.errors import Misuse
+from windfall.extras import install
 
 PACKAGES = ("yaml", "pydantic")
 
@@ -23,5 +24,5 @@ def needed() -> Iterator[None]:
         if (error.name or "").partition(".")[0] not in PACKAGES:
             raise
         raise Misuse(
-            f"job files need the package {error.name}, which is not installed: pip install 'windfall[control]'"
+            f"job files need the package {error.name}, which is not installed: {install('control')}"
         ) from error

@@ -20,6 +20,7 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from windfall.errors import OLDER, DatabaseUnreachable, Misuse, NewerFormat, OlderFormat
+from windfall.extras import install
 
 VERSION = 2
 """Of the tables; a database with a higher one is refused."""
@@ -217,7 +218,7 @@ def _postgresql(url: URL) -> Engine:
     try:
         return sa.create_engine(url, pool_pre_ping=True, pool_timeout=LOCK_S, connect_args=settings)
     except ImportError as error:
-        raise Misuse("PostgreSQL needs its driver: pip install 'windfall[postgres]'") from error
+        raise Misuse(f"PostgreSQL needs its driver: {install('postgres')}") from error
 
 
 def _prepare(engine: Engine) -> None:
