@@ -55,8 +55,7 @@ class WorkerBegan(Fact):
     Attributes:
         policy: `adaptive`, `optimal`, `thesis`, `young-daly`, `never`, `every:<n>steps` or `every:<s>s`.
         provider: whose habits of notice apply (`aws`, `google`, `azure`, `slurm`, `local`).
-        lives_s, preemptions, announced: the run's earlier machines: their total life, how many were taken, how many of
-            those with a notice.
+        lives_s, preemptions, announced: of the run's earlier machines: total life, how many were taken, and with a notice.
         failures: how often the script has already failed by itself in this run.
         checkpoints: the live points of the run, oldest first.
         notices_s: how long before the end the newest of these notices came, as far as the run's log remembers them.
@@ -87,6 +86,7 @@ class WorkerBegan(Fact):
     retry_codes: tuple[int, ...] = ()
     notices_s: tuple[Seconds, ...] = ()
     grace_s: Seconds | None = None
+    kept: bool = False  # a controller buys the machines: nobody sits there to start a line again
 
 
 @dataclass(frozen=True, slots=True)

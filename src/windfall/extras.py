@@ -19,12 +19,9 @@ def install(extra: str) -> str:
     An index knows `windfall[lab]` only if it has Windfall: what was installed from a clone, an archive or a repository
     is named by that.
     """
+    python = Path(sys.prefix, "bin", "python3")
     found = shutil.which("pip")
-    pip = (
-        "pip"
-        if found and Path(found).parent == Path(sys.executable).parent
-        else f"{shlex.quote(sys.executable)} -m pip"
-    )
+    pip = "pip" if found and Path(found).parent == python.parent else f"{shlex.quote(str(python))} -m pip"
     editable, what = _source(extra)
     return f"{pip} install {'-e ' if editable else ''}'{what}'"
 

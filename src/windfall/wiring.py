@@ -99,7 +99,7 @@ def new_nonce() -> str:
 
 def run_agent(request: ExecRequest, channel: socket.socket) -> None:
     """Be the agent of one `windfall exec` until it ends; errors a user can mend end it with their sentence and code."""
-    supervision = Supervision(channel)
+    supervision = Supervision(channel, kept=request.kept)
     try:
         if request.node_rank > 0:
             _run_member(request, supervision)
@@ -114,7 +114,7 @@ def _run_agent(request: ExecRequest, supervision: Supervision) -> None:
     clock = StoppableClock()
     if os.path.exists(request.path("hold.json")):
         clock.go_on()  # an earlier agent of this session has the run: a signal is for its training
-    patience = Patience(clock, budget_s=request.patience_s, tell=supervision.say)
+    patience = Patience(clock, budget_s=request.patience_s, tell=supervision.say, alone=request.kept)
     store = open_store(request.url, uplink_bytes_per_s=request.uplink_bytes_per_s, patience=patience)
     local = _local_of(request, clock)
     inbox: queue.SimpleQueue[Fact] = queue.SimpleQueue()
@@ -177,7 +177,8 @@ def _listen(
             deliver(fact)
 
     def told(at: Instant) -> None:
-        taken = Interrupted("this machine is being taken, and did not hold the run yet: start the same line again")
+        advice = "" if supervision.kept else ": start the same line again"
+        taken = Interrupted(f"this machine is being taken, and did not hold the run yet{advice}")
         taken.exit_code = EXIT_AGAIN
         if not leave(taken):
             terminated(at)
@@ -227,7 +228,7 @@ def _hold_of(
     if taken.hold is None:
         supervision.say(f"the run at {request.url} is done already; nothing was started (a new run needs another URL)")
         return None, None
-    supervision.say(_greeting(request.url, taken.record, taken.previous))
+    supervision.say(_greeting(request, taken.record, taken.previous))
     bring = partial(remains.bring, store, local.clock, taken.record, sessions, request.url, gone=session.is_dead)
     threading.Thread(target=bring, name="remains", daemon=True).start()
     if (warning := _other_command(taken.record, taken.previous)) is not None:
@@ -267,7 +268,7 @@ def _run_member(request: ExecRequest, supervision: Supervision) -> None:
     clock, place, marker = SystemClock(), _place_of(request), request.path("joined")
     if os.path.exists(marker):
         raise Apart("the agent was started again and has lost the leader: this machine leaves the generation")
-    patience = Patience(clock, budget_s=request.patience_s, tell=supervision.say)
+    patience = Patience(clock, budget_s=request.patience_s, tell=supervision.say, alone=request.kept)
     store = open_store(request.url, uplink_bytes_per_s=request.uplink_bytes_per_s, patience=patience)
     local = _local_of(request, clock)
     inbox: queue.SimpleQueue[Fact] = queue.SimpleQueue()
@@ -319,13 +320,14 @@ def _beginning(request: ExecRequest, hold: Hold) -> WorkerBegan:
         keep=request.keep,
         generation=max(request.generation, 1),
         costs=state.costs,
+        kept=request.kept,
     )
 
 
-def _greeting(url: str, record: Record, previous: Record | None) -> str:
+def _greeting(request: ExecRequest, record: Record, previous: Record | None) -> str:
     state = record.state
     if previous is None:
-        alone = _is_near(url)
+        alone = _is_near(request.url) and not request.kept
         return f"new run {state.run_id}" + (
             " (on a disk of this machine: only this machine can take it up)" if alone else ""
         )

@@ -67,6 +67,26 @@ def test_the_root_of_a_machine_is_no_run(tmp_path: Path) -> None:
     assert said.stderr.count("\n") == 1
 
 
+@pytest.mark.trial("F5")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_within_a_job_nobody_is_told_to_type_a_line(tmp_path: Path, number: signal.Signals) -> None:
+    """A keeper, which asks for a status file, has nobody at a keyboard: no line again, no Ctrl-C, no "only this machine"."""
+    said = {}
+    for who, options in (("keeper", ("--status", str(tmp_path / "status"))), ("user", ())):
+        (tmp_path / who).mkdir()
+        one = new_run(tmp_path / who)
+        machine = one.train(options=fast(*options), **LONG)
+        machine.until("step 3")
+        machine.process.send_signal(number)
+        machine.code()
+        said[who] = machine.text
+
+    words = ("same line", "Ctrl-C", "only this machine")
+    assert [word for word in words if word in said["keeper"]] == [], said["keeper"]
+    asked = ["same line", "Ctrl-C"] if number == signal.SIGINT else ["same line"]
+    assert [word for word in words[:2] if word in said["user"]] == asked, said["user"]
+
+
 FILL = """
 if state["step"] == 5:
     try:

@@ -13,7 +13,7 @@ from windfall import extras
 
 CASES = {
     "an index": (None, "windfall[lab]"),
-    "a clone": ({"url": "file:///home/a%20b/wf", "dir_info": {}}, "/home/a b/wf[lab]"),
+    "a clone": ({"url": "file:///opt/a%20b/wf", "dir_info": {}}, "/opt/a b/wf[lab]"),
     "a clone that is followed": ({"url": "file:///srv/wf", "dir_info": {"editable": True}}, "/srv/wf[lab]"),
     "a wheel": ({"url": "file:///t/windfall-1.whl", "archive_info": {}}, "windfall[lab] @ file:///t/windfall-1.whl"),
     "a repository": (
@@ -51,14 +51,15 @@ def test_the_line_names_where_this_windfall_came_from(case: str, monkeypatch: py
 @pytest.mark.trial("F1")
 def test_the_pip_that_is_named_is_this_environments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Another environment's pip on PATH would install to where this Windfall does not look."""
-    other = tmp_path / "pip"
+    other = tmp_path / "bin" / "pip"
+    other.parent.mkdir()
     other.write_text("#!/bin/sh\n")
     other.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", str(other.parent))
 
-    assert extras.install("lab").startswith(f"{sys.executable} -m pip install")
+    assert extras.install("lab").startswith(f"{sys.prefix}/bin/python3 -m pip install")
 
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert extras.install("lab").startswith("pip install")
 
 

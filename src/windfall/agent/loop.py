@@ -465,9 +465,8 @@ class Agent:
             self._ports.inbox.put(FenceLost(error.record, error.holder))
         except StoreError as error:
             if command.outcome is Outcome.DONE:
-                left = (
-                    "the script is done, and nothing of it is trained again: start the same line again here to say so"
-                )
+                line = "" if self._state.first.kept else ": start the same line again here to say so"
+                left = f"the script is done, and nothing of it is trained again{line}"
             else:
                 left = "its lease will run out by itself"
             self._ports.supervision.say(f"the run could not be released ({error}); {left}")

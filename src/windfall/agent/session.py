@@ -104,6 +104,11 @@ class ExecRequest:
             json.dump(dataclasses.asdict(self), file)
 
     @property
+    def kept(self) -> bool:
+        """Whether a controller's keeper started this: nobody sits there to start a line again."""
+        return self.status is not None
+
+    @property
     def after_sigterm_s(self) -> Seconds:
         """How long after SIGTERM the machine lives on [s]."""
         return GRACE_S if self.grace_s is None else Seconds(self.grace_s)

@@ -14,9 +14,15 @@ from windfall.terms import Instant
 
 
 class Supervision:
-    """Orders to the supervisor, and what it reports, as facts."""
+    """Orders to the supervisor, and what it reports, as facts.
 
-    def __init__(self, channel: socket.socket) -> None:
+    Args:
+        channel: the socket.
+        kept: nobody sits at the supervisor's keyboard: a controller's keeper started it.
+    """
+
+    def __init__(self, channel: socket.socket, *, kept: bool = False) -> None:
+        self.kept = kept
         self._channel = channel
         self._reader = channel.makefile("rb")
         self._lock = threading.Lock()
@@ -47,7 +53,10 @@ class Supervision:
             elif message["number"] == signal.SIGINT:
                 interrupts += 1
                 if interrupts == 1:
-                    self.say("stopping: the script is asked to save first (Ctrl-C again stops without)")
+                    self.say(
+                        "stopping: the script is asked to save first"
+                        + ("" if self.kept else " (Ctrl-C again stops without)")
+                    )
                 deliver(StopAsked(interrupts > 1, "Ctrl-C"))
             else:
                 terminated(Instant(message["at_ns"] / 1e9))

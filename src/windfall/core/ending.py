@@ -133,7 +133,12 @@ def out_of_patience(turn: Turn) -> None:
 
 
 def _stopped(turn: Turn) -> str:
-    return f"stopped; {_stands(turn)}, the same line goes on from there"
+    return f"stopped; {_stands(turn)}{_advice(turn, ', the same line goes on from there')}"
+
+
+def _advice(turn: Turn, to_a_user: str, within_a_job: str = "") -> str:
+    """Return what to do next: by whoever started this machine's line, or within a job, whose next machine is bought."""
+    return within_a_job if turn.state.first.kept else to_a_user
 
 
 def _stands(turn: Turn) -> str:
@@ -264,7 +269,9 @@ def _finish_ending(turn: Turn) -> None:
         return
     cause = Cause.PREEMPTED_SAVED if nothing_lost else Cause.PREEMPTED_UNSAVED
     lost = "" if nothing_lost else ", later steps will be redone"
-    sentence = f"this machine is being taken: {_stands(turn)}{lost}; start the same line again to go on"
+    sentence = (
+        f"this machine is being taken: {_stands(turn)}{lost}{_advice(turn, '; start the same line again to go on')}"
+    )
     finish(turn, Outcome.WAITING, cause, code=EXIT_AGAIN, sentence=sentence, acknowledge=acknowledge)
 
 
@@ -315,7 +322,7 @@ def _consider_drained(turn: Turn) -> None:
             Outcome.FAILED,
             Cause.SCRIPT_FAILED,
             code=EXIT_FAILED,
-            sentence=f"{sentence}: {_stands(turn)}; mend it and start the same line again",
+            sentence=f"{sentence}: {_stands(turn)}; mend it and {_advice(turn, 'start the same line again', 'run it again')}",
             status=state.exit_status,
         )
     elif turn.now >= state.retry_at:
@@ -327,8 +334,8 @@ def _finish_done(turn: Turn) -> None:
     if state.unstored_results:
         names = ", ".join(sorted({name for name, _ in state.unstored_results}))
         sentence = (
-            f"the script is done, but its result {names} could not be stored: mend what is said above and start the "
-            "same line again"
+            f"the script is done, but its result {names} could not be stored: mend what is said above and "
+            + _advice(turn, "start the same line again", "resume the job")
         )
         finish(turn, Outcome.WAITING, Cause.STOPPED, code=EXIT_FAILED, sentence=sentence, status=0)
         return
@@ -337,7 +344,7 @@ def _finish_done(turn: Turn) -> None:
         return
     sentence = (
         f"the script is done, but its save at step {state.unstored_step} could not be stored ({_stands(turn)}): "
-        "mend what is said above and start the same line again"
+        "mend what is said above and " + _advice(turn, "start the same line again", "resume the job")
     )
     finish(turn, Outcome.WAITING, Cause.STOPPED, code=EXIT_FAILED, sentence=sentence, status=0)
 

@@ -40,11 +40,18 @@ class Patience:
         clock: for the pauses.
         budget_s: how long an operation is tried again; 0 for not at all [s].
         tell: takes a sentence for whoever waits.
+        alone: nobody is there who could start the same line again.
     """
 
     def __init__(
-        self, clock: Clock, *, budget_s: float = BUDGET_S, tell: Callable[[str], None] = lambda _: None
+        self,
+        clock: Clock,
+        *,
+        budget_s: float = BUDGET_S,
+        tell: Callable[[str], None] = lambda _: None,
+        alone: bool = False,
     ) -> None:
+        self._advice = "" if alone else ": start the same line again when it answers"
         self._clock = clock
         self._budget_s = budget_s
         self._tell = tell
@@ -98,7 +105,7 @@ class Patience:
     def _given_up(self, error: StoreUnreachable, waited_s: float) -> StoreUnreachable:
         if not waited_s:
             return error
-        return StoreUnreachable(f"{error} (waited {waited_s:.0f} s): start the same line again when it answers")
+        return StoreUnreachable(f"{error} (waited {waited_s:.0f} s){self._advice}")
 
     def _wait(self, pause_s: float, unwanted: Callable[[], bool] | None) -> None:
         if unwanted is not None and unwanted():
