@@ -90,6 +90,7 @@ class Report:
         address: host:port at which other machines of the job reach its agent; empty if none listens.
         step_s: mean time of a step; None before one was measured.
         costs: of saves, as measured by now; None as long as none was measured whole.
+        mute: its script has run for a while and has not called Windfall.
     """
 
     machine_id: str
@@ -107,6 +108,7 @@ class Report:
     sentence: str = ""
     step_s: Seconds | None = None
     costs: SaveCosts | None = None
+    mute: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import pytest
 from tests.agent.keepers import LEAVE, RUN, WAIT, Controller, Place, serving
 from tests.support.live import contents, eventually, new_run
 from windfall.channels.mailbox import MailboxChannel, MailPace
+from windfall.errors import EXIT_STOPPED
 from windfall.fleet import Doing, Report
 from windfall.storage.clocks import SystemClock
 from windfall.storage.objects import open_store
@@ -195,7 +196,7 @@ def test_a_run_that_was_stopped_is_not_taken_up_again(place: Place) -> None:
         controller.hears(Doing.TRAINING)
         controller.directives["m-1"] = WAIT
         assert place.run.say("stop", place.run.url).returncode == 0
-        eventually(lambda: controller.newest().exit_code == 0, f"the end of exec in:\n{machine.text}")
+        eventually(lambda: controller.newest().exit_code == EXIT_STOPPED, f"the end of exec in:\n{machine.text}")
         heard = len(controller.reports)
         eventually(lambda: len(controller.reports) > heard + 4, "more reports")
 

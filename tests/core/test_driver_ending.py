@@ -248,6 +248,33 @@ def test_max_duration_stops_after_a_save() -> None:
     assert [command.exit_code for command in job.of(fleet.SettleJob)] == [4]
 
 
+@pytest.mark.trial("B4")
+def test_a_script_that_never_calls_windfall_is_told_by_ps_and_at_the_end() -> None:
+    """Not in its log alone: the job and its machine say so as long as it is true, and the job's end does."""
+    job = Fleet().trains().run(holder="m1")
+    assert "Windfall" not in job.sentence
+    job.says("m1", mute=True)
+
+    assert "has not called Windfall" in job.sentence
+    machine = driver.summary(job.state, job.now).slots[0].machines[0]
+    assert "has not called Windfall" in machine.sentence
+
+    job.run(Outcome.DONE).ends("m1", cause=Ended.RELEASED)
+    assert [command.sentence for command in job.of(fleet.SettleJob)] == [
+        "the run is done; its script never called Windfall: nothing was saved on the way"
+    ]
+
+
+@pytest.mark.trial("B4")
+def test_a_script_that_called_windfall_late_is_not_told_of() -> None:
+    """What the newest report says counts."""
+    job = Fleet().trains().run(holder="m1").says("m1", mute=True).says("m1", step=1)
+
+    assert "Windfall" not in job.sentence
+    assert job.run(Outcome.DONE, step=1).sentence.startswith("the run is done;")
+    assert "never" not in job.sentence
+
+
 @pytest.mark.trial("B3")
 @pytest.mark.parametrize(
     ("max_duration_s", "checkpointing", "begins_s"),

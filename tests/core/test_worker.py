@@ -32,6 +32,18 @@ def test_a_script_that_does_not_save_when_first_asked_is_not_asked_early_again()
     assert story.state.request.step == 20 + 73
 
 
+@pytest.mark.trial("B4")
+def test_where_a_silent_script_stands_is_told_to_whoever_started_it() -> None:
+    """After a minute without a call, and no longer than that is true."""
+    story = Story()
+    story.happens(ev.CheckpointRestored(None, 0, 0, 1.0), ev.ScriptStarted(1))
+    assert not worker.standing(story.state).mute
+    story.happens(ev.Woke("mute"), after=worker.MUTE_AFTER_S)
+    assert worker.standing(story.state).mute
+
+    assert not worker.standing(story.ranks(0).state).mute
+
+
 def test_the_interval_follows_the_mean_time_to_preemption() -> None:
     """A change of MTTP during the run moves the planned save."""
     known = SaveCosts(Seconds(1.0), Bytes(1000), Seconds(1.0), Seconds(0.1))

@@ -60,3 +60,20 @@ def test_stop_says_how_long_it_waits_and_now_ends_it(user: User, tmp_path: Path)
         stopping.kill()
         stopping.wait()
     assert "stopped after" in said.read_text()
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.trial("B3")
+def test_max_duration_ends_a_script_that_never_saves(user: User) -> None:
+    """At `max_duration` the machine is given back although the script ignores each request for a save."""
+    (user.home / "train.py").write_text(REFUSES)
+    (user.home / "job.yaml").write_text("run: python train.py\nworkdir: .\nmax_duration: 30s\n")
+    user.variables = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    try:
+        told = user.say("run", "-y", "job.yaml", cwd=user.home, limit_s=150.0)
+    except subprocess.TimeoutExpired:
+        pytest.fail("the job still runs two minutes after its max_duration")
+
+    assert told.returncode == 4, told.stderr
+    assert "stopped at max_duration (30 s)" in told.stdout + told.stderr

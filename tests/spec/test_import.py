@@ -183,10 +183,11 @@ def test_what_nobody_knows_is_refused_until_it_is_filled_in(text: str, capsys: p
     import_("theirs.yaml")
     printed = capsys.readouterr()
     Path("ours.yaml").write_text(printed.out)
-    (line,) = [number for number, one in enumerate(printed.out.splitlines(), 1) if "<fill in>" in one]
+    lines = [number for number, one in enumerate(printed.out.splitlines(), 1) if "<fill in>" in one]
 
+    assert len(lines) == 1, printed.out
     assert "1 place to fill in before it runs: envs." in printed.err
-    with pytest.raises(Misspelt, match=rf"^ours\.yaml:{line}:.* is not filled in"):
+    with pytest.raises(Misspelt, match=rf"^ours\.yaml:{lines[0]}:.* is not filled in"):
         load("ours.yaml")
 
     Path("ours.yaml").write_text(printed.out.replace("<fill in>", "3"))

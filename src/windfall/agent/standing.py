@@ -63,6 +63,7 @@ class StandingFile:
             "released": None if standing.released is None else standing.released.value,
             "step_s": standing.step_s,
             "costs": codec.encode(standing.costs),
+            "mute": standing.mute,
         }
         with contextlib.suppress(OSError):
             with open(f"{self._path}.new", "w") as file:
@@ -86,6 +87,7 @@ def read(path: str) -> Standing | None:
             released,
             said.get("step_s"),
             codec.decode(said.get("costs"), SaveCosts | None),
+            bool(said["mute"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -96,7 +96,7 @@ def _consider_run(turn: FleetTurn) -> None:
         return
     if run.outcome is Outcome.DONE:
         if closing is None or closing.final is not JobPhase.DONE:
-            _close(turn, Closing(JobPhase.DONE, EXIT_DONE, "the run is done", turn.now), now=None)
+            _close(turn, Closing(JobPhase.DONE, EXIT_DONE, _done(turn, run), turn.now), now=None)
         return
     if closing is not None:
         return
@@ -111,6 +111,12 @@ def _consider_run(turn: FleetTurn) -> None:
         _fail(turn, f"the script failed {failures} times by itself")
     elif _stopped_outside(turn, run):
         _close(turn, Closing(JobPhase.STOPPED, EXIT_DONE, "the run was stopped from outside", turn.now), now=None)
+
+
+def _done(turn: FleetTurn, run: RunObserved) -> str:
+    """Say that the run is done, and what that hides: a script of which no step is known."""
+    mute = not run.saved_step and any(unit.report is not None and unit.report.mute for unit in turn.units.values())
+    return f"the run is done{'; its script never called Windfall: nothing was saved on the way' if mute else ''}"
 
 
 def _stopped_outside(turn: FleetTurn, run: RunObserved) -> bool:

@@ -71,6 +71,7 @@ class Standing:
         training: whether the script runs.
         released: how the run was let go; None if it was not.
         step_s, costs: of a step, and of saves, as measured; None before that.
+        mute: the script was told of, because it has not called Windfall.
     """
 
     term: Term
@@ -81,6 +82,7 @@ class Standing:
     released: Outcome | None = None
     step_s: Seconds | None = None
     costs: SaveCosts | None = None
+    mute: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,6 +422,7 @@ def report(state: KeeperState, now: Instant) -> Report:
         sentence=trouble,
         step_s=None if standing is None else standing.step_s,
         costs=None if standing is None else standing.costs,
+        mute=standing is not None and standing.mute,
     )
 
 

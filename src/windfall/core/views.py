@@ -14,6 +14,8 @@ from windfall.fleet import Doing, JobPhase, Lifetime, MachinesMissing, MachinesS
 from windfall.market import Ended, Life, Machine
 from windfall.terms import Generation, Instant, Reliability, Step, WallTime
 
+MUTE = "the script has not called Windfall: no step is known and nothing is saved"
+
 
 @dataclass(frozen=True, slots=True)
 class MachineView:
@@ -174,7 +176,8 @@ def _waiting(state: FleetState, now: Instant) -> str:
 def _running(state: FleetState) -> str:
     doomed = sum(unit.state is MachineState.DOOMED for unit in state.units.values())
     note = f", the end of {doomed} announced" if doomed else ""
-    return f"{_tally(state)}{note}"
+    mute = any(unit.report is not None and unit.report.mute for unit in state.units.values())
+    return f"{_tally(state)}{note}{f'; {MUTE}' if mute else ''}"
 
 
 def _buying(state: FleetState) -> str:
@@ -242,7 +245,7 @@ def _machine(unit: Unit, role: str) -> MachineView:
         None if report is None else report.step,
         unit.silent_since is not None,
         unit.ends_at,
-        unit.why or ("" if report is None else report.sentence),
+        unit.why or ("" if report is None else report.sentence or (MUTE if report.mute else "")),
     )
 
 

@@ -116,6 +116,7 @@ def standing(state: WorkerState) -> Standing:
         training=state.script,
         step_s=None if step_s is None else Seconds(step_s),
         costs=save_costs(state),
+        mute="mute" in state.told and not (state.ranks or state.live or state.step),
     )
 
 

@@ -175,7 +175,7 @@ class _Machines:
     def _why_released(self, name: str) -> str:
         why = self.released.get(name, "")
         if why != SUPERSEDED:
-            return f"given back: {'done' if why == 'the run is done' else why}" if why else "given back"
+            return f"given back: {'done' if why.startswith('the run is done') else why}" if why else "given back"
         told = "injected" if name in self.injected else "announced"
         return f"taken ({told}), replaced before"
 
