@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.core.fleet_story import Fleet
 from windfall.control.hearing import Hearing
 from windfall.fleet import Doing, MachineSilent, Report
@@ -37,6 +39,16 @@ def test_only_what_a_driver_decides_by_is_news() -> None:
     assert hears(hearing, said(2, step=Step(2)), 1.0) == 0
     assert hears(hearing, said(3, Doing.WAITING), 2.0) == 1
     assert hears(hearing, said(4, Doing.WAITING, exit_code=75), 3.0) == 1
+
+
+@pytest.mark.trial("B4")
+def test_a_script_that_does_not_call_windfall_is_news() -> None:
+    """When it is told, and when it is true no longer: the job's sentence says it."""
+    hearing = Hearing(SILENT_S)
+    assert hears(hearing, said(1), 0.0) == 1
+    assert hears(hearing, said(2, mute=True), 1.0) == 1
+    assert hears(hearing, said(3, mute=True), 2.0) == 0
+    assert hears(hearing, said(4), 3.0) == 1
 
 
 def test_an_announced_end_is_put_on_the_journal_clock_and_is_news_when_it_moves() -> None:

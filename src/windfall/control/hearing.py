@@ -109,4 +109,5 @@ def _substance(report: Report) -> tuple[object, ...]:
         report.generation,
         report.address,
         report.sentence,
+        report.mute,
     )

@@ -210,7 +210,8 @@ def _rank(machine_id: str, told: Directive) -> int | None:
 def _speak(turn: _Turn) -> None:
     state, now = turn.state, turn.now
     news = report(state, now)
-    substance = (news.doing, news.term, news.exit_code, news.level, state.deadline, news.generation, news.sentence)
+    said = (news.sentence, news.mute)
+    substance = (news.doing, news.term, news.exit_code, news.level, state.deadline, news.generation, *said)
     if substance != state.said:
         turn.change(said=substance, direct=state.direct.urged(now), box=state.box.urged(now))
     if turn.state.who.direct and _due(turn.state.direct, now):
