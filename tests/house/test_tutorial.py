@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.house.source import ROOT
+from windfall.models.injection import life_s
+from windfall.spec.jobfile import parse_injection
 
 
 @pytest.mark.real
@@ -39,6 +41,31 @@ def test_the_tutorials_script_ends_alike_with_and_without_a_break(tmp_path: Path
 
     assert (plain.returncode, broken.returncode, resumed.returncode) == (0, 1, 0), broken.stderr + resumed.stderr
     assert resumed.stdout.splitlines() == ["resumed at step 151", *plain.stdout.splitlines()]
+
+
+@pytest.mark.trial("F5")
+def test_the_tutorials_injection_takes_a_machine_while_there_is_work() -> None:
+    """The first machine trains some seconds before it is taken, and is taken before its work is done."""
+    text = (ROOT / "docs/tutorial.md").read_text("utf-8")
+    steps, step_s = re.search(r"STEPS = (\d+)", text), re.search(r"time.sleep\(([\d.]+)\)", text)
+    asked = re.search(r"--inject (\S+?)`", text)
+    assert steps is not None
+    assert step_s is not None
+    assert asked is not None
+
+    life = life_s(parse_injection(asked[1]), 0, 1)
+
+    assert 5 < life < int(steps[1]) * float(step_s[1])
+    assert f"the first {life:.0f} s after its start" in text.replace("\n", " ")
+
+
+@pytest.mark.trial("C1")
+def test_the_tutorial_leaves_the_scripts_own_checkpoints_out_of_the_code() -> None:
+    """What the script of step 2 writes beside itself is what step 6 tells the packing to leave."""
+    text = (ROOT / "docs/tutorial.md").read_text("utf-8")
+
+    assert 'path = f"line-{step + 1}.json"' in text
+    assert "echo 'line-*.json' > .windfallignore" in text
 
 
 @pytest.mark.parametrize("number", [0, 1])
