@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.simulation import agreement
-from windfall.simulation import kernels
+from windfall.simulation import kernels, sampling
 
 QUICK, ALL, BATCH = 200, 10_000, 250
 
 
-def disagreements(numbers: range) -> list[str]:
+LAST_INSTANT = (343, 478)
+"""Worlds in which a machine is wanted less than a microsecond before its window closes."""
+
+
+def disagreements(numbers: range | tuple[int, ...]) -> list[str]:
     found = []
     for number in numbers:
         apart = agreement.differences(number)
@@ -23,6 +28,14 @@ def disagreements(numbers: range) -> list[str]:
 def test_kernel_and_engine_make_the_same_saves_at_the_same_times(begin):
     """Decision by decision, in random worlds of all policies, kinds of lives, notices and numbers of machines."""
     assert not disagreements(range(begin, begin + 50))
+
+
+@pytest.mark.trial("E2")
+def test_no_machine_is_had_in_the_last_instant_of_its_window():
+    """The engine's wall clock cannot tell such a window from a closed one; the kernel would be billed a notice more."""
+    assert sampling.window(np.array([(0.0, 10.0), (20.0, 30.0)]), 40.0, 10.0 - 1e-7) == (20.0, 30.0)
+    assert sampling.window(np.array([(0.0, 10.0), (20.0, 30.0)]), 40.0, 10.0 - 1e-5) == (10.0 - 1e-5, 10.0)
+    assert not disagreements(LAST_INSTANT)
 
 
 @pytest.mark.slow
