@@ -165,8 +165,20 @@ def test_the_curve_over_the_time_to_preemption() -> None:
     assert values == sorted(values, reverse=True)
     assert [row.ours for row in drawn] == sorted((row.ours or 0.0 for row in drawn), reverse=True)
     assert all((row.ours or 0.0) < value + 0.3 for row, value in zip(drawn, values, strict=True))
-    (row,) = (row for row in drawn if row.published is not None)
-    assert (row.item, row.verdict) == ("GPT-1.3B, adaptive, MTTP 3 h", "match")
+    assert [row.item for row in drawn if row.published is not None] == ["GPT-1.3B, adaptive, MTTP 3 h"]
+
+
+@pytest.mark.trial("E6")
+def test_an_overhead_is_judged_by_itself_and_not_by_the_total() -> None:
+    """At 3 h the simulated overhead is a twentieth below the printed one: that is no match, and the reason says why."""
+    rows = made("figure-6.3", trials=400)
+    (row,) = (row for row in rows if row.method.startswith("simulation") and row.published is not None)
+
+    assert row.ours is not None
+    assert row.published is not None
+    assert 0.03 < 1.0 - row.ours / row.published < 0.07
+    assert row.verdict == "differs"
+    assert "cycles are shortened by restarts" in row.reason
 
 
 def test_the_rule_read_in_each_way() -> None:
