@@ -25,7 +25,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
         last = done.train(STEPS="3", STEP_S="0")
         eventually(lambda: "step 25" in first.text, "some steps")
         assert waiting.say("stop", waiting.url).returncode == 0
-        assert (first.code(), last.code()) == (0, 0), first.text + last.text
+        assert (first.code(), last.code()) == (6, 0), first.text + last.text
         assert len(waiting.state().checkpoints) >= 3
         eventually(lambda: "new run" in held.machines[0].text, "the run is held")
         folder = tmp_path_factory.mktemp("servers")

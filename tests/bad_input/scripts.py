@@ -109,7 +109,7 @@ CASES = [
         after=2,
         adds=True,
     ),
-    Case("bundle-too-large", _bundle_too_large, 2, ("629 MB", "data.bin", ".gitignore"), process=True, adds=True),
-    Case("bundle-with-a-link-out", _link_out_of_the_code, 2, ("/etc", ".gitignore"), process=True, adds=True),
+    Case("bundle-too-large", _bundle_too_large, 2, ("629 MB", "data.bin", ".windfallignore"), process=True, adds=True),
+    Case("bundle-with-a-link-out", _link_out_of_the_code, 2, ("/etc", ".windfallignore"), process=True, adds=True),
     Case("current-folder-gone", _current_folder_gone, 2, ("current folder",), process=True),
 ]

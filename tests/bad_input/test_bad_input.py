@@ -38,6 +38,11 @@ def test_bad_input_is_told_in_one_sentence(
     assert box.started.exists() == case.starts
     assert not list(box.folder.rglob(".windfall-get*")), "a half-fetched point was left behind"
     after = contents(box.store)
+    if case.starts:
+        # The run went on to its end: it reads its inbox, and what was superseded goes.
+        before = {
+            name: data for name, data in before.items() if not name.startswith(("inbox/", "checkpoints/", "shards/"))
+        }
     assert {name: data for name, data in after.items() if name in before} == before, "what was stored has changed"
     assert case.adds or after == before, sorted(set(after) - set(before))
 
