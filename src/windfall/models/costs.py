@@ -131,11 +131,14 @@ class Costs:
     state_bytes: int | None = None
 
     def add_steps(self, count: int, mean_s: float, longest_s: float) -> Costs:
-        """Return the costs with a window of `count` steps more."""
+        """Return the costs with a window of `count` steps more.
+
+        A script that saves before it ends a step shows steps of no length: they say nothing of how long a step takes.
+        """
         assert count > 0, "a window of steps has steps"
         return renewed(
             self,
-            step_windows=self.step_windows.add(count, mean_s),
+            step_windows=self.step_windows.add(count, mean_s) if mean_s > 0.0 else self.step_windows,
             step_longest=self.step_longest.add(longest_s),
             steps=self.steps + count,
             steps_s=self.steps_s + count * mean_s,

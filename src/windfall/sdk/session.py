@@ -112,6 +112,7 @@ class Session:
         "_listening",
         "_lost",
         "_open_request",
+        "_own_end_ns",
         "_phases_ns",
         "_rank",
         "_step_context",
@@ -125,6 +126,7 @@ class Session:
         self._open_request = 0
         self._last_request = 0
         self._handed: tuple[int, str | None] = (-1, None)
+        self._own_end_ns = 0  # end of the last step that `backup` counted
         self._lost = 0
         self._step_context = StepContext(self)
         self._rank = attachment.rank_of(environ)
@@ -253,8 +255,8 @@ class Session:
     def backup(self, path: StrPath | None) -> None:
         """Hand over a saved checkpoint, a file or a folder, which is uploaded behind the training.
 
-        It also satisfies a request to save that has not been asked for yet.  What was handed over must not be changed
-        afterwards: give each save a name of its own.
+        It also satisfies a request to save that has not been asked for yet.  In a script that never calls `step` each
+        hand-over counts as a step.  What was handed over must not be changed: give each save a name of its own.
 
         Args:
             path: the file or folder; None if this rank has no part of the checkpoint.
@@ -265,6 +267,9 @@ class Session:
         words = self._words
         text = None if path is None else absolute(path)
         step, before = self._handed
+        if words[STEP_END_NS] == self._own_end_ns and text is not None and before not in (None, text):
+            self._own_end_ns = words[STEP_END_NS] = begin
+            words[STEP] += 1
         if step != words[STEP] or before == text:
             self._answer()  # but a second path at this step may be no checkpoint at all
         self._handed = words[STEP], text
@@ -314,24 +319,16 @@ class Session:
         # What making it took is told once: the save of this step, if there is one behind, does not count it again.
         told_ns = self._phases_ns[1] if self._phases_ns[0] == step else 0
         self._phases_ns = (step, told_ns + stall_ns)
-        self._tell(
-            {
-                "it": "result",
-                "at_ns": begin,
-                "step": step,
-                "request": 0,
-                "path": text,
-                "name": called,
-                "stall_ns": stall_ns,
-            }
-        )
+        said = {"it": "result", "at_ns": begin, "step": step, "request": 0, "path": text, "name": called}
+        self._tell({**said, "stall_ns": stall_ns})
 
     def _stall_ns(self, now_ns: int) -> int:
         """Return how long the script has stood still for its save; phases in between are told on their own."""
         words = self._words
         step, phases_ns = self._phases_ns
         since_ns = max(words[STEP_END_NS], words[ACK_NS])
-        return max(0, now_ns - since_ns - (phases_ns if step == words[STEP] else 0))
+        # Before a step has ended nobody knows what was training and what was the save.
+        return max(0, now_ns - (since_ns or now_ns) - (phases_ns if step == words[STEP] else 0))
 
     def last(self) -> str | None:
         """Return the path of this rank's restored and verified checkpoint; None on a fresh start.
