@@ -108,7 +108,6 @@ def test_whatever_path_is_asked_for_is_answered(count: int) -> None:
         {"checkpointing": {"is": "Checkpointing", "keep": 0}},
         {"notify": {"is": "Notify", "webhook": "file:///etc/passwd"}},
         {"injection": {"is": "Injection", "mttp_s": [], "seed": 1}},
-        {"passthrough": [["slurm", "[1]"]]},
         {"bundle": {"is": "Bundle", "digest": "00", "key": "../../x", "size_bytes": 1}},
     ],
     ids=lambda change: next(iter(change)),

@@ -99,11 +99,11 @@ def test_a_machine_that_has_nothing_left_to_store_lets_go_at_its_announced_end()
     assert [record.wall - WALL_START for record in released] == [74.5, found.trial.finish_s]
 
 
-def test_superseded_points_are_given_up_after_their_time_of_grace() -> None:
-    """Of nineteen points the newest two are live at the end, and those that were superseded less than a minute before."""
+def test_superseded_points_are_given_up_at_the_end_at_the_latest() -> None:
+    """Of nineteen points the newest two are live when the run is done."""
     found = engine.history(scenario(steps=400))
     state = found.records[-1].state
-    assert [point.step for point in state.checkpoints] == [320, 340, 360, 380]
+    assert [point.step for point in state.checkpoints] == [360, 380]
 
 
 @pytest.mark.parametrize("number", range(20))

@@ -310,8 +310,18 @@ class Machine(reducers.Machine):
         handed = whole if folder else path
         if self.real.scene.ranks == 1:
             self.real.saves += 1
-            return keep(handed, os.path.join(self.folder, "held", str(self.state.attempt)), step, self.real.saves)
+            return keep(handed, self._held(), f"{step}-{self.real.saves}")
         return handed
+
+    def _held(self) -> str:
+        return os.path.join(self.folder, "held", str(self.state.attempt))
+
+    def react(self, facts: tuple[ev.Fact, ...]) -> None:
+        """One batch; what is stored, or given up, is kept no longer."""
+        before = self.state.held_paths
+        super().react(facts)
+        for path in before - self.state.held_paths:
+            let_go(self._held(), path)
 
     def write(self, path: str, data: bytes) -> None:
         """Write a file at the time of the world, which runs faster than a file system tells times apart."""
@@ -433,7 +443,6 @@ class Machine(reducers.Machine):
         except WindfallError as error:
             self.fact(ev.CommitFailed(command.checkpoint_id, str(error)))
         else:
-            let_go(os.path.join(self.folder, "held", str(self.state.attempt)), point.step)
             self.fact(ev.CheckpointCommitted(point, number, Seconds(self.real.time - began)))
 
     def _do_DeleteCheckpoints(self, command: ev.DeleteCheckpoints) -> None:  # noqa: N802

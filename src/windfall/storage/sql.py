@@ -275,7 +275,9 @@ class Database:
         query = sa.select(LIFETIMES).order_by(LIFETIMES.c.began, LIFETIMES.c.machine_id)
         with reading(self._engine) as connection:
             rows = connection.execute(query).all()
-        return tuple(_readable((row._asdict() for row in rows), Lifetime))
+        # The names of columns are a kind of text of their own, which no word has for a key.
+        lives = ({str(name): value for name, value in row._mapping.items()} for row in rows)
+        return tuple(_readable(lives, Lifetime))
 
     def add_measured(self, term: Term, key: str, measured: Measured) -> None:
         """Add what one run showed; what earlier ones showed stays.
