@@ -59,7 +59,7 @@ def save():
     assert re.search(
         rf"stopped after [\d.]+ s: waiting for a machine, step {point.step} is stored\n", stopped.stdout
     ), stopped.stdout
-    assert machine.code() == 0, machine.text
+    assert machine.code() == 6, machine.text
 
 
 def test_the_launcher_kills_after_thirty_seconds_although_more_was_given(run: Run) -> None:

@@ -82,7 +82,7 @@ def test_a_run_that_a_live_machine_holds_is_left_alone(tmp_path: Path) -> None:
             waiting.until("waiting until it lets go")
             stopped = run.say("stop", run.url)
             assert stopped.returncode == 0, stopped.stderr
-            assert holder.code() == 0, holder.printed
+            assert holder.code() == 6, holder.printed
             assert run.state().losses[0].cause is Cause.STOPPED
             wait_for(lambda: waiting.starts() or waiting.ended, "the waiting machine starts")
             ((_, first),) = waiting.starts()
@@ -118,7 +118,7 @@ def test_one_interrupt_saves_first(tmp_path: Path) -> None:
     with run.machine() as machine:
         machine.until_step(5)
         os.kill(machine.supervisor, signal.SIGINT)
-        assert machine.code() == 0, machine.printed
+        assert machine.code() == 6, machine.printed
         assert run.committed_step() >= machine.step() - 1
     with run.machine() as machine:
         assert machine.code() == 0, machine.printed
@@ -134,7 +134,7 @@ def test_an_interrupt_right_behind_a_commit_keeps_the_steps_since(tmp_path: Path
         first = run.committed_step()
         machine.until_step(first + 3)
         os.kill(machine.supervisor, signal.SIGINT)
-        assert machine.code() == 0, machine.printed
+        assert machine.code() == 6, machine.printed
         assert "asked to save first" in machine.printed
         assert run.committed_step() >= machine.step() - 1 > first
     run.check()
@@ -163,7 +163,7 @@ def test_two_interrupts_do_not_wait(tmp_path: Path) -> None:
         )
         assert not machine.ended
         os.kill(machine.supervisor, signal.SIGINT)
-        assert machine.code(10.0) == 0, machine.printed
+        assert machine.code(10.0) == 6, machine.printed
     run.check()
     assert (run.state().outcome, run.committed_step()) == (Outcome.WAITING, 10)
 
