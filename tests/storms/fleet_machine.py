@@ -11,7 +11,7 @@ from tests.support.checks import demand
 from windfall import codec
 from windfall.core import keeping
 from windfall.core import keeping_facts as words
-from windfall.fleet import Directive
+from windfall.fleet import VERSION, Directive
 from windfall.market import Ended, Machine
 from windfall.simulation.clock import VirtualClock
 from windfall.terms import Instant, Notice, NoticeLevel, Seconds, Step, Term
@@ -205,7 +205,7 @@ class Node:
             return
         store, name = self.world.store, self.machine_id
         late_s = self.world.rng.choice([0.0, 0.0, 0.0, 8.0]) if not self.world.calm else 0.0
-        said = json.dumps({"report": codec.encode(action.report)}).encode()
+        said = codec.sealed(VERSION, "report", action.report)
         self.world.at(late_s, lambda: store.put(report_key(name), said))
         told, beat = store.get(directive_key(name)), store.get(CONTROLLER)
         directive = None if told is None else codec.decode(json.loads(told)["directive"], Directive)

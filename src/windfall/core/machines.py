@@ -220,11 +220,10 @@ def _went(turn: FleetTurn, unit: Unit) -> None:
     """A machine of a slot has come and gone: for nothing, if its script ran and did not get further."""
     if unit.trained_in >= 0 and not unit.moved:
         turn.change(barren=turn.state.barren + 1)
-        _calm(turn, turn.state.barren)
 
 
 def _calm(turn: FleetTurn, lives: int) -> None:
-    """Machines that end at once are not replaced at once: from the second round on there is a growing pause."""
+    """Machines that are dead before they speak are not replaced at once: from the second round on there is a growing pause."""
     rounds = lives // len(turn.slots)
     if rounds >= 2:
         turn.change(calm_until=Instant(turn.now + backoff.pause_s(rounds - 1)))
