@@ -13,7 +13,7 @@ from tests.house.source import ROOT, parse, python_files
 TESTS = ROOT / "tests"
 COUNTS = {"A": range(1, 9), "B": range(1, 8), "C": range(1, 4), "D": range(1, 5), "E": range(1, 5), "G": range(1, 15)}
 WANTED = {f"{letter}{number}" for letter, numbers in COUNTS.items() for number in numbers} | {"F5", "F6"}
-MISSING = frozenset(["A6", "A7", "B5", "C3", "G1", "G4", "G6", "G7", "G10"])
+MISSING: frozenset[str] = frozenset()
 """Findings whose test is still to come; nothing is ever added here."""
 
 
