@@ -34,7 +34,7 @@ from windfall.fleet import (
     RunObserved,
     SettleJob,
 )
-from windfall.jobs import Checkpointing, Job, Use, Want, Work
+from windfall.jobs import Checkpointing, Job, Recovery, Use, Want, Work
 from windfall.market import Boot, Ended, Machine, Order
 from windfall.simulation.clock import WALL_START, Timeline
 from windfall.simulation.engine_holding import Ground, Holding
@@ -45,6 +45,7 @@ from windfall.terms import Instant, NoticeLevel, Outcome, Seconds, Term, Unit
 OWNER: Final = "simulated"
 _BOOT: Final = Boot(("windfall", "keeper"))
 _CONTROLLER: Final = Term(1)
+_NO_GUARD = 10**9
 IN_VAIN_MAX: Final = 20_000
 """So many machines of a slot may come and go without a new committed point."""
 
@@ -133,6 +134,8 @@ class Fleet:
             use=Use.SPOT,
             work=Work(float(scenario.steps), Unit.STEP),
             checkpointing=Checkpointing(policy=scenario.policy),
+            # A history ends by its own bounds, in both worlds: the guard against jobs without progress is a live one.
+            recovery=Recovery(barren_max=_NO_GUARD),
         )
         self._inbox += [
             JobSubmitted(job, OWNER),
