@@ -144,7 +144,7 @@ def test_both_sides_measure_the_way() -> None:
     for link in links:
         link.start()
     for n in range(5):
-        links[0].send({"it": "let_go", "step": n})
+        links[0].send({"it": "let_go", "step": n, "paths": []})
     assert [heard.get(timeout=5.0) for _ in range(5)] == [0, 1, 2, 3, 4]
     wait_for(lambda: all(link.round_trip_s > 0.0 for link in links), "a round trip")
     for link in links:
