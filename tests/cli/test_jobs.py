@@ -83,12 +83,13 @@ def test_run_says_each_thing_once(bought: Bought) -> None:
 def test_ps_lists_all_jobs_and_shows_one(bought: Bought) -> None:
     """Without a name all of them; with one, whichever way it is called, how it stands."""
     listed = bought.shop.say("ps").stdout
-    by = [bought.shop.say("ps", name).stdout for name in (bought.job_id, "tiny", bought.job_id[:-2])]
+    shown = bought.shop.say("ps", "tiny").stdout
+    by = [bought.shop.say("ps", name, "--json").stdout for name in (bought.job_id, "tiny", bought.job_id[:-2])]
 
     assert bought.job_id in listed
     assert "done" in listed
     assert by[0] == by[1] == by[2]
-    assert f"step    {STEPS}, of which {STEPS} are stored" in by[0]
+    assert f"step    {STEPS}, of which {STEPS} are stored" in shown
 
 
 def test_a_job_that_does_not_exist_is_told_with_the_nearest(bought: Bought) -> None:
@@ -186,12 +187,12 @@ def test_what_is_done_cannot_be_stopped_resumed_or_taken(bought: Bought) -> None
 
 def test_nobody_spends_without_a_terminal_and_without_yes(bought: Bought) -> None:
     """`run` in a script refuses, names the option, and leaves no job behind."""
-    before = bought.shop.say("ps").stdout
+    before = bought.shop.say("ps", "--json").stdout
     answer = bought.shop.say("run", "job.yaml")
 
     assert answer.returncode == 2
     assert "--yes (-y)" in answer.stderr
-    assert bought.shop.say("ps").stdout == before
+    assert bought.shop.say("ps", "--json").stdout == before
 
 
 def test_a_job_is_stopped_with_its_work_kept_and_goes_on_later(tmp_path: Path) -> None:

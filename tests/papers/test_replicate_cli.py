@@ -52,7 +52,7 @@ def test_the_table_fits_eighty_columns(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_every_part_fits_eighty_columns() -> None:
     """No line is longer, whatever the reason or the item, and no word of an item, a method or a reason is cut."""
-    for part in (*thesis.SHARDS.values(), *scispot.SHARDS.values()):
+    for part in (*thesis.PARTS.values(), *scispot.PARTS.values()):
         found = part.rows(Options(0), lambda words: None)
         out = io.StringIO()
         Console(file=out, width=80).print(whole(found))

@@ -13,7 +13,7 @@ from windfall.models.exact.rows import Row
 from windfall.models.lifetimes.lives import Lives, lives_of
 from windfall.simulation.papers import scispot_published as told
 from windfall.simulation.papers.parts import Options, replicated
-from windfall.simulation.papers.scispot import SHARDS
+from windfall.simulation.papers.scispot import PARTS
 
 AUTHORS, EXACT, SCHEDULING = (
     f"scispot/{name}.json" for name in ("checkpoint_simulator_outputs", "exact_checkpoint_dp", "scheduling_outputs")
@@ -21,7 +21,7 @@ AUTHORS, EXACT, SCHEDULING = (
 
 
 def made(*items: str, lives: Lives | None = None) -> tuple[Row, ...]:
-    return replicated(SHARDS, items, Options(0, 0, lives), lambda words: None)
+    return replicated(PARTS, items, Options(0, 0, lives), lambda words: None)
 
 
 def the(rows: Sequence[Row], item: str, quantity: str, verdict: str | None = None) -> Row:

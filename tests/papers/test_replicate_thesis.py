@@ -9,7 +9,7 @@ import pytest
 from tests.papers.reference import published
 from windfall.models.exact.rows import Row
 from windfall.simulation.papers.parts import Options, replicated
-from windfall.simulation.papers.thesis import SHARDS
+from windfall.simulation.papers.thesis import PARTS
 from windfall.simulation.papers.thesis_published import INPUTS, TABLES
 from windfall.simulation.papers.thesis_runs import scenario
 from windfall.simulation.scenario import Memoryless
@@ -24,7 +24,7 @@ def silent(words: str) -> None:
 
 
 def made(*items: str, trials: int = 0, seed: int = 0) -> tuple[Row, ...]:
-    return replicated(SHARDS, items, Options(trials, seed), silent)
+    return replicated(PARTS, items, Options(trials, seed), silent)
 
 
 def the(rows: Sequence[Row], **wanted: object) -> list[Row]:

@@ -29,9 +29,16 @@ def test_the_moment_of_the_budget_follows_from_the_rate() -> None:
 
 
 def test_a_duration_is_wall_time_from_the_submission() -> None:
-    """To the second."""
-    assert limits.out_of_time(1099.9, 1000.0, 100.0) is None
-    assert limits.out_of_time(1100.0, 1000.0, 100.0) is not None
+    """To the second; the last save and its message are kept in reserve inside it."""
+    begins_at = 1000.0 + 10_000.0 - (600.0 + limits.SAVE_ROOM_S)
+    assert limits.out_of_time(begins_at - 0.1, 1000.0, 10_000.0, 600.0) is None
+    assert limits.out_of_time(begins_at, 1000.0, 10_000.0, 600.0) is not None
+
+
+def test_a_short_duration_keeps_a_tenth_for_the_last_save() -> None:
+    """100 s with a save timeout of 600 s train for 90 s."""
+    assert limits.out_of_time(1089.9, 1000.0, 100.0, 600.0) is None
+    assert limits.out_of_time(1090.0, 1000.0, 100.0, 600.0) is not None
 
 
 def test_a_crash_loop_ends_at_its_bound() -> None:

@@ -19,7 +19,7 @@ name: gpt
 run: python train.py
 work: {steps: 3000}
 """
-NUMBERS = ("--step", "4.6s", "--save", "2.5s", "--mttp", "1h")
+NUMBERS = ("--step", "4.6s", "--mttp", "1h")
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def finishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     monkeypatch.setattr(client, "connect", lambda *_, **__: made)
     (tmp_path / "job.yaml").write_text(JOB)
 
-    def ask(*words: str, upload: str = "13s") -> dict[str, float]:
+    def ask(*words: str, save: str = "2.5s", upload: str = "13s") -> dict[str, float]:
         told = ("simulate", str(tmp_path / "job.yaml"), "--state", str(tmp_path / "state"), "--json")
-        code = main([*told, "--trials", "300", "--upload", upload, *NUMBERS, *words])
+        code = main([*told, "--trials", "300", "--save", save, "--upload", upload, *NUMBERS, *words])
         printed = capsys.readouterr()
         assert code == 0, printed.err
         return {row["policy"]: row["finish_s"]["mean"] for row in json.loads(printed.out)["rows"]}
@@ -57,7 +57,7 @@ def test_algorithm_1_insures_where_there_is_no_notice(finishes: Any) -> None:
 @pytest.mark.trial("E1")
 def test_a_long_notice_is_worth_something_where_the_habit_is_short(finishes: Any) -> None:
     """A save of a minute fits two minutes, though not the provider's 30 s."""
-    found = finishes("--policy", "adaptive,young-daly", "--notice", "2m", "--announced", "1", upload="60s")
+    found = finishes("--policy", "adaptive,young-daly", "--notice", "2m", "--announced", "1", save="10s", upload="60s")
     assert found["adaptive"] < 0.99 * found["young-daly"]
 
 

@@ -9,12 +9,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from windfall import codec, wiring
 from windfall.errors import Misuse
+from windfall.report.showing import console
 from windfall.spelling import nearest
 from windfall.storage import restore
 from windfall.terms import Result, RunState
@@ -77,4 +77,4 @@ def show(state: RunState, *, json_: bool) -> None:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(stored.committed_at))
         table.add_row(escape(result.name), str(result.rank), str(stored.step), size_text(stored.size_bytes), when)
     if not json_:
-        Console().print(table if state.results else "no results yet")
+        console().print(table if state.results else "no results yet")

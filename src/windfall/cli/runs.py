@@ -427,7 +427,8 @@ def explain(
     rows = list(read_rows(open_run(named.url_of(run, state))[0])) if is_run else jobs.rows(run, state)
     decisions = [decision for row in rows for decision in row.decisions]
     if number is not None and not 1 <= number <= len(decisions):
-        there = f"has {len(decisions)} decisions, counted from 1" if decisions else "has no decisions yet"
+        counted = "1 decision" if len(decisions) == 1 else f"{len(decisions)} decisions"
+        there = f"has {counted}, counted from 1" if decisions else "has no decisions yet"
         what = f"run at {run}" if named.is_url(run) else f"job {run}"
         raise Misuse(f"there is no decision {number}: the {what} {there}")
     if json_:

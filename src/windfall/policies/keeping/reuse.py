@@ -26,7 +26,7 @@ from windfall.errors import Misuse
 from windfall.models.exact.makespan import World
 
 Array = NDArray[np.float64]
-CHECKPOINTS = 512
+POINTS = 512
 """How finely transition points are looked for, before they are bisected."""
 HALVINGS = 40
 
@@ -106,7 +106,7 @@ def longest_reused_s(world: World, age_s: float, most_s: float) -> float:
         age_s: of the machine [s].
         most_s: no job is longer [s].
     """
-    jobs_s = most_s * np.arange(1, CHECKPOINTS + 1) / CHECKPOINTS
+    jobs_s = most_s * np.arange(1, POINTS + 1) / POINTS
 
     def kept(job_s: Array) -> Array:
         reuse_s, fresh_s = _both(world, job_s, np.full(len(job_s), age_s))
@@ -116,7 +116,7 @@ def longest_reused_s(world: World, age_s: float, most_s: float) -> float:
     if len(where) == 0:
         return 0.0
     last = int(where[-1])
-    if last == CHECKPOINTS - 1:
+    if last == POINTS - 1:
         return most_s
     return _bisect(lambda job_s: bool(kept(np.array([job_s]))[0]), float(jobs_s[last]), float(jobs_s[last + 1]))
 
@@ -129,7 +129,7 @@ def reused_ages_s(world: World, job_s: float, oldest_s: float) -> tuple[tuple[fl
         job_s: the job's length [s].
         oldest_s: no machine is older [s].
     """
-    ages_s = oldest_s * np.arange(CHECKPOINTS + 1) / CHECKPOINTS
+    ages_s = oldest_s * np.arange(POINTS + 1) / POINTS
 
     def kept(age_s: float) -> bool:
         reuse_s, fresh_s = _both(world, np.array([job_s]), np.array([age_s]))
@@ -137,7 +137,7 @@ def reused_ages_s(world: World, job_s: float, oldest_s: float) -> tuple[tuple[fl
 
     flags = [kept(float(age_s)) for age_s in ages_s]
     spans, begun = [], 0.0 if flags[0] else None
-    for place in range(1, CHECKPOINTS + 1):
+    for place in range(1, POINTS + 1):
         if flags[place] == flags[place - 1]:
             continue
         at_s = float(ages_s[place - 1]), float(ages_s[place])
@@ -228,8 +228,8 @@ def published_longest(partial_mean: Callable[[float], float], age: float, most: 
         age: s.
         most: no job is longer.
     """
-    jobs = [most * place / CHECKPOINTS for place in range(1, CHECKPOINTS + 1)]
+    jobs = [most * place / POINTS for place in range(1, POINTS + 1)]
     kept = [job for job in jobs if published_reuse(partial_mean, job, age)]
     if not kept or kept[-1] == most:
         return kept[-1] if kept else 0.0
-    return _bisect(lambda job: published_reuse(partial_mean, job, age), kept[-1], kept[-1] + most / CHECKPOINTS)
+    return _bisect(lambda job: published_reuse(partial_mean, job, age), kept[-1], kept[-1] + most / POINTS)

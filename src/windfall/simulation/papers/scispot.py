@@ -395,7 +395,7 @@ def _evaluation(options: Options, tell: Tell) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-SHARDS: Final[Mapping[str, Part]] = {
+PARTS: Final[Mapping[str, Part]] = {
     "law": Part(_law),
     "fits": Part(scispot_fits.fits),
     "censored": Part(scispot_fits.censored),

@@ -35,7 +35,7 @@ from windfall.simulation.papers.thesis_runs import (
 )
 from windfall.simulation.scenario import Scenario
 
-TOTAL_PCT, PART_PCT, SIGMAS, CHECKPOINTS = 1.5, 1.5, 2.0, 0.2
+TOTAL_PCT, PART_PCT, SIGMAS, POINTS = 1.5, 1.5, 2.0, 0.2
 """Simulated totals and costs match within the first [%], their parts within the second and so many standard errors, simulated
 overheads like parts; overheads by the closed form within the last [percentage points of the on-demand run]."""
 H = 3_600.0
@@ -180,7 +180,7 @@ def _figure(number: str, model: str, options: Options, tell: Tell) -> tuple[Row,
             printed = OVERHEADS_PCT.get((model, column)) if quantity == "overhead" else None
             published = tabled[quantity] if printed is None else printed
             given = "printed in section 6.3.1" if printed is not None else "from the printed table"
-            tolerance = 100.0 * CHECKPOINTS / abs(published) if published else 0.0
+            tolerance = 100.0 * POINTS / abs(published) if published else 0.0
             rows.append(
                 compared(
                     f"thesis, {number}",
@@ -190,7 +190,7 @@ def _figure(number: str, model: str, options: Options, tell: Tell) -> tuple[Row,
                     published=published,
                     ours=ours[quantity],
                     tolerance_pct=tolerance,
-                    method=f"closed form, over the on-demand run; published: {given}; matches within {CHECKPOINTS} points",
+                    method=f"closed form, over the on-demand run; published: {given}; matches within {POINTS} points",
                     reason="more than the scatter of the tables' totals",
                 )
             )
@@ -222,7 +222,7 @@ def simulated_6_3(mttp_h: float, options: Options) -> tuple[float, float]:
 
 def _figure_6_3(options: Options, tell: Tell) -> tuple[Row, ...]:
     rows = [
-        _point_6_3(mttp_h, figure_6_3(mttp_h), f"closed form; matches within {CHECKPOINTS} points", points=CHECKPOINTS)
+        _point_6_3(mttp_h, figure_6_3(mttp_h), f"closed form; matches within {POINTS} points", points=POINTS)
         for mttp_h in MTTPS_H
     ]
     if not options.trials:
@@ -261,7 +261,7 @@ def _point_6_3(mttp_h: int, ours: float, method: str, *, points: float, pct: flo
     )
 
 
-SHARDS: Final[Mapping[str, Part]] = {
+PARTS: Final[Mapping[str, Part]] = {
     "table-6.1": Part(_table_6_1),
     "table-6.2": Part(partial(_table, "gpt117m"), simulated=True),
     "table-6.3": Part(partial(_table, "gpt1_3b"), simulated=True),
