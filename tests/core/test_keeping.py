@@ -8,6 +8,7 @@ import pytest
 
 from windfall.core import keeping, keeping_facts
 from windfall.core.keeping_facts import (
+    IDLE_S,
     Answered,
     AskStore,
     BoxFailed,
@@ -141,6 +142,31 @@ def test_silence_before_the_limit_changes_nothing() -> None:
     assert machine.after(4.0) == [StopExec(now=False)]
     assert machine.report.doing is Doing.LEAVING
     assert machine.after(5.0, ExecEnded(75)) == [EndMachine(machine.state.leaving.why)]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("has", ["no job", "no directive", "a directive to wait", "a script that has ended"])
+def test_a_machine_that_has_nothing_to_run_does_not_wait_for_hours(has: str) -> None:
+    """Nobody speaks to it and it does nothing that could be lost: it ends long before its job's dead-man limit."""
+    brief = Brief(dead_man_s=Seconds(7200.0), save_timeout_s=Seconds(60.0))
+    machine = Machine(brief=brief, direct={"a directive to wait": WAIT, "no directive": None}.get(has, RUN))
+    if has == "no job":
+        machine.reachable = machine.store = False
+    machine.turn()
+    if has == "a script that has ended":
+        machine.after(1.0, Stood(HOLDS))
+        machine.after(1.0, ExecEnded(0))
+    machine.reachable = machine.store = False
+    assert machine.after(IDLE_S - 20.0) == []
+    assert [type(action) for action in machine.after(40.0)] == [EndMachine]
+
+
+def test_a_machine_that_has_something_to_run_waits_for_its_own_limit() -> None:
+    """A script that trains, or that is to be started again, goes on unheard for as long as the job allows."""
+    brief = Brief(dead_man_s=Seconds(7200.0), save_timeout_s=Seconds(60.0))
+    machine = Machine(brief=brief).training()
+    machine.reachable = machine.store = False
+    assert machine.after(2 * IDLE_S) == []
+    assert machine.after(1.0, ExecEnded(75)) == [StartExec()]
 
 
 def test_a_save_that_does_not_end_is_ended() -> None:

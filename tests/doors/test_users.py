@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.left import killed_at_the_end, none_left, processes_of
 from tests.support.live import eventually, plain_environment
 
 WINDFALL = str(Path(sys.executable).with_name("windfall"))
@@ -90,10 +92,26 @@ def serving(folder: Path, *options: str) -> Iterator[Lab]:
     try:
         eventually(lambda: (state / "controller.json").exists() or process.poll() is not None, "it serves")
         assert process.poll() is None, (folder / "serve.log").read_text()
-        yield Lab(folder, process, json.loads((state / "controller.json").read_text())["url"])
+        lab = Lab(folder, process, json.loads((state / "controller.json").read_text())["url"])
+        yield lab
+        release(lab)
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        with killed_at_the_end(folder):
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+    none_left(folder)
+
+
+def release(lab: Lab) -> None:
+    """Give back what the jobs of this controller have: machines do not end with it, that is what they are for."""
+    if lab.process.poll() is None:
+        for line in lab.say("ps", "--json", token=lab.own).stdout.splitlines():
+            lab.say("stop", "--now", json.loads(line)["job_id"], token=lab.own)
+        eventually(lambda: not machines(lab), "its machines are gone")
+
+
+def machines(lab: Lab) -> list[str]:
+    return [line for line in processes_of(lab.folder).values() if "windfall.providers.local.machine" in line]
 
 
 @pytest.mark.trial("G1")
@@ -190,3 +208,21 @@ def test_an_unknown_store_is_refused_at_once(tmp_path: Path) -> None:
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, env=plain_environment())
     assert done.returncode == 2
     assert "ftp://" in done.stderr
+
+
+@pytest.mark.real
+def test_a_machine_whose_controller_and_market_were_killed_ends_by_itself(tmp_path: Path) -> None:
+    """kill -9 to both while a job trains: past the job's dead-man limit nothing of it runs, and nobody is billed for it."""
+    with serving(tmp_path) as lab:
+        lab.write("name: long\nrun: touch begun; sleep 600\ncontroller: {dead_man: 2s}\n")
+        started = lab.say("run", "-y", "-d", "--json", "job.yaml", token=lab.own)
+        assert started.returncode == 0, started.stderr
+        eventually(lambda: list(tmp_path.glob("lab/market/machines/*/disk/**/begun")), "the script runs")
+        market = json.loads((lab.state / "market" / "daemon.json").read_text())["pid"]
+
+        lab.process.kill()
+        os.kill(market, signal.SIGKILL)
+
+        eventually(lambda: not processes_of(tmp_path).keys() - {lab.process.pid}, "the machine has ended")
+        (end,) = tmp_path.glob("lab/market/machines/*/end.json")
+        assert json.loads(end.read_text())["cause"] == "stopped"

@@ -179,6 +179,22 @@ def test_a_machine_outlives_its_market_and_keeps_its_deadline(market: Bench, tok
     assert machine.taken_at == pytest.approx(machine.ended, abs=0.5)
 
 
+def test_a_machine_that_is_shut_down_says_so_and_ends(market: Bench, token: str) -> None:
+    """SIGTERM to a machine without a market: its script is told that it has half a minute; the second one ends it."""
+    machine_id = started(market, token, "trap '' TERM")
+    market.kill_market()
+    init = int(str(market.life(machine_id)["pid"]))
+
+    os.kill(init, signal.SIGTERM)
+    market.wait_until(lambda: market.notice_left_s(machine_id) is not None, "the machine is told")
+    assert 20 < (market.notice_left_s(machine_id) or 0.0) <= 30
+    assert market.lives(machine_id)
+
+    os.kill(init, signal.SIGTERM)
+    market.wait_until(lambda: not market.lives(machine_id), "it ends")
+    assert market.machine(machine_id).cause is Ended.PREEMPTED
+
+
 def test_a_slow_machine_gets_its_share_of_the_processor(market: Bench, token: str) -> None:
     """At a quarter of the speed a busy loop is stopped and goes on by turns, children in other sessions included."""
     machine_id = started(market, token, "(setsid sh -c 'while :; do :; done' &)", kind="slow")

@@ -8,6 +8,7 @@ from windfall.core.keeping_absorb import absorb
 from windfall.core.keeping_facts import (
     ANSWER_S,
     BELIEFS_SHARE,
+    IDLE_S,
     LAST_WORD_S,
     STRIDE_S_MAX,
     AskStore,
@@ -85,7 +86,7 @@ def _lines(state: KeeperState) -> tuple[Line, ...]:
 
 def _consider_leaving(turn: _Turn) -> None:
     state = turn.state
-    limit_s = state.brief.dead_man_s if state.brief is not None else DEAD_MAN_S
+    limit_s = _unheard_s_max(state)
     if state.directive is not None and state.directive.direction is Direction.LEAVE:
         if state.leaving is None or state.leaving.save:
             why = "the controller needs this machine no longer"
@@ -93,6 +94,15 @@ def _consider_leaving(turn: _Turn) -> None:
     elif state.leaving is None and state.silence_s > limit_s:
         why = f"nothing was heard of the controller for {limit_s:g} s: the machine saves and ends itself"
         turn.change(leaving=Leaving(why, save=True, since=turn.now))
+
+
+def _unheard_s_max(state: KeeperState) -> Seconds:
+    """Return after how long without its controller this machine ends [s]: sooner where it has nothing to go on with."""
+    limit_s = state.brief.dead_man_s if state.brief is not None else DEAD_MAN_S
+    told = state.directive
+    wanted = told is not None and told.direction is Direction.RUN and not (state.done or state.stopped or state.failed)
+    busy = state.running is not None or state.preparing or wanted
+    return limit_s if busy else min(limit_s, IDLE_S)
 
 
 def _leave(turn: _Turn, leaving: Leaving) -> None:

@@ -4,7 +4,8 @@ It prepares the machine, starts `windfall exec` again and again, reports on two 
 the newest controller.  It never buys and never decides about the run: whatever it does, the run's log keeps it whole.
 
 Contact with the controller is a direct answer, a directive that was not known, or a heartbeat in the store that has
-changed.  Without contact nothing changes until the dead-man limit; then the run is saved and the machine ends itself.
+changed.  Without contact nothing changes until the dead-man limit; then the run is saved and the machine ends itself.  A
+machine that has nothing to run waits no longer than `IDLE_S`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ TRIES_MAX = 5
 """How often in a row `exec` may end in a way that no run ends, with nothing saved in between."""
 STRIDE_S_MAX = Seconds(10.0)
 """The most that one turn adds to the silence: a machine that was stopped itself has heard nothing, and proves nothing."""
+IDLE_S = Seconds(600.0)
+"""How long a machine that has nothing to run waits for a controller it does not hear, at most: waiting is all it does [s]."""
 LAST_WORD_S = Seconds(5.0)
 """How long a machine that ends waits until its last report is out [s]."""
 

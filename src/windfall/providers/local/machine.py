@@ -9,8 +9,9 @@ Two ways to hold a process tree together, tried in this order:
   found by its environment and killed by the market.
 
 The init shows the machine's notices as AWS does, on loopback, ends the machine when its process ends, at an announced
-deadline, or on release, and writes down when that was.  Times are the wall clock at the beginning plus monotonic time,
-so that nobody is billed for a clock that was set.
+deadline, or on release, and writes down when that was.  SIGTERM to the init is to this machine what a shutdown is to a
+computer: it is announced, and half a minute later, or at a second SIGTERM, the machine has ended.  Times are the wall
+clock at the beginning plus monotonic time, so that nobody is billed for a clock that was set.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import select
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -42,6 +44,8 @@ BEAT_S = 0.2
 """How often it writes down that it lives [s]."""
 DUTY_S = 0.04
 """The period in which a slow machine runs and stands [s]."""
+SHUTDOWN_S = Seconds(30.0)
+"""How long the machine's process has from a SIGTERM to the init on [s]."""
 SUBREAPER = "subreaper"
 READY = b"ready"
 IMAGE = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "USER", "LOGNAME")
@@ -213,9 +217,17 @@ def _become(plan: Plan, go: int) -> NoReturn:
 class Init:
     """The life of one machine."""
 
-    def __init__(self, folder: Path, clock: Clock) -> None:
+    def __init__(self, folder: Path, clock: Clock, terminated: Sequence[int] = ()) -> None:
+        """Nothing is started yet.
+
+        Args:
+            folder: the machine's.
+            clock: its time.
+            terminated: each SIGTERM that came, as it grows.
+        """
         self._folder = folder
         self._clock = clock
+        self._terminated = terminated
         self._began_wall = clock.wall()
         self._began_at = clock.now()
         self._deadline: Instant | None = None
@@ -284,7 +296,11 @@ class Init:
                 records.beat(beat_fd, self._elapsed_s())
                 beat_next_s = self._elapsed_s() + BEAT_S
             if self._hears_a_wish():
-                self._announce(metadata)
+                self._announce(metadata, self._wish["preempt"])
+            if len(self._terminated) > 1:
+                return Ended.PREEMPTED
+            if self._terminated:
+                self._announce(metadata, SHUTDOWN_S)
             if self._wish.get("release") or not self._folder.exists():
                 return Ended.RELEASED
             if self._deadline is not None and self._clock.now() >= self._deadline:
@@ -302,8 +318,7 @@ class Init:
         self._wish = records.read(self._folder, "wish.json") or {}
         return "preempt" in self._wish
 
-    def _announce(self, metadata: MetadataServer) -> None:
-        notice_s = self._wish["preempt"]
+    def _announce(self, metadata: MetadataServer, notice_s: float | None) -> None:
         deadline = Instant(self._clock.now() + (notice_s or 0.0))
         if self._deadline is not None and self._deadline <= deadline:
             return
@@ -343,12 +358,14 @@ def main() -> int:
     """Run as `python -m windfall.providers.local.machine FOLDER`."""
     folder = Path(sys.argv[1])
     os.umask(0o077)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    terminated: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: terminated.append(number))
     lock = records.hold(folder)
     boot = None if lock is None else records.read(folder, "boot.json")
     if boot is not None:
-        Init(folder, SystemClock()).run(boot)
+        Init(folder, SystemClock(), terminated).run(boot)
     # Threads of the metadata service may be in the middle of an answer: nobody is left to hear it.
     os._exit(0)
 
