@@ -82,7 +82,9 @@ CASES = [
         2,
         ("--notice", "'soon'", "30s"),
     ),
-    Case("explain-beyond-the-last", lambda box: ["explain", box.waiting(), "99999"], 2, ("no decision 99999", "decision")),
+    Case(
+        "explain-beyond-the-last", lambda box: ["explain", box.waiting(), "99999"], 2, ("no decision 99999", "decision")
+    ),
     Case("explain-of-zero", lambda box: ["explain", box.waiting(), "0"], 2, ("no decision 0", "decision")),
     Case("explain-of-a-word", lambda box: ["explain", box.waiting(), "last"], 2, ("last",)),
     Case("plot-as-pdf", lambda box: ["cost", box.waiting(), "--plot", "line.pdf"], 2, ("line.pdf", ".png or .svg")),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from tests.report import story
 from windfall import events
+from windfall.report import tables
 from windfall.report.account import SILENCE_S, Account, Loss, Saves, Tenure, account, as_json
 from windfall.report.kinds import Kind
 from windfall.terms import Cause, NoticeLevel, Phase, SaveKind, Seconds, Step, Term, WallTime
@@ -116,7 +119,7 @@ def test_rows_that_never_arrived_are_time_unknown_not_guessed() -> None:
     assert made.unknown == ("term 1: rows 6 to 7 of the journal never arrived; 30.0 s are not known",)
 
 
-def test_an_term_without_any_row_is_unknown() -> None:
+def test_a_term_without_any_row_is_unknown() -> None:
     """A machine that took the run and whose journal never arrived is not passed over in silence."""
     rows = story.rows(2, 0.0, (1050.0, story.began(2)), (1060.0, story.restored(0, 10.0)))
     tenures = [
@@ -150,6 +153,32 @@ def test_a_script_that_fails_is_a_loss_of_its_own() -> None:
         Loss(Term(1), 1, WallTime(1009.0), Cause.SCRIPT_FAILED, story.exactly(8), redone=8, redo_s=Seconds(8.0)),
     )
     assert spent(made) == {"compute": 10.0, "redo": 8.0, "start": 7.0}
+
+
+@pytest.mark.trial("D5")
+def test_saves_that_were_given_up_and_tries_that_failed_are_told() -> None:
+    """A full disk and a hand-over that another one replaced are no secret of the machine's own journal."""
+    full = [events.ShardFailed("00000008-1-p2", 0, "the disk is full") for _ in range(2)]
+    made = one_machine(
+        (1000.0, story.began()),
+        (1000.0, story.started(1)),
+        (1008.0, full[0]),
+        (1009.0, full[1]),
+        (1009.0, events.AbandonCheckpoint("00000008-1-p2", "the disk is full")),
+        (1010.0, events.AbandonCheckpoint("00000009-1-p3", "the save at step 10 replaces it")),
+        (1011.0, events.AbandonCheckpoint("00000010-1-p4", "the save at step 11 replaces it")),
+    )
+
+    assert [(save.step, save.why) for save in made.given_up][:2] == [
+        (8, "the disk is full"),
+        (9, "the save at step 10 replaces it"),
+    ]
+    assert [(one.reason, one.count) for one in made.failed] == [("the disk is full", 2)]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(tables.whole(made))
+    shown = [line.split() for line in console.export_text().partition("Not stored")[2].splitlines()]
+    assert ["save", "given", "up", "2", *["the", "save", "at", "a", "step", "replaces", "it"]] in shown
+    assert ["try", "failed", "2", *["the", "disk", "is", "full"]] in shown
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from windfall import events
 from windfall.report.counted import Ledger, Lost, Pace, Range, pace_of
 from windfall.report.kinds import Kind, Spell
 from windfall.report.spells import Walk
+from windfall.report.unstored import Failed, GivenUp, failed, given_up
 from windfall.terms import Bytes, Cause, CheckpointRef, NoticeLevel, Reached, SaveKind, Seconds, Step, Term, WallTime
 
 SILENCE_S = 20.0
@@ -96,6 +97,8 @@ class Account:
         upload_s: time that uploads took behind the script [s]; part of no kind.
         steps: the furthest step known to be complete.
         steps_redone: how many steps were computed again.
+        given_up: saves that were begun and never committed, oldest first.
+        failed: what went wrong with transfers and commits, by reason.
         unknown: one sentence for each thing that the rows at hand cannot tell.
     """
 
@@ -112,6 +115,8 @@ class Account:
     upload_s: Seconds
     steps: Step
     steps_redone: Range
+    given_up: tuple[GivenUp, ...]
+    failed: tuple[Failed, ...]
     unknown: tuple[str, ...]
 
     @property
@@ -215,6 +220,8 @@ def account(
         upload_s=Seconds(sum(fact.duration_s for _, fact in facts if isinstance(fact, events.ShardUploaded))),
         steps=Step(ledger.furthest),
         steps_redone=ledger.computed_again(),
+        given_up=tuple(save for term, rows in sorted(rows_by_term.items()) for save in given_up(term, rows)),
+        failed=failed(fact for _, fact in facts),
         unknown=(*itertools.chain.from_iterable(walk.gaps for walk in walked), *clocks),
     )
 

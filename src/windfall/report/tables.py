@@ -8,6 +8,7 @@ from rich.text import Text
 
 from windfall.report.account import Account, Loss
 from windfall.report.kinds import Kind
+from windfall.report.unstored import grouped
 from windfall.units import duration_text, size_text
 
 MEANING = {
@@ -82,6 +83,19 @@ def saves(made: Account) -> Table:
     return table
 
 
+def not_stored(made: Account) -> Table:
+    """The saves that were given up, and the transfers that failed, by reason."""
+    table = Table(title="Not stored", title_justify="left", box=None, pad_edge=False)
+    table.add_column("what")
+    table.add_column("times", justify="right")
+    table.add_column("why", overflow="fold")
+    for why, count in grouped(made.given_up):
+        table.add_row("save given up", str(count), why)
+    for failure in made.failed:
+        table.add_row("try failed", str(failure.count), failure.reason)
+    return table
+
+
 def summary(made: Account) -> str:
     """The account in two lines."""
     goodput = "-" if made.goodput is None else f"{made.goodput.text('.1f', scale=100.0)} %"
@@ -101,6 +115,8 @@ def whole(made: Account) -> RenderableType:
         parts += [Text(), losses(made)]
     if made.commits:
         parts += [Text(), saves(made)]
+    if made.given_up or made.failed:
+        parts += [Text(), not_stored(made)]
     if made.unknown:
         parts += [Text(), Text("Not known", style="italic"), *(Text(f"- {sentence}") for sentence in made.unknown)]
     return Group(*parts)
