@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,25 @@ def test_json_and_pictures(table: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert found["mean_life_note"].startswith("life from the start up to")
     assert light.read_bytes()[:4] == dark.read_bytes()[:4] == b"\x89PNG"
     assert light.read_bytes() != dark.read_bytes()
+
+
+@pytest.mark.trial("E5")
+@pytest.mark.filterwarnings("error")
+def test_twelve_memoryless_lives_are_no_reason_for_warnings_or_doubt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A law that holds one of them for impossible scores minus infinity; the chosen one is as near as chance lets it be."""
+    lives_s = (5539, 2332, 1365, 808, 1737, 18892, 12712, 11832, 11604, 1548, 2670, 7100)
+    path = tmp_path / "lives.csv"
+    path.write_text("\n".join(["lifetime_s,event", *(f"{life_s},1" for life_s in lives_s)]) + "\n")
+    fit(path)
+
+    out = capsys.readouterr().out
+    assert max(len(line) for line in out.splitlines()) <= 80
+    assert "-inf" in out
+    assert not re.search(r"nan|\d{8}", out)
+    assert "Chosen: exponential" in out
+    assert "Do not trust" not in out
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from windfall.units import duration_text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_NATS_MAX = 1e6
 HOUR_S = 3600.0
 WIDTH_IN, HEIGHT_IN, DOTS_PER_IN = 13.0, 4.8, 100
 _AGES_S = (0.0, 1 * HOUR_S, 6 * HOUR_S, 12 * HOUR_S, 20 * HOUR_S, 24 * HOUR_S)
@@ -74,7 +75,7 @@ def laws(fit: Fit) -> Table:
         table.add_column(name, justify="right")
     versus = {comparison.worse: comparison for comparison in fit.comparisons}
     for candidate in fit.candidates:
-        score = "-" if math.isnan(candidate.score) else f"{candidate.score:.1f}"
+        score = "-" if math.isnan(candidate.score) else _nats(candidate.score, ".1f")
         gain, interval = _gain(versus.get(candidate.name))
         name = f"{candidate.name} *" if candidate.law is fit.law else candidate.name
         fitted = (f"{candidate.parameters}", score, gain, interval, f"{candidate.ks:.3f}", f"{candidate.aic:.0f}")
@@ -86,9 +87,14 @@ def _gain(comparison: Comparison | None) -> tuple[str, str]:
     if comparison is None:
         return "", ""
     gain, low, high = (
-        f"{x:+.1f}" if abs(x) < 10 else f"{x:+.0f}" for x in (comparison.gain, comparison.low, comparison.high)
+        _nats(x, "+.1f" if abs(x) < 10 else "+.0f") for x in (comparison.gain, comparison.low, comparison.high)
     )
     return gain, f"{low} .. {high}"
+
+
+def _nats(likelihood: float, form: str) -> str:
+    """Write a log-likelihood; a law that holds a life for impossible is told so, not by its many digits."""
+    return format(likelihood, form) if abs(likelihood) < _NATS_MAX else format(math.copysign(math.inf, likelihood), "+")
 
 
 def parameters(fit: Fit) -> RenderableType:

@@ -36,6 +36,9 @@ BOOTSTRAPS = 2000
 LEVEL = 0.025
 """Share of the bootstrap's sums on each side of its interval."""
 _FAR_FROM_KAPLAN = 0.1
+_CHANCE = 1.358
+"""Over the root of the number of lives: how far chance alone takes observed survival off the true law's, 19 times in 20
+(Kolmogorov's limit; batches count as one life)."""
 
 Fitter = Callable[[Lives, Bounds], Law]
 FAMILIES: tuple[tuple[str, Fitter], ...] = (
@@ -180,7 +183,7 @@ def fit_lives(
     others = tuple(
         compare(chosen, candidate, lives.batch, seed=seed) for candidate in ranked if candidate is not chosen
     )
-    return Fit(lives, kaplan, ranked, chosen.law, others, reason, _doubts(chosen), seed)
+    return Fit(lives, kaplan, ranked, chosen.law, others, reason, _doubts(chosen, lives.batches), seed)
 
 
 def _candidate(
@@ -222,8 +225,8 @@ def _numbers(count: int) -> str:
     return f"{count} number{'s' * (count != 1)}"
 
 
-def _doubts(chosen: Candidate) -> tuple[str, ...]:
-    if chosen.ks <= _FAR_FROM_KAPLAN:
+def _doubts(chosen: Candidate, batches: int) -> tuple[str, ...]:
+    if chosen.ks <= max(_FAR_FROM_KAPLAN, _CHANCE / math.sqrt(batches)):
         return ()
     return (
         f"the {chosen.name} law, the best of those tried, is off from the observed survival by up to {chosen.ks:.2f}",
@@ -247,5 +250,6 @@ def bootstrap(
     count = len(by_batch)
     drawn = (uniforms(seed, BOOTSTRAPS * count) * count).astype(np.int64).reshape(BOOTSTRAPS, count)
     sums = np.sum(by_batch[drawn], axis=1)
-    low, high = np.quantile(sums, [level, 1 - level])
+    # Between two sums that are infinite there is nothing to interpolate.
+    low, high = np.quantile(sums, [level, 1 - level], method="linear" if np.all(np.isfinite(sums)) else "inverted_cdf")
     return Comparison(better, worse, float(np.sum(gains)), float(low), float(high))
