@@ -96,11 +96,7 @@ class AgentResumed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRestored(Fact):
-    """The newest whole point is on the local disk (`checkpoint_id` None: a fresh start).
-
-    Attributes:
-        skipped: one sentence for each newer point that was damaged.
-    """
+    """The newest whole point is on the local disk (id None: a fresh start); `skipped` says what newer ones lack."""
 
     checkpoint_id: str | None
     step: Step
@@ -220,12 +216,13 @@ class ShardUploaded(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ShardFailed(Fact):
-    """A part could not be uploaded; `overwritten` when the script changed it meanwhile."""
+    """A part could not be uploaded: the script changed it meanwhile, or the store stayed `away`, or another reason."""
 
     checkpoint_id: str
     rank: int
     reason: str
     overwritten: bool = False
+    away: bool = False
 
 
 @value
@@ -239,10 +236,11 @@ class CheckpointCommitted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class CommitFailed(Fact):
-    """The commit did not happen, for a reason other than the fence."""
+    """The commit did not happen, for a reason other than the fence; `away` if the store did not answer."""
 
     checkpoint_id: str
     reason: str
+    away: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -394,6 +394,18 @@ def test_a_script_whose_last_save_could_not_be_stored_is_not_called_done() -> No
     assert "step 1 is stored" in end.sentence
 
 
+@pytest.mark.trial("A3")
+def test_a_last_save_that_only_the_store_kept_from_being_stored_asks_for_the_same_line_again() -> None:
+    """Exit code 75, as wherever a store stays away, and no further try: each has already waited for two minutes."""
+    story = Story(policy="never").starts().stores(1).hands_over(5)
+    checkpoint_id = story.the(ev.UploadShard).checkpoint_id
+    story.happens(ev.ShardFailed(checkpoint_id, 0, "no answer", away=True))
+    story.happens(ev.ScriptExited(0))
+    assert story.none(ev.ExitAgent)
+    story.happens(ev.ShardFailed(checkpoint_id, 0, "no answer", away=True))
+    assert (story.the(ev.ExitAgent).code, story.the(ev.ReleaseRun).outcome) == (75, Outcome.WAITING)
+
+
 def test_an_exit_with_0_after_sigterm_is_not_the_end_of_the_run() -> None:
     """Many scripts answer SIGTERM by exiting with 0: the run waits for its next machine."""
     story = Story(policy="never").starts().stores(1)

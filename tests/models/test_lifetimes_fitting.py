@@ -102,6 +102,15 @@ def test_piecewise_partition_is_the_best_one() -> None:
     assert score(fit_piecewise(lives)) >= max(scores) - 1e-9
 
 
+@pytest.mark.parametrize(("early", "found"), [(6, True), (5, False)])
+def test_a_stretch_of_constant_hazard_holds_at_least_five_losses(early: int, found: bool) -> None:
+    """Some machines die within minutes, the others after hours: a stretch ends at the sixth loss, which the next holds."""
+    ages = [*np.linspace(60.0, 300.0, early), *np.linspace(10 * H, 20 * H, 40)]
+    breaks_s = fit_piecewise(lives_of(ages, [True] * len(ages))).breaks_s
+
+    assert any(0.0 < age < H for age in breaks_s) == found
+
+
 def test_goodness_measures_are_those_of_the_papers() -> None:
     """R2 and KS of a known curve against three lives, by hand: ordinates 0, 1/2, 1."""
     sample = np.asarray([1.0, 2.0, 3.0])

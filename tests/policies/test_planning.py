@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from dataclasses import replace
@@ -253,6 +254,15 @@ def test_the_same_job_with_saves_on_demand_or_short_enough_is_planned() -> None:
     assert auto.chosen.offer is ON_DEMAND
     assert any("without checkpoints" in row.reason for row in auto.refused)
     assert auto.savings_percent is None
+
+
+@pytest.mark.parametrize(("hours", "goes"), [(10.0, True), (10.1, False)])
+def test_without_checkpoints_twice_the_undisturbed_time_is_too_much(hours: float, goes: bool) -> None:
+    """At a mean life of 8 h, (8 h) (e^(T/8 h) - 1) = 2 T at T = 10.05 h."""
+    job = replace(NEVER, work=Work(hours * HOUR, Unit.STEP))
+    deaf = replace(SPOT, notice_s=Seconds(0.0))
+    with contextlib.nullcontext() if goes else pytest.raises(Infeasible, match="without checkpoints"):
+        assert planned(job, deaf, measured=(UNSAVED,), hours=8.0).chosen.offer is deaf
 
 
 def test_an_unmeasured_job_without_checkpoints_is_warned_of() -> None:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from windfall.errors import Fenced, Overwritten, WindfallError
+from windfall.errors import EXIT_AGAIN, Fenced, Overwritten, StoreError, WindfallError
 from windfall.events import (
     CheckpointCommitted,
     CommitCheckpoint,
@@ -77,7 +77,7 @@ class Uploads:
             shard = self._hold.upload(command, lambda: command.checkpoint_id in self._abandoned)
         except Exception as error:
             overwritten = isinstance(error, Overwritten)
-            self._deliver(ShardFailed(command.checkpoint_id, command.rank, _reason(error), overwritten))
+            self._deliver(ShardFailed(command.checkpoint_id, command.rank, _reason(error), overwritten, _away(error)))
             return
         if shard is None:
             return
@@ -94,7 +94,7 @@ def commit(hold: RunHold, clock: Clock, deliver: Deliver, command: CommitCheckpo
     except Fenced as error:
         deliver(FenceLost(error.record, error.holder))
     except WindfallError as error:
-        deliver(CommitFailed(command.checkpoint_id, _reason(error)))
+        deliver(CommitFailed(command.checkpoint_id, _reason(error), _away(error)))
     else:
         deliver(CheckpointCommitted(point, number, Seconds(clock.now() - began)))
 
@@ -107,7 +107,7 @@ def store_result(hold: RunHold, clock: Clock, deliver: Deliver, command: StoreRe
     except Fenced as error:
         deliver(FenceLost(error.record, error.holder))
     except WindfallError as error:
-        deliver(CommitFailed(command.checkpoint_id, _reason(error)))
+        deliver(CommitFailed(command.checkpoint_id, _reason(error), _away(error)))
     else:
         deliver(ResultStored(result, number, Seconds(clock.now() - began)))
         return replaced
@@ -140,3 +140,8 @@ def tidy(action: Callable[[], object], deliver: Deliver, tell: Callable[[str], N
 
 def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, WindfallError) else f"{type(error).__name__}: {error}"
+
+
+def _away(error: Exception) -> bool:
+    """Return whether the store is what was missing, and the same line may find it again."""
+    return isinstance(error, StoreError) and error.exit_code == EXIT_AGAIN

@@ -331,13 +331,15 @@ def _consider_drained(turn: Turn) -> None:
 
 def _finish_done(turn: Turn) -> None:
     state = turn.state
+    # A store that stayed away is nobody's failure: the same line trains what is missing again and stores it.
+    missing = EXIT_AGAIN if state.unstored_away else EXIT_FAILED
     if state.unstored_results:
         names = ", ".join(sorted({name for name, _ in state.unstored_results}))
         sentence = (
             f"the script is done, but its result {names} could not be stored: mend what is said above and "
             + _advice(turn, "start the same line again", "resume the job")
         )
-        finish(turn, Outcome.WAITING, Cause.STOPPED, code=EXIT_FAILED, sentence=sentence, status=0)
+        finish(turn, Outcome.WAITING, Cause.STOPPED, code=missing, sentence=sentence, status=0)
         return
     if state.unstored_step <= state.committed_step:
         finish(turn, Outcome.DONE, Cause.DONE, code=EXIT_DONE, sentence="the script is done", status=0)
@@ -346,7 +348,7 @@ def _finish_done(turn: Turn) -> None:
         f"the script is done, but its save at step {state.unstored_step} could not be stored ({_stands(turn)}): "
         "mend what is said above and " + _advice(turn, "start the same line again", "resume the job")
     )
-    finish(turn, Outcome.WAITING, Cause.STOPPED, code=EXIT_FAILED, sentence=sentence, status=0)
+    finish(turn, Outcome.WAITING, Cause.STOPPED, code=missing, sentence=sentence, status=0)
 
 
 def _told_by_signal(turn: Turn) -> bool:

@@ -207,10 +207,10 @@ def part_failed(turn: Turn, fact: ShardFailed) -> None:
             once="overwritten",
         )
         _give_up(turn, point, fact.reason)
-    elif tries >= UPLOAD_TRIES:
+    elif tries >= UPLOAD_TRIES or _in_vain(turn, fact):
         turn.tell(f"{_called(point)} could not be stored: {fact.reason}")
         _floor(turn, point)
-        _give_up(turn, point, fact.reason)
+        _give_up(turn, point, fact.reason, away=fact.away)
     else:
         parts = tuple(renewed(part, tries=tries) if part.rank == fact.rank else part for part in point.parts)
         turn.set_point(renewed(point, parts=parts, begun_at=None))
@@ -223,13 +223,18 @@ def commit_failed(turn: Turn, fact: CommitFailed) -> None:
     if point is None or point.state is not _COMMITTING:
         return
     tries = point.tries + 1
-    if tries >= COMMIT_TRIES:
+    if tries >= COMMIT_TRIES or _in_vain(turn, fact):
         turn.tell(f"{_called(point)} could not be committed: {fact.reason}")
         _floor(turn, point)
-        _give_up(turn, point, fact.reason)
+        _give_up(turn, point, fact.reason, away=fact.away)
         return
     turn.set_point(renewed(point, tries=tries))
     turn.wake(f"commit {point.checkpoint_id}", _backoff_s(turn, tries))
+
+
+def _in_vain(turn: Turn, fact: ShardFailed | CommitFailed) -> bool:
+    """Return whether the script is done and the store was waited for already, as long as anybody waits for one."""
+    return fact.away and turn.state.exit_status == 0 and turn.state.stage is Stage.DRAINING
 
 
 def _called(point: Point) -> str:
@@ -290,9 +295,10 @@ def abandon(turn: Turn, point: Point, why: str) -> None:
     turn.order(AbandonCheckpoint(point.checkpoint_id, why))
 
 
-def _give_up(turn: Turn, point: Point, why: str) -> None:
+def _give_up(turn: Turn, point: Point, why: str, *, away: bool = False) -> None:
     """Give up a point that the script made and the store does not have."""
     state = turn.state
+    turn.change(unstored_away=away)
     if not point.result:
         turn.change(unstored_step=max(state.unstored_step, point.step))
     elif all(other is point or other.of_whom != point.of_whom for other in state.results):

@@ -197,6 +197,7 @@ class WorkerState:
         live: committed points, oldest first; `damaged` those known not to be whole.
         committed_step: step of what a restart would restore.
         unstored_step: step of the newest save that was handed over and could not be stored.
+        unstored_away: whether what was given up last met a store that stayed away.
         doomed: (when, point id) to be deleted.
         notices: announcements in force.
         leave_at: when to let the run go although nothing more was saved, shortly before the announced end.
@@ -240,6 +241,7 @@ class WorkerState:
     damaged: frozenset[str] = frozenset()
     committed_step: Step = _NO_STEPS
     unstored_step: Step = _NO_STEPS
+    unstored_away: bool = False
     doomed: tuple[tuple[Instant, str], ...] = ()
     notices: tuple[Notice, ...] = ()
     ending: Ending | None = None
