@@ -30,7 +30,7 @@ from windfall.providers.local.client import LocalProvider
 from windfall.report.measured import measure, merge
 from windfall.storage import executor, journal, log
 from windfall.storage.objects import open_store
-from windfall.storage.operations import put
+from windfall.storage.operations import get, put
 from windfall.storage.sql import Database, UserEntry
 from windfall.storage.watch import StoreWatch
 from windfall.terms import Seconds, Term
@@ -191,6 +191,7 @@ def _open(job: Job, clock: Clock, say: Callable[[str], None]) -> Opened:
         mailbox=mailbox,
         write_boot=write_boot,
         measure=lambda lines: _measure(job, lines, wiring.Reader(store, clock)),
+        deleted=lambda: executor.run(get(JOB), store, clock) is None,
     )
 
 

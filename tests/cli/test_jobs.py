@@ -214,6 +214,45 @@ def test_a_job_is_stopped_with_its_work_kept_and_goes_on_later(tmp_path: Path) -
         assert "step 1\n" not in resumed.stdout, "what was printed before it was stopped is not printed again"
 
 
+@pytest.mark.trial("H4")
+@pytest.mark.slow
+def test_a_job_whose_run_was_deleted_says_so_and_buys_nothing(tmp_path: Path) -> None:
+    """After `rm` no verb speaks as if the run were there or had never been; what it cost stays, and `resume` is refused."""
+    with shop(tmp_path) as made:
+        made.job(steps=18000, step_s=0.05)
+        job_id = made.say("run", "-y", "-d", "job.yaml").stdout.splitlines()[-1]
+        eventually(lambda: _trains(made), "a machine that trains")
+        assert made.say("stop", "--now", "tiny").returncode == 0
+        before = json.loads(made.say("cost", "--json", "tiny").stdout)
+        url = made.ps()["run_url"]
+        assert made.say("rm", "-y", url).returncode == 0
+
+        refused = made.say("resume", "-d", "tiny")
+        assert refused.returncode == 2, refused.stdout
+        assert re.search(
+            r"^windfall: tiny-\w+ cannot go on: its run was deleted, .*`windfall run` starts a new one$", refused.stderr
+        )
+        for verb in (("points",), ("get",), ("logs",), ("logs", "-f"), ("rm", "-y"), ("explain", "--machines")):
+            answer = made.say(*verb, "tiny")
+            assert (answer.returncode, answer.stdout) == (2, ""), verb
+            assert f"the run of {job_id} was deleted" in answer.stderr, verb
+        for verb in (
+            ("ps",),
+            ("ps", "tiny"),
+            ("cost", "tiny"),
+            ("events", "tiny"),
+            ("explain", "tiny"),
+            ("stop", "tiny"),
+        ):
+            answer = made.say(*verb)
+            assert answer.returncode == 0, answer.stderr
+            assert re.search(r"run (of \S+ )?was deleted", " ".join((answer.stdout + answer.stderr).split())), verb
+        after = json.loads(made.say("cost", "--json", "tiny").stdout)
+        assert [one["machine_id"] for one in after["machines"]] == [one["machine_id"] for one in before["machines"]]
+        assert after["money"]["estimated_usd"] > 0
+        assert (before["run_deleted"], after["run_deleted"]) == (False, True)
+
+
 @pytest.mark.trial("F1")
 def test_without_the_extra_exec_works_and_jobs_say_what_to_install() -> None:
     """A machine that only trains needs no web server; whoever names a job there is told the one command that works."""

@@ -71,6 +71,7 @@ class Shop:
     written: list[dict[str, Any]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     measured: int = 0
+    deleted: bool = False
     offices: list[Office] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -87,7 +88,7 @@ class Shop:
         return self.offices[-1]
 
     def _opened(self) -> Opened:
-        return Opened(self.run, self._box, self.written.append, self._measure)
+        return Opened(self.run, self._box, self.written.append, self._measure, lambda: self.deleted)
 
     def _box(self, *_: object) -> Mailbox:
         self.boxes.append(Mailbox("mailbox"))
@@ -175,6 +176,28 @@ def test_what_a_run_showed_counts_once_whatever_is_wished_afterwards(shop: Shop)
     office._wish(JOB, StopWanted(False, "ada"))
     until(lambda: shop.settled(office))
     assert shop.measured == 1
+
+
+@pytest.mark.trial("H4")
+def test_a_job_whose_run_was_deleted_is_not_resumed(shop: Shop) -> None:
+    """Refused before anything is bought; its view says so, and goes on to say so with the next controller's list."""
+    office = shop.office()
+    office.submit(JOB, {})
+    shop.trains(office)
+    office.stop(JOB.job_id, "ada", now=True)
+    shop.run.state = run_state(Outcome.WAITING, None)
+    until(lambda: shop.settled(office))
+    before = office.job(JOB.job_id)
+    shop.deleted = True
+
+    with pytest.raises(Misuse, match="its run was deleted"):
+        office.resume(JOB.job_id, "ada")
+
+    assert shop.alive == []
+    (listed,) = shop.office().jobs(None)
+    assert (before.run_deleted, listed.run_deleted, listed.phase) == (False, True, JobPhase.STOPPED)
+    assert listed.sentence.endswith("its run was deleted")
+    assert listed.details["money"] == before.details["money"]
 
 
 def test_the_same_submission_again_is_the_same_job(shop: Shop) -> None:

@@ -66,6 +66,8 @@ def _cost_of_job(reference: str, state: Path | None, plot: Path | None, *, json_
         raise RunFailed(f"nothing has happened to {view.job_id} yet: ask again in a moment")
     run, unread = None, ""
     try:
+        if view.run_deleted:
+            raise Misuse("the run was deleted, and its journal with it.")
         run = account_of(view.run_url, made.ends())
     except (Misuse, StoreError, ValueError) as error:
         unread = f"Where the time went is not known: {error}"
@@ -73,7 +75,11 @@ def _cost_of_job(reference: str, state: Path | None, plot: Path | None, *, json_
         lives.draw(made, run, plot)
     if json_:
         undisturbed = None if run is None else made.undisturbed_usd(run)
-        told = bill.as_json(made) | {"undisturbed_usd": undisturbed, "run": None if run is None else as_json(run)}
+        told = bill.as_json(made) | {
+            "run_deleted": view.run_deleted,
+            "undisturbed_usd": undisturbed,
+            "run": None if run is None else as_json(run),
+        }
         print(json.dumps(told))
         return
     screen = console()

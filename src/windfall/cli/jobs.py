@@ -116,7 +116,7 @@ def _show(view: JobView) -> None:
         ("step", f"{told.get('step', 0)}, of which {told.get('saved_step', 0)} are stored"),
         ("cost", f"{cost}, {money.get('hours', 0.0):.3f} machine-hours"),
         ("losses", f"{told.get('preemptions', 0)} machines lost, {told.get('failures', 0)} failures of the script"),
-        ("run", view.run_url),
+        ("run", f"{view.run_url}{' (deleted)' if view.run_deleted else ''}"),
     ]
     lines += [("lacking", reason) for reason in told.get("reasons", ())]
     for label, text in lines:
@@ -166,7 +166,7 @@ def stop(reference: str, state: Path | None, *, now: bool, wait: bool) -> int:
     with named.controller(state) as client:
         view = named.find(client, reference)
         if view.phase in OVER:
-            print(f"nothing runs there: {view.job_id} is {view.phase}")
+            print(f"nothing runs there: {view.job_id} is {view.phase}{_and_deleted(view)}")
             return 0
         client.stop(view.job_id, now=now)
         began = time.monotonic()
@@ -188,6 +188,10 @@ def stop(reference: str, state: Path | None, *, now: bool, wait: bool) -> int:
     if view.phase is JobPhase.STOPPED:
         print(f"windfall: `windfall resume {view.job_id}` goes on from there", file=sys.stderr)
     return 0
+
+
+def _and_deleted(view: JobView) -> str:
+    return ", and its run was deleted" if view.run_deleted else ""
 
 
 def resume(reference: str, state: Path | None, *, detach: bool) -> int:
@@ -229,6 +233,8 @@ def logs_following(reference: str, state: Path | None) -> int:
         from windfall.cli.follow import follow  # noqa: PLC0415 - its packages are an extra
 
         view = named.find(client, reference)
+        if view.run_deleted:
+            raise Misuse(named.deleted(view))
         last = max((row.sequence for row in client.rows(view.job_id)), default=0)
         return follow(client, view.job_id, after=last)
 
@@ -256,7 +262,10 @@ def inject(reference: str, state: Path | None, *, notice: str, notice_s: float |
 def rows(reference: str, state: Path | None) -> list[Row]:
     """Return the controller's journal of a job."""
     with named.controller(state) as client:
-        return list(rows_of(client, named.find(client, reference).job_id))
+        view = named.find(client, reference)
+        if view.run_deleted:
+            print(f"windfall: {named.deleted(view)}, and so is what the controller did", file=sys.stderr)
+        return list(rows_of(client, view.job_id))
 
 
 def replay(reference: str, state: Path | None) -> tuple[list[Row], list[core_replay.Difference]]:

@@ -107,8 +107,21 @@ def _chosen(views: Sequence[JobView], reference: str) -> JobView:
 
 
 def url_of(reference: str, state: Path | None) -> str:
-    """Return the URL of the run that a user means, by whatever it is called."""
+    """Return the URL of the run that a user means, by whatever it is called.
+
+    Raises:
+        Misuse: it is a job's run, and was deleted.
+    """
     if is_url(reference):
         return reference
     with controller(state) as client:
-        return find(client, reference).run_url
+        view = find(client, reference)
+    if view.run_deleted:
+        raise Misuse(deleted(view))
+    return view.run_url
+
+
+def deleted(view: JobView) -> str:
+    """Say that a job's run was deleted, and what is left of it."""
+    kept = f"what {view.job_id} cost is kept (`windfall cost {view.job_id}`)"
+    return f"the run of {view.job_id} was deleted, with its checkpoints, results and output; {kept}"

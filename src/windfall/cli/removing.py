@@ -75,6 +75,8 @@ def _run_of(job: str, state: Path | None) -> str:
         view = named.find(client, job)
     if view.phase not in _OVER:
         raise Misuse(f"{view.job_id} is {view.phase.value}: `windfall stop {view.job_id}` first")
+    if view.run_deleted:
+        raise Misuse(named.deleted(view))
     return view.run_url
 
 

@@ -158,12 +158,14 @@ class Opened:
         direct: makes the channel of the API: (wake).
         write_boot: puts `job.json` into the store.
         measure: what the finished run showed, by its journals; one row for each kind of machine.
+        deleted: whether the run was deleted: `job.json`, which is there from the submission on, is no more.
     """
 
     watch: RunWatch
     mailbox: Callable[[Term, Callable[[], Iterable[str]]], Mailbox]
     write_boot: Callable[[Json], None]
     measure: Callable[[Iterable[str]], tuple[Measured, ...]]
+    deleted: Callable[[], bool]
 
 
 class Direct(Channel, Protocol):

@@ -23,16 +23,17 @@ from windfall.control.means import Direct, Entry, Mailbox, Means, Opened, Spoilt
 from windfall.control.notifying import Message, Notifier
 from windfall.control.running import Hooks, RunningJob
 from windfall.control.service import Claimed, GcView, JobView, Json, KnownView, OffersView, RowView, StatusView, Trouble
+from windfall.control.standing import DELETED, FINISHED, shelved, view
 from windfall.core import driver
 from windfall.core.driver import JobSummary
 from windfall.errors import (
-    EXIT_FAILED,
     ControllerError,
     ControllerReplaced,
     ControllerUnreachable,
     Misuse,
     ProviderDenied,
     ProviderError,
+    StoreError,
     WindfallError,
 )
 from windfall.fleet import Direction, Directive, JobPhase, PreemptWanted, Report, ResumeWanted, StopWanted
@@ -40,11 +41,10 @@ from windfall.jobs import Job, Measured
 from windfall.market import Boot, Life, Machine, Offer, Order, Quota, Refusal
 from windfall.models import pool
 from windfall.policies import planning
-from windfall.terms import Seconds, Unit, WallTime
+from windfall.terms import Seconds
 from windfall.wire.boot import boot_to_json
 from windfall.wire.environment import PEERS_TOKEN
 
-_FINISHED = (JobPhase.DONE, JobPhase.FAILED, JobPhase.STOPPED)
 _WATCH_S = 2.0
 """Between two looks after the jobs' threads [s]."""
 _PUBLISH_S = 2.0
@@ -88,6 +88,7 @@ class Office:
         self._steps: dict[str, int] = {}
         self._learnt: set[str] = set()
         self._aside: dict[str, str] = {}
+        self._deleted: set[str] = set()
         self._leaving = threading.Event()
         self._notifier = Notifier(means.clock, means.say, lambda job: means.inside(job.user))
 
@@ -192,6 +193,10 @@ class Office:
             raise Misuse(f"there is no job {job_id}: `windfall ps` lists them")
         if entry.phase is JobPhase.DONE:
             raise Misuse(f"{job_id} is done; there is nothing left to go on with")
+        if self.job(job_id).run_deleted:
+            raise Misuse(
+                f"{job_id} cannot go on: its run was deleted, with all that was stored; `windfall run` starts a new one"
+            )
         refuse_unsold(self.offers())
         self._wish(entry.job, ResumeWanted(user))
 
@@ -451,46 +456,33 @@ class Office:
 
     def _view_of_spoilt(self, spoilt: Spoilt) -> JobView:
         told = self._aside.get(spoilt.job_id, f"set aside: {spoilt.sentence}")
-        return _shelved((spoilt.job_id, spoilt.name, spoilt.user), spoilt.created, told)
+        return shelved((spoilt.job_id, spoilt.name, spoilt.user), spoilt.created, told)
 
     def _view(self, entry: Entry, *, whole: bool) -> JobView:
         job = entry.job
         if job.job_id in self._aside:
-            return _shelved((job.job_id, job.name, job.user), entry.created, self._aside[job.job_id], job.run_url)
+            return shelved((job.job_id, job.name, job.user), entry.created, self._aside[job.job_id], job.run_url)
         latest = self._latest.get(job.job_id)
         stands = json.loads(entry.summary if latest is None else json.dumps(self._told(latest)))
-        return JobView(
-            job_id=job.job_id,
-            name=job.name,
-            user=job.user,
-            phase=JobPhase(stands.get("phase", entry.phase)),
-            sentence=stands.get("sentence", "submitted"),
-            run_url=job.run_url,
-            created=entry.created,
-            exit_code=stands.get("exit_code"),
-            finish_at=_finish_at(job, stands, entry.created, self._means.clock.wall()),
-            dead_man_s=job.dead_man_s,
-            details=stands if whole else {name: stands[name] for name in _BRIEF if name in stands},
-        )
+        if job.job_id in self._deleted or (whole and self._is_deleted(entry, stands)):
+            stands[DELETED] = True
+        return view(entry, stands, self._means.clock.wall(), whole=whole)
 
-
-def _finish_at(job: Job, stands: dict[str, Any], created: WallTime, now: WallTime) -> WallTime | None:
-    """Return when a running job is done if it goes on as it did since it was submitted; None if nobody can say."""
-    step = stands.get("step", 0)
-    if stands.get("phase") != JobPhase.RUNNING or job.work is None or job.work.unit is not Unit.STEP or step <= 0:
-        return None
-    return WallTime(now + max(0.0, job.work.amount - step) * (now - created) / step)
-
-
-_BRIEF = ("step", "saved_step", "money", "rate_usd_per_hour", "preemptions")
-"""What a list of jobs shows of each."""
-
-
-def _shelved(who: tuple[str, str, str], created: WallTime, sentence: str, run_url: str = "") -> JobView:
-    """Show a job that is set aside: `who` is its id, its name and its user."""
-    return JobView(*who, JobPhase.FAILED, sentence, run_url, created, exit_code=EXIT_FAILED)
+    def _is_deleted(self, entry: Entry, stands: dict[str, Any]) -> bool:
+        """Say whether an ended job's run was deleted; what was seen once is kept, for the list of jobs."""
+        job_id = entry.job.job_id
+        if entry.phase not in FINISHED or stands.get(DELETED):
+            return bool(stands.get(DELETED))
+        try:
+            deleted = self._means.open_run(entry.job).deleted()
+        except StoreError:
+            return False  # nobody can say
+        if deleted and is_over(entry):
+            self._deleted.add(job_id)
+            self._records.set_summary(self._means.term, job_id, entry.phase, json.dumps({**stands, DELETED: True}))
+        return deleted
 
 
 def is_over(entry: Entry) -> bool:
     """Say whether nothing is left to be done for a job: it has ended, and its bill is complete."""
-    return entry.phase in _FINISHED and bool(json.loads(entry.summary).get("settled"))
+    return entry.phase in FINISHED and bool(json.loads(entry.summary).get("settled"))

@@ -28,6 +28,7 @@ class JobView:
         created: when it was submitted.
         finish_at: when it is expected to be done; None if that is not known.
         dead_man_s: how long its machines go on without the controller.
+        run_deleted: its run was deleted (`windfall rm`): what it cost is known, what it stored is gone.
         details: machines, slots, sums of the ledger: as the driver's summary has them.
     """
 
@@ -41,6 +42,7 @@ class JobView:
     exit_code: int | None = None
     finish_at: WallTime | None = None
     dead_man_s: Seconds | None = None
+    run_deleted: bool = False
     details: Json = field(default_factory=dict)
 
 
