@@ -56,9 +56,8 @@ def save():
     assert stopped.returncode == 0, stopped.stderr
     (point,) = run.state().checkpoints
     assert took_s > 1.5, "0.6 MB over 300 KB/s"
-    assert re.search(
-        rf"stopped after [\d.]+ s: waiting for a machine, step {point.step} is stored\n", stopped.stdout
-    ), stopped.stdout
+    said = rf"stopped after [\d.]+ s, step {point.step} is stored; `windfall exec {run.url}` goes on from there\n"
+    assert re.fullmatch(said, stopped.stdout), stopped.stdout
     assert machine.code() == 6, machine.text
 
 

@@ -24,7 +24,7 @@ from windfall.report.showing import console
 from windfall.spelling import plain
 from windfall.storage import journal, log, restore
 from windfall.storage.operations import get, keys_under
-from windfall.terms import Checkpoint, CheckpointRef, Outcome, RunState, Step, Term
+from windfall.terms import Cause, Checkpoint, CheckpointRef, Outcome, RunState, Step, Term
 from windfall.units import duration_s, duration_text, size_text
 from windfall.wire.layout import OUTPUT, inbox_key
 
@@ -322,7 +322,7 @@ def stop(
 def _stop_url(url: str, *, now: bool, wait: bool) -> int:
     reader, state = open_run(url)
     if state.holder is None:
-        print(f"nothing runs there: the run is {_outcome_in_words(state)}")
+        print(f"nothing runs there: {_unheld(state, url)}")
         return 0
     _send(reader, state, {"do": "stop", "now": now, "reason": "windfall stop"})
     began, term = time.monotonic(), state.term
@@ -334,9 +334,7 @@ def _stop_url(url: str, *, now: bool, wait: bool) -> int:
     while wait:
         _, state = open_run(url)
         if state.term != term or state.holder is None:
-            print(
-                f"stopped after {duration_text(time.monotonic() - began)}: {_outcome_in_words(state)}, {_stored(state, term)}"
-            )
+            print(_ended(state, term, url, duration_text(time.monotonic() - began)))
             return 0
         if time.monotonic() - began > 2 * state.lease_s and _silent(reader, state):
             raise RunFailed(f"{state.holder.host} does not answer: the run is free when its lease has run out")
@@ -362,14 +360,23 @@ def resume(
     return jobs.resume(job, state, detach=detach)
 
 
-def _stored(state: RunState, term: Term) -> str:
-    """Say what was stored when a term ended, though another machine may have gone on since."""
-    step = next((loss.step for loss in state.losses if loss.term == term), Step(0))
-    return f"step {step} is stored" if step else "nothing is stored yet"
+def _ended(state: RunState, term: Term, url: str, took: str) -> str:
+    """Say how the term that was asked to stop has ended, though another machine may have gone on since."""
+    loss = next((loss for loss in state.losses if loss.term == term), None)
+    step = Step(0) if loss is None else loss.step
+    stored = f"step {step} is stored" if step else "nothing is stored yet"
+    if loss is not None and loss.cause in (Cause.DONE, Cause.SCRIPT_FAILED):
+        return f"it ended by itself after {took}: {_unheld(state, url)}"
+    if state.holder is not None:
+        return f"stopped after {took}, {stored}; {state.holder.host} has taken the run since, and trains"
+    return f"stopped after {took}, {stored}; `windfall exec {url}` goes on from there"
 
 
-def _outcome_in_words(state: RunState) -> str:
-    return "waiting for a machine" if state.outcome is Outcome.WAITING else state.outcome.value
+def _unheld(state: RunState, url: str) -> str:
+    """Say how a run stands that no machine holds."""
+    if state.outcome is Outcome.WAITING:
+        return f"no machine holds the run; `windfall exec {url}` goes on with it"
+    return "the run has failed" if state.outcome is Outcome.FAILED else f"the run is {state.outcome.value}"
 
 
 def _silent(reader: wiring.Reader, state: RunState) -> bool:
@@ -396,7 +403,7 @@ def inject(run: str, *, notice: str, state: Folder = None) -> None:
         return
     reader, stands = open_run(run)
     if stands.holder is None:
-        raise Misuse(f"no machine holds the run at {run}: it is {_outcome_in_words(stands)}")
+        raise Misuse(f"nothing can be taken away at {run}: {_unheld(stands, run)}")
     _send(reader, stands, {"do": "inject", "notice_s": notice_s})
     print(f"{stands.holder.host} will be taken away, {'without notice' if notice_s is None else f'{notice} notice'}")
 
