@@ -16,7 +16,8 @@ from types import ModuleType
 from rich.console import Console
 
 from windfall import errors, events, fleet, results, terms
-from windfall.cli.main import build as build_cli
+from windfall.cli import main as command
+from windfall.cli.verbs import build as build_cli
 from windfall.core import lifecycle
 from windfall.wire import environment, layout
 
@@ -79,6 +80,8 @@ def page_errors() -> str:
         errors.EXIT_STOPPED: "stopped by `windfall stop` or Ctrl-C: not done, and nobody should start it again unasked",
         errors.EXIT_FORGOTTEN: "a drill: the script does not resume as it was",
         errors.EXIT_AGAIN: "start the same line again: preempted, held by a live machine, or taken over",
+        command.INTERRUPTED: "Ctrl-C before anything was begun, or of a verb that only looks",
+        command.PIPE_CLOSED: "whoever read the output (`| head`) has closed the pipe",
     }
     table = "".join(f"| {code} | {meaning} |\n" for code, meaning in codes.items())
     drawn = textwrap.indent(textwrap.dedent(tree), "    ")

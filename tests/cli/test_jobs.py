@@ -214,7 +214,6 @@ def test_a_job_is_stopped_with_its_work_kept_and_goes_on_later(tmp_path: Path) -
         assert "step 1\n" not in resumed.stdout, "what was printed before it was stopped is not printed again"
 
 
-@pytest.mark.trial("H4")
 @pytest.mark.slow
 def test_a_job_whose_run_was_deleted_says_so_and_buys_nothing(tmp_path: Path) -> None:
     """After `rm` no verb speaks as if the run were there or had never been; what it cost stays, and `resume` is refused."""

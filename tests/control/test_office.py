@@ -178,7 +178,6 @@ def test_what_a_run_showed_counts_once_whatever_is_wished_afterwards(shop: Shop)
     assert shop.measured == 1
 
 
-@pytest.mark.trial("H4")
 def test_a_job_whose_run_was_deleted_is_not_resumed(shop: Shop) -> None:
     """Refused before anything is bought; its view says so, and goes on to say so with the next controller's list."""
     office = shop.office()

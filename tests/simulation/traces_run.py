@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windfall.cli.main import build
+from windfall.cli.verbs import build
 from windfall.errors import WindfallError
 
 

@@ -21,12 +21,15 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
 from windfall.agent import kernel
 from windfall.terms import Seconds
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""What the supervisor hears, and `windfall exec` keeps for it while it becomes one."""
 LOCK = "lock"
 """In each of a session's folders: locked for as long as it lives."""
 HOLD = "hold.json"

@@ -27,11 +27,10 @@ import time
 from collections.abc import Callable
 
 from windfall.agent import guard, kernel
-from windfall.agent.session import CRASHES
+from windfall.agent.session import CRASHES, SIGNALS
 from windfall.errors import EXIT_AGAIN, EXIT_STOPPED
 from windfall.wire.programs import program
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 AGENT = program("windfall.cli.agent")
 """What runs as the agent; the session folder and the socket's number follow."""
 _AGENT_TRIES_MAX = 5
@@ -85,8 +84,9 @@ class Supervisor:
     def _catch_signals(self) -> None:
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        for number in _SIGNALS:
+        for number in SIGNALS:
             signal.signal(number, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # `windfall exec` kept them for this moment
 
         def deliver() -> None:
             at_ns = time.monotonic_ns()

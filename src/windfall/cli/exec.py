@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import stat
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from windfall.agent import kernel
-from windfall.agent.session import LOCK, SESSION, ExecRequest, sweep
+from windfall.agent.session import LOCK, SESSION, SIGNALS, ExecRequest, sweep
 from windfall.cli.places import web_address
 from windfall.errors import Misuse
 from windfall.notices.detect import detect
@@ -174,6 +175,8 @@ def become_supervisor(request: ExecRequest, state: Path) -> None:
         raise Misuse(f"{session} cannot be written ({error.strerror}): name another place with --state") from error
     sys.stdout.flush()
     argv = program("windfall.agent.supervisor", str(session), str(pages), request.isolation)
+    # What comes from here on waits until the supervisor can hear it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     os.execve(argv[0], argv, our_environment(os.environ))
 
 
