@@ -35,7 +35,7 @@ from windfall.simulation.scenario import Memoryless, Quantiles, Scenario
 
 ARGUMENTS: Final = ("age_s", "work_left_s", "stall_s", "durable_s", "mttp_s", "restart_s")
 Interval = Callable[[float, float, float, float, float, float], float]
-UNITS_MOST: Final = 600
+UNITS_MOST: Final = 1200
 """The optimal schedule saves after whole units of work, at most so many in a run; a unit is whole steps."""
 _CELLS: Final = 4000
 _BUILT_IN: Final = MappingProxyType(
