@@ -216,13 +216,14 @@ class ShardUploaded(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ShardFailed(Fact):
-    """A part could not be uploaded: the script changed it meanwhile, or the store stayed `away`, or another reason."""
+    """A part could not be uploaded: it was changed meanwhile, or it is `refused` as it is, or the store stayed `away`."""
 
     checkpoint_id: str
     rank: int
     reason: str
     overwritten: bool = False
     away: bool = False
+    refused: bool = False
 
 
 @value

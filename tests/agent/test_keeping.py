@@ -39,6 +39,19 @@ def test_where_links_cannot_be_made_the_path_itself_is_read(tmp_path: Path, monk
     assert not list((tmp_path / "held").iterdir())
 
 
+@pytest.mark.parametrize("written", ["/whole", "a/w.bin", "../ck/a/w.bin", "../../{name}/ck/a/w.bin"])
+def test_a_link_to_something_in_the_folder_leads_to_what_is_kept(tmp_path: Path, written: str) -> None:
+    """However it is written: the script may delete the folder, and the link is still inside the checkpoint."""
+    (tmp_path / "ck" / "a").mkdir(parents=True)
+    (tmp_path / "ck" / "a" / "w.bin").write_bytes(b"w")
+    whole = str(tmp_path / "ck" / "a" / "w.bin")
+    (tmp_path / "ck" / "latest").symlink_to(whole if written == "/whole" else written.format(name=tmp_path.name))
+    kept = Path(keep(str(tmp_path / "ck"), str(tmp_path / "held"), "5-0-1"))
+    shutil.rmtree(tmp_path / "ck")
+    assert (kept / "latest").readlink() == Path("a/w.bin")
+    assert (kept / "latest").read_bytes() == b"w"
+
+
 @pytest.mark.trial("A1")
 def test_only_what_is_named_is_let_go(tmp_path: Path) -> None:
     """Other hand-overs of its step and of earlier ones stay for their own uploads; what was read in place is not touched."""

@@ -12,6 +12,7 @@ def keep(path: str, folder: str, name: str) -> str:
     """Link a file or a folder's files into a folder of its own; return where they are now.
 
     Kept again under the same name, a folder keeps what it had and gains what has come, as several ranks write into one.
+    A symbolic link stays one, and leads to what is kept if it led to something in the folder, however it is written.
     Where links cannot be made (another file system, one without links) the path itself is returned: the upload then
     reads it in place.
 
@@ -36,6 +37,7 @@ def keep(path: str, folder: str, name: str) -> str:
 
 def _link_folder(path: str, target: str) -> None:
     os.makedirs(target, exist_ok=True)
+    root = os.path.realpath(path)
     for above, folders, files in os.walk(path):
         there = os.path.join(target, os.path.relpath(above, path))
         for name in folders:
@@ -47,9 +49,17 @@ def _link_folder(path: str, target: str) -> None:
         for name in files:
             source = os.path.join(above, name)
             if os.path.islink(source):
-                _replace(os.path.join(there, name), partial(os.symlink, os.readlink(source)))
+                _replace(os.path.join(there, name), partial(os.symlink, _leading(source, root)))
             else:
                 _link(source, os.path.join(there, name))
+
+
+def _leading(link: str, root: str) -> str:
+    """Return where a link leads, in words that hold for a copy too: within the folder `root` relative, else absolute."""
+    real = os.path.realpath(link)
+    if os.path.commonpath((root, real)) != root:
+        return real
+    return os.path.relpath(real, os.path.realpath(os.path.dirname(link)))
 
 
 def _link(source: str, target: str) -> None:

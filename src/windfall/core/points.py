@@ -11,7 +11,7 @@ from typing import Final
 
 from windfall.core import retention
 from windfall.core.lifecycle import POINT, PointState, Stage, move
-from windfall.core.state import Point, Turn
+from windfall.core.state import Part, Point, Turn
 from windfall.events import (
     AbandonCheckpoint,
     CheckpointCommitted,
@@ -199,7 +199,8 @@ def part_failed(turn: Turn, fact: ShardFailed) -> None:
     point = _active(turn, fact.checkpoint_id)
     if point is None or point.state is not _UPLOADING:
         return
-    tries = 1 + max((part.tries for part in point.parts if part.rank == fact.rank), default=0)
+    failed = [part for part in point.parts if part.rank == fact.rank]
+    tries = 1 + max((part.tries for part in failed), default=0)
     if fact.overwritten:
         turn.tell(
             f"{_called(point)} was changed by the script before it was stored: save into a new file or "
@@ -207,14 +208,24 @@ def part_failed(turn: Turn, fact: ShardFailed) -> None:
             once="overwritten",
         )
         _give_up(turn, point, fact.reason)
-    elif tries >= UPLOAD_TRIES or _in_vain(turn, fact):
-        turn.tell(f"{_called(point)} could not be stored: {fact.reason}")
+    elif tries >= UPLOAD_TRIES or fact.refused or _in_vain(turn, fact):
+        # What is refused as it is will be refused again, and the next save must not take its place in silence.
+        reason = _as_named(fact.reason, failed)
+        turn.tell(f"{_called(point)} could not be stored: {reason}")
         _floor(turn, point)
-        _give_up(turn, point, fact.reason, away=fact.away)
+        _give_up(turn, point, reason, away=fact.away)
     else:
         parts = tuple(renewed(part, tries=tries) if part.rank == fact.rank else part for part in point.parts)
         turn.set_point(renewed(point, parts=parts, begun_at=None))
         turn.wake(f"upload {point.checkpoint_id}", _backoff_s(turn, tries))
+
+
+def _as_named(reason: str, parts: list[Part]) -> str:
+    """Return a reason with the paths as the script named them, not those of the links that hold what it handed over."""
+    for part in parts:
+        if part.source:
+            reason = reason.replace(part.path, part.source)
+    return reason
 
 
 def commit_failed(turn: Turn, fact: CommitFailed) -> None:
