@@ -17,6 +17,7 @@ from windfall.jobs import Checkpointing, Injection, Job, Measured, Objective, Us
 from windfall.market import Offer
 from windfall.models.pool import pool
 from windfall.policies.planning import Plan, plan
+from windfall.policies.saving import rules
 from windfall.terms import Seconds, Unit, Usd, WallTime
 
 NOW = WallTime(1_000_000.0)
@@ -151,17 +152,13 @@ def test_saves_are_planned_by_what_the_machines_will_believe() -> None:
 
 
 def test_a_plan_without_losses_goes_by_the_habit_as_far_as_it_may() -> None:
-    """Half an hour of work, a loss each hour: what is said of aws makes saves rarer, by half a percent's worth and no more."""
+    """Half an hour of work, a loss each hour: what is said of aws makes saves rarer, as far as it can do no harm."""
     mttp_s = HOUR
     insured_s = math.sqrt(2 * 2.0 * (mttp_s + 136.5))
-
-    def cost(interval_s: float) -> float:
-        return math.expm1((interval_s + 2.0) / mttp_s) / interval_s
-
     between_s = planned(replace(JOB, work=Work(HOUR / 2, Unit.STEP)), hours=1.0).numbers[-1].value
     assert between_s is not None
     assert between_s > 1.4 * insured_s
-    assert cost(between_s) == pytest.approx(1.005 * cost(insured_s), rel=1e-4)
+    assert between_s == pytest.approx(rules.longest_interval_s(insured_s, 2.0, mttp_s), rel=0.01)
 
 
 def test_the_users_own_schedule_counts_where_it_is_shorter() -> None:

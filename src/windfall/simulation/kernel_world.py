@@ -48,7 +48,7 @@ believed_interval_s: Final[Any] = _calling(
     rules.believed_interval_s,
     adaptive_interval_s=adaptive_interval_s,
     uncovered_share=part(rules.uncovered_share),
-    longest_interval_s=part(rules.longest_interval_s),
+    longest_interval_s=_calling(rules.longest_interval_s, hearsay_harms=part(rules.hearsay_harms)),
 )
 fits: Final[Any] = part(rules.emergency_fits)
 scheduled_work_s: Final[Any] = part(rules.scheduled_work_s)
