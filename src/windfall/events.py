@@ -1,8 +1,7 @@
 """Facts, commands and decisions: what goes into and comes out of the reducers, and the journal's rows.
 
-A *fact* is something that happened; a *command* is something to be done by a port; a *decision* says which policy chose
-and *because* of which numbers.  All are immutable dataclasses of plain values, so that the journal can hold them and
-`replay` can feed them back.  Their codec is `windfall.codec`; every journal row carries `VERSION`.
+A *fact* happened; a *command* is to be done by a port; a *decision* says which policy chose and *because* of which
+numbers.  All are immutable plain values: the journal holds them (`windfall.codec`, `VERSION`), `replay` feeds them back.
 """
 
 from __future__ import annotations
@@ -176,12 +175,12 @@ class ShardHandedOver(Fact):
     """`backup(path)` or `save_result(path)`: a rank's part of a point, or its result, lies on the local disk.
 
     Attributes:
-        request: the request that it answers, 0 for the user's own schedule.
+        request: the request that it answers, 0 for none.
         path: where it can be read from now on; told again when ranks have added to a folder that they share.
         stall_s: how long the script stood still for it.
         identity: what changes when its files are written again.
-        source: the path that the script named; empty if it is `path`.
-        result: the name of a result; empty for a checkpoint.
+        source, result: the path that the script named if it is not `path`; the name of a result.
+        own: made without being asked, be there a request or not: it stays.
     """
 
     rank: int
@@ -193,6 +192,7 @@ class ShardHandedOver(Fact):
     identity: str = ""
     source: str = ""
     result: str = ""
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,23 @@ def test_backup_answers_the_request_it_satisfies(session: Session, agent: FakeAg
     assert agent.words()[page.MESSAGES] == 2
 
 
+def test_a_handover_says_whether_it_was_asked_for(session: Session, agent: FakeAgent) -> None:
+    """Asked by `step`, or the user's own: unasked, at an unread request, or kept although asked."""
+    session.step()
+    session.backup("unasked")
+    agent.request(2)
+    session.step()
+    session.backup("asked")
+    agent.request(3)
+    session.step()
+    session.backup("kept", keep=True)
+    session.enter_step()
+    agent.request(4)
+    session.exit_step()
+    session.backup("unread")
+    assert [message["own"] for message in agent.backups()] == [True, False, True, True]
+
+
 def test_backup_satisfies_a_request_that_nobody_asked_about(session: Session, agent: FakeAgent) -> None:
     """`i % n == 0 or check_save()` skips the question: the hand-over still counts as the answer."""
     session.enter_step()

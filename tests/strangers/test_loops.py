@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,12 +29,35 @@ for e in range(6):
 """
 
 
-def execute(folder: Path, script: str) -> str:
+TWO_SAVES = """
+import time, windfall as wf
+for i in range(2):
+    time.sleep(0.5); open(f"s{i}", "w").write(str(i)); wf.backup(f"s{i}")
+"""
+SHELL = f"""
+for i in 1 2 3; do sleep 0.1; echo $i > s$i; {" ".join(WINDFALL)} backup s$i; done
+"""
+
+
+def execute(folder: Path, script: str, *options: str, runner: str = sys.executable) -> str:
     (folder / "train.py").write_text(script)
-    line = [*WINDFALL, "exec", "--lease", "3s", "runs/one", "--", sys.executable, "train.py"]
+    line = [*WINDFALL, "exec", "--lease", "3s", *options, "runs/one", "--", runner, "train.py"]
     ended = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=90, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout + ended.stderr
+
+
+def told(folder: Path, *words: str) -> list[dict[str, Any]]:
+    """What a verb prints as JSON, one object a line."""
+    said = subprocess.run(
+        [*WINDFALL, *words, "--json"], cwd=folder, capture_output=True, text=True, check=True, timeout=60
+    )
+    return [json.loads(line) for line in said.stdout.splitlines()]
+
+
+def spent(folder: Path) -> dict[str, float]:
+    (account,) = told(folder, "cost", "runs/one")
+    return dict(account["spent"])
 
 
 @pytest.mark.real
@@ -47,16 +71,31 @@ def test_each_save_of_a_script_without_steps_is_a_checkpoint(tmp_path: Path) -> 
 
 
 @pytest.mark.real
-def test_a_save_before_the_end_of_its_step_crashes_nothing(tmp_path: Path) -> None:
-    """One save for each epoch, then the step: each is stored, the agent lives."""
-    told = execute(tmp_path, EPOCHS)
-    assert "crashed" not in told
-    lines = subprocess.run(
-        [*WINDFALL, "points", "runs/one", "--json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout.splitlines()
-    assert max(json.loads(line)["step"] for line in lines) == 5
+def test_work_ahead_of_a_save_is_training_and_the_save_the_user_s_own(tmp_path: Path) -> None:
+    """One save for each epoch, then the step, with a request at each: all stay, and the work is no standstill."""
+    said = execute(tmp_path, EPOCHS, "--policy", "every:1steps")
+    assert "crashed" not in said
+    points = told(tmp_path, "points", "runs/one")
+    assert [(point["step"], point["kind"]) for point in points] == [(step, "periodic") for step in range(5, -1, -1)]
+    where = spent(tmp_path)
+    assert where["compute_s"] >= 5 * 0.3, where
+    assert where["save_s"] <= 0.3, where
+
+
+@pytest.mark.real
+def test_the_work_of_a_script_without_steps_is_training(tmp_path: Path) -> None:
+    """It calls at its saves alone: what lies between them, and before the first, was not its start."""
+    execute(tmp_path, TWO_SAVES)
+    where = spent(tmp_path)
+    assert where["compute_s"] >= 2 * 0.5, where
+    assert where["start_s"] < 0.5, where
+
+
+@pytest.mark.real
+def test_saves_from_a_shell_are_the_user_s_own_and_the_work_between_them_training(tmp_path: Path) -> None:
+    """Nobody can ask a shell script for a save: each of its own stays, whatever was asked for meanwhile."""
+    execute(tmp_path, SHELL, "--policy", "every:1steps", runner="sh")
+    points = told(tmp_path, "points", "runs/one")
+    assert [(point["step"], point["kind"]) for point in points] == [(step, "periodic") for step in (3, 2, 1)]
+    where = spent(tmp_path)
+    assert where["compute_s"] > where["start_s"] + where["other_s"], where

@@ -21,7 +21,13 @@ _PHASES = frozenset({"evaluation", "compile", "data", "save"})
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """`backup(path)` or, with the name of a result, `save_result(path)`; `path` None: this rank has no part."""
+    """`backup(path)` or, with the name of a result, `save_result(path)`; `path` None: this rank has no part.
+
+    Attributes:
+        at_ns: when it was called (monotonic), 0 if it does not say.
+        own: the script was not asked for it.
+        counted: it counts as the end of a step, in a script that ends none itself.
+    """
 
     step: int
     request: int
@@ -29,6 +35,9 @@ class HandOver:
     stall_ns: int
     path: str | None
     result: str = ""
+    at_ns: int = 0
+    own: bool = False
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +104,10 @@ def _hand_over(said: Mapping[str, Any], step: int) -> HandOver | Refused:
             return Refused(f"the result {shown(result)} has no path")
     if path is not None and (why := _unusable(path)):
         return Refused(f"{shown(path)} was handed over at step {step}: {why}", request, step)
-    return HandOver(step, request, number, stall_ns, path, result if said["it"] == "result" else "")
+    at_ns = _number(said, "at_ns") if "at_ns" in said else 0
+    own = request == 0 or said.get("own") is True
+    called, counted = (result if said["it"] == "result" else ""), said.get("counted") is True
+    return HandOver(step, request, number, stall_ns, path, called, at_ns, own, counted)
 
 
 def is_name(name: object) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from windfall.agent import messages
+from windfall.agent.loop_form import FIRST_CALL_NS, LoopForm
 from windfall.agent.messages import HandOver, Message, Metrics, PhaseEnded, Refused
 from windfall.errors import NewerFormat
 from windfall.events import (
@@ -35,6 +36,7 @@ from windfall.wire import page
 _WINDOW_FIRST_S = 0.25
 _WINDOW_S_MAX = 5.0
 """Windows grow from the first to the second: early numbers soon, few journal rows later."""
+_START = page.PHASES.index("start")
 FOLDERS_KEPT = 8
 """Of so many steps it is remembered which folders ranks shared."""
 
@@ -56,6 +58,7 @@ class _Rank:
     """Answered and not yet followed by a hand-over: (request, step)."""
     excluded_ns: dict[int, int] = field(default_factory=dict)
     """Time inside the interval after step k that was not work on a step: stalls of saves, other phases."""
+    form: LoopForm = field(default_factory=LoopForm)
 
 
 @dataclass(slots=True)
@@ -162,7 +165,11 @@ class PageWatcher:
     def finish(self, now: Instant) -> list[Fact]:
         """Return what is new, and the last window however short it is: the script has ended or is about to."""
         self._window_ends = now
-        return self.look(now)
+        facts = self.look(now)
+        for number, rank in self._ranks.items():
+            if worked_ns := rank.form.untold_ns(ended=True):
+                facts.append(PhaseMeasured(number, Phase.STEP, Seconds(worked_ns / 1e9)))
+        return facts
 
     def observe(self, *, fresh: bool = False) -> RanksObserved:
         """Return what every rank is doing.
@@ -208,6 +215,8 @@ class PageWatcher:
         words[page.AGENT_NS] = int(now * 1e9)
         step, step_end_ns, began_ns = words[page.STEP], words[page.STEP_END_NS], words[page.STEP_BEGIN_NS]
         said = self._read_messages(rank) if words[page.MESSAGES] > rank.messages else []
+        if wrong := rank.form.look(step, step_end_ns):
+            rank.excluded_ns[wrong[0]] = max(rank.excluded_ns.get(wrong[0], 0) - wrong[1], 0)
         ack = words[page.ACK]
         if ack != rank.ack:
             rank.ack = ack
@@ -225,13 +234,17 @@ class PageWatcher:
     def _measure(self, rank: _Rank, window: _Window, step: int, step_end_ns: int, began_ns: int) -> None:
         count = step - rank.step
         if count > 0 and step_end_ns != rank.step_end_ns:
-            since_ns = rank.step_end_ns or (began_ns if count == 1 and began_ns < step_end_ns else 0)
+            since_ns = rank.step_end_ns
+            if not since_ns and count == 1:
+                since_ns = rank.form.since_ns(step_end_ns) or (began_ns if began_ns < step_end_ns else 0)
             if since_ns:
                 excluded_ns = sum(ns for at, ns in rank.excluded_ns.items() if at < step)
                 mean_s = max(step_end_ns - since_ns - excluded_ns, 0) / count / 1e9
                 window.count += count
                 window.sum_s += mean_s * count
                 window.longest_s = max(window.longest_s, mean_s)
+                if all(at >= step for at in rank.excluded_ns):
+                    rank.form.plain_ns = int(mean_s * 1e9)
             rank.excluded_ns = {at: ns for at, ns in rank.excluded_ns.items() if at >= step}
         rank.step, rank.step_end_ns = step, step_end_ns
 
@@ -265,10 +278,13 @@ class PageWatcher:
                     self._move_on(number, step, facts)
 
     def _understand_hand_over(self, number: int, rank: _Rank, said: HandOver, facts: list[Fact]) -> None:
-        step = said.step
-        rank.excluded_ns[step] = rank.excluded_ns.get(step, 0) + said.stall_ns
+        step, stall_ns, own = said.step, said.stall_ns, said.own
         if not said.result:
+            stall_ns, own = rank.form.handed_over(said, self._at_work_ns(rank, said))
+            if worked_ns := rank.form.untold_ns():
+                facts.append(PhaseMeasured(number, Phase.STEP, Seconds(worked_ns / 1e9)))
             self._note(number, rank, said)
+        rank.excluded_ns[step] = rank.excluded_ns.get(step, 0) + stall_ns
         if said.path is None:
             self._move_on(number, step, facts)
             return
@@ -278,10 +294,10 @@ class PageWatcher:
             # Ranks that name one folder go on naming one; the last of them keeps what all have written into it.
             name = next((one.name for one in self._folders.get(step, ()) if one.source == said.path), name)
         path = self._keep(said.path, name)
-        size, stall_s = Bytes(_size_of(path)), Seconds(said.stall_ns / 1e9)
+        size, stall_s = Bytes(_size_of(path)), Seconds(stall_ns / 1e9)
         source = "" if path == said.path else said.path
         fact = ShardHandedOver(
-            number, Step(step), said.request, path, size, stall_s, self._identify(path), source, said.result
+            number, Step(step), said.request, path, size, stall_s, self._identify(path), source, said.result, own
         )
         if shared:
             known = [one for one in self._folders.get(step, ()) if one.source != said.path]
@@ -289,6 +305,13 @@ class PageWatcher:
             for old in sorted(self._folders)[:-FOLDERS_KEPT]:
                 del self._folders[old]
         facts.append(fact)
+
+    def _at_work_ns(self, rank: _Rank, said: HandOver) -> int:
+        """Return since when a script that hands over is known to have been at work: its first call, else its start."""
+        first_ns = rank.words[page.PHASE_SINCE_NS]
+        if rank.words[page.PHASE] == _START and 0 < first_ns < said.at_ns - FIRST_CALL_NS:
+            return first_ns
+        return int(self._started * 1e9)
 
     def _note(self, number: int, rank: _Rank, said: HandOver) -> None:
         """Note who has spoken of a step: of one that has two paths, who is past it has to be told again."""
@@ -377,6 +400,8 @@ def _resumed(rank: _Rank, position: int, ack: int) -> _Rank:
     """Take up a rank where an earlier agent stopped reading; its unanswered acknowledgement is found in its messages."""
     rank.step, rank.step_end_ns = rank.words[page.STEP], rank.words[page.STEP_END_NS]
     if position == 0 and ack == 0:
+        if rank.step_end_ns:  # the last step so far has ended before anybody looked
+            rank.step, rank.step_end_ns = rank.step - 1, 0
         return rank
     rank.position, rank.ack = position, ack
     read: list[Message] = []

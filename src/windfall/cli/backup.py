@@ -92,6 +92,8 @@ def hand_over(environ: Mapping[str, str], folder: str, path: str, step: int | No
             "request": request,
             "path": path,
             "stall_ns": 0,
+            "own": True,
+            "counted": step is None,
         }
         _say(words, folder, rank, message)
         words[page.STEP_END_NS] = now_ns

@@ -39,7 +39,7 @@ def handed_over(turn: Turn, fact: ShardHandedOver) -> None:
         if point.step != fact.step or point.state is not _HANDED_OVER or point.whole or fact.rank in point.absent:
             continue
         if all(known.rank != fact.rank for known in point.parts):
-            _join(turn, point, part)
+            _join(turn, point, part, own=_own(turn, fact))
             return
     again = before is not None and before[1] == fact.step and before[2] != source
     _open(turn, fact, part, unclear=again and fact.request == 0)
@@ -81,6 +81,7 @@ def _open(turn: Turn, fact: ShardHandedOver, part: Part, *, unclear: bool = Fals
         number=number,
         result=fact.result,
         unclear=unclear,
+        own=_own(turn, fact),
     )
     turn.change(made=number)
     if fact.result:
@@ -114,10 +115,24 @@ def _clear(turn: Turn, rank: int, step: Step) -> None:
             )
 
 
-def _join(turn: Turn, point: Point, part: Part) -> None:
-    kind = SaveKind.PERIODIC if part.request == 0 else point.kind
-    parts = _as_now(point.parts, part.path, part.identity, part.size_bytes)
-    turn.set_point(renewed(point, parts=(*parts, part), kind=kind, request=max(point.request, part.request)))
+def _join(turn: Turn, point: Point, part: Part, *, own: bool) -> None:
+    kind = _kind(turn, part.request) if part.request else point.kind
+    parts, request = _as_now(point.parts, part.path, part.identity, part.size_bytes), max(point.request, part.request)
+    turn.set_point(renewed(point, parts=(*parts, part), kind=kind, request=request, own=point.own or own))
+
+
+def _own(turn: Turn, fact: ShardHandedOver) -> bool:
+    """Say whether a hand-over is the user's own: not asked for, or where the user's own saves, evenly apart, had the next.
+
+    A script that was asked at a step at which it would have saved anyway hands over once, and cannot say why.
+    """
+    if fact.own or fact.request == 0:
+        return True
+    of_points = {point.step for point in turn.state.checkpoints if point.own}
+    steps = sorted(of_points.union([point.step for point in turn.state.live if point.kind is SaveKind.PERIODIC]))
+    if len(steps) < 2 or fact.step <= steps[-1]:
+        return fact.step in steps
+    return (fact.step - steps[-1]) % (steps[-1] - steps[-2]) == 0
 
 
 def _kind(turn: Turn, number: int) -> SaveKind:

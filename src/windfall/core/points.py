@@ -80,7 +80,7 @@ def _judge(turn: Turn, point: Point) -> None:
     for other in waiting:
         if other.step == point.step:
             continue  # nothing is let go for its step
-        if other.kind is SaveKind.PERIODIC and point.kind is SaveKind.INSURANCE:
+        if other.own and not point.own and point.kind is SaveKind.INSURANCE:
             abandon(turn, renewed(point, whole=True), "the user's own save of about the same time waits already")
             return
         abandon(turn, other, f"the save at step {point.step} replaces it")
@@ -191,7 +191,8 @@ def commit(turn: Turn, point: Point) -> CommitCheckpoint | StoreResult:
     generation = turn.state.first.generation
     if point.result:
         return StoreResult(point.checkpoint_id, point.result, point.step, generation, shards[0])
-    return CommitCheckpoint(point.checkpoint_id, point.step, point.kind, generation, tuple(shards))
+    kind = SaveKind.PERIODIC if point.own else point.kind
+    return CommitCheckpoint(point.checkpoint_id, point.step, kind, generation, tuple(shards))
 
 
 def part_failed(turn: Turn, fact: ShardFailed) -> None:

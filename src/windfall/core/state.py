@@ -103,6 +103,7 @@ class Point:
         number: of all that were begun in this term; the order of the hand-overs.
         result: the name of a result; empty for a checkpoint.
         unclear: another path at a step that had one: a checkpoint if the script goes on, a result if it ends.
+        own: the user's own save, whatever it was asked for besides: it is committed as such, and stays.
         absent: ranks that went on without a part.
         whole: every rank has handed over or gone on.
         begun_at: when its upload began; None if not measurable (the agent died meanwhile).
@@ -124,6 +125,7 @@ class Point:
     number: int = 0
     result: str = ""
     unclear: bool = False
+    own: bool = False
 
     @property
     def active(self) -> bool:

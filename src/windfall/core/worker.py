@@ -54,7 +54,7 @@ from windfall.models.losses import Losses, habit
 from windfall.policies.saving.decide import parse_policy
 from windfall.records import renewed
 from windfall.results import MessageRefused, ResultStored
-from windfall.terms import Bytes, Instant, SaveCosts, Seconds
+from windfall.terms import Bytes, Instant, Phase, SaveCosts, Seconds
 
 MUTE_AFTER_S = 60.0
 """A script of which no page was seen for so long is said not to call Windfall."""
@@ -226,7 +226,8 @@ def _steps_measured(turn: Turn, fact: StepsMeasured) -> None:
 
 
 def _phase_measured(turn: Turn, fact: PhaseMeasured) -> None:
-    turn.change(costs=turn.state.costs.add_phase(fact.phase, fact.duration_s))
+    if fact.phase is not Phase.STEP:  # that is work which no step counts: nothing of it repeats itself
+        turn.change(costs=turn.state.costs.add_phase(fact.phase, fact.duration_s))
 
 
 def _part_handed_over(turn: Turn, fact: ShardHandedOver) -> None:

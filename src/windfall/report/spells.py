@@ -55,6 +55,7 @@ class Walk:
     _spoke: bool = False
     _ranks: int = 1
     _still_since: float | None = None
+    _held: tuple[float, float] | None = None
 
     def rows(self, rows: Sequence[events.Row]) -> WallTime:
         """Walk over the rows; return when the last one was written.
@@ -136,10 +137,7 @@ class Walk:
             case events.PhaseMeasured():
                 self._phase(fact, now)
             case events.ShardHandedOver():
-                self._spoke = True
-                self._running(now - fact.stall_s)
-                self._carve(now - fact.stall_s, now, Kind.SAVE)
-                self.ledger.see(fact.step)
+                self._handed_over(fact, now)
             case events.NoticeReceived() if fact.notice.level is NoticeLevel.WITHDRAWN:
                 self._still_since = None
             case events.RanksObserved() if fact.ranks and self._stage is not _Stage.PREPARING:
@@ -162,7 +160,8 @@ class Walk:
 
     def _end_script(self, now: float, status: int | None = None) -> None:
         """The script ended, or is about to be ended because the run is released."""
-        if self._stage is _Stage.STARTING and not self._spoke and status == 0:
+        silent = not self._spoke or self.ledger.last <= self._done
+        if self._stage is _Stage.STARTING and silent and status == 0:
             self._to(now, Kind.UNSEEN)
         self._begin(now)
         self._extend(now)
@@ -202,6 +201,8 @@ class Walk:
         self._spoke = True
         if fact.phase is Phase.START:
             self._running(now)
+        elif fact.phase is Phase.STEP:
+            self._release(fact.duration_s)
         elif self._stage is _Stage.RUNNING and fact.phase in _WITHIN_SCRIPT:
             self._carve(now - fact.duration_s, now, Kind.OTHER)
         elif self._stage is _Stage.RUNNING and fact.phase is Phase.SAVE:
@@ -217,6 +218,27 @@ class Walk:
     def _add(self, kind: Kind, begin: float, end: float, loss: int | None = None) -> None:
         if end > begin:
             self.spells.append(Spell(kind, WallTime(begin), WallTime(end), self.term, self.attempt, loss))
+
+    def _handed_over(self, fact: events.ShardHandedOver, now: float) -> None:
+        """A save's standstill; what lay before the first one was the script's start, or work that is told of later."""
+        if self._stage is _Stage.STARTING:
+            if fact.result:
+                return  # it says nothing of steps
+            since = now - fact.stall_s
+            if since > self._front:
+                self._held, self._front = (self._front, since), since
+        self._spoke = True
+        self._running(now - fact.stall_s)
+        self._carve(now - fact.stall_s, now, Kind.SAVE)
+        self.ledger.see(fact.step)
+
+    def _release(self, worked_s: float, kind: Kind = Kind.COMPUTE, loss: int | None = None) -> None:
+        """Assign what was held: so much at its end was work, the rest the start."""
+        if self._held is not None:
+            (begin, end), self._held = self._held, None
+            middle = max(begin, end - max(worked_s, 0.0))
+            self._add(Kind.START, begin, middle)
+            self._add(kind, middle, end, loss)
 
     def _running(self, since: float) -> None:
         if self._stage is _Stage.STARTING:
@@ -251,6 +273,7 @@ class Walk:
     def _fill(self, length_s: float, shares: list[tuple[Kind, int | None, int]], *, keep_s: float) -> None:
         """Lay a window's steps over the unassigned time; the step under way (`keep_s` at most) waits for the next window."""
         free_s = sum(right - left for left, right in self._open)
+        self._release(length_s - free_s, shares[0][0], shares[0][1])
         steps_s = min(length_s, free_s)
         count = sum(share[2] for share in shares)
         for kind, loss, steps in shares:
@@ -274,6 +297,7 @@ class Walk:
             shares = self.ledger.split(last - count + 1, last)
             self._done = last
             self._fill(count * self._step_s, shares, keep_s=0.0)
+        self._release(0.0)
         for begin, end in self._open:
             self._add(Kind.OTHER, begin, end)
         self._open = []

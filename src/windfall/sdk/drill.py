@@ -341,13 +341,13 @@ def _wrap_steps(watch: Watch, kind: Any) -> None:
 def _wrap_checkpoints(watch: Watch, kind: Any) -> None:
     plain_backup, plain_last, plain_report = kind.backup, kind.last, kind.report
 
-    def backup(self: session.Session, path: session.StrPath | None) -> None:
+    def backup(self: session.Session, path: session.StrPath | None, *, keep: bool = False) -> None:
         since = monotonic()
         if self._in_iteration:
             self.exit_step()
         if watch.active:
             watch.backup(path, since)
-        plain_backup(self, path)
+        plain_backup(self, path, keep=keep)
 
     def last(self: session.Session) -> str | None:
         found: str | None = plain_last(self)

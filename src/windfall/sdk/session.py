@@ -252,7 +252,7 @@ class Session:
 
     # -------------------------------------------------------------------------------------------------- checkpoints
 
-    def backup(self, path: StrPath | None) -> None:
+    def backup(self, path: StrPath | None, *, keep: bool = False) -> None:
         """Hand over a saved checkpoint, a file or a folder, which is uploaded behind the training.
 
         It also satisfies a request to save that has not been asked for yet.  In a script that never calls `step` each
@@ -260,8 +260,9 @@ class Session:
 
         Args:
             path: the file or folder; None if this rank has no part of the checkpoint.
+            keep: it is a save of your own although `step` or `check_save` asked for one at the same time: it stays.
         """
-        begin = monotonic_ns()
+        begin, told = monotonic_ns(), self._open_request
         if self._in_iteration:
             self.exit_step()
         words = self._words
@@ -285,6 +286,8 @@ class Session:
                 "request": request,
                 "path": text,
                 "stall_ns": stall_ns,
+                "own": keep or told != request or request == 0,
+                "counted": words[STEP_END_NS] == begin,
             }
         )
         if request:
@@ -475,7 +478,7 @@ class Outside(Session):
         check_phase(name)
         return nullcontext()
 
-    def backup(self, path: StrPath | None) -> None:
+    def backup(self, path: StrPath | None, *, keep: bool = False) -> None:
         """Do nothing: the file stays where it is."""
 
     def save_result(self, path: StrPath, name: str | None = None) -> None:

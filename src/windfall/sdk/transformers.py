@@ -34,6 +34,7 @@ class WindfallCallback(TrainerCallback):  # type: ignore[misc]  # the library ha
         self._evaluation: AbstractContextManager[object] | None = None
         self._folders: list[str] = []
         self._made = 0
+        self._asked_alone = False
 
     def on_train_begin(self, _args: Any, _state: Any, _control: Any, **given: Any) -> None:
         """Shield the data-loader workers from a SIGTERM to every process."""
@@ -42,6 +43,8 @@ class WindfallCallback(TrainerCallback):  # type: ignore[misc]  # the library ha
     def on_step_end(self, _args: Any, state: Any, control: Any, **_given: Any) -> Any:
         """End the step; let the Trainer save if that is asked for."""
         if windfall.step(state.global_step):
+            # The Trainer decides before its callbacks are called: a save of its own schedule is asked for already.
+            self._asked_alone = not control.should_save
             control.should_save = True
         return self._before_evaluation(control)
 
@@ -68,7 +71,8 @@ class WindfallCallback(TrainerCallback):  # type: ignore[misc]  # the library ha
         self._made += 1
         copy = os.path.join(args.output_dir, HANDED_OVER, f"{os.getpid()}-{self._made}", name)
         shutil.copytree(os.path.join(args.output_dir, name), copy, copy_function=_link_or_copy)
-        windfall.backup(copy)
+        windfall.backup(copy, keep=not self._asked_alone)
+        self._asked_alone = False
         self._folders.append(os.path.dirname(copy))
         for old in self._folders[:-KEPT_FOLDERS]:
             shutil.rmtree(old, ignore_errors=True)

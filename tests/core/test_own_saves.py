@@ -1,0 +1,47 @@
+"""Which checkpoints are the user's own: they are committed as such and stay, whatever was asked for at their step."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.story import Story
+from windfall import events as ev
+from windfall.terms import SaveKind
+
+
+def own(story: Story, step: int) -> Story:
+    return story.ranks(step).stores(step)
+
+
+def asked(story: Story, step: int, *, says_own: bool = False) -> SaveKind:
+    """A save at the step of a request: how it is committed."""
+    request = story.state.requests
+    assert request, "a save was asked for"
+    story.ranks(step).answers(step, request)
+    story.happens(ev.ShardHandedOver(0, step, request, f"/s{step}", 1000, 0.1, own=says_own)).uploads()
+    kind = story.the(ev.CommitCheckpoint).kind
+    story.commits()
+    return kind
+
+
+def every_ten() -> Story:
+    return Story(policy="every:10steps").starts().measures()
+
+
+def test_a_save_that_was_asked_for_alone_may_go() -> None:
+    """Nothing says that the script would have saved here."""
+    assert asked(every_ten(), 10) is SaveKind.INSURANCE
+
+
+def test_a_save_that_says_so_is_the_user_s_own() -> None:
+    """It still answers what was asked for."""
+    story = every_ten()
+    assert asked(story, 10, says_own=True) is SaveKind.PERIODIC
+    assert story.state.request is None or story.state.request.step > 10
+
+
+@pytest.mark.parametrize(("step", "kind"), [(16, SaveKind.PERIODIC), (15, SaveKind.INSURANCE)])
+def test_a_save_at_the_next_of_the_user_s_evenly_spaced_steps_is_the_user_s_own(step: int, kind: SaveKind) -> None:
+    """Own saves at 4 and 10: one that was asked for at 16 is one of them, one at 15 is not."""
+    story = own(own(every_ten(), 4), 10)
+    assert asked(story.ranks(step - 1), step) is kind
