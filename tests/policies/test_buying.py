@@ -124,6 +124,27 @@ def test_the_cost_of_kept_work_counts_saves_restarts_and_redone_work() -> None:
     assert numbers["work"] == 36_000.0
 
 
+def test_work_that_nobody_told_is_assumed_and_so_is_what_follows_from_it() -> None:
+    """The day for which offers are compared looks like no number of the user's."""
+    told, untold = (
+        {number.name for number in rank(job, [SPOT], (rate(1.0),), (MEASURED,)).ranked[0].because}
+        for job in (JOB, replace(JOB, work=None))
+    )
+    guessed = {"work", "expected preemptions", "redone", "getting machines and preparing them"}
+    assert guessed <= told
+    assert {f"{name}, assumed" for name in guessed} <= untold
+    assert not guessed & untold
+
+
+def test_a_world_in_which_no_work_is_ever_done_is_called_so() -> None:
+    """A loss each half minute, on machines that need longer to get ready; not where a loss an hour is expected."""
+    names = [
+        [number.name for number in rank(replace(JOB, work=None), [SPOT], (rate(hours),)).ranked[0].because]
+        for hours in (1 / 120, 1.0)
+    ]
+    assert [any("hardly any work is ever done" in name for name in found) for found in names] == [True, False]
+
+
 def test_the_same_offers_in_any_order_give_the_same_ranking() -> None:
     """Ties are broken by name, so that a controller that restarts buys the same."""
     offers = [replace(SPOT, zone=zone, machine_type=kind) for zone, kind in itertools.product("abc", ("x", "y"))]

@@ -327,6 +327,14 @@ def test_limits_of_a_job_of_unknown_length_are_a_warning() -> None:
     assert "budget" in refused(replace(JOB, objective=Objective(budget_usd=Usd(0.01))), measured=())
 
 
+def test_losses_that_leave_no_time_to_work_are_a_warning_where_the_work_is_unknown() -> None:
+    """What is refused of a job of known length."""
+    said = "needs 2.67 min to get ready: hardly any work would ever be done"
+    often, rarely = (planned(replace(JOB, work=None), measured=(), hours=hours).warnings for hours in (1 / 120, 6.0))
+    assert any(said in sentence for sentence in often), often
+    assert not any("hardly any work" in sentence for sentence in rarely)
+
+
 def test_max_duration_below_the_expected_time_is_a_warning() -> None:
     """It will be stopped, saved, before it is done."""
     found = planned(replace(JOB, max_duration_s=Seconds(5 * HOUR)))

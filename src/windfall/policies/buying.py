@@ -19,12 +19,16 @@ from windfall.events import Because
 from windfall.jobs import Job, Measured, Minimize, Use, Want
 from windfall.market import Offer
 from windfall.models import pool
+from windfall.models.runtime import Expectation
 from windfall.policies.prospects import Knowledge, Number, Prospect, prospect
 from windfall.terms import Reliability
 
 _ASSUMED, _MTTP = ", assumed", "mean time to preemption"
+HOPELESS = "hopeless, with such losses hardly any work is ever done: time over work"
 HORIZON_S = 86_400.0
 """Work over which offers are compared where the job's own is not known [s]."""
+HOPELESS_FACTOR = 10.0
+"""A job that losses make so many times longer is not bought for, or warned of where its own work is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,20 +156,28 @@ def _is_assumed(number: Number) -> bool:
     return number.source.startswith("assumed")
 
 
+def is_hopeless(found: Prospect, expected: Expectation) -> bool:
+    """Say whether losses make work so much longer that hardly any of it is ever done."""
+    undisturbed_s = expected.work_s + found.restart.allocate_s + found.restart.prepare_s
+    return expected.wall_s >= HOPELESS_FACTOR * undisturbed_s
+
+
 def _rank(found: Prospect, slowest: float | None) -> Ranked:
     work_s = found.work_s or HORIZON_S
     expected = found.expect(work_s)
     faster = 1.0 if slowest is None or found.work_per_s is None else found.work_per_s / slowest
     usd = found.cost_usd(expected) / found.machines / (work_s / 3600.0) / faster
     hours = expected.wall_s / work_s / faster
-    assumed = _ASSUMED if any(_is_assumed(number) for number in found.numbers if number.name == _MTTP) else ""
+    guess = _ASSUMED * (found.work_s is None)
+    assumed = _ASSUMED if any(_is_assumed(number) for number in found.numbers if number.name == _MTTP) else guess
     because = (
         Because("price", found.offer.price_usd_per_hour, "USD/h"),
+        *((Because(HOPELESS, hours * faster, ""),) if is_hopeless(found, expected) else ()),
         Because(f"expected preemptions{assumed}", expected.preemptions, ""),
         Because(f"redone{assumed}", expected.redo_s, "s"),
-        Because("standing still for saves", expected.save_s, "s"),
-        Because("getting machines and preparing them", expected.allocate_s + expected.prepare_s, "s"),
-        Because("work", work_s, "s"),
+        Because(f"standing still for saves{guess}", expected.save_s, "s"),
+        Because(f"getting machines and preparing them{guess}", expected.allocate_s + expected.prepare_s, "s"),
+        Because(f"work{guess}", work_s, "s"),
         Because("speed against the slowest measured type", faster, ""),
         *(
             Because(number.name + _ASSUMED * _is_assumed(number), number.value, number.unit)

@@ -10,15 +10,13 @@ from windfall.jobs import Job, Use
 from windfall.market import Offer
 from windfall.models.runtime import Expectation, unsaved_s
 from windfall.policies import limits
-from windfall.policies.buying import missing, refusal
+from windfall.policies.buying import HORIZON_S, is_hopeless, missing, refusal
 from windfall.policies.prospects import Prospect
 from windfall.policies.saving.decide import parse_policy
 from windfall.terms import Instant, Reliability, Seconds
 
 UNSAVED_FACTOR = 2.0
 """A spot job without checkpoints that is expected to take this many times as long as undisturbed is refused."""
-HOPELESS_FACTOR = 10.0
-"""So is any job that losses make so much longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +100,8 @@ def warnings(job: Job, found: Prospect) -> tuple[str, ...]:
             "how long this job takes is unknown"
         )
     if found.work_s is None:
+        if is_hopeless(found, found.expect(HORIZON_S)):
+            words.append(f"{_too_often(found)}: hardly any work would ever be done")
         wishes = [
             what
             for what, limit in (("deadline", job.objective.deadline_s), ("budget", job.objective.budget_usd))
@@ -200,15 +200,17 @@ def _unsaved(job: Job, found: Prospect, expected: Expectation) -> tuple[Objectio
 
 
 def _hopeless(found: Prospect, expected: Expectation) -> tuple[Objection, ...]:
-    undisturbed_s = _undisturbed_s(found, expected)
-    if expected.wall_s < HOPELESS_FACTOR * undisturbed_s:
+    if not is_hopeless(found, expected):
         return ()
-    sentence = (
-        f"{name(found.offer)} loses a machine every {time(found.hazard.mttl_s)} in the mean, and a new one needs "
-        f"{time(found.restart.prepare_s)} to get ready: {time(expected.work_s)} of work are expected to take "
-        f"{time(expected.wall_s)}"
-    )
+    sentence = f"{_too_often(found)}: {time(expected.work_s)} of work are expected to take {time(expected.wall_s)}"
     return (Objection("hopeless", expected.wall_s, sentence, sentence),)
+
+
+def _too_often(found: Prospect) -> str:
+    return (
+        f"{name(found.offer)} loses a machine every {time(found.hazard.mttl_s)} in the mean, and a new one needs "
+        f"{time(found.restart.prepare_s)} to get ready"
+    )
 
 
 def _late(job: Job, found: Prospect, expected: Expectation) -> tuple[Objection, ...]:

@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from windfall.jobs import Objective
-from windfall.policies.refusing import HOPELESS_FACTOR
+from windfall.policies.buying import HOPELESS_FACTOR
 from windfall.simulation.from_job import Input, Posed
 from windfall.simulation.outcomes import Simulated, Spread, Trials
 from windfall.simulation.scenario import Quantiles
