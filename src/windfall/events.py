@@ -216,7 +216,7 @@ class ShardUploaded(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ShardFailed(Fact):
-    """A part could not be uploaded: it was changed meanwhile, or it is `refused` as it is, or the store stayed `away`."""
+    """A part could not be uploaded: changed meanwhile, `refused` as it is, or the store stayed `away`, or is `full`."""
 
     checkpoint_id: str
     rank: int
@@ -224,6 +224,7 @@ class ShardFailed(Fact):
     overwritten: bool = False
     away: bool = False
     refused: bool = False
+    full: bool = False
 
 
 @value

@@ -185,17 +185,6 @@ def test_only_the_newest_save_waits_for_the_uplink() -> None:
     assert story.the(ev.UploadShard).path == "/s3/0"
 
 
-def test_a_part_that_is_refused_as_it_is_is_given_up_at_once_in_the_scripts_words() -> None:
-    """Trying again changes nothing, and the save that waits must not replace it before anybody was told."""
-    story = Story(policy="never").starts()
-    story.happens(ev.ShardHandedOver(0, 1, 0, "/held/ck", 100, 0.0, "", "/mine/ck"))
-    checkpoint_id = story.the(ev.UploadShard).checkpoint_id
-    story.happens(ev.ShardFailed(checkpoint_id, 0, "/held/ck/best is a link to /data", refused=True))
-    said = "/mine/ck/best is a link to /data"
-    assert said in story.the(ev.Tell).sentence
-    assert (story.the(ev.AbandonCheckpoint).checkpoint_id, story.the(ev.AbandonCheckpoint).why) == (checkpoint_id, said)
-
-
 def test_an_upload_that_fails_is_tried_again_and_then_given_up_in_a_sentence() -> None:
     """Three tries with growing pauses."""
     story = Story(policy="never").starts().hands_over(1)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from windfall.errors import EXIT_AGAIN, Fenced, Misuse, Overwritten, StoreError, WindfallError
+from windfall.errors import EXIT_AGAIN, Fenced, Misuse, Overwritten, StoreError, StoreFull, WindfallError
 from windfall.events import (
     CheckpointCommitted,
     CommitCheckpoint,
@@ -76,7 +76,12 @@ class Uploads:
         try:
             shard = self._hold.upload(command, lambda: command.checkpoint_id in self._abandoned)
         except Exception as error:
-            why = (isinstance(error, Overwritten), _away(error), isinstance(error, Misuse))
+            why = (
+                isinstance(error, Overwritten),
+                _away(error),
+                isinstance(error, Misuse),
+                isinstance(error, StoreFull),
+            )
             self._deliver(ShardFailed(command.checkpoint_id, command.rank, _reason(error), *why))
             return
         if shard is None:

@@ -200,6 +200,8 @@ def part_failed(turn: Turn, fact: ShardFailed) -> None:
     point = _active(turn, fact.checkpoint_id)
     if point is None or point.state is not _UPLOADING:
         return
+    if fact.full:
+        _make_room(turn)
     failed = [part for part in point.parts if part.rank == fact.rank]
     tries = 1 + max((part.tries for part in failed), default=0)
     if fact.overwritten:
@@ -355,6 +357,17 @@ def delete_due(turn: Turn) -> None:
         turn.order(DeleteCheckpoints(points))
     turn.change(live=live, doomed=tuple([entry for entry in turn.state.doomed if entry[1] not in due]))
     retire(turn)
+
+
+def _make_room(turn: Turn) -> None:
+    """Delete the superseded points without a time of grace: there is no room for a newer one."""
+    going = _superseded(turn)
+    if not going or turn.state.stage is Stage.STARTING:
+        return
+    live = tuple([point for point in turn.state.live if point not in going])
+    turn.order(DeleteCheckpoints(going))
+    turn.change(live=live, doomed=())
+    turn.tell(f"the store is full: {len(going)} checkpoints that would go soon are deleted now")
 
 
 def _superseded(turn: Turn) -> tuple[CheckpointRef, ...]:

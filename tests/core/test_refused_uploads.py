@@ -1,0 +1,34 @@
+"""Uploads that the store, or the checkpoint itself, refuses."""
+
+from __future__ import annotations
+
+from tests.core.story import Story, ref_to
+from windfall import events as ev
+from windfall.terms import SaveKind
+
+
+def test_a_full_store_is_relieved_at_once_of_what_nobody_keeps() -> None:
+    """The time of grace of superseded checkpoints is for a store with room; the next try finds what they had."""
+    stored = tuple(ref_to(f"{step:08d}-6-p1", step, SaveKind.PERIODIC) for step in (10, 20, 30, 40))
+    story = (
+        Story(policy="never", keep=2, checkpoints=stored).starts(step=40, point=stored[-1].checkpoint_id).hands_over(50)
+    )
+    failed = ev.ShardFailed(story.the(ev.UploadShard).checkpoint_id, 0, "no room left", full=True)
+    story.happens(failed)
+    assert story.the(ev.DeleteCheckpoints).checkpoints == stored[:2]
+    wake = story.the(ev.WakeAt)
+    story.happens(ev.Woke(wake.why), after=1.0)
+    assert story.the(ev.UploadShard).checkpoint_id == failed.checkpoint_id
+    story.happens(failed)
+    assert not [command for command in story.said if isinstance(command, ev.DeleteCheckpoints)]
+
+
+def test_a_part_that_is_refused_as_it_is_is_given_up_at_once_in_the_scripts_words() -> None:
+    """Trying again changes nothing, and the save that waits must not replace it before anybody was told."""
+    story = Story(policy="never").starts()
+    story.happens(ev.ShardHandedOver(0, 1, 0, "/held/ck", 100, 0.0, "", "/mine/ck"))
+    checkpoint_id = story.the(ev.UploadShard).checkpoint_id
+    story.happens(ev.ShardFailed(checkpoint_id, 0, "/held/ck/best is a link to /data", refused=True))
+    said = "/mine/ck/best is a link to /data"
+    assert said in story.the(ev.Tell).sentence
+    assert (story.the(ev.AbandonCheckpoint).checkpoint_id, story.the(ev.AbandonCheckpoint).why) == (checkpoint_id, said)
