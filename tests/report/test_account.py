@@ -274,7 +274,7 @@ def test_a_machine_lost_before_it_restored_costs_no_steps_and_takes_no_blame() -
     journal = {Term(n): story.rows(n, 0.0, *facts) for n, facts in enumerate(told, 1)}
     tenures = [Tenure(term, "m", rows[0].wall, gone_at=rows[-1].wall) for term, rows in journal.items()]
 
-    made = account(journal, tenures, alive=Term(3))
+    made = account(journal, tenures, commits=[story.point(4, 1004.0)], alive=Term(3))
 
     assert [(loss.steps.low, loss.redone) for loss in made.losses] == [(6, 6), (0, 0)]
 

@@ -68,11 +68,29 @@ def test_where_the_end_is_not_known_every_figure_that_depends_on_it_is_a_range()
 
 @pytest.mark.trial("D1")
 def test_a_provider_s_word_of_the_end_narrows_the_range() -> None:
-    """The machine was gone a second after its heartbeat, says who sold it."""
+    """The machine was gone a second after its heartbeat, says who sold it; such a word may be a second too early."""
     made = vanished(story.beat(1, 0, 12, 1012.0, 4.0), gone_at=WallTime(1013.0))
 
-    assert made.steps_redone == Range(7, 7 + 2)
-    assert made.of(Kind.UNKNOWN) == 1.0
+    assert made.steps_redone == Range(7, 7 + 3)
+    assert made.of(Kind.UNKNOWN) == 2.0
+    assert vanished(story.beat(1, 0, 12, 1012.0, 4.0), gone_at=WallTime(1011.8)).steps_redone == Range(7, 7 + 1)
+
+
+@pytest.mark.trial("D1")
+def test_a_machine_that_vanished_before_it_told_of_its_script_may_have_trained() -> None:
+    """Its only heartbeat came before its script began, and its next one was due in two seconds: time for three steps."""
+    second = story.rows(
+        2, 0.0, (1030.0, story.restored(0, 0.0)), (1030.0, story.started(1)), (1030.0, story.first_step()),
+        (1050.0, story.steps(20, 20)), (1050.0, story.exited(0)),
+    )  # fmt: skip
+    tenures = [
+        Tenure(Term(1), "one", WallTime(1000.0), reached=story.beat(0, 0, 0, 1000.0, 2.0)),
+        Tenure(Term(2), "two", WallTime(1030.0), WallTime(1050.0), Cause.DONE),
+    ]
+    made = account({Term(2): second}, tenures)
+
+    assert [loss.steps for loss in made.losses] == [Range(0, 3)]
+    assert made.steps_redone == Range(0, 3)
 
 
 @pytest.mark.trial("D1")

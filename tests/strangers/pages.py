@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "howto").glob("*.md")))
-STARTS = re.compile(r"(\$ )?(windfall|make|python|pip|git|torchrun|srun|export|\.) \S|windfall$")
+STARTS = re.compile(r"(\$ )?(windfall|make|python|pip|git|torchrun|srun|export|echo|\.) \S|windfall$")
 
 
 def blocks(text: str) -> list[str]:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -212,6 +213,36 @@ class Stranger:
             if code == 0:
                 return
 
+    def live_as_a_job(self, seed: int) -> None:
+        """`windfall run` on the local market; a machine dies at a step of the seed, and a later one is taken with a notice."""
+        dice = random.Random(f"job of {self.kind} {seed}")
+        name = self.url = f"job-of-{self.kind.replace('_', '-')}"
+        market = self.home / ".local" / "state" / "windfall" / "market"
+        market.mkdir(parents=True)
+        (market / "market.yaml").write_text("idle_exit: 2s\n")
+        self.here = self.work / f"folder of {name}"
+        self.here.mkdir()
+        shutil.copy(self.file, self.here)
+        given = {key: value for key, value in self.environment().items() if key not in ("PATH", "HOME")}
+        job = {"name": name, "workdir": ".", "run": shlex.join(self.command), "envs": given}
+        (self.here / "job.yaml").write_text(json.dumps(job))
+        with (self.work / f"printed by {self.kind}").open("ab") as out:
+            self.process = subprocess.Popen(
+                ["windfall", "run", "-y", "job.yaml"], cwd=self.here, env=self.environment(), stdin=subprocess.DEVNULL,
+                stdout=out, stderr=out, start_new_session=True, executable=str(BIN / "windfall"),
+            )  # fmt: skip
+        goal = dice.randint(1, self.steps - 10)
+        self._until(lambda: max(self.lines(), default=0) >= goal)
+        for life in market.glob("machines/*/life.json"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(json.loads(life.read_text())["pid"], signal.SIGKILL)
+        self.losses.append(f"killed at {max(self.lines())}")
+        until = len(self.lines()) + dice.randint(1, 20)
+        self._until(lambda: len(self.lines()) >= until)
+        self._until(lambda: self._says("inject", name, "--notice", "4s"))
+        self.losses.append(f"notice at {max(self.lines())}")
+        assert self.code() == 0, self.printed[-3000:]
+
     def _again(self) -> None:
         if self.ended:
             self.start()
@@ -241,10 +272,25 @@ class Stranger:
         assert not check or done.returncode == 0, done.stderr
         return done.stdout
 
-    def cost(self) -> dict[str, Any]:
+    def _says(self, *words: str) -> bool:
+        """Whether a verb can do now what it is asked."""
+        line = ["windfall", *words]
+        done = subprocess.run(
+            line, cwd=self.work, env=self.environment(), capture_output=True, timeout=PATIENCE_S, check=False,
+            executable=str(BIN / "windfall"),
+        )  # fmt: skip
+        return done.returncode == 0
+
+    def account(self) -> dict[str, Any]:
         """`windfall cost --json`."""
         told: dict[str, Any] = json.loads(self.say("cost", self.url, "--json"))
         return told
+
+    def cost(self) -> dict[str, Any]:
+        """The account of the run, or of the job's run."""
+        told = self.account()
+        run: dict[str, Any] = told.get("run", told)
+        return run
 
     def disagreements(self) -> list[str]:
         """Where the account and the script's own log differ; empty if nowhere."""

@@ -22,6 +22,8 @@ from windfall.terms import Bytes, Cause, CheckpointRef, NoticeLevel, Reached, Sa
 
 SILENCE_S = 20.0
 """How long a machine of which no heartbeat is there can have lived beyond its last row [s]."""
+STAMP_S = 1.0
+"""How much later than its provider says a machine can have ended: stamps are whole seconds, or its last sign of life [s]."""
 LOSSES = frozenset({Cause.PREEMPTED_SAVED, Cause.PREEMPTED_UNSAVED, Cause.VANISHED, Cause.SCRIPT_FAILED, Cause.FENCED})
 
 
@@ -194,7 +196,8 @@ def account(
     stored = _stored(commits)
     walked = []
     for index, tenure in enumerate(holdings):
-        known = _Known(tenure, min(begins[index + 1 :], default=None), stored.get(tenure.term, 0))
+        before = max((step for term, step in stored.items() if term < tenure.term), default=0)
+        known = _Known(tenure, min(begins[index + 1 :], default=None), stored.get(tenure.term, 0), Step(before))
         walked.append(_walk(rows_by_term.get(tenure.term, ()), known, ledger, pace, alive))
     spells, clocks = _tile([walk.spells for walk in walked], begins, holdings)
     facts = [(row, fact) for tenure in holdings for row in rows_by_term.get(tenure.term, ()) for fact in row.facts]
@@ -268,18 +271,26 @@ def _stored(commits: Sequence[CheckpointRef]) -> dict[Term, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a term beside its rows: when the next one began, and the newest step that it committed."""
+    """What is known of a term beside its rows.
+
+    Attributes:
+        next_at: when the next one began.
+        stored: the newest step that it committed.
+        before: the newest step that was committed before it.
+    """
 
     tenure: Tenure
     next_at: WallTime | None
     stored: int
+    before: Step
 
     def until(self, sign: WallTime) -> WallTime:
         """Until when its machine can have held the run, given its last sign of life."""
         reached = self.tenure.reached
         silence_s = SILENCE_S if reached is None else sign - reached.wall + reached.within_s
-        bounds = [WallTime(sign + silence_s)] + [at for at in (self.next_at, self.tenure.gone_at) if at is not None]
-        return max(sign, min(bounds))
+        gone_at = self.tenure.gone_at
+        others = (self.next_at, None if gone_at is None else WallTime(gone_at + STAMP_S))
+        return max(sign, min([WallTime(sign + silence_s), *(at for at in others if at is not None)]))
 
 
 def _walk(rows: Sequence[events.Row], known: _Known, ledger: Ledger, pace: Pace, alive: Term | None) -> Walk:
@@ -314,6 +325,8 @@ def _close_open_end(walk: Walk, known: _Known, last: WallTime, sign: WallTime) -
     walk.close(sign if walk.attempt else last, sign, until)
     if tenure.reached is not None and tenure.reached.last:
         return 0
+    if not walk.ledger.begun:
+        walk.ledger.restore(known.before)  # nobody knows that it did not train
     if until > sign:
         walk.gaps.append(
             f"term {tenure.term}: its machine gave no more sign of life; it may have trained on for {until - sign:.1f} s"
