@@ -371,17 +371,22 @@ def _preempt(supervision: Supervision, metadata: MetadataServer | None, notice_s
 
 
 def _this_machine(request: ExecRequest) -> Holder:
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        boot_id = file.read().strip()
+    boot_id, pid_namespace = _here()
     return Holder(
         host=request.machine or socket.gethostname(),
         boot_id=boot_id,
-        pid_namespace=os.stat("/proc/self/ns/pid").st_ino,
+        pid_namespace=pid_namespace,
         pid=request.supervisor_pid,
         pid_started=kernel.started_at(request.supervisor_pid) or 0,
         # The session's, not the agent's: an agent that died behind its taking record is followed by its heir.
         nonce=request.nonce,
     )
+
+
+def _here() -> tuple[str, int]:
+    """Return what tells this machine, as processes count here, from every other: its boot, and the PID namespace."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip(), os.stat("/proc/self/ns/pid").st_ino
 
 
 def _is_near(url: str) -> bool:
@@ -393,3 +398,11 @@ def _is_near(url: str) -> bool:
 def is_dead(holder: Holder) -> bool:
     """Say whether a holder of this boot and PID namespace is gone (its process, told by number and start time)."""
     return kernel.started_at(holder.pid) != holder.pid_started
+
+
+def has_died_here(holder: Holder) -> bool:
+    """Say whether a holder was a process of this very machine, and is gone: then nobody need be listened for."""
+    try:
+        return (holder.boot_id, holder.pid_namespace) == _here() and is_dead(holder)
+    except OSError:
+        return False  # no Linux: nobody holds a run here

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.live import contents, new_run
+from tests.support.live import contents, fast, new_run
 
 
 @pytest.mark.real
@@ -34,6 +34,19 @@ def test_a_run_that_is_over_is_removed_and_what_is_not_of_it_stays(tmp_path: Pat
     assert again.code() == 0, again.text
     assert run.say("rm", run.url, "-y").returncode == 0
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.real
+def test_a_holder_of_this_machine_that_was_killed_is_not_listened_for(tmp_path: Path) -> None:
+    """Its process is gone, which anybody here can see: neither `stop` nor `rm` waits out a lease of an hour."""
+    run = new_run(tmp_path)
+    machine = run.train(STEPS="100000", options=fast("--lease", "1h"))
+    machine.until("step 3")
+    machine.vanish()
+    stopped = run.say("stop", run.url)
+    assert (stopped.returncode, "died without letting go" in stopped.stdout) == (0, True), stopped.stdout
+    removed = run.say("rm", run.url, "--yes")
+    assert (removed.returncode, removed.stderr) == (0, "")
 
 
 @pytest.mark.trial("A6")

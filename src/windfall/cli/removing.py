@@ -96,12 +96,12 @@ def _check_marker(reader: wiring.Reader, state: RunState, url: str) -> None:
 
 
 def _check_over(reader: wiring.Reader, state: RunState, url: str) -> None:
-    """Refuse a run that a machine holds; one that fell silent is watched for a lease first.
+    """Refuse a run that a machine holds; one that fell silent elsewhere is watched for a lease first.
 
     Raises:
         Misuse: it is held.
     """
-    if state.holder is None:
+    if state.holder is None or wiring.has_died_here(state.holder):
         return
     lease = duration_text(state.lease_s)
     print(f"windfall: {state.holder.host} has not let go of this run: listening for {lease}", file=sys.stderr)

@@ -324,6 +324,9 @@ def _stop_url(url: str, *, now: bool, wait: bool) -> int:
     if state.holder is None:
         print(f"nothing runs there: {_unheld(state, url)}")
         return 0
+    if wiring.has_died_here(state.holder):
+        print(f"nothing runs there: {state.holder.host} died without letting go; `windfall exec {url}` goes on with it")
+        return 0
     _send(reader, state, {"do": "stop", "now": now, "reason": "windfall stop"})
     began, term = time.monotonic(), state.term
     if wait and not now:
