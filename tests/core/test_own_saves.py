@@ -45,3 +45,26 @@ def test_a_save_at_the_next_of_the_user_s_evenly_spaced_steps_is_the_user_s_own(
     """Own saves at 4 and 10: one that was asked for at 16 is one of them, one at 15 is not."""
     story = own(own(every_ten(), 4), 10)
     assert asked(story.ranks(step - 1), step) is kind
+
+
+def several(story: Story) -> Story:
+    """The first path of a step is stored, two more wait to see what they are."""
+    own(story, 5)
+    return story.hands_over(5, path="/a/model").hands_over(5, path="/b/model")
+
+
+def test_a_second_path_at_a_step_is_told_of_at_once() -> None:
+    """Not only when its step has ended."""
+    assert "another path at step 5" in several(every_ten().starts()).rows[-2].commands[-1].sentence  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("end", ["stop", "notice"])
+def test_what_waits_to_be_clear_is_stored_before_an_end(end: str) -> None:
+    """A stop or a notice amid the step: it is stored as a result, under a name of its own, and then comes the release."""
+    story = several(every_ten())
+    if end == "stop":
+        story.happens(ev.StopAsked(False, "test"))
+    else:
+        story.notice(600.0)
+    assert [result.result for result in story.state.results] == ["a-model", "model"]
+    assert story.none(ev.ReleaseRun)

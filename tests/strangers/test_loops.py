@@ -34,6 +34,12 @@ import time, windfall as wf
 for i in range(2):
     time.sleep(0.5); open(f"s{i}", "w").write(str(i)); wf.backup(f"s{i}")
 """
+SEVERAL = """
+import os, time, windfall as wf
+wf.step()
+for j in range(4):
+    os.makedirs(f"try-{j}"); open(f"try-{j}/model", "w").write(str(j)); wf.backup(f"try-{j}/model")
+"""
 SHELL = f"""
 for i in 1 2 3; do sleep 0.1; echo $i > s$i; {" ".join(WINDFALL)} backup s$i; done
 """
@@ -99,3 +105,14 @@ def test_saves_from_a_shell_are_the_user_s_own_and_the_work_between_them_trainin
     assert [(point["step"], point["kind"]) for point in points] == [(step, "periodic") for step in (3, 2, 1)]
     where = spent(tmp_path)
     assert where["compute_s"] > where["start_s"] + where["other_s"], where
+
+
+@pytest.mark.real
+def test_nothing_handed_over_within_a_step_is_lost_when_the_script_ends_there(tmp_path: Path) -> None:
+    """Four paths of one name at a step that never ends: the first is the checkpoint, the others are results by name."""
+    execute(tmp_path, SEVERAL)
+    results = {result["name"] for result in told(tmp_path, "points", "runs/one", "--results")}
+    assert results == {"model", "try-1-model", "try-2-model"}
+    assert [point["step"] for point in told(tmp_path, "points", "runs/one")] == [1]
+    subprocess.run([*WINDFALL, "get", "runs/one", "out", "--results"], cwd=tmp_path, check=True, timeout=60)
+    assert sorted(path.read_text() for path in (tmp_path / "out").rglob("*") if path.is_file()) == ["1", "2", "3"]

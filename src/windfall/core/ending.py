@@ -162,10 +162,18 @@ def consider(turn: Turn) -> None:
         return
     if ending is None:
         return
-    if state.stage is Stage.STARTING or _must_leave(turn) or (ending.saved and not state.results):
+    if not ending.stop:
+        handing.settle_unclear(turn)
+    if state.stage is Stage.STARTING or _must_leave(turn) or (ending.saved and not _waits(turn)):
         _finish_ending(turn)
     elif not ending.saved:
         _ask_last_save(turn, ending)
+
+
+def _waits(turn: Turn) -> bool:
+    """Return whether something that a script handed over by itself can still be stored."""
+    state = turn.state
+    return bool(state.results) or any(point.own and point.whole for point in state.checkpoints)
 
 
 def _must_leave(turn: Turn) -> bool:
@@ -201,7 +209,8 @@ def _ask_last_save(turn: Turn, ending: Ending) -> None:
             turn.tell("the script has not called Windfall yet, so that nothing can be saved", once="mute")
         return
     if ending.stop and state.live and state.committed_step >= state.step:
-        if not state.results:
+        handing.settle_unclear(turn)
+        if not _waits(turn):
             _finish_ending(turn)
         return
     choice = _choose_last(turn)
@@ -413,6 +422,8 @@ def finish(
     acknowledge: tuple[Notice, ...] = (),
 ) -> None:
     """Say the last words: kill, release, acknowledge, exit."""
+    if steps := sorted({point.step for point in turn.state.checkpoints if point.own}):
+        turn.tell(f"not stored before the end: the script's own save at step {', '.join(map(str, steps))}")
     kill: tuple[Command, ...] = (KillScript(sentence),) if turn.state.script else ()
     over = outcome in (Outcome.DONE, Outcome.FAILED) and not turn.state.notices
     tidy: tuple[Command, ...] = points.last_deletions(turn) if over else ()

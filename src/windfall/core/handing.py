@@ -42,7 +42,15 @@ def handed_over(turn: Turn, fact: ShardHandedOver) -> None:
             _join(turn, point, part, own=_own(turn, fact))
             return
     again = before is not None and before[1] == fact.step and before[2] != source
-    _open(turn, fact, part, unclear=again and fact.request == 0)
+    unclear = again and fact.request == 0
+    _open(turn, fact, part, unclear=unclear)
+    if unclear:
+        turn.tell(
+            f"rank {fact.rank} handed over another path at step {fact.step}: it is kept here, and stored as a checkpoint of "
+            "its own when the step has ended, or as a result if the script ends first; call wf.step() between saves, put "
+            "what belongs together into one folder, and hand over what is a result with wf.save_result(path)",
+            once="two paths",
+        )
 
 
 def _grown(turn: Turn, fact: ShardHandedOver) -> bool:
@@ -108,11 +116,6 @@ def _clear(turn: Turn, rank: int, step: Step) -> None:
     for point in turn.state.checkpoints:
         if point.unclear and point.step <= step and any(part.rank == rank for part in point.parts):
             turn.set_point(renewed(point, unclear=False))
-            turn.tell(
-                f"rank {rank} handed over two paths at step {point.step}: each becomes a checkpoint of its own; "
-                "put what belongs together into one folder, and hand over what is a result with wf.save_result(path)",
-                once="two paths",
-            )
 
 
 def _join(turn: Turn, point: Point, part: Part, *, own: bool) -> None:
@@ -157,10 +160,8 @@ def moved_on(turn: Turn, fact: RankMovedOn) -> None:
 
 def script_gone(turn: Turn, *, in_order: bool) -> None:
     """No rank will hand over anything more: after an orderly end the missing ranks simply have no part."""
+    settle_unclear(turn)
     for point in turn.state.checkpoints:
-        if point.unclear:
-            _become_results(turn, point)
-            continue
         if point.whole:
             continue
         if not in_order:
@@ -170,11 +171,29 @@ def script_gone(turn: Turn, *, in_order: bool) -> None:
         turn.set_point(renewed(point, absent=tuple(sorted(ranks))))
 
 
-def _become_results(turn: Turn, point: Point) -> None:
+def settle_unclear(turn: Turn) -> None:
+    """Nobody waits any longer to see what was handed over beside another path: it is stored as a result."""
+    unclear = [point for point in turn.state.checkpoints if point.unclear]
+    taken = {result.of_whom for result in turn.state.results}
+    names = {point.number: [_name(part, taken) for part in point.owners] for point in reversed(unclear)}
+    for point in unclear:
+        _become_results(turn, point, names[point.number])
+
+
+def _name(part: Part, taken: set[tuple[str, int]]) -> str:
+    """Return the last of a path's names; with those before it where a newer path has that one."""
+    *above, name = part.source.strip("/").split("/")
+    while (name, part.rank) in taken:
+        name = f"{above.pop()}-{name}" if above else f"{name}-again"
+    taken.add((name, part.rank))
+    return name
+
+
+def _become_results(turn: Turn, point: Point, names: list[str]) -> None:
     """The script ended behind what it had handed over beside another path: that is what it made."""
     turn.drop_point(point)
-    for part in point.owners:
-        number, name = turn.state.made + 1, part.source.rstrip("/").rpartition("/")[2]
+    for part, name in zip(point.owners, names, strict=True):
+        number = turn.state.made + 1
         turn.change(made=number)
         result = renewed(
             point,
