@@ -104,7 +104,7 @@ def test_saves_from_a_shell_are_the_user_s_own_and_the_work_between_them_trainin
     points = told(tmp_path, "points", "runs/one")
     assert [(point["step"], point["kind"]) for point in points] == [(step, "periodic") for step in (3, 2, 1)]
     where = spent(tmp_path)
-    assert where["compute_s"] > where["start_s"] + where["other_s"], where
+    assert where["start_s"] < where["compute_s"] / 5, where
 
 
 @pytest.mark.real
