@@ -202,7 +202,8 @@ class Run:
             self.over()
 
     def lose(self, rng: random.Random, losses: int, life_s: tuple[float, float], ways: Sequence[str] = WAYS) -> None:
-        """Lose it so many times at random instants, then let it finish."""
+        """Lose it so many times at random instants, then let it finish: it has as many steps as that takes."""
+        few, self.steps = self.steps, 10**6
         while self.losses < losses:
             if self.process is None or self.over():
                 self.start()
@@ -211,15 +212,16 @@ class Run:
             while not self.over() and len(read_lives(self.log)) <= lives and time.monotonic() - began < PATIENCE_S:
                 time.sleep(0.01)
             time.sleep(wanted_s)
-            if self.over():
-                break
-            way = ways[self.losses % len(ways)]
+            assert not self.over(), (self.folder / "printed").read_text()[-3000:]
+            # The last one takes the machine: the next one knows how many steps there are.
+            way = "tree" if self.losses == losses - 1 else ways[self.losses % len(ways)]
             if way == "agent":
                 self.kill("agent")
                 time.sleep(rng.uniform(0.0, 0.5))
                 way = rng.choice([one for one in ways if one != "agent"])
             self.kill(way)
             self.losses += 1
+        self.steps = max((step for life in read_lives(self.log) for step, _ in life.done), default=0) + few
         self.finish()
 
     def finish(self) -> None:
