@@ -16,7 +16,7 @@ import pytest
 from tests.support.live import eventually, undisturbed
 from tests.support.shop import Shop, shop
 
-STEPS = 200
+STEPS = 400
 
 
 @dataclass

@@ -31,7 +31,7 @@ def test_stop_saves_then_releases_and_resume_goes_on() -> None:
     job.run(Outcome.WAITING, step=7, term=1)
     assert job.released == ["m1"]
     job.ends("m1", cause=Ended.RELEASED, after=2.0)
-    assert [(command.phase, command.exit_code) for command in job.of(fleet.SettleJob)] == [(JobPhase.STOPPED, 0)]
+    assert [(command.phase, command.exit_code) for command in job.of(fleet.SettleJob)] == [(JobPhase.STOPPED, 6)]
     assert job.passes(10_000.0).orders == []
 
     job.happens(fleet.ResumeWanted("ada"))

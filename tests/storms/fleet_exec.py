@@ -20,7 +20,15 @@ from tests.support.simulated_store import digest
 from windfall import events as ev
 from windfall.agent.beliefs import BeliefsFile
 from windfall.core import worker
-from windfall.errors import EXIT_AGAIN, EXIT_DONE, EXIT_FAILED, CheckpointDamaged, Fenced, StoreUnreachable
+from windfall.errors import (
+    EXIT_AGAIN,
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_STOPPED,
+    CheckpointDamaged,
+    Fenced,
+    StoreUnreachable,
+)
 from windfall.ports import Create, Delete, Get, List, Pause, Steps, T
 from windfall.storage import log, points
 from windfall.storage.restore import read_manifest
@@ -227,7 +235,7 @@ class LeanExec:
         stopped = self.stop is not None
         saved = Cause.PREEMPTED_SAVED if self.saved_step == self.step else Cause.PREEMPTED_UNSAVED
         yield from self._release(head, Outcome.WAITING, Cause.STOPPED if stopped else saved)
-        self.finish(EXIT_DONE if stopped else EXIT_AGAIN)
+        self.finish(EXIT_STOPPED if stopped else EXIT_AGAIN)
         return True
 
     def _fail(self, head: Record) -> Steps[Record]:

@@ -39,7 +39,7 @@ def stop_wanted(turn: FleetTurn, fact: StopWanted) -> None:
     if state.phase in TERMINAL:
         turn.tell(f"the job is {state.phase}: there is nothing to stop")
     elif state.closing is None:
-        _close(turn, Closing(JobPhase.STOPPED, EXIT_DONE, f"stopped by {fact.user}", turn.now), now=fact.now)
+        _close(turn, Closing(JobPhase.STOPPED, EXIT_STOPPED, f"stopped by {fact.user}", turn.now), now=fact.now)
     elif fact.now and state.closing.saves_until is not None:
         until = min(state.closing.saves_until, Instant(turn.now + NOW_S))
         turn.change(closing=replace(state.closing, saves_until=until, now=True, resume=False))
@@ -110,7 +110,7 @@ def _consider_run(turn: FleetTurn) -> None:
         turn.decisions.append(decision)
         _fail(turn, f"the script failed {failures} times by itself")
     elif _stopped_outside(turn, run):
-        _close(turn, Closing(JobPhase.STOPPED, EXIT_DONE, "the run was stopped from outside", turn.now), now=None)
+        _close(turn, Closing(JobPhase.STOPPED, EXIT_STOPPED, "the run was stopped from outside", turn.now), now=None)
 
 
 def _done(turn: FleetTurn, run: RunObserved) -> str:
