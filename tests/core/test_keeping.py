@@ -452,3 +452,18 @@ def test_a_report_says_what_steps_and_saves_cost() -> None:
     costs = SaveCosts(Seconds(2.0), 1000, Seconds(5.0), Seconds(0.5))
     machine.after(2.0, Stood(replace(HOLDS, step_s=Seconds(0.25), costs=costs)))
     assert (machine.report.step_s, machine.report.costs) == (0.25, costs)
+
+
+@pytest.mark.parametrize("has_address", [True, False])
+def test_a_keeper_rests_until_a_channel_that_it_has_is_due(has_address: bool) -> None:
+    """Who knows no address of a controller is not kept awake by a direct line that it never uses."""
+    machine = Machine(has_address=has_address)
+    machine.turn()
+    now = Instant(machine.now)
+    box = replace(machine.state.box, due=Instant(now + 0.2), busy=False)
+    direct = replace(machine.state.direct, due=Instant(now + 0.1), busy=False)
+    state = replace(machine.state, box=box, direct=direct)
+    assert keeping.pause_s(state, now) == pytest.approx(0.1 if has_address else 0.2)
+    assert keeping.pause_s(replace(state, box=replace(box, busy=True)), now) == pytest.approx(
+        0.1 if has_address else state.who.pace.look_s
+    )
