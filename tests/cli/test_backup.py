@@ -44,7 +44,7 @@ def test_a_bash_script_saves_at_a_notice_and_resumes_on_the_next_machine(tmp_pat
 
     assert '"level": "announced"' in first.text
     point = run.state().checkpoints[-1]
-    assert point.kind is SaveKind.EMERGENCY
+    assert point.kind is SaveKind.PERIODIC  # a save of its own stays, whatever it answered
     assert run.state().losses[-1].cause is Cause.PREEMPTED_SAVED
     with run.machine("bash", str(script), WINDFALL=" ".join(WINDFALL), STEPS=str(point.step + 5)) as second:
         assert second.code() == 0, second.text
