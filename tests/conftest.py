@@ -1,9 +1,10 @@
-"""What is compiled once for an installation is compiled before the first test, not within one and its time limit."""
+"""What holds for all tests: descriptors as an ordinary user has them, and kernels compiled before the first test."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import tempfile
 from pathlib import Path
 
@@ -11,6 +12,12 @@ import pytest
 
 _COMPILED = {"simulation", "papers", "simulated"}
 """Folders of tests that play trials."""
+
+
+def pytest_configure() -> None:
+    """Have no more descriptors than an ordinary user has: what leaks them is seen by everybody."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, most) if most != resource.RLIM_INFINITY else 1024, most))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -48,6 +49,7 @@ class SpoolJournal:
         self._path = os.path.join(folder, f"journal-{term:08d}.jsonl")
         self._mark = f"{self._path}.shipped"
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._let_go = weakref.finalize(self, os.close, self._file)
         self._cut_torn_row()
 
     def _cut_torn_row(self) -> None:
@@ -112,8 +114,8 @@ class SpoolJournal:
         os.replace(draft, self._mark)
 
     def close(self) -> None:
-        """Let the file go."""
-        os.close(self._file)
+        """Let the file go; done at the latest when nobody knows this journal any more."""
+        self._let_go()
 
 
 def ship(journal: SpoolJournal) -> Steps[int]:
