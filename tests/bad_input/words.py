@@ -75,7 +75,9 @@ CASES = [
     Case("inject-without-run", _nothing_there("inject", "--notice", "30s"), 2, ("no run at",)),
     Case("get-without-run", _nothing_there("get"), 2, ("no run at",)),
     Case("inject-without-notice", lambda box: ["inject", box.waiting()], 2, ("--notice", "windfall inject --help")),
-    Case("inject-for-nobody", lambda box: ["inject", box.waiting(), "--notice", "30s"], 2, ("no machine", "waiting")),
+    Case(
+        "inject-for-nobody", lambda box: ["inject", box.waiting(), "--notice", "30s"], 2, ("no machine holds the run",)
+    ),
     Case(
         "inject-in-prose",
         lambda box: ["inject", box.prepared.held.url, "--notice", "soon"],

@@ -12,7 +12,7 @@ from windfall import codec
 from windfall.core import replay
 from windfall.events import Row, StepsMeasured
 from windfall.report import tables, timeline
-from windfall.report.account import Account, Tenure, account
+from windfall.report.account import STAMP_S, Account, Tenure, account
 from windfall.report.bill import bill
 from windfall.report.counted import Range as Figure
 from windfall.report.happenings import Happenings
@@ -42,8 +42,8 @@ def _read(found: engine.History) -> Account:
     rows: dict[Term, list[Row]] = {}
     for row in found.run_rows:
         rows.setdefault(row.term, []).append(row)
-    # Every row arrives in a simulated store: a machine that vanishes does nothing after its last.
-    gone = {term: told[-1].wall for term, told in rows.items()}
+    # Every row arrives in a simulated store: a machine that vanishes does nothing after its last, whatever a stamp leaves open.
+    gone = {term: WallTime(told[-1].wall - STAMP_S) for term, told in rows.items()}
     return account(rows, [dataclasses.replace(one, gone_at=gone.get(one.term)) for one in _tenures(found)])
 
 
