@@ -48,7 +48,7 @@ ifeq ($(AREA),mutants)
 else ifeq ($(AREA),red)
 	$(BIN)/python -m tests.red
 else
-	SEEDS='$(SEEDS)' $(BIN)/python -m pytest -m slow $(if $(filter all,$(AREA)),tests,tests/$(AREA))
+	SEEDS='$(SEEDS)' $(BIN)/python -m pytest -m slow $(if $(filter strangers,$(AREA)),-n 2) $(if $(filter all,$(AREA)),tests,tests/$(AREA))
 endif
 
 docs: $(VENV)/.dev
