@@ -121,6 +121,7 @@ def test_a_full_disk_of_our_own_files_ends_no_run_and_is_deaf_to_nobody(run: Run
         machine.process.send_signal(signal.SIGINT)
         assert machine.code() == STOPPED, machine.text
         assert "crashed" not in machine.text
+        assert machine.text.count("the store cannot be used now") <= 1, machine.text
         assert run.state().checkpoints
     finally:
         end(machine)

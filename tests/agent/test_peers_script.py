@@ -19,15 +19,15 @@ from windfall.wire import environment, page
 PEERS = ("10.0.0.4:7070", "10.0.0.5:7070")
 
 
-def start(argv: tuple[str, ...], **request: object) -> dict[str, str]:
-    asked = ExecRequest("file:///run", argv, "/", "/session", "/pages", **request)  # type: ignore[arg-type]
+def start(session: Path, argv: tuple[str, ...], **request: object) -> dict[str, str]:
+    asked = ExecRequest("file:///run", argv, "/", str(session), "/pages", **request)  # type: ignore[arg-type]
     return script_environment(asked, Start("r", 7, 2, Restored(None, Step(0), Bytes(0), None, ()), 4711), argv)
 
 
-def test_a_script_finds_where_the_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_finds_where_the_ranks_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Our names, and those that `env://` reads: one rank a machine.  The token is not for it."""
     monkeypatch.setenv(environment.PEERS_TOKEN, "a-secret")
-    found = start(("python", "train.py"), node_rank=1, peers=PEERS, generation=3)
+    found = start(tmp_path, ("python", "train.py"), node_rank=1, peers=PEERS, generation=3)
     assert (found[environment.NODE_RANK], found[environment.NODE_COUNT]) == ("1", "2")
     assert (found[environment.MASTER_ADDR], found[environment.MASTER_PORT]) == ("10.0.0.4", "4711")
     assert found[environment.NODE_ADDRESSES] == "10.0.0.4,10.0.0.5"
@@ -40,10 +40,10 @@ def test_a_script_finds_where_the_ranks_meet(monkeypatch: pytest.MonkeyPatch) ->
     assert "a-secret" not in found.values()
 
 
-def test_a_launcher_numbers_its_ranks_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_numbers_its_ranks_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torchrun is told where to meet by its options, and no rank is forced on it."""
     monkeypatch.delenv("RANK", raising=False)
-    found = start(("torchrun", "train.py"), peers=PEERS, generation=3)
+    found = start(tmp_path, ("torchrun", "train.py"), peers=PEERS, generation=3)
     assert "RANK" not in found
     assert environment.MASTER_PORT in found
     assert is_launcher(("/usr/bin/python3", "-m", "torch.distributed.run", "train.py"))
@@ -51,10 +51,10 @@ def test_a_launcher_numbers_its_ranks_itself(monkeypatch: pytest.MonkeyPatch) ->
     assert not is_launcher(())
 
 
-def test_a_machine_alone_is_given_no_meeting_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_alone_is_given_no_meeting_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing changes for runs of one machine."""
     monkeypatch.delenv("MASTER_ADDR", raising=False)
-    found = start(("python", "train.py"))
+    found = start(tmp_path, ("python", "train.py"))
     assert (found[environment.NODE_RANK], found[environment.NODE_COUNT]) == ("0", "1")
     assert not {environment.MASTER_ADDR, "MASTER_ADDR", "RANK"} & set(found)
 

@@ -58,35 +58,36 @@ def start(hold: RunHold, clock: Clock, lease_s: float, doors: Doors, *, near: bo
         while True:
             try:
                 hold.beat(Progress(*doors.progress(), _LATE * max(beat_s, within_s) + _LATE_S))
-                store.answered()
+                store.answered("beat")
             except Fenced as error:
                 doors.deliver(FenceLost(error.record, error.holder))
                 return
             except StoreError as error:
-                store.failed(error)
+                store.failed("beat", error)
             clock.sleep(Seconds(beat_s))
             before, within_s = _since(clock, before)
 
-    def ship() -> None:
-        began, warned = clock.now(), False
-        while True:
-            try:
-                hold.ship()
-                heard = [inbox.understand(message, doors.deliver, doors.inject) for message in hold.messages()]
-                if not all(heard) and not warned:
-                    warned = True
-                    doors.tell(
-                        "the run's inbox has a message that cannot be understood: it is removed, the run goes on"
-                    )
-            except Fenced:
-                return
-            except StoreError as error:
-                store.failed(error)
-            # A short life's rows leave at once; those of a long one in few pieces.
-            clock.sleep(Seconds(min(ship_s, _SHIP_FIRST_S + (clock.now() - began) / _BEATS_PER_LEASE)))
-
     threading.Thread(target=beat, name="heartbeat", daemon=True).start()
-    threading.Thread(target=ship, name="shipping", daemon=True).start()
+    threading.Thread(target=_ship, args=(hold, clock, ship_s, doors, store), name="shipping", daemon=True).start()
+
+
+def _ship(hold: RunHold, clock: Clock, ship_s: float, doors: Doors, store: _Store) -> None:
+    began, warned = clock.now(), False
+    while True:
+        try:
+            hold.ship()
+            heard = [inbox.understand(message, doors.deliver, doors.inject) for message in hold.messages()]
+            if not all(heard) and not warned:
+                warned = True
+                doors.tell("the run's inbox has a message that cannot be understood: it is removed, the run goes on")
+        except Fenced:
+            return
+        except StoreError as error:
+            store.failed("ship", error)
+        else:
+            store.answered("ship")
+        # A short life's rows leave at once; those of a long one in few pieces.
+        clock.sleep(Seconds(min(ship_s, _SHIP_FIRST_S + (clock.now() - began) / _BEATS_PER_LEASE)))
 
 
 def _since(clock: Clock, before: Instant) -> tuple[Instant, float]:
@@ -95,21 +96,23 @@ def _since(clock: Clock, before: Instant) -> tuple[Instant, float]:
 
 
 class _Store:
-    """What the user is told of a store that does not answer: once when it begins, once when it is over."""
+    """What the user is told of a store that does not answer: once when it begins, once when all is well again."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
         self._lock = threading.Lock()
-        self._silent = False
+        self._failing: set[str] = set()
 
-    def answered(self) -> None:
+    def answered(self, what: str) -> None:
         with self._lock:
-            silent, self._silent = self._silent, False
-        if silent:
+            over = self._failing == {what}
+            self._failing.discard(what)
+        if over:
             self._tell("the store answers again")
 
-    def failed(self, error: StoreError) -> None:
+    def failed(self, what: str, error: StoreError) -> None:
         with self._lock:
-            silent, self._silent = self._silent, True
-        if not silent:
+            first = not self._failing
+            self._failing.add(what)
+        if first:
             self._tell(f"the store cannot be used now, the script goes on: {error}")
