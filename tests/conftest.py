@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
+import signal
 import tempfile
 from pathlib import Path
 
@@ -15,9 +16,11 @@ _COMPILED = {"simulation", "papers", "simulated"}
 
 
 def pytest_configure() -> None:
-    """Have no more descriptors than an ordinary user has: what leaks them is seen by everybody."""
+    """Have the descriptors of an ordinary user, and the signals of a terminal: a shell's background job ignores Ctrl-C."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, most) if most != resource.RLIM_INFINITY else 1024, most))
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
