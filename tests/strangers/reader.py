@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.strangers.support import BIN, PATIENCE_S, wait_until
+from tests.support.left import killed_at_the_end
 
 NOBODY = 65534
 
@@ -80,9 +81,10 @@ class Reader:
 def a_reader() -> Iterator[Reader]:
     """A reader in a folder that others may enter."""
     root = Path(tempfile.mkdtemp(prefix="w-"))
-    made = Reader(root)
-    yield made
-    made.finish()
+    with killed_at_the_end(root):
+        made = Reader(root)
+        yield made
+        made.finish()
     shutil.rmtree(root, ignore_errors=True)
 
 
