@@ -34,6 +34,8 @@ while step < {STEPS}:
     time.sleep(0.02)
     step, state = step + 1, hashlib.sha512(state).digest() * 2000
     open(os.environ["LOG"], "a").write(f"{{step}}\\n")
+    while step == int(os.environ["HOLD"]) and wf.notice() is None:
+        time.sleep(0.02)
     if wf.step() or step % {EVERY} == 0:
         open(f"{{step}}-{{os.getpid()}}.pt", "wb").write(b"%d:" % step + state)
         wf.backup(f"{{step}}-{{os.getpid()}}.pt")
@@ -78,11 +80,13 @@ class Bucket:
     direct: dict[str, str]
     url: str
     machines: int = 0
+    hold: int = 0
+    """A step at which the script waits for a notice; 0: it waits for none."""
     process: subprocess.Popen[bytes] | None = None
 
     def environment(self, *, direct: bool = False) -> dict[str, str]:
         """A user's, to whom the store is the proxy unless `direct`."""
-        mine = plain_environment() | self.direct | {"LOG": str(self.folder / "steps")}
+        mine = plain_environment() | self.direct | {"LOG": str(self.folder / "steps"), "HOLD": str(self.hold)}
         return mine if direct else mine | {"AWS_ENDPOINT_URL": self.between.endpoint}
 
     @property
@@ -188,7 +192,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, bytes]:
     here = tmp_path_factory.mktemp("alone")
     (here / "train.py").write_text(SCRIPT)
     done = subprocess.run(
-        [sys.executable, "train.py"], cwd=here, env=plain_environment() | {"LOG": str(here / "log")},
+        [sys.executable, "train.py"], cwd=here, env=plain_environment() | {"LOG": str(here / "log"), "HOLD": "0"},
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     (last,) = here.glob(f"{STEPS}-*.pt")
@@ -209,9 +213,8 @@ def broken(dice: random.Random, what: dict[str, tuple[str, str]]) -> dict[str, R
     }
 
 
-def moment(bucket: Bucket, dice: random.Random, name: str) -> Callable[[], object]:
+def moment(bucket: Bucket, dice: random.Random, name: str, goal: int) -> Callable[[], object]:
     """What has to be seen for a moment of a run to have come."""
-    goal = dice.randint(1, STEPS - 10)
     count = dice.randint(1, len(FIRST))
     place = r"checkpoints/" if dice.random() < 0.5 else r"shards/"
     after = dice.randint(1, 3)
@@ -246,7 +249,8 @@ def test_faults_in_every_phase_and_a_loss_change_nothing(
     dice = random.Random(f"s3 {seed}")
     first, later = broken(dice, FIRST), broken(dice, LATER)
     loss = MOMENTS[seed % len(MOMENTS)]
-    has_come = moment(bucket, dice, loss)
+    goal = dice.randint(1, STEPS - 10)
+    has_come, bucket.hold = moment(bucket, dice, loss, goal), goal if loss == "notice" else 0
     bucket.between.plan(*first.values())
     bucket.between.storm(seed, 0.04)
 
@@ -256,6 +260,7 @@ def test_faults_in_every_phase_and_a_loss_change_nothing(
         bucket.say("inject", bucket.url, "--notice", "4s", direct=False)
         assert bucket.code() in (0, 75, -signal.SIGKILL), bucket.printed[-3000:]
     bucket.vanish()
+    bucket.hold = 0
     had = bucket.committed()
     lives = len(bucket.starts())
     print(f"seed {seed}: lost at {loss}, step {max(bucket.steps(), default=0)}, stored {had[:1]}")
@@ -281,7 +286,7 @@ def test_a_store_that_stays_away_ends_with_75_and_costs_nothing_stored(
     """At a moment of the seed the store goes for good: 75; it comes back, and the same line ends with the same bits."""
     dice = random.Random(f"away {seed}")
     name = MOMENTS[(seed + 2) % len(MOMENTS)]
-    has_come = moment(bucket, dice, name)
+    has_come = moment(bucket, dice, name, dice.randint(1, STEPS - 10))
     bucket.between.plan(*broken(dice, FIRST).values())
     bucket.between.storm(seed, 0.02)
 
