@@ -13,6 +13,7 @@ from windfall.terms import (
     Bytes,
     Cause,
     CheckpointRef,
+    Failure,
     Instant,
     Metric,
     Notice,
@@ -216,15 +217,12 @@ class ShardUploaded(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ShardFailed(Fact):
-    """A part could not be uploaded: changed meanwhile, `refused` as it is, or the store stayed `away`, or is `full`."""
+    """A part could not be uploaded."""
 
     checkpoint_id: str
     rank: int
     reason: str
-    overwritten: bool = False
-    away: bool = False
-    refused: bool = False
-    full: bool = False
+    failure: Failure = Failure.OTHER
 
 
 @value
@@ -238,11 +236,11 @@ class CheckpointCommitted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class CommitFailed(Fact):
-    """The commit did not happen, for a reason other than the fence; `away` if the store did not answer."""
+    """The commit did not happen, for a reason other than the fence."""
 
     checkpoint_id: str
     reason: str
-    away: bool = False
+    failure: Failure = Failure.OTHER
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,13 @@ class JobPhase(enum.StrEnum):
     FAILED = "failed"
 
 
+TERMINAL = frozenset({JobPhase.STOPPED, JobPhase.DONE, JobPhase.FAILED})
+"""Phases of a job that is over, until somebody resumes it."""
+SUPERSEDED = "its successor has taken its place"
+RUN_DONE = "the run is done"
+"""Why a machine is given back: the words of `ReleaseMachine` that a bill knows again."""
+
+
 # ------------------------------------------------------------------------------- between controller and machine
 
 

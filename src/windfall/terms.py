@@ -115,6 +115,19 @@ class Outcome(enum.StrEnum):
     FAILED = "failed"
 
 
+class Failure(enum.StrEnum):
+    """What a store's failure means for another try."""
+
+    OTHER = "other"
+    OVERWRITTEN = "overwritten"
+    """The script changed the files meanwhile."""
+    REFUSED = "refused"
+    """The files cannot be stored as they are."""
+    AWAY = "away"
+    """The store did not answer, as long as anybody waits for one."""
+    FULL = "full"
+
+
 @dataclass(frozen=True, slots=True)
 class WorkDone:
     """An amount of finished work, with the loss where there is one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,8 @@ from windfall.wire import environment, page
 PEERS = ("10.0.0.4:7070", "10.0.0.5:7070")
 
 
-def start(session: Path, argv: tuple[str, ...], **request: object) -> dict[str, str]:
-    asked = ExecRequest("file:///run", argv, "/", str(session), "/pages", **request)  # type: ignore[arg-type]
+def start(session: Path, argv: tuple[str, ...], **request: Any) -> dict[str, str]:
+    asked = ExecRequest("file:///run", argv, "/", str(session), "/pages", **request)
     return script_environment(asked, Start("r", 7, 2, Restored(None, Step(0), Bytes(0), None, ()), 4711), argv)
 
 

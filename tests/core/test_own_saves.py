@@ -55,7 +55,9 @@ def several(story: Story) -> Story:
 
 def test_a_second_path_at_a_step_is_told_of_at_once() -> None:
     """Not only when its step has ended."""
-    assert "another path at step 5" in several(every_ten().starts()).rows[-2].commands[-1].sentence  # type: ignore[attr-defined]
+    said = several(every_ten().starts()).rows[-2].commands[-1]
+    assert isinstance(said, ev.Tell)
+    assert "another path at step 5" in said.sentence
 
 
 @pytest.mark.parametrize("end", ["stop", "notice"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.core.story import Story, ref_to
 from windfall import events as ev
-from windfall.terms import SaveKind
+from windfall.terms import Failure, SaveKind
 
 
 def test_a_full_store_is_relieved_at_once_of_what_nobody_keeps() -> None:
@@ -13,7 +13,7 @@ def test_a_full_store_is_relieved_at_once_of_what_nobody_keeps() -> None:
     story = (
         Story(policy="never", keep=2, checkpoints=stored).starts(step=40, point=stored[-1].checkpoint_id).hands_over(50)
     )
-    failed = ev.ShardFailed(story.the(ev.UploadShard).checkpoint_id, 0, "no room left", full=True)
+    failed = ev.ShardFailed(story.the(ev.UploadShard).checkpoint_id, 0, "no room left", Failure.FULL)
     story.happens(failed)
     assert story.the(ev.DeleteCheckpoints).checkpoints == stored[:2]
     wake = story.the(ev.WakeAt)
@@ -28,7 +28,7 @@ def test_a_part_that_is_refused_as_it_is_is_given_up_at_once_in_the_scripts_word
     story = Story(policy="never").starts()
     story.happens(ev.ShardHandedOver(0, 1, 0, "/held/ck", 100, 0.0, "", "/mine/ck"))
     checkpoint_id = story.the(ev.UploadShard).checkpoint_id
-    story.happens(ev.ShardFailed(checkpoint_id, 0, "/held/ck/best is a link to /data", refused=True))
+    story.happens(ev.ShardFailed(checkpoint_id, 0, "/held/ck/best is a link to /data", Failure.REFUSED))
     said = "/mine/ck/best is a link to /data"
     assert said in story.the(ev.Tell).sentence
     assert (story.the(ev.AbandonCheckpoint).checkpoint_id, story.the(ev.AbandonCheckpoint).why) == (checkpoint_id, said)

@@ -10,7 +10,19 @@ from tests.core.story import Story, ref_to
 from windfall import events as ev
 from windfall.core import ending, points, retention, worker
 from windfall.core.lifecycle import Stage
-from windfall.terms import Bytes, Cause, Instant, Notice, NoticeLevel, Outcome, Phase, SaveCosts, SaveKind, Seconds
+from windfall.terms import (
+    Bytes,
+    Cause,
+    Failure,
+    Instant,
+    Notice,
+    NoticeLevel,
+    Outcome,
+    Phase,
+    SaveCosts,
+    SaveKind,
+    Seconds,
+)
 
 # ------------------------------------------------------------------------------------------------------------ insurance
 
@@ -203,7 +215,7 @@ def test_an_upload_that_fails_is_tried_again_and_then_given_up_in_a_sentence() -
 def test_files_changed_during_the_upload_are_not_committed() -> None:
     """The user is told to save into a new file each time."""
     story = Story(policy="never").starts().hands_over(1)
-    story.happens(ev.ShardFailed(story.the(ev.UploadShard).checkpoint_id, 0, "changed", overwritten=True))
+    story.happens(ev.ShardFailed(story.the(ev.UploadShard).checkpoint_id, 0, "changed", Failure.OVERWRITTEN))
     assert "new file" in story.the(ev.Tell).sentence
     assert story.the(ev.AbandonCheckpoint)
 
@@ -386,7 +398,7 @@ def test_a_script_whose_last_save_could_not_be_stored_is_not_called_done() -> No
     """Exit code 1 with the step that is missing: nobody shall throw the machine away believing that all is stored."""
     story = Story(policy="never").starts().stores(1).hands_over(5)
     checkpoint_id = story.the(ev.UploadShard).checkpoint_id
-    story.happens(ev.ShardFailed(checkpoint_id, 0, "changed", overwritten=True))
+    story.happens(ev.ShardFailed(checkpoint_id, 0, "changed", Failure.OVERWRITTEN))
     story.happens(ev.ScriptExited(0))
     end, release = story.the(ev.ExitAgent), story.the(ev.ReleaseRun)
     assert (end.code, release.outcome) == (1, Outcome.WAITING)
@@ -399,10 +411,10 @@ def test_a_last_save_that_only_the_store_kept_from_being_stored_asks_for_the_sam
     """Exit code 75, as wherever a store stays away, and no further try: each has already waited for two minutes."""
     story = Story(policy="never").starts().stores(1).hands_over(5)
     checkpoint_id = story.the(ev.UploadShard).checkpoint_id
-    story.happens(ev.ShardFailed(checkpoint_id, 0, "no answer", away=True))
+    story.happens(ev.ShardFailed(checkpoint_id, 0, "no answer", Failure.AWAY))
     story.happens(ev.ScriptExited(0))
     assert story.none(ev.ExitAgent)
-    story.happens(ev.ShardFailed(checkpoint_id, 0, "no answer", away=True))
+    story.happens(ev.ShardFailed(checkpoint_id, 0, "no answer", Failure.AWAY))
     assert (story.the(ev.ExitAgent).code, story.the(ev.ReleaseRun).outcome) == (75, Outcome.WAITING)
 
 

@@ -22,6 +22,7 @@ from tests.support.fate import Fate
 from tests.support.script import Script
 from windfall import codec
 from windfall import events as ev
+from windfall.agent.hands import failure_of
 from windfall.agent.keeping import keep, let_go
 from windfall.core import worker
 from windfall.errors import Fenced, Overwritten, StoreError, WindfallError
@@ -416,7 +417,7 @@ class Machine(reducers.Machine):
             shard = yield from self.hold.upload(command, lambda: command.checkpoint_id in self.abandoned)
         except (WindfallError, OSError) as error:
             self.real.count("overwritten" if isinstance(error, Overwritten) else "part failed")
-            self.fact(ev.ShardFailed(command.checkpoint_id, command.rank, str(error), isinstance(error, Overwritten)))
+            self.fact(ev.ShardFailed(command.checkpoint_id, command.rank, str(error), failure_of(error)))
             return
         if shard is not None:
             size = sum(entry.size_bytes for entry in shard.files)
@@ -441,7 +442,7 @@ class Machine(reducers.Machine):
         except Fenced as error:
             self.fact(ev.FenceLost(error.record, error.holder))
         except WindfallError as error:
-            self.fact(ev.CommitFailed(command.checkpoint_id, str(error)))
+            self.fact(ev.CommitFailed(command.checkpoint_id, str(error), failure_of(error)))
         else:
             self.fact(ev.CheckpointCommitted(point, number, Seconds(self.real.time - began)))
 

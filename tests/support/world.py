@@ -17,7 +17,7 @@ from tests.support.script import Script
 from windfall import events as ev
 from windfall import terms
 from windfall.core import worker
-from windfall.terms import Cause, CheckpointRef, Outcome
+from windfall.terms import Cause, CheckpointRef, Failure, Outcome
 
 LOOK_S = 0.01
 
@@ -305,7 +305,8 @@ class Machine:
                 return
             if self._faulty():
                 self.checks.blemish("store")
-                self.fact(ev.ShardFailed(command.checkpoint_id, command.rank, "lost", self.world.rng.random() < 0.2))
+                failure = Failure.OVERWRITTEN if self.world.rng.random() < 0.2 else Failure.OTHER
+                self.fact(ev.ShardFailed(command.checkpoint_id, command.rank, "lost", failure))
                 return
             digest = ",".join(f"{rank}@{step}" for rank, step in sorted(content))
             entry = terms.FileEntry(".", 0o600, (terms.Chunk("key", size, digest),))

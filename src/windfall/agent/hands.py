@@ -24,7 +24,7 @@ from windfall.events import (
 )
 from windfall.ports import Clock, RunHold
 from windfall.results import ResultStored, StoreResult
-from windfall.terms import Bytes, CheckpointRef, Seconds, Shard
+from windfall.terms import Bytes, CheckpointRef, Failure, Seconds, Shard
 
 Deliver = Callable[[Fact], None]
 
@@ -76,13 +76,7 @@ class Uploads:
         try:
             shard = self._hold.upload(command, lambda: command.checkpoint_id in self._abandoned)
         except Exception as error:
-            why = (
-                isinstance(error, Overwritten),
-                _away(error),
-                isinstance(error, Misuse),
-                isinstance(error, StoreFull),
-            )
-            self._deliver(ShardFailed(command.checkpoint_id, command.rank, _reason(error), *why))
+            self._deliver(ShardFailed(command.checkpoint_id, command.rank, _reason(error), failure_of(error)))
             return
         if shard is None:
             return
@@ -99,7 +93,7 @@ def commit(hold: RunHold, clock: Clock, deliver: Deliver, command: CommitCheckpo
     except Fenced as error:
         deliver(FenceLost(error.record, error.holder))
     except WindfallError as error:
-        deliver(CommitFailed(command.checkpoint_id, _reason(error), _away(error)))
+        deliver(CommitFailed(command.checkpoint_id, _reason(error), failure_of(error)))
     else:
         deliver(CheckpointCommitted(point, number, Seconds(clock.now() - began)))
 
@@ -112,7 +106,7 @@ def store_result(hold: RunHold, clock: Clock, deliver: Deliver, command: StoreRe
     except Fenced as error:
         deliver(FenceLost(error.record, error.holder))
     except WindfallError as error:
-        deliver(CommitFailed(command.checkpoint_id, _reason(error), _away(error)))
+        deliver(CommitFailed(command.checkpoint_id, _reason(error), failure_of(error)))
     else:
         deliver(ResultStored(result, number, Seconds(clock.now() - began)))
         return replaced
@@ -147,6 +141,9 @@ def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, WindfallError) else f"{type(error).__name__}: {error}"
 
 
-def _away(error: Exception) -> bool:
-    """Return whether the store is what was missing, and the same line may find it again."""
-    return isinstance(error, StoreError) and error.exit_code == EXIT_AGAIN
+def failure_of(error: Exception) -> Failure:
+    """Return what an error of a store, or of what was handed over, means for another try."""
+    if isinstance(error, StoreError) and error.exit_code == EXIT_AGAIN:
+        return Failure.AWAY
+    kinds = ((Overwritten, Failure.OVERWRITTEN), (Misuse, Failure.REFUSED), (StoreFull, Failure.FULL))
+    return next((failure for kind, failure in kinds if isinstance(error, kind)), Failure.OTHER)

@@ -17,11 +17,10 @@ from rich.status import Status
 
 from windfall import codec, wiring
 from windfall.cli.client import Client
-from windfall.cli.jobs import OVER
 from windfall.control.service import JobView
 from windfall.errors import EXIT_DONE, EXIT_FAILED, ControllerError, StoreError
 from windfall.events import Row
-from windfall.fleet import JobPhase, JobSubmitted
+from windfall.fleet import TERMINAL, JobPhase, JobSubmitted
 from windfall.jobs import Work
 from windfall.report.happenings import Happenings
 from windfall.report.showing import console
@@ -138,7 +137,7 @@ class Follower:
             self._after = self._row
         if view.phase is JobPhase.WAITING:
             self._tell_waiting(view.sentence)
-        return view.phase in OVER
+        return view.phase in TERMINAL
 
     def _tell_waiting(self, sentence: str) -> None:
         # The time until the next try is counted down: only another reason is news.

@@ -17,7 +17,7 @@ from windfall.control.service import JobView
 from windfall.core import replay as core_replay
 from windfall.errors import Misuse
 from windfall.events import Row
-from windfall.fleet import JobPhase
+from windfall.fleet import TERMINAL, JobPhase
 from windfall.report.showing import console
 from windfall.spelling import plain
 from windfall.units import duration_text
@@ -25,7 +25,6 @@ from windfall.units import duration_text
 if TYPE_CHECKING:
     from windfall.cli.client import Client
 
-OVER = frozenset({JobPhase.DONE, JobPhase.FAILED, JobPhase.STOPPED})
 _POLL_S = 0.3
 _RESUME_S = 10.0
 _COLUMNS_MAX = 160
@@ -165,13 +164,13 @@ def stop(reference: str, state: Path | None, *, now: bool, wait: bool) -> int:
     """Stop a job, and wait until it has stopped."""
     with named.controller(state) as client:
         view = named.find(client, reference)
-        if view.phase in OVER:
+        if view.phase in TERMINAL:
             print(f"nothing runs there: {view.job_id} is {view.phase}{_and_deleted(view)}")
             return 0
         client.stop(view.job_id, now=now)
         began = time.monotonic()
         told = ""
-        while wait and view.phase not in OVER:
+        while wait and view.phase not in TERMINAL:
             if view.sentence != told:
                 told = view.sentence
                 print(f"windfall: {told}", file=sys.stderr)
@@ -198,7 +197,7 @@ def resume(reference: str, state: Path | None, *, detach: bool) -> int:
     """Let a stopped or failed job go on, and follow it."""
     with named.controller(state) as client:
         view = named.find(client, reference)
-        if view.phase not in OVER:
+        if view.phase not in TERMINAL:
             print(f"windfall: {view.job_id} goes on anyway: {view.sentence}", file=sys.stderr)
         else:
             told = max((row.sequence for row in client.rows(view.job_id)), default=0)
@@ -222,7 +221,7 @@ def _follow_on(client: Client, job_id: str, told: int | None) -> int:
     from windfall.cli.follow import follow, printed  # noqa: PLC0415 - its packages are an extra
 
     began = time.monotonic()
-    while told is not None and time.monotonic() - began < _RESUME_S and client.job(job_id).phase in OVER:
+    while told is not None and time.monotonic() - began < _RESUME_S and client.job(job_id).phase in TERMINAL:
         time.sleep(_POLL_S)
     return follow(client, job_id, after=told, seen=printed(client.job(job_id).run_url))
 

@@ -96,9 +96,13 @@ def _replicated(
         from windfall.simulation.papers.parts import Options, replicated  # noqa: PLC0415 - needs numpy, an extra
 
         if paper == "thesis":
-            from windfall.simulation.papers.thesis import PARTS as parts  # noqa: PLC0415, N811
+            from windfall.simulation.papers import thesis  # noqa: PLC0415
+
+            parts = thesis.PARTS
         else:
-            from windfall.simulation.papers.scispot import PARTS as parts  # noqa: PLC0415, N811
+            from windfall.simulation.papers import scispot  # noqa: PLC0415
+
+            parts = scispot.PARTS
     except ImportError as error:
         raise Misuse(f"this needs numpy, scipy and numba: {install('lab')}") from error
     return replicated(parts, items, Options(*options), tell)

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 INTERRUPTED = 128 + signal.SIGINT
 PIPE_CLOSED = 128 + signal.SIGPIPE
 """What a shell shows of a program that a closed pipe has ended, as it does for `cat` and `grep`."""
-RICH_PIPE_CLOSED = 1
-"""With this code rich, which draws the tables, leaves where the pipe is closed."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code = _say_interrupted()
     except (BrokenPipeError, SystemExit) as error:
-        if isinstance(error, SystemExit) and error.code != RICH_PIPE_CLOSED:
+        # Rich, which draws the tables, leaves with a code of its own where the pipe is closed.
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
         # The reader of our output (a pager, head) has seen enough; Python must not complain of it at its end.
         _drop_output()

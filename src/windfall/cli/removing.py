@@ -17,14 +17,12 @@ from windfall import wiring
 from windfall.cli import named
 from windfall.cli.runs import open_run
 from windfall.errors import EXIT_MISUSE, Misuse
-from windfall.fleet import JobPhase
+from windfall.fleet import TERMINAL
 from windfall.storage import log
 from windfall.storage.operations import delete_all, get, keys_under, pause
 from windfall.terms import RunState
 from windfall.units import duration_text
 from windfall.wire.layout import FILES, FOLDERS, MARKER
-
-_OVER = (JobPhase.DONE, JobPhase.FAILED, JobPhase.STOPPED)
 
 
 def rm(
@@ -73,7 +71,7 @@ def _run_of(job: str, state: Path | None) -> str:
     """
     with named.controller(state) as client:
         view = named.find(client, job)
-    if view.phase not in _OVER:
+    if view.phase not in TERMINAL:
         raise Misuse(f"{view.job_id} is {view.phase.value}: `windfall stop {view.job_id}` first")
     if view.run_deleted:
         raise Misuse(named.deleted(view))

@@ -23,7 +23,7 @@ from windfall.control.means import Direct, Entry, Mailbox, Means, Opened, Spoilt
 from windfall.control.notifying import Message, Notifier
 from windfall.control.running import Hooks, RunningJob
 from windfall.control.service import Claimed, GcView, JobView, Json, KnownView, OffersView, RowView, StatusView, Trouble
-from windfall.control.standing import DELETED, FINISHED, shelved, view
+from windfall.control.standing import DELETED, shelved, view
 from windfall.core import driver
 from windfall.core.driver import JobSummary
 from windfall.errors import (
@@ -36,7 +36,7 @@ from windfall.errors import (
     StoreError,
     WindfallError,
 )
-from windfall.fleet import Direction, Directive, JobPhase, PreemptWanted, Report, ResumeWanted, StopWanted
+from windfall.fleet import TERMINAL, Direction, Directive, JobPhase, PreemptWanted, Report, ResumeWanted, StopWanted
 from windfall.jobs import Job, Measured
 from windfall.market import Boot, Life, Machine, Offer, Order, Quota, Refusal
 from windfall.models import pool
@@ -471,7 +471,7 @@ class Office:
     def _is_deleted(self, entry: Entry, stands: dict[str, Any]) -> bool:
         """Say whether an ended job's run was deleted; what was seen once is kept, for the list of jobs."""
         job_id = entry.job.job_id
-        if entry.phase not in FINISHED or stands.get(DELETED):
+        if entry.phase not in TERMINAL or stands.get(DELETED):
             return bool(stands.get(DELETED))
         try:
             deleted = self._means.open_run(entry.job).deleted()
@@ -485,4 +485,4 @@ class Office:
 
 def is_over(entry: Entry) -> bool:
     """Say whether nothing is left to be done for a job: it has ended, and its bill is complete."""
-    return entry.phase in FINISHED and bool(json.loads(entry.summary).get("settled"))
+    return entry.phase in TERMINAL and bool(json.loads(entry.summary).get("settled"))

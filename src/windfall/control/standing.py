@@ -10,7 +10,6 @@ from windfall.errors import EXIT_FAILED
 from windfall.fleet import JobPhase
 from windfall.terms import Unit, WallTime
 
-FINISHED = (JobPhase.DONE, JobPhase.FAILED, JobPhase.STOPPED)
 DELETED = "run_deleted"
 """In a job's kept summary: its run was found to be deleted."""
 _BRIEF = ("step", "saved_step", "money", "rate_usd_per_hour", "preemptions")

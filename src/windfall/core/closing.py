@@ -5,10 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from windfall.core import ledger, machines
-from windfall.core.fleet_state import ACTIVE, NO_TIME, TERMINAL, Closing, FleetTurn
+from windfall.core.fleet_state import ACTIVE, NO_TIME, Closing, FleetTurn
 from windfall.core.lifecycle import OrderState
 from windfall.errors import EXIT_BUDGET, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
-from windfall.fleet import Doing, Event, JobPhase, NotifyUser, ResumeWanted, RunObserved, SettleJob, StopRun, StopWanted
+from windfall.fleet import (
+    RUN_DONE,
+    TERMINAL,
+    Doing,
+    Event,
+    JobPhase,
+    NotifyUser,
+    ResumeWanted,
+    RunObserved,
+    SettleJob,
+    StopRun,
+    StopWanted,
+)
 from windfall.policies import limits
 from windfall.terms import Instant, Outcome, Step
 
@@ -116,7 +128,7 @@ def _consider_run(turn: FleetTurn) -> None:
 def _done(turn: FleetTurn, run: RunObserved) -> str:
     """Say that the run is done, and what that hides: a script of which no step is known."""
     mute = not run.saved_step and any(unit.report is not None and unit.report.mute for unit in turn.units.values())
-    return f"the run is done{'; its script never called Windfall: nothing was saved on the way' if mute else ''}"
+    return f"{RUN_DONE}{'; its script never called Windfall: nothing was saved on the way' if mute else ''}"
 
 
 def _stopped_outside(turn: FleetTurn, run: RunObserved) -> bool:

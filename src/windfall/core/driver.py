@@ -21,12 +21,13 @@ from types import MappingProxyType
 from typing import Any
 
 from windfall.core import closing, generations, ledger, machines, orders, schedules
-from windfall.core.fleet_state import TERMINAL, FleetState, FleetTurn, SlotState
+from windfall.core.fleet_state import FleetState, FleetTurn, SlotState
 from windfall.core.generations import directives
 from windfall.core.lifecycle import MachineState, OrderState
 from windfall.core.views import JobSummary, lifetimes, summary
 from windfall.events import Command, Decision, Fact, WakeAt, Woke
 from windfall.fleet import (
+    TERMINAL,
     BeliefsPooled,
     ChargesSeen,
     ControllerBegan,

@@ -34,7 +34,6 @@ RELEASE_AGAIN_S = 120.0
 """A release of which nothing came is ordered again after so long [s]."""
 ACTIVE = frozenset({JobPhase.BUYING, JobPhase.RUNNING, JobPhase.WAITING})
 """Phases in which machines are wanted."""
-TERMINAL = frozenset({JobPhase.STOPPED, JobPhase.DONE, JobPhase.FAILED})
 READY = frozenset({Doing.WAITING, Doing.TRAINING})
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from windfall.core import points
+from windfall.core import points, retention
 from windfall.core.lifecycle import POINT, PointState, move
 from windfall.core.state import Part, Point, Turn
 from windfall.events import RankMovedOn, ShardHandedOver
@@ -125,17 +125,12 @@ def _join(turn: Turn, point: Point, part: Part, *, own: bool) -> None:
 
 
 def _own(turn: Turn, fact: ShardHandedOver) -> bool:
-    """Say whether a hand-over is the user's own: not asked for, or where the user's own saves, evenly apart, had the next.
-
-    A script that was asked at a step at which it would have saved anyway hands over once, and cannot say why.
-    """
+    """Say whether a hand-over is the user's own: not asked for, or due by the schedule of those that were not."""
     if fact.own or fact.request == 0:
         return True
     of_points = {point.step for point in turn.state.checkpoints if point.own}
-    steps = sorted(of_points.union([point.step for point in turn.state.live if point.kind is SaveKind.PERIODIC]))
-    if len(steps) < 2 or fact.step <= steps[-1]:
-        return fact.step in steps
-    return (fact.step - steps[-1]) % (steps[-1] - steps[-2]) == 0
+    steps = of_points.union([point.step for point in turn.state.live if point.kind is SaveKind.PERIODIC])
+    return retention.is_due_anyway(fact.step, sorted(steps))
 
 
 def _kind(turn: Turn, number: int) -> SaveKind:

@@ -18,6 +18,7 @@ from windfall.core.fleet_state import (
 )
 from windfall.core.lifecycle import MachineState, OrderState
 from windfall.fleet import (
+    SUPERSEDED,
     CancelOrder,
     DeclareGone,
     Doing,
@@ -441,4 +442,4 @@ def _superseded(turn: FleetTurn, unit: Unit) -> None:
         turn.change(preemptions=turn.state.preemptions + 1)
         index = unit.slot
         _went(turn, unit)
-        turn.release(turn.set_unit(turn.detach(unit), superseded_in=index), "its successor has taken its place")
+        turn.release(turn.set_unit(turn.detach(unit), superseded_in=index), SUPERSEDED)

@@ -25,7 +25,7 @@ from windfall.events import (
 from windfall.policies.saving import rules
 from windfall.records import renewed
 from windfall.results import ResultStored, StoreResult
-from windfall.terms import CheckpointRef, Instant, SaveKind, Step
+from windfall.terms import CheckpointRef, Failure, Instant, SaveKind, Step
 
 UPLOAD_TRIES = 3
 """Uploads of a part before its point is abandoned; the store's own retries are inside each."""
@@ -200,23 +200,23 @@ def part_failed(turn: Turn, fact: ShardFailed) -> None:
     point = _active(turn, fact.checkpoint_id)
     if point is None or point.state is not _UPLOADING:
         return
-    if fact.full:
+    if fact.failure is Failure.FULL:
         _make_room(turn)
     failed = [part for part in point.parts if part.rank == fact.rank]
     tries = 1 + max((part.tries for part in failed), default=0)
-    if fact.overwritten:
+    if fact.failure is Failure.OVERWRITTEN:
         turn.tell(
             f"{_called(point)} was changed by the script before it was stored: save into a new file or "
             "folder each time",
             once="overwritten",
         )
         _give_up(turn, point, fact.reason)
-    elif tries >= UPLOAD_TRIES or fact.refused or _in_vain(turn, fact):
+    elif tries >= UPLOAD_TRIES or fact.failure is Failure.REFUSED or _in_vain(turn, fact):
         # What is refused as it is will be refused again, and the next save must not take its place in silence.
         reason = _as_named(fact.reason, failed)
         turn.tell(f"{_called(point)} could not be stored: {reason}")
         _floor(turn, point)
-        _give_up(turn, point, reason, away=fact.away)
+        _give_up(turn, point, reason, away=fact.failure is Failure.AWAY)
     else:
         parts = tuple(renewed(part, tries=tries) if part.rank == fact.rank else part for part in point.parts)
         turn.set_point(renewed(point, parts=parts, begun_at=None))
@@ -240,7 +240,7 @@ def commit_failed(turn: Turn, fact: CommitFailed) -> None:
     if tries >= COMMIT_TRIES or _in_vain(turn, fact):
         turn.tell(f"{_called(point)} could not be committed: {fact.reason}")
         _floor(turn, point)
-        _give_up(turn, point, fact.reason, away=fact.away)
+        _give_up(turn, point, fact.reason, away=fact.failure is Failure.AWAY)
         return
     turn.set_point(renewed(point, tries=tries))
     turn.wake(f"commit {point.checkpoint_id}", _backoff_s(turn, tries))
@@ -248,7 +248,7 @@ def commit_failed(turn: Turn, fact: CommitFailed) -> None:
 
 def _in_vain(turn: Turn, fact: ShardFailed | CommitFailed) -> bool:
     """Return whether the script is done and the store was waited for already, as long as anybody waits for one."""
-    return fact.away and turn.state.exit_status == 0 and turn.state.stage is Stage.DRAINING
+    return fact.failure is Failure.AWAY and turn.state.exit_status == 0 and turn.state.stage is Stage.DRAINING
 
 
 def _called(point: Point) -> str:

@@ -5,9 +5,10 @@ Pure: what is no longer wanted follows from the live points alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from windfall.terms import CheckpointRef, SaveKind
+from windfall.terms import CheckpointRef, SaveKind, Step
 
 WHOLE_MIN = 2
 """So many whole points always stay: the newest may turn out to be damaged."""
@@ -15,6 +16,20 @@ GRACE_S = 60.0
 """How long a superseded point stays, because a contender may just be restoring it (deletes cannot be fenced) [s]."""
 
 _PERIODIC: Final = SaveKind.PERIODIC
+
+
+def is_due_anyway(step: Step, own: Sequence[Step]) -> bool:
+    """Return whether the user's own saves, evenly apart, have one at a step: then it stays, though it was asked for.
+
+    A script that is asked at a step at which it would have saved anyway hands over once, and cannot say why.
+
+    Args:
+        step: of the save.
+        own: steps of the user's own saves, rising.
+    """
+    if len(own) < 2 or step <= own[-1]:
+        return step in own
+    return (step - own[-1]) % (own[-1] - own[-2]) == 0
 
 
 def superseded(

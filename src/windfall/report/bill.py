@@ -14,6 +14,8 @@ from windfall.core import driver, ledger
 from windfall.core.ledger import Sums
 from windfall.events import Row
 from windfall.fleet import (
+    RUN_DONE,
+    SUPERSEDED,
     ChargesSeen,
     JobPhase,
     MachineHeard,
@@ -27,9 +29,6 @@ from windfall.market import Ended, Life, Machine
 from windfall.report.account import Account
 from windfall.report.kinds import Kind
 from windfall.terms import NoticeLevel, Reliability, Seconds, Usd, WallTime
-
-SUPERSEDED = "its successor has taken its place"
-"""Why a machine whose end was announced is given back before it, in the driver's words."""
 
 _UNKNOWN_MAX = 0.05
 """If more than this share of the time is unknown, so is what the work would have cost undisturbed."""
@@ -175,7 +174,7 @@ class _Machines:
     def _why_released(self, name: str) -> str:
         why = self.released.get(name, "")
         if why != SUPERSEDED:
-            return f"given back: {'done' if why.startswith('the run is done') else why}" if why else "given back"
+            return f"given back: {'done' if why.startswith(RUN_DONE) else why}" if why else "given back"
         told = "injected" if name in self.injected else "announced"
         return f"taken ({told}), replaced before"
 
