@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.doors import words
@@ -78,6 +79,14 @@ def test_nothing_is_read_of_a_stranger(door: market._Server) -> None:
     with contextlib.closing(socket.create_connection(("127.0.0.1", door.server_port), timeout=5)) as line:
         line.sendall(b"POST /offers HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\n\r\n")
         assert b" 401 " in line.recv(1000)
+
+
+def test_a_stranger_hears_the_refusal_and_that_the_line_is_closed(door: market._Server) -> None:
+    """With a body that nobody reads, time after time on one client: never a line that is dead when it is used again."""
+    with httpx.Client(timeout=10) as client:
+        for _ in range(50):
+            answer = client.post(f"http://127.0.0.1:{door.server_port}/offers", content=b" " * 1_000_000)
+            assert (answer.status_code, answer.headers["Connection"]) == (401, "close")
 
 
 def test_a_machine_whose_folder_cannot_be_read_does_not_stop_the_market(tmp_path: Path) -> None:

@@ -36,20 +36,39 @@ class Reader:
         self.folder = self.home / "first steps"
         self.folder.mkdir(parents=True)
         self.terminal: subprocess.Popen[str] | None = None
+        self.exported: dict[str, str] = {}
         self.rights = _of_nobody()
-        if self.rights:
-            for path in (root, self.home, self.folder):
-                os.chown(path, NOBODY, NOBODY)
-            root.chmod(0o755)
+        for path in (root, self.home, self.folder):
+            self.own(path)
+        root.chmod(0o755)
 
-    def start(self, line: str) -> subprocess.Popen[str]:
+    def own(self, path: Path) -> None:
+        """Give a file, or a folder with all in it, to the reader."""
+        if self.rights:
+            for one in (path, *path.rglob("*")):
+                os.chown(one, NOBODY, NOBODY)
+
+    def start(self, line: str, folder: Path | None = None) -> subprocess.Popen[str]:
         """Type a line in a terminal of its own."""
-        path = f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         return subprocess.Popen(
-            [*self.rights, "sh", "-c", f"exec {line}"], cwd=self.folder, env={"PATH": path, "HOME": str(self.home)},
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,
+            [*self.rights, "sh", "-c", line if "|" in line else f"exec {line}"], cwd=folder or self.folder,
+            env=self._environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, start_new_session=True,
         )  # fmt: skip
+
+    def _environment(self) -> dict[str, str]:
+        path = f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        return {"PATH": path, "HOME": str(self.home)} | self.exported
+
+    def exports(self, line: str) -> None:
+        """Type `export NAME=VALUE ...`: every later line has it."""
+        done = subprocess.run(
+            ["sh", "-c", f"{line}; env -0"], cwd=self.folder, env=self._environment(), capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+        named = {word.partition("=")[0] for word in line.split()[1:]}
+        found = dict(pair.partition("=")[::2] for pair in done.stdout.split("\0"))
+        self.exported |= {name: found[name] for name in named & found.keys()}
 
     def types(self, line: str, code: int = 0) -> str:
         """Type a line and wait for its end."""

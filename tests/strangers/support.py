@@ -36,6 +36,7 @@ KINDS = {
 WITHOUT_PAGE = {"shell"}
 """Scripts that tell Windfall of no step but those that they save at."""
 WAYS = ("tree", "script", "agent", "supervisor", "notice")
+_UNDISTURBED: dict[str, str] = {}
 
 
 def seeds() -> list[int]:
@@ -117,7 +118,12 @@ class Stranger:
         return {line for line in text.splitlines() if line.startswith("result ")}
 
     def undisturbed(self) -> str:
-        """The result of the script as it is, without Windfall."""
+        """The result of the script as it is, without Windfall: the same for every seed, and found once."""
+        if self.kind not in _UNDISTURBED:
+            _UNDISTURBED[self.kind] = self._alone()
+        return _UNDISTURBED[self.kind]
+
+    def _alone(self) -> str:
         place = self.work / f"{self.kind} alone"
         place.mkdir()
         shutil.copy(self.file, place)

@@ -62,9 +62,9 @@ def test_seventy_losses_under_exec(tmp_path: Path, seed: int, losses: int, life_
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("mttp", ["4s", "9s"])
 def test_losses_on_the_local_market(tmp_path: Path, mttp: str) -> None:
-    """Machines of the market end without notice, and nothing of them is left; fifteen of them, by seed."""
+    """Machines of the market end without notice, and nothing of them is left; with the seventy above, a hundred."""
     state = tmp_path / "state"
-    run = Run(tmp_path / "log", 4000 if mttp == "9s" else 2500, STEP_S, every=50)
+    run = Run(tmp_path / "log", 6500 if mttp == "9s" else 4000, STEP_S, every=50)
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "train.py").write_text(SCRIPT)
     numbers = {"STEPS": str(run.steps), "STEP_S": str(STEP_S), "EVERY": "50", "STEPS_LOG": str(run.log)}
@@ -86,5 +86,6 @@ def test_losses_on_the_local_market(tmp_path: Path, mttp: str) -> None:
     held_s = sum(one["hours"] for one in told["machines"]) * 3600
     counted = count(read_lives(run.log))
 
-    assert losses >= 10
+    print(f"{losses} losses, a machine in {mttp} on average")
+    assert losses >= 15
     assert disagreements(told["run"], counted, losses=losses, step_s=STEP_S, held_s=held_s) == []

@@ -17,6 +17,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import sqlite3
 import sys
 import threading
@@ -44,6 +45,7 @@ LOCK_WAIT_S = 0.5
 """How long a daemon waits for the lock: whoever asks whether there is a market holds it for a moment [s]."""
 BODY_BYTES_MAX = 1 << 22
 CALL_S = 30.0
+_CHUNK_BYTES = 1 << 16
 """How long a caller may take with what they send [s]."""
 _CALLS: Mapping[str, Any] = {
     "order": tuple[Order, Boot],
@@ -116,14 +118,11 @@ class _Handler(BaseHTTPRequestHandler):
         known = hmac.compare_digest(given, f"Bearer {self.server.token}".encode())
         length = self.headers.get("Content-Length", "")
         whole = length.isascii() and length.isdigit() and int(length[:12]) <= BODY_BYTES_MAX
-        if self.server.desk.config.deny or not known or not whole:
-            self.close_connection = True  # what else was sent is not read
-            if known and not self.server.desk.config.deny:
-                self._reply(
-                    413, {"error": f"a call to the local market has {BODY_BYTES_MAX} bytes at most, and says so"}
-                )
-            else:
-                self._reply(401, {"error": "the local market does not know these credentials"})
+        if self.server.desk.config.deny or not known:
+            self._hang_up(401, "the local market does not know these credentials")
+            return
+        if not whole:
+            self._hang_up(413, f"a call to the local market has {BODY_BYTES_MAX} bytes at most, and says so")
             return
         self.server.heard()
         body = self.rfile.read(int(length))
@@ -153,11 +152,25 @@ class _Handler(BaseHTTPRequestHandler):
         }
         return methods[method](*arguments)
 
+    def _hang_up(self, status: int, why: str) -> None:
+        """Answer before anything of the body is read; what was sent is dropped."""
+        self.close_connection = True
+        self._reply(status, {"error": why})
+        # A connection that is closed on bytes that nobody has read takes the answer with it.
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
+            self.connection.settimeout(1.0)
+            for _ in range(BODY_BYTES_MAX // _CHUNK_BYTES):
+                if not self.connection.recv(_CHUNK_BYTES):
+                    break
+
     def _reply(self, status: int, content: dict[str, object]) -> None:
         data = json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(data)
 
