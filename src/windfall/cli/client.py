@@ -49,6 +49,8 @@ _PING_S = 3.0
 _LOOK_S = Seconds(0.05)
 _REQUEST_TIMEOUT = httpx.Timeout(120.0, connect=10.0)
 """Plans and listings ask providers, which may take their time."""
+_IDLE_LIMITS = httpx.Limits(keepalive_expiry=2.0)
+"""A connection is given up well before the controller does that (5 s): none is closed in the moment it is used."""
 _SUBMIT_TRIES = 3
 _LOG_TAIL_CHARACTERS = 600
 _BY_EXIT_CODE: tuple[tuple[int, type[WindfallError]], ...] = (
@@ -205,6 +207,7 @@ class Client:
             base_url=self.place.url,
             headers={"authorization": f"Bearer {self.place.token}"},
             timeout=_REQUEST_TIMEOUT,
+            limits=_IDLE_LIMITS,
             trust_env=self.place.process is None,
         )
 
