@@ -326,6 +326,21 @@ def test_an_upload_that_takes_longer_than_expected_leaves_time_for_the_release()
     assert story.the(ev.ExitAgent).code == 75
 
 
+def test_a_save_that_is_all_but_stored_is_not_given_up_for_the_reserve() -> None:
+    """It needs a moment more, and the release still has one behind it."""
+    story = trained().notice(4.0)
+    end, number = story.now + 4.0, story.the(ev.PublishSave).request
+    story.answers(13, number)
+    story.happens(after=end - 0.39 - 1.0 - story.now).hands_over(13, number)
+    story.happens(ev.Woke("deadline"), after=0.95)
+    story.happens(ev.Woke("deadline"), after=0.05)
+    assert end - story.now < 0.4
+    assert story.none(ev.KillScript, ev.ExitAgent)
+    story.uploads(0.0).commits(0.05)
+    assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_SAVED
+    assert story.now < end
+
+
 @pytest.mark.trial("A5")
 def test_a_first_save_that_is_not_in_time_leaves_time_for_the_release() -> None:
     """Nothing is known of its upload but that it is not there: the run is let go before the announced end, as preempted."""

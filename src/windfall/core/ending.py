@@ -186,11 +186,12 @@ def _must_leave(turn: Turn) -> bool:
     if point is None:
         return True
     spent_s = 0.0 if point.begun_at is None else turn.now - point.begun_at
-    rest_s = state.costs.upload_s(point.size_bytes) - spent_s
+    costs = state.costs
+    rest_s = costs.upload_p95_s(point.size_bytes) + (costs.commits.p95 or 0.0) - spent_s
     margin_s = turn.now + remaining_s - state.leave_at
-    if rules.lets_go(state.costs.measured, rest_s, remaining_s, margin_s):
+    if rules.lets_go(costs.measured, rest_s, remaining_s, margin_s):
         return True
-    turn.wake("deadline", remaining_s - rules.RESERVE_SHARE * margin_s)
+    turn.wake("deadline", rules.lets_go_next_s(remaining_s, margin_s))
     return False
 
 

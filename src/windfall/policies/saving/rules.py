@@ -457,21 +457,38 @@ def leave_margin_s(remaining_s: float) -> float:
 
 
 def lets_go(measured: float, rest_s: float, remaining_s: float, margin_s: float) -> bool:
-    """Return whether the run is let go now, so near an announced end, although an upload is under way.
+    """Return whether the run is let go now, so near an announced end, although a save is under way.
 
-    Whatever is tried, the release keeps a reserve: a run that nobody released costs its successor the whole lease.
+    The release keeps a reserve, since a run that nobody released costs its successor the whole lease: half of the margin.
+    A save that is expected within half of what is left even of that, or that was expected just as long ago, still goes on.
 
     Args:
         measured: whether a whole save was ever measured; without, nothing says that this one will be in time.
-        rest_s: what is left of the upload, as expected [s].
+        rest_s: what is left of upload and commit, as expected; below 0 once they take longer [s].
         remaining_s: until the machine is taken [s].
         margin_s: how long before the end the run is let go where nothing is under way (`leave_margin_s`) [s].
 
     Example:
-        an unmeasured upload is given up at once; one that needs 0.3 s goes on with 0.9 s left, and not with 0.4 s.
+        margin 1 s: an unmeasured save is given up at once; one that needs 0.3 s goes on with 0.9 s left, not with 0.4 s;
+        one that needs 0.1 s goes on there, too.
     """
     late = rest_s > 2.0 * max(remaining_s, LEAVE_BEFORE_S)
-    return not measured or late or remaining_s <= RESERVE_SHARE * margin_s
+    in_reserve = remaining_s <= RESERVE_SHARE * margin_s
+    return not measured or late or (in_reserve and abs(rest_s) > RESERVE_SHARE * remaining_s)
+
+
+def lets_go_next_s(remaining_s: float, margin_s: float) -> float:
+    """Return after which time `lets_go` is asked again, while it says no [s].
+
+    Args:
+        remaining_s: until the machine is taken [s].
+        margin_s: as in `lets_go` [s].
+
+    Example:
+        margin 1 s: with 0.9 s left, after 0.4 s, where the reserve begins; with 0.4 s left, after 0.2 s.
+    """
+    reserve_s = RESERVE_SHARE * margin_s
+    return remaining_s - (reserve_s if remaining_s > reserve_s else RESERVE_SHARE * remaining_s)
 
 
 def must_yield(rest_s: float, upload_s: float, commit_s: float, remaining_s: float) -> bool:
