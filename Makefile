@@ -45,8 +45,6 @@ bench: $(VENV)/.dev
 verify: $(VENV)/.dev node_modules/.done
 ifeq ($(AREA),mutants)
 	$(BIN)/python -m tests.mutants --seed $(SEED)
-else ifeq ($(AREA),red)
-	$(BIN)/python -m tests.red
 else
 	SEEDS='$(SEEDS)' $(BIN)/python -m pytest -m slow $(if $(filter strangers,$(AREA)),-n 2) $(if $(filter all,$(AREA)),tests,tests/$(AREA))
 endif

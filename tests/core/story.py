@@ -120,3 +120,8 @@ class Story:
 def ref_to(checkpoint_id: str, step: int, kind: SaveKind = SaveKind.INSURANCE) -> CheckpointRef:
     """A committed point."""
     return CheckpointRef(checkpoint_id, step, kind, 7, 1, 1000, "m", "d", 0.0)
+
+
+def trained() -> Story:
+    """A worker that has measured everything: steps 1 s, standstill 0.1 s, upload 1 s, commit 0.1 s."""
+    return Story(policy="every:10steps").starts().measures().stores(10, request=1).ranks(12)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tests.core.story import Story, ref_to
+from tests.core.story import Story, ref_to, trained
 from windfall import events as ev
 from windfall.core import ending, points, retention, worker
 from windfall.core.lifecycle import Stage
@@ -18,7 +18,6 @@ from windfall.terms import (
     Notice,
     NoticeLevel,
     Outcome,
-    Phase,
     SaveCosts,
     SaveKind,
     Seconds,
@@ -241,144 +240,6 @@ def test_superseded_insurance_goes_after_the_grace_and_two_whole_points_stay() -
     story.happens(ev.Woke("retention"), after=retention.GRACE_S + 1)
     assert [point.step for point in story.the(ev.DeleteCheckpoints).checkpoints] == [10]
     assert [point.step for point in story.state.live] == [20, 30]
-
-
-# -------------------------------------------------------------------------------------------------------------- notices
-
-
-def trained() -> Story:
-    """A worker that has measured everything: steps 1 s, standstill 0.1 s, upload 1 s, commit 0.1 s."""
-    return Story(policy="every:10steps").starts().measures().stores(10, request=1).ranks(12)
-
-
-def test_a_notice_that_suffices_ends_in_a_committed_emergency_save() -> None:
-    """Save, commit, and only then: kill, release, acknowledge, exit with 75."""
-    story = trained().notice(30.0)
-    request = story.the(ev.PublishSave)
-    assert (request.kind, request.step) == (SaveKind.EMERGENCY, 13)
-    assert {item.name for item in story.decided[0].because} >= {"remaining", "rest of phase", "snapshot", "upload"}
-    story.answers(13, request.request).hands_over(13, request.request).uploads()
-    assert story.none(ev.AcknowledgeNotice, ev.KillScript)
-    story.commits()
-    assert story.kinds[-4:] == [ev.KillScript, ev.ReleaseRun, ev.AcknowledgeNotice, ev.ExitAgent]
-    assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_SAVED
-    assert story.the(ev.ExitAgent).code == 75
-
-
-def test_a_notice_that_is_too_short_is_refused_with_what_stands_and_the_run_let_go_in_time() -> None:
-    """No save is asked for; shortly before the end the run is released, so that the successor need not wait."""
-    story = trained().notice(2.0)
-    assert story.none(ev.PublishSave)
-    assert "step 10 is stored" in story.the(ev.Tell).sentence
-    assert story.decided[0].choice.startswith("no emergency save")
-    wake = story.the(ev.WakeAt)
-    assert wake.at < story.now + 2.0
-    story.happens(ev.Woke(wake.why), after=wake.at - story.now)
-    assert story.kinds == [ev.KillScript, ev.ReleaseRun, ev.ExitAgent]
-    assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_UNSAVED
-
-
-def test_a_long_evaluation_counts_against_the_notice() -> None:
-    """What cannot be interrupted must end first."""
-    story = trained().happens(ev.PhaseMeasured(0, Phase.EVALUATION, 60.0)).ranks(12, phase=Phase.EVALUATION)
-    assert story.notice(30.0).none(ev.PublishSave)
-
-
-def test_with_unknown_costs_the_save_is_tried_anyway() -> None:
-    """Nothing is lost by trying, and the decision says that it is a guess."""
-    story = Story(policy="never").starts().notice(30.0)
-    assert story.the(ev.PublishSave).kind is SaveKind.EMERGENCY
-    assert "not known" in story.decided[0].choice
-
-
-def test_a_withdrawn_notice_withdraws_the_save_and_training_goes_on() -> None:
-    """Before the commit nothing has happened that could not be taken back."""
-    story = trained().notice(30.0)
-    request = story.the(ev.PublishSave).request
-    story.withdrawn()
-    assert story.the(ev.WithdrawSave).request == request
-    assert story.state.stage is Stage.RUNNING
-    story.happens(ev.Woke("deadline"), after=60.0)
-    assert story.none(ev.KillScript, ev.ExitAgent)
-
-
-def test_a_save_that_is_already_under_way_is_counted() -> None:
-    """The script is just saving for another reason: asking again would only cost time."""
-    story = trained().ranks(19)
-    story.answers(20, story.state.requests).notice(30.0)
-    assert story.none(ev.PublishSave)
-    story.hands_over(20, story.state.requests).uploads().commits()
-    assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_SAVED
-
-
-@pytest.mark.trial("A5")
-def test_an_upload_that_takes_longer_than_expected_leaves_time_for_the_release() -> None:
-    """It goes on while it may be in time; whatever is tried, the run is let go before the announced end."""
-    story = trained().notice(4.0)
-    end, number = story.now + 4.0, story.the(ev.PublishSave).request
-    story.answers(13, number).hands_over(13, number)
-    story.happens(ev.Woke("deadline"), after=3.3)
-    assert story.none(ev.ExitAgent)
-    wake = story.the(ev.WakeAt)
-    assert wake.at < end
-    story.happens(ev.Woke(wake.why), after=wake.at - story.now + 0.001)
-    assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_UNSAVED
-    assert story.the(ev.ExitAgent).code == 75
-
-
-def test_a_save_that_is_all_but_stored_is_not_given_up_for_the_reserve() -> None:
-    """It needs a moment more, and the release still has one behind it."""
-    story = trained().notice(4.0)
-    end, number = story.now + 4.0, story.the(ev.PublishSave).request
-    story.answers(13, number)
-    story.happens(after=end - 0.39 - 1.0 - story.now).hands_over(13, number)
-    story.happens(ev.Woke("deadline"), after=0.95)
-    story.happens(ev.Woke("deadline"), after=0.05)
-    assert end - story.now < 0.4
-    assert story.none(ev.KillScript, ev.ExitAgent)
-    story.uploads(0.0).commits(0.05)
-    assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_SAVED
-    assert story.now < end
-
-
-@pytest.mark.trial("A5")
-def test_a_first_save_that_is_not_in_time_leaves_time_for_the_release() -> None:
-    """Nothing is known of its upload but that it is not there: the run is let go before the announced end, as preempted."""
-    story = Story(policy="never").starts().ranks(5).notice(30.0)
-    end, number = story.now + 30.0, story.the(ev.PublishSave).request
-    story.answers(6, number).hands_over(6, number)
-    story.happens(ev.Woke("deadline"), after=29.0)
-    assert story.now < end
-    assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_UNSAVED
-    assert story.the(ev.ExitAgent).code == 75
-
-
-def test_a_script_that_dies_of_the_notices_signal_is_a_preemption() -> None:
-    """SIGTERM reaches the script too: what it handed over is committed first, and no failure is counted."""
-    story = trained().notice(30.0)
-    number = story.the(ev.PublishSave).request
-    story.answers(13, number).hands_over(13, number).happens(ev.ScriptExited(143))
-    assert story.none(ev.ExitAgent, ev.StartScript)
-    story.uploads().commits()
-    assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_SAVED
-    assert worker.counts(story.state) == {"attempts": 1, "failures": 0}
-
-
-def test_a_script_that_died_of_sigterm_just_before_the_notice_came_did_not_fail() -> None:
-    """The signal reaches script and agent at once, and either may be heard first."""
-    story = trained().happens(ev.ScriptExited(143))
-    assert worker.counts(story.state)["failures"] == 1
-    story.notice(30.0)
-    assert worker.counts(story.state)["failures"] == 0
-    assert story.the(ev.ExitAgent).code == 75
-    assert story.none(ev.StartScript)
-
-
-def test_a_notice_while_nothing_runs_lets_the_run_go_at_once() -> None:
-    """During a restore there is nothing to save."""
-    story = Story().notice(30.0)
-    assert story.the(ev.ReleaseRun).outcome is Outcome.WAITING
-    assert story.the(ev.ExitAgent).code == 75
 
 
 # ------------------------------------------------------------------------------------------------------ stops and exits

@@ -23,9 +23,10 @@ SCRIPT = (
 
 
 @pytest.mark.trial("G13")
-def test_a_path_that_looks_like_markup_is_shown_as_it_is(tmp_path: Path) -> None:
+def test_a_path_that_looks_like_markup_is_shown_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`[/x]` ends no verb, and `lr[small]` is not `lr`."""
     (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
     run = tmp_path / "lr[small]" / "[/x]" / ":smile:"
     env = {"WINDFALL_CONTROLLER": "", "XDG_STATE_HOME": str(tmp_path / "state"), "COLUMNS": "400"}
     done = windfall("exec", str(run), "--", sys.executable, str(tmp_path / "train.py"), **env)

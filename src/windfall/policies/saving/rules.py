@@ -459,8 +459,8 @@ def leave_margin_s(remaining_s: float) -> float:
 def lets_go(measured: float, rest_s: float, remaining_s: float, margin_s: float) -> bool:
     """Return whether the run is let go now, so near an announced end, although a save is under way.
 
-    The release keeps a reserve, since a run that nobody released costs its successor the whole lease: half of the margin.
-    A save that is expected within half of what is left even of that, or that was expected just as long ago, still goes on.
+    Half of the margin is kept for the release: a run that nobody released costs its successor the whole lease.  A save that
+    is expected within half of what is left even then, or was expected no longer ago, still goes on.
 
     Args:
         measured: whether a whole save was ever measured; without, nothing says that this one will be in time.
@@ -469,8 +469,7 @@ def lets_go(measured: float, rest_s: float, remaining_s: float, margin_s: float)
         margin_s: how long before the end the run is let go where nothing is under way (`leave_margin_s`) [s].
 
     Example:
-        margin 1 s: an unmeasured save is given up at once; one that needs 0.3 s goes on with 0.9 s left, not with 0.4 s;
-        one that needs 0.1 s goes on there, too.
+        margin 1 s: an unmeasured save is given up at once; with 0.4 s left one goes on that needs 0.1 s, not 0.3 s.
     """
     late = rest_s > 2.0 * max(remaining_s, LEAVE_BEFORE_S)
     in_reserve = remaining_s <= RESERVE_SHARE * margin_s
@@ -478,11 +477,7 @@ def lets_go(measured: float, rest_s: float, remaining_s: float, margin_s: float)
 
 
 def lets_go_next_s(remaining_s: float, margin_s: float) -> float:
-    """Return after which time `lets_go` is asked again, while it says no [s].
-
-    Args:
-        remaining_s: until the machine is taken [s].
-        margin_s: as in `lets_go` [s].
+    """Return after which time `lets_go`, which has said no, is asked again [s]; its arguments mean the same.
 
     Example:
         margin 1 s: with 0.9 s left, after 0.4 s, where the reserve begins; with 0.4 s left, after 0.2 s.
