@@ -77,6 +77,12 @@ class Reader:
         assert process.returncode == code, f"{line}: {process.returncode}\n{out}"
         return out
 
+    def tries(self, line: str) -> int:
+        """Type a line that may not work yet; return what it ends with."""
+        process = self.start(line)
+        process.communicate(timeout=PATIENCE_S)
+        return process.returncode
+
     @property
     def open(self) -> subprocess.Popen[str]:
         """The terminal in which a line stays."""
@@ -112,8 +118,6 @@ def until_it_works(reader: Reader, line: str) -> None:
 
     def works() -> bool:
         assert reader.open.poll() is None, reader.open.communicate()[0]
-        process = reader.start(line)
-        process.communicate(timeout=PATIENCE_S)
-        return process.returncode == 0
+        return reader.tries(line) == 0
 
     wait_until(works, lambda: line)

@@ -91,6 +91,11 @@ def lives(reader: Reader) -> None:
     (reader.folder / "lifetimes.csv").write_text("\n".join(rows) + "\n")
 
 
+def simulate(reader: Reader) -> None:
+    """A job of which a drill has measured steps and saves."""
+    reader.types("windfall drill job.yaml")
+
+
 def traces(reader: Reader) -> None:
     """One trace of each kind: prices, counts, machines."""
     dice = random.Random(1)
@@ -101,8 +106,12 @@ def traces(reader: Reader) -> None:
     reader.types("gzip prices.csv")
     counts = {"metadata": {"gap_seconds": 600}, "data": [int(dice.random() < 0.8) for _ in range(240)]}
     (reader.folder / "us-west-2a_v100_1.json").write_text(json.dumps(counts))
-    came = [f"0,add,node{n}" for n in range(4)]
-    (reader.folder / "p3trace.csv").write_text("\n".join([*came, "60000,remove,node1", "90000,add,node7"]) + "\n")
+    events, at_ms = [f"0,add,node{n}" for n in range(8)], 0
+    for number in range(50):
+        at_ms += int(dice.expovariate(1 / 800_000))
+        events += [f"{at_ms},remove,node{number}", f"{at_ms + 200_000},add,node{number + 8}"]
+        at_ms += 200_000
+    (reader.folder / "p3trace.csv").write_text("\n".join(events) + "\n")
 
 
 def other_languages(reader: Reader) -> None:
@@ -118,7 +127,7 @@ def other_languages(reader: Reader) -> None:
 
 STAGES: dict[str, Callable[[Reader], None]] = {
     "bill": bill, "drill": drill, "emergency-saves": emergency_saves, "job-file": job_file, "lifetimes": lives,
-    "other-languages": other_languages, "papers": lives, "traces": traces,
+    "other-languages": other_languages, "papers": lives, "simulate": simulate, "traces": traces,
 }  # fmt: skip
 
 
@@ -194,7 +203,7 @@ def test_a_team_s_controller_is_served_as_its_page_says(page: str, reader: Reade
         if "--remove-user" in line:
             reader.exported |= {"WINDFALL_CONTROLLER": f"https://localhost:{port}", "WINDFALL_TOKEN": token}
             reader.exported |= {"SSL_CERT_FILE": "lab.pem"}
-            wait_until(lambda: reader.start("windfall ps").wait() == 0, lambda: "ada sees her jobs")
+            wait_until(lambda: reader.tries("windfall ps") == 0, lambda: "ada sees her jobs")
             assert reader.types(line)
             assert "401" in reader.types("windfall ps", 2) or "token" in reader.types("windfall ps", 2)
             continue
@@ -220,6 +229,7 @@ def test_a_second_controller_on_the_same_database_takes_over(page: str, reader: 
         assert first.stdout is not None
         assert any("http://127.0.0.1:" in said for said in first.stdout)
         second = reader.terminal = reader.start(f"{line} --port 0 --state two")
-        assert first.wait(120) == EXIT_AGAIN
+        first.communicate(timeout=120)
+        assert first.returncode == EXIT_AGAIN
         second.send_signal(signal.SIGINT)
         reader.ends()
