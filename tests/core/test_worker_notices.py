@@ -67,6 +67,13 @@ def test_a_withdrawn_notice_withdraws_the_save_and_training_goes_on() -> None:
     assert story.none(ev.KillScript, ev.ExitAgent)
 
 
+def test_of_two_announced_ends_the_one_that_stands_is_shown_when_the_other_is_called_off() -> None:
+    """The script then sees the end that is left, and training does not go on."""
+    story = trained().notice(300.0, "first").notice(30.0, "second").withdrawn("second")
+    assert story.the(ev.ShowNotice).notice.notice_id == "first"
+    assert story.state.ending is not None
+
+
 def test_a_save_that_is_already_under_way_is_counted() -> None:
     """The script is just saving for another reason: asking again would only cost time."""
     story = trained().ranks(19)

@@ -128,6 +128,12 @@ def test_a_machine_that_is_never_lost_lives_for_ever() -> None:
     assert law.remaining(until_s=10 * H).outliving == pytest.approx(math.exp(-0.5), rel=1e-3)
 
 
+def test_a_reclaim_that_begins_before_the_limit_is_no_bathtub() -> None:
+    """Its hazard would be infinite at the limit."""
+    with pytest.raises(AssertionError):
+        Bathtub(0.24 / H, 1.1 * H, 0.0097 / H, 24 * H, 0.3 * H, 0.9)
+
+
 # ------------------------------------------------------------------------------------------------------------- SciSpot
 
 
