@@ -273,6 +273,15 @@ def test_the_next_offer_is_asked_while_the_first_backs_off() -> None:
     assert [order.offer for order in job.passes(1.5).orders][:1] == [LARGE]
 
 
+def test_a_wait_names_the_first_refusal_and_counts_the_others() -> None:
+    """Three zones that have nothing: one reason, and two more."""
+    third = replace(LARGE, zone="zone-c", price_usd_per_hour=0.5)
+    job = Fleet(LARGE, LARGE_B, third)
+    for _ in range(3):
+        job.refuses(Refusal.NO_CAPACITY)
+    assert ", and 2 more; tried again in 1 s" in job.sentence
+
+
 def test_on_demand_is_the_fallback_of_auto() -> None:
     """Spot cannot be had: the on-demand machine is bought, where the job allows it."""
     job = Fleet(LARGE, FIRM, use=Use.AUTO).refuses(Refusal.NO_CAPACITY)

@@ -79,6 +79,15 @@ def test_a_bill_that_differs_is_disputed() -> None:
     assert ledger.sums(ledger.charge_lines(book(GONE), [line("c1", 0.545)]), 9e9).disputed == 0
 
 
+def test_a_bill_is_closed_once_it_reaches_the_machine_s_end() -> None:
+    """Lines of its first half alone leave it open, whatever they say; the second half closes it."""
+    half = replace(line("c1", 0.27), ended=1000.0 + 0.75 * HOUR)
+    told = ledger.charge_lines(book(GONE), [half])
+    assert ledger.sums(told, 9e9).unsettled == 1
+    rest = replace(line("c2", 0.27), began=1000.0 + 0.75 * HOUR)
+    assert ledger.sums(ledger.charge_lines(told, [rest]), 9e9).unsettled == 0
+
+
 def test_a_charge_for_an_unknown_machine_is_unexplained() -> None:
     """It is money all the same, until the machine turns up."""
     stray = ledger.charge_lines(book(), [line("c9", 0.2, machine="m9")])

@@ -8,7 +8,7 @@ import pytest
 
 from tests.core.story import Story, ref_to, trained
 from windfall import events as ev
-from windfall.core import ending, points, retention, worker
+from windfall.core import ending, handing, points, retention, worker
 from windfall.core.lifecycle import Stage
 from windfall.terms import (
     Bytes,
@@ -53,6 +53,17 @@ def test_where_a_silent_script_stands_is_told_to_whoever_started_it() -> None:
     assert worker.standing(story.state).mute
 
     assert not worker.standing(story.ranks(0).state).mute
+
+
+@pytest.mark.trial("B4")
+def test_a_script_whose_checkpoints_exist_is_not_called_silent() -> None:
+    """One of step 0 counts: somebody has called Windfall in this run."""
+    first = ref_to("00000000-6-p1", 0)
+    story = Story(checkpoints=(first,)).happens(
+        ev.CheckpointRestored(first.checkpoint_id, 0, 9, 1.0), ev.ScriptStarted(1)
+    )
+    story.happens(ev.Woke("mute"), after=worker.MUTE_AFTER_S)
+    assert not worker.standing(story.state).mute
 
 
 def test_the_interval_follows_the_mean_time_to_preemption() -> None:
@@ -165,6 +176,17 @@ def test_a_point_without_a_dead_ranks_part_is_never_committed() -> None:
     assert story.none(ev.UploadShard, ev.CommitCheckpoint)
 
 
+def test_points_of_which_parts_never_come_do_not_pile_up() -> None:
+    """One rank of two hands over at each step, the other never: the oldest is given up, and says why."""
+    story = Story(policy="never").starts(ranks=2)
+    for step in range(1, handing.OPEN_MAX + 1):
+        story.hands_over(step)
+        assert story.none(ev.AbandonCheckpoint)
+    story.hands_over(handing.OPEN_MAX + 1)
+    assert story.the(ev.AbandonCheckpoint).checkpoint_id.startswith("00000001-")
+    assert "never came" in story.the(ev.AbandonCheckpoint).why
+
+
 def test_a_rank_that_never_asks_is_named_once() -> None:
     """Every rank must call check_save, otherwise nothing can be agreed."""
     story = Story(policy="every:10steps").starts(ranks=2).ranks(5, 5)
@@ -252,6 +274,13 @@ def test_a_stop_saves_first() -> None:
     assert story.the(ev.PublishSave).kind is SaveKind.STOP
     story.stores(13, request=number)
     assert story.the(ev.ReleaseRun).cause is Cause.STOPPED
+    assert story.the(ev.ExitAgent).code == 6
+
+
+def test_a_stop_before_the_script_has_called_ends_at_once() -> None:
+    """Nobody is there to be asked for a save."""
+    story = Story().happens(ev.CheckpointRestored(None, 0, 0, 0.0), ev.ScriptStarted(1))
+    story.happens(ev.StopAsked(False, "user"))
     assert story.the(ev.ExitAgent).code == 6
 
 

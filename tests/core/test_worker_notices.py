@@ -43,6 +43,14 @@ def test_a_notice_that_is_too_short_is_refused_with_what_stands_and_the_run_let_
     assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_UNSAVED
 
 
+def test_a_notice_before_the_script_has_called_waits_for_its_first_call() -> None:
+    """It is told that nothing can be saved yet; a script that calls in time is asked for a save."""
+    story = Story().happens(ev.CheckpointRestored(None, 0, 0, 0.0), ev.ScriptStarted(1)).notice(30.0)
+    assert "has not called Windfall yet" in story.the(ev.Tell).sentence
+    assert story.none(ev.ExitAgent)
+    assert story.ranks(1).the(ev.PublishSave).kind is SaveKind.EMERGENCY
+
+
 def test_a_long_evaluation_counts_against_the_notice() -> None:
     """What cannot be interrupted must end first."""
     story = trained().happens(ev.PhaseMeasured(0, Phase.EVALUATION, 60.0)).ranks(12, phase=Phase.EVALUATION)

@@ -16,6 +16,7 @@ from windfall.policies.saving.decide import (
     Standing,
     decide,
     parse_policy,
+    rests_on,
     time_to_step_s,
 )
 from windfall.terms import Phase
@@ -89,6 +90,16 @@ def test_the_early_save_is_never_earlier_than_the_interval() -> None:
     choice = decide(0.0, view("adaptive", base_step=100), Beliefs(frequent, unmeasured(1.0)))
     assert choice.save_at == 104
     assert "to learn" not in choice.decision.choice
+
+
+def test_a_plan_rests_on_the_step_time_that_its_policy_reads() -> None:
+    """The thesis' running mean over all steps; the others' mean of the newest windows."""
+    costs = Costs()
+    for number in range(40):
+        costs = costs.add_steps(10, 1.0 if number < 20 else 3.0, 3.0)
+    assert costs.step_running_mean_s == pytest.approx(2.0)
+    assert rests_on("thesis", Beliefs(THESIS, costs))[0] == costs.step_running_mean_s
+    assert rests_on("adaptive", Beliefs(THESIS, costs))[0] == costs.step_mean_s != costs.step_running_mean_s
 
 
 def test_there_is_one_early_save() -> None:
