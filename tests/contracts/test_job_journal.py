@@ -19,6 +19,7 @@ from windfall.errors import ControllerReplaced, DatabaseUnreachable, LogDamaged
 from windfall.ports import Journal
 from windfall.storage.clocks import SystemClock
 from windfall.storage.sql import Database, open_database
+from windfall.storage.sql_schema import ROWS
 
 JOB = "gpt-1"
 
@@ -85,6 +86,18 @@ def test_jobs_do_not_see_each_others_rows(opened: Callable[[], Database]) -> Non
     database.journal("b-1", term).append("of b")
 
     assert list(database.rows("b-1")) == [(1, "of b")]
+
+
+def test_a_row_that_somebody_took_out_is_named(opened: Callable[[], Database]) -> None:
+    """What follows it is not read as if nothing were missing."""
+    database = opened()
+    journal = database.journal(JOB, database.take("c"))
+    for line in ("one", "two", "three"):
+        journal.append(line)
+    with database._engine.begin() as connection:
+        connection.execute(sa.delete(ROWS).where(ROWS.c.sequence == 2))
+    with pytest.raises(LogDamaged, match=f"row 2 of the journal of {JOB} is missing"):
+        list(database.rows(JOB))
 
 
 def test_a_replaced_controller_writes_nothing_more(opened: Callable[[], Database]) -> None:

@@ -37,6 +37,7 @@ def test_stop_saves_then_releases_and_resume_goes_on() -> None:
     job.happens(fleet.ResumeWanted("ada"))
     assert len(job.orders) == 1
     assert job.phase is JobPhase.BUYING
+    assert (job.state.machine_failures, job.state.stillborn, job.state.barren) == (0, 0, 0)
     assert replay(job.rows) == []
 
 
@@ -114,6 +115,15 @@ def test_a_crash_loop_stops_the_spending() -> None:
 
     job.happens(fleet.ResumeWanted("ada"))
     assert len(job.orders) == 1
+
+
+def test_after_a_resume_no_fewer_failures_are_allowed_than_before() -> None:
+    """What failed before is forgiven; a count that has fallen since (a failure was the notice's) is taken whole."""
+    job = Fleet().trains().run(holder="m1", failures=4)
+    job.ends("m1", cause=Ended.RELEASED).happens(fleet.ResumeWanted("ada")).trains().run(holder="m2", failures=2)
+    assert job.released == []
+    job.run(holder="m2", failures=3)
+    assert job.released == ["m2"]
 
 
 def test_preemptions_are_no_failures() -> None:

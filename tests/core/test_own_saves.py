@@ -53,6 +53,16 @@ def several(story: Story) -> Story:
     return story.hands_over(5, path="/a/model").hands_over(5, path="/b/model")
 
 
+def test_insurance_gives_way_to_a_save_of_the_users_own_that_waits() -> None:
+    """While the uplink is busy: one of about the same time is enough, and theirs stays."""
+    story = Story(policy="every:10steps").starts().measures().hands_over(5).hands_over(9)
+    request = story.state.request
+    assert request is not None
+    story.ranks(request.step - 1).answers(request.step, request.number).hands_over(request.step, request.number)
+    assert "user's own save" in story.the(ev.AbandonCheckpoint).why
+    assert [point.step for point in story.state.checkpoints] == [5, 9]
+
+
 def test_a_second_path_at_a_step_is_told_of_at_once() -> None:
     """Not only when its step has ended."""
     said = several(every_ten().starts()).rows[-2].commands[-1]

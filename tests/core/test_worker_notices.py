@@ -133,6 +133,13 @@ def test_a_first_save_that_is_not_in_time_leaves_time_for_the_release() -> None:
     assert story.the(ev.ExitAgent).code == 75
 
 
+def test_a_script_that_is_done_before_its_machine_goes_was_not_preempted() -> None:
+    """Its release says nothing of the notice: no loss was announced by it."""
+    story = trained().notice(30.0).happens(ev.ScriptExited(0))
+    assert story.the(ev.ReleaseRun).outcome is Outcome.DONE
+    assert story.the(ev.ReleaseRun).notice_s is None
+
+
 def test_a_script_that_dies_of_the_notices_signal_is_a_preemption() -> None:
     """SIGTERM reaches the script too: what it handed over is committed first, and no failure is counted."""
     story = trained().notice(30.0)

@@ -86,6 +86,17 @@ def test_in_a_git_tree_git_decides(tmp_path: Path) -> None:
     assert names(bundle.pack(str(root / "sub"))) == ["a.py"]
 
 
+def test_what_git_was_told_to_keep_travels_although_a_pattern_ignores_it(tmp_path: Path) -> None:
+    """Added by force: the tree has it, so the run has it."""
+    root = tmp_path / "p"
+    root.mkdir()
+    (root / ".gitignore").write_text("*.bin\n")
+    (root / "table.bin").write_text("of the model")
+    git(root, "init")
+    git(root, "add", "--force", "table.bin")
+    assert names(bundle.pack(str(root))) == [".gitignore", "table.bin"]
+
+
 def test_a_folder_that_git_ignores_still_travels(tmp_path: Path) -> None:
     """Code in a folder that the tree around it ignores is code: git lists nothing there, and that is no answer."""
     git(tmp_path, "init")

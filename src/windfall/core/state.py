@@ -46,7 +46,7 @@ class Request:
     step: Step
     kind: SaveKind
     exact: bool
-    sure: bool = False
+    sure: bool
     answered: tuple[int, ...] = ()
     passed: tuple[int, ...] = ()
     late_at: Step | None = None

@@ -183,8 +183,8 @@ def _running(state: FleetState) -> str:
 def _buying(state: FleetState) -> str:
     unknown = [entry for entry in state.orders.values() if entry.state is OrderState.UNKNOWN]
     if unknown:
-        provider = unknown[0].order.offer.provider
-        return f"waiting: {provider} has not answered order {unknown[0].order.token}; it is asked again, never twice"
+        order = unknown[0].order
+        return f"waiting: {order.offer.provider} has not answered order {order.token}; it is asked again, never twice"
     asked = sum(entry.waiting for entry in state.orders.values())
     if not state.units and not asked:
         unlisted = sorted({offer.provider for offer in state.offers} - state.listed)
