@@ -18,7 +18,7 @@ INFO = """\
 
 @pytest.mark.parametrize(
     ("folder", "kind"),
-    [("/home/ada", "ext4"), ("/shared/runs", "nfs4"), ("/shared/my scratch/run", "tmpfs"), ("/sharedrive", "ext4")],
+    [("/home/user", "ext4"), ("/shared/runs", "nfs4"), ("/shared/my scratch/run", "tmpfs"), ("/sharedrive", "ext4")],
 )
 def test_the_longest_mount_point_above_a_folder_counts(
     folder: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
