@@ -50,6 +50,11 @@ def test_the_broken_hour_is_free_where_a_preemption_is_refunded() -> None:
     assert ledger.sums(book(ours, refund=True), 9e9).estimated_usd == pytest.approx(0.54)
 
 
+def test_the_broken_hour_of_a_machine_that_still_runs_is_counted() -> None:
+    """Nothing says yet that it will be refunded."""
+    assert ledger.sums(book(MACHINE, refund=True), 1000.0 + 1.5 * HOUR).estimated_usd == pytest.approx(0.54)
+
+
 def test_a_line_told_twice_counts_once() -> None:
     """The provider repeats itself, in one reading of the bill or in two."""
     told = ledger.charge_lines(book(GONE), [line("c1", 0.54), line("c1", 0.54)])

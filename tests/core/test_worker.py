@@ -187,6 +187,15 @@ def test_points_of_which_parts_never_come_do_not_pile_up() -> None:
     assert "never came" in story.the(ev.AbandonCheckpoint).why
 
 
+def test_a_rank_that_is_behind_may_still_save_at_a_later_step() -> None:
+    """It went on from step 5 without a save: that says nothing of step 10, which it has not reached."""
+    story = Story(policy="never").starts(ranks=2).ranks(10, 5).hands_over(10, rank=0)
+    story.happens(ev.RankMovedOn(1, 5))
+    assert story.none(ev.AbandonCheckpoint)
+    story.hands_over(10, rank=1)
+    assert sum(isinstance(command, ev.UploadShard) for command in story.said) == 2
+
+
 def test_a_rank_that_never_asks_is_named_once() -> None:
     """Every rank must call check_save, otherwise nothing can be agreed."""
     story = Story(policy="every:10steps").starts(ranks=2).ranks(5, 5)
