@@ -13,6 +13,7 @@ from rich.console import Console
 
 from tests.report import story
 from windfall import events
+from windfall.errors import LogDamaged
 from windfall.report import tables
 from windfall.report.account import SILENCE_S, Account, Loss, Saves, Tenure, account, as_json
 from windfall.report.kinds import Kind
@@ -371,6 +372,13 @@ def test_a_run_that_nobody_took_has_no_account() -> None:
     """Without any term there is nothing to account for, and the user is told so."""
     with pytest.raises(ValueError, match="no term yet"):
         account({}, [])
+
+
+def test_a_journal_that_goes_back_in_time_is_damaged() -> None:
+    """No machine's clock does that: somebody changed a row, and the sentence names it."""
+    rows = story.rows(1, 0.0, (0.0, story.began()), (5.0, story.started(1)), (4.0, story.first_step()))
+    with pytest.raises(LogDamaged, match="term 1 goes back in time at row 3"):
+        account({Term(1): rows}, [])
 
 
 def test_the_json_carries_the_same_numbers_with_units_in_the_names(made: Account) -> None:

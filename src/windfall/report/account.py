@@ -186,7 +186,8 @@ def account(
         alive: the term whose holder is known to live, if any: its attempt is not lost.
 
     Raises:
-        ValueError: neither the log nor the journal knows any term, or a journal goes back in time.
+        ValueError: neither the log nor the journal knows any term.
+        LogDamaged: a journal goes back in time.
     """
     holdings = _all_tenures(rows_by_term, tenures)
     if not holdings:

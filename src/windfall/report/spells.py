@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from windfall import events
+from windfall.errors import LogDamaged
 from windfall.report.counted import Ledger, Pace
 from windfall.report.kinds import Kind, Spell
 from windfall.terms import Cause, NoticeLevel, Phase, Reached, SaveKind, Term, WallTime
@@ -61,7 +62,7 @@ class Walk:
         """Walk over the rows; return when the last one was written.
 
         Raises:
-            ValueError: the monotonic clock goes backwards, which no journal of one machine can show.
+            LogDamaged: the monotonic clock goes backwards, which no journal of one machine can show.
         """
         self._front = self.begin
         if not rows:
@@ -70,7 +71,7 @@ class Walk:
         expected, previous = 1, rows[0].at
         for row in rows:
             if row.at < previous:
-                raise ValueError(f"the journal of term {self.term} goes back in time at row {row.sequence}")
+                raise LogDamaged(f"the journal of term {self.term} goes back in time at row {row.sequence}")
             now = row.at + anchor
             if row.sequence != expected:
                 self._missing(expected, row.sequence - 1, since=previous + anchor, until=now)
