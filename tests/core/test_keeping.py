@@ -114,6 +114,17 @@ def announced(at: float, notice_id: str = "n") -> Noticed:
     return Noticed(Notice(NoticeLevel.ANNOUNCED, "aws", notice_id, Instant(at)))
 
 
+def test_a_preparation_that_failed_is_tried_again_after_a_pause_that_doubles() -> None:
+    """A quarter of a second, then half a one: a store that is away for a moment costs no machine."""
+    machine = Machine()
+    machine._answer = lambda action: () if isinstance(action, Prepare) else Machine._answer(machine, action)  # type: ignore[method-assign]
+    assert [type(action) for action in machine.turn()] == [Prepare]
+    for pause_s in (0.25, 0.5):
+        machine.turn(NotPrepared("the store does not answer", final=False))
+        assert Prepare not in [type(action) for action in machine.after(pause_s - 0.05)]
+        assert Prepare in [type(action) for action in machine.after(0.1)]
+
+
 def test_a_machine_joins_prepares_and_runs_when_told() -> None:
     """Nothing is started before the controller wants it."""
     machine = Machine(direct=WAIT)

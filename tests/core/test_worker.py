@@ -142,6 +142,17 @@ def test_a_request_that_a_rank_has_already_passed_is_withdrawn_and_made_later() 
     assert second.step >= first.step + 4
 
 
+def test_a_late_yes_to_a_request_that_was_taken_back_is_kept() -> None:
+    """Its part may still come, so that nobody calls the point hopeless."""
+    story = Story(policy="every:1steps").starts(ranks=2)
+    first = story.the(ev.PublishSave)
+    story.ranks(first.step - 1, first.step).answers(first.step, first.request, 1)
+    assert (known := story.state.request_of(first.request)) is not None
+    assert known.answered == (1,)
+    assert (pending := story.state.request) is not None
+    assert pending.answered == ()
+
+
 def test_a_point_waits_for_every_rank() -> None:
     """Nothing is uploaded, let alone committed, before the last rank has handed over."""
     story = Story(policy="every:10steps").starts(ranks=2)
@@ -378,6 +389,7 @@ def test_an_agent_that_comes_back_goes_on_with_what_was_under_way() -> None:
     """Uploads, the pending request, notices and alarms are asked for again; all are idempotent."""
     story = trained().hands_over(12).happens(ev.AgentResumed())
     assert story.the(ev.UploadShard).path == "/s12/0"
+    assert story.none(ev.StartScript)
     assert story.the(ev.PublishSave).request == story.state.requests
     assert {why for why, _ in story.state.wakes} == {c.why for c in story.said if isinstance(c, ev.WakeAt)}
     story.uploads().happens(ev.AgentResumed())

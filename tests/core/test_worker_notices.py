@@ -77,7 +77,7 @@ def test_a_withdrawn_notice_withdraws_the_save_and_training_goes_on() -> None:
 
 def test_of_two_announced_ends_the_one_that_stands_is_shown_when_the_other_is_called_off() -> None:
     """The script then sees the end that is left, and training does not go on."""
-    story = trained().notice(300.0, "first").notice(30.0, "second").withdrawn("second")
+    story = trained().notice(300.0, "first").notice(60.0, "other").notice(30.0, "second").withdrawn("second")
     assert story.the(ev.ShowNotice).notice.notice_id == "first"
     assert story.state.ending is not None
 

@@ -112,6 +112,8 @@ def test_a_run_that_never_ends_is_refused() -> None:
         lambda: Fixed(1.0, 600.0, math.nan, 100.0),
         lambda: Fixed(1.0, 600.0, 5.0, 100.0, 20.0, 10.0),
         lambda: finish(RUNS[3]).quantile(1.0),
+        lambda: finish(RUNS[3]).quantile(0.0),
+        lambda: finish(RUNS[3]).quantile(-0.5),
     ],
 )
 def test_what_is_no_run_is_refused(made) -> None:

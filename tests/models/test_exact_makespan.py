@@ -136,6 +136,7 @@ def test_lives_that_end_end() -> None:
 
     assert survival.tolist() == [0.125, 0.0]
     assert integral_s[1] == lives.mean_left_s() == lives.integral_s[-1]
+    assert lives.mean_left_s(11_000.0) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -75,3 +75,9 @@ def test_the_same_code_is_not_unpacked_again(bench: Bench) -> None:
     assert here.place(run_of(bench, first.folder)) == here.folder
     assert here.told == []
     assert here.place(run_of(bench, first.folder, listed=False)) != here.folder
+
+
+def test_of_many_changed_files_five_are_named_and_the_others_counted() -> None:
+    """A line that can be read, whatever was changed."""
+    assert taking._named(("a.py", "b.py")) == "a.py, b.py"
+    assert taking._named(tuple("abcdefg")) == "a, b, c, d, e and 2 more"
