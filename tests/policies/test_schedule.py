@@ -206,6 +206,14 @@ def test_what_cannot_be_planned_is_refused(given: dict[str, float], error: type[
         optimal(World(memoryless(40_000.0), 60.0), **given)
 
 
+def test_lives_known_a_little_beyond_the_work_are_enough() -> None:
+    """Ages that only a run with many saves would reach count as the oldest that is known."""
+    short, long = (
+        optimal(World(memoryless(until_s, 60.0), 60.0), 3_600.0, unit_s=60.0) for until_s in (4_000.0, 40_000.0)
+    )
+    assert short.schedule.first.tolist() == long.schedule.first.tolist()
+
+
 def test_lives_too_short_for_any_progress_are_refused() -> None:
     """A unit and its save that outlast every machine: infeasible."""
     lives = SurvivalTable.of(10.0, np.array([1.0, 0.9, 0.5, 0.0]))
