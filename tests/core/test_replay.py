@@ -39,6 +39,17 @@ def test_a_gap_ends_the_replay_of_its_term() -> None:
     assert [difference.what for difference in replay(rows)] == ["gap"]
 
 
+def test_facts_that_cannot_have_been_end_the_replay_of_their_term() -> None:
+    """A commit of a point that is not uploaded: somebody has changed the journal, and no verb falls over it."""
+    rows = story().rows
+    at = next(n for n, row in enumerate(rows) if any(isinstance(fact, ev.ShardUploaded) for fact in row.facts))
+    committed = next(fact for row in rows for fact in row.facts if isinstance(fact, ev.CheckpointCommitted))
+    rows[at] = replace(rows[at], facts=(committed,))
+    (difference,) = replay(rows)
+    assert (difference.sequence, difference.what) == (at + 1, "facts")
+    assert "uploading cannot become committed" in difference.replayed
+
+
 def test_explain_prints_choice_numbers_and_alternatives() -> None:
     """Each decision with what it compared, in units."""
     lines = explain(story().rows)

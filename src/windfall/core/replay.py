@@ -18,7 +18,8 @@ class Difference:
     """Where the journal and its replay part.
 
     Attributes:
-        what: `decisions`, `commands` or `gap` (rows are missing: the rest of the term cannot be replayed).
+        what: `decisions`, `commands`, `gap` (rows are missing) or `facts` (ones that cannot have been): behind the last
+            two the rest of the term cannot be replayed.
         recorded, replayed: in words.
     """
 
@@ -59,7 +60,11 @@ def _feed(rows: Iterator[Row], state: Any, react: Callable[..., tuple[Any, ...]]
         if row.sequence != expected:
             found, wanted = f"row {row.sequence}", f"row {expected} expected"
             return [*differences, Difference(row.term, row.sequence, "gap", found, wanted)]
-        state, decisions, commands = react(state, row.at, row.facts)
+        try:
+            state, decisions, commands = react(state, row.at, row.facts)
+        except Exception as error:  # a journal that somebody has changed can say anything
+            cannot = f"{type(error).__name__}: {error}"
+            return [*differences, Difference(row.term, row.sequence, "facts", repr(row.facts), cannot)]
         if decisions != row.decisions:
             differences.append(Difference(row.term, row.sequence, "decisions", repr(row.decisions), repr(decisions)))
         if commands != row.commands:
