@@ -48,7 +48,10 @@ HOLDS = Standing(Term(5), Step(40), Step(30), 1, training=True)
 
 @dataclass
 class Machine:
-    """A keeper's reducer in a world that answers as `direct` and `box` say; `None`: that channel fails."""
+    """A keeper's reducer in a world that answers as `direct` and `box` say; `None`: that channel fails.
+
+    A preparation has `prepared` as its outcome; `None`: it goes on.
+    """
 
     direct: Directive | None = RUN
     reachable: bool = True
@@ -58,6 +61,7 @@ class Machine:
     now: float = 1000.0
     brief: Brief = BRIEF
     has_address: bool = True
+    prepared: KeeperFact | None = field(default_factory=Prepared)
     did: list[KeeperAction] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -83,7 +87,7 @@ class Machine:
             case AskStore():
                 return (Briefed(self.brief) if self.store else NotBriefed("no store"),)
             case Prepare():
-                return (Prepared(),)
+                return () if self.prepared is None else (self.prepared,)
             case Say():
                 return (Answered(self.direct) if self.reachable else NotAnswered(),)
             case UseBox():
@@ -116,8 +120,7 @@ def announced(at: float, notice_id: str = "n") -> Noticed:
 
 def test_a_preparation_that_failed_is_tried_again_after_a_pause_that_doubles() -> None:
     """A quarter of a second, then half a one: a store that is away for a moment costs no machine."""
-    machine = Machine()
-    machine._answer = lambda action: () if isinstance(action, Prepare) else Machine._answer(machine, action)  # type: ignore[method-assign]
+    machine = Machine(prepared=None)
     assert [type(action) for action in machine.turn()] == [Prepare]
     for pause_s in (0.25, 0.5):
         machine.turn(NotPrepared("the store does not answer", final=False))
@@ -401,12 +404,7 @@ def test_a_new_generation_ends_the_old_one_with_a_save() -> None:
 
 def test_a_failed_setup_starts_nothing_and_says_why() -> None:
     """The controller hears the reason; trying again would only cost."""
-    machine = Machine()
-    machine._answer = lambda action: (  # type: ignore[method-assign]
-        (NotPrepared("the setup ended with 3: no such package", final=True),)
-        if isinstance(action, Prepare)
-        else Machine._answer(machine, action)
-    )
+    machine = Machine(prepared=NotPrepared("the setup ended with 3: no such package", final=True))
     assert machine.after(60.0) == [Prepare()]
     assert (machine.report.doing, machine.report.exit_code) == (Doing.FAILED, None)
     assert "no such package" in machine.report.sentence

@@ -69,19 +69,17 @@ def replicate(
         raise Misuse(f"--trials: {trials} is not a number of trials from 0 (nothing is simulated) to {TRIALS_MAX}")
     if plot is not None:
         _prepare(plot)
+    from windfall.report import replicate as shown  # noqa: PLC0415 - loads rich, which the other verbs do not pay for
+
     lives = None if data is None else _lives(data)
     with _telling(shown=not json_ and sys.stderr.isatty()) as tell:
         rows = _replicated(paper, item or (), (trials, seed, lives), tell)
         drawn = [] if plot is None else _drawn(rows, plot, tell)
     if json_:
-        from windfall.report.replicate import as_json  # noqa: PLC0415 - needs rich, which plain JSON does not pay for
-
-        print(json.dumps(as_json(rows)))
+        print(json.dumps(shown.as_json(rows)))
         return
-    from windfall.report.replicate import whole  # noqa: PLC0415
-
     screen = console()
-    screen.print(whole(rows))
+    screen.print(shown.whole(rows))
     for path in drawn:
         screen.print(f"picture: {path}", soft_wrap=True)
     if plot is not None and not drawn:
@@ -93,19 +91,11 @@ def _replicated(
 ) -> tuple[Row, ...]:
     tell(f"loading what {paper} needs")
     try:
-        from windfall.simulation.papers.parts import Options, replicated  # noqa: PLC0415 - needs numpy, an extra
-
-        if paper == "thesis":
-            from windfall.simulation.papers import thesis  # noqa: PLC0415
-
-            parts = thesis.PARTS
-        else:
-            from windfall.simulation.papers import scispot  # noqa: PLC0415
-
-            parts = scispot.PARTS
+        from windfall.simulation.papers import parts, scispot, thesis  # noqa: PLC0415 - need numpy, an extra
     except ImportError as error:
         raise Misuse(f"this needs numpy, scipy and numba: {install('lab')}") from error
-    return replicated(parts, items, Options(*options), tell)
+    of_paper = {"thesis": thesis.PARTS, "scispot": scispot.PARTS}[paper]
+    return parts.replicated(of_paper, items, parts.Options(*options), tell)
 
 
 def _prepare(folder: Path) -> None:

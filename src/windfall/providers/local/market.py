@@ -45,8 +45,8 @@ LOCK_WAIT_S = 0.5
 """How long a daemon waits for the lock: whoever asks whether there is a market holds it for a moment [s]."""
 BODY_BYTES_MAX = 1 << 22
 CALL_S = 30.0
-_CHUNK_BYTES = 1 << 16
 """How long a caller may take with what they send [s]."""
+_CHUNK_BYTES = 1 << 16
 _CALLS: Mapping[str, Any] = {
     "order": tuple[Order, Boot],
     "offers": tuple[()],
