@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -43,6 +44,13 @@ class Supervision:
         threading.Thread(target=self._listen, args=(deliver, terminated), name="supervision", daemon=True).start()
 
     def _listen(self, deliver: Callable[[Fact], None], terminated: Callable[[Instant], None]) -> None:
+        # Reset: it was killed with something of ours unread.
+        with contextlib.suppress(ConnectionResetError):
+            self._hear(deliver, terminated)
+        # The supervisor is gone, and with it this process's reason to live (the kernel kills us anyway).
+        os._exit(1)
+
+    def _hear(self, deliver: Callable[[Fact], None], terminated: Callable[[Instant], None]) -> None:
         interrupts = 0
         for line in self._reader:
             message = json.loads(line)
@@ -60,8 +68,6 @@ class Supervision:
                 deliver(StopAsked(interrupts > 1, "Ctrl-C"))
             else:
                 terminated(Instant(message["at_ns"] / 1e9))
-        # The supervisor is gone, and with it this process's reason to live (the kernel kills us anyway).
-        os._exit(1)
 
     def start(self, attempt: int, argv: Sequence[str], cwd: str, env: dict[str, str]) -> None:
         """Start the script."""
