@@ -58,6 +58,12 @@ def wait_for(condition: Callable[[], object], limit_s: float = 20.0) -> None:
         time.sleep(0.01)
 
 
+def wakings(pid: int) -> int:
+    """How often a process has gone to sleep, and so been woken."""
+    words = Path(f"/proc/{pid}/status").read_text().split()
+    return int(words[words.index("voluntary_ctxt_switches:") + 1])
+
+
 class Rig:
     """A supervisor with a fake agent whose reactions are the lines of `plan`."""
 
@@ -201,8 +207,20 @@ if message["it"] == "signal":
     assert this.process.returncode == 128 + signal.SIGKILL
 
 
+def test_the_supervisor_sleeps_while_the_script_runs(rig: Callable[[str], Rig]) -> None:
+    """It looks for nothing again and again: whatever happens wakes it."""
+    this = rig(start("[sys.executable, session + '/spread.py', session]"))
+    wait_for((this.folder / "ready").exists)
+    at_rest = [wakings(this.process.pid)]
+    while len(at_rest) < 3 or at_rest[-1] != at_rest[-3]:  # the start of the script has something to tell
+        assert len(at_rest) < 20, f"it woke up each time it was looked at: {at_rest}"
+        time.sleep(0.5)
+        at_rest.append(wakings(this.process.pid))
+
+
+@pytest.mark.slow
 def test_death_of_the_script_is_told_within_20_ms(rig: Callable[[str], Rig]) -> None:
-    """The agent hears of a death at once, not at the next poll (best of five: the machine may be busy)."""
+    """The agent hears of a death at once (best of five: the machine may be busy)."""
     delays = []
     for _ in range(5):
         this = rig(

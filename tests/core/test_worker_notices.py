@@ -91,6 +91,27 @@ def test_a_save_that_is_already_under_way_is_counted() -> None:
     assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_SAVED
 
 
+@pytest.mark.parametrize(
+    ("notice_s", "ahead_s", "gives_way"), [(4.0, 0.0, True), (4.5, 0.8, False), (30.0, 0.0, False)]
+)
+def test_an_older_upload_gives_way_to_the_emergency_save_unless_both_are_in_time(
+    notice_s: float, ahead_s: float, gives_way: bool
+) -> None:
+    """What is newer holds more; where there is time for both nothing that was uploaded is thrown away."""
+    story = trained().notice(notice_s)
+    number = story.the(ev.PublishSave).request
+    story.answers(13, number).happens(after=2.0).hands_over(12)
+    older = story.the(ev.UploadShard).checkpoint_id
+    story.happens(after=ahead_s).hands_over(13, number)
+    if gives_way:
+        assert story.the(ev.AbandonCheckpoint).checkpoint_id == older
+        assert "emergency save at step 13 needs the uplink" in story.the(ev.AbandonCheckpoint).why
+    else:
+        assert story.none(ev.AbandonCheckpoint, ev.UploadShard)
+        story.uploads().commits()
+    assert story.the(ev.UploadShard).kind is SaveKind.EMERGENCY
+
+
 @pytest.mark.trial("A5")
 def test_an_upload_that_takes_longer_than_expected_leaves_time_for_the_release() -> None:
     """It goes on while it may be in time; whatever is tried, the run is let go before the announced end."""

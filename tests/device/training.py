@@ -3,6 +3,7 @@
 import hashlib
 import os
 import sys
+import time
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
@@ -11,7 +12,7 @@ from torch import nn
 
 from windfall.sdk.torch import Checkpoint
 
-device, steps = sys.argv[1], int(sys.argv[2])
+device, steps, hold_at = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)
 torch.manual_seed(0)
@@ -40,6 +41,8 @@ while done < steps:
         checkpoint.step()
         if done % 50 == 0:
             print(f"step {done}", flush=True)
+        while done == hold_at:
+            time.sleep(1.0)  # until this machine is killed
         if done == steps:
             break
 weights = b"".join(value.cpu().numpy().tobytes() for value in model.state_dict().values())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.emergency.cloud import Cloud, Work, decisions, facts, quoted
-from tests.emergency.measured import parts_of
+from tests.emergency.measured import Parts, parts_of
 from windfall import events as ev
 from windfall.errors import EXIT_AGAIN
 from windfall.terms import SaveKind
@@ -23,19 +23,20 @@ def _work(share: float, notice_s: float) -> Work:
     return Work(RATE_BYTES_PER_S, int(share * RATE_BYTES_PER_S * notice_s), first_save=FIRST_SAVE)
 
 
-def _learns(cloud: Cloud, notice_s: float) -> None:
+def _learns(cloud: Cloud, notice_s: float) -> Parts:
     """Let the first machine make the trainer's own save and one in good time before its end."""
     with cloud.machine() as machine:
         machine.commits(1)
         parts = parts_of(machine.spool, [machine.moments])
         print(f"\nnotice {notice_s:g} s, state {cloud.work.size_bytes / 1e6:g} MB at 1 MB/s: {parts}")
-        assert parts.but_upload_s <= 0.1 * notice_s, "this machine is too slow for what the test assumes"
-        assert machine.taken_at(machine.announce(3 * notice_s)) == 75
+        assert machine.taken_at(machine.announce(5 * notice_s)) == 75
+    return parts
 
 
 def _commits(tmp_path: Path, notice_s: float, *, losses: int, seed: int) -> None:
     cloud, rng = Cloud(tmp_path, _work(0.8, notice_s)), random.Random(seed)
-    _learns(cloud, notice_s)
+    parts = _learns(cloud, notice_s)
+    assert parts.but_upload_s <= 0.1 * notice_s, "this machine is too slow for what the test assumes"
     last = cloud.machines[-1].step
     for _ in range(losses):
         with cloud.machine() as machine:
@@ -91,16 +92,12 @@ def _is_forced(tmp_path: Path, notice_s: float, seed: int) -> None:
     assert facts(rows, ev.CheckpointCommitted) == []
 
 
-def test_a_state_of_four_fifths_of_what_the_notice_carries_is_committed(tmp_path: Path) -> None:
-    """Rest of the step, snapshot and commit take no more than a tenth of the notice."""
-    _commits(tmp_path, 4.0, losses=1, seed=1)
-
-
 def test_a_state_of_six_fifths_is_refused_beforehand(tmp_path: Path) -> None:
     """The decision says so with its numbers, nothing is uploaded, the trainer is not held up, the older point stands."""
     _is_refused(tmp_path, 4.0, losses=1, seed=2)
 
 
+@pytest.mark.slow
 @pytest.mark.trial("A5")
 def test_an_attempt_all_the_same_fails_and_harms_nothing(tmp_path: Path) -> None:
     """A run that does not know its costs yet tries, and lets go before its end: the older point is whole."""
@@ -109,9 +106,9 @@ def test_an_attempt_all_the_same_fails_and_harms_nothing(tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("seed", "notice_s"), [(11, 3.0), (12, 3.5), (13, 4.5), (14, 5.0), (15, 6.0)])
+@pytest.mark.parametrize(("seed", "notice_s"), [(1, 4.0), (11, 3.0), (12, 3.5), (13, 4.5), (14, 5.0), (15, 6.0)])
 def test_four_fifths_are_always_committed(tmp_path: Path, seed: int, notice_s: float) -> None:
-    """Three losses each."""
+    """Three losses each; rest of the step, snapshot and commit take no more than a tenth of the notice."""
     _commits(tmp_path, notice_s, losses=3, seed=seed)
 
 

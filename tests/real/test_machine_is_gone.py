@@ -51,6 +51,7 @@ def test_nothing_of_a_lost_machine_lives_on(isolation: str, tmp_path: Path) -> N
         MARK=mark,
     ) as lost:
         lost.until_held()
+        wait_for(lambda: run.committed_step() >= 10, "a commit of step 10")
         assert len(marked("MARK", mark)) >= 3 + 3 + 2
         lost.process.kill()
         lost.process.wait()

@@ -88,12 +88,13 @@ def test_a_leader_that_vanishes_ends_the_generation_and_the_next_goes_on(tmp_pat
 def test_an_older_generation_that_wakes_up_stores_nothing_more(tmp_path: Path) -> None:
     """A whole generation stands still, a newer one takes the run: when the older wakes it ends and leaves no trace."""
     job = Generations(tmp_path, steps=STEPS)
-    with job.generation(1) as old:
-        old[0].until_step(15)
+    with job.generation(1, HOLD="evaluation:25") as old:
+        old[1].until_held()
         until_committed(job.run, 10)
         frozen = [stand_still(machine) for machine in old]
         with job.generation(2) as new:
             new[0].until_step(job.run.committed_step() + 5)
+            old[1].let_go()
             for pids in frozen:
                 wake(pids)
             assert job.codes(old) == [75, 75], [machine.printed for machine in old]

@@ -68,6 +68,7 @@ while step < 100_000:
     if wf.step(step):
         path = f"rank{rank}-{step}.txt"
         open(path, "w").write(str(step).ljust(300_000))
+        time.sleep(1.5)  # a large state: ranks wait for each other as long as their own save took
         wf.backup(path)
 """
 )
