@@ -10,12 +10,13 @@ import sys
 import threading
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.contracts.providers import LocalWorld
+from tests.contracts.providers import TYPE, LocalWorld
 from tests.providers.support import OWNER, Bench, bench
 from windfall.errors import Misuse, ProviderDenied, ProviderUnreachable
-from windfall.market import Ended, Life
+from windfall.market import Boot, Ended, Life, Order
 from windfall.providers.local import process, records
 from windfall.providers.local.client import LocalProvider
 from windfall.terms import Seconds
@@ -89,6 +90,30 @@ def test_the_market_closes_when_nobody_needs_it(market: Bench) -> None:
 
     market.sell(idle_exit=60.0)  # the next one must not close before this slow caller has asked
     assert market.machine(machine_id).cause is Ended.RELEASED
+
+
+def test_a_call_on_which_the_market_closes_is_answered_by_the_next(market: Bench) -> None:
+    """Its order was taken, its answer lost with the daemon: the caller has the machine, and only that one."""
+
+    class Closing(httpx.HTTPTransport):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            response = super().handle_request(request)
+            if request.url.path == "/order" and len(closed) == 0:
+                closed.extend(daemons(market))
+                os.kill(closed[0], signal.SIGKILL)
+                market.wait_until(lambda: process.started_at(closed[0]) is None, "the market closes")
+                response.close()
+                raise httpx.ReadError("Connection reset by peer")
+            return response
+
+    closed: list[int] = []
+    caller = LocalProvider(str(market.folder), market.clock, transport=Closing())
+    offer = next(offer for offer in caller.offers() if offer.machine_type == TYPE)
+    answer = caller.order(Order("order", OWNER, "job", offer, 1, 1), Boot(("sleep", "99"), ()))
+    assert len(closed) == 1
+    assert answer.machine_ids == tuple(machine.machine_id for machine in caller.list(OWNER))
+    assert len(answer.machine_ids) == 1
+    caller.close()
 
 
 def test_whoever_deletes_the_folder_ends_market_and_machines(tmp_path: Path) -> None:

@@ -101,22 +101,27 @@ class LocalProvider:
     # ------------------------------------------------------------------------------------------------------- the wire
 
     def _call(self, method: str, *arguments: object) -> Any:
-        url = self._address()
-        try:
-            reply = self._http.post(
-                f"{url}/{method}",
-                content=json.dumps(arguments),
-                headers={"Authorization": f"Bearer {market.token_of(self._folder)}"},
-            )
-            content = reply.json()
-        except (httpx.HTTPError, ValueError) as error:
-            raise ProviderUnreachable(f"The local market in {self._folder} did not answer: {error}.") from error
+        reply, content = self._post(method, json.dumps(arguments))
         if reply.status_code == 200:
             return content["result"]
         sentence = f"{content['error']} ({self._folder})."
         if reply.status_code == 401:
             raise ProviderDenied(sentence)
         raise ProviderUnreachable(sentence) if reply.status_code >= 500 else ProviderError(sentence)
+
+    def _post(self, method: str, body: str) -> tuple[httpx.Response, Any]:
+        again = True
+        while True:
+            url = self._address()
+            try:
+                headers = {"Authorization": f"Bearer {market.token_of(self._folder)}"}
+                reply = self._http.post(f"{url}/{method}", content=body, headers=headers)
+                return reply, reply.json()
+            except (httpx.HTTPError, ValueError) as error:
+                # A market that closed on this very call opens again, and does nothing twice.
+                if not again or self._is_open():
+                    raise ProviderUnreachable(f"The local market in {self._folder} did not answer: {error}.") from error
+                again = False
 
     def _address(self) -> str:
         """Return where the market answers; opens it first if need be."""
