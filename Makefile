@@ -6,6 +6,8 @@ PYTHON := $(shell command -v $(PYTHON) 2>/dev/null || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Tests start processes by the thousand: where nothing compiled may be kept, each compiles all of the product again.
+unexport PYTHONDONTWRITEBYTECODE
 AREA ?= all
 BENCH ?= all
 SEED ?= 1

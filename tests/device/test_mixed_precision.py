@@ -53,6 +53,7 @@ def run(job: Run, hold_at: int, device: str) -> tuple[list[str], int]:
         return lines, process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=no_gpu)])
 def test_a_run_that_lost_two_machines_has_the_weights_of_an_undisturbed_one(tmp_path: Path, device: str) -> None:
     """Bit for bit: parameters, optimizer, scheduler, scaler, the device's generator and the data's position come back."""

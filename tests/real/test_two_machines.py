@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.real.generations import Generations, free_address, stand_still, until_committed, wake
+from windfall.errors import EXIT_STOPPED
 from windfall.terms import Cause, Outcome
 
 STEPS = 60
@@ -87,14 +88,13 @@ def test_a_leader_that_vanishes_ends_the_generation_and_the_next_goes_on(tmp_pat
 @pytest.mark.real
 def test_an_older_generation_that_wakes_up_stores_nothing_more(tmp_path: Path) -> None:
     """A whole generation stands still, a newer one takes the run: when the older wakes it ends and leaves no trace."""
-    job = Generations(tmp_path, steps=STEPS)
-    with job.generation(1, HOLD="evaluation:25") as old:
-        old[1].until_held()
+    job = Generations(tmp_path, steps=5 * STEPS)
+    with job.generation(1) as old:
+        old[0].until_step(15)
         until_committed(job.run, 10)
         frozen = [stand_still(machine) for machine in old]
         with job.generation(2) as new:
             new[0].until_step(job.run.committed_step() + 5)
-            old[1].let_go()
             for pids in frozen:
                 wake(pids)
             assert job.codes(old) == [75, 75], [machine.printed for machine in old]
@@ -143,7 +143,7 @@ def test_a_stop_saves_on_both_machines(tmp_path: Path) -> None:
     with job.generation(1) as machines:
         machines[0].until_step(12)
         os.kill(machines[1].supervisor, signal.SIGINT)
-        assert job.codes(machines) == [0, 0], [machine.printed for machine in machines]
+        assert job.codes(machines) == [EXIT_STOPPED] * 2, [machine.printed for machine in machines]
     assert job.run.state().outcome is Outcome.WAITING
     assert job.run.committed_step() >= 12
     job.check_points()
