@@ -43,7 +43,7 @@ def visits(name: str) -> list[tuple[str, str]]:
     """Where to die: (phase, `name:n`), n among the first passes, which no run leaves out."""
     seed = random.Random(name)
     counts = {phase: count for phase in PHASES if (count := passed()[phase][name])}
-    return [(phase, f"{name}:{seed.randint(1, max(1, count // 3))}") for phase, count in counts.items()]
+    return [(phase, f"{name}:{seed.randint(1, max(1, count // 5))}") for phase, count in counts.items()]
 
 
 def die_with_the_machine(folder: Path, phase: str, exact: str) -> None:
