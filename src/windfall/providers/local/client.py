@@ -119,9 +119,14 @@ class LocalProvider:
                 return reply, reply.json()
             except (httpx.HTTPError, ValueError) as error:
                 # A market that closed on this very call opens again, and does nothing twice.
-                if not again or self._is_open():
+                if not again or self._stands_at(url):
                     raise ProviderUnreachable(f"The local market in {self._folder} did not answer: {error}.") from error
                 again = False
+
+    def _stands_at(self, url: str) -> bool:
+        """Whether the daemon that was called is there to stay: one that closes takes its address away first."""
+        address = records.read(self._folder, market.ADDRESS)
+        return self._is_open() and address is not None and address["url"] == url
 
     def _address(self) -> str:
         """Return where the market answers; opens it first if need be."""

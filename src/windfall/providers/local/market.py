@@ -211,6 +211,8 @@ def serve(folder: Path, clock: Clock, ready: Callable[[], None]) -> None:
     records.write(folder, ADDRESS, {"url": f"http://127.0.0.1:{server.server_port}", "pid": os.getpid()})
     ready()
     _run(folder, desk, clock, idle_since, note)
+    # Whoever is not answered any more can see from it that another daemon will.
+    (folder / ADDRESS).unlink(missing_ok=True)
     server.shutdown()
     server.server_close()
 
