@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
@@ -19,6 +20,7 @@ from windfall.errors import Misuse, ProviderDenied, ProviderUnreachable
 from windfall.market import Boot, Ended, Life, Order
 from windfall.providers.local import process, records
 from windfall.providers.local.client import LocalProvider
+from windfall.providers.local.market import LOCK
 from windfall.terms import Seconds
 
 CENT = 0.01
@@ -36,6 +38,16 @@ def daemons(market: LocalWorld) -> list[int]:
         if name in text and process.started_at(int(path.parent.name)) is not None:
             found.append(int(path.parent.name))
     return found
+
+
+def is_free(lock: Path) -> bool:
+    """Whether nobody holds a lock: a process that is killed has it until its last thread is gone."""
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def test_the_market_opens_when_it_is_needed_and_once(market: Bench) -> None:
@@ -101,7 +113,7 @@ def test_a_call_on_which_the_market_closes_is_answered_by_the_next(market: Bench
             if request.url.path == "/order" and len(closed) == 0:
                 closed.extend(daemons(market))
                 os.kill(closed[0], signal.SIGKILL)
-                market.wait_until(lambda: process.started_at(closed[0]) is None, "the market closes")
+                market.wait_until(lambda: is_free(market.folder / LOCK), "the market closes")
                 response.close()
                 raise httpx.ReadError("Connection reset by peer")
             return response
