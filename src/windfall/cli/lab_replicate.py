@@ -17,6 +17,7 @@ from windfall.cli.lab_fit import read_lives
 from windfall.cli.runs import Json
 from windfall.errors import Misuse
 from windfall.extras import install
+from windfall.report import replicate as shown
 from windfall.report.showing import console
 from windfall.spelling import nearest
 
@@ -69,8 +70,6 @@ def replicate(
         raise Misuse(f"--trials: {trials} is not a number of trials from 0 (nothing is simulated) to {TRIALS_MAX}")
     if plot is not None:
         _prepare(plot)
-    from windfall.report import replicate as shown  # noqa: PLC0415 - loads rich, which the other verbs do not pay for
-
     lives = None if data is None else _lives(data)
     with _telling(shown=not json_ and sys.stderr.isatty()) as tell:
         rows = _replicated(paper, item or (), (trials, seed, lives), tell)

@@ -208,11 +208,13 @@ def serve(folder: Path, clock: Clock, ready: Callable[[], None]) -> None:
     server.desk, server.token = desk, token
     server.heard = lambda: _now_heard(idle_since, clock)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True, name="calls").start()
-    records.write(folder, ADDRESS, {"url": f"http://127.0.0.1:{server.server_port}", "pid": os.getpid()})
+    address = {"url": f"http://127.0.0.1:{server.server_port}", "pid": os.getpid()}
+    records.write(folder, ADDRESS, address)
     ready()
     _run(folder, desk, clock, idle_since, note)
-    # Whoever is not answered any more can see from it that another daemon will.
-    (folder / ADDRESS).unlink(missing_ok=True)
+    # Whoever is not answered any more sees that another daemon will: in a folder made again that one may be there already.
+    if records.read(folder, ADDRESS) == address:
+        (folder / ADDRESS).unlink(missing_ok=True)
     server.shutdown()
     server.server_close()
 
