@@ -20,7 +20,7 @@ from windfall.errors import Misuse, ProviderDenied, ProviderUnreachable
 from windfall.market import Boot, Ended, Life, Order
 from windfall.providers.local import process, records
 from windfall.providers.local.client import LocalProvider
-from windfall.providers.local.market import LOCK
+from windfall.providers.local.market import ADDRESS, LOCK
 from windfall.terms import Seconds
 
 CENT = 0.01
@@ -104,6 +104,19 @@ def test_the_market_closes_when_nobody_needs_it(market: Bench) -> None:
     assert market.machine(machine_id).cause is Ended.RELEASED
 
 
+def test_a_closing_market_takes_away_no_address_but_its_own(market: Bench) -> None:
+    """In a folder made again another daemon may be open before the old one has seen it."""
+    market.sell(idle_exit=0.3)
+    market.provider.offers()
+    another = {"url": "http://127.0.0.1:1", "pid": 1}
+    records.write(market.folder, ADDRESS, another)
+
+    market.wait_until(lambda: daemons(market) == [], "the market closes")
+
+    assert records.read(market.folder, ADDRESS) == another
+    (market.folder / ADDRESS).unlink()
+
+
 def test_a_call_on_which_the_market_closes_is_answered_by_the_next(market: Bench) -> None:
     """Its order was taken, its answer lost with the daemon: the caller has the machine, and only that one."""
 
@@ -129,6 +142,7 @@ def test_a_call_on_which_the_market_closes_is_answered_by_the_next(market: Bench
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_market_that_closes_all_the_time_answers_every_call(market: Bench) -> None:
     """Two callers, each about as long apart as the market stays: some of their calls meet it as it closes."""
     market.sell(idle_exit=0.01)
