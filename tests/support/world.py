@@ -20,6 +20,8 @@ from windfall.core import worker
 from windfall.terms import Cause, CheckpointRef, Failure, Outcome
 
 LOOK_S = 0.01
+LATE_S = 5.0
+"""How late a process may be on a host that has more to run than cores [s]; early it must never be."""
 
 
 class World:
