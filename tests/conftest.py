@@ -10,13 +10,19 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 _COMPILED = {"simulation", "papers", "simulated"}
 """Folders of tests that play trials."""
 
 
 def pytest_configure() -> None:
-    """Have the descriptors of an ordinary user, and the signals of a terminal: a shell's background job ignores Ctrl-C."""
+    """Have the descriptors of an ordinary user, and the signals of a terminal: a shell's background job ignores Ctrl-C.
+
+    Examples have no time limit of their own: what is slow on a busy host is no counterexample.
+    """
+    settings.register_profile("here", deadline=None)
+    settings.load_profile("here")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, most) if most != resource.RLIM_INFINITY else 1024, most))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

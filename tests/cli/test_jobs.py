@@ -197,12 +197,14 @@ def test_nobody_spends_without_a_terminal_and_without_yes(bought: Bought) -> Non
 
 def test_a_job_is_stopped_with_its_work_kept_and_goes_on_later(tmp_path: Path) -> None:
     """`stop` waits until the machines are given back and says what is stored; `resume` finishes from there."""
+    hurry = tmp_path / "hurry"
     with shop(tmp_path) as made:
-        made.job(steps=180, step_s=0.05)
+        made.job(steps=180, step_s=0.02, at_step=f"time.sleep(0 if os.path.exists('{hurry}') else 0.3)")
         job_id = made.say("run", "-y", "-d", "job.yaml").stdout.splitlines()[-1]
         eventually(lambda: _trains(made), "a machine that trains")
         stopped = made.say("stop", "tiny")
         stands = made.ps(job_id)
+        hurry.touch()
         resumed = made.say("resume", "tiny")
 
         assert stopped.returncode == 0, stopped.stderr

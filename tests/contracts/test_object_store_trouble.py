@@ -320,8 +320,9 @@ def test_the_client_of_buckets_is_not_loaded_for_files(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------ bandwidth
 
 
-def test_the_limit_holds_over_threads(tmp_path: Path) -> None:
-    """Eight threads together upload at the limit, to a few percent and what the disk takes, on the real clock."""
+@pytest.mark.parametrize("slower", [1.5, pytest.param(1.05, marks=pytest.mark.slow)])
+def test_the_limit_holds_over_threads(tmp_path: Path, slower: float) -> None:
+    """Eight threads together upload at the limit: never faster, slower by a few percent (on a quiet host) and the disk."""
     source = tmp_path / "source"
     source.write_bytes(bytes(256 << 10))
     clock = SystemClock()
@@ -334,7 +335,7 @@ def test_the_limit_holds_over_threads(tmp_path: Path) -> None:
 
     unlimited_s = took_s(FileStore(str(tmp_path / "unlimited")))
     limited_s, ideal_s = took_s(ThrottledStore(FileStore(str(tmp_path / "run")), Uplink(8 << 20, clock))), 40 / 32
-    assert ideal_s <= limited_s < 1.05 * ideal_s + unlimited_s
+    assert ideal_s <= limited_s < slower * ideal_s + unlimited_s
 
 
 def test_a_small_write_does_not_wait_behind_a_checkpoint(tmp_path: Path) -> None:

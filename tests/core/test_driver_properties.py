@@ -150,7 +150,7 @@ def check(before: driver.FleetState, job: Fleet) -> None:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), nodes=st.integers(1, 4), steps=st.integers(5, 60))
 def test_whatever_happens_the_rules_hold(seed: int, nodes: int, steps: int) -> None:
     """Random facts in random order: slots, orders, money and size stay right, and the journal replays alike."""
@@ -160,7 +160,7 @@ def test_whatever_happens_the_rules_hold(seed: int, nodes: int, steps: int) -> N
     assert replay(chaos.job.rows) == []
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**32))
 def test_limits_and_rehearsals_change_no_rule(seed: int) -> None:
     """The same with a budget, a duration and the injector."""

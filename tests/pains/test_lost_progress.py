@@ -199,7 +199,8 @@ def test_one_rank_gets_the_signal_and_leaves_while_the_others_hang(run: Run, tmp
     assert second.code() == 0, second.text
     handed = {(fact.rank, fact.step) for fact in run.facts(ShardHandedOver) if isinstance(fact, ShardHandedOver)}
     assert {(rank, step) for rank in (0, 1) for step in (point.step, last.step)} == handed
-    assert {f"rank {rank} resumed at {last.step}" for rank in (0, 1)} <= set(second.text.splitlines())
+    # Two processes write to one pipe: their lines may run into each other.
+    assert all(f"rank {rank} resumed at {last.step}" in second.text for rank in (0, 1))
 
 
 def test_a_corrupt_checkpoint_restores_differently_each_time(run: Run, tmp_path: Path) -> None:

@@ -423,7 +423,7 @@ def journals(draw: st.DrawFn) -> tuple[list[events.Row], ...]:
     return tuple(made)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(journals())
 def test_no_moment_is_counted_twice_or_not_at_all(told: tuple[list[events.Row], ...]) -> None:
     """Whatever the journals say, the spells lie end to end from the run's begin to its end."""

@@ -90,7 +90,7 @@ def _told(job: Scenario, number: int, monkeypatch: pytest.MonkeyPatch) -> tuple[
     return engine.collected(fleet).trial, meter.total_usd(OWNER, WallTime(WALL_START + world.timeline.time))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(job=scenarios, number=st.integers(0, 3))
 def test_wall_time_is_divided_without_rest_and_every_second_is_billed(job: Scenario, number: int) -> None:
     """Work, redo, save, allocate, prepare add up to the finish; the bill is the meter's."""
@@ -121,7 +121,7 @@ def _check_saves(job: Scenario, trial: Trial) -> None:
     )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(job=scenarios, number=st.integers(0, 3))
 def test_two_engines_in_turn_are_one(job: Scenario, number: int) -> None:
     """The same seed and trial give the same sums and saves, whatever ran in between."""

@@ -215,7 +215,7 @@ def test_a_price_list_has_no_slices(tmp_path: Path) -> None:
     st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 5)), min_size=1, max_size=20),
     st.tuples(st.integers(0, 1000), st.integers(0, 1000)).map(sorted),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_slice_holds_at_each_moment_what_the_trace_holds(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]], span: list[int]
 ) -> None:

@@ -187,7 +187,7 @@ def test_a_foreign_variable_that_the_file_provides_is_fine() -> None:
     job_of("run: |\n  DSTACK_NODE_RANK=0\n  echo $DSTACK_NODE_RANK")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     at=st.integers(0, 1100),
     cut=st.integers(0, 12),

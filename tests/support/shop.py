@@ -32,7 +32,7 @@ JOB = """
 name: tiny
 workdir: .
 run: exec {python} train.py
-envs: {{STEPS: "{steps}", STEP_S: "{step_s}"}}
+envs: {{STEPS: "{steps}", STEP_S: "{step_s}", AT_STEP: "{at_step}"}}
 work: {{steps: {steps}}}
 """
 
@@ -51,12 +51,12 @@ class Shop:
     def environment(self) -> dict[str, str]:
         return {**plain_environment(), "XDG_STATE_HOME": str(self.folder / "state"), "COLUMNS": "80"}
 
-    def job(self, *, steps: int = 30, step_s: float = 0.05, more: str = "") -> Path:
-        """Write a job file and its script."""
+    def job(self, *, steps: int = 30, step_s: float = 0.05, at_step: str = "", more: str = "") -> Path:
+        """Write a job file and its script; `at_step` is run after each step, and has no double quotes."""
         code = self.folder / "code"
         code.mkdir(exist_ok=True)
         (code / "train.py").write_text(TRAINER)
-        text = JOB.format(python=sys.executable, steps=steps, step_s=step_s)
+        text = JOB.format(python=sys.executable, steps=steps, step_s=step_s, at_step=at_step)
         (code / "job.yaml").write_text(text + more)
         return code
 
