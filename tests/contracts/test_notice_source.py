@@ -180,10 +180,9 @@ def test_a_proxy_is_not_asked(any_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_script_plays_by_itself(provider: str) -> None:
     """A timeline written beforehand reaches the source in its order and at its times."""
     script = [Event(0.3, "hint"), Event(0.6, "announce", notice_s=NOTICE_S), Event(0.9, "withdraw")]
-    with serve(script, provider, now=CLOCK.wall) as server:
-        began = time.monotonic()
-        with Watch(make_source(provider, server.url)) as watch:
-            watch.wait_for(4)
+    began = time.monotonic()
+    with serve(script, provider, now=CLOCK.wall) as server, Watch(make_source(provider, server.url)) as watch:
+        watch.wait_for(4)
     assert watch.levels == [HINT, ANNOUNCED, WITHDRAWN, WITHDRAWN]
     after_s = [at - began for at in watch.at[:3]]
     assert all(0.0 <= found - due < LATE_S for found, due in zip(after_s, [0.3, 0.6, 0.9], strict=True))
