@@ -166,10 +166,10 @@ def test_a_machine_outlives_its_market_and_keeps_its_deadline(market: Bench, tok
     """With the market killed, its process goes on; an announced end comes on time and is billed, without any market."""
     machine_id = started(market, token, ":")
     market.provider.preempt(machine_id, Seconds(1.5))
-    market.wait_until(lambda: market.notice_left_s(machine_id) is not None, "the machine is told")
 
     market.kill_market()
     assert market.lives(machine_id)
+    market.wait_until(lambda: market.notice_left_s(machine_id) is not None, "the machine is told")
     market.wait_until(lambda: not market.lives(machine_id), "its deadline comes")
     gone_at = market.clock.wall()
     market.pass_time(0.5)

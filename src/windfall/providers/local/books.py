@@ -130,8 +130,8 @@ class Books:
         """Record a machine's end, and the lines it puts on the bill, still open."""
         with self._transaction() as db:
             db.execute(
-                "UPDATE machines SET began = ?, ended = ?, cause = ?, closed = ? WHERE machine_id = ?",
-                (fate.began, fate.ended, fate.cause, fate.began is None, machine_id),
+                "UPDATE machines SET began = ?, taken_at = ?, ended = ?, cause = ?, closed = ? WHERE machine_id = ?",
+                (fate.began, fate.taken_at, fate.ended, fate.cause, fate.began is None, machine_id),
             )
             row = db.execute("SELECT * FROM machines WHERE machine_id = ?", (machine_id,)).fetchone()
             if fate.began is not None:

@@ -323,7 +323,7 @@ class Desk:
         fate = records.fate(home)
         if fate is None and not home.exists():
             # Somebody deleted it; its init has seen that and ended.
-            fate = records.Fate(row["began"], self._clock.wall(), Ended.FAILED)
+            fate = records.Fate(row["began"], self._clock.wall(), Ended.FAILED, row["taken_at"])
         if fate is not None:
             self._books.ended(machine_id, fate)
             self._tries.pop(machine_id, None)
@@ -333,7 +333,7 @@ class Desk:
         start = records.read(home, "began.json")
         if start is None:
             return
-        taken_at = (records.read(home, "life.json") or {}).get("taken_at")
+        taken_at = records.announced_end(home)
         if (row["began"], row["taken_at"]) != (start["began"], taken_at):
             self._books.began(machine_id, start["began"], taken_at)
 

@@ -323,10 +323,10 @@ class Init:
         if self._deadline is not None and self._deadline <= deadline:
             return
         self._deadline = deadline
-        if notice_s:
-            metadata.announce(notice_s)
         self._life["taken_at"] = self.wall() + (notice_s or 0.0)
         records.write(self._folder, "life.json", self._life)
+        if notice_s:
+            metadata.announce(notice_s)
 
 
 def _cause_of(status: bytes) -> Ended:

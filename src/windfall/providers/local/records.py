@@ -45,11 +45,13 @@ class Fate:
 
     Attributes:
         began: None if it never did.
+        taken_at: when it was to be taken, if that was announced.
     """
 
     began: WallTime | None
     ended: WallTime
     cause: Ended
+    taken_at: WallTime | None = None
 
 
 def prepare(folder: Path, boot: dict[str, Any]) -> None:
@@ -153,7 +155,17 @@ def fate(folder: Path) -> Fate | None:
             "ended": began + _last_beat_s(folder),
             "cause": _suspected_cause(folder),
         }
-    return None if end is None else Fate(began, WallTime(end["ended"]), Ended(end["cause"]))
+    if end is None:
+        return None
+    return Fate(began, WallTime(end["ended"]), Ended(end["cause"]), announced_end(folder))
+
+
+def announced_end(folder: Path) -> WallTime | None:
+    """Return when a machine is to be taken; None if that was not announced, or its file cannot be read."""
+    try:
+        return WallTime(float((read(folder, "life.json") or {})["taken_at"]))
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _is_dead(folder: Path) -> bool:
