@@ -15,8 +15,19 @@ import pytest
 from tests.support.left import none_left
 from tests.support.live import WINDFALL, new_run, plain_environment
 
-# As the command does it, with a sign of the moment from which on it hears.
-COMMAND = "import sys; from windfall.cli.main import main; print('begun', flush=True); sys.exit(main())"
+# As the command does it, with a sign once it hears: when it looks for its verbs, which is the first thing it does.
+COMMAND = """
+import sys
+from windfall.cli.main import main
+
+class Sign:
+    def find_spec(self, name, *_):
+        if name == "windfall.cli.verbs":
+            print("begun", flush=True)
+
+sys.meta_path.insert(0, Sign())
+sys.exit(main())
+"""
 ENOUGH = 30
 
 
