@@ -13,6 +13,8 @@ QUICK, ALL, BATCH = 100, 10_000, 250
 
 LAST_INSTANT = (343, 478)
 """Worlds in which a machine is wanted less than a microsecond before its window closes."""
+LAST_MOMENT = (7191,)
+"""Worlds in which two machines are gone at one announced moment, with no save that could still arrive."""
 
 
 def disagreements(numbers: range | tuple[int, ...]) -> list[str]:
@@ -36,6 +38,11 @@ def test_no_machine_is_had_in_the_last_instant_of_its_window():
     assert sampling.window(np.array([(0.0, 10.0), (20.0, 30.0)]), 40.0, 10.0 - 1e-7) == (20.0, 30.0)
     assert sampling.window(np.array([(0.0, 10.0), (20.0, 30.0)]), 40.0, 10.0 - 1e-5) == (10.0 - 1e-5, 10.0)
     assert not disagreements(LAST_INSTANT)
+
+
+def test_a_loss_counts_once_however_many_machines_it_takes():
+    """Machines that are gone at one moment are one loss with one notice: what is learned of notices is the same."""
+    assert not disagreements(LAST_MOMENT)
 
 
 @pytest.mark.slow

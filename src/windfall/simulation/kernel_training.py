@@ -150,9 +150,7 @@ def _taken(w, s, m):
 @part
 def _gone(s, m):
     """The announced end: the last moment in which the run can be let go."""
-    if not _leaves(s) and m.slots[0, GONE] == s.now:
-        return True
-    return _release(s)
+    return _leaves(s) or m.slots[0, GONE] == s.now or _release(s)
 
 
 @part
