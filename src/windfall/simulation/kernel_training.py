@@ -210,11 +210,13 @@ def _commit(w, s, m, log):
     s.uploads = True
     asking.plan(w, s, m.tables, s.now)  # what the upload took is known before the commit is
     s.known = s.known or s.commits  # the record of a point is written before its own commit has been measured
-    s.commits = True
     s.active, s.commit_at = NONE, math.inf
     if s.queued != NONE:
         place, s.queued = s.queued, NONE
         _upload(s, place, s.queued_step, s.queued_last)
+    if not last and _leaves(s):  # decided with the upload: so is the record of this release
+        return True
+    s.commits = True
     if last:
         return _release(s)
     if _leaves(s):
