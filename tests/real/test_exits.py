@@ -115,7 +115,7 @@ def test_another_machine_takes_over_within_about_a_lease(tmp_path: Path) -> None
 def test_one_interrupt_saves_first(tmp_path: Path) -> None:
     """Ctrl-C asks for a save and a stop; the same line goes on from there."""
     run = Run(tmp_path, 200)
-    with run.machine() as machine:
+    with run.machine(SLOW_FROM=5) as machine:
         machine.until_step(5)
         os.kill(machine.supervisor, signal.SIGINT)
         assert machine.code() == 6, machine.printed
@@ -243,7 +243,7 @@ def test_a_command_is_found_as_a_shell_finds_it(tmp_path: Path) -> None:
 def test_a_stop_meant_for_a_machine_that_vanished_does_not_stop_the_next(tmp_path: Path) -> None:
     """Messages are for the machine that held the run when they were sent."""
     run = Run(tmp_path, 60)
-    with run.machine(STEP_S=0.02) as first:
+    with run.machine(STEP_S=0.02, SLOW_FROM=15) as first:
         first.until_step(15)
         first.vanish()
     late = json.dumps({"do": "stop", "now": True, "term": 1}).encode()

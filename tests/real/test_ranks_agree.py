@@ -73,7 +73,7 @@ class Ranks:
 def test_ranks_that_are_steps_apart_save_the_same_step(tmp_path: Path) -> None:
     """A notice while the fastest of three is up to three steps ahead: one emergency save, all parts, nothing redone."""
     ranks = Ranks(tmp_path, 3)
-    with ranks.machine() as machine:
+    with ranks.machine(SLOW_FROM=13) as machine:
         machine.until_step(13)
         os.kill(machine.supervisor, signal.SIGTERM)
         assert machine.code() == 75, machine.printed
@@ -114,7 +114,7 @@ def test_without_every_part_nothing_is_committed(tmp_path: Path) -> None:
 def test_a_signal_to_one_rank_does_not_split_the_ranks(tmp_path: Path) -> None:
     """SIGTERM reaches the second rank alone: what is committed has both parts, and the run ends as if undisturbed."""
     ranks = Ranks(tmp_path, 2)
-    with ranks.machine(options=NEVER) as machine:
+    with ranks.machine(options=NEVER, SLOW_FROM=12) as machine:
         machine.until_step(12)
         os.kill(ranks.rank_pids(machine)[1], signal.SIGTERM)
         assert machine.code() == 0, machine.printed
@@ -133,7 +133,7 @@ def test_a_signal_to_every_process_of_the_machine_ends_in_a_save(number: int, tm
     The launcher itself dies of it, as a careless one does; the ranks are its children in sessions of their own.
     """
     ranks = Ranks(tmp_path, 2)
-    with ranks.machine() as machine:
+    with ranks.machine(SLOW_FROM=25) as machine:
         machine.until_step(25)
         everyone = [machine.supervisor, *descendants(machine.supervisor)]
         random.Random(number).shuffle(everyone)

@@ -38,12 +38,16 @@ def test_a_run_survives_over_a_real_protocol(scheme: str, request: pytest.Fixtur
     run.url = f"{'az' if scheme == 'azure' else 's3'}://lab/{os.getpid()}-{scheme}"
     code = (PLAIN,)
     command = (sys.executable, Path(training_plain.__file__).name)
-    with run.machine(*command, options=(*QUICK, "--bundle"), code=code, STEP_S=0.03, **environment) as first:
-        first.until_step(25)
-        ask(environment, "inject", run.url, "--notice", "8s")
-        assert first.code() == 75
+    with run.machine(
+        *command, options=(*QUICK, "--bundle"), code=code, STEP_S=0.03, HOLD="step:25", **environment
+    ) as first:
+        first.until_held()
+        ask(environment, "inject", run.url, "--notice", "30s")
+        first.until("this machine is taken")
+        first.let_go()
+        assert first.code() == 75, first.printed
     shutil.rmtree(first.folder)
-    with run.machine(bare=True, STEP_S=0.03, **environment) as second:
+    with run.machine(bare=True, STEP_S=0.06, **environment) as second:
         second.until_step(70)
         second.vanish()
     shutil.rmtree(second.folder)

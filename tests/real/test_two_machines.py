@@ -35,7 +35,7 @@ def test_a_notice_to_one_machine_saves_the_work_of_both(taken: int, tmp_path: Pa
     """One of two machines is announced to be taken: all save the same step, and the next generation goes on from it."""
     job = Generations(tmp_path, steps=STEPS)
     never = ("--provider", "local", "--policy", "never", "--lease", "2s", "--grace", "10s", "--wait")
-    with job.generation(1, options=never) as machines:
+    with job.generation(1, options=never, SLOW_FROM=12) as machines:
         machines[0].until_step(12)
         os.kill(machines[taken].supervisor, signal.SIGTERM)
         assert job.codes(machines) == [75, 75], machines[0].printed
@@ -53,7 +53,7 @@ def test_a_notice_to_one_machine_saves_the_work_of_both(taken: int, tmp_path: Pa
 def test_a_member_that_vanishes_ends_the_generation_and_the_next_goes_on(tmp_path: Path) -> None:
     """The member is killed without a word: the leader lets the run go at once, and the next generation takes it up."""
     job = Generations(tmp_path, steps=STEPS)
-    with job.generation(1) as machines:
+    with job.generation(1, SLOW_FROM=15) as machines:
         machines[0].until_step(15)
         until_committed(job.run, 10)
         machines[1].vanish()
@@ -72,7 +72,7 @@ def test_a_member_that_vanishes_ends_the_generation_and_the_next_goes_on(tmp_pat
 def test_a_leader_that_vanishes_ends_the_generation_and_the_next_goes_on(tmp_path: Path) -> None:
     """The leader is killed without a word: the member ends, and another leader takes the run after the lease."""
     job = Generations(tmp_path, steps=STEPS)
-    with job.generation(1) as machines:
+    with job.generation(1, SLOW_FROM=15) as machines:
         machines[0].until_step(15)
         until_committed(job.run, 10)
         machines[0].vanish()
@@ -109,7 +109,7 @@ def test_an_older_generation_that_wakes_up_stores_nothing_more(tmp_path: Path) -
 def test_a_machine_of_an_older_generation_cannot_take_the_run(tmp_path: Path) -> None:
     """An older generation comes together again after a newer one had the run: it is refused, with 75 on all machines."""
     job = Generations(tmp_path, steps=STEPS)
-    with job.generation(2) as machines:
+    with job.generation(2, SLOW_FROM=12) as machines:
         machines[0].until_step(12)
         os.kill(machines[1].supervisor, signal.SIGTERM)
         assert job.codes(machines) == [75, 75]
@@ -124,7 +124,7 @@ def test_a_machine_of_an_older_generation_cannot_take_the_run(tmp_path: Path) ->
 def test_a_script_that_fails_on_one_machine_is_started_again_on_all(tmp_path: Path) -> None:
     """The member's script is killed by itself: one failure is counted, and both go on inside the generation."""
     job = Generations(tmp_path, steps=STEPS)
-    with job.generation(1) as machines:
+    with job.generation(1, SLOW_FROM=15) as machines:
         machines[0].until_step(15)
         until_committed(job.run, 10)
         machines[1].kill(machines[1].script())
@@ -140,7 +140,7 @@ def test_a_script_that_fails_on_one_machine_is_started_again_on_all(tmp_path: Pa
 def test_a_stop_saves_on_both_machines(tmp_path: Path) -> None:
     """Ctrl-C on the member stops the run after a save of both."""
     job = Generations(tmp_path, steps=STEPS)
-    with job.generation(1) as machines:
+    with job.generation(1, SLOW_FROM=12) as machines:
         machines[0].until_step(12)
         os.kill(machines[1].supervisor, signal.SIGINT)
         assert job.codes(machines) == [EXIT_STOPPED] * 2, [machine.printed for machine in machines]
@@ -169,7 +169,7 @@ def test_a_stranger_is_refused(tmp_path: Path) -> None:
 def test_an_agent_that_dies_ends_the_generation(whose: int, tmp_path: Path) -> None:
     """Its links died with it: all machines end with 75, the run is let go, and the next generation goes on."""
     job = Generations(tmp_path, steps=STEPS)
-    with job.generation(1) as machines:
+    with job.generation(1, SLOW_FROM=15) as machines:
         machines[0].until_step(15)
         until_committed(job.run, 10)
         machines[whose].kill(machines[whose].agent())

@@ -51,7 +51,7 @@ def train(rank: int, ranks: int) -> None:
     _meet(rank, ranks, state[0])
     while state[0] < steps:
         with wf.step_context():
-            time.sleep(slow)
+            plain.take_time(slow, state[0])
             state = plain.advance(state)
         done = state[0]
         if rank == 0:
