@@ -13,9 +13,9 @@ from pathlib import Path
 
 from benchmarks.harness import Benchmark
 from windfall import wiring
-from windfall.cli.runs import read_rows
+from windfall.cli.run_verbs import read_rows
 from windfall.events import NoticeReceived, PublishSave, Row, ScriptExited
-from windfall.wire.metadata import serve
+from windfall.wire.metadata_server import serve
 
 DETECTION_LIMIT_S = 0.020
 POLL_S = 1.0

@@ -12,21 +12,21 @@ from benchmarks.harness import Benchmark
 from windfall.core import driver
 from windfall.events import Fact
 from windfall.fleet import (
-    ChargesSeen,
-    ControllerBegan,
-    Doing,
+    ChargesObserved,
+    ControllerStarted,
     JobSubmitted,
-    ListedAll,
-    MachineHeard,
+    ListingCompleted,
+    MachineReported,
     MachinesMissing,
-    MachinesSeen,
-    OffersSeen,
+    MachinesObserved,
+    MachineStatus,
+    OffersObserved,
     OrderAnswered,
     PlaceOrder,
     Report,
 )
-from windfall.jobs import Job, Want
-from windfall.market import Charge, Ended, Life, Machine, Offer, Order
+from windfall.jobs import Job, Resources
+from windfall.market import Charge, Machine, MachineEndCause, MachineLifecycle, Offer, Order
 from windfall.terms import Reliability
 
 FEW, MANY = 20, 2000
@@ -40,12 +40,12 @@ class Market:
 
     def __init__(self, nodes: int) -> None:
         self.now = 1e9
-        self.state = driver.begin()
+        self.state = driver.initial_state()
         self.machines: dict[str, Machine] = {}
         self.made = 0
-        job = Job("j", "job", "ada", "file:///r", ("train",), (Want(),), nodes=nodes)
+        job = Job("j", "job", "ada", "file:///r", ("train",), (Resources(),), nodes=nodes)
         self.ordered = self.happens(
-            JobSubmitted(job, "o"), ControllerBegan(1), OffersSeen((OFFER,)), ListedAll("local")
+            JobSubmitted(job, "o"), ControllerStarted(1), OffersObserved((OFFER,)), ListingCompleted("local")
         )
 
     def happens(self, *facts: Fact) -> list[Order]:
@@ -59,39 +59,55 @@ class Market:
         (order,) = self.ordered
         made = [self._machine(order) for _ in range(order.count_max)]
         self.happens(OrderAnswered(order.token, tuple(machine.machine_id for machine in made)))
-        self.happens(MachinesSeen(tuple(made)))
+        self.happens(MachinesObserved(tuple(made)))
         self.happens(*(self._heard(machine) for machine in made))
 
     def _machine(self, order: Order) -> Machine:
         self.made += 1
         name = f"m{self.made}"
         self.machines[name] = Machine(
-            name, "o", "j", order.token, "local", "large", "a", Reliability.TRANSIENT, 0.36, Life.RUNNING, self.now
+            name,
+            "o",
+            "j",
+            order.token,
+            "local",
+            "large",
+            "a",
+            Reliability.TRANSIENT,
+            0.36,
+            MachineLifecycle.RUNNING,
+            self.now,
         )
         return self.machines[name]
 
-    def _heard(self, machine: Machine) -> MachineHeard:
-        return MachineHeard(Report(machine.machine_id, 1, "a", Doing.TRAINING, address="x:1"), "direct")
+    def _heard(self, machine: Machine) -> MachineReported:
+        return MachineReported(Report(machine.machine_id, 1, "a", MachineStatus.TRAINING, address="x:1"), "direct")
 
     def loses(self, names: list[str]) -> list[Machine]:
         """Machines are taken, all at once."""
         gone = [
-            replace(self.machines.pop(name), life=Life.GONE, ended=self.now, cause=Ended.PREEMPTED) for name in names
+            replace(
+                self.machines.pop(name),
+                lifecycle=MachineLifecycle.GONE,
+                ended=self.now,
+                cause=MachineEndCause.PREEMPTED,
+            )
+            for name in names
         ]
-        self.ordered = self.happens(MachinesSeen(tuple(gone)))
+        self.ordered = self.happens(MachinesObserved(tuple(gone)))
         return gone
 
 
 def per_machine_s(nodes: int) -> float:
     """Time per machine to buy all, lose 30 % in one batch, and replace them, a fifth of a second of work at least [s]."""
     repeats = max(MANY // nodes, 1)
-    began = time.perf_counter()
+    started = time.perf_counter()
     for _ in range(repeats):
         market = Market(nodes)
         market.comes()
         market.loses(list(market.machines)[: nodes * 3 // 10])
         market.comes()
-    return (time.perf_counter() - began) / repeats / nodes
+    return (time.perf_counter() - started) / repeats / nodes
 
 
 def memory_bytes(hours: int) -> float:
@@ -122,10 +138,12 @@ def memory_bytes(hours: int) -> float:
         tracemalloc.stop()
 
 
-def _billed(machine: Machine) -> ChargesSeen:
-    assert machine.began is not None and machine.ended is not None  # noqa: PT018 - both or neither
-    amount = (machine.ended - machine.began) / 3600.0 * machine.price_usd_per_hour
-    return ChargesSeen((Charge(machine.machine_id, machine.machine_id, amount, machine.began, machine.ended, True),))
+def _billed(machine: Machine) -> ChargesObserved:
+    assert machine.started is not None and machine.ended is not None  # noqa: PT018 - both or neither
+    amount = (machine.ended - machine.started) / 3600.0 * machine.price_usd_per_hour
+    return ChargesObserved(
+        (Charge(machine.machine_id, machine.machine_id, amount, machine.started, machine.ended, True),)
+    )
 
 
 def driver_time_per_machine() -> Benchmark:

@@ -23,10 +23,10 @@ from pathlib import Path
 import simpy
 
 from benchmarks.harness import Benchmark
-from windfall.simulation.clock import Timeline
-from windfall.simulation.engine import History, World, history
+from windfall.simulation.engine import History, SimulatedWorld, history
 from windfall.simulation.sampling import Draws
-from windfall.simulation.scenario import Believed, Memoryless, Range, Scenario
+from windfall.simulation.scenario import DurationRange, MemorylessLifetimes, Scenario, WorkerEstimates
+from windfall.simulation.virtual_time import Timeline
 
 LIMIT = 25.0
 MOMENTS_LIMIT = 50.0
@@ -42,16 +42,16 @@ def thesis() -> Scenario:
     """GPT-117M saved every 51 steps (thesis, Table 6.2): machines vanish every 3 h on average, without a notice."""
     return Scenario(
         steps=100_000,
-        step_s=Range.of(4.6),
-        stall_s=Range.of(2.55),
-        upload_s=Range.of(13.0),
-        allocate_s=Range.of(136.5),
-        prepare_s=Range.of(160.0),
-        lives=Memoryless((10_800.0,)),
+        step_s=DurationRange.of(4.6),
+        stall_s=DurationRange.of(2.55),
+        upload_s=DurationRange.of(13.0),
+        allocate_s=DurationRange.of(136.5),
+        prepare_s=DurationRange.of(160.0),
+        lifetimes=MemorylessLifetimes((10_800.0,)),
         notice_s=0.0,
         announced_share=0.0,
         policy="every:51steps",
-        believed=Believed(10_800.0, 1.0, 296.5),
+        estimates=WorkerEstimates(10_800.0, 1.0, 296.5),
     )
 
 
@@ -78,9 +78,9 @@ class Noting(Timeline):
 def processor_s(work: Callable[[], object]) -> float:
     """Return how long the processor works on something [s]."""
     gc.collect()
-    began = time.process_time()
+    started = time.process_time()
     work()
-    return time.process_time() - began
+    return time.process_time() - started
 
 
 def messages(made: History) -> list[float]:
@@ -121,7 +121,7 @@ def as_published(scenario: Scenario) -> None:
         except simpy.Interrupt:
             return
 
-    def lives(environment: simpy.Environment) -> Generator[simpy.Event, None, None]:
+    def lifetimes(environment: simpy.Environment) -> Generator[simpy.Event, None, None]:
         machine = 0
         while done < scenario.steps:
             yield environment.timeout(draws.allocate_s(0, machine))
@@ -134,7 +134,7 @@ def as_published(scenario: Scenario) -> None:
             machine += 1
 
     environment = simpy.Environment()
-    environment.process(lives(environment))
+    environment.process(lifetimes(environment))
     environment.run()
 
 
@@ -174,7 +174,7 @@ def engine_vs_events() -> Benchmark:
 def engine_vs_moments() -> Benchmark:
     """The same trial against the moments of its timeline alone: the strict count, at several events each."""
     scenario, timeline = thesis(), Noting()
-    world = World((scenario,), timeline)
+    world = SimulatedWorld((scenario,), timeline)
     world.submit("simulated", scenario)
     world.run()
     moments = timeline.moments
@@ -217,16 +217,16 @@ def job() -> Scenario:
     """A job of that month: machines that live for a day on average, half of them lost with a notice of two minutes."""
     return Scenario(
         steps=10**7,
-        step_s=Range.of(4.6),
-        stall_s=Range.of(2.55),
-        upload_s=Range.of(13.0),
-        allocate_s=Range.of(136.5, 0.5),
-        prepare_s=Range.of(160.0, 0.5),
-        lives=Memoryless((DAY_S,)),
+        step_s=DurationRange.of(4.6),
+        stall_s=DurationRange.of(2.55),
+        upload_s=DurationRange.of(13.0),
+        allocate_s=DurationRange.of(136.5, 0.5),
+        prepare_s=DurationRange.of(160.0, 0.5),
+        lifetimes=MemorylessLifetimes((DAY_S,)),
         notice_s=120.0,
         announced_share=0.5,
         policy="adaptive",
-        believed=Believed(DAY_S / MACHINES_EACH, 0.5, 296.5),
+        estimates=WorkerEstimates(DAY_S / MACHINES_EACH, 0.5, 296.5),
         machines=MACHINES_EACH,
         price_usd_per_hour=1.0,
     )
@@ -242,8 +242,8 @@ def held_bytes() -> int:
 def month() -> Month:
     """Let a month pass for all jobs on one timeline, without journals; it is long, and so measured once."""
     scenario, timeline = job(), Noting()
-    world = World((scenario,), timeline)
-    began, began_wall = time.process_time(), time.perf_counter()
+    world = SimulatedWorld((scenario,), timeline)
+    started, began_wall = time.process_time(), time.perf_counter()
     fleets = [world.submit(f"job-{number}", scenario, trial=number, journal=False) for number in range(JOBS)]
     events = week_bytes = 0
     for day in range(1, DAYS + 1):
@@ -253,7 +253,7 @@ def month() -> Month:
         if day == WEEK:
             week_bytes = held_bytes()
         print(f"\rday {day} of {DAYS}", end="" if day < DAYS else "\n", file=sys.stderr, flush=True)
-    took_s = time.process_time() - began
+    took_s = time.process_time() - started
     machines = JOBS * MACHINES_EACH
     print(
         f"a month of {machines} machines: {time.perf_counter() - began_wall:.0f} s, of the processor {took_s:.0f} s; "

@@ -18,8 +18,16 @@ from numba import njit
 
 from benchmarks.harness import Benchmark
 from windfall.simulation import kernels
-from windfall.simulation.policies import Injected
-from windfall.simulation.scenario import Believed, Lives, Memoryless, Quantiles, Range, Scenario, Windows
+from windfall.simulation.scenario import (
+    AvailabilityWindows,
+    DurationRange,
+    LifetimeModel,
+    LifetimeQuantiles,
+    MemorylessLifetimes,
+    Scenario,
+    WorkerEstimates,
+)
+from windfall.simulation.simulated_policies import UserPolicy
 
 TRIALS = 400_000
 SHARE, INJECTED_SHARE = 0.7, 0.4
@@ -27,7 +35,7 @@ HOUR = 3600.0
 STEP_S, INTERVAL_STEPS, STALL_S, MTTP_S = 2.5, 100, 13.0, 10_800.0
 SEGMENT_S = INTERVAL_STEPS * STEP_S + STALL_S
 STEPS = 180_000
-RESTART = Range(80.0, 120.0)
+RESTART = DurationRange(80.0, 120.0)
 
 
 @njit
@@ -92,36 +100,38 @@ def _bare_trace(chance, trials, segments, last_s, trace):
     return times
 
 
-def scenario(lives: Lives) -> Scenario:
+def scenario(lifetimes: LifetimeModel) -> Scenario:
     """450 000 s of work saved each 250 s, 13 s to save, 80 to 120 s to go on elsewhere."""
     return Scenario(
         steps=STEPS,
-        step_s=Range.of(STEP_S),
-        stall_s=Range.of(STALL_S),
-        upload_s=Range.of(0.0),
+        step_s=DurationRange.of(STEP_S),
+        stall_s=DurationRange.of(STALL_S),
+        upload_s=DurationRange.of(0.0),
         allocate_s=RESTART,
-        prepare_s=Range.of(0.0),
-        lives=lives,
+        prepare_s=DurationRange.of(0.0),
+        lifetimes=lifetimes,
         notice_s=0.0,
         announced_share=0.0,
         policy=f"every:{INTERVAL_STEPS}steps",
-        believed=Believed(MTTP_S, 1.0, 100.0),
+        estimates=WorkerEstimates(MTTP_S, 1.0, 100.0),
     )
 
 
-def bathtub() -> Quantiles:
+def bathtub() -> LifetimeQuantiles:
     """Lives of at most a day, many of them short: 4096 quantiles."""
     hours = np.linspace(0.0, 24.0, 100_001)
     dead = 1.0 - np.exp(-hours / 0.9) + np.exp((hours - 24.0) / 0.76) - np.exp(-24.0 / 0.76)
     ages = np.interp(np.linspace(0.0, 1.0, 4097), np.maximum.accumulate(dead) / dead.max(), hours)
-    return Quantiles(tuple(float(age) * HOUR for age in ages))
+    return LifetimeQuantiles(tuple(float(age) * HOUR for age in ages))
 
 
-def trace() -> Windows:
+def trace() -> AvailabilityWindows:
     """Forty days of windows of some hours, as a public trace shows them."""
     chance = np.random.default_rng(3)
     edges = np.cumsum(chance.uniform(0.2, 1.8, 240) * np.tile([0.5 * HOUR, 3.0 * HOUR], 120))
-    return Windows(tuple(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)), float(edges[-1]) + HOUR)
+    return AvailabilityWindows(
+        tuple(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)), float(edges[-1]) + HOUR
+    )
 
 
 def rate(work: Callable[[], object]) -> float:
@@ -132,7 +142,7 @@ def rate(work: Callable[[], object]) -> float:
 
 
 def pair(
-    name: str, ours: Scenario, bare: Callable[..., np.ndarray], more: object, policy: Injected | None
+    name: str, ours: Scenario, bare: Callable[..., np.ndarray], more: object, policy: UserPolicy | None
 ) -> Benchmark:
     """One case; what both simulate must be the same."""
     segments = math.ceil(STEPS / INTERVAL_STEPS) - 1
@@ -155,14 +165,20 @@ def pair(
 def memoryless_vs_bare() -> Benchmark:
     """Exponential lives."""
     return pair(
-        "kernel, memoryless lives, vs bare loop", scenario(Memoryless((MTTP_S,))), _bare_memoryless, MTTP_S, None
+        "kernel, memoryless lives, vs bare loop",
+        scenario(MemorylessLifetimes((MTTP_S,))),
+        _bare_memoryless,
+        MTTP_S,
+        None,
     )
 
 
 def table_vs_bare() -> Benchmark:
     """A bathtub, by its quantiles."""
-    lives = bathtub()
-    return pair("kernel, bathtub's table, vs bare loop", scenario(lives), _bare_table, np.array(lives.ages_s), None)
+    lifetimes = bathtub()
+    return pair(
+        "kernel, bathtub's table, vs bare loop", scenario(lifetimes), _bare_table, np.array(lifetimes.ages_s), None
+    )
 
 
 def trace_vs_bare() -> Benchmark:
@@ -178,8 +194,8 @@ def injected_vs_bare() -> Benchmark:
     def constant(age_s, work_left_s, stall_s, durable_s, mttp_s, restart_s):
         return max(250.0, stall_s) if work_left_s > 0.0 else mttp_s
 
-    policy = Injected("constant", constant)
-    ours = replace(scenario(Memoryless((MTTP_S,))), policy="never")
+    policy = UserPolicy("constant", constant)
+    ours = replace(scenario(MemorylessLifetimes((MTTP_S,))), policy="never")
     return pair("kernel, user's policy, vs bare loop", ours, _bare_memoryless, MTTP_S, policy)
 
 

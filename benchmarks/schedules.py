@@ -10,12 +10,11 @@ import numpy as np
 from numba import njit
 
 from benchmarks.harness import Benchmark
-from windfall.models.exact.finish import Fixed, finish
-from windfall.models.exact.makespan import World
-from windfall.models.exact.survival import tabulate
-from windfall.policies.saving.schedule import Optimal, optimal
+from windfall.models.exact.finish_time import FixedIntervalRun, finish
+from windfall.models.exact.makespan import MakespanWorld, tabulate
+from windfall.policies.checkpointing.optimal_schedule import Optimal, optimal
 
-RUN = Fixed(450_000.0, 250.0, 13.0, 10_800.0, restart_s=80.0, restart_most_s=120.0, saves_at_end=True)
+RUN = FixedIntervalRun(450_000.0, 250.0, 13.0, 10_800.0, restart_s=80.0, restart_most_s=120.0, saves_at_end=True)
 TRIALS = 1_000_000
 DISTRIBUTION_LIMIT, DISTRIBUTION_LIMIT_MS = 0.05, 10.0
 SCHEDULE_SHARE, LONG_LIMIT = 0.7, 1.001
@@ -66,13 +65,13 @@ def _bare(units, ages, survival, integral_s, restart_s):
     return rows[units, 0]
 
 
-def ageing(until_s: float, cell_s: float) -> World:
+def ageing(until_s: float, cell_s: float) -> MakespanWorld:
     """Early deaths that grow rarer, no end: no age is cut off, so that all of the work is done."""
-    lives = tabulate(lambda age_s: -((age_s / 80_000.0) ** 0.5), until_s=until_s, cell_s=cell_s)
-    return World(lives, 60.0, allocate_s=60.0, saves_at_end=True)
+    lifetimes = tabulate(lambda age_s: -((age_s / 80_000.0) ** 0.5), until_s=until_s, cell_s=cell_s)
+    return MakespanWorld(lifetimes, 60.0, allocate_s=60.0, saves_at_end=True)
 
 
-def bathtub() -> World:
+def bathtub() -> MakespanWorld:
     """Lives of at most a day, many of them short."""
 
     def log_survival(age_s: np.ndarray) -> np.ndarray:
@@ -81,7 +80,9 @@ def bathtub() -> World:
         with np.errstate(divide="ignore"):
             return np.log(np.clip(alive, 0.0, 1.0))
 
-    return World(tabulate(log_survival, until_s=26 * HOUR, cell_s=60.0), 60.0, allocate_s=60.0, saves_at_end=True)
+    return MakespanWorld(
+        tabulate(log_survival, until_s=26 * HOUR, cell_s=60.0), 60.0, allocate_s=60.0, saves_at_end=True
+    )
 
 
 def timed_s(work: Callable[[], object]) -> float:
@@ -130,7 +131,7 @@ def schedule_vs_bare_kernel() -> Benchmark:
     """
     units, world = 600, ageing(200_000.0, 60.0)
     ages = 2 * units + 2
-    survival, integral_s = world.lives.at(60.0 * np.arange(ages + 1))
+    survival, integral_s = world.lifetimes.at(60.0 * np.arange(ages + 1))
     bare = (units, ages, survival, integral_s, 60.0)
     ours_s, bare_s = optimal(world, 36_000.0, unit_s=60.0).expected.expected_s, _bare(*bare)
     assert abs(ours_s / bare_s - 1.0) < 1e-9, (ours_s, bare_s)

@@ -139,11 +139,11 @@ def _three_calls(stack: ExitStack) -> Call:
 
 
 def _bare_closure(stack: ExitStack) -> Call:
-    from windfall.wire import page
+    from windfall.wire import script_page
 
     path = os.path.join(stack.enter_context(tempfile.TemporaryDirectory()), "bare.page")
-    words = page.create(path, pid=os.getpid(), rank=0, step=0)
-    step, end, target = page.STEP, page.STEP_END_NS, page.TARGET
+    words = script_page.create(path, pid=os.getpid(), rank=0, step=0)
+    step, end, target = script_page.STEP, script_page.STEP_END_NS, script_page.TARGET
     done = 0
 
     def bare() -> bool:
@@ -165,6 +165,6 @@ def _json_over_pipe(stack: ExitStack) -> Call:
     def message() -> None:
         nonlocal done
         done += 1
-        os.write(pipe, json.dumps({"it": "step", "step": done, "at_ns": monotonic_ns()}).encode() + b"\n")
+        os.write(pipe, json.dumps({"type": "step", "step": done, "at_ns": monotonic_ns()}).encode() + b"\n")
 
     return message

@@ -27,7 +27,7 @@ def benchmarks() -> list[Callable[[], Benchmark]]:
     return [commit_1gb_vs_direct_write, verified_restore_vs_cold_direct_read, upload_vs_boto3]
 
 
-class Ground:
+class TrialContext:
     """A folder on a real disk with a state of 1 GB in it, and one touched, aligned buffer."""
 
     def __init__(self) -> None:
@@ -64,37 +64,37 @@ def settle() -> None:
 
 def commit_1gb_vs_direct_write() -> Benchmark:
     """All parts hashed and durable, then the manifest, against the same bytes from memory to one synced file."""
-    from windfall.storage.files import FileStore
+    from windfall.storage.file_store import FileStore
 
-    ground = Ground()
-    store = FileStore(str(ground.folder / "run"))
+    context = TrialContext()
+    store = FileStore(str(context.folder / "run"))
 
     def ours() -> float:
         settle()
-        prefix = f"shards/{next(ground.numbers)}"
+        prefix = f"shards/{next(context.numbers)}"
         begin = time.perf_counter()
         with ThreadPoolExecutor(THREADS) as threads:
             digests = list(
-                threads.map(lambda part: store.put_range(f"{prefix}/{part[0]}", ground.state, *part[1:]), ranges())
+                threads.map(lambda part: store.put_range(f"{prefix}/{part[0]}", context.state, *part[1:]), ranges())
             )
         store.create(f"checkpoints/{prefix}/manifest.json", "\n".join(digests).encode())
         elapsed = time.perf_counter() - begin
-        shutil.rmtree(ground.folder / "run" / prefix)
+        shutil.rmtree(context.folder / "run" / prefix)
         return elapsed
 
     def yardstick() -> float:
         settle()
         begin = time.perf_counter()
-        handle = ground.open("direct", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        handle = context.open("direct", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         for offset in range(0, STATE_BYTES, BLOCK_BYTES):
-            os.pwrite(handle, ground.buffer, offset)
+            os.pwrite(handle, context.buffer, offset)
         os.fsync(handle)
         os.close(handle)
         elapsed = time.perf_counter() - begin
-        os.unlink(ground.folder / "direct")
+        os.unlink(context.folder / "direct")
         return elapsed
 
-    return Benchmark("commit_1gb_vs_direct_write", ours, yardstick, 1.3, True, "s", close=ground.close)
+    return Benchmark("commit_1gb_vs_direct_write", ours, yardstick, 1.3, True, "s", close=context.close)
 
 
 def verified_restore_vs_cold_direct_read() -> Benchmark:
@@ -102,18 +102,18 @@ def verified_restore_vs_cold_direct_read() -> Benchmark:
 
     The file's pages are touched too: what a fresh page costs differs more between machines than all that is measured here.
     """
-    from windfall.storage.files import FileStore
+    from windfall.storage.file_store import FileStore
 
-    ground = Ground()
-    store = FileStore(str(ground.folder / "run"))
-    digests = [store.put_range(f"shards/{number}", ground.state, offset, size) for number, offset, size in ranges()]
-    target = str(ground.folder / "restored")
-    shutil.copyfile(ground.state, target)
+    context = TrialContext()
+    store = FileStore(str(context.folder / "run"))
+    digests = [store.put_range(f"shards/{number}", context.state, offset, size) for number, offset, size in ranges()]
+    target = str(context.folder / "restored")
+    shutil.copyfile(context.state, target)
 
     def forget() -> None:
         settle()
         for number, _, size in ranges():
-            with open(ground.folder / "run" / "parts" / str(number), "rb") as part:
+            with open(context.folder / "run" / "parts" / str(number), "rb") as part:
                 os.posix_fadvise(part.fileno(), 0, size, os.POSIX_FADV_DONTNEED)
 
     def ours() -> float:
@@ -129,27 +129,27 @@ def verified_restore_vs_cold_direct_read() -> Benchmark:
         forget()
         begin = time.perf_counter()
         for number, _, size in ranges():
-            handle = ground.open(f"run/parts/{number}", os.O_RDONLY)
+            handle = context.open(f"run/parts/{number}", os.O_RDONLY)
             for offset in range(0, size, BLOCK_BYTES):
-                os.preadv(handle, [ground.buffer], offset)
+                os.preadv(handle, [context.buffer], offset)
             os.close(handle)
         return STATE_BYTES / (time.perf_counter() - begin) / 1e9
 
-    return Benchmark("verified_restore_vs_cold_direct_read", ours, yardstick, 0.7, False, "GB/s", close=ground.close)
+    return Benchmark("verified_restore_vs_cold_direct_read", ours, yardstick, 0.7, False, "GB/s", close=context.close)
 
 
 def upload_vs_boto3() -> Benchmark:
     """Rate of eight parts of 64 MiB at a time, hashed, against `upload_file` as it comes, into a sink on the loopback."""
     import boto3
 
-    ground = Ground()
+    context = TrialContext()
     sink = subprocess.Popen([sys.executable, "-m", "benchmarks._sink"], stdout=subprocess.PIPE, text=True)
     assert sink.stdout is not None
     endpoint = f"http://127.0.0.1:{int(sink.stdout.readline())}"
     os.environ.update(
         AWS_ENDPOINT_URL=endpoint, AWS_ACCESS_KEY_ID="bench", AWS_SECRET_ACCESS_KEY="bench", AWS_REGION="us-east-1"
     )
-    from windfall.storage.objects import open_store
+    from windfall.storage.object_stores import open_store
 
     store = open_store("s3://lab/run")
     client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
@@ -157,17 +157,17 @@ def upload_vs_boto3() -> Benchmark:
     def ours() -> float:
         begin = time.perf_counter()
         with ThreadPoolExecutor(THREADS) as threads:
-            list(threads.map(lambda part: store.put_range(f"shards/{part[0]}", ground.state, *part[1:]), ranges()))
+            list(threads.map(lambda part: store.put_range(f"shards/{part[0]}", context.state, *part[1:]), ranges()))
         return STATE_BYTES / (time.perf_counter() - begin) / 1e9
 
     def yardstick() -> float:
         begin = time.perf_counter()
-        client.upload_file(ground.state, "lab", "whole")
+        client.upload_file(context.state, "lab", "whole")
         return STATE_BYTES / (time.perf_counter() - begin) / 1e9
 
     def close() -> None:
         sink.kill()
         sink.wait()
-        ground.close()
+        context.close()
 
     return Benchmark("upload_vs_boto3", ours, yardstick, 3.0, False, "GB/s", close=close)

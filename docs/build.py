@@ -6,22 +6,37 @@ A test compares what this program would write with what is in the tree, so that 
 from __future__ import annotations
 
 import ast
+import copy
+import importlib
 import inspect
 import io
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 from rich.console import Console
 
+import windfall
 from windfall import errors, events, fleet, results, terms
 from windfall.cli import main as command
 from windfall.cli.verbs import build as build_cli
 from windfall.core import lifecycle
-from windfall.wire import environment, layout
+from windfall.sdk.session import Session
+from windfall.wire import environment, run_layout
 
 REFERENCE = Path(__file__).parent / "reference"
+SECTIONS = ("Attributes:", "Args:", "Raises:")
+DEFINED = (ast.FunctionDef, ast.ClassDef)
+ADAPTERS = (
+    (
+        "Checkpoints of a plain PyTorch script. [How to](../howto/pytorch.md).",
+        "windfall.sdk.torch",
+        ("Checkpoint", "Position", "Loader", "shield_workers", "random_state", "set_random_state"),
+    ),
+    ("Hugging Face Trainer. [How to](../howto/transformers.md).", "windfall.sdk.transformers", ("WindfallCallback",)),
+    ("Lightning. [How to](../howto/lightning.md).", "windfall.sdk.lightning", ("WindfallCallback",)),
+)
 HEAD = "<!-- Made by docs/build.py from {source}: change it there, then `make docs`. -->\n\n"
 
 
@@ -47,8 +62,10 @@ def prose(text: str | None) -> str:
     """Return a docstring as Markdown: its paragraphs, and its attributes as a list."""
     lines, listed = [], False
     for line in inspect.cleandoc(text or "").splitlines():
-        if line.strip() == "Attributes:":
+        if line.strip() in SECTIONS:
             listed = True
+            if line.strip() != "Attributes:":
+                lines.append(f"**{line.strip().removesuffix(':')}**\n")
         elif listed and line.strip():
             name, colon, rest = line.strip().partition(": ")
             starts = line.startswith("    ") and not line.startswith("     ") and colon
@@ -75,13 +92,13 @@ def page_errors() -> str:
         errors.EXIT_DONE: "the run is done",
         errors.EXIT_FAILED: "the run failed, or the verb could not do its work",
         errors.EXIT_MISUSE: "the command line, a value or a file cannot be used",
-        errors.EXIT_INFEASIBLE: "no plan meets the wishes: nothing that can be bought does what was asked",
+        errors.EXIT_INFEASIBLE: "nothing for sale can do the job; nothing was started",
         errors.EXIT_BUDGET: "the job was stopped: by its budget or its longest duration, after a save",
-        errors.EXIT_STOPPED: "stopped by `windfall stop` or Ctrl-C: not done, and nobody should start it again unasked",
-        errors.EXIT_FORGOTTEN: "a drill: the script does not resume as it was",
-        errors.EXIT_AGAIN: "start the same line again: preempted, held by a live machine, or taken over",
+        errors.EXIT_STOPPED: "stopped by `windfall stop` or Ctrl-C: not done; run the same command again to continue",
+        errors.EXIT_NOT_RESUMED: "a drill: the script does not resume as it was",
+        errors.EXIT_RETRY: "run the same command again: preempted, held by a live machine, or taken over",
         command.INTERRUPTED: "Ctrl-C before anything was begun, or of a verb that only looks",
-        command.PIPE_CLOSED: "whoever read the output (`| head`) has closed the pipe",
+        command.PIPE_CLOSED: "the reader of the output (`| head`) closed the pipe",
     }
     table = "".join(f"| {code} | {meaning} |\n" for code, meaning in codes.items())
     drawn = textwrap.indent(textwrap.dedent(tree), "    ")
@@ -97,8 +114,8 @@ def page_lifecycle() -> str:
     ]
     parts.append(prose(lifecycle.__doc__) + "\n\n")
     for title, states, table in (
-        ("A worker", lifecycle.Stage, lifecycle.WORKER),
-        ("A checkpoint", lifecycle.PointState, lifecycle.POINT),
+        ("A worker", lifecycle.WorkerStage, lifecycle.WORKER),
+        ("A checkpoint", lifecycle.CheckpointState, lifecycle.CHECKPOINT),
         ("A job", fleet.JobPhase, lifecycle.JOB),
         ("A machine", lifecycle.MachineState, lifecycle.MACHINE),
         ("An order", lifecycle.OrderState, lifecycle.ORDER),
@@ -142,12 +159,12 @@ def page_journal() -> str:
     parts.append(f"The present version is {events.VERSION}.\n")
     for title, base in (("Facts", events.Fact), ("Commands", events.Command), ("Decisions and rows", object)):
         parts.append(f"\n## {title}\n\n")
-        words = [*words_of(events, base), *words_of(results, base)]
+        words = [*payload_of(events, base), *payload_of(results, base)]
         parts += [f"### {cls.__name__}\n\n{prose(cls.__doc__)}\n\n{fields(cls)}\n" for cls in words]
     return "".join(parts).rstrip() + "\n"
 
 
-def words_of(module: ModuleType, base: type) -> list[type]:
+def payload_of(module: ModuleType, base: type) -> list[type]:
     """The data classes of a module that have exactly this base, in the order of their definition."""
     found = [
         value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__
@@ -162,6 +179,50 @@ def fields(cls: type) -> str:
     named = [part for part in node.body if isinstance(part, ast.AnnAssign)]
     written = ", ".join(f"`{ast.unparse(part.target)}: {ast.unparse(part.annotation)}`" for part in named)
     return f"Fields: {written}.\n" if written else "No fields.\n"
+
+
+def page_sdk() -> str:
+    """The functions of `import windfall`, and what the adapters add, from their docstrings."""
+    parts = [HEAD.format(source="sdk"), "# Python functions\n\n", prose(windfall.__doc__), "\n\n## windfall\n"]
+    parts += [described(f"windfall.{name}", getattr(Session, name)) for name in windfall.__all__]
+    for title, module, names in ADAPTERS:
+        parts.append(f"\n## {module}\n\n{title}\n")
+        nodes = {node.name: node for node in tree_of(importlib.import_module(module)).body if isinstance(node, DEFINED)}
+        for name in names:
+            parts.append(written(f"{module}.{name}", nodes[name]))
+    return "".join(parts)
+
+
+def described(name: str, method: Callable[..., object]) -> str:
+    """Return a function of the SDK: how it is called, and its docstring."""
+    return written(name, ast.parse(textwrap.dedent(inspect.getsource(method))).body[0])
+
+
+def written(name: str, node: ast.stmt) -> str:
+    """Return a function or class as a section: its signature without `self`, its docstring, its public methods."""
+    assert isinstance(node, DEFINED)
+    methods = (
+        [part for part in node.body if isinstance(part, ast.FunctionDef)] if isinstance(node, ast.ClassDef) else []
+    )
+    made = next((part for part in methods if part.name == "__init__"), None)
+    taken = made if isinstance(node, ast.ClassDef) else node
+    text = f"\n### {name}\n\n```python\n{name}{_signature(taken)}\n```\n\n{prose(ast.get_docstring(node))}\n"
+    if made is not None and ast.get_docstring(made):
+        text += f"\n{prose(ast.get_docstring(made))}\n"
+    for method in methods:
+        if not method.name.startswith("_"):
+            title = f"{name.rpartition('.')[2]}.{method.name}{_signature(method)}"
+            text += f"\n#### {title}\n\n{prose(ast.get_docstring(method))}\n"
+    return text
+
+
+def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | None) -> str:
+    if not isinstance(node, ast.FunctionDef):
+        return ""
+    own = copy.deepcopy(node.args)
+    own.args = [arg for arg in own.args if arg.arg != "self"]
+    returned = f" -> {ast.unparse(node.returns)}" if node.returns and node.name != "__init__" else ""
+    return f"({ast.unparse(own)}){returned}"
 
 
 def page_words() -> str:
@@ -182,9 +243,9 @@ def page_words() -> str:
 
 def page_layout() -> str:
     """Where everything of a run lies."""
-    text, table = inspect.cleandoc(layout.__doc__ or "").split("\n\n", 1)
+    text, table = inspect.cleandoc(run_layout.__doc__ or "").split("\n\n", 1)
     drawn = textwrap.indent(table, "    ")
-    return f"{HEAD.format(source='wire/layout.py')}# The layout of a run\n\n{text}\n\n{drawn}\n"
+    return f"{HEAD.format(source='wire/run_layout.py')}# The layout of a run\n\n{text}\n\n{drawn}\n"
 
 
 def pages() -> dict[Path, str]:
@@ -196,6 +257,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "journal.md": page_journal(),
         REFERENCE / "layout.md": page_layout(),
         REFERENCE / "lifecycle.md": page_lifecycle(),
+        REFERENCE / "sdk.md": page_sdk(),
         REFERENCE / "words.md": page_words(),
     }
 

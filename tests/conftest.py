@@ -47,9 +47,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def _compile() -> None:
     from windfall.simulation import kernels
-    from windfall.simulation.scenario import Believed, Memoryless, Range, Scenario
+    from windfall.simulation.scenario import DurationRange, MemorylessLifetimes, Scenario, WorkerEstimates
 
-    moment = Range(1.0, 1.0)
+    moment = DurationRange(1.0, 1.0)
     times = (moment, moment, moment, moment, moment)
-    scenario = Scenario(100, *times, Memoryless((60.0,)), 0.0, 0.0, "optimal", Believed(60.0, 1.0, 1.0))
+    scenario = Scenario(100, *times, MemorylessLifetimes((60.0,)), 0.0, 0.0, "optimal", WorkerEstimates(60.0, 1.0, 1.0))
     kernels.simulate(scenario, trials=1)

@@ -1,6 +1,6 @@
-"""Train a small character GPT on Python's own standard library: real text that every Python installation has.
+"""Train a small character GPT on Python's standard library, a real text that every Python installation has.
 
-The lines marked with `# <-` are all that Windfall needs.  Run it plainly (`python train.py`) and they do nothing.
+Windfall needs only the lines marked with `# <-`.  Without Windfall (`python train.py`) they do nothing.
 """
 
 import argparse
@@ -42,7 +42,7 @@ class Gpt(nn.Module):
 
 
 def batch_of(corpus: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the batch of a step: which one it is depends on the step alone, so the data's position needs no saving."""
+    """Return the batch of a step.  It depends on the step alone, so no position in the data has to be saved."""
     at = torch.randint(len(corpus) - BLOCK - 1, (BATCH,), generator=torch.Generator().manual_seed(step))
     rows = torch.stack([corpus[start : start + BLOCK + 1] for start in at.tolist()])
     return rows[:, :-1], rows[:, 1:]

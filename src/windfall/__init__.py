@@ -1,7 +1,7 @@
-"""What a training script imports: `import windfall as wf`.
+"""The SDK for training scripts: `import windfall as wf`.
 
-The names arrive at their first use and stay here as plain attributes, so that the import loads nothing and a call costs
-no look-up.  Without `WINDFALL_SESSION` in the environment every one of them does nothing.
+Functions are loaded on first use and then become plain attributes, so importing this package loads nothing and calls
+need no lookup.  If `WINDFALL_SESSION` is not set, every function does nothing.
 """
 
 __all__ = [
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     step = Session({}).step
     step_context = Session({}).step_context
     steps = Session({}).steps
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 def __getattr__(name: str) -> object:

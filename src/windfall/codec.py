@@ -1,13 +1,12 @@
-"""The codec of the words: frozen dataclasses of plain values to JSON and back, by the type that is expected.
+"""Codec of the core types: frozen dataclasses to JSON and back, checked against the expected type.
 
-A dataclass becomes an object whose `"is"` names its class; enums become their values, tuples lists.  What comes in is
-input, whoever sent it: each word is made by msgspec from its type hints, and anything else is refused: another word, an
-unknown field, a value of another type, a number that is not finite or does not fit into 64 bits, text that is not
-Unicode, an object nested deeper than any of ours.  Nothing is run, and nothing is looked up by a name in the data but the
-words themselves.
+A dataclass becomes an object whose `"type"` is the name of its class; enums become their values, tuples lists.  All input
+is untrusted: msgspec checks each value against its type hints and rejects another class, an unknown field, a value of
+another type, a number that is not finite or does not fit into 64 bits, invalid Unicode, and too deep nesting.  No code is
+executed, and the data can only name the classes below.
 
-msgspec knows tagged objects and unknown fields of its own structs alone.  So each word has a struct of the same fields,
-its *shape*, made once: JSON is checked against the shape, and the word is made from that.
+msgspec supports tags and unknown fields only for its own structs.  So each dataclass has a struct with the same fields,
+its *shape*, created once: JSON is checked against the shape and then converted to the dataclass.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from typing import Annotated, Any
 import msgspec
 
 from windfall import events, fleet, jobs, market, results, terms
-from windfall.errors import OLDER, NewerFormat, OlderFormat
+from windfall.errors import WRITTEN_BEFORE_RELEASE, NewerFormat, OlderFormat
 
-_TAG = "is"
+_TAG = "type"
 _BASES = (object, events.Fact, events.Command)
-"""Expected where any of the words below will do."""
+"""Expected types that accept any of their subclasses."""
 _INT = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _FLOAT = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 _NUMBERS: dict[Any, Any] = {int: _INT, float: _FLOAT}
@@ -43,16 +42,16 @@ _PLAIN = frozenset({str, int, bool, type(None)})
 
 
 def encode(value: object) -> object:
-    """Turn a word into what `json.dumps` accepts.
+    """Convert a value to what `json.dumps` accepts.
 
     Raises:
-        TypeError: a value that is not one of our words.
+        TypeError: the value is not of a core type.
     """
     kind: Any = type(value)
     if kind in _PLAIN:
         return value
     if kind is float:
-        # JSON has no word for what is not finite; `Metric` alone is read back from this one.
+        # JSON cannot represent non-finite numbers; only a `Metric` is read back from this text.
         return value if math.isfinite(typing.cast("float", value)) else str(value)
     if isinstance(value, (tuple, list)):
         return [encode(item) for item in value]
@@ -64,7 +63,7 @@ def encode(value: object) -> object:
         return value.value
     if isinstance(value, (str, int, float)):
         return value
-    raise TypeError(f"{kind.__name__} has no place in a journal")
+    raise TypeError(f"{kind.__name__} cannot be stored in a journal")
 
 
 @functools.cache
@@ -72,69 +71,69 @@ def _names(kind: Any) -> tuple[str, ...] | None:
     return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
 
-def sealed(version: int, name: str, word: object) -> bytes:
-    """Write a word as an object of its own, version first; `opened` reads it."""
-    return json.dumps({"v": version, name: encode(word)}, separators=_COMPACT).encode()
+def encode_document(version: int, name: str, value: object) -> bytes:
+    """Write a value as a JSON document, version first; `decode_document` reads it."""
+    return json.dumps({"version": version, name: encode(value)}, separators=_COMPACT).encode()
 
 
 def row_to_line(row: events.Row) -> str:
     """Write a journal row as one line of JSON, version first."""
-    return json.dumps({"v": events.VERSION, "row": encode(row)}, separators=_COMPACT)
+    return json.dumps({"version": events.VERSION, "row": encode(row)}, separators=_COMPACT)
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
 def parse(text: bytes | str) -> Any:
-    """Return somebody's JSON as plain values; the one place where it is read.
+    """Parse untrusted JSON to plain values; the only place where JSON is parsed.
 
     Raises:
-        ValueError: it is none: also NaN, 1e999, half of a surrogate pair, a depth that no message of ours has.
+        ValueError: it is not valid JSON; also for NaN, 1e999, lone surrogates, and too deep nesting.
     """
     try:
         return msgspec.json.decode(text)
     except _BAD as error:
-        raise ValueError(_why(error)) from None
+        raise ValueError(_reason(error)) from None
 
 
 def decode(data: object, expected: Any) -> Any:
-    """Turn what `parse` gave back into the word it was.
+    """Convert parsed JSON to the value it encodes.
 
     Args:
         data: the parsed JSON.
-        expected: the word's class, a base (`Fact`, `Command`), `object` for any word, or a type made of these.
+        expected: a class, a base (`Fact`, `Command`), `object` for any class, or a type composed of these.
 
     Raises:
-        ValueError: the data do not have the shape of `expected`; says where, and nothing of what stands there.
+        ValueError: the data do not match `expected`; the message says where, without quoting the data.
     """
     try:
-        return _word(msgspec.convert(data, _shape(expected), dec_hook=_number), expected)
+        return _to_class(msgspec.convert(data, _shape(expected), dec_hook=_number), expected)
     except _BAD as error:
-        raise ValueError(_why(error)) from None
+        raise ValueError(_reason(error)) from None
 
 
-def opened(data: bytes | str, name: str, expected: Any, *, version: int, what: str) -> Any:
-    """Read what `sealed` wrote.
+def decode_document(data: bytes | str, name: str, expected: Any, *, version: int, what: str) -> Any:
+    """Read a document written by `encode_document`.
 
     Args:
-        data: as it was found.
-        name: of the word in it.
-        expected: as `decode` takes it.
-        version: the one that this Windfall writes.
-        what: its name in a sentence.
+        data: the document.
+        name: key of the value.
+        expected: as for `decode`.
+        version: the version that this Windfall writes.
+        what: name of the document in error messages.
 
     Raises:
-        NewerFormat, OlderFormat: another Windfall wrote it.
-        ValueError: it is damaged; says where.
+        NewerFormat, OlderFormat: it was written by another version of Windfall.
+        ValueError: it is damaged; the message says where.
     """
     try:
         found = _envelopes(name, expected).decode(data)
-        if found.v == version:
-            return _word(getattr(found, name), expected)
+        if found.version == version:
+            return _to_class(getattr(found, name), expected)
     except _BAD as error:
-        _refuse_version(data, version, what)
-        raise ValueError(_why(error)) from None
-    _refuse_version(data, version, what)
+        _check_version(data, version, what)
+        raise ValueError(_reason(error)) from None
+    _check_version(data, version, what)
     raise ValueError(f"version {version} was expected")
 
 
@@ -142,34 +141,34 @@ def row_from_line(line: str) -> events.Row:
     """Read a journal row.
 
     Raises:
-        NewerFormat, OlderFormat: another Windfall wrote it.
+        NewerFormat, OlderFormat: it was written by another version of Windfall.
         ValueError: it is damaged.
     """
-    row: events.Row = opened(line, "row", events.Row, version=events.VERSION, what="the journal")
+    row: events.Row = decode_document(line, "row", events.Row, version=events.VERSION, what="the journal")
     return row
 
 
-def _refuse_version(data: bytes | str, version: int, what: str) -> None:
-    said = parse(data)
-    found = said.get("v") if isinstance(said, dict) else None
+def _check_version(data: bytes | str, version: int, what: str) -> None:
+    document = parse(data)
+    found = document.get("version") if isinstance(document, dict) else None
     if isinstance(found, bool) or not isinstance(found, int):
         return
     if found > version:
         raise NewerFormat(f"{what} has version {found}, this Windfall reads up to {version}: upgrade Windfall here")
     if found < version:
-        raise OlderFormat(f"{what} has version {found}, {OLDER}: name another URL")
+        raise OlderFormat(f"{what} has version {found}, {WRITTEN_BEFORE_RELEASE}: use another URL")
 
 
-def _why(error: Exception) -> str:
-    """Say what is wrong and where; what stands there may be a secret, and is not repeated."""
+def _reason(error: Exception) -> str:
+    """Return what is wrong and where, without the value, which may be a secret."""
     if isinstance(error, RecursionError):
-        return "it is nested deeper than any message"
+        return "it is nested too deeply"
     if isinstance(error, UnicodeError):
-        return "it is no Unicode text"
-    said = str(error)
-    what, _, place = said.rpartition(" - at ")
+        return "it is not valid Unicode"
+    text = str(error)
+    what, _, place = text.rpartition(" - at ")
     if not what:
-        what, place = said, ""
+        what, place = text, ""
     for quoting in ("Invalid enum value", "Invalid value", "Object contains unknown field"):
         if what.startswith(quoting):
             what = quoting
@@ -186,7 +185,7 @@ class _IsFloat(type):
 
 
 class _Number(metaclass=_IsFloat):
-    """The shape of a `Metric`: a float, written as text where JSON has no word for it."""
+    """The shape of a `Metric`: a float, written as text if it is not finite."""
 
 
 def _number(_: type, data: object) -> float:
@@ -203,7 +202,7 @@ def _classes() -> dict[str, type]:
 
 @functools.cache
 def _struct(cls: type) -> type[msgspec.Struct]:
-    """Make the shape of a word."""
+    """Create the shape of a dataclass."""
     hints = typing.get_type_hints(cls)
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     for field in dataclasses.fields(cls):
@@ -221,12 +220,12 @@ def _struct(cls: type) -> type[msgspec.Struct]:
 
 @functools.cache
 def _shape(hint: Any) -> Any:
-    """Return a type hint with each word replaced by its shape, and numbers that fit."""
+    """Return a type hint with each dataclass replaced by its shape, and numbers limited to their range."""
     if hint is terms.Metric:
         return _Number
     hint = getattr(hint, "__supertype__", hint)
     if hint in _BASES:
-        return _any_of(_struct(word) for word in _classes().values() if issubclass(word, hint))
+        return _any_of(_struct(value) for value in _classes().values() if issubclass(value, hint))
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _struct(hint)
     return _NUMBERS.get(hint) or _compound(hint)
@@ -242,22 +241,22 @@ def _compound(hint: Any) -> Any:
 
 
 def _any_of(kinds: typing.Iterable[Any]) -> Any:
-    return typing.Union[tuple(kinds)]  # noqa: UP007 - of as many as there are
+    return typing.Union[tuple(kinds)]  # noqa: UP007 - of a variable number of types
 
 
 @functools.cache
 def _envelopes(name: str, expected: Any) -> msgspec.json.Decoder[Any]:
-    fields = [("v", int), (name, _shape(expected))]
+    fields = [("version", int), (name, _shape(expected))]
     return msgspec.json.Decoder(
         msgspec.defstruct("Envelope", fields, forbid_unknown_fields=True, gc=False), dec_hook=_number
     )
 
 
-def _word(shape: Any, expected: Any) -> Any:
-    """Make the word of a shape that has been checked."""
-    return msgspec.convert(shape, expected, from_attributes=True, dec_hook=_by_name)
+def _to_class(shape: Any, expected: Any) -> Any:
+    """Convert a checked shape to its dataclass."""
+    return msgspec.convert(shape, expected, from_attributes=True, dec_hook=_to_subclass)
 
 
-def _by_name(_: type, shape: Any) -> Any:
-    """Make a word that stands where only its base is expected."""
-    return _word(shape, _classes()[type(shape).__name__])
+def _to_subclass(_: type, shape: Any) -> Any:
+    """Convert a shape where only its base class is expected."""
+    return _to_class(shape, _classes()[type(shape).__name__])

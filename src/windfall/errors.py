@@ -1,34 +1,35 @@
-"""Every error Windfall tells a user about, with its exit code.
+"""All errors that Windfall reports to users, with their exit codes.
 
     WindfallError                    1
-    |-- Misuse                       2   the command line, a value, a file the user wrote
-    |   `-- Misspelt                 2   a place in a file: file:line:column
-    |-- Infeasible                   3   nothing that can be bought does what was asked
-    |-- ProviderError                1   a provider did not do what was asked
-    |   |-- ProviderUnreachable      1   no answer, or a lost one: whether it was done is not known
+    |-- Misuse                       2   invalid command line, value or user file
+    |   `-- InvalidFile              2   an error at one place in a file: file:line:column
+    |-- Infeasible                   3   no available machine satisfies the request
+    |-- ProviderError                1   a provider rejected a call
+    |   |-- ProviderUnreachable      1   no answer: the call may or may not have been executed
     |   `-- ProviderDenied           1   wrong or missing credentials
-    |-- ControllerError              1   the controller did not do what was asked
+    |-- ControllerError              1   the controller rejected a request
     |   |-- ControllerUnreachable    1   nothing answers at its address
-    |   |-- ControllerReplaced      75   another controller took the installation
-    |   `-- DatabaseUnreachable      1   the controller's database did not do what was asked, or its answer was lost
-    |-- StoreError                   1   the object store said no
-    |   |-- StoreUnreachable        75   no answer for as long as was waited
+    |   |-- ControllerReplaced      75   another controller took over the installation
+    |   `-- DatabaseUnreachable      1   the controller's database failed, or its answer was lost
+    |-- StoreError                   1   the object store rejected an operation
+    |   |-- StoreUnreachable        75   no answer within the retry budget
     |   |   `-- StoreMissing         2   no such bucket, or a path that cannot be a folder: waiting does not help
     |   |-- StoreDenied              1   wrong or missing credentials
-    |   |-- StoreUnfit               2   a store that does not keep its conditions
+    |   |-- StoreUnsupported         2   the store does not support conditional writes
     |   `-- StoreFull                1   no space left
-    |-- CheckpointDamaged            1   a checkpoint that does not match its manifest
-    |-- Overwritten                  1   a shard changed while it was copied
-    |-- LogDamaged                   1   a record of the run's log that cannot be read
+    |-- CheckpointDamaged            1   a checkpoint does not match its manifest
+    |-- ShardChanged                 1   a shard changed during its upload
+    |-- TransferCancelled            1   a transfer was cancelled
+    |-- LogDamaged                   1   a record of the run's log cannot be read
     |-- NewerFormat                  2   written by a newer Windfall
     |-- OlderFormat                  2   written by a Windfall from before the first release
-    |-- RunFailed                    1   the script failed by itself too often
-    |-- Interrupted                  6   told to end while it waited for the run; 75 where the machine is taken
+    |-- RunFailed                    1   the script failed too often
+    |-- Interrupted                  6   stopped while waiting for the run; 75 if the machine is preempted
     |-- RunHeld                     75   a live machine holds the run
-    |-- Apart                       75   the machines of a generation are not, or no longer, all there
-    `-- Fenced                      75   another machine took the run from this one
+    |-- GenerationIncomplete        75   not all machines of a generation are present
+    `-- Fenced                      75   another machine acquired the run
 
-A message is one sentence or two: what is wrong, where, and what to do instead.  It never carries a secret.
+A message has one or two sentences: what is wrong, where, and what to do.  It never contains a secret.
 """
 
 from __future__ import annotations
@@ -38,49 +39,49 @@ EXIT_FAILED = 1
 EXIT_MISUSE = 2
 EXIT_INFEASIBLE = 3
 EXIT_BUDGET = 4
-EXIT_FORGOTTEN = 5
+EXIT_NOT_RESUMED = 5
 EXIT_STOPPED = 6
-EXIT_AGAIN = 75
+EXIT_RETRY = 75
 
-OLDER = "which a Windfall from before the first release wrote and this one does not read"
+WRITTEN_BEFORE_RELEASE = "written before the first release of Windfall and no longer supported"
 
 
 class WindfallError(Exception):
-    """Anything Windfall reports in one sentence; `exit_code` is what the process ends with."""
+    """Base class of errors that Windfall reports to users; the process exits with `exit_code`."""
 
     exit_code = EXIT_FAILED
 
 
 class Misuse(WindfallError):
-    """What the user wrote cannot be carried out."""
+    """The user's input is invalid or cannot be executed."""
 
     exit_code = EXIT_MISUSE
 
 
-class Misspelt(Misuse):
-    """A file the user wrote is wrong at one place; the message begins with `file:line:column:`."""
+class InvalidFile(Misuse):
+    """A user's file is invalid at one place; the message starts with `file:line:column:`."""
 
 
 class Infeasible(WindfallError):
-    """Nothing that can be bought does what was asked; the message carries the arithmetic."""
+    """No available machine satisfies the request; the message shows the calculation."""
 
     exit_code = EXIT_INFEASIBLE
 
 
 class ProviderError(WindfallError):
-    """A provider did not do what was asked of it."""
+    """A provider rejected a call."""
 
 
 class ProviderUnreachable(ProviderError):
-    """A provider did not answer, or answered that it is broken: the call may have been carried out or not."""
+    """A provider did not answer, or reported an internal error; the call may or may not have been executed."""
 
 
 class ProviderDenied(ProviderError):
-    """A provider refuses these credentials."""
+    """A provider rejected the credentials."""
 
 
 class ControllerError(WindfallError):
-    """The controller refused, with its reason."""
+    """The controller rejected a request; the message gives its reason."""
 
 
 class ControllerUnreachable(ControllerError):
@@ -88,79 +89,79 @@ class ControllerUnreachable(ControllerError):
 
 
 class ControllerReplaced(ControllerError):
-    """Another controller has taken the installation; this one must stop and decide nothing more."""
+    """Another controller took over the installation; this one must stop and make no more decisions."""
 
-    exit_code = EXIT_AGAIN
+    exit_code = EXIT_RETRY
 
 
 class DatabaseUnreachable(ControllerError):
-    """The controller's database did not answer: what was being written is there or not; nothing may be decided on it."""
+    """The controller's database did not answer; a pending write may or may not be stored, so nothing may depend on it."""
 
 
 class StoreError(WindfallError):
-    """The object store did not do what was asked."""
+    """The object store rejected an operation."""
 
 
 class StoreUnreachable(StoreError):
-    """The store does not answer, or not as it should; this may pass."""
+    """The store does not answer, or answers incorrectly; retrying may help."""
 
-    exit_code = EXIT_AGAIN
+    exit_code = EXIT_RETRY
 
 
 class StoreMissing(StoreUnreachable):
-    """The address names nothing that is, or can become, a store."""
+    """No store exists, or can be created, at the address."""
 
     exit_code = EXIT_MISUSE
 
 
 class StoreDenied(StoreError):
-    """The store refuses these credentials."""
+    """The store rejected the credentials."""
 
 
-class StoreUnfit(StoreError):
-    """The store accepts a second creation of the same key: no fence can be built on it."""
+class StoreUnsupported(StoreError):
+    """The store creates a key that already exists, so it cannot protect a run from a second holder."""
 
     exit_code = EXIT_MISUSE
 
 
 class StoreFull(StoreError):
-    """No space is left where data must be written."""
+    """No space is left for data that must be written."""
 
 
 class CheckpointDamaged(WindfallError):
-    """A checkpoint is missing bytes or has other bytes than its manifest says."""
+    """Bytes of a checkpoint are missing or differ from its manifest."""
 
 
-class Overwritten(WindfallError):
-    """A part was changed or removed while it was being copied; what was copied may be torn and is not used."""
+class ShardChanged(WindfallError):
+    """A shard was changed or removed during its upload; the uploaded bytes may be inconsistent and are not used."""
 
 
-class Abandoned(WindfallError):
-    """A transfer was stopped before its end because nobody wants its bytes any more."""
+class TransferCancelled(WindfallError):
+    """A transfer was cancelled because its bytes are no longer needed."""
 
 
 class LogDamaged(WindfallError):
-    """A record of the run's log, or of its journal, is not what Windfall wrote."""
+    """A record of the run's log or journal is damaged."""
 
 
 class NewerFormat(WindfallError):
-    """Something was written by a newer version of Windfall."""
+    """Data was written by a newer version of Windfall."""
 
     exit_code = EXIT_MISUSE
 
 
 class OlderFormat(WindfallError):
-    """Something was written by a Windfall from before the first release; no reader for it exists."""
+    """Data was written by a Windfall from before the first release, which can no longer be read."""
 
     exit_code = EXIT_MISUSE
 
 
 class RunFailed(WindfallError):
-    """The script failed by itself more often than allowed."""
+    """The script failed more often than allowed."""
 
 
 class Interrupted(WindfallError):
-    """Somebody asked this process to end before it held the run."""
+    """The process was stopped before it acquired the run."""
 
     exit_code = EXIT_STOPPED
 
@@ -168,26 +169,26 @@ class Interrupted(WindfallError):
 class RunHeld(WindfallError):
     """A live machine holds the run."""
 
-    exit_code = EXIT_AGAIN
+    exit_code = EXIT_RETRY
 
 
-class Apart(WindfallError):
-    """The machines of a generation did not come together, or lost one another."""
+class GenerationIncomplete(WindfallError):
+    """The machines of a generation did not all join, or lost contact with each other."""
 
-    exit_code = EXIT_AGAIN
+    exit_code = EXIT_RETRY
 
 
 class Fenced(WindfallError):
-    """Another machine has taken the run; this one must stop and commit nothing more.
+    """Another machine acquired the run; this one must stop and commit nothing more.
 
     Attributes:
-        record: number of the record that says so; 0 if this machine's own release does.
-        holder: the host that took the run.
+        record: number of the record that fences this machine; 0 if it is this machine's own release.
+        holder: the host that acquired the run.
     """
 
-    exit_code = EXIT_AGAIN
+    exit_code = EXIT_RETRY
 
-    def __init__(self, sentence: str, *, record: int = 0, holder: str = "") -> None:
-        super().__init__(sentence)
+    def __init__(self, message: str, *, record: int = 0, holder: str = "") -> None:
+        super().__init__(message)
         self.record = record
         self.holder = holder

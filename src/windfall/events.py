@@ -1,7 +1,8 @@
-"""Facts, commands and decisions: what goes into and comes out of the reducers, and the journal's rows.
+"""Facts, commands and decisions: the inputs and outputs of the reducers, and the journal's rows.
 
-A *fact* happened; a *command* is to be done by a port; a *decision* says which policy chose and *because* of which
-numbers.  All are immutable plain values: the journal holds them (`windfall.codec`, `VERSION`), `replay` feeds them back.
+A *fact* is something that happened; a *command* is executed by a port; a *decision* records which policy chose what,
+with the numbers it compared.  All are immutable values: the journal stores them (`windfall.codec`, `VERSION`), and
+`replay` feeds them back.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Fact:
 
 
 class Command:
-    """Something a port shall do."""
+    """Something a port must do."""
 
     __slots__ = ()
 
@@ -49,22 +50,25 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerBegan(Fact):
-    """The first fact of a term: what the reducer has to know and cannot observe.
+class WorkerStarted(Fact):
+    """The first fact of a term: everything the reducer needs and cannot observe.
 
     Attributes:
         policy: `adaptive`, `optimal`, `thesis`, `young-daly`, `never`, `every:<n>steps` or `every:<s>s`.
-        provider: whose habits of notice apply (`aws`, `google`, `azure`, `slurm`, `local`).
-        lives_s, preemptions, announced: of the run's earlier machines: total life, how many were taken, and with a notice.
-        failures: how often the script has already failed by itself in this run.
-        checkpoints: the live points of the run, oldest first.
-        notices_s: how long before the end the newest of these notices came, as far as the run's log remembers them.
-        grace_s: how long after SIGTERM this machine lives on, as its user says; None if nobody said it.
-        mttp_s: mean time to preemption as given by the user or the controller; None to learn it from the prior on.
-        restart_s: mean time from a loss to training again, as measured; None if never.
-        keep: how many periodic points to keep; None for all.
-        retry_codes: exit codes of the script that are no failure of its own: it is always started again.
-        costs: what saves cost on the run's earlier machines; None if never measured.
+        provider: whose notice behavior applies (`aws`, `google`, `azure`, `slurm`, `local`).
+        lifetimes_s, preemptions, announced: of the run's earlier machines: total lifetime [s], number preempted, and
+            number preempted with a notice.
+        failures: number of the script's own failures in this run.
+        failures_max: number of failures after which the run fails.
+        checkpoints: the live checkpoints of the run, oldest first.
+        notices_s: time between notice and end for the newest preemptions, as recorded in the run's log [s].
+        grace_s: how long this machine lives after SIGTERM, as configured by the user [s]; None if not configured.
+        mttp_s: mean time to preemption set by the user or the controller [s]; None to estimate it from the prior.
+        restart_s: measured mean time from a loss to the resumed training [s]; None if never measured.
+        keep: number of periodic checkpoints to keep; None for all.
+        retry_codes: exit codes after which the script is always restarted; they do not count as failures.
+        costs: save costs on the run's earlier machines; None if never measured.
+        managed: a controller buys the machines, so no user is present to rerun the command.
     """
 
     run: str
@@ -75,7 +79,7 @@ class WorkerBegan(Fact):
     attempt: int
     failures: int
     failures_max: int
-    lives_s: Seconds
+    lifetimes_s: Seconds
     preemptions: int
     announced: int
     mttp_s: Seconds | None = None
@@ -86,17 +90,17 @@ class WorkerBegan(Fact):
     retry_codes: tuple[int, ...] = ()
     notices_s: tuple[Seconds, ...] = ()
     grace_s: Seconds | None = None
-    kept: bool = False  # a controller buys the machines: nobody sits there to start a line again
+    managed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AgentResumed(Fact):
-    """The agent died and was started again; commands under way were lost, the script was not."""
+    """The agent died and was restarted; commands in progress were lost, the script kept running."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRestored(Fact):
-    """The newest whole point is on the local disk (id None: a fresh start); `skipped` says what newer ones lack."""
+    """The newest intact checkpoint is on the local disk (id None: a fresh start); `skipped`: what is wrong with newer ones."""
 
     checkpoint_id: str | None
     step: Step
@@ -107,14 +111,14 @@ class CheckpointRestored(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ScriptStarted(Fact):
-    """The script's process runs."""
+    """The script's process is running."""
 
     attempt: int
 
 
 @value
 class RankStatus:
-    """What a rank's page says now.  `phase_since` is when the present phase began."""
+    """Current state of a rank's page; `phase_since` is the start of the current phase."""
 
     rank: int
     step: Step
@@ -124,21 +128,21 @@ class RankStatus:
 
 @value
 class RanksObserved(Fact):
-    """A look at all pages: sent when a rank joins, with each window, with each notice, and after each published request.
+    """The state of all pages; sent when a rank joins, with each window and notice, and after each published request.
 
     Attributes:
-        age_s: how old the oldest of these may be, where some come from other machines.
-        link_s: how long a request to the farthest machine and the look after it take on their way.
+        age_s: upper bound on the age of the oldest entry, which may come from another machine [s].
+        latency_s: round-trip time to the farthest machine [s].
     """
 
     ranks: tuple[RankStatus, ...]
     age_s: Seconds = _NO_LENGTH
-    link_s: Seconds = _NO_LENGTH
+    latency_s: Seconds = _NO_LENGTH
 
 
 @value
 class StepsMeasured(Fact):
-    """A window of finished steps of the slowest rank: mean and longest step [s], saves not counted."""
+    """A window of completed steps of the slowest rank: mean and longest step [s], excluding saves."""
 
     step: Step
     count: int
@@ -148,7 +152,7 @@ class StepsMeasured(Fact):
 
 @dataclass(frozen=True, slots=True)
 class PhaseMeasured(Fact):
-    """A phase other than a step has ended after this long."""
+    """A phase other than a step ended after `duration_s`."""
 
     rank: int
     phase: Phase
@@ -157,14 +161,14 @@ class PhaseMeasured(Fact):
 
 @dataclass(frozen=True, slots=True)
 class NoticeReceived(Fact):
-    """A notice arrived; its deadline is already on this machine's clock, less the clock's error."""
+    """A notice arrived; its deadline is on this machine's clock, minus the clock's error."""
 
     notice: Notice
 
 
 @value
 class SaveAnswered(Fact):
-    """`check_save` answered True to a request on this rank at this step."""
+    """`check_save` returned True for a request on this rank at this step."""
 
     rank: int
     request: int
@@ -173,15 +177,15 @@ class SaveAnswered(Fact):
 
 @value
 class ShardHandedOver(Fact):
-    """`backup(path)` or `save_result(path)`: a rank's part of a point, or its result, lies on the local disk.
+    """`backup(path)` or `save_result(path)`: a rank's shard, or its result, is on the local disk.
 
     Attributes:
-        request: the request that it answers, 0 for none.
-        path: where it can be read from now on; told again when ranks have added to a folder that they share.
-        stall_s: how long the script stood still for it.
-        identity: what changes when its files are written again.
-        source, result: the path that the script named if it is not `path`; the name of a result.
-        own: made without being asked, be there a request or not: it stays.
+        request: the request it answers, 0 for none.
+        path: where it can be read; sent again when ranks add to a folder they share.
+        stall_s: how long the script was blocked [s].
+        identity: changes when the files are rewritten.
+        source, result: the path the script passed, if it is not `path`; the name of a result.
+        unrequested: the script saved on its own schedule, whether or not a request was open; the save is kept.
     """
 
     rank: int
@@ -193,12 +197,12 @@ class ShardHandedOver(Fact):
     identity: str = ""
     source: str = ""
     result: str = ""
-    own: bool = False
+    unrequested: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class RankMovedOn(Fact):
-    """A rank began its next step after `step` without (further) handing over: it has no (further) part at `step`."""
+class RankAdvanced(Fact):
+    """A rank started the step after `step` without handing over (anything more): it has no (further) shard at `step`."""
 
     rank: int
     step: Step
@@ -206,7 +210,7 @@ class RankMovedOn(Fact):
 
 @value
 class ShardUploaded(Fact):
-    """A part is whole and durable in the store (but not yet part of any commit)."""
+    """A shard is complete and durable in the store, but not yet committed."""
 
     checkpoint_id: str
     rank: int
@@ -217,7 +221,7 @@ class ShardUploaded(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ShardFailed(Fact):
-    """A part could not be uploaded."""
+    """A shard could not be uploaded."""
 
     checkpoint_id: str
     rank: int
@@ -227,7 +231,7 @@ class ShardFailed(Fact):
 
 @value
 class CheckpointCommitted(Fact):
-    """The point's record is in the log: from now on it is what a restart restores."""
+    """The checkpoint's record is in the log; a restart now restores it."""
 
     checkpoint: CheckpointRef
     record: int
@@ -236,7 +240,7 @@ class CheckpointCommitted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class CommitFailed(Fact):
-    """The commit did not happen, for a reason other than the fence."""
+    """The commit failed for a reason other than the fence."""
 
     checkpoint_id: str
     reason: str
@@ -245,7 +249,7 @@ class CommitFailed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class FenceLost(Fact):
-    """Another machine has taken the run: record `record` says so."""
+    """Another machine acquired the run, by record `record`."""
 
     record: int
     holder: str
@@ -253,19 +257,19 @@ class FenceLost(Fact):
 
 @dataclass(frozen=True, slots=True)
 class PagesRead(Fact):
-    """How far the agent has read what the script wrote, so that one that restarts reads nothing twice.
+    """How far the agent has read the script's messages, so that a restarted agent reads nothing twice.
 
     Attributes:
-        marks: per rank (rank, bytes of its message file, last acknowledged request).
+        positions: for each rank (rank, bytes read of its message file, last acknowledged request).
     """
 
     attempt: int
-    marks: tuple[tuple[int, int, int], ...]
+    positions: tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsReported(Fact):
-    """`report(...)`: what the script wants to be known of itself; no policy looks at it."""
+    """`report(...)`: metrics reported by the script; no policy uses them."""
 
     rank: int
     step: Step
@@ -274,35 +278,35 @@ class MetricsReported(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ScriptExited(Fact):
-    """The script's process ended: `status` as a shell shows it (128 + n for signal n)."""
+    """The script's process ended; `status` as in a shell (128 + n for signal n)."""
 
     status: int
 
 
 @dataclass(frozen=True, slots=True)
 class PeerLost(Fact):
-    """Another machine of this generation no longer answers: the generation is over.
+    """Another machine of this generation no longer responds: the generation has ended.
 
     Attributes:
         node: its node rank.
-        sentence: what is known of it.
+        message: what is known about it.
     """
 
     node: int
-    sentence: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
-class StopAsked(Fact):
-    """The user wants the run to stop, after a save, or `now`."""
+class RunStopRequested(Fact):
+    """The user requested a stop of the run, after a save or `now`."""
 
     now: bool
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class BeliefsChanged(Fact):
-    """The controller (or a message in the run's inbox) knows more about losses than this machine."""
+class EstimatesChanged(Fact):
+    """New loss estimates from the controller, or from a message in the run's inbox."""
 
     mttp_s: Seconds | None = None
     restart_s: Seconds | None = None
@@ -311,13 +315,13 @@ class BeliefsChanged(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class SaveTableGiven(Fact):
-    """The controller has made a schedule of saves for this machine; it replaces the one before, and ends with the term.
+class ScheduleAssigned(Fact):
+    """The controller assigned a save schedule to this machine; it replaces the previous one and ends with the term.
 
     Attributes:
         table: counts work in seconds of training.
-        from_step: where the table begins: its work done at step n is (n - from_step) x the mean time of a step.
-        term: for which it was made: it may come late, to a later one.  None: for whichever it comes to.
+        from_step: start of the table: the work done at step n is (n - from_step) x the mean time of a step.
+        term: the term it was made for, since it may arrive in a later one; None for any term.
     """
 
     table: SaveTable
@@ -326,10 +330,10 @@ class SaveTableGiven(Fact):
 
 
 @value
-class Woke(Fact):
-    """The instant of an earlier `WakeAt` has come."""
+class TimerFired(Fact):
+    """A timer set by an earlier `SetTimer` expired."""
 
-    why: str
+    name: str
 
 
 # ------------------------------------------------------------------------------------------------------------- commands
@@ -337,7 +341,7 @@ class Woke(Fact):
 
 @dataclass(frozen=True, slots=True)
 class StartScript(Command):
-    """Restore the newest whole point, then start the script."""
+    """Restore the newest intact checkpoint, then start the script."""
 
     attempt: int
 
@@ -346,12 +350,12 @@ class StartScript(Command):
 class KillScript(Command):
     """End the script and every descendant, now."""
 
-    why: str
+    reason: str
 
 
 @value
 class PublishSave(Command):
-    """Put a request into every page: save once `step` is complete (exactly then, if there are several ranks)."""
+    """Write a request into every page: save once `step` is complete (exactly then, if there are several ranks)."""
 
     request: int
     step: Step
@@ -361,21 +365,21 @@ class PublishSave(Command):
 
 @dataclass(frozen=True, slots=True)
 class WithdrawSave(Command):
-    """Take the request out of every page."""
+    """Remove the request from every page."""
 
     request: int
 
 
 @dataclass(frozen=True, slots=True)
 class ShowNotice(Command):
-    """Show a notice to the script: page and notice file."""
+    """Show a notice to the script, in its pages and the notice file."""
 
     notice: Notice
 
 
 @value
 class UploadShard(Command):
-    """Move one rank's part to the store, if it is still what was handed over; answered by `ShardUploaded` or `ShardFailed`."""
+    """Upload one rank's shard if it has not changed since it was handed over; answered by `ShardUploaded` or `ShardFailed`."""
 
     checkpoint_id: str
     rank: int
@@ -386,7 +390,7 @@ class UploadShard(Command):
 
 @value
 class CommitCheckpoint(Command):
-    """Write the manifest, then the next record of the log; answered by `CheckpointCommitted`, `CommitFailed` or `FenceLost`."""
+    """Write the manifest, then the next log record; answered by `CheckpointCommitted`, `CommitFailed` or `FenceLost`."""
 
     checkpoint_id: str
     step: Step
@@ -397,29 +401,29 @@ class CommitCheckpoint(Command):
 
 @dataclass(frozen=True, slots=True)
 class AbandonCheckpoint(Command):
-    """Stop working on an uncommitted point and delete what was uploaded of it."""
+    """Abandon an uncommitted checkpoint and delete what was uploaded."""
 
     checkpoint_id: str
-    why: str
+    reason: str
 
 
 @value
 class DeleteCheckpoints(Command):
-    """Delete committed points that retention no longer wants."""
+    """Delete committed checkpoints that retention no longer keeps."""
 
     checkpoints: tuple[CheckpointRef, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgeNotice(Command):
-    """Tell the source that nothing is left to be saved (Azure: hastens the eviction)."""
+    """Acknowledge a notice: there is nothing left to save (Azure: speeds up the eviction)."""
 
     notice: Notice
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRun(Command):
-    """Append the record that ends this term; `notice_s`: how long before the end its notice came, if one did."""
+    """Append the record that ends this term; `notice_s`: time between the notice, if any, and the end [s]."""
 
     outcome: Outcome
     cause: Cause
@@ -429,33 +433,33 @@ class ReleaseRun(Command):
 
 @dataclass(frozen=True, slots=True)
 class ExitAgent(Command):
-    """End `windfall exec` with this code, after everything before it has been carried out."""
+    """Exit `windfall exec` with this code, after all earlier commands have been executed."""
 
     code: int
-    sentence: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Tell(Command):
-    """One sentence for the user."""
+class LogMessage(Command):
+    """Log a message for the user."""
 
-    sentence: str
+    message: str
 
 
 @value
-class WakeAt(Command):
-    """Ask for a `Woke(why)` at this instant; a later request with the same `why` replaces it."""
+class SetTimer(Command):
+    """Request `TimerFired(name)` at this instant; a later timer with the same name replaces it."""
 
     at: Instant
-    why: str
+    name: str
 
 
 # ------------------------------------------------------------------------------------------------------------ decisions
 
 
 @value
-class Because:
-    """One number that was compared: `name = value unit`."""
+class ComparedValue:
+    """A number that a policy compared: `name = value unit`."""
 
     name: str
     value: float
@@ -464,35 +468,36 @@ class Because:
 
 @value
 class Decision:
-    """What a policy chose, and the numbers it compared.
+    """What a policy chose, with the numbers it compared.
 
     Attributes:
-        policy, version: which rule decided.
-        choice: in words (`insurance save at step 51`).
-        alternatives: what else there was to choose, in words.
+        policy, version: the rule that decided.
+        choice: as text (`insurance save at step 51`).
+        rationale: the numbers it compared.
+        alternatives: the other options, as text.
     """
 
     policy: str
     version: int
     choice: str
-    because: tuple[Because, ...] = ()
+    rationale: tuple[ComparedValue, ...] = ()
     alternatives: tuple[str, ...] = ()
 
 
 @value
 class Row:
-    """One row of the journal: a batch of facts, the decisions they led to, the commands that left.
+    """One row of the journal: a batch of facts, the decisions they led to, and the commands issued.
 
     Attributes:
-        sequence: from 1 in each term, without gaps.
+        sequence: starts at 1 in each term, without gaps.
         at: this machine's monotonic clock; the reducer's `now`.
-        wall: this machine's wall clock, for people.
+        wall_time: this machine's wall clock, for display.
     """
 
     term: Term
     sequence: int
     at: Instant
-    wall: WallTime
+    wall_time: WallTime
     facts: tuple[Fact, ...]
     decisions: tuple[Decision, ...] = ()
     commands: tuple[Command, ...] = field(default=())

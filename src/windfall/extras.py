@@ -1,4 +1,4 @@
-"""How to install what an extra of Windfall needs, from where this Windfall itself was installed."""
+"""The command that installs an extra of Windfall, from the source of the current installation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ NAME = "windfall"
 
 
 def install(extra: str) -> str:
-    """Return the line that adds an extra to this very environment, as it can be typed.
+    """Return the command that installs an extra into this environment.
 
-    An index knows `windfall[lab]` only if it has Windfall: what was installed from a clone, an archive or a repository
-    is named by that.
+    `windfall[lab]` works only if Windfall came from a package index; an installation from a clone, an archive or a
+    repository is named by that source.
     """
     python = Path(sys.prefix, "bin", "python3")
     found = shutil.which("pip")
@@ -27,7 +27,7 @@ def install(extra: str) -> str:
 
 
 def _source(extra: str) -> tuple[bool, str]:
-    """Say whether this installation follows its source, and what names that source together with the extra."""
+    """Return whether this installation is editable, and the requirement that names its source with the extra."""
     origin = _origin()
     url = str(origin.get("url", ""))
     if not url:
@@ -41,7 +41,7 @@ def _source(extra: str) -> tuple[bool, str]:
 
 
 def _origin() -> dict[str, dict[str, str]]:
-    """Return what the installer wrote down of where it had Windfall from; nothing for an index."""
+    """Return the installer's record of the source of Windfall; empty for a package index."""
     try:
         found = json.loads(metadata.distribution(NAME).read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError, OSError):

@@ -1,8 +1,8 @@
-"""Facts and commands of the driver (the reducer over a job's machines), and what controller and machines tell each other.
+"""Facts and commands of the driver (the reducer over a job's machines), and controller-machine messages.
 
-Times are `Instant`s of the controller's journal clock: Unix seconds at the first start, from then on only forward, at
-the pace of the monotonic clock; a restart advances it by what the wall clock says passed, never back.  So a row's time
-means the same on whichever host replays it.
+Times are `Instant`s of the controller's journal clock.  It starts at Unix time and then advances with the monotonic
+clock; a restart advances it by the elapsed wall-clock time, never backwards.  So the time of a row means the same on
+any host that replays it.
 """
 
 from __future__ import annotations
@@ -10,43 +10,43 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from windfall.events import Command, Fact, SaveTableGiven
-from windfall.jobs import Job, Measured
+from windfall.events import Command, Fact, ScheduleAssigned
+from windfall.jobs import Job, Measurement
 from windfall.market import Charge, Machine, Offer, Order, Quota, Refusal
 from windfall.terms import Generation, Instant, NoticeLevel, Outcome, SaveCosts, Seconds, Step, Term, WallTime
 
 VERSION = 1
-"""Of what controller and machines tell each other through the run's store."""
+"""Version of the messages between controller and machines in the run's store."""
 
 
-class Doing(enum.StrEnum):
-    """What a machine says it is doing."""
+class MachineStatus(enum.StrEnum):
+    """Status reported by a machine."""
 
     SETUP = "setup"
-    """It is up, and installs what the job needs."""
+    """Running, and executing the job's setup."""
     WAITING = "waiting"
-    """Ready; the run is held elsewhere, or its generation is not complete."""
+    """Ready, but another machine holds the run, or the generation is incomplete."""
     TRAINING = "training"
-    """Its script runs."""
-    LEAVING = "leaving"
-    """It ends itself (dead-man limit, or on our order)."""
+    """The script is running."""
+    STOPPING = "stopping"
+    """Shutting down, because of the dead-man limit or a directive."""
     FAILED = "failed"
-    """It cannot do the job: `Report.sentence` says why."""
+    """Cannot run the job; `Report.message` gives the reason."""
 
 
-class Direction(enum.StrEnum):
-    """What a machine is to do."""
+class DesiredState(enum.StrEnum):
+    """What the controller wants a machine to do."""
 
     RUN = "run"
-    """Take part: run the agent of `windfall exec`, waiting while another machine holds the run."""
+    """Run the agent of `windfall exec`, which waits while another machine holds the run."""
     WAIT = "wait"
-    """Be ready."""
-    LEAVE = "leave"
-    """Stop the machine; what it holds is saved or not needed."""
+    """Wait, ready to run."""
+    STOP = "stop"
+    """Stop the machine; its state is saved or not needed."""
 
 
 class Event(enum.StrEnum):
-    """What users are told of, wherever they are (`Notify`)."""
+    """Events that users are notified of (`Notify`)."""
 
     PREEMPTED = "preempted"
     WAITING = "waiting"
@@ -54,30 +54,30 @@ class Event(enum.StrEnum):
     FAILED = "failed"
     OVER_BUDGET = "over-budget"
     LATE = "late"
-    """The job's deadline has passed; it goes on."""
+    """The job's deadline has passed; the job keeps running."""
 
 
 class JobPhase(enum.StrEnum):
-    """Where a job is; `core.lifecycle` has the table of moves."""
+    """Phase of a job; `core.lifecycle` defines the transitions."""
 
     BUYING = "buying"
-    """Machines are ordered; none trains."""
+    """Machines are ordered, none is training."""
     RUNNING = "running"
     WAITING = "waiting"
-    """Nothing to be had now: the reason is shown, and it is tried again."""
+    """No machine is available now; the reason is shown and the order is retried."""
     STOPPING = "stopping"
-    """Saving, then releasing."""
+    """Saving, then releasing the machines."""
     STOPPED = "stopped"
-    """By the user, or by budget, price or duration; `resume` goes on."""
+    """Stopped by the user, or by budget, price or duration; `resume` continues the job."""
     DONE = "done"
     FAILED = "failed"
 
 
 TERMINAL = frozenset({JobPhase.STOPPED, JobPhase.DONE, JobPhase.FAILED})
-"""Phases of a job that is over, until somebody resumes it."""
+"""Phases of a job that has ended, unless a user resumes it."""
 SUPERSEDED = "its successor has taken its place"
 RUN_DONE = "the run is done"
-"""Why a machine is given back: the words of `ReleaseMachine` that a bill knows again."""
+"""Reasons of `ReleaseMachine` that the bill recognises."""
 
 
 # ------------------------------------------------------------------------------- between controller and machine
@@ -85,42 +85,43 @@ RUN_DONE = "the run is done"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a machine tells the controller; the newest counts, whichever channel brought it.
+    """A machine's report to the controller; the newest counts, on whichever channel it arrived.
 
     Attributes:
-        sequence: grows with each report of this machine's keeper.
-        life: random; another one means that the keeper was started anew.
-        term, step, saved_step: of the run as this machine holds it; None if it does not.
-        exit_code: of the last `exec` that ended here; None if none did.
-        level, taken_in_s: the newest notice of this machine, and how long is left when the report was written.
-        generation: in which it takes part; 0 for none.
-        address: host:port at which other machines of the job reach its agent; empty if none listens.
-        step_s: mean time of a step; None before one was measured.
-        costs: of saves, as measured by now; None as long as none was measured whole.
-        mute: its script has run for a while and has not called Windfall.
+        sequence: grows with each report of this machine's node agent.
+        incarnation: random; a new value means that the node agent restarted.
+        term, step, saved_step: of the run while this machine holds it; None otherwise.
+        exit_code: of the last `exec` that ended on this machine; None if none did.
+        level, preemption_in_s: the newest notice of this machine, and the time left when the report was written [s].
+        generation: the generation it belongs to; 0 for none.
+        address: host:port at which other machines of the job reach its agent; empty if it does not listen.
+        message: details of the status; empty for none.
+        step_s: mean time of a step [s]; None if not measured yet.
+        costs: measured save costs; None until one save was measured completely.
+        sdk_inactive: the script has run for a while without calling the SDK.
     """
 
     machine_id: str
     sequence: int
-    life: str
-    doing: Doing
+    incarnation: str
+    status: MachineStatus
     term: Term | None = None
     step: Step | None = None
     saved_step: Step | None = None
     exit_code: int | None = None
     level: NoticeLevel | None = None
-    taken_in_s: Seconds | None = None
+    preemption_in_s: Seconds | None = None
     generation: int = 0
     address: str = ""
-    sentence: str = ""
+    message: str = ""
     step_s: Seconds | None = None
     costs: SaveCosts | None = None
-    mute: bool = False
+    sdk_inactive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A member of a generation and where it can be reached."""
+    """A member of a generation, and its address."""
 
     machine_id: str
     address: str
@@ -128,23 +129,23 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """What the controller wants of a machine; a view of the driver's state, told again at each contact.
+    """The controller's instructions for a machine; derived from the driver's state and sent at each contact.
 
     Attributes:
-        controller: the controller's term; a machine obeys no older one than it has heard.
-        generation: number of the generation to take part in; 0 where a machine trains alone.
-        peers: its members in the order of their node ranks; the first leads.
-        mttp_s, restart_s, notice_s: what the controller believes; None if it knows no better than the machine.
-        schedule: of saves, for policy `optimal`; None where none was made.
+        controller_term: the controller's term; a machine ignores directives with an older term than it has seen.
+        generation: the generation to join; 0 if the machine trains alone.
+        peers: members of the generation in the order of their node ranks; the first is the leader.
+        mttp_s, restart_s, notice_s: the controller's estimates [s]; None if it has none better than the machine's.
+        schedule: save schedule for policy `optimal`; None if there is none.
     """
 
-    controller: Term
-    direction: Direction
+    controller_term: Term
+    desired_state: DesiredState
     generation: int = 0
     peers: tuple[Peer, ...] = ()
     mttp_s: Seconds | None = None
     restart_s: Seconds | None = None
-    schedule: SaveTableGiven | None = None
+    schedule: ScheduleAssigned | None = None
     notice_s: Seconds | None = None
 
 
@@ -153,78 +154,78 @@ class Directive:
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted(Fact):
-    """The first fact of a job; `measured` is what earlier runs of it had shown by then, one row a kind of machine."""
+    """The first fact of a job; `measurements` are those of its earlier runs, one per kind of machine."""
 
     job: Job
     owner: str
-    measured: tuple[Measured, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerBegan(Fact):
-    """A controller took the installation: what it did not hear itself it must ask for before it buys."""
+class ControllerStarted(Fact):
+    """A controller took over the installation; it must list all machines before it buys any."""
 
-    controller: Term
+    controller_term: Term
 
 
 @dataclass(frozen=True, slots=True)
-class OffersSeen(Fact):
-    """What the providers sell now, told when it has changed.
+class OffersObserved(Fact):
+    """The current offers of all providers; sent when they change.
 
     Attributes:
-        troubles: (provider, refusal, sentence) of those that did not answer with offers.
+        provider_errors: (provider, refusal, message) of those that did not return offers.
     """
 
     offers: tuple[Offer, ...]
     quotas: tuple[Quota, ...] = ()
-    troubles: tuple[tuple[str, Refusal, str], ...] = ()
+    provider_errors: tuple[tuple[str, Refusal, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class BeliefsPooled(Fact):
-    """What all runs of this installation have shown, told when it has changed: (provider, type, zone, MTTP, restart)."""
+class EstimatesPooled(Fact):
+    """Estimates over all runs of this installation; sent when they change: (provider, type, zone, MTTP, restart)."""
 
     rates: tuple[tuple[str, str, str, Seconds, Seconds | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a schedule of saves was made with; lengths of time in seconds.
+    """Inputs of a save schedule; times in seconds.
 
     Attributes:
-        stall_s, durable_s: of a save.
-        restart_s: from a loss to training again.
-        life_left_s: mean rest of this machine's life at the age it has.
-        step_s: mean time of a step; 0 where steps do not matter.
+        stall_s, durable_s: stall of a save, and its time until it is durable.
+        restart_s: from a loss to the resumed training.
+        remaining_lifetime_s: mean remaining lifetime of this machine at its current age.
+        step_s: mean time of a step; 0 if steps do not matter.
     """
 
     stall_s: float
     durable_s: float
     restart_s: float
-    life_left_s: float
+    remaining_lifetime_s: float
     step_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleMade(Fact):
-    """A schedule of saves was made for a machine, or the reason why there is none.
+class ScheduleComputed(Fact):
+    """A save schedule was computed for a machine, or the reason why there is none.
 
     Attributes:
-        term: in which the machine held the run then.
-        age_s: of the machine at the step where the schedule begins.
-        work_s: so much work was planned for.
-        trusted: whether the schedule decides, rather than the default rule from the beginning.
-        why: why it was made anew; empty for the first.
+        term: the machine's term at that time.
+        age_s: age of the machine at the step where the schedule starts [s].
+        work_s: planned amount of work [s].
+        trusted: whether the schedule decides, instead of the default rule from the start.
+        reason: why it was computed again; empty for the first.
     """
 
     machine_id: str
     term: Term
-    given: SaveTableGiven
+    schedule: ScheduleAssigned
     basis: Basis
     age_s: Seconds
     work_s: Seconds
     trusted: bool
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,37 +235,37 @@ class OrderAnswered(Fact):
     token: str
     machine_ids: tuple[str, ...]
     refusal: Refusal | None = None
-    sentence: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderUnanswered(Fact):
-    """Whether the order was taken is not known; a listing will tell, or the same order again."""
+    """It is unknown whether the order was accepted; a listing, or repeating the order, will show it."""
 
     token: str
-    sentence: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
-class MachinesSeen(Fact):
-    """Machines of this job that are new in the provider's listing, or listed otherwise than before."""
+class MachinesObserved(Fact):
+    """Machines of this job that are new or changed in the provider's listing."""
 
     machines: tuple[Machine, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MachinesMissing(Fact):
-    """Machines that the provider listed before and, asked again, no longer knows."""
+    """Machines that were listed before and that the provider no longer knows."""
 
     machine_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ListedAll(Fact):
-    """A whole listing was compared after the controller began or an order stayed unanswered: now the truth is known.
+class ListingCompleted(Fact):
+    """A complete listing was compared, after a controller start or an unanswered order: all machines are known.
 
     Attributes:
-        tokens: unanswered tokens of which the listing, begun after the last call, shows nothing.
+        tokens: unanswered tokens without a machine in the listing, which started after the last call.
     """
 
     provider: str
@@ -272,33 +273,33 @@ class ListedAll(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class MachineHeard(Fact):
-    """A machine said something new, or spoke again after a silence.
+class MachineReported(Fact):
+    """A machine sent a new report, or its first one after a silence.
 
     Attributes:
-        taken_at: the announced end on the journal clock; None if there is none.
+        preemption_at: the announced preemption on the journal clock; None for none.
     """
 
     report: Report
     channel: str
-    taken_at: Instant | None = None
+    preemption_at: Instant | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MachineSilent(Fact):
-    """Nothing was heard of a machine on any channel for so long, by the monotonic clock."""
+    """No contact with a machine on any channel for `silent_s`, by the monotonic clock."""
 
     machine_id: str
-    for_s: Seconds
+    silent_s: Seconds
 
 
 @dataclass(frozen=True, slots=True)
 class RunObserved(Fact):
-    """What the run's log says, told when it has changed.
+    """The state of the run's log; sent when it changes.
 
     Attributes:
-        holder: machine that holds the run; None if nobody does.
-        failures: how often the script failed by itself.
+        holder: machine that holds the run; None if no machine does.
+        failures: number of the script's own failures.
     """
 
     outcome: Outcome
@@ -309,8 +310,8 @@ class RunObserved(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class ChargesSeen(Fact):
-    """New or changed lines of a provider's bill; `cursor` is where the next reading goes on."""
+class ChargesObserved(Fact):
+    """New or changed lines of a provider's bill; `cursor` is the cursor for the next query."""
 
     charges: tuple[Charge, ...]
     provider: str = ""
@@ -318,23 +319,23 @@ class ChargesSeen(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class StopWanted(Fact):
-    """A user wants the job to stop, after a save or `now`."""
+class JobStopRequested(Fact):
+    """A user requested a stop of the job, after a save or `now`."""
 
     now: bool
     user: str
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeWanted(Fact):
-    """A user wants a stopped or failed job to go on."""
+class JobResumeRequested(Fact):
+    """A user requested to resume a stopped or failed job."""
 
     user: str
 
 
 @dataclass(frozen=True, slots=True)
-class PreemptWanted(Fact):
-    """A user wants to see what happens if a machine is taken (`windfall inject`); `notice_s` None: without a word."""
+class PreemptionRequested(Fact):
+    """A user requested a preemption as a rehearsal (`windfall inject`); `notice_s` None: without notice."""
 
     machine_id: str
     notice_s: Seconds | None
@@ -346,14 +347,14 @@ class PreemptWanted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class PlaceOrder(Command):
-    """Buy; the row that carries it is durable before the provider is called."""
+    """Place an order; its journal row is durable before the provider is called."""
 
     order: Order
 
 
 @dataclass(frozen=True, slots=True)
 class CancelOrder(Command):
-    """Nothing more shall come of a token."""
+    """Cancel a token, so that it yields no more machines."""
 
     token: str
     provider: str
@@ -361,30 +362,30 @@ class CancelOrder(Command):
 
 @dataclass(frozen=True, slots=True)
 class ReleaseMachine(Command):
-    """Give a machine back, now."""
+    """Release a machine now."""
 
     machine_id: str
     provider: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class AskListing(Command):
-    """Compare a provider's whole listing; answered by `ListedAll`."""
+class RequestListing(Command):
+    """Compare a provider's complete listing; answered by `ListingCompleted`."""
 
     provider: str
 
 
 @dataclass(frozen=True, slots=True)
 class DeclareGone(Command):
-    """The provider says that a machine is gone: if it still holds the run, whoever waits need not wait for the lease."""
+    """The provider reports that a machine is gone; if it holds the run, others need not wait for its lease."""
 
     machine_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class StopRun(Command):
-    """Ask whoever holds the run to stop it, after a save or `now`."""
+    """Ask the holder of the run to stop it, after a save or `now`."""
 
     now: bool
     reason: str
@@ -392,14 +393,14 @@ class StopRun(Command):
 
 @dataclass(frozen=True, slots=True)
 class FormGeneration(Command):
-    """Tell the members who is in; the directives carry it, the run's log fences it."""
+    """Start a generation; directives inform its members, and the run's log fences it."""
 
     generation: Generation
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptMachine(Command):
-    """The injector takes a machine."""
+    """Preempt a machine, as the injector."""
 
     machine_id: str
     provider: str
@@ -408,30 +409,30 @@ class PreemptMachine(Command):
 
 @dataclass(frozen=True, slots=True)
 class NotifyUser(Command):
-    """Tell the user, wherever they are."""
+    """Send a notification to the user."""
 
     event: Event
-    sentence: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
 class SettleJob(Command):
-    """The job has ended and no machine of it lives: fetch the rest of the bill."""
+    """Fetch the rest of the bill: the job has ended and all its machines are gone."""
 
     phase: JobPhase
     exit_code: int
-    sentence: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """One machine's life for the pool of lifetimes; `ended` None: still running, censored now."""
+    """One machine's lifetime, for the pool of lifetimes; `ended` None: still running, so censored now."""
 
     machine_id: str
     provider: str
     machine_type: str
     zone: str
-    began: WallTime
+    started: WallTime
     ended: WallTime | None
     preempted: bool
     announced: bool

@@ -1,6 +1,6 @@
-"""What a user wants: a job, as the job file says it and the journal keeps it.  Imports `terms` alone.
+"""Jobs, as submitted by a user and stored in the journal.  Imports only `terms`.
 
-Everything here is a plain value; reading and checking the YAML file is the business of `spec`.
+These are plain values; `spec` reads and validates the YAML job file.
 """
 
 from __future__ import annotations
@@ -11,59 +11,46 @@ from dataclasses import dataclass, field
 from windfall.terms import Bundle, Seconds, Unit, Usd
 
 SAVE_TIMEOUT_S = Seconds(600.0)
-"""How long a last save may take, if the job does not say."""
+"""Default time limit of the last save [s]."""
 DEAD_MAN_S = Seconds(7200.0)
-"""How long a machine goes on without hearing from its controller, if the job does not say."""
+"""Default time a machine keeps running without contact to its controller [s]."""
 
 
 class Minimize(enum.StrEnum):
-    """What a user would rather have less of."""
+    """What the plan minimizes."""
 
     COST = "cost"
     TIME = "time"
 
 
 class Use(enum.StrEnum):
-    """Which kinds of machines may be bought for a job."""
+    """Which kinds of machines a job may use."""
 
     SPOT = "spot"
-    """Only machines that can be taken back."""
+    """Only machines that can be preempted."""
     ON_DEMAND = "on-demand"
-    """Only machines that cannot."""
+    """Only machines that cannot be preempted."""
     AUTO = "auto"
-    """Spot first; on-demand where spot cannot be had."""
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A need for a machine: the `index`-th of a job's `role`s; its machine changes, the need stays."""
-
-    index: int
-    role: str = "node"
-
-    @property
-    def name(self) -> str:
-        """As people see it: `node-0`."""
-        return f"{self.role}-{self.index}"
+    """Spot first, on-demand if spot is unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecretRef:
-    """The name of a secret; its value never enters an event, a log or a command line."""
+    """The name of a secret; its value never appears in an event, a log or a command line."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
-    """One kind of machine that would do; a job lists them in order of preference (`any_of`).
+class Resources:
+    """Requirements for one kind of machine; a job lists alternatives in order of preference (`any_of`).
 
     Attributes:
-        provider: None: any that is configured.
-        zone: None: any.
-        machine_type: None: any that has enough of the rest.
+        provider: None for any configured provider.
+        zone: None for any.
+        machine_type: None for any that meets the other requirements.
         accelerator, accelerators: name and count; None and 0 for none.
-        cpus_min, memory_gib_min: 0 for no wish.
+        cpus_min, memory_gib_min: 0 for no requirement.
     """
 
     provider: str | None = None
@@ -77,7 +64,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How much there is to do, once, over all restarts."""
+    """The total amount of work, over all restarts."""
 
     amount: float
     unit: Unit
@@ -85,11 +72,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What must hold, and what shall be small.
+    """The limits of a job, and what to minimize.
 
     Attributes:
-        deadline_s: from the submission on; None for none.
-        budget_usd: hard; what the last save and the release cost is reserved inside it.
+        deadline_s: from the submission [s]; None for none.
+        budget_usd: hard limit, which includes a reserve for the last save and the release.
     """
 
     deadline_s: Seconds | None = None
@@ -99,16 +86,16 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
-    """How the run survives.
+    """How the run is checkpointed.
 
     Attributes:
-        store: URL under which the run's own folder is made; None for the installation's default.
+        store: URL under which the run's folder is created; None for the installation's default.
         policy: as `policies.saving` understands it (`adaptive`, `optimal`, `never`, `every:200steps`, `every:600.0s`): the job
             file's `insure`.
-        keep_every: the user's own periodic saves that stay, as text for people; None if the script decides alone.
-        keep: how many periodic points to keep; None for all.
-        save_timeout_s: how long `stop` and the dead-man limit wait for the last save.
-        source: URL of an earlier run whose newest point this one begins with (`from`); None for a fresh start.
+        keep_every: interval of the user's own periodic saves, which are kept, for display; None if the script decides.
+        keep: number of periodic checkpoints to keep; None for all.
+        save_timeout_s: how long `stop` and the dead-man limit wait for the last save [s].
+        source: URL of the run whose newest checkpoint this one starts from (`from`); None for a fresh start.
     """
 
     store: str | None = None
@@ -124,23 +111,24 @@ class Recovery:
     """What happens after losses and failures.
 
     Attributes:
-        failures_max: how often the script may fail by itself before the spending stops.
-        retry_codes: exit codes that are always worth another start (`recover_on_exit_codes`).
-        barren_max: how many machines in a row, per node, may come and go without a step before the spending stops.
+        failures_max: number of the script's own failures after which the job stops.
+        retry_codes: exit codes after which the script is always restarted (`recover_on_exit_codes`).
+        unproductive_machines_max: number of consecutive machines per node that may end without completing a step
+            before the job stops.
     """
 
     failures_max: int = 3
     retry_codes: tuple[int, ...] = ()
-    barren_max: int = 10
+    unproductive_machines_max: int = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Whom to tell of `preempted`, `waiting`, `done`, `failed`, `over-budget`, `late`.
+    """Where to send notifications of `preempted`, `waiting`, `done`, `failed`, `over-budget` and `late`.
 
     Attributes:
-        command: run by a shell on the controller; finds the event in its environment.  None for none.
-        webhook: URL to which the event is posted as JSON.  None for none.
+        command: run by a shell on the controller, with the event in its environment; None for none.
+        webhook: URL that receives the event as a JSON POST; None for none.
     """
 
     command: str | None = None
@@ -149,10 +137,10 @@ class Notify:
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """The thesis' preemption injector (section 6.2.1): exponential lives with these means, one after the other.
+    """The thesis' preemption injector (section 6.2.1): exponential lifetimes with these means, used in turn.
 
-    The n-th machine of a slot lives for a draw with mean `mttp_s[(n - 1) % len(mttp_s)]`; the same seed gives the same
-    lives.  `notice_s` None: without notice.
+    The lifetime of the n-th machine of a slot is drawn with mean `mttp_s[(n - 1) % len(mttp_s)]`; the same seed gives
+    the same lifetimes.  `notice_s` None: without notice.
     """
 
     mttp_s: tuple[Seconds, ...]
@@ -167,18 +155,18 @@ class Job:
     Attributes:
         job_id: unique in an installation; `<name>-<nonce>`.
         user: who submitted it.
-        run_url: the run, which is everything that survives.
-        command: what each machine runs (`run`), as an argv.
-        setup: shell text that each new machine runs once before; None for none.
-        nodes: how many machines train together.
-        wants: in order of preference; at least one.
-        envs: plain environment of setup and command.
-        secrets: names of the secrets that setup and command find in their environment.
+        run_url: URL of the run; everything outside it is temporary.
+        command: the command that each machine runs (`run`), as an argv.
+        setup: shell script that each new machine runs once before the command; None for none.
+        nodes: number of machines that train together.
+        resources: in order of preference; at least one.
+        envs: environment variables of setup and command.
+        secrets: names of the secrets in the environment of setup and command.
         max_price_usd_per_hour: of one machine; None for no limit.
-        max_duration_s: wall time from the submission at which the last machine is given back, saved or not; None for none.
-        work: None if unknown: then the plan says that it is.
-        code: digest of the code that runs, so that measurements of the same job can be found again.
-        dead_man_s: how long a machine goes on without hearing from the controller.
+        max_duration_s: wall time from the submission until the last machine is released, saved or not [s]; None for none.
+        work: None if unknown; the plan then reports it as unknown.
+        code: digest of the code, used to find measurements of the same job.
+        dead_man_s: how long a machine keeps running without contact to the controller [s].
     """
 
     job_id: str
@@ -186,7 +174,7 @@ class Job:
     user: str
     run_url: str
     command: tuple[str, ...]
-    wants: tuple[Want, ...]
+    resources: tuple[Resources, ...]
     setup: str | None = None
     bundle: Bundle | None = None
     nodes: int = 1
@@ -206,22 +194,22 @@ class Job:
 
 
 DRILL = "drill"
-"""Stands for the provider of what a drill measured, on whatever machine that was."""
+"""Provider name of measurements made by a drill, on any machine."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What earlier runs of the same job (same command, same code or an older one) showed on one kind of machine.
+class Measurement:
+    """Measurements of earlier runs of the same job (same command, same or older code) on one kind of machine.
 
     Attributes:
         provider, machine_type: of the machines; `DRILL` and the host's name for a drill.
-        work_per_s: finished work per second of training on all of the job's machines together, in `unit`s, saves,
-            losses and restarts not counted.
-        prepare_s: mean time from a machine's start to its first finished step: boot, setup, restore, the script's start.
-        allocate_s: mean time from an order to the machine's start.
+        work_per_s: completed work per second of training on all of the job's machines together, in `unit`s,
+            excluding saves, losses and restarts.
+        prepare_s: mean time from a machine's start to its first completed step: boot, setup, restore, script start [s].
+        allocate_s: mean time from an order to the machine's start [s].
         stall_s, size_bytes, upload_s, commit_s: of a save; None if never measured.
-        runs: how many runs this is the mean of.
-        boot_s: of `prepare_s`, the mean time until the machine is ready to take the run; None if not known.
+        runs: number of runs averaged.
+        boot_s: the part of `prepare_s` until the machine is ready to acquire the run [s]; None if unknown.
     """
 
     provider: str

@@ -1,6 +1,6 @@
-"""What is for sale, what was ordered, what exists, what it cost: the words between driver and providers.
+"""Offers, orders, machines and charges: the types exchanged between the driver and the providers.
 
-Imports `terms` alone.  Times are the provider's wall clock, since its clock is what it bills by.
+Imports only `terms`.  Times are by the provider's wall clock, which is the basis of its bill.
 """
 
 from __future__ import annotations
@@ -12,56 +12,56 @@ from windfall.terms import Reliability, Seconds, Usd, WallTime
 
 
 class Refusal(enum.StrEnum):
-    """Why an order, or the rest of one, was refused.  Only the first is a matter of waiting."""
+    """Why an order, or part of it, was refused.  Only `NO_CAPACITY` is worth waiting for."""
 
     NO_CAPACITY = "no-capacity"
-    """Nothing left of this type in this zone now."""
+    """No machine of this type is available in this zone now."""
     QUOTA = "quota"
-    """The account may not have (so many of) these; more waiting changes nothing."""
+    """The account's limit for this type is reached; waiting does not help."""
     CREDENTIALS = "credentials"
-    """The provider does not know, or does not trust, this account."""
+    """The provider rejected the account's credentials."""
     PRICE = "price"
-    """The market is above the bid."""
+    """The market price is above the bid."""
     INVALID = "invalid"
-    """The provider does not know this type or zone, or cannot do what was asked."""
+    """The type or zone is unknown, or the request is not supported."""
     CANCELLED = "cancelled"
-    """The token was cancelled before; nothing comes of it any more."""
+    """The token was cancelled earlier."""
 
 
-class Life(enum.StrEnum):
-    """Where a machine is in its life."""
+class MachineLifecycle(enum.StrEnum):
+    """Lifecycle state of a machine."""
 
     PENDING = "pending"
-    """Ordered and promised, not started; not billed."""
+    """Ordered and confirmed, but not started; not billed."""
     RUNNING = "running"
     GONE = "gone"
 
 
-class Ended(enum.StrEnum):
-    """Why a machine is gone, as its provider says."""
+class MachineEndCause(enum.StrEnum):
+    """Why a machine ended, as reported by its provider."""
 
     PREEMPTED = "preempted"
     RELEASED = "released"
-    """On our order."""
+    """Released by its owner."""
     STOPPED = "stopped"
-    """By itself, from inside."""
+    """Stopped itself, from inside."""
     FAILED = "failed"
-    """It broke, or never started."""
+    """Broke, or never started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a provider would sell.
+    """A machine type that a provider offers.
 
     Attributes:
-        price_usd_per_hour: of one machine, now; what is billed is the price recorded at the purchase.
-        on_demand_usd_per_hour: what the same machine costs when it cannot be taken back: the twin of the account.
-        reliability: whether it can be taken back.
-        notice_s: the warning it promises; 0 for none.
-        startup_s: usual time from order to the start of the machine; None if unknown.
-        bid: whether a price limit can be given with the order.
-        refund: whether the hour in which it is taken back is free.
-        quoted_at: when this price was asked for.
+        price_usd_per_hour: current price of one machine; billing uses the price recorded at the purchase.
+        on_demand_usd_per_hour: price of the same machine on demand; the on-demand baseline.
+        reliability: whether it can be preempted.
+        notice_s: the promised notice before a preemption [s]; 0 for none.
+        startup_s: usual time from an order to the start of the machine [s]; None if unknown.
+        bid: whether an order may set a price limit.
+        refund: whether the hour in which it is preempted is free.
+        quoted_at: when this price was queried.
     """
 
     provider: str
@@ -82,18 +82,18 @@ class Offer:
 
     @property
     def key(self) -> tuple[str, str, str, Reliability]:
-        """What makes it another offer: provider, type, zone, reliability; the price does not."""
+        """Identity of the offer: provider, type, zone, reliability, but not the price."""
         return self.provider, self.machine_type, self.zone, self.reliability
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A wish to buy between `count_min` and `count_max` machines.
+    """An order for `count_min` to `count_max` machines.
 
     Attributes:
         token: derived from job and sequence number; the same token never buys twice.
-        owner: this installation's tag, which every machine carries.
-        bid_usd_per_hour: the most that may be charged; None: the provider's default.
+        owner: this installation's tag, set on every machine.
+        bid_usd_per_hour: maximum price; None for the provider's default.
     """
 
     token: str
@@ -107,11 +107,11 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """How a machine becomes a worker.  It never enters the journal: the environment may hold a one-time credential.
+    """How a machine starts.  Never written to the journal: the environment may contain a one-time credential.
 
     Attributes:
-        argv: what the machine runs from its start on; when it ends the machine stops itself.
-        env: for that process alone; readable by nobody else.
+        argv: the command the machine runs at its start; when it ends, the machine stops itself.
+        env: environment of that process; not readable by other processes or users.
     """
 
     argv: tuple[str, ...]
@@ -120,30 +120,31 @@ class Boot:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of an order.
+    """A provider's answer to an order.
 
     Attributes:
-        machine_ids: what was promised, up to `count_max`; the same again for the same token.
-        refusal: why not more (None if `count_max` were promised).
-        sentence: the provider's own words, for the user.
+        machine_ids: the confirmed machines, up to `count_max`; the same for every call with the same token.
+        refusal: why there are not more (None if `count_max` were confirmed).
+        message: the provider's message for the user.
     """
 
     token: str
     machine_ids: tuple[str, ...]
     refusal: Refusal | None = None
-    sentence: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine as its provider lists it.
+    """A machine in its provider's listing.
 
     Attributes:
-        token: of the order it came from.
+        token: of its order.
         price_usd_per_hour: recorded at the purchase.
-        began: when billing began; None while pending.
-        ended: when billing ended; None while it lives.
-        taken_at: when the provider will take it, if it says so; never a reason to buy by itself.
+        started: when billing started; None while pending.
+        ended: when billing ended; None while it runs.
+        cause: why it ended; None while it runs, or if unknown.
+        preemption_at: when the provider will preempt it, if announced; never a reason to buy on its own.
         address: where other machines reach it; empty if unknown.
     """
 
@@ -156,11 +157,11 @@ class Machine:
     zone: str
     reliability: Reliability
     price_usd_per_hour: float
-    life: Life
-    began: WallTime | None = None
+    lifecycle: MachineLifecycle
+    started: WallTime | None = None
     ended: WallTime | None = None
-    cause: Ended | None = None
-    taken_at: WallTime | None = None
+    cause: MachineEndCause | None = None
+    preemption_at: WallTime | None = None
     address: str = ""
 
 
@@ -169,17 +170,17 @@ class Charge:
     """A line of a provider's bill.
 
     Attributes:
-        charge_id: unique at the provider; the same line may be told twice.
+        charge_id: unique at the provider; the same line may be reported twice.
         amount_usd: negative for a refund.
-        began, ended: the stretch it is for.
-        settled: the bill is closed; an unsettled line of the same id may still change.
-        job_id: what the machine was tagged with; empty where a provider's bill carries no tags.
+        started, ended: the period it covers.
+        settled: the line is final; an unsettled line with the same id may still change.
+        job_id: the machine's job tag; empty if the provider's bill has no tags.
     """
 
     charge_id: str
     machine_id: str
     amount_usd: Usd
-    began: WallTime
+    started: WallTime
     ended: WallTime
     settled: bool
     job_id: str = ""
@@ -187,7 +188,7 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """The lines of a bill from a cursor on; `cursor` is what to ask with next time."""
+    """The lines of a bill after a cursor; `cursor` is the cursor for the next query."""
 
     charges: tuple[Charge, ...]
     cursor: str
@@ -195,7 +196,7 @@ class Bill:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How many machines of a type an account may have in a zone; `zone` None: in all zones together."""
+    """The account's limit for a machine type in a zone; `zone` None: over all zones."""
 
     machine_type: str
     zone: str | None
@@ -208,18 +209,16 @@ class Capabilities:
     """What a provider can do.
 
     Attributes:
-        bids, refunds: price limits with orders; free hours when taken back.
-        preempts: `preempt` works (for rehearsals).
-        same_token_same_machines: it keeps tokens itself; otherwise the implementation looks its own machines up first.
-        notices_as: whose notice format its machines see (`aws`, `google`, `azure`, `local`).
-        bill_lag_s: how long after a machine's end its charges are settled.
-        work_for_free: nothing here costs dollars; the account counts machine-hours.
+        bids, refunds: supports price limits on orders; refunds the hour of a preemption.
+        preempts: supports `preempt` (for rehearsals).
+        idempotent_orders: it tracks tokens itself; otherwise the implementation looks up its own machines first.
+        notice_format: the notice format on its machines (`aws`, `google`, `azure`, `local`).
+        bill_lag_s: how long after a machine's end its charges are settled [s].
     """
 
     bids: bool
     refunds: bool
     preempts: bool
-    same_token_same_machines: bool
-    notices_as: str
+    idempotent_orders: bool
+    notice_format: str
     bill_lag_s: Seconds
-    work_for_free: bool = False

@@ -1,8 +1,9 @@
-"""What the core's loops need from the world; each implementation passes the port's contract suite in `tests/contracts`.
+"""Ports: the interfaces between the core's loops and the outside world.
 
-Two styles, on purpose.  *Operations* (`StoreOp`) are values that the synchronous step functions of `storage` yield; an
-executor carries them out against an `ObjectStore` and sends the result back in.  The same step functions therefore run
-against real stores and, one operation at a time, inside the storms.
+Each implementation passes the port's contract suite in `tests/contracts`.  Stores have two interfaces.  *Operations*
+(`StoreOp`) are values that the synchronous step functions of `storage` yield; an executor executes them against an
+`ObjectStore` and sends back the results.  So the same step functions run against real stores and, one operation at a
+time, in the simulated storms.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """Time, injected.  No other module reads a clock."""
+    """Injected time; no other module reads a clock."""
 
     def now(self) -> Instant:
         """Return this machine's monotonic time [s]."""
         ...
 
-    def wall(self) -> WallTime:
-        """Return UTC as this machine believes it [s since 1970]."""
+    def wall_time(self) -> WallTime:
+        """Return UTC by this machine's clock [s since 1970]."""
         ...
 
     def sleep(self, duration_s: Seconds) -> None:
@@ -51,11 +52,11 @@ class Clock(Protocol):
 
 
 class ObjectStore(Protocol):
-    """A place of objects under one URL.  Keys are relative POSIX paths; an object is visible whole or not at all.
+    """Objects under one URL.  Keys are relative POSIX paths; an object is visible completely or not at all.
 
     Every method may raise `StoreUnreachable` (after its own bounded retries), `StoreDenied` or `StoreFull`.
-    A lost reply may make `create` report False although this very call created the object: callers tell by a nonce in
-    the content.
+    After a lost reply `create` may return False although this call created the object; callers detect this by a nonce
+    in the content.
     """
 
     url: str
@@ -69,46 +70,46 @@ class ObjectStore(Protocol):
         ...
 
     def get(self, key: str) -> bytes | None:
-        """Return an object's content, None if there is none."""
+        """Return an object's content, None if it does not exist."""
         ...
 
     def size(self, key: str) -> Bytes | None:
-        """Return an object's length, None if there is none."""
+        """Return an object's length [B], None if it does not exist."""
         ...
 
     def delete(self, key: str) -> None:
-        """Delete an object; no error if there is none."""
+        """Delete an object; no error if it does not exist."""
         ...
 
     def list(self, prefix: str) -> list[str]:
-        """Return the keys that begin with `prefix`, sorted."""
+        """Return the keys that start with `prefix`, sorted."""
         ...
 
     def put_range(
-        self, key: str, path: str, offset: int, size_bytes: int, unwanted: Callable[[], bool] | None = None
+        self, key: str, path: str, offset: int, size_bytes: int, cancelled: Callable[[], bool] | None = None
     ) -> str:
-        """Store a stretch of a local file under `key` (put semantics, durable when it returns).
+        """Store a range of a local file under `key` (put semantics, durable when it returns).
 
         Args:
             key: of the object.
             path: of the file.
-            offset: where the stretch begins [B].
+            offset: start of the range [B].
             size_bytes: its length [B].
-            unwanted: asked now and then; once it says True the transfer ends as soon as it can be stopped.
+            cancelled: polled; once it returns True the transfer ends as soon as possible.
 
         Returns:
             The digest (`xxh3-128:<hex>`) of the bytes that were stored.
 
         Raises:
-            Abandoned: it was stopped; the object may be there or not.
+            TransferCancelled: it was cancelled; the object may or may not exist.
             EOFError: the file is shorter than `offset + size_bytes`.
         """
         ...
 
     def get_range(self, key: str, path: str, offset: int, size_bytes: int) -> str | None:
-        """Write an object into an existing local file at `offset`; return the digest of the bytes, None if there is none.
+        """Write an object into an existing local file at `offset`; return its digest, None if it does not exist.
 
-        An object of another length than `size_bytes` is written nowhere; the digest then is that of what was read.
+        An object whose length is not `size_bytes` is not written; the digest is still that of its bytes.
         """
         ...
 
@@ -175,7 +176,7 @@ class GetRange:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait on the caller's own monotonic clock; result the `Instant` after it (`duration_s` 0 reads the clock)."""
+    """Wait on the caller's monotonic clock; result the `Instant` after the wait (`duration_s` 0 reads the clock)."""
 
     duration_s: Seconds
 
@@ -186,40 +187,40 @@ SimpleOp = Create | Put | Get | Delete | List | PutRange | GetRange | Pause
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Operations without order among them, for the executor to run side by side; result: their results as a list."""
+    """Independent operations, which the executor runs in parallel; result: the list of their results."""
 
     ops: tuple[SimpleOp, ...]
 
 
 StoreOp = SimpleOp | Together
-"""What a storage step function may yield."""
+"""The operations that a storage step function may yield."""
 
 Steps = Generator[StoreOp, object, T]
-"""A storage step function: yields operations, receives their results, returns T.  An executor raises store errors into it."""
+"""A storage step function: yields operations, receives their results, returns T.  The executor raises store errors in it."""
 
 
 class NoticeSource(Protocol):
-    """Watches one notice path of this machine; its loop runs in a thread of its own until `stop` is set."""
+    """Watches one source of notices for this machine; its loop runs in its own thread until `stopped()` is true."""
 
     name: str
 
     def watch(self, deliver: Callable[[Notice], None], stopped: Callable[[], bool]) -> None:
-        """Deliver each change of the machine's notice once; return soon after `stopped()` is true."""
+        """Deliver each change of the machine's notice once; return soon after `stopped()` becomes true."""
         ...
 
     def acknowledge(self, notice: Notice) -> None:
-        """Tell the source that the machine may go (only Azure listens)."""
+        """Tell the source that the machine may be preempted now (only Azure supports this)."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore brought back.
+    """Result of a restore.
 
     Attributes:
-        checkpoint_id: None when the run has no whole point (a fresh start).
-        checkpoint: the lowest rank's file or folder; None on a fresh start.
-        skipped: one sentence for each newer point that was damaged.
+        checkpoint_id: None if the run has no intact checkpoint (a fresh start).
+        checkpoint: path of the lowest rank's file or folder; None on a fresh start.
+        skipped: one sentence for each newer checkpoint that is damaged.
     """
 
     checkpoint_id: str | None
@@ -231,27 +232,27 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the script has come, as a heartbeat tells it.
+    """The script's progress, as written into a heartbeat.
 
     Attributes:
-        attempt: the start of the script; 0 before the first.
-        first, step: the step it began from, and the one that is complete.
-        within_s: the next heartbeat comes within so much.
+        attempt: number of the attempt; 0 before the first.
+        first_step, step: the step it started from, and the last completed one.
+        max_gap_s: the next heartbeat follows within this time [s].
     """
 
     attempt: int
-    first: int
+    first_step: int
     step: int
-    within_s: float
+    max_gap_s: float
 
 
 NO_PROGRESS = Progress(0, 0, 0, 0.0)
 
 
-class RunHold(Protocol):
-    """A run as the machine that holds it sees it; made by taking the run.  Calls of one kind come from one thread.
+class RunLease(Protocol):
+    """A run, as seen by the machine that holds it; created by acquiring the run.  Calls of one kind come from one thread.
 
-    Any call may raise a `StoreError`; those that write to the log raise `Fenced` once another machine took the run.
+    Any call may raise a `StoreError`; those that write to the log raise `Fenced` after another machine acquired the run.
     """
 
     @property
@@ -260,51 +261,51 @@ class RunHold(Protocol):
         ...
 
     def restore(self, folder: str) -> Restored:
-        """Bring the newest whole point to `<folder>/<rank>/<name>` and verify it."""
+        """Restore the newest intact checkpoint to `<folder>/<rank>/<name>` and verify it."""
         ...
 
     def identify(self, path: str) -> str:
-        """Return what changes when a handed-over file or folder is written again; empty if it cannot be read."""
+        """Return a fingerprint that changes when a handed-over file or folder is rewritten; empty if it cannot be read."""
         ...
 
     def upload(self, command: UploadShard, cancelled: Callable[[], bool]) -> Shard | None:
-        """Move one rank's part to the store; None if it was cancelled.
+        """Upload one rank's shard; return None if it was cancelled.
 
         Raises:
-            Overwritten: the script changed the files meanwhile.
+            ShardChanged: the script changed the files during the upload.
         """
         ...
 
     def commit(self, command: CommitCheckpoint) -> tuple[CheckpointRef, int]:
-        """Write manifest and record; return the point and the record's number."""
+        """Write the manifest and the log record; return the checkpoint and the record's number."""
         ...
 
     def store_result(self, command: StoreResult) -> tuple[Result, int, tuple[CheckpointRef, ...]]:
-        """Write a result's manifest and record; return it, the record's number, and what may be deleted for it."""
+        """Write a result's manifest and record; return the result, the record's number, and what may be deleted."""
         ...
 
-    def give_up(self, refs: tuple[CheckpointRef, ...]) -> None:
-        """Append the record after which no restart wants these points."""
+    def drop_checkpoints(self, refs: tuple[CheckpointRef, ...]) -> None:
+        """Append the record after which no restart uses these checkpoints."""
         ...
 
     def delete(self, refs: tuple[CheckpointRef, ...]) -> None:
-        """Delete the bytes of points that were given up."""
+        """Delete the bytes of dropped checkpoints."""
         ...
 
     def abandon(self, checkpoint_id: str) -> None:
-        """Delete what was uploaded of a point that will not be committed."""
+        """Delete what was uploaded of a checkpoint that will not be committed."""
         ...
 
     def sweep(self) -> None:
-        """Delete what dead terms left behind."""
+        """Delete objects left behind by earlier terms."""
         ...
 
     def write_counts(self) -> None:
-        """Append a record if the counts have changed."""
+        """Append a record if the counts changed."""
         ...
 
     def count(self, *, attempts: int, failures: int, costs: SaveCosts | None) -> None:
-        """Remember how often the script was started and failed, and what saves cost; written with the next record."""
+        """Set the number of attempts and failures and the save costs; written with the next record."""
         ...
 
     def release(
@@ -313,38 +314,38 @@ class RunHold(Protocol):
         cause: Cause,
         notice_s: Seconds | None = None,
         *,
-        going: tuple[CheckpointRef, ...] = (),
+        drop: tuple[CheckpointRef, ...] = (),
     ) -> tuple[CheckpointRef, ...]:
-        """Append the record that lets the run go, and gives up points; return those whose bytes may be deleted.
+        """Append the record that releases the run and drops checkpoints; return those whose bytes may be deleted.
 
-        `notice_s`: how long before its end this machine heard of it.
+        `notice_s`: time between the notice and the end [s]; None without a notice.
         """
         ...
 
-    def beat(self, progress: Progress) -> None:
-        """Show that this machine lives, and how far it is; look whether it still holds the run."""
+    def heartbeat(self, progress: Progress) -> None:
+        """Write the heartbeat with the progress, and check that this machine still holds the run."""
         ...
 
     def ship(self) -> None:
-        """Append what the session's journal and output have gained to the run in the store."""
+        """Append new rows of the journal and new output to the run in the store."""
         ...
 
     def messages(self) -> list[dict[str, object]]:
-        """Take what others wrote into the run's inbox."""
+        """Return new messages from the run's inbox."""
         ...
 
 
 class Journal(Protocol):
-    """The append-only record of facts, decisions and commands: of one term on a machine, of one job at a controller."""
+    """Append-only record of facts, decisions and commands: of one term on a machine, or one job at a controller."""
 
     def append(self, line: str) -> None:
-        """Append one row; it is durable against what its writer may lose before the row's commands leave.
+        """Append one row; it is durable before the row's commands are issued.
 
-        A machine's journal outlives the agent's process; a controller's outlives a power cut, for it holds intents to
-        buy.
+        A machine's journal survives the agent's process; a controller's survives a power failure, because it holds
+        intents to buy.
 
         Raises:
-            ControllerReplaced: another controller took the installation; nothing was written.
+            ControllerReplaced: another controller took over the installation; nothing was written.
         """
         ...
 
@@ -354,43 +355,43 @@ class Journal(Protocol):
 
 
 class Provider(Protocol):
-    """Somebody who sells machines.  Calls block for a bounded time.
+    """A provider of machines.  Calls block for a bounded time.
 
-    Every call may raise `ProviderUnreachable` (it may have been carried out or not) or `ProviderDenied` (it was not).
-    What exists is what `list` says: a machine that was ordered and whose answer was lost is in it, with its token.
+    Every call may raise `ProviderUnreachable` (it may or may not have been executed) or `ProviderDenied` (it was not).
+    `list` is authoritative: it includes machines whose order was answered but whose answer was lost, with their token.
     """
 
     name: str
 
     def capabilities(self) -> Capabilities:
-        """Say what this provider can do; needs no network."""
+        """Return what this provider supports; needs no network."""
         ...
 
     def offers(self) -> tuple[Offer, ...]:
-        """Return what is for sale now, each with its present price."""
+        """Return the current offers, with their current prices."""
         ...
 
     def quota(self, owner: str) -> tuple[Quota, ...]:
-        """Return the limits of this account; empty where the provider does not tell."""
+        """Return the limits of this account; empty if the provider does not report them."""
         ...
 
     def order(self, order: Order, boot: Boot) -> Answer:
-        """Buy machines; a second call with the same token, whatever its counts, buys nothing and answers the same machines.
+        """Buy machines; a second call with the same token, whatever its counts, buys nothing and returns the same machines.
 
-        Fewer than `count_max` machines come with the refusal of the rest; fewer than `count_min` are not bought at all.
+        Fewer than `count_max` machines come with a refusal for the rest; fewer than `count_min` are not bought at all.
         """
         ...
 
     def cancel(self, token: str) -> None:
-        """Make sure that nothing more comes of a token, ordered or not; machines that run already stay."""
+        """Cancel a token, used or not, so that it yields no more machines; running machines are kept."""
         ...
 
     def list(self, owner: str) -> tuple[Machine, ...]:
-        """Return every machine that carries this owner's tag: pending, running, and those that ended lately."""
+        """Return all machines with this owner's tag: pending, running, and recently ended."""
         ...
 
     def release(self, machine_id: str) -> None:
-        """Give a machine back; no error if it is gone or unknown."""
+        """Release a machine; no error if it is gone or unknown."""
         ...
 
     def charges(self, owner: str, cursor: str) -> Bill:
@@ -398,35 +399,35 @@ class Provider(Protocol):
         ...
 
     def preempt(self, machine_id: str, notice_s: Seconds | None) -> None:
-        """Take a machine back as the market would, with so much notice, None for none (rehearsals)."""
+        """Preempt a machine, with `notice_s` of notice, None for none (for rehearsals)."""
         ...
 
 
 class Channel(Protocol):
-    """A way between the controller and the machines of a job.  Nothing it does may block for long."""
+    """A connection between the controller and the machines of a job.  No call may block for long."""
 
     name: str
 
-    def hear(self) -> tuple[Report, ...]:
-        """Return the newest report of each machine that came since the last call."""
+    def receive(self) -> tuple[Report, ...]:
+        """Return the newest report of each machine that has sent one since the last call."""
         ...
 
-    def tell(self, directives: dict[str, Directive]) -> None:
-        """Make these the newest directives, by machine; a machine gets its own at its next contact."""
+    def send(self, directives: dict[str, Directive]) -> None:
+        """Set the newest directive of each machine; a machine receives it at its next contact."""
         ...
 
 
 class RunWatch(Protocol):
-    """A run as the controller sees it: through its store, never holding it.  Any call may raise a `StoreError`."""
+    """A run, as seen by the controller: through its store, without holding it.  Any call may raise a `StoreError`."""
 
     def observe(self) -> RunState | None:
-        """Return what the run's log says now; None before the first machine took it."""
+        """Return the current state of the run's log; None before a machine first acquired the run."""
         ...
 
     def declare_gone(self, machine_id: str) -> None:
-        """Say that a machine no longer exists: if it holds the run, whoever waits may take it at once."""
+        """Record that a machine no longer exists; if it holds the run, another machine may acquire it at once."""
         ...
 
     def stop(self, *, now: bool, reason: str) -> None:
-        """Ask whoever holds the run to stop it; nothing happens if nobody does."""
+        """Ask the holder of the run to stop it; does nothing if no machine holds it."""
         ...

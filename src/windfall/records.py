@@ -1,7 +1,7 @@
-"""Immutable records, cheaply: a turn makes dozens of them, and changes its state, which has many fields, many times.
+"""Fast immutable records: each turn creates dozens of them and changes its state, which has many fields, many times.
 
-A frozen dataclass sets each field through `object.__setattr__`, which takes three to ten times as long as setting it.
-For what is made in every turn the type checker alone forbids changes.
+A frozen dataclass sets each field through `object.__setattr__`, three to ten times slower than a plain assignment.
+For records created in every turn, only the type checker enforces immutability.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def value(cls: type[T]) -> type[T]:
-    """Make a class what `dataclass(frozen=True, slots=True)` makes it; that nobody changes it, types say alone."""
+    """Make a class like `dataclass(frozen=True, slots=True)`, with immutability enforced only by the type checker."""
     return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
 @dataclass_transform(frozen_default=True)
 def record(cls: type[T]) -> type[T]:
-    """The same without slots, as `renewed` needs it; with `__slots__ = ("__dict__",)` in its body that is faster."""
+    """Make a class like `value` but without slots, as `renewed` requires; `__slots__ = ("__dict__",)` makes it faster."""
     return dataclass(unsafe_hash=True)(cls)
 
 
 def renewed(old: R, **changes: object) -> R:
-    """Return a `record` with some fields changed, as `dataclasses.replace` does, some four to forty times as fast.
+    """Return a copy of a `record` with some fields changed; four to forty times as fast as `dataclasses.replace`.
 
-    All fields are copied at once and `__init__` does not run: for records without `__post_init__`, and without cached
+    All fields are copied at once and `__init__` does not run.  So the record must have no `__post_init__` and no cached
     properties, which would be copied with the fields.
 
     Args:
-        old: is not changed.
-        changes: by the names of fields.
+        old: the record; not modified.
+        changes: new values, by field name.
     """
     newer = renewed_with(old, changes)
-    assert len(newer.__dict__) == len(old.__dict__), "only fields that are there are changed"
+    assert len(newer.__dict__) == len(old.__dict__), "only existing fields can be changed"
     return newer
 
 
 def renewed_with(old: R, changes: dict[str, object]) -> R:
-    """The same, of changes that are in a table already; the caller sees to it that they are changes of fields."""
+    """Return the same as `renewed`, from a dictionary; the caller ensures that its keys are fields."""
     newer = object.__new__(type(old))
     newer.__dict__ = old.__dict__ | changes
     return newer

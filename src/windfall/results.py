@@ -1,4 +1,7 @@
-"""Facts and commands about results, which stay and which no restart restores; and what of a script's words was refused."""
+"""Facts and commands about results, and about rejected messages of a script.
+
+A result is kept, and never restored by a restart.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from windfall.terms import Result, Seconds, Shard, Step
 
 @dataclass(frozen=True, slots=True)
 class MessageRefused(Fact):
-    """What a rank said cannot be understood, or not be done; the reason begins with what it was."""
+    """A rank's message is invalid or cannot be executed; the reason starts with the kind of message."""
 
     rank: int
     reason: str
@@ -18,7 +21,7 @@ class MessageRefused(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ResultStored(Fact):
-    """A result's record is in the log: it stays, whatever becomes of the run."""
+    """A result's record is in the log; the result is kept whatever happens to the run."""
 
     result: Result
     record: int
@@ -27,7 +30,7 @@ class ResultStored(Fact):
 
 @dataclass(frozen=True, slots=True)
 class StoreResult(Command):
-    """Write a result's manifest, then the next record; answered by `ResultStored`, `CommitFailed` or `FenceLost`."""
+    """Write a result's manifest, then the next log record; answered by `ResultStored`, `CommitFailed` or `FenceLost`."""
 
     checkpoint_id: str
     name: str

@@ -1,4 +1,4 @@
-"""What somebody may have meant, and what somebody else wrote, made fit to be shown."""
+"""Suggestions for misspelt names, and safe display of untrusted text."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ _BREAKS = frozenset("\n\t")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence: the known word that is nearest, or all of them."""
+    """Return a suggestion: the closest known word, or all of them if none is close."""
     names = list(known)
     close = difflib.get_close_matches(word.lower(), names, n=1)
     return f"did you mean {close[0]}?" if close else f"choose one of {', '.join(names)}"
 
 
 def plain(text: str, *, lines: bool = False) -> str:
-    r"""Return somebody else's text so that a terminal shows it and does nothing else.
+    r"""Return untrusted text in a form that is safe to print on a terminal.
 
-    Control characters, among them escapes, line breaks and what turns the direction of writing, and halves of surrogate
-    pairs are shown as `\x1b`.
+    Control characters, including escapes, line breaks and changes of the writing direction, and lone surrogates are
+    shown as `\x1b`.
 
     Args:
-        text: of a job, a machine, a store, a file.
-        lines: leave line breaks and tabs alone.
+        text: from a job, a machine, a store or a file.
+        lines: keep line breaks and tabs.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -32,5 +32,5 @@ def plain(text: str, *, lines: bool = False) -> str:
 
 
 def _harmless(one: str, *, lines: bool) -> bool:
-    # Printable is what is neither a control nor a format character, a surrogate, a separator but the space, or unassigned.
+    # Not printable are control and format characters, surrogates, unassigned characters, and separators except the space.
     return one.isprintable() or unicodedata.category(one) == "Zs" or (lines and one in _BREAKS)

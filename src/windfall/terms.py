@@ -1,10 +1,10 @@
-"""The words of Windfall: one meaning each, used alike in code, journal, commands and documentation.
+"""Core types of Windfall: each name has one meaning in code, journal, commands and documentation.
 
-Every other module may import this one; it imports nothing of ours.  All values are immutable.
+Every module may import this one; it imports no other module of Windfall.  All values are immutable.
 
-Two clocks exist and must not be mixed:
+There are two clocks, which must not be mixed:
 
-* `Instant` - seconds of the machine's monotonic clock.  Comparable between processes of one boot of one machine only.
+* `Instant` - seconds of the machine's monotonic clock.  Comparable only between processes of one boot of one machine.
 * `WallTime` - seconds since 1970-01-01 UTC.  For records that other machines read, and for people.
 """
 
@@ -25,11 +25,11 @@ Bytes = NewType("Bytes", int)
 Usd = NewType("Usd", float)
 """An amount of money [USD]."""
 Term = NewType("Term", int)
-"""The number of the log record by which a holder took the run; larger is newer."""
+"""Number of the log record by which a holder acquired the run; larger is newer."""
 Metric = NewType("Metric", float)
-"""A number that a script reports of itself; alone among our numbers it need not be finite."""
+"""A number that a script reports; the only kind of number that may be infinite or NaN."""
 Step = NewType("Step", int)
-"""How many training steps are complete since the run began, restarts not counted twice."""
+"""Number of training steps completed since the start of the run; repeated steps are counted once."""
 
 
 class Reliability(enum.StrEnum):
@@ -40,7 +40,7 @@ class Reliability(enum.StrEnum):
 
 
 class Unit(enum.StrEnum):
-    """What work is counted in."""
+    """The unit in which work is counted."""
 
     STEP = "step"
     SAMPLE = "sample"
@@ -52,32 +52,32 @@ class SaveKind(enum.StrEnum):
     """Why a checkpoint was made (thesis, sections 4.2 to 4.4)."""
 
     PERIODIC = "periodic"
-    """The user's own schedule: it stays."""
+    """Made on the user's own schedule; kept."""
     INSURANCE = "insurance"
-    """Against a loss without (sufficient) notice: it goes when a newer point is committed."""
+    """Protects against a loss with too little or no notice; deleted when a newer checkpoint is committed."""
     EMERGENCY = "emergency"
-    """Because of a notice: it goes when a newer point is committed."""
+    """Made because of a notice; deleted when a newer checkpoint is committed."""
     STOP = "stop"
-    """Because the user asked the run to stop: kept like an emergency point."""
+    """Made because the user stopped the run; kept like an emergency save."""
     RESULT = "result"
-    """What a script made: it stays, and no restart restores it."""
+    """Output of the script; kept, and never restored by a restart."""
 
 
 class NoticeLevel(enum.StrEnum):
-    """How much a message about this machine's end is worth."""
+    """How certain a message about this machine's end is."""
 
     HINT = "hint"
-    """The machine is at elevated risk; it may never be taken."""
+    """The machine is at elevated risk; it may never be preempted."""
     ANNOUNCED = "announced"
-    """The machine will be taken at a deadline."""
+    """The machine will be preempted at a deadline."""
     WITHDRAWN = "withdrawn"
-    """What was announced will not happen."""
+    """The announced preemption will not happen."""
     GONE = "gone"
-    """The machine has been taken."""
+    """The machine has been preempted."""
 
 
 class Phase(enum.StrEnum):
-    """What the script is doing; each phase but `BETWEEN` is uninterruptible (no save can start inside it)."""
+    """What the script is doing; no save can start during any phase except `BETWEEN`."""
 
     START = "start"
     STEP = "step"
@@ -93,48 +93,39 @@ class Cause(enum.StrEnum):
 
     DONE = "done"
     PREEMPTED_SAVED = "preempted-saved"
-    """Announced, and the newest step was committed before the end."""
+    """Preempted with a notice, after the newest step was committed."""
     PREEMPTED_UNSAVED = "preempted-unsaved"
-    """Announced, but the last steps were lost."""
+    """Preempted with a notice, but the last steps were lost."""
     VANISHED = "vanished"
-    """Gone without a word."""
+    """Ended without a notice or a final record."""
     SCRIPT_FAILED = "script-failed"
     STOPPED = "stopped"
     FENCED = "fenced"
-    """Another machine took the run."""
+    """Another machine acquired the run."""
 
 
 class Outcome(enum.StrEnum):
-    """What has become of a run."""
+    """The state of a run."""
 
     RUNNING = "running"
-    """Held by a machine, or left behind by one that vanished."""
+    """Held by a machine, which may have vanished."""
     WAITING = "waiting"
-    """Released after a preemption or a stop: the same line takes it up again."""
+    """Released after a preemption or a stop; the same command resumes it."""
     DONE = "done"
     FAILED = "failed"
 
 
 class Failure(enum.StrEnum):
-    """What a store's failure means for another try."""
+    """Why a save failed; decides whether it is retried."""
 
     OTHER = "other"
     OVERWRITTEN = "overwritten"
-    """The script changed the files meanwhile."""
+    """The script changed the files during the upload."""
     REFUSED = "refused"
-    """The files cannot be stored as they are."""
-    AWAY = "away"
-    """The store did not answer, as long as anybody waits for one."""
+    """The files cannot be stored in their current form."""
+    UNREACHABLE = "unreachable"
+    """The store did not answer within the retry budget."""
     FULL = "full"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkDone:
-    """An amount of finished work, with the loss where there is one."""
-
-    amount: float
-    unit: Unit = Unit.STEP
-    loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +133,9 @@ class Notice:
     """A message about this machine's end.
 
     Attributes:
-        deadline: when the machine is taken; None where nobody says (hint, withdrawn).
-        source: which notice path spoke (`aws`, `google`, `azure`, `signal`, `inject`).
-        notice_id: the source's own identity of the event; the same id withdraws it.
+        deadline: when the machine is preempted; None if unknown (hint, withdrawn).
+        source: where the notice came from (`aws`, `google`, `azure`, `signal`, `inject`).
+        notice_id: the source's id of the event; a withdrawal carries the same id.
     """
 
     level: NoticeLevel
@@ -155,7 +146,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The shape of a generation: data x pipeline ranks on this many machines.  Changing it is not a restart."""
+    """The parallelism of a generation: data and pipeline ranks over its machines.  A restart cannot change it."""
 
     machines: int = 1
     ranks_per_machine: int = 1
@@ -165,7 +156,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Who is in, in which shape.  `number` grows with each change of membership."""
+    """The machines that train together and their layout; `number` grows with each change of membership."""
 
     number: int
     members: tuple[str, ...]
@@ -174,7 +165,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A stretch of a file, stored as one object: `digest` is `xxh3-128:<hex>` of its bytes, `key` relative to the run."""
+    """A range of a file, stored as one object; `digest` is `xxh3-128:<hex>` of its bytes, `key` is relative to the run."""
 
     key: str
     size_bytes: int
@@ -186,7 +177,7 @@ class FileEntry:
     """One stored file of a shard: its chunks in order (none for an empty file).
 
     Attributes:
-        path: relative POSIX path inside the shard's root; `.` when the shard is a single file; ends in `/` for an
+        path: relative POSIX path inside the shard's root; `.` if the shard is a single file; ends in `/` for an
             empty folder.
         mode: permission bits.
     """
@@ -203,7 +194,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What one rank handed over: a file or a folder named `name`, with its files."""
+    """What one rank handed over: the file or folder `name`, with its files."""
 
     rank: int
     name: str
@@ -212,11 +203,11 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRef:
-    """A committed checkpoint as the log names it.
+    """A committed checkpoint, as recorded in the log.
 
     Attributes:
         checkpoint_id: unique in the run; `<step>-<term>-<nonce>`.
-        manifest_digest: digest of the manifest's bytes, so that a damaged or replaced manifest is noticed.
+        manifest_digest: digest of the manifest's bytes; detects a damaged or replaced manifest.
         committed_at: by the committing machine's wall clock.
     """
 
@@ -233,7 +224,7 @@ class CheckpointRef:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A manifest: everything needed to restore the run as it was after `step` steps."""
+    """A checkpoint's manifest: everything needed to restore the run to its state after `step` steps."""
 
     checkpoint_id: str
     step: Step
@@ -245,13 +236,13 @@ class Checkpoint:
 
     @property
     def size_bytes(self) -> int:
-        """The point's length over all files of all shards [B]."""
+        """Total length of all files of all shards [B]."""
         return sum(entry.size_bytes for shard in self.shards for entry in shard.files)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one rank handed over as a result of the run, under a name; the newest of a name and rank counts."""
+    """A named result handed over by one rank; a newer one with the same name and rank replaces it."""
 
     name: str
     rank: int
@@ -269,13 +260,13 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a run: enough for another process of the same machine to tell whether this one still lives.
+    """The process that holds a run; identifies it well enough for another process on the machine to check if it is alive.
 
     Attributes:
-        boot_id: the kernel's identity of the machine's present boot (`/proc/sys/kernel/random/boot_id`).
-        pid_namespace: inode of the PID namespace in which `pid` counts.
-        pid_started: start time of `pid` in clock ticks since boot, because numbers of processes are used again.
-        nonce: random; names this holding and nothing else.
+        boot_id: id of the machine's current boot (`/proc/sys/kernel/random/boot_id`).
+        pid_namespace: inode of the PID namespace of `pid`.
+        pid_started: start time of `pid` in clock ticks since boot, because process ids are reused.
+        nonce: random; identifies this lease.
     """
 
     host: str
@@ -288,13 +279,13 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class SaveCosts:
-    """What the run's last save cost, so that the next machine need not learn it anew.
+    """Cost of the run's last save, recorded so that the next machine does not have to measure it again.
 
     Attributes:
-        stall_s: how long the script stood still [s].
-        size_bytes: length of the state [B].
-        upload_s: how long its upload took [s].
-        commit_s: how long a commit took [s].
+        stall_s: how long the script was blocked [s].
+        size_bytes: size of the state [B].
+        upload_s: duration of the upload [s].
+        commit_s: duration of the commit [s].
     """
 
     stall_s: Seconds
@@ -305,39 +296,39 @@ class SaveCosts:
 
 @dataclass(frozen=True, slots=True)
 class SaveTable:
-    """When one machine saves, by the work done since the table begins; `policies.saving.schedule_table` makes it.
+    """Save schedule of one machine, by the work done since its start; built by `policies.checkpointing.schedule_table`.
 
     Attributes:
-        saves_at_s: work done at which to save, rising [s].
-        known_s: work done up to which the schedule is trusted [s]; from there on the default rule decides.
-        interval_s: of the default rule when the table was made [s].
-        says: one sentence: what the schedule rests on, or why the default rule decides.
+        saves_at_s: work done at which to save, ascending [s].
+        horizon_s: work done up to which the schedule applies [s]; after that the default rule decides.
+        interval_s: save interval of the default rule when the table was built [s].
+        explanation: what the schedule is based on, or why the default rule decides; one sentence.
     """
 
     saves_at_s: tuple[float, ...]
-    known_s: float
+    horizon_s: float
     interval_s: float
-    says: str
+    explanation: str
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """How far a holder had come that gave no last word: by its last heartbeat, or by what it left on its disk.
+class LastProgress:
+    """Last known progress of a holder that vanished, from its last heartbeat or its files on the local disk.
 
     Attributes:
-        attempt: the start of the script that ran; 0 before the first.
-        first: the step from which that one began.
-        step: complete by then, of the slowest rank.
-        wall: when that was, by the holder's wall clock: it lived until then at least.
-        within_s: unless it was cut off from the store, it lived no longer than so much beyond `wall`.
-        last: whether it completed no step after `step`.
+        attempt: number of the script's attempt; 0 before the first.
+        first_step: step from which the attempt started.
+        step: last completed step of the slowest rank.
+        wall_time: when this was observed, by the holder's wall clock; the holder was alive until then.
+        max_gap_s: the holder lived at most this long after `wall_time`, unless it lost its connection to the store [s].
+        last: whether `step` is known to be the last step it completed.
     """
 
     attempt: int
-    first: Step
+    first_step: Step
     step: Step
-    wall: WallTime
-    within_s: Seconds
+    wall_time: WallTime
+    max_gap_s: Seconds
     last: bool = False
 
 
@@ -347,59 +338,59 @@ class Loss:
 
     Attributes:
         step: the newest committed step at that time.
-        reached: of a holder that vanished, as far as its taker could see.
-        notice_s: how long before its end the machine heard of it [s]; None if it did not, or was not taken.
+        reached: last progress of a holder that vanished, as seen by its successor; None if unknown.
+        notice_s: time between the notice and the end [s]; None without a notice, or if the machine was not preempted.
     """
 
     cause: Cause
     term: Term
-    wall: WallTime
+    wall_time: WallTime
     step: Step
-    reached: Reached | None = None
+    reached: LastProgress | None = None
     notice_s: Seconds | None = None
 
 
 def noticed(losses: tuple[Loss, ...]) -> tuple[Seconds, ...]:
-    """Return how long before the end the notices came, of those losses that had one [s]."""
+    """Return the notice time of each loss that had a notice [s]."""
     return tuple(loss.notice_s for loss in losses if loss.notice_s is not None)
 
 
 class RecordKind(enum.StrEnum):
-    """What a record of the log did."""
+    """What a log record changes."""
 
-    TAKE = "take"
-    """A holder took the run; the record's number is its term."""
+    ACQUIRE = "acquire"
+    """A holder acquired the run; the record's number is its term."""
     COMMIT = "commit"
-    """A checkpoint became what a restart restores."""
+    """A checkpoint was committed; a restart restores the newest."""
     RESULT = "result"
-    """A result is stored; the one of the same name and rank before it is given up."""
+    """A result was stored; it replaces the earlier one with the same name and rank."""
     DROP = "drop"
-    """Points are given up; their bytes may be deleted from now on."""
+    """Checkpoints were dropped; their bytes may be deleted from now on."""
     ATTEMPT = "attempt"
-    """The script was started again, or failed by itself, inside the term."""
+    """The script was restarted, or failed on its own, within the term."""
     RELEASE = "release"
-    """The holder let go."""
+    """The holder released the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Everything the log says about a run; each record carries it whole, so that the newest record suffices.
+    """The full state of a run.  Each log record carries all of it, so a reader needs only the newest record.
 
     Attributes:
-        term: number of the record by which the run was last taken.
-        holder: None once released.
-        holder_since: by the holder's wall clock.
-        lease_s: how long the holder's heartbeat may stand still before others may take the run.
+        term: number of the record by which the run was last acquired.
+        holder: None after a release.
+        holder_since: when the holder acquired the run, by its wall clock.
+        lease_s: how long the holder's heartbeat may stay unchanged before another machine may acquire the run [s].
         checkpoints: the live checkpoints, oldest first.
-        attempts: how often the script was started so far.
-        failures: how often it failed by itself since a person last started it.
-        lives_s: total life of the machines that were taken away or released.
-        preemptions, announced: how many machines were taken away, how many of them with a notice.
+        attempts: number of starts of the script.
+        failures: number of the script's own failures since a user last started the run.
+        lifetimes_s: total lifetime of the machines that were preempted or released [s].
+        preemptions, announced: number of preempted machines, and how many of them had a notice.
         losses: how the last terms ended, oldest first (at most 64).
-        code: digest of the listing of the code files that the newest attempt ran; None if unknown.
-        costs: of the last save that was measured whole; None before the first.
-        generation: number of the newest generation of several machines that took the run; 0 if none ever did.
-        results: what the script made, in the order of the records; no restart restores it.
+        code: digest of the list of code files of the newest attempt; None if unknown.
+        costs: costs of the last fully measured save; None before the first.
+        generation: newest generation of several machines that acquired the run; 0 if there was none.
+        results: the script's results in the order of their records; never restored by a restart.
     """
 
     run_id: str
@@ -411,7 +402,7 @@ class RunState:
     checkpoints: tuple[CheckpointRef, ...] = ()
     attempts: int = 0
     failures: int = 0
-    lives_s: Seconds = Seconds(0.0)
+    lifetimes_s: Seconds = Seconds(0.0)
     preemptions: int = 0
     announced: int = 0
     losses: tuple[Loss, ...] = ()
@@ -428,12 +419,12 @@ class Record:
     """One record of a run's log: `log/<number>`, created once, never changed.
 
     Attributes:
-        nonce: random; by it the writer knows its own record again after a lost reply.
-        wall: by the writer's wall clock.
+        nonce: random; lets the writer recognise its own record after a lost reply.
+        wall_time: by the writer's wall clock.
     """
 
     number: int
     nonce: str
     kind: RecordKind
-    wall: WallTime
+    wall_time: WallTime
     state: RunState

@@ -1,4 +1,4 @@
-"""Quantities as people write them: `90m`, `1h30m`, `250ms`, `20MB/s`.  Standard library only."""
+"""Quantities as users write them: `90m`, `1h30m`, `250ms`, `20MB/s`.  Standard library only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def duration_s(text: str, what: str) -> Seconds:
 
     Args:
         text: numbers with units, largest first (`1h30m`, `30s`, `250ms`).
-        what: the option or key it was written for, for the message.
+        what: the option or key, for the error message.
 
     Raises:
         Misuse: it is not a duration.
@@ -59,7 +59,7 @@ def _amount_bytes(text: str) -> float | None:
 
 
 def duration_text(seconds: float) -> str:
-    """Write a duration for people: `0.25 s`, `42 s`, `3 min 10 s`, `2 h 5 min`."""
+    """Format a duration for display: `0.25 s`, `42 s`, `3 min 10 s`, `2 h 5 min`."""
     if seconds < 10:
         return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.1f} s"
     if seconds < 120:
@@ -72,7 +72,7 @@ def duration_text(seconds: float) -> str:
 
 
 def share_text(share: float) -> str:
-    """Write odds for people: never 0 % or 100 % where it is neither."""
+    """Format a share as a percentage: never 0 % or 100 % unless exact."""
     if 0.0 < share < 0.001:
         return "< 0.1 %"
     if 0.999 < share < 1.0:
@@ -81,7 +81,7 @@ def share_text(share: float) -> str:
 
 
 def size_text(size_bytes: float) -> str:
-    """Write an amount of data for people, in powers of ten: `1.4 MB`."""
+    """Format an amount of data for display, in powers of ten: `1.4 MB`."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
         if size_bytes >= factor:
             return f"{size_bytes / factor:.3g} {unit}"

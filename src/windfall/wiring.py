@@ -1,4 +1,4 @@
-"""Which implementation stands behind which port: the only module that knows them all."""
+"""Binds implementations to ports: the only module that knows them all."""
 
 from __future__ import annotations
 
@@ -14,32 +14,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from windfall.agent import beats, kernel, session
-from windfall.agent import peers_handshake as handshake
-from windfall.agent.loop import Agent, AgentPorts
-from windfall.agent.peers import JOIN_S, Room
-from windfall.agent.peers_handshake import Place
-from windfall.agent.peers_member import Member, MemberPorts
-from windfall.agent.session import ExecRequest
-from windfall.agent.supervision import Supervision
-from windfall.errors import EXIT_AGAIN, EXIT_DONE, Apart, Interrupted, Misuse, WindfallError
-from windfall.events import Fact, StopAsked, WorkerBegan
+from windfall.agent import exec_session, handshake, heartbeat
+from windfall.agent.agent_loop import Agent, AgentPorts
+from windfall.agent.coordinator import JOIN_S, Coordinator
+from windfall.agent.exec_session import ExecRequest
+from windfall.agent.handshake import PeerIdentity
+from windfall.agent.member import Member, MemberPorts
+from windfall.agent.supervisor_client import SupervisorClient
+from windfall.errors import EXIT_DONE, EXIT_RETRY, GenerationIncomplete, Interrupted, Misuse, WindfallError
+from windfall.events import Fact, RunStopRequested, WorkerStarted
+from windfall.linux import processes
+from windfall.linux.clock import StoppableClock, SystemClock
 from windfall.notices.aws import AWS_URL, AwsNotices
 from windfall.notices.azure import AZURE_URL, AzureNotices
 from windfall.notices.google import GOOGLE_URL, GoogleNotices
 from windfall.notices.signals import SignalNotices
 from windfall.ports import Clock, NoticeSource, ObjectStore, Steps, T
-from windfall.storage import executor, log, remains, taking
-from windfall.storage.clocks import StoppableClock, SystemClock
-from windfall.storage.hold import Hold, Local, reopen
-from windfall.storage.member import MemberHold
-from windfall.storage.mounts import file_system_of, is_shared
-from windfall.storage.objects import folder_of, open_store
-from windfall.storage.patience import BUDGET_S, Patience
-from windfall.terms import Cause, Holder, Instant, Outcome, Reached, Record, Seconds, Term, noticed
+from windfall.storage import acquire_run, local_leftovers, run_log, store_operations
+from windfall.storage.member_lease import MemberLease
+from windfall.storage.object_stores import file_system_of, folder_of, is_shared, open_store
+from windfall.storage.run_lease import LocalSession, StoreLease, reopen
+from windfall.storage.store_retry import BUDGET_S, RetryPolicy
+from windfall.terms import Cause, Holder, Instant, LastProgress, Outcome, Record, Seconds, Term, noticed
 from windfall.units import duration_s
 from windfall.wire.environment import PATIENCE, PEERS_TOKEN
-from windfall.wire.metadata import MetadataServer, serve
+from windfall.wire.metadata_server import MetadataServer, serve
 
 VERSION = "0.1.0"
 _LOCAL_POLL_S = Seconds(0.25)
@@ -47,164 +46,164 @@ _LOCAL_MARGIN_S = Seconds(0.05)
 _FOLDER_POLL_S = 0.5
 _STANDBY_POLL_S = 1.0
 _LEAVE_S = Seconds(2.0)
-"""How long the wait for a run may take to end after a signal [s]."""
-_LAST_WORDS = {
-    Cause.DONE: "the script had ended",
+"""How long a request in progress may delay the end of the wait for a run after a signal [s]."""
+_HOW_IT_ENDED = {
+    Cause.DONE: "the script had finished",
     Cause.PREEMPTED_SAVED: "the last machine was preempted after a save",
-    Cause.PREEMPTED_UNSAVED: "the last machine was preempted, its last steps are redone",
-    Cause.VANISHED: "the last machine vanished without a word",
+    Cause.PREEMPTED_UNSAVED: "the last machine was preempted without a save, so its last steps are repeated",
+    Cause.VANISHED: "the last machine vanished without notice",
     Cause.SCRIPT_FAILED: "the script had failed",
-    Cause.STOPPED: "it was stopped",
-    Cause.FENCED: "the last machine had lost it",
+    Cause.STOPPED: "it had been stopped",
+    Cause.FENCED: "the last machine had lost its lease",
 }
-"""How the last machine ended, as the next one tells it."""
+"""How the last machine's lease ended, as the next machine reports it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A run opened for reading, or for a message to whoever holds it."""
+    """A run opened for reading, or for a message to its lease holder."""
 
     store: ObjectStore
     clock: Clock
 
     def run(self, steps: Steps[T]) -> T:
         """Drive a storage step function."""
-        return executor.run(steps, self.store, self.clock)
+        return store_operations.run(steps, self.store, self.clock)
 
 
 def open_reader(url: str) -> Reader:
-    """Open a run's store; nothing is read yet, and later a store that does not answer is borne with patience."""
+    """Open a run's store; nothing is read yet, and requests that get no answer are retried for a while."""
     clock = SystemClock()
-    return Reader(open_store(url, patience=Patience(clock, budget_s=patience_s(), tell=_warn)), clock)
+    return Reader(open_store(url, retry=RetryPolicy(clock, budget_s=patience_s(), log=_warn)), clock)
 
 
 def patience_s() -> float:
-    """Return how long a store that does not answer is asked again, where nobody said it on the command line [s].
+    """Return how long requests to an unreachable store are retried, unless the command line sets it [s].
 
     Raises:
-        Misuse: the environment holds something that is no duration.
+        Misuse: the environment variable is not a duration.
     """
-    said = os.environ.get(PATIENCE)
-    return float(BUDGET_S if said is None else duration_s(said, PATIENCE))
+    value = os.environ.get(PATIENCE)
+    return float(BUDGET_S if value is None else duration_s(value, PATIENCE))
 
 
-def _warn(sentence: str) -> None:
-    sys.stderr.write(f"windfall: {sentence}\n")
+def _warn(message: str) -> None:
+    sys.stderr.write(f"windfall: {message}\n")
 
 
 def new_nonce() -> str:
-    """Return a fresh random name."""
+    """Return a new random name."""
     return secrets.token_hex(8)
 
 
 def run_agent(request: ExecRequest, channel: socket.socket) -> None:
-    """Be the agent of one `windfall exec` until it ends; errors a user can mend end it with their sentence and code."""
-    supervision = Supervision(channel, kept=request.kept)
+    """Run the agent of one `windfall exec` to its end; a `WindfallError` ends it with its message and exit code."""
+    supervision = SupervisorClient(channel, managed=request.managed)
     try:
         if request.node_rank > 0:
             _run_member(request, supervision)
         else:
             _run_agent(request, supervision)
     except WindfallError as error:
-        supervision.say(str(error))
+        supervision.log(str(error))
         supervision.exit(error.exit_code)
 
 
-def _run_agent(request: ExecRequest, supervision: Supervision) -> None:
+def _run_agent(request: ExecRequest, supervision: SupervisorClient) -> None:
     clock = StoppableClock()
-    if os.path.exists(request.path("hold.json")):
-        clock.go_on()  # an earlier agent of this session has the run: a signal is for its training
-    patience = Patience(clock, budget_s=request.patience_s, tell=supervision.say, alone=request.kept)
-    store = open_store(request.url, uplink_bytes_per_s=request.uplink_bytes_per_s, patience=patience)
+    if os.path.exists(request.path("lease.json")):
+        clock.disarm()  # an earlier agent of this session acquired the run, so a signal is for its training
+    retry = RetryPolicy(clock, budget_s=request.patience_s, log=supervision.log, managed=request.managed)
+    store = open_store(request.url, uplink_bytes_per_s=request.uplink_bytes_per_s, retry=retry)
     local = _local_of(request, clock)
     inbox: queue.SimpleQueue[Fact] = queue.SimpleQueue()
     signals = SignalNotices(grace_s=request.after_sigterm_s)
-    _listen(supervision, clock, patience, inbox.put, signals.deliver_signal)
-    room = _room_of(request, clock, supervision, inbox.put)
+    _listen(supervision, clock, retry, inbox.put, signals.deliver_signal)
+    coordinator = _coordinator_of(request, clock, supervision, inbox.put)
     try:
-        hold, began = _hold_of(request, store, local, supervision)
-        if (why := clock.go_on()) is not None and hold is not None:
-            hold.release(Outcome.WAITING, Cause.STOPPED)
-            raise why
+        lease, started = _acquire_lease(request, store, local, supervision)
+        if (reason := clock.disarm()) is not None and lease is not None:
+            lease.release(Outcome.WAITING, Cause.STOPPED)
+            raise reason
     except WindfallError as error:
-        if room is not None:
-            room.end(error.exit_code)
+        if coordinator is not None:
+            coordinator.end(error.exit_code)
         raise
-    if hold is None:
-        _leave(room, supervision, EXIT_DONE)
+    if lease is None:
+        _leave(coordinator, supervision, EXIT_DONE)
         return
-    if room is None and request.peers:
-        # The links died with an earlier agent of this session: the generation is over, and lets the run go.
-        hold.release(Outcome.WAITING, Cause.STOPPED)
-        raise Apart("the agent was started again and has lost the other machines: the generation is over")
+    if coordinator is None and request.peers:
+        # The links died with an earlier agent of this session: the generation is over, so the run is released.
+        lease.release(Outcome.WAITING, Cause.STOPPED)
+        raise GenerationIncomplete("the agent restarted and lost the other machines, so this generation ends")
     request = dataclasses.replace(
-        request, cwd=taking.place_code(store, local, hold.state, request.cwd, supervision.say)
+        request, cwd=acquire_run.place_code(store, local, lease.state, request.cwd, supervision.log)
     )
     metadata = (
-        serve((), "aws", now=clock.wall) if request.provider == "local" and request.metadata_url is None else None
+        serve((), "aws", now=clock.wall_time) if request.provider == "local" and request.metadata_url is None else None
     )
     sources = (signals, *cloud_sources(request.provider, metadata.url if metadata else request.metadata_url, clock))
-    ports = AgentPorts(clock, hold, hold.journal, supervision, sources, inbox, room)
+    ports = AgentPorts(clock, lease, lease.journal, supervision, sources, inbox, coordinator)
     agent = Agent(request, ports)
-    doors = beats.Doors(
-        inbox.put, lambda notice_s: _preempt(supervision, metadata, notice_s), supervision.say, agent.progress
+    doors = heartbeat.HeartbeatCallbacks(
+        inbox.put, lambda notice_s: _preempt(supervision, metadata, notice_s), supervision.log, agent.progress
     )
-    beats.start(hold, clock, request.lease_s, doors, near=_is_near(request.url))
-    agent.run(began)
+    heartbeat.start(lease, clock, request.lease_s, doors, near=_is_local_disk(request.url))
+    agent.run(started)
 
 
 def _listen(
-    supervision: Supervision,
+    supervision: SupervisorClient,
     clock: StoppableClock,
-    patience: Patience,
+    retry: RetryPolicy,
     deliver: Callable[[Fact], None],
     terminated: Callable[[Instant], None],
 ) -> None:
-    """Let signals end the wait for the run, as long as there is one; afterwards they are facts."""
+    """Let signals end the wait for the run; once the run is acquired they are facts."""
 
-    def leave(why: WindfallError) -> bool:
-        if not clock.stop(why):
+    def leave(reason: WindfallError) -> bool:
+        if not clock.stop(reason):
             return False
-        # A request that is under way cannot be broken off, and nothing is lost by not waiting for it.
-        threading.Thread(target=_leave_soon, args=(supervision, why), name="leaving", daemon=True).start()
+        # A request in progress cannot be interrupted, and not waiting for it loses nothing.
+        threading.Thread(target=_leave_soon, args=(supervision, reason), name="leaving", daemon=True).start()
         return True
 
-    def heard(fact: Fact) -> None:
-        asked = isinstance(fact, StopAsked)
-        if isinstance(fact, StopAsked) and fact.now:
-            patience.hurry()
-        if not (asked and leave(Interrupted("stopped before it held the run: nothing was started"))):
+    def on_fact(fact: Fact) -> None:
+        is_stop = isinstance(fact, RunStopRequested)
+        if isinstance(fact, RunStopRequested) and fact.now:
+            retry.shorten()
+        if not (is_stop and leave(Interrupted("stopped while waiting for the run: nothing was started"))):
             deliver(fact)
 
-    def told(at: Instant) -> None:
-        advice = "" if supervision.kept else ": start the same line again"
-        taken = Interrupted(f"this machine is being taken, and did not hold the run yet{advice}")
-        taken.exit_code = EXIT_AGAIN
-        if not leave(taken):
+    def on_sigterm(at: Instant) -> None:
+        advice = "" if supervision.managed else "; run the same command on another machine"
+        preempted = Interrupted(f"this machine is being preempted before the script started{advice}")
+        preempted.exit_code = EXIT_RETRY
+        if not leave(preempted):
             terminated(at)
 
-    supervision.listen(heard, told)
+    supervision.listen(on_fact, on_sigterm)
 
 
-def _leave_soon(supervision: Supervision, why: WindfallError) -> None:
+def _leave_soon(supervision: SupervisorClient, reason: WindfallError) -> None:
     SystemClock().sleep(_LEAVE_S)
-    supervision.say(str(why))
-    supervision.exit(why.exit_code)
+    supervision.log(str(reason))
+    supervision.exit(reason.exit_code)
 
 
-def _local_of(request: ExecRequest, clock: Clock) -> Local:
-    bookkeeping, output = request.path("hold.json"), request.path("output.log")
-    return Local(clock, new_nonce, request.session, bookkeeping, output, request.finished)
+def _local_of(request: ExecRequest, clock: Clock) -> LocalSession:
+    state_file, output = request.path("lease.json"), request.path("output.log")
+    return LocalSession(clock, new_nonce, request.session, state_file, output, request.finished)
 
 
-def _hold_of(
-    request: ExecRequest, store: ObjectStore, local: Local, supervision: Supervision
-) -> tuple[Hold | None, WorkerBegan | None]:
-    """Go on with the hold of an earlier agent of this session, or take the run."""
-    hold = reopen(store, local)
-    if hold is not None:
-        return hold, None if any(hold.journal.rows()) else _beginning(request, hold)
-    wish = taking.Wish(
+def _acquire_lease(
+    request: ExecRequest, store: ObjectStore, local: LocalSession, supervision: SupervisorClient
+) -> tuple[StoreLease | None, WorkerStarted | None]:
+    """Continue the lease of an earlier agent of this session, or acquire the run."""
+    lease = reopen(store, local)
+    if lease is not None:
+        return lease, None if any(lease.journal.rows()) else _worker_began(request, lease)
+    acquire = acquire_run.AcquireRequest(
         holder=_this_machine(request),
         lease_s=Seconds(request.lease_s),
         command=request.argv,
@@ -213,63 +212,81 @@ def _hold_of(
         new_code=request.new_code,
         wait=request.wait,
         generation=request.generation,
-        poll_s_max=_standby_poll_s(request.url) if request.machine else log.POLL_S_MAX,
+        poll_s_max=_standby_poll_s(request.url) if request.machine else run_log.POLL_S_MAX,
     )
-    ended = taking.finished_here(store, local)
-    if ended is not None and taking.finish(store, local, wish, ended, holder_is_dead=is_dead, tell=supervision.say):
-        supervision.say("the script was done already: the run is let go as done, nothing was started")
+    ended = acquire_run.recall_finished(store, local)
+    if ended is not None and acquire_run.finish_run(
+        store, local, acquire, ended, holder_is_dead=is_dead, log=supervision.log
+    ):
+        supervision.log("the script had already finished: the run is marked as done, nothing was started")
         return None, None
     sessions, pages = os.path.dirname(request.session), os.path.dirname(request.pages)
 
-    def left(holder: Holder, term: Term) -> Reached | None:
-        return remains.reached(remains.remains_of(holder, sessions, pages), holder, term)
+    def find_progress(holder: Holder, term: Term) -> LastProgress | None:
+        return local_leftovers.last_progress(local_leftovers.leftovers_of(holder, sessions, pages), holder, term)
 
-    taken = taking.take(store, local, wish, holder_is_dead=is_dead, left=left, tell=supervision.say)
-    if taken.hold is None:
-        supervision.say(f"the run at {request.url} is done already; nothing was started (a new run needs another URL)")
+    acquired = acquire_run.acquire(
+        store, local, acquire, holder_is_dead=is_dead, find_progress=find_progress, log=supervision.log
+    )
+    if acquired.lease is None:
+        supervision.log(f"the run at {request.url} is already done: nothing was started; to train again, use a new URL")
         return None, None
-    supervision.say(_greeting(request, taken.record, taken.previous))
-    bring = partial(remains.bring, store, local.clock, taken.record, sessions, request.url, gone=session.is_dead)
+    supervision.log(_greeting(request, acquired.record, acquired.previous))
+    bring = partial(
+        local_leftovers.ship_leftovers,
+        store,
+        local.clock,
+        acquired.record,
+        sessions,
+        request.url,
+        gone=exec_session.is_dead,
+    )
     threading.Thread(target=bring, name="remains", daemon=True).start()
-    if (warning := _other_command(taken.record, taken.previous)) is not None:
-        supervision.say(warning)
-    return taken.hold, _beginning(request, taken.hold)
+    if (warning := _other_command(acquired.record, acquired.previous)) is not None:
+        supervision.log(warning)
+    return acquired.lease, _worker_began(request, acquired.lease)
 
 
-def _leave(room: Room | None, supervision: Supervision, code: int) -> None:
-    if room is not None:
-        room.end(code)
+def _leave(coordinator: Coordinator | None, supervision: SupervisorClient, code: int) -> None:
+    if coordinator is not None:
+        coordinator.end(code)
     supervision.exit(code)
 
 
-def _place_of(request: ExecRequest) -> Place:
+def _place_of(request: ExecRequest) -> PeerIdentity:
     token = os.environ.get(PEERS_TOKEN, "")
     if not token:
-        raise Misuse(f"--peers needs the token of the generation in {PEERS_TOKEN}, the same on each of its machines")
-    return Place(request.generation, request.node_rank, request.peers, token)
+        raise Misuse(f"--peers needs a shared secret: set {PEERS_TOKEN} to the same value on every machine")
+    return PeerIdentity(request.generation, request.node_rank, request.peers, token)
 
 
-def _room_of(
-    request: ExecRequest, clock: Clock, supervision: Supervision, deliver: Callable[[Fact], None]
-) -> Room | None:
-    """Wait for the other machines of the generation that this one leads; None if it trains alone, or has led them."""
-    if not request.peers or os.path.exists(request.path("hold.json")):
+def _coordinator_of(
+    request: ExecRequest, clock: Clock, supervision: SupervisorClient, deliver: Callable[[Fact], None]
+) -> Coordinator | None:
+    """Wait for the other machines of the generation that this one leads.
+
+    Returns:
+        None if this machine trains alone, or if an earlier agent of this session was the coordinator.
+    """
+    if not request.peers or os.path.exists(request.path("lease.json")):
         return None
     place = _place_of(request)
-    room = Room(place, clock, deliver=deliver, tell=supervision.say, new_nonce=new_nonce, kill_here=supervision.kill)
-    room.open()
-    room.wait_for_members()
-    supervision.say(f"generation {place.generation}: {len(place.addresses)} machines are together")
-    return room
+    coordinator = Coordinator(
+        place, clock, deliver=deliver, log=supervision.log, new_nonce=new_nonce, kill_local=supervision.kill
+    )
+    coordinator.open()
+    coordinator.wait_for_members()
+    supervision.log(f"generation {place.generation}: all {len(place.addresses)} machines have joined")
+    return coordinator
 
 
-def _run_member(request: ExecRequest, supervision: Supervision) -> None:
-    """Take part in a generation that another machine leads."""
+def _run_member(request: ExecRequest, supervision: SupervisorClient) -> None:
+    """Join a generation that another machine leads."""
     clock, place, marker = SystemClock(), _place_of(request), request.path("joined")
     if os.path.exists(marker):
-        raise Apart("the agent was started again and has lost the leader: this machine leaves the generation")
-    patience = Patience(clock, budget_s=request.patience_s, tell=supervision.say, alone=request.kept)
-    store = open_store(request.url, uplink_bytes_per_s=request.uplink_bytes_per_s, patience=patience)
+        raise GenerationIncomplete("the agent restarted and lost the leader, so this machine leaves the generation")
+    retry = RetryPolicy(clock, budget_s=request.patience_s, log=supervision.log, managed=request.managed)
+    store = open_store(request.url, uplink_bytes_per_s=request.uplink_bytes_per_s, retry=retry)
     local = _local_of(request, clock)
     inbox: queue.SimpleQueue[Fact] = queue.SimpleQueue()
     signals = SignalNotices(grace_s=request.after_sigterm_s)
@@ -281,27 +298,27 @@ def _run_member(request: ExecRequest, supervision: Supervision) -> None:
     sources = (signals, *(() if alone else cloud_sources(request.provider, request.metadata_url, clock)))
     ports = MemberPorts(
         clock,
-        MemberHold(store, clock, request.generation, node=request.node_rank, output=local.output),
+        MemberLease(store, clock, request.generation, node=request.node_rank, output=local.output),
         supervision,
         sources,
-        lambda state: taking.place_code(store, local, state, request.cwd, supervision.say),
+        lambda state: acquire_run.place_code(store, local, state, request.cwd, supervision.log),
         inbox,
     )
     Member(request, ports, connection).run()
 
 
 def _standby_poll_s(url: str) -> float:
-    """Return how often a machine of a controlled job looks whether the run is free [s].
+    """Return how often a machine of a controlled job polls whether the run is free [s].
 
-    Whoever bought a machine that waits pays for each second of it.  Three requests a second are about 0.004 USD an
-    hour at 0.0004 USD per 1000 reads (Amazon S3, standard, 2024); a folder costs nothing.
+    A waiting machine costs money every second.  Three requests a second cost about 0.004 USD an hour at 0.0004 USD per
+    1000 reads (Amazon S3, standard, 2024); a folder costs nothing.
     """
     return _FOLDER_POLL_S if url.startswith("file://") else _STANDBY_POLL_S
 
 
-def _beginning(request: ExecRequest, hold: Hold) -> WorkerBegan:
-    state = hold.state
-    return WorkerBegan(
+def _worker_began(request: ExecRequest, lease: StoreLease) -> WorkerStarted:
+    state = lease.state
+    return WorkerStarted(
         run=request.url,
         term=state.term,
         policy=request.policy,
@@ -311,7 +328,7 @@ def _beginning(request: ExecRequest, hold: Hold) -> WorkerBegan:
         failures=state.failures,
         failures_max=request.failures_max,
         retry_codes=request.retry_codes,
-        lives_s=state.lives_s,
+        lifetimes_s=state.lifetimes_s,
         preemptions=state.preemptions,
         announced=state.announced,
         notices_s=noticed(state.losses),
@@ -320,36 +337,36 @@ def _beginning(request: ExecRequest, hold: Hold) -> WorkerBegan:
         keep=request.keep,
         generation=max(request.generation, 1),
         costs=state.costs,
-        kept=request.kept,
+        managed=request.managed,
     )
 
 
 def _greeting(request: ExecRequest, record: Record, previous: Record | None) -> str:
     state = record.state
     if previous is None:
-        alone = _is_near(request.url) and not request.kept
+        alone = _is_local_disk(request.url) and not request.managed
         return f"new run {state.run_id}" + (
-            " (on a disk of this machine: only this machine can take it up)" if alone else ""
+            " (stored on a local disk: only this machine can resume it)" if alone else ""
         )
-    step = max((point.step for point in state.checkpoints), default=0)
+    step = max((checkpoint.step for checkpoint in state.checkpoints), default=0)
     if previous.state.attempts == 0:
-        return f"new run {state.run_id}: it begins with the checkpoint of another run, at step {step}"
-    saved = f"its newest checkpoint is at step {step}" if state.checkpoints else "it has no checkpoint yet"
-    last = _LAST_WORDS[state.losses[-1].cause if state.losses else Cause.VANISHED]
-    return f"run {state.run_id} taken up: {last}; {saved}"
+        return f"new run {state.run_id}, starting from another run's checkpoint at step {step}"
+    start = f"from the checkpoint at step {step}" if state.checkpoints else "from the start, since it has no checkpoint"
+    last = _HOW_IT_ENDED[state.losses[-1].cause if state.losses else Cause.VANISHED]
+    return f"resuming run {state.run_id} {start}: {last}"
 
 
 def _other_command(record: Record, previous: Record | None) -> str | None:
-    """Return a warning if the run had another command until now: its URL may have been meant for another run."""
+    """Return a warning if the run's last command was different: the URL may belong to another run."""
     if previous is None or not previous.state.command or previous.state.command == record.state.command:
         return None
-    return f"the command is another one than before, which was: {shlex.join(previous.state.command)}"
+    return f"the command differs from the last one of this run: {shlex.join(previous.state.command)}"
 
 
 def cloud_sources(provider: str, url: str | None, clock: Clock) -> tuple[NoticeSource, ...]:
-    """Return what watches a provider's notices; `url` None: at the documented address."""
+    """Return what watches a provider's notices, at `url` or, if None, at the documented address."""
     if provider == "local":
-        # A service on this very machine has its clock: neither a second of allowance nor one between two looks is needed.
+        # A service on this machine shares its clock, so neither a margin of a second nor a slow poll is needed.
         return (AwsNotices(clock, url or AWS_URL, poll_s=_LOCAL_POLL_S, margin_s=_LOCAL_MARGIN_S),)
     makers: dict[str, Callable[[], NoticeSource]] = {
         "aws": lambda: AwsNotices(clock, url or AWS_URL),
@@ -360,10 +377,10 @@ def cloud_sources(provider: str, url: str | None, clock: Clock) -> tuple[NoticeS
     return () if maker is None else (maker(),)
 
 
-def _preempt(supervision: Supervision, metadata: MetadataServer | None, notice_s: float | None) -> None:
-    """Take this machine away, as somebody asked for by `windfall inject`: notice first, then everything is killed."""
+def _preempt(supervision: SupervisorClient, metadata: MetadataServer | None, notice_s: float | None) -> None:
+    """Preempt this machine, as `windfall inject` asked: first the notice, then everything is killed."""
     if metadata is None and notice_s is not None:
-        supervision.say("a preemption with notice can only be injected on a machine of provider local")
+        supervision.log("cannot inject a preemption with notice: only provider local can give one")
         return
     if metadata is not None and notice_s is not None:
         metadata.announce(notice_s)
@@ -371,38 +388,38 @@ def _preempt(supervision: Supervision, metadata: MetadataServer | None, notice_s
 
 
 def _this_machine(request: ExecRequest) -> Holder:
-    boot_id, pid_namespace = _here()
+    boot_id, pid_namespace = _boot_and_namespace()
     return Holder(
         host=request.machine or socket.gethostname(),
         boot_id=boot_id,
         pid_namespace=pid_namespace,
         pid=request.supervisor_pid,
-        pid_started=kernel.started_at(request.supervisor_pid) or 0,
-        # The session's, not the agent's: an agent that died behind its taking record is followed by its heir.
+        pid_started=processes.started_at(request.supervisor_pid) or 0,
+        # The session's, not the agent's: the successor of an agent that died right after its record keeps the lease.
         nonce=request.nonce,
     )
 
 
-def _here() -> tuple[str, int]:
-    """Return what tells this machine, as processes count here, from every other: its boot, and the PID namespace."""
+def _boot_and_namespace() -> tuple[str, int]:
+    """Return the machine's boot id and PID namespace, within which a process number means one process."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip(), os.stat("/proc/self/ns/pid").st_ino
 
 
-def _is_near(url: str) -> bool:
-    """Say whether a store is a disk of this machine alone."""
+def _is_local_disk(url: str) -> bool:
+    """Return whether a store is on a disk that only this machine reaches."""
     folder = folder_of(url)
     return folder is not None and not is_shared(file_system_of(folder))
 
 
 def is_dead(holder: Holder) -> bool:
-    """Say whether a holder of this boot and PID namespace is gone (its process, told by number and start time)."""
-    return kernel.started_at(holder.pid) != holder.pid_started
+    """Return whether a holder of this boot and PID namespace is gone, by its process's number and start time."""
+    return processes.started_at(holder.pid) != holder.pid_started
 
 
 def has_died_here(holder: Holder) -> bool:
-    """Say whether a holder was a process of this very machine, and is gone: then nobody need be listened for."""
+    """Return whether a holder was a process of this machine and is gone: then its heartbeat need not be awaited."""
     try:
-        return (holder.boot_id, holder.pid_namespace) == _here() and is_dead(holder)
+        return (holder.boot_id, holder.pid_namespace) == _boot_and_namespace() and is_dead(holder)
     except OSError:
-        return False  # no Linux: nobody holds a run here
+        return False  # not Linux: no process here can hold a run

@@ -1,4 +1,4 @@
-"""Which implementation stands behind which port of the controller."""
+"""Binds implementations to the controller's ports."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from urllib.parse import unquote
 
 from windfall import codec, wiring
 from windfall.channels.direct import DirectChannel
-from windfall.channels.mailbox import BackgroundChannel, MailboxChannel, MailPace
-from windfall.control.alone import Alone, refusal
-from windfall.control.means import Means, Opened
-from windfall.control.office import Office
-from windfall.control.saying import Saying, to_stderr
-from windfall.control.service import Json
+from windfall.channels.mailbox import BackgroundChannel, MailboxChannel, MailboxPace
+from windfall.control.controller import Controller
+from windfall.control.controller_log import ControllerLog, to_stderr
+from windfall.control.controller_views import Json
+from windfall.control.dependencies import Dependencies, RunAccess
+from windfall.control.single_user import SingleUserProvider, refusal
 from windfall.errors import Misuse
 from windfall.extras import install
-from windfall.fleet import Lifetime, ScheduleMade
-from windfall.jobs import Job, Measured
-from windfall.policies.saving import replanning
-from windfall.policies.saving.replanning import ScheduleWish
+from windfall.fleet import Lifetime, ScheduleComputed
+from windfall.jobs import Job, Measurement
+from windfall.policies.checkpointing import replan
+from windfall.policies.checkpointing.replan import ScheduleRequest
 from windfall.ports import Clock, Provider
-from windfall.providers.local.client import LocalProvider
-from windfall.report.measured import measure, merge
-from windfall.storage import executor, journal, log
-from windfall.storage.objects import open_store
-from windfall.storage.operations import get, put
-from windfall.storage.sql import Database, UserEntry
-from windfall.storage.watch import StoreWatch
+from windfall.providers.local.local_provider import LocalProvider
+from windfall.report.job_measurements import measure, merge
+from windfall.storage import run_log, spool_journal, store_operations
+from windfall.storage.database import Database, UserEntry
+from windfall.storage.object_stores import open_store
+from windfall.storage.run_watch import StoreWatch
+from windfall.storage.store_operations import get, put
 from windfall.terms import Seconds, Term
-from windfall.wire.environment import LENT
-from windfall.wire.layout import JOB
-from windfall.wire.programs import program
+from windfall.wire.environment import STORE_VARIABLES
+from windfall.wire.python_programs import program
+from windfall.wire.run_layout import JOB
 
 if TYPE_CHECKING:
-    from windfall.policies.saving.schedules_live import Known
+    from windfall.policies.checkpointing.live_schedules import ProviderFit
 
 REFIT_GROWTH = 1.05
-"""Laws of lives are fitted anew when so many times as many lives have ended as at the last fit."""
+"""Lifetime models are refitted once the number of ended lifetimes has grown by this factor since the last fit."""
 RUNS = "runs"
-"""Folder of the runs that name no store, inside the installation's."""
+"""Folder for runs that name no store, inside the installation's folder."""
 MARKET = "market"
-"""Folder of the local market inside the installation's."""
+"""Folder of the local market, inside the installation's folder."""
 _STORE_VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")
-_LOCAL_MAIL = MailPace(look_s=Seconds(1.0), beat_s=Seconds(2.0))
+_LOCAL_MAIL = MailboxPace(poll_s=Seconds(1.0), heartbeat_s=Seconds(2.0))
 
 
 def build_service(
@@ -61,101 +61,103 @@ def build_service(
     leave: Callable[[str], None],
     webhooks_inside: bool = False,
     store: str | None = None,
-) -> Office:
-    """Put the controller's work together.
+) -> Controller:
+    """Build the controller service.
 
     Args:
         state: the installation's folder.
         database: its tables.
-        term: as which to write.
+        term: this controller's term, with which it writes.
         clock: time.
         url: where machines reach this controller.
-        leave: ends this process with a sentence.
-        webhooks_inside: whether any user's webhook may lead to this very machine or its link; an admin's always may.
-        store: where runs lie that name no store; None: in a folder of the installation's.
+        leave: ends this process with a message.
+        webhooks_inside: whether any user's webhook may lead to this machine or its link; an admin's always may.
+        store: where runs that name no store are kept; None for a folder of the installation.
     """
-    say = Saying(clock, to_stderr)
-    if (count := people(database)) > 1:
-        say(refusal("local", count))
-    return Office(
-        Means(
+    log = ControllerLog(clock, to_stderr)
+    if (count := user_count(database)) > 1:
+        log(refusal("local", count))
+    return Controller(
+        Dependencies(
             term=term,
             owner=owner_tag(database),
             url=url,
             version=wiring.VERSION,
             clock=clock,
             records=database,
-            providers=providers(state, clock, lambda: people(database)),
-            open_run=lambda job: _open(job, clock, say),
+            providers=providers(state, clock, lambda: user_count(database)),
+            open_run=lambda job: _open(job, clock, log),
             new_direct=DirectChannel,
-            boot_argv=program("windfall.cli.join"),
+            boot_argv=program("windfall.cli.node_agent_process"),
             store_env=_store_env,
             merge=merge,
             leave=leave,
-            say=say,
+            log=log,
             admit=lambda job: _refuse_place(job, state, database.users),
             inside=lambda user: webhooks_inside or any(one.admin for one in database.users() if one.name == user),
-            schedule=Schedules(database.lifetimes, clock).make,
+            schedule=Schedules(database.lifetimes, clock).make_schedule,
             store=store or f"file://{(state / RUNS).absolute()}",
         )
     )
 
 
-def people(database: Database) -> int:
-    """Return how many may use the controller; whoever runs it may be known by two names, with one token."""
+def user_count(database: Database) -> int:
+    """Return the number of users by their tokens; the user who runs the controller may have two names and one token."""
     return len({user.token_hash for user in database.users()})
 
 
 class Schedules:
-    """Makes schedules of saves from all lives of the installation.
+    """Makes save schedules from all lifetimes of the installation's machines.
 
-    A fit takes seconds of this process: it is kept until a twentieth more lives have ended.  Needs the packages of the
-    extra `lab`; without them it says so, and machines save by the default rule.
+    A fit takes seconds of this process and is reused until 5 % more lifetimes have ended.  Needs the packages of the
+    extra `lab`; without them the schedule says so, and machines save by the default rule.
     """
 
     def __init__(self, lifetimes: Callable[[], Sequence[Lifetime]], clock: Clock) -> None:
         self._lifetimes, self._clock = lifetimes, clock
-        self._known: dict[str, tuple[int, Known]] = {}
+        self._known: dict[str, tuple[int, ProviderFit]] = {}
         self._lock = threading.Lock()
 
-    def make(self, wish: ScheduleWish) -> ScheduleMade | None:
-        """Return the schedule that a machine is to have; None if the one that it has will do."""
+    def make_schedule(self, request: ScheduleRequest) -> ScheduleComputed | None:
+        """Return a machine's new schedule; None if its present one is good enough."""
         try:
-            from windfall.policies.saving import schedules_live  # noqa: PLC0415 - needs numba and scipy, an extra
+            from windfall.policies.checkpointing import live_schedules  # noqa: PLC0415 - needs numba and scipy, an extra
         except ImportError:
-            says = f"the controller cannot make schedules ({install('lab')} there): the default rule decides"
-            return None if wish.answered else replanning.by_default(wish, says)
-        rows, now = self._lifetimes(), self._clock.wall()
-        ended = sum(row.provider == wish.provider and row.ended is not None for row in rows)
+            reason = (
+                f"the controller needs `{install('lab')}` to plan save schedules; until then the default rule decides"
+            )
+            return None if request.answered else replan.default_schedule(request, reason)
+        rows, now = self._lifetimes(), self._clock.wall_time()
+        ended = sum(row.provider == request.provider and row.ended is not None for row in rows)
         with self._lock:
-            seen = self._known.get(wish.provider)
+            seen = self._known.get(request.provider)
             if seen is None or ended > REFIT_GROWTH * seen[0]:
-                seen = self._known[wish.provider] = (ended, schedules_live.know(rows, now, wish.provider))
-        return schedules_live.make(wish, seen[1], rows, now)
+                seen = self._known[request.provider] = (ended, live_schedules.fit_provider(rows, now, request.provider))
+        return live_schedules.make_schedule(request, seen[1], rows, now)
 
 
 def providers(state: Path, clock: Clock, users: Callable[[], int]) -> dict[str, Provider]:
-    """Return the providers that are configured, by name; `users` says how many the controller has."""
-    return {"local": Alone(LocalProvider(str(state / MARKET), clock), users)}
+    """Return the configured providers by name; `users` returns the number of users."""
+    return {"local": SingleUserProvider(LocalProvider(str(state / MARKET), clock), users)}
 
 
 def _store_env(provider: str) -> tuple[tuple[str, str], ...]:
-    """Lend this controller's own access to object stores to machines that are of this very host and user.
+    """Return this controller's object-store credentials for machines that run on this host under this user.
 
-    Others have theirs by their cloud's instance identity, or by the job's secrets.  It is for what Windfall itself does
-    there; the job's setup and script do not find it.
+    Other machines get theirs from their cloud's instance identity or from the job's secrets.  Only Windfall itself uses
+    the lent credentials; the job's setup and script do not see them.
     """
     if provider != "local":
         return ()
     lent = {name: value for name, value in os.environ.items() if name.startswith(_STORE_VARIABLES)}
-    return (*lent.items(), (LENT, ",".join(lent))) if lent else ()
+    return (*lent.items(), (STORE_VARIABLES, ",".join(lent))) if lent else ()
 
 
 def _refuse_place(job: Job, state: Path, users: Callable[[], Sequence[UserEntry]]) -> None:
-    """Refuse a run in a place that is not for runs: the controller would write there with its own rights.
+    """Refuse a run in a folder that is not for runs, since the controller would write there with its own rights.
 
     Raises:
-        Misuse: with what to do instead.
+        Misuse: the folder is the controller's, or the user is not an admin.
     """
     scheme, separator, rest = job.run_url.partition("://")
     if separator and scheme != "file":
@@ -163,44 +165,44 @@ def _refuse_place(job: Job, state: Path, users: Callable[[], Sequence[UserEntry]
     folder = Path(unquote(rest) if separator else job.run_url).resolve()
     own = state.resolve()
     if folder == own or (own in folder.parents and own / RUNS not in folder.parents) or folder in own.parents:
-        raise Misuse(f"the run's place {job.run_url} is the controller's own folder: name another store")
+        raise Misuse(f"a run cannot be stored in the controller's own folder {job.run_url}: choose another store")
     if not any(user.admin for user in users() if user.name == job.user):
         raise Misuse(
-            f"the run's place {job.run_url} is a folder of the controller's machine, where {job.user} may not write: name an "
-            "object store (checkpoint.store: s3://..., gs://... or az://...)"
+            f"{job.run_url} is a folder on the controller's machine, where {job.user} may not write: choose an object store "
+            "(checkpoint.store: s3://..., gs://... or az://...)"
         )
 
 
 def owner_tag(database: Database) -> str:
-    """Return the tag that every machine of this installation carries; nothing secret can be told from it."""
+    """Return the tag that every machine of this installation carries; it reveals nothing secret."""
     return f"windfall-{hashlib.sha256(database.key()).hexdigest()[:12]}"
 
 
-def _open(job: Job, clock: Clock, say: Callable[[str], None]) -> Opened:
+def _open(job: Job, clock: Clock, log: Callable[[str], None]) -> RunAccess:
     store = open_store(job.run_url)
 
     def mailbox(controller: Term, alive: Callable[[], Iterable[str]]) -> BackgroundChannel:
-        pace = _LOCAL_MAIL if job.run_url.startswith("file://") else MailPace()
-        return BackgroundChannel(MailboxChannel(store, clock, controller, alive, pace), clock, say=say)
+        pace = _LOCAL_MAIL if job.run_url.startswith("file://") else MailboxPace()
+        return BackgroundChannel(MailboxChannel(store, clock, controller, alive, pace), clock, log=log)
 
     def write_boot(boot: Json) -> None:
-        executor.run(put(JOB, json.dumps(boot).encode()), store, clock)
+        store_operations.run(put(JOB, json.dumps(boot).encode()), store, clock)
 
-    return Opened(
+    return RunAccess(
         watch=StoreWatch(store, clock, wiring.new_nonce),
         mailbox=mailbox,
         write_boot=write_boot,
         measure=lambda lines: _measure(job, lines, wiring.Reader(store, clock)),
-        deleted=lambda: executor.run(get(JOB), store, clock) is None,
+        deleted=lambda: store_operations.run(get(JOB), store, clock) is None,
     )
 
 
-def _measure(job: Job, lines: Iterable[str], run: wiring.Reader) -> tuple[Measured, ...]:
-    rows = run.run(journal.read_journal()).rows
-    head = run.run(log.read_head())
+def _measure(job: Job, lines: Iterable[str], run: wiring.Reader) -> tuple[Measurement, ...]:
+    rows = run.run(spool_journal.read_journal()).rows
+    head = run.run(run_log.read_head())
     holders = {}
     for term in {row.term for row in rows}:
-        record = run.run(log.read_record(term))
+        record = run.run(run_log.read_record(term))
         if record is not None and record.state.holder is not None:
             holders[term] = record.state.holder.host
     costs = None if head is None else head.state.costs

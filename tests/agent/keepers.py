@@ -1,4 +1,4 @@
-"""Real keepers (`python -m windfall.cli.join`), and a controller that speaks the two routes machines use."""
+"""Real node agents (`python -m windfall.cli.node_agent_process`), and a controller that speaks the two routes machines use."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from typing import Any
 from tests.real.machines import marked
 from tests.support.live import PATIENCE_S, TRAINER, Run, eventually, plain_environment
 from windfall import codec
-from windfall.fleet import Direction, Directive, Doing, Report
+from windfall.fleet import DesiredState, Directive, MachineStatus, Report
 from windfall.terms import Seconds, Term
-from windfall.wire import boot as names
-from windfall.wire.boot import BootData, Claimed, boot_to_json, claimed_to_json
-from windfall.wire.layout import JOB
+from windfall.wire import boot_data as names
+from windfall.wire.boot_data import BootData, ClaimResponse, boot_to_json, claimed_to_json
+from windfall.wire.run_layout import JOB
 
-MARK = "KEEPER_OF_TEST"
+MARK = "NODE_AGENT_OF_TEST"
 CREDENTIAL = "one-time-credential-5c1e"
-RUN, WAIT, LEAVE = (Directive(Term(3), direction) for direction in Direction)
+RUN, WAIT, LEAVE = (Directive(Term(3), desired_state) for desired_state in DesiredState)
 
 
 @dataclass
@@ -41,11 +41,11 @@ class Controller:
     claims: list[dict[str, str]] = field(default_factory=list)
     url: str = ""
 
-    def claim(self, wish: dict[str, str]) -> tuple[int, Any]:
-        self.claims.append(wish)
-        if wish["credential"] != CREDENTIAL:
+    def claim(self, request: dict[str, str]) -> tuple[int, Any]:
+        self.claims.append(request)
+        if request["credential"] != CREDENTIAL:
             return 403, {"error": "this credential is not valid for this machine"}
-        return 200, claimed_to_json(Claimed(f"token-of-{wish['machine_id']}", self.boot, self.secrets))
+        return 200, claimed_to_json(ClaimResponse(f"token-of-{request['machine_id']}", self.boot, self.secrets))
 
     def report(self, machine_id: str, said: object, token: str | None) -> tuple[int, Any]:
         if token != f"Bearer token-of-{machine_id}":
@@ -58,13 +58,13 @@ class Controller:
         """The last report of a machine."""
         return next((said for said in reversed(self.reports) if said.machine_id == machine_id), None)
 
-    def hears(self, doing: Doing, machine_id: str = "m-1") -> Report:
+    def hears(self, status: MachineStatus, machine_id: str = "m-1") -> Report:
         """Wait until a machine says that it is doing something."""
         eventually(
-            lambda: (said := self.newest(machine_id)) and said.doing is doing,
-            f"{machine_id} {doing}, not {self.newest(machine_id)}",
+            lambda: (said := self.newest(machine_id)) and said.status is status,
+            f"{machine_id} {status}, not {self.newest(machine_id)}",
         )
-        return next(said for said in reversed(self.reports) if said.machine_id == machine_id and said.doing is doing)
+        return next(said for said in reversed(self.reports) if said.machine_id == machine_id and said.status is status)
 
 
 def _handler(controller: Controller) -> type[BaseHTTPRequestHandler]:
@@ -107,7 +107,7 @@ def serving(controller: Controller) -> Iterator[Controller]:
 
 @dataclass
 class Machine:
-    """A keeper in an empty folder of its own."""
+    """A node agent in its own empty folder."""
 
     process: subprocess.Popen[bytes]
     folder: Path
@@ -117,15 +117,15 @@ class Machine:
         return (self.folder / "printed").read_text(errors="replace")
 
     @property
-    def standing(self) -> dict[str, Any]:
-        path = self.folder / ".windfall" / "standing.json"
+    def run_status(self) -> dict[str, Any]:
+        path = self.folder / ".windfall" / "status.json"
         return json.loads(path.read_text()) if path.exists() else {"step": 0}
 
     def until_step(self, step: int) -> None:
-        eventually(lambda: self.standing["step"] >= step, f"step {step} in:\n{self.text}")
+        eventually(lambda: self.run_status["step"] >= step, f"step {step} in:\n{self.text}")
 
     def ends(self) -> int:
-        """Wait for its end, and return the keeper's exit code."""
+        """Wait for its end, and return the node agent's exit code."""
         try:
             return self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -136,7 +136,7 @@ class Machine:
 
 
 @dataclass
-class Place:
+class RunSite:
     """A folder with a run's store, and the machines bought for it."""
 
     folder: Path
@@ -180,7 +180,7 @@ class Place:
         }
         with (here / "printed").open("wb") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", "windfall.cli.join"],
+                [sys.executable, "-m", "windfall.cli.node_agent_process"],
                 cwd=here,
                 env=plain_environment() | env,
                 stdin=subprocess.DEVNULL,

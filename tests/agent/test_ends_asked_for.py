@@ -51,7 +51,7 @@ def test_a_wait_for_the_run_ends_at_one_signal(run: Run, number: signal.Signals,
     holder = run.train(**LONG)
     holder.until("step 3")
     waiting = run.train(options=fast("--wait"), **LONG)
-    waiting.until("waiting until it lets go")
+    waiting.until("waiting until it releases")
     waiting.process.send_signal(number)
     assert waiting.code() == code, waiting.text
     assert holder.process.poll() is None
@@ -70,9 +70,9 @@ def test_the_root_of_a_machine_is_no_run(tmp_path: Path) -> None:
 @pytest.mark.trial("F5")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_within_a_job_nobody_is_told_to_type_a_line(tmp_path: Path, number: signal.Signals) -> None:
-    """A keeper, which asks for a status file, has nobody at a keyboard: no line again, no Ctrl-C, no "only this machine"."""
+    """For a node agent, which passes --status, no message tells a user to run a command again or to press Ctrl-C."""
     said = {}
-    for who, options in (("keeper", ("--status", str(tmp_path / "status"))), ("user", ())):
+    for who, options in (("node agent", ("--status", str(tmp_path / "status"))), ("user", ())):
         (tmp_path / who).mkdir()
         one = new_run(tmp_path / who)
         machine = one.train(options=fast(*options), **LONG)
@@ -81,9 +81,9 @@ def test_within_a_job_nobody_is_told_to_type_a_line(tmp_path: Path, number: sign
         machine.code()
         said[who] = machine.text
 
-    words = ("same line", "Ctrl-C", "only this machine")
-    assert [word for word in words if word in said["keeper"]] == [], said["keeper"]
-    asked = ["same line", "Ctrl-C"] if number == signal.SIGINT else ["same line"]
+    words = ("same command", "Ctrl-C", "same line", "only this machine")
+    assert [word for word in words if word in said["node agent"]] == [], said["node agent"]
+    asked = ["same command", "Ctrl-C"] if number == signal.SIGINT else ["same command"]
     assert [word for word in words[:2] if word in said["user"]] == asked, said["user"]
 
 
@@ -123,7 +123,7 @@ def test_a_full_disk_of_our_own_files_ends_no_run_and_is_deaf_to_nobody(run: Run
         machine.process.send_signal(signal.SIGINT)
         assert machine.code() == STOPPED, machine.text
         assert "crashed" not in machine.text
-        assert machine.text.count("the store cannot be used now") <= 1, machine.text
+        assert machine.text.count("the store is unavailable") <= 1, machine.text
         assert run.state().checkpoints
     finally:
         end(machine)

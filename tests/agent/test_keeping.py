@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from windfall.agent.keeping import keep, let_go
+from windfall.agent.hard_links import link_handover, remove_links
 
 
 def test_a_file_deleted_by_the_script_is_still_there(tmp_path: Path) -> None:
     """Under its own name, because the point will be restored under it."""
     (tmp_path / "a.pt").write_bytes(b"state")
-    kept = Path(keep(str(tmp_path / "a.pt"), str(tmp_path / "held"), "10-0-1"))
+    kept = Path(link_handover(str(tmp_path / "a.pt"), str(tmp_path / "held"), "10-0-1"))
     (tmp_path / "a.pt").unlink()
     assert (kept.name, kept.read_bytes()) == ("a.pt", b"state")
 
@@ -22,7 +22,7 @@ def test_a_folder_pruned_by_a_framework_is_still_there(tmp_path: Path) -> None:
     """With all that was in it."""
     (tmp_path / "checkpoint-5" / "deep").mkdir(parents=True)
     (tmp_path / "checkpoint-5" / "deep" / "w.bin").write_bytes(b"w")
-    kept = Path(keep(str(tmp_path / "checkpoint-5"), str(tmp_path / "held"), "5-0-1"))
+    kept = Path(link_handover(str(tmp_path / "checkpoint-5"), str(tmp_path / "held"), "5-0-1"))
     shutil.rmtree(tmp_path / "checkpoint-5")
     assert (kept / "deep" / "w.bin").read_bytes() == b"w"
 
@@ -35,7 +35,7 @@ def test_where_links_cannot_be_made_the_path_itself_is_read(tmp_path: Path, monk
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr("os.link", refuse)
-    assert keep(str(tmp_path / "a.pt"), str(tmp_path / "held"), "10-0-1") == str(tmp_path / "a.pt")
+    assert link_handover(str(tmp_path / "a.pt"), str(tmp_path / "held"), "10-0-1") == str(tmp_path / "a.pt")
     assert not list((tmp_path / "held").iterdir())
 
 
@@ -46,7 +46,7 @@ def test_a_link_to_something_in_the_folder_leads_to_what_is_kept(tmp_path: Path,
     (tmp_path / "ck" / "a" / "w.bin").write_bytes(b"w")
     whole = str(tmp_path / "ck" / "a" / "w.bin")
     (tmp_path / "ck" / "latest").symlink_to(whole if written == "/whole" else written.format(name=tmp_path.name))
-    kept = Path(keep(str(tmp_path / "ck"), str(tmp_path / "held"), "5-0-1"))
+    kept = Path(link_handover(str(tmp_path / "ck"), str(tmp_path / "held"), "5-0-1"))
     shutil.rmtree(tmp_path / "ck")
     assert (kept / "latest").readlink() == Path("a/w.bin")
     assert (kept / "latest").read_bytes() == b"w"
@@ -57,9 +57,9 @@ def test_only_what_is_named_is_let_go(tmp_path: Path) -> None:
     """Other hand-overs of its step and of earlier ones stay for their own uploads; what was read in place is not touched."""
     held = tmp_path / "held"
     (tmp_path / "a.pt").write_bytes(b"x")
-    kept = [keep(str(tmp_path / "a.pt"), str(held), name) for name in ("10-0-1", "20-0-2", "20-0-3")]
-    let_go(str(held), kept[1])
-    let_go(str(held), str(tmp_path / "a.pt"))
+    kept = [link_handover(str(tmp_path / "a.pt"), str(held), name) for name in ("10-0-1", "20-0-2", "20-0-3")]
+    remove_links(str(held), kept[1])
+    remove_links(str(held), str(tmp_path / "a.pt"))
     assert sorted(path.name for path in held.iterdir()) == ["10-0-1", "20-0-3"]
     assert (tmp_path / "a.pt").exists()
 
@@ -71,12 +71,12 @@ def test_a_folder_that_ranks_share_keeps_what_each_of_them_wrote(tmp_path: Path)
     folder.mkdir()
     (folder / "rank0").write_bytes(b"0")
     (folder / "meta").write_bytes(b"old")
-    first = keep(str(folder), held, "10-0-1")
+    first = link_handover(str(folder), held, "10-0-1")
     (folder / "rank0").unlink()
     (folder / "rank1").write_bytes(b"1")
     (folder / "new").write_bytes(b"new")
     (folder / "new").replace(folder / "meta")
-    assert keep(str(folder), held, "10-0-1") == first
+    assert link_handover(str(folder), held, "10-0-1") == first
     shutil.rmtree(folder)
     assert {path.name: path.read_bytes() for path in Path(first).iterdir()} == {
         "rank0": b"0",

@@ -10,7 +10,7 @@ import pytest
 
 from windfall import events as ev
 from windfall import terms
-from windfall.agent.peers_assembly import Assembly
+from windfall.agent.merged_pages import MergedPages
 from windfall.core import worker
 from windfall.events import RankStatus
 from windfall.terms import CheckpointRef, Instant, Phase, Seconds
@@ -61,12 +61,12 @@ class World:
         self.order_delay_s = delay_s if order_delay_s is None else order_delay_s
         self.now = 100.0
         self.machines = [Machine(node) for node in range(nodes)]
-        self.assembly = Assembly(nodes)
-        self.state = worker.begin()
+        self.assembly = MergedPages(nodes)
+        self.state = worker.initial_state()
         self.agreed: dict[int, int] = {}
         self.commits: list[ev.CommitCheckpoint] = []
-        began = ev.WorkerBegan("r", 7, "every:20steps", "local", (), 1, 0, 3, Seconds(0.0), 0, 0)
-        self.react([began])
+        started = ev.WorkerStarted("r", 7, "every:20steps", "local", (), 1, 0, 3, Seconds(0.0), 0, 0)
+        self.react([started])
         self.react([ev.CheckpointRestored(None, terms.Step(0), terms.Bytes(0), Seconds(0.1)), ev.ScriptStarted(1)])
 
     def react(self, facts: list[ev.Fact]) -> None:
@@ -76,9 +76,9 @@ class World:
         answers: list[ev.Fact] = []
         for command in commands:
             if isinstance(command, ev.PublishSave):
-                self.assembly.ask(command.request)
+                self.assembly.publish_request(command.request)
             elif isinstance(command, ev.WithdrawSave):
-                self.assembly.ask(0)
+                self.assembly.publish_request(0)
             elif isinstance(command, ev.UploadShard):
                 shard = terms.Shard(command.rank, "x", ())
                 uploaded = ev.ShardUploaded(command.checkpoint_id, command.rank, shard, terms.Bytes(9), Seconds(0.01))
@@ -127,7 +127,7 @@ class World:
             return
         facts, machine.facts = machine.facts, []
         if machine.node == 0:
-            self.hear(0, facts, self.assembly.asked, self.now)
+            self.hear(0, facts, self.assembly.request_published, self.now)
             return
         last = machine.outgoing[-1][0] if machine.outgoing else 0.0
         arrives = max(last, self.now + self.chance.uniform(0, self.delay_s))
@@ -138,7 +138,7 @@ class World:
         self.react(
             self.assembly.take(
                 node, facts, now=Instant(self.now), at=Instant(at), published=published,
-                link_s=2 * self.delay_s * self.known, quiet=node != 0,
+                latency_s=2 * self.delay_s * self.known, quiet=node != 0,
             )
         )  # fmt: skip
 
@@ -193,14 +193,16 @@ def test_a_rank_on_another_machine_that_passed_the_step_unseen_withdraws_the_req
     world = World(1, nodes=2, delay_s=0.0, order_delay_s=1000.0)
     while world.state.request is None:
         world.tick()
-    asked = world.state.request
+    request_published = world.state.request
     _, member = world.machines
-    while member.step < asked.step + 2:
+    while member.step < request_published.step + 2:
         world.tick()
         # The leader has looked, saved and gone on; what the other machine said of itself was said too early.
         assert world.state.request is not None
         assert not world.state.request.sure
-    world.hear(1, [member.look(world.now)], asked.number, world.now)
-    assert world.state.past[0] == dataclasses.replace(asked, withdrawn=True, answered=(0,), served=(0,), handed=True)
+    world.hear(1, [member.look(world.now)], request_published.number, world.now)
+    assert world.state.past[0] == dataclasses.replace(
+        request_published, withdrawn=True, answered=(0,), done_ranks=(0,), handed_over=True
+    )
     assert world.state.misses == 1
     assert world.commits == []

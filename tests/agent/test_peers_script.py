@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from windfall.agent.script import Start, is_launcher, script_environment
-from windfall.agent.session import ExecRequest
+from windfall.agent.exec_session import ExecRequest
+from windfall.agent.script_environment import ScriptStart, is_launcher, script_environment
 from windfall.cli.exec import _peers
 from windfall.errors import Misuse
 from windfall.ports import Restored
 from windfall.sdk.session import Session
 from windfall.terms import Bytes, Step
-from windfall.wire import environment, page
+from windfall.wire import environment, script_page
 
 PEERS = ("10.0.0.4:7070", "10.0.0.5:7070")
 
 
 def start(session: Path, argv: tuple[str, ...], **request: Any) -> dict[str, str]:
     asked = ExecRequest("file:///run", argv, "/", str(session), "/pages", **request)
-    return script_environment(asked, Start("r", 7, 2, Restored(None, Step(0), Bytes(0), None, ()), 4711), argv)
+    return script_environment(asked, ScriptStart("r", 7, 2, Restored(None, Step(0), Bytes(0), None, ()), 4711), argv)
 
 
 def test_a_script_finds_where_the_ranks_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,10 +63,14 @@ def test_a_machine_alone_is_given_no_meeting_place(tmp_path: Path, monkeypatch: 
 def test_a_rank_of_several_machines_goes_on_after_the_last_save(tmp_path: Path) -> None:
     """It must not stand still: a rank on another machine that missed the request could never get past its step."""
     session = Session({environment.SESSION: str(tmp_path), environment.NODE_COUNT: "2"})
-    words = page.attach(str(tmp_path / page.page_name(0)))
+    words = script_page.attach(str(tmp_path / script_page.page_name(0)))
     far_ns = time.monotonic_ns() + 60 * 10**9
-    words[page.AGENT_NS], words[page.DEADLINE_NS], words[page.NOTICE] = far_ns, far_ns, page.LEVELS.index("announced")
-    page.publish(words, request=1, target=1, exact=True, kind=page.KINDS.index("emergency"))
+    words[script_page.AGENT_NS], words[script_page.DEADLINE_NS], words[script_page.NOTICE] = (
+        far_ns,
+        far_ns,
+        script_page.LEVELS.index("announced"),
+    )
+    script_page.publish(words, request=1, target=1, exact=True, kind=script_page.KINDS.index("emergency"))
     assert session.step()
     before = time.monotonic()
     session.backup(tmp_path / "checkpoint")
@@ -76,13 +80,13 @@ def test_a_rank_of_several_machines_goes_on_after_the_last_save(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "node_rank", "generation", "words"),
     [
-        ("", 1, 0, "--peers must name them"),
-        ("", 0, 2, "--peers must name them"),
+        ("", 1, 0, "need --peers"),
+        ("", 0, 2, "need --peers"),
         ("10.0.0.4", 0, 1, "is not host:port"),
         ("10.0.0.4:70000,b:1", 0, 1, "is not host:port"),
-        ("10.0.0.4:7070", 0, 1, "names one machine"),
-        ("a:1,b:1", 2, 1, "is none of the 2 machines"),
-        ("a:1,b:1", 0, 0, "several machines need the number of their generation"),
+        ("10.0.0.4:7070", 0, 1, "is a single machine"),
+        ("a:1,b:1", 2, 1, "must be 0 to 1"),
+        ("a:1,b:1", 0, 0, "--peers needs a generation number"),
     ],
 )
 def test_options_that_do_not_belong_together_are_refused(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from windfall.agent import kernel
-from windfall.agent.session import LOCK, sweep
+from windfall.agent.exec_session import LOCK, sweep
+from windfall.linux import processes
 
 NOW = 1_700_000_000.0
 
@@ -34,14 +34,14 @@ def test_what_a_killed_session_knows_of_its_run_stays_for_the_next_machine(tmp_p
     """Journal, pages and what it held are light and wait a week; checkpoints that it brought go at once."""
     left, pages = session(tmp_path, 2**30, 1), session(tmp_path / "pages", 2**30, 1)
     (pages / "session").write_text(str(left))
-    for name in ("hold.json", "journal-00000001.jsonl"):
+    for name in ("lease.json", "journal-00000001.jsonl"):
         (left / name).touch()
         os.utime(left / name, (NOW, NOW))
-    (left / "points" / "1").mkdir(parents=True)
+    (left / "checkpoints" / "1").mkdir(parents=True)
 
     for folder in (tmp_path, tmp_path / "pages"):
         sweep(folder, now=NOW + 60.0)
-    assert sorted(entry.name for entry in left.iterdir()) == ["hold.json", "journal-00000001.jsonl", LOCK]
+    assert sorted(entry.name for entry in left.iterdir()) == ["journal-00000001.jsonl", "lease.json", LOCK]
     assert pages.exists()
 
     for folder in (tmp_path / "pages", tmp_path):
@@ -52,7 +52,7 @@ def test_what_a_killed_session_knows_of_its_run_stays_for_the_next_machine(tmp_p
 
 def test_a_live_session_stays(tmp_path: Path) -> None:
     """Its process has the number and the start time of the folder's name."""
-    mine = session(tmp_path, os.getpid(), kernel.started_at(os.getpid()) or 0)
+    mine = session(tmp_path, os.getpid(), processes.started_at(os.getpid()) or 0)
     sweep(tmp_path, now=NOW)
     assert mine.exists()
 

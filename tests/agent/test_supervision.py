@@ -7,11 +7,11 @@ import sys
 
 ORPHAN = """
 import socket, time
-from windfall.agent.supervision import Supervision
+from windfall.agent.supervisor_client import SupervisorClient
 ours, theirs = socket.socketpair()
 theirs.sendall(b'{"attempt": 0, "running": false, "status": null}\\n')
-supervision = Supervision(ours)
-supervision.say("nobody reads this any more")
+supervision = SupervisorClient(ours)
+supervision.log("nobody reads this any more")
 theirs.close()
 supervision.listen(print, print)
 time.sleep(20)

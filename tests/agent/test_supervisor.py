@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from windfall.agent import kernel
+from windfall.linux import processes
 
 FAKE_AGENT = """
 import json, os, socket, sys
@@ -80,13 +80,13 @@ class Rig:
         """What the agents were told, of one kind."""
         path = self.folder / "heard"
         lines = path.read_text().splitlines() if path.exists() else []
-        return [message for message in map(json.loads, lines) if message["it"] == it]
+        return [message for message in map(json.loads, lines) if message["type"] == it]
 
     def descendants(self) -> set[int]:
         """Every process below the supervisor."""
         found, frontier = set(), [self.process.pid]
         while frontier:
-            children = kernel.children_of(frontier.pop())
+            children = processes.children_of(frontier.pop())
             found.update(children)
             frontier.extend(children)
         return found
@@ -110,10 +110,10 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[st
 def start(script: str) -> str:
     """A plan: start this command at the first hello, exit with its status."""
     return f"""
-if message["it"] == "hello" and message["attempt"] == 0:
-    send(do="start", attempt=1, argv={script}, cwd=session, env=dict(os.environ))
-if message["it"] == "exited":
-    send(do="exit", code=message["status"])
+if message["type"] == "hello" and message["attempt"] == 0:
+    send(type="start", attempt=1, argv={script}, cwd=session, env=dict(os.environ))
+if message["type"] == "exited":
+    send(type="exit", code=message["status"])
 """
 
 
@@ -164,12 +164,12 @@ def test_a_dead_agent_is_started_again_and_learns_the_status(rig: Callable[[str]
     """The exit status survives the agent that should have heard it."""
     this = rig(
         """
-if message["it"] == "hello" and message["attempt"] == 0:
-    send(do="start", attempt=1, argv=["sh", "-c", "sleep 0.3; exit 7"], cwd=session, env=dict(os.environ))
+if message["type"] == "hello" and message["attempt"] == 0:
+    send(type="start", attempt=1, argv=["sh", "-c", "sleep 0.3; exit 7"], cwd=session, env=dict(os.environ))
     os.kill(os.getpid(), 9)
-if message["it"] == "hello" and message["attempt"] == 1 and message["status"] is not None:
-    send(do="exit", code=message["status"])
-if message["it"] == "exited":
+if message["type"] == "hello" and message["attempt"] == 1 and message["status"] is not None:
+    send(type="exit", code=message["status"])
+if message["type"] == "exited":
     os.kill(os.getpid(), 9)
 """
     )
@@ -184,7 +184,7 @@ def test_killing_the_guard_ends_the_script_and_is_told(rig: Callable[[str], Rig]
     wait_for((this.folder / "ready").exists)
     below = this.descendants()
     agents = {message["agent"] for message in this.heard("hello")}
-    guard = next(pid for pid in kernel.children_of(this.process.pid) if pid not in agents)
+    guard = next(pid for pid in processes.children_of(this.process.pid) if pid not in agents)
     os.kill(guard, signal.SIGKILL)
     this.process.communicate(timeout=20)
     assert this.process.returncode == 128 + signal.SIGKILL
@@ -196,8 +196,8 @@ def test_signals_reach_the_agent_as_messages_and_kill_nobody(rig: Callable[[str]
     this = rig(
         start("[sys.executable, session + '/spread.py', session]")
         + """
-if message["it"] == "signal":
-    send(do="kill")
+if message["type"] == "signal":
+    send(type="kill")
 """
     )
     wait_for((this.folder / "ready").exists)
@@ -225,7 +225,7 @@ def test_death_of_the_script_is_told_within_20_ms(rig: Callable[[str], Rig]) -> 
     for _ in range(5):
         this = rig(
             """
-if message["it"] == "exited":
+if message["type"] == "exited":
     import time
     open(session + "/at", "w").write(str(time.monotonic_ns()))
 """

@@ -94,7 +94,7 @@ class Box:
     def checkpoints(self) -> list[str]:
         """The points of the run here, oldest first, by their ids."""
         head = json.loads(max((self.store / "log").iterdir()).read_text())
-        return [point["checkpoint_id"] for point in head["record"]["state"]["checkpoints"]]
+        return [checkpoint["checkpoint_id"] for checkpoint in head["record"]["state"]["checkpoints"]]
 
     def chunks(self, checkpoint_id: str) -> list[Path]:
         """The stored bytes of a point."""

@@ -76,8 +76,8 @@ def _manifest_missing(box: Box) -> list[str]:
 
 def _all_damaged(box: Box) -> str:
     url = box.waiting()
-    for point in box.checkpoints():
-        for path in box.chunks(point):
+    for checkpoint in box.checkpoints():
+        for path in box.chunks(checkpoint):
             path.write_bytes(b"")
     return url
 
@@ -90,7 +90,7 @@ def _manifest_newer(box: Box) -> list[str]:
     url = box.waiting()
     path = box.store / "checkpoints" / box.checkpoints()[-1] / "manifest.json"
     old = digest_of(path.read_bytes())
-    box.rewrite(path, lambda text: text.replace('"v":2', '"v":9', 1))
+    box.rewrite(path, lambda text: text.replace('"version":2', '"version":9', 1))
     box.rewrite(_newest_record(box), lambda text: text.replace(old, digest_of(path.read_bytes())))
     return ["get", url, str(box.folder / "out")]
 
@@ -161,18 +161,18 @@ def _into_a_file(box: Box) -> list[str]:
 
 CASES = [
     Case("store-is-a-file", _file_in_the_way, 2, ("/file", "check the path"), process=True),
-    Case("store-unwritable", lambda box: box.exec("/sys/windfall"), 1, ("/sys/windfall", "right"), process=True),
-    Case("store-read-only", _read_only, 1, ("mounted", "Read-only", "right"), process=True),
-    Case("disk-full", _full, 1, ("mounted", "no room left", "free some space"), process=True),
+    Case("store-unwritable", lambda box: box.exec("/sys/windfall"), 1, ("/sys/windfall", "permission"), process=True),
+    Case("store-read-only", _read_only, 1, ("mounted", "Read-only", "permission"), process=True),
+    Case("disk-full", _full, 1, ("mounted", "no space left", "free some space"), process=True),
     Case("bucket-missing", _bucket("s3", "s3://nowhere/run"), 2, ("s3://nowhere/run", "create it"), process=True),
     Case("credentials-wrong", _bucket("denies", "s3://lab/run"), 1, ("AWS_ACCESS_KEY_ID", "403"), process=True),
-    Case("bucket-full", _bucket("full", "gs://lab/run"), 1, ("gs://lab/run", "no room left"), process=True),
+    Case("bucket-full", _bucket("full", "gs://lab/run"), 1, ("gs://lab/run", "no space left"), process=True),
     Case("store-without-conditions", _bucket("dishonest", "gs://lab/run"), 2, ("If-None-Match",), process=True),
     Case("endpoint-down", _endpoint_down, 75, ("s3://lab/run", "connection refused", "AWS_ENDPOINT_URL")),
     Case("state-is-a-file", _state_is_a_file, 2, ("/file", "--state")),
     Case("state-unwritable", lambda box: box.exec(box.store, "--state", "/sys/mine"), 2, ("/sys/mine", "--state")),
     Case("state-full", _state_full, 2, ("mounted", "--state"), process=True),
-    Case("newest-point-damaged", _newest_damaged, 0, ("other bytes", "the point before it is used")),
+    Case("newest-point-damaged", _newest_damaged, 0, ("have changed", "using the checkpoint before it")),
     Case(
         "newest-point-damaged-at-exec",
         _newest_damaged_at_exec,
@@ -183,38 +183,49 @@ CASES = [
         adds=True,
         starts=True,
     ),
-    Case("bytes-missing", _chunk_missing, 0, ("lost the bytes", "the point before it is used")),
-    Case("manifest-missing", _manifest_missing, 0, ("lost its manifest", "the point before it is used")),
+    Case("bytes-missing", _chunk_missing, 0, ("is missing", "using the checkpoint before it")),
+    Case("manifest-missing", _manifest_missing, 0, ("manifest is missing", "using the checkpoint before it")),
     Case(
         "all-points-damaged",
         lambda box: ["get", _all_damaged(box), str(box.folder / "out")],
         1,
-        ("none of the run's", "whole"),
+        ("checkpoints of the run are damaged",),
     ),
     Case(
         "all-points-damaged-at-exec",
         lambda box: box.exec(_all_damaged(box)),
         1,
-        ("none of the run's", "whole"),
+        ("checkpoints of the run are damaged",),
         process=True,
         after=2,
         adds=True,
     ),
     Case("manifest-newer", _manifest_newer, 2, ("version 9", "upgrade Windfall")),
-    Case("record-newer", _record('"v":2', '"v":9'), 2, ("version 9", "upgrade Windfall")),
-    Case("record-newer-at-exec", _record('"v":2', '"v":9', exec_=True), 2, ("upgrade Windfall",), process=True),
+    Case("record-newer", _record('"version":2', '"version":9'), 2, ("version 9", "upgrade Windfall")),
+    Case(
+        "record-newer-at-exec",
+        _record('"version":2', '"version":9', exec_=True),
+        2,
+        ("upgrade Windfall",),
+        process=True,
+    ),
     Case("record-damaged", _record(r'"state".*', '"sta'), 1, ("log/0000", "damaged")),
     Case("record-damaged-at-exec", _record(r'"state".*', '"sta', exec_=True), 1, ("damaged",), process=True),
     Case("record-of-another-shape", _record('"term":', '"tarm":'), 1, ("log/0000", "damaged")),
-    Case("marker-of-another-program", _marker("[1, 2]"), 1, ("windfall.json", "not a run"), process=True),
-    Case("marker-newer", _marker('{"v": 9, "run_id": "x"}'), 2, ("format 9", "upgrade"), process=True),
+    Case("marker-of-another-program", _marker("[1, 2]"), 1, ("windfall.json", "not a Windfall run"), process=True),
+    Case("marker-newer", _marker('{"version": 9, "run_id": "x"}'), 2, ("format 9", "upgrade"), process=True),
     Case("journal-damaged", _journal('"facts"', '"fax"'), 1, ("spool/", "damaged in line 1")),
-    Case("journal-newer", _journal('"v":2', '"v":9'), 2, ("version 9", "upgrade Windfall")),
+    Case("journal-newer", _journal('"version":2', '"version":9'), 2, ("version 9", "upgrade Windfall")),
     Case("heartbeat-damaged", _heartbeat_damaged, 1, ("heartbeats/", "not a heartbeat"), process=True, after=1),
     Case("run-held", lambda box: box.exec(box.prepared.held.url), 75, ("--wait",), process=True, after=1),
-    Case("run-done", lambda box: box.exec(box.done()), 0, ("done already", "nothing was started"), process=True),
-    Case("get-over-a-file", _there_already, 2, ("is there already", "another folder")),
+    Case("run-done", lambda box: box.exec(box.done()), 0, ("already done", "nothing was started"), process=True),
+    Case("get-over-a-file", _there_already, 2, ("already exists", "another folder")),
     Case("get-into-a-file", _into_a_file, 2, ("file", "another folder")),
     Case("get-without-points", _no_points, 2, ("no checkpoint yet",)),
-    Case("get-of-an-unknown-point", lambda box: ["get", box.waiting(), "--point", "7"], 2, ("7", "windfall points")),
+    Case(
+        "get-of-an-unknown-point",
+        lambda box: ["get", box.waiting(), "--checkpoint", "7"],
+        2,
+        ("7", "windfall checkpoints"),
+    ),
 ]

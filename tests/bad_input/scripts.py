@@ -14,9 +14,9 @@ os.makedirs("point")
 # What the SDK of a newer Windfall would make: a page whose second word is another version.
 NEWER_PAGE = """
 import os, time
-from windfall.wire import page
-path = os.path.join(os.environ["WINDFALL_SESSION"], page.page_name(0))
-page.create(path + ".draft", pid=os.getpid(), rank=0, step=0)[page.W_VERSION] = 9
+from windfall.wire import script_page
+path = os.path.join(os.environ["WINDFALL_SESSION"], script_page.page_name(0))
+script_page.create(path + ".draft", pid=os.getpid(), rank=0, step=0)[script_page.W_VERSION] = 9
 os.rename(path + ".draft", path)
 time.sleep(1000)
 """
@@ -56,7 +56,7 @@ CASES = [
         "script-exits-with-1",
         _code("raise SystemExit(1)"),
         1,
-        ("failed 1 times", "status 1", "mend it"),
+        ("failed 1 times", "status 1", "fix it"),
         process=True,
         after=1,
         adds=True,
@@ -65,7 +65,7 @@ CASES = [
         "script-killed-by-segv",
         _code("import os; os.kill(os.getpid(), 11)"),
         1,
-        ("status 139", "mend it"),
+        ("status 139", "fix it"),
         process=True,
         after=1,
         adds=True,
@@ -74,7 +74,7 @@ CASES = [
         "script-not-there",
         lambda box: ["exec", *QUICK, str(box.store), "--", "python3", "/no/such/train.py"],
         1,
-        ("status 2", "mend it"),
+        ("status 2", "fix it"),
         talks=True,
         process=True,
         after=1,
@@ -84,13 +84,13 @@ CASES = [
         "script-never-calls-windfall",
         _terminated,
         75,
-        ("this machine is being taken", "nothing is stored yet", "start the same line again"),
+        ("this machine is being preempted", "nothing is stored yet", "run the same command again"),
         process=True,
         after=2,
         adds=True,
         starts=True,
     ),
-    Case("page-newer", _code(NEWER_PAGE), 1, ("status 137", "mend it"), process=True, after=2, adds=True),
+    Case("page-newer", _code(NEWER_PAGE), 1, ("status 137", "fix it"), process=True, after=2, adds=True),
     Case(
         "checkpoint-not-there",
         _code(SAVE + "wf.backup('nothing')"),

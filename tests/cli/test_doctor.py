@@ -12,8 +12,9 @@ import pytest
 
 from tests.contracts.servers import fake_bucket, google_environment, s3_server
 from tests.support.live import contents
+from windfall.cli import machine_checks
 from windfall.cli.main import main
-from windfall.wire.metadata import serve
+from windfall.wire.metadata_server import serve
 
 
 def looked(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -28,11 +29,50 @@ def test_this_machine_can_run_and_each_check_is_one_line(capsys: pytest.CaptureF
     code = main(["doctor", "--provider", "local"])
 
     lines = capsys.readouterr().out.splitlines()
-    names = ["python", "isolation", "pidfd", "shared memory", "state folder", "clock", "notices", "extras"]
+    names = ["python", "isolation", "pidfd", "shared memory", "state folder", "clock", "notices"]
+    names += ["GPU", "network", "extras"]
     heads = [line for line in lines if not line.startswith("     ")]
     assert [head[6:20].strip() for head in heads] == names
     assert {head.split()[0] for head in heads} <= {"ok", "warn"}
     assert code == 0
+
+
+@pytest.mark.trial("F1")
+@pytest.mark.parametrize(
+    ("prints", "status", "verdict", "says"),
+    [
+        ("NVIDIA H200, 143771 MiB\nNVIDIA H200, 143771 MiB", 0, "ok", "2: NVIDIA H200, 143771 MiB"),
+        ("Failed to initialize NVML: Driver/library version mismatch", 18, "warn", "version mismatch"),
+    ],
+)
+def test_gpus_are_listed_by_their_driver(
+    prints: str, status: int, verdict: str, says: str,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    """The GPUs of this machine are named; a driver that does not work is a warning with its own words."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\nprintf '{prints}\\n' | tee /dev/stderr\nexit {status}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    _, checks = looked(capsys, "--provider", "local")
+
+    assert checks["GPU"]["verdict"] == verdict
+    assert says in checks["GPU"]["says"]
+
+
+@pytest.mark.trial("F1")
+def test_a_missing_extra_is_named_with_its_use_and_one_line_that_installs_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who lacks what `run` needs reads what it is for, and gets one command for all of it."""
+    there = {"torch", "transformers", "lightning", "psycopg"}
+    monkeypatch.setattr(machine_checks, "_installed", lambda module: module in there)
+
+    _, checks = looked(capsys, "--provider", "local")
+
+    assert "control for `windfall run`" in checks["extras"]["says"]
+    assert "[all]'" in checks["extras"]["do"]
 
 
 def test_a_folder_is_measured_and_left_as_it_was(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -45,7 +85,7 @@ def test_a_folder_is_measured_and_left_as_it_was(capsys: pytest.CaptureFixture[s
     )
 
     assert code == 0
-    assert list(checks)[8:] == [
+    assert list(checks)[10:] == [
         "store", "conditions", "reach", "small objects", "speed up", "emergency", "speed down", "leftovers",
     ]  # fmt: skip
     assert checks["reach"]["verdict"] == "warn"
@@ -96,7 +136,7 @@ def test_a_bucket_is_measured_and_left_empty(
 
         assert code == 0
         assert {check["verdict"] for check in list(checks.values())[8:]} == {"ok"}
-        from windfall.storage.objects import open_store
+        from windfall.storage.object_stores import open_store
 
         assert open_store("s3://lab").list("") == []
 
@@ -136,7 +176,7 @@ def test_a_place_that_cannot_be_used_fails_with_what_to_do(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret")
     for url, says in (
         (str(tmp_path / "file"), "check the path"),
-        ("/sys/windfall", "right"),
+        ("/sys/windfall", "permission"),
         ("s3://lab/run", "connection refused"),
     ):
         code, checks = looked(capsys, url, "--size", "1MB", "--provider", "local")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def test_the_pip_that_is_named_is_this_environments(monkeypatch: pytest.MonkeyPa
     other.chmod(0o755)
     monkeypatch.setenv("PATH", str(other.parent))
 
-    assert extras.install("lab").startswith(f"{sys.prefix}/bin/python3 -m pip install")
+    assert extras.install("lab").startswith(f"{shlex.quote(f'{sys.prefix}/bin/python3')} -m pip install")
 
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert extras.install("lab").startswith("pip install")

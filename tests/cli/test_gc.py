@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from tests.support.shop import shop
-from windfall.market import Boot, Life, Order
-from windfall.providers.local.client import LocalProvider
-from windfall.storage.clocks import SystemClock
-from windfall.storage.sql import open_database
+from windfall.linux.clock import SystemClock
+from windfall.market import Boot, MachineLifecycle, Order
+from windfall.providers.local.local_provider import LocalProvider
+from windfall.storage.database import open_database
 from windfall.wiring_control import owner_tag
 
 
@@ -35,7 +35,7 @@ def test_only_machines_of_this_installation_that_no_job_needs_are_given_back(tmp
             one.machine_id
             for owner_ in (owner, "somebody-else")
             for one in market.list(owner_)
-            if one.life is not Life.GONE
+            if one.lifecycle is not MachineLifecycle.GONE
         }
         market.close()
         told = json.loads(given.stdout)
@@ -46,4 +46,4 @@ def test_only_machines_of_this_installation_that_no_job_needs_are_given_back(tmp
         assert theirs[0] not in asked.stdout + given.stdout
         assert sorted(told["released"]) == sorted(ours)
         assert alive == set(theirs)
-        assert "no machine of this installation" in made.say("gc").stdout
+        assert "every machine of this installation has a job" in made.say("gc").stdout

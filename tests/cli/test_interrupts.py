@@ -111,7 +111,7 @@ PRINTING = (
 )  # fmt: skip
 """Verbs that print through print and through rich, and how many lines are read of them."""
 MORE = (
-    (0, "logs", "URL"), (0, "points", "--json", "URL"), (0, "explain", "URL"), (0, "replay", "URL"), (0, "schema"),
+    (0, "logs", "URL"), (0, "checkpoints", "--json", "URL"), (0, "explain", "URL"), (0, "replay", "URL"), (0, "schema"),
     (0, "lab", "--help"), (1, "events", "--json", "URL"), (1, "cost", "URL"), (1, "--help"), (0, "get", "URL", "HERE"),
     (0, "doctor"), (0, "ps", "URL"), (0, "stop", "URL"),
 )  # fmt: skip

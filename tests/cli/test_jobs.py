@@ -64,20 +64,20 @@ def test_run_says_each_thing_once(bought: Bought) -> None:
     """What happens to machines is told in order, one sentence each, although the journal has it several times."""
     told = [line[9:] for line in bought.printed.splitlines() if re.match(r"\d\d:\d\d:\d\d windfall: ", line)]
 
-    once = [sentence for sentence in told if "ordering" not in sentence]
+    once = [message for message in told if "ordering" not in message]
     assert len(once) == len(set(once)), bought.printed
     story = [
         "ordering tiny in here",
         ": up, 9 USD/h",
-        f"the injector takes {bought.taken}, 8 s of notice",
+        f"injecting a preemption of {bought.taken}, 8 s of notice",
         "ordering tiny in here",
         f"step {STEPS} is stored",
         "is done",
     ]
     rest = "\n".join(told)
-    for sentence in story:
-        assert sentence in rest, f"{sentence!r} is missing, or too early:\n{bought.printed}"
-        rest = rest.partition(sentence)[2]
+    for message in story:
+        assert message in rest, f"{message!r} is missing, or too early:\n{bought.printed}"
+        rest = rest.partition(message)[2]
 
 
 def test_ps_lists_all_jobs_and_shows_one(bought: Bought) -> None:
@@ -89,7 +89,7 @@ def test_ps_lists_all_jobs_and_shows_one(bought: Bought) -> None:
     assert bought.job_id in listed
     assert "done" in listed
     assert by[0] == by[1] == by[2]
-    assert f"step    {STEPS}, of which {STEPS} are stored" in shown
+    assert f"step    {STEPS} (last checkpoint: {STEPS})" in shown
 
 
 def test_a_job_that_does_not_exist_is_told_with_the_nearest(bought: Bought) -> None:
@@ -112,9 +112,9 @@ def test_the_costs_of_the_machines_are_the_ledgers_sums(bought: Bought) -> None:
     assert money["due_usd"] == pytest.approx(money["settled_usd"])
     assert (money["unsettled"], money["disputed"], money["unexplained_usd"]) == (0, 0, 0)
     assert told["savings_percent"] == pytest.approx(75.0, abs=1.0)
-    assert 0 < told["undisturbed_usd"] < money["twin_usd"]
-    how = {one["machine_id"]: one["how"] for one in machines}
-    assert "injected" in how[bought.taken]
+    assert 0 < told["undisturbed_usd"] < money["baseline_usd"]
+    details = {one["machine_id"]: one["detail"] for one in machines}
+    assert "injected" in details[bought.taken]
     assert told["run"]["steps"] == STEPS
 
 
@@ -139,6 +139,20 @@ def test_what_a_run_has_shown_tells_how_sure_the_next_one_is(bought: Bought) -> 
     assert "measured in 1 earlier run" in simulated.stdout
 
 
+@pytest.mark.trial("F5")
+def test_run_shows_the_odds_that_plan_shows(bought: Bought) -> None:
+    """The same P50 and P90 from both, and `plan` names no run that never comes to be."""
+    plan = bought.shop.say("plan", "job.yaml")
+    planned = json.loads(bought.shop.say("plan", "--json", "job.yaml").stdout)
+    asked = bought.shop.say("run", "--json", "job.yaml")
+    about_to_run = json.loads(asked.stdout.splitlines()[0])["plan"]
+
+    assert asked.returncode == 2, "nobody said yes"
+    assert planned["odds"]["cost_usd"]["p90"] > 0
+    assert about_to_run["odds"] == planned["odds"]
+    assert re.search(r"tiny-[0-9a-z]{6}", plan.stdout) is None, plan.stdout
+
+
 def test_both_journals_are_replayed_and_agree(bought: Bought) -> None:
     """The controller's and the machines' decisions are the same again."""
     answer = bought.shop.say("replay", "tiny")
@@ -157,19 +171,19 @@ def test_events_merge_the_journals_by_time(bought: Bought) -> None:
 
     assert set(sources) == {"c", "m"}
     assert times == sorted(times)
-    assert any("PreemptWanted" in line for line in lines)
+    assert any("PreemptionRequested" in line for line in lines)
 
 
 def test_what_a_run_keeps_is_reached_by_the_jobs_name(bought: Bought) -> None:
     """Points, files, output and explanations, without its URL."""
-    points = bought.shop.say("points", "--json", "tiny").stdout.splitlines()
+    checkpoints = bought.shop.say("checkpoints", "--json", "tiny").stdout.splitlines()
     got = json.loads(bought.shop.say("get", "--json", "tiny", "result").stdout)
     output = bought.shop.say("logs", "tiny").stdout
-    why = bought.shop.say("explain", "tiny", "1").stdout
+    reason = bought.shop.say("explain", "tiny", "1").stdout
 
-    assert json.loads(points[0])["step"] == got["step"] == STEPS
+    assert json.loads(checkpoints[0])["step"] == got["step"] == STEPS
     assert f"step {STEPS}\n" in output
-    assert "order 1 tiny in here" in why
+    assert "order 1 tiny in here" in reason
 
 
 def test_what_is_done_cannot_be_stopped_resumed_or_taken(bought: Bought) -> None:
@@ -180,9 +194,9 @@ def test_what_is_done_cannot_be_stopped_resumed_or_taken(bought: Bought) -> None
     )
 
     assert (stopped.returncode, resumed.returncode, taken.returncode) == (0, 2, 2)
-    assert "nothing runs there" in stopped.stdout
+    assert "nothing to stop" in stopped.stdout
     assert "is done" in resumed.stderr
-    assert "has no machine now" in taken.stderr
+    assert "has no machine to preempt" in taken.stderr
 
 
 def test_nobody_spends_without_a_terminal_and_without_yes(bought: Bought) -> None:
@@ -208,7 +222,7 @@ def test_a_job_is_stopped_with_its_work_kept_and_goes_on_later(tmp_path: Path) -
         resumed = made.say("resume", "tiny")
 
         assert stopped.returncode == 0, stopped.stderr
-        assert re.search(r"stopped after .* step \d+ is stored", stopped.stdout)
+        assert re.search(r"stopped after .* \(last checkpoint: step \d+\)", stopped.stdout)
         assert stands["phase"] == "stopped"
         assert stands["details"]["slots"][0]["machines"] == []
         assert resumed.returncode == 0, resumed.stderr
@@ -231,9 +245,10 @@ def test_a_job_whose_run_was_deleted_says_so_and_buys_nothing(tmp_path: Path) ->
         refused = made.say("resume", "-d", "tiny")
         assert refused.returncode == 2, refused.stdout
         assert re.search(
-            r"^windfall: tiny-\w+ cannot go on: its run was deleted, .*`windfall run` starts a new one$", refused.stderr
+            r"^windfall: tiny-\w+ cannot be resumed: its run was deleted .*`windfall run` starts a new one$",
+            refused.stderr,
         )
-        for verb in (("points",), ("get",), ("logs",), ("logs", "-f"), ("rm", "-y"), ("explain", "--machines")):
+        for verb in (("checkpoints",), ("get",), ("logs",), ("logs", "-f"), ("rm", "-y"), ("explain", "--machines")):
             answer = made.say(*verb, "tiny")
             assert (answer.returncode, answer.stdout) == (2, ""), verb
             assert f"the run of {job_id} was deleted" in answer.stderr, verb

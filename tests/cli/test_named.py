@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from windfall.cli import named
-from windfall.control.service import JobView
+from windfall.cli import run_reference
+from windfall.control.controller_views import JobView
 from windfall.errors import Misuse
 from windfall.fleet import JobPhase
 from windfall.terms import WallTime
@@ -30,7 +30,7 @@ class Jobs:
 
 
 def found(reference: str, *jobs: tuple[str, str]) -> str:
-    return named.find(Jobs(*jobs), reference).job_id  # type: ignore[arg-type]
+    return run_reference.find(Jobs(*jobs), reference).job_id  # type: ignore[arg-type]
 
 
 TWO = (("gpt-aa11", "gpt"), ("gpt-bb22", "gpt"), ("bert-cc33", "bert"))
@@ -46,12 +46,12 @@ def test_a_job_is_named_by_id_by_name_or_by_how_its_id_begins() -> None:
 def test_of_several_jobs_of_a_name_the_newest_is_meant_and_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     """The user is told which, on stderr."""
     assert found("gpt", *TWO) == "gpt-bb22"
-    assert "2 jobs are called gpt; this is the newest, gpt-bb22" in capsys.readouterr().err
+    assert "2 jobs are named gpt; using the newest, gpt-bb22" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("reference", "says"),
-    [("gpt-", "2 jobs begin with gpt-: gpt-"), ("gtp-aa11", "did you mean gpt-aa11?"), ("", "there is no job ''")],
+    [("gpt-", "'gpt-' matches 2 jobs: gpt-"), ("gtp-aa11", "did you mean gpt-aa11?"), ("", "no job ''")],
 )
 def test_what_means_no_job_or_several_is_refused(reference: str, says: str) -> None:
     """With the ids that may have been meant."""
@@ -64,5 +64,5 @@ def test_a_url_a_path_and_a_folder_that_exists_are_runs(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
 
-    assert [named.is_url(name) for name in ("s3://lab/run", "runs/line", "./x", "here")] == [True] * 4
-    assert [named.is_url(name) for name in ("gpt", "gpt-aa11", "there")] == [False] * 3
+    assert [run_reference.is_url(name) for name in ("s3://lab/run", "runs/line", "./x", "here")] == [True] * 4
+    assert [run_reference.is_url(name) for name in ("gpt", "gpt-aa11", "there")] == [False] * 3

@@ -44,7 +44,7 @@ def test_a_holder_of_this_machine_that_was_killed_is_not_listened_for(tmp_path: 
     machine.until("step 3")
     machine.vanish()
     stopped = run.say("stop", run.url)
-    assert (stopped.returncode, "died without letting go" in stopped.stdout) == (0, True), stopped.stdout
+    assert (stopped.returncode, "died without releasing the run" in stopped.stdout) == (0, True), stopped.stdout
     removed = run.say("rm", run.url, "--yes")
     assert (removed.returncode, removed.stderr) == (0, "")
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.live import Run
 from windfall.cli.main import main
-from windfall.report.schema import DOCUMENTS, schema
+from windfall.report.json_schema import DOCUMENTS, schema
 
 jsonschema = pytest.importorskip("jsonschema")
 STORED = {
@@ -23,7 +23,7 @@ STORED = {
 PRINTED = {
     "journal": ["events"],
     "ps": ["ps"],
-    "points": ["points"],
+    "checkpoints": ["checkpoints"],
     "explain": ["explain"],
     "cost": ["cost"],
     "replay": ["replay"],
@@ -90,7 +90,7 @@ def test_a_word_that_is_not_ours_does_not_fit(finished: Run) -> None:
     """The schema tells a damaged row from a good one: an unknown fact, a missing field, a wrong type."""
     path = min(Path(finished.url.removeprefix("file://")).glob("spool/*/*"))
     good = path.read_text().splitlines()[0]
-    damages = [('"is":"Row"', '"is":"Unknown"'), ('"term":1', '"term":"one"'), ('"facts":[', '"facts":[1,')]
+    damages = [('"type":"Row"', '"type":"Unknown"'), ('"term":1', '"term":"one"'), ('"facts":[', '"facts":[1,')]
     for old, new in [*damages, ('"sequence":1,', "")]:
         bad = good.replace(old, new, 1)
         assert bad != good

@@ -22,12 +22,12 @@ def test_what_stop_says_of_a_run_is_so(tmp_path: Path) -> None:
     assert last.code() == 0, last.text
     done = run.say("stop", run.url)
 
-    go_on = f"`windfall exec {run.url}` goes on"
+    resume = f"resume with `windfall exec {run.url}`"
     assert stopped.stdout.startswith("stopped after ")
-    assert stopped.stdout.endswith(f"; {go_on} from there\n")
-    assert again.stdout == f"nothing runs there: no machine holds the run; {go_on} with it\n"
+    assert stopped.stdout.endswith(f"; {resume}\n")
+    assert again.stdout == f"nothing to stop: no machine holds the run; {resume}\n"
     assert (taken.returncode, taken.stderr) == (
         2,
-        f"windfall: nothing can be taken away at {run.url}: no machine holds the run; {go_on} with it\n",
+        f"windfall: nothing to preempt at {run.url}: no machine holds the run; {resume}\n",
     )
-    assert done.stdout == "nothing runs there: the run is done\n"
+    assert done.stdout == "nothing to stop: the run is done\n"

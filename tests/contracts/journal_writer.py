@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from windfall.storage.clocks import SystemClock
-from windfall.storage.sql import open_database
+from windfall.linux.clock import SystemClock
+from windfall.storage.database import open_database
 from windfall.terms import Term
 
 

@@ -21,14 +21,15 @@ import httpx
 import yaml
 
 from tests.contracts.simulated_market import simulated
+from windfall.linux import processes
+from windfall.linux.clock import SystemClock
 from windfall.market import Answer, Boot
 from windfall.ports import Provider
-from windfall.providers.local import process, records
-from windfall.providers.local.client import LocalProvider
-from windfall.storage.clocks import SystemClock
+from windfall.providers.local import machine_folder
+from windfall.providers.local.local_provider import LocalProvider
 from windfall.terms import Seconds
-from windfall.wire.notices import AWS_ACTION_PATH, AWS_TOKEN_HEADER, AWS_TOKEN_PATH, AWS_TOKEN_TTL_HEADER
-from windfall.wire.notices import parse_aws_action as parse_action
+from windfall.wire.notice_formats import AWS_ACTION_PATH, AWS_TOKEN_HEADER, AWS_TOKEN_PATH, AWS_TOKEN_TTL_HEADER
+from windfall.wire.notice_formats import parse_aws_action as parse_action
 
 TYPE, ZONE, OTHER_ZONE = "small", "zone-a", "zone-b"
 HOUR_S = 3600.0
@@ -79,7 +80,7 @@ class World(Protocol):
         ...
 
     def boot(self, lasts_s: float | None = None) -> Boot:
-        """What a machine runs: something that goes on for ever, or for so long."""
+        """What a machine runs: something that runs without end, or for a given time."""
         ...
 
     def together(self, calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
@@ -87,7 +88,7 @@ class World(Protocol):
         ...
 
     def breaks(self, machine_id: str) -> None:
-        """Let a machine die without a word to anybody."""
+        """Let a machine die without notice."""
         ...
 
     def lives(self, machine_id: str) -> bool:
@@ -196,8 +197,8 @@ class LocalWorld:
 
     def life(self, machine_id: str) -> Mapping[str, object]:
         """What a machine's init says of itself, once it does."""
-        self.wait_until(lambda: records.read(self.home(machine_id), "life.json") is not None, "the init speaks")
-        return records.read(self.home(machine_id), "life.json") or {}
+        self.wait_until(lambda: machine_folder.read(self.home(machine_id), "life.json") is not None, "the init speaks")
+        return machine_folder.read(self.home(machine_id), "life.json") or {}
 
     def breaks(self, machine_id: str) -> None:
         """See `World`: its init is killed."""
@@ -205,7 +206,7 @@ class LocalWorld:
 
     def lives(self, machine_id: str) -> bool:
         """See `World`: whether a process carries its name."""
-        return bool(process.marked(records.MACHINE_ID, machine_id))
+        return bool(processes.marked(machine_folder.MACHINE_ID, machine_id))
 
     def notice_left_s(self, machine_id: str) -> float | None:
         """See `World`: asked as a machine asks."""
@@ -213,38 +214,38 @@ class LocalWorld:
         token = httpx.put(f"{url}{AWS_TOKEN_PATH}", headers={AWS_TOKEN_TTL_HEADER: "60"}, trust_env=False).text
         reply = httpx.get(f"{url}{AWS_ACTION_PATH}", headers={AWS_TOKEN_HEADER: token}, trust_env=False)
         deadline = parse_action(reply.content).deadline if reply.status_code == 200 else None
-        return None if deadline is None else deadline - self.clock.wall()
+        return None if deadline is None else deadline - self.clock.wall_time()
 
     def metered_usd(self, owner: str) -> float:
-        """See `World`: from what the machines' own folders say, without the market's books."""
+        """See `World`: from what the machines' own folders say, without the market's database."""
         total = 0.0
         for machine in self.provider.list(owner):
-            fate = records.fate(self.home(machine.machine_id))
-            if fate is not None and fate.began is not None:
-                refunded = self._setup.refund and fate.cause == "preempted"
-                lasted_s = (fate.ended - fate.began) // HOUR_S * HOUR_S if refunded else fate.ended - fate.began
+            end = machine_folder.machine_end(self.home(machine.machine_id))
+            if end is not None and end.started is not None:
+                refunded = self._setup.refund and end.cause == "preempted"
+                lasted_s = (end.ended - end.started) // HOUR_S * HOUR_S if refunded else end.ended - end.started
                 total += lasted_s * machine.price_usd_per_hour / HOUR_S
         return total
 
     def kill_market(self) -> None:
         """Kill the daemon, if there is one, and wait until it is gone."""
-        address = records.read(self.folder, "daemon.json")
-        started_at = None if address is None else process.started_at(int(address["pid"]))
+        address = machine_folder.read(self.folder, "daemon.json")
+        started_at = None if address is None else processes.started_at(int(address["pid"]))
         if address is None or started_at is None:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(address["pid"]), signal.SIGKILL)
-        self.wait_until(lambda: process.started_at(int(address["pid"])) != started_at, "the market's death")
+        self.wait_until(lambda: processes.started_at(int(address["pid"])) != started_at, "the market's death")
 
     def close(self) -> None:
         """End market and machines, whatever state they are in."""
         self.provider.close()
         self.kill_market()
         for home in (self.folder / "machines").glob("*"):
-            records.write(home, "wish.json", {"release": True, "by": self.clock.wall()})
-            records.begin(home, {"withdrawn": "released", "at": self.clock.wall()})
+            machine_folder.write(home, "request.json", {"release": True, "by": self.clock.wall_time()})
+            machine_folder.decide_start(home, {"withdrawn": "released", "at": self.clock.wall_time()})
         for home in (self.folder / "machines").glob("*"):
-            self.wait_until(lambda home=home: records.fate(home) is not None, f"the end of {home.name}")
+            self.wait_until(lambda home=home: machine_folder.machine_end(home) is not None, f"the end of {home.name}")
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windfall.errors import ProviderUnreachable
-from windfall.market import Answer, Boot, Ended, Machine
-from windfall.simulation.clock import Timeline
-from windfall.simulation.provider import Market, SimulatedProvider
+from windfall.market import Answer, Boot, Machine, MachineEndCause
+from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
+from windfall.simulation.virtual_time import Timeline
 from windfall.terms import NoticeLevel, Reliability, Seconds
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class SimulatedWorld:
 
     setup: Setup
     timeline: Timeline = field(default_factory=Timeline)
-    living: set[str] = field(default_factory=set)
+    lifetime_source: set[str] = field(default_factory=set)
     deadlines: dict[str, float] = field(default_factory=dict)
     ended_machines: list[Machine] = field(default_factory=list)
 
@@ -64,7 +64,7 @@ class SimulatedWorld:
             "simulated",
             self.timeline,
             tuple(
-                Market(
+                SimulatedMarket(
                     machine_type=machine_type,
                     zone=zone,
                     reliability=reliability,
@@ -80,7 +80,7 @@ class SimulatedWorld:
                 for spot in (reliability is Reliability.TRANSIENT,)
             ),
             random.Random(7),
-            tenant=self,
+            listener=self,
             bill_lag_s=(setup.lag_s, setup.lag_s),
         )
         self.change()
@@ -88,9 +88,11 @@ class SimulatedWorld:
     # ------------------------------------------------------------------------------------- who lives on the machines
 
     def started(self, machine: Machine, boot: Boot) -> None:
-        self.living.add(machine.machine_id)
+        self.lifetime_source.add(machine.machine_id)
         if boot.argv[1] != "1000":
-            self.timeline.at(float(boot.argv[1]), lambda: self.provider.end(machine.machine_id, Ended.STOPPED))
+            self.timeline.at(
+                float(boot.argv[1]), lambda: self.provider.end(machine.machine_id, MachineEndCause.STOPPED)
+            )
 
     def noticed(self, machine_id: str, level: NoticeLevel, left_s: Seconds | None) -> None:
         assert level is NoticeLevel.ANNOUNCED
@@ -98,7 +100,7 @@ class SimulatedWorld:
         self.deadlines[machine_id] = self.timeline.time + left_s
 
     def ended(self, machine: Machine) -> None:
-        self.living.discard(machine.machine_id)
+        self.lifetime_source.discard(machine.machine_id)
         self.ended_machines.append(machine)
 
     # ----------------------------------------------------------------------------------------------------- the world
@@ -119,15 +121,15 @@ class SimulatedWorld:
     def change(self, **changes: int) -> None:
         capacity, quota = changes.get("capacity", self.setup.capacity), changes.get("quota", self.setup.quota)
         for key in self.keys:
-            self.provider.shelf.quota[key] = quota
+            self.provider.limits.quota[key] = quota
             for reliability in Reliability:
-                self.provider.shelf.capacity[*key, reliability] = capacity
+                self.provider.limits.capacity[*key, reliability] = capacity
 
     @contextmanager
     def denied(self) -> Iterator[None]:
-        self.provider.shelf.denied = True
+        self.provider.limits.denied = True
         yield
-        self.provider.shelf.denied = False
+        self.provider.limits.denied = False
 
     def boot(self, lasts_s: float | None = None) -> Boot:
         return Boot(("sleep", "1000" if lasts_s is None else str(lasts_s)))
@@ -136,10 +138,10 @@ class SimulatedWorld:
         return [call() for call in calls]
 
     def breaks(self, machine_id: str) -> None:
-        self.provider.end(machine_id, Ended.FAILED)
+        self.provider.end(machine_id, MachineEndCause.FAILED)
 
     def lives(self, machine_id: str) -> bool:
-        return machine_id in self.living
+        return machine_id in self.lifetime_source
 
     def notice_left_s(self, machine_id: str) -> float | None:
         return None if machine_id not in self.deadlines else self.deadlines[machine_id] - self.timeline.time
@@ -147,9 +149,9 @@ class SimulatedWorld:
     def metered_usd(self, owner: str) -> float:
         total = 0.0
         for machine in self.ended_machines:
-            if machine.owner == owner and machine.began is not None and machine.ended is not None:
-                lasted_s = machine.ended - machine.began
-                if self.setup.refund and machine.cause is Ended.PREEMPTED:
+            if machine.owner == owner and machine.started is not None and machine.ended is not None:
+                lasted_s = machine.ended - machine.started
+                if self.setup.refund and machine.cause is MachineEndCause.PREEMPTED:
                     lasted_s = lasted_s // HOUR_S * HOUR_S
                 total += lasted_s * machine.price_usd_per_hour / HOUR_S
         return total

@@ -12,21 +12,21 @@ import pytest
 
 from tests.support.simulated_store import ManualClock, MemoryStore
 from windfall import codec
-from windfall.agent.keeper import visit
+from windfall.agent.node_agent import sync_mailbox
 from windfall.channels.direct import DirectChannel
-from windfall.channels.mailbox import BackgroundChannel, MailboxChannel, MailPace
+from windfall.channels.mailbox import BackgroundChannel, MailboxChannel, MailboxPace
 from windfall.errors import StoreUnreachable
-from windfall.fleet import Direction, Directive, Doing, Report
+from windfall.fleet import DesiredState, Directive, MachineStatus, Report
+from windfall.linux.clock import SystemClock
 from windfall.ports import Channel
-from windfall.storage.clocks import SystemClock
 from windfall.terms import Seconds, Term
-from windfall.wire.layout import CONTROLLER, directive_key, report_key
+from windfall.wire.run_layout import CONTROLLER, directive_key, report_key
 
-RUN, WAIT, LEAVE = (Directive(Term(3), direction) for direction in Direction)
+RUN, WAIT, LEAVE = (Directive(Term(3), desired_state) for desired_state in DesiredState)
 
 
-def report(machine_id: str, sequence: int, doing: Doing = Doing.TRAINING) -> Report:
-    return Report(machine_id, sequence, "life", doing)
+def report(machine_id: str, sequence: int, status: MachineStatus = MachineStatus.TRAINING) -> Report:
+    return Report(machine_id, sequence, "life", status)
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Post:
     clock: ManualClock = field(default_factory=ManualClock)
     machines: list[str] = field(default_factory=lambda: ["m-1", "m-2"])
 
-    def channel(self, controller: int = 3, pace: MailPace | None = None) -> MailboxChannel:
+    def channel(self, controller: int = 3, pace: MailboxPace | None = None) -> MailboxChannel:
         return MailboxChannel(self.store, self.clock, Term(controller), lambda: self.machines, pace)
 
     def beat(self) -> tuple[int, int]:
@@ -64,27 +64,29 @@ def rig(request: pytest.FixtureRequest, post: Post) -> Rig:
     if request.param == "direct":
         channel = DirectChannel(lambda: None)
         return Rig(channel, channel.deliver)
-    return Rig(post.channel(), lambda said: visit(post.store, said).directive, lambda: post.clock.sleep(Seconds(3.0)))
+    return Rig(
+        post.channel(), lambda said: sync_mailbox(post.store, said).directive, lambda: post.clock.sleep(Seconds(3.0))
+    )
 
 
-def test_the_newest_report_of_each_machine_is_heard_once(rig: Rig) -> None:
+def test_the_newest_report_of_each_machine_is_received_once(rig: Rig) -> None:
     """What a machine said before its last word is not needed; what was heard is not heard again."""
-    for said in (report("m-1", 1), report("m-1", 2, Doing.FAILED), report("m-2", 1)):
+    for said in (report("m-1", 1), report("m-1", 2, MachineStatus.FAILED), report("m-2", 1)):
         rig.say(said)
 
-    heard = rig.channel.hear()
+    heard = rig.channel.receive()
     rig.later()
 
-    assert sorted(heard, key=lambda said: said.machine_id) == [report("m-1", 2, Doing.FAILED), report("m-2", 1)]
-    assert rig.channel.hear() == ()
+    assert sorted(heard, key=lambda said: said.machine_id) == [report("m-1", 2, MachineStatus.FAILED), report("m-2", 1)]
+    assert rig.channel.receive() == ()
 
 
 def test_each_machine_gets_its_own_newest_directive(rig: Rig) -> None:
     """A directive stands until another takes its place."""
     assert rig.say(report("m-1", 1)) is None
-    rig.channel.tell({"m-1": RUN, "m-2": WAIT})
+    rig.channel.send({"m-1": RUN, "m-2": WAIT})
     assert (rig.say(report("m-1", 2)), rig.say(report("m-2", 1))) == (RUN, WAIT)
-    rig.channel.tell({"m-1": LEAVE, "m-2": WAIT})
+    rig.channel.send({"m-1": LEAVE, "m-2": WAIT})
     assert (rig.say(report("m-1", 3)), rig.say(report("m-1", 4)), rig.say(report("m-2", 2))) == (LEAVE, LEAVE, WAIT)
 
 
@@ -93,7 +95,7 @@ def test_the_heartbeat_changes_while_the_controller_lives(post: Post) -> None:
     channel = post.channel()
     seen = []
     for _ in range(40):
-        channel.tell({})
+        channel.send({})
         seen.append(post.beat())
         post.clock.sleep(Seconds(1.0))
     assert seen[0] == (3, 1)
@@ -103,44 +105,50 @@ def test_the_heartbeat_changes_while_the_controller_lives(post: Post) -> None:
 def test_a_directive_is_written_when_it_changes_and_again_now_and_then(post: Post) -> None:
     """A controller that was replaced may have written over it; otherwise a directive costs one write."""
     channel = post.channel()
-    channel.tell({"m-1": RUN})
+    channel.send({"m-1": RUN})
     post.store.put(directive_key("m-1"), b"of a controller that was replaced")
     post.clock.sleep(Seconds(30.0))
-    channel.tell({"m-1": RUN})
-    assert visit(post.store, report("m-1", 1)).directive is None
+    channel.send({"m-1": RUN})
+    assert sync_mailbox(post.store, report("m-1", 1)).directive is None
     post.clock.sleep(Seconds(31.0))
-    channel.tell({"m-1": RUN})
-    assert visit(post.store, report("m-1", 1)).directive == RUN
+    channel.send({"m-1": RUN})
+    assert sync_mailbox(post.store, report("m-1", 1)).directive == RUN
 
 
 def test_a_new_controller_writes_every_directive_anew(post: Post) -> None:
     """Its term is in them: machines obey no older one from then on."""
-    post.channel(3).tell({"m-1": RUN})
-    newer = Directive(Term(4), Direction.RUN)
-    post.channel(4).tell({"m-1": newer})
-    seen = visit(post.store, report("m-1", 1))
-    assert (seen.directive, seen.beat) == (newer, (4, 1))
+    post.channel(3).send({"m-1": RUN})
+    newer = Directive(Term(4), DesiredState.RUN)
+    post.channel(4).send({"m-1": newer})
+    seen = sync_mailbox(post.store, report("m-1", 1))
+    assert (seen.directive, seen.heartbeat) == (newer, (4, 1))
 
 
 def test_a_damaged_report_is_passed_over(post: Post) -> None:
     """What cannot be read was not said; the others are heard."""
-    visit(post.store, report("m-2", 1))
-    for damaged in (b"", b"{", b"[]", b'{"v": 1, "report": {"is": "Nothing"}}', b'{"v": 1, "report": null}'):
+    sync_mailbox(post.store, report("m-2", 1))
+    for damaged in (
+        b"",
+        b"{",
+        b"[]",
+        b'{"version": 1, "report": {"type": "Nothing"}}',
+        b'{"version": 1, "report": null}',
+    ):
         post.store.put(report_key("m-1"), damaged)
         post.clock.sleep(Seconds(3.0))
-        assert all(said.machine_id == "m-2" for said in post.channel().hear())
-    other = {"v": 1, "report": codec.encode(report("m-2", 9))}
+        assert all(said.machine_id == "m-2" for said in post.channel().receive())
+    other = {"version": 1, "report": codec.encode(report("m-2", 9))}
     post.store.put(report_key("m-1"), json.dumps(other).encode())
-    assert report("m-2", 9) not in post.channel().hear()
+    assert report("m-2", 9) not in post.channel().receive()
 
 
 def test_a_call_is_bounded_and_everybody_gets_a_turn(post: Post) -> None:
     """Of many machines each call reads some, the longest unread first."""
     post.machines = [f"m-{number}" for number in range(10)]
     for name in post.machines:
-        visit(post.store, report(name, 1))
-    channel = post.channel(pace=MailPace(at_once=4))
-    rounds = [{said.machine_id for said in channel.hear()} for _ in range(3)]
+        sync_mailbox(post.store, report(name, 1))
+    channel = post.channel(pace=MailboxPace(batch_max=4))
+    rounds = [{said.machine_id for said in channel.receive()} for _ in range(3)]
     assert [len(seen) for seen in rounds] == [4, 4, 2]
     assert set.union(*rounds) == set(post.machines)
 
@@ -168,19 +176,19 @@ def test_a_store_that_fails_raises_nothing_and_is_left_alone_for_a_while(post: P
     post.store = store = Broken()
     channel = post.channel()
     for _ in range(100):
-        assert channel.hear() == ()
-        channel.tell({"m-1": RUN, "m-2": RUN})
+        assert channel.receive() == ()
+        channel.send({"m-1": RUN, "m-2": RUN})
         post.clock.sleep(Seconds(0.5))
     assert len(tries) < 12
     store.broken = False
     post.clock.sleep(Seconds(30.0))
-    channel.tell({"m-1": RUN, "m-2": RUN})
-    assert visit(store, report("m-1", 1)).directive == RUN
-    assert visit(store, report("m-2", 1)).directive == RUN
+    channel.send({"m-1": RUN, "m-2": RUN})
+    assert sync_mailbox(store, report("m-1", 1)).directive == RUN
+    assert sync_mailbox(store, report("m-2", 1)).directive == RUN
 
 
 def test_in_the_background_nothing_waits_for_a_slow_store(post: Post) -> None:
-    """`hear` and `tell` return at once while the store hangs, and nothing is lost."""
+    """`receive` and `send` return at once while the store hangs, and nothing is lost."""
     hanging, go = threading.Event(), threading.Event()
 
     class Slow(MemoryStore):
@@ -190,19 +198,19 @@ def test_in_the_background_nothing_waits_for_a_slow_store(post: Post) -> None:
             return super().get(key)
 
     post.store = store = Slow()
-    store.put(report_key("m-1"), json.dumps({"v": 1, "report": codec.encode(report("m-1", 1))}).encode())
+    store.put(report_key("m-1"), json.dumps({"version": 1, "report": codec.encode(report("m-1", 1))}).encode())
     channel = BackgroundChannel(post.channel(), SystemClock(), period_s=Seconds(0.01))
     try:
         assert hanging.wait(20)
         before = time.monotonic()
-        channel.tell({"m-1": RUN})
-        assert channel.hear() == ()
+        channel.send({"m-1": RUN})
+        assert channel.receive() == ()
         assert time.monotonic() - before < 1.0
         go.set()
         end = time.monotonic() + 20
         heard: tuple[Report, ...] = ()
         while not heard or directive_key("m-1") not in store.objects:
-            heard = heard or channel.hear()
+            heard = heard or channel.receive()
             assert time.monotonic() < end
             time.sleep(0.005)
         assert heard == (report("m-1", 1),)

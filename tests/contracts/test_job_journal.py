@@ -16,10 +16,10 @@ import sqlalchemy as sa
 
 from tests.storage.databases import Postgres, no_postgres, postgres_server
 from windfall.errors import ControllerReplaced, DatabaseUnreachable, LogDamaged
+from windfall.linux.clock import SystemClock
 from windfall.ports import Journal
-from windfall.storage.clocks import SystemClock
-from windfall.storage.sql import Database, open_database
-from windfall.storage.sql_schema import ROWS
+from windfall.storage.database import Database, open_database
+from windfall.storage.database_schema import ROWS
 
 JOB = "gpt-1"
 
@@ -67,21 +67,21 @@ def opened(url: str) -> Iterator[Callable[[], Database]]:
 def test_rows_come_back_in_order_from_any_process(opened: Callable[[], Database]) -> None:
     """What was appended is read back, oldest first, by whoever opens the database next."""
     database = opened()
-    journal = database.journal(JOB, database.take("a"))
+    journal = database.journal(JOB, database.acquire("a"))
     lines = [f"row {number} with ünïcode and \n a break" for number in range(520)]
     for line in lines[:300]:
         journal.append(line)
-    other = opened().journal(JOB, database.take("b"))
+    other = opened().journal(JOB, database.acquire("b"))
     for line in lines[300:]:
         other.append(line)
 
-    assert list(opened().journal(JOB, database.take("c")).rows()) == lines
+    assert list(opened().journal(JOB, database.acquire("c")).rows()) == lines
 
 
 def test_jobs_do_not_see_each_others_rows(opened: Callable[[], Database]) -> None:
     """Each job's journal begins at one and holds its own rows alone."""
     database = opened()
-    term = database.take("a")
+    term = database.acquire("a")
     database.journal("a-1", term).append("of a")
     database.journal("b-1", term).append("of b")
 
@@ -91,7 +91,7 @@ def test_jobs_do_not_see_each_others_rows(opened: Callable[[], Database]) -> Non
 def test_a_row_that_somebody_took_out_is_named(opened: Callable[[], Database]) -> None:
     """What follows it is not read as if nothing were missing."""
     database = opened()
-    journal = database.journal(JOB, database.take("c"))
+    journal = database.journal(JOB, database.acquire("c"))
     for line in ("one", "two", "three"):
         journal.append(line)
     with database._engine.begin() as connection:
@@ -101,11 +101,11 @@ def test_a_row_that_somebody_took_out_is_named(opened: Callable[[], Database]) -
 
 
 def test_a_replaced_controller_writes_nothing_more(opened: Callable[[], Database]) -> None:
-    """Once another took the installation, the old controller's append is refused and changes nothing."""
+    """Once another took over the installation, the old controller's append is refused and changes nothing."""
     old, new = opened(), opened()
-    journal = old.journal(JOB, old.take("old host"))
+    journal = old.journal(JOB, old.acquire("old host"))
     journal.append("before")
-    new.take("new host")
+    new.acquire("new host")
 
     with pytest.raises(ControllerReplaced, match="new host"):
         journal.append("after")
@@ -115,7 +115,7 @@ def test_a_replaced_controller_writes_nothing_more(opened: Callable[[], Database
 def test_no_write_of_an_old_term_slips_in_behind_a_take(opened: Callable[[], Database]) -> None:
     """While a controller writes as fast as it can, nothing of it appears after another's take has returned."""
     old, new = opened(), opened()
-    journal, written = old.journal(JOB, old.take("old")), []
+    journal, written = old.journal(JOB, old.acquire("old")), []
 
     def write() -> None:
         for number in itertools.count(1):
@@ -128,7 +128,7 @@ def test_no_write_of_an_old_term_slips_in_behind_a_take(opened: Callable[[], Dat
     writer = threading.Thread(target=write)
     writer.start()
     _until(lambda: len(written) >= 20)
-    new.take("new")
+    new.acquire("new")
     seen = list(new.rows(JOB))
     writer.join(timeout=60)
 
@@ -138,25 +138,25 @@ def test_no_write_of_an_old_term_slips_in_behind_a_take(opened: Callable[[], Dat
 
 def test_a_take_waits_for_a_write_that_has_passed_the_fence(opened: Callable[[], Database]) -> None:
     """A write that found its term valid is committed before the next controller has the installation."""
-    old, new, taken = opened(), opened(), threading.Event()
-    term = old.take("old")
+    old, new, acquired = opened(), opened(), threading.Event()
+    term = old.acquire("old")
 
-    def take() -> None:
-        new.take("new")
-        taken.set()
+    def acquire() -> None:
+        new.acquire("new")
+        acquired.set()
 
-    taker = threading.Thread(target=take)
+    taker = threading.Thread(target=acquire)
     with old._fenced(term):
         taker.start()
-        assert not taken.wait(0.5)
-    assert taken.wait(30)
+        assert not acquired.wait(0.5)
+    assert acquired.wait(30)
     taker.join()
 
 
 def test_a_commit_that_fails_leaves_the_place_free(opened: Callable[[], Database]) -> None:
     """The same line again after an append that came to nothing lies where it belongs, without a gap."""
     database = opened()
-    journal, broken = database.journal(JOB, database.take("a")), [True]
+    journal, broken = database.journal(JOB, database.acquire("a")), [True]
 
     @sa.event.listens_for(database._engine, "commit")
     def _(_: object) -> None:
@@ -176,10 +176,10 @@ def test_a_commit_that_fails_leaves_the_place_free(opened: Callable[[], Database
 def test_a_row_whose_answer_was_lost_is_not_written_twice(opened: Callable[[], Database]) -> None:
     """The same line again, at the place where it already lies, is success; the next one follows it."""
     database = opened()
-    term = database.take("a")
-    journal, twin = database.journal(JOB, term), database.journal(JOB, term)
+    term = database.acquire("a")
+    journal, baseline = database.journal(JOB, term), database.journal(JOB, term)
     journal.append("one")
-    twin.append("two")  # stands for the journal's own append whose answer never came
+    baseline.append("two")  # stands for the journal's own append whose answer never came
 
     with pytest.raises(LogDamaged, match="row 2"):
         journal.append("another two")
@@ -193,7 +193,7 @@ def test_a_row_whose_answer_was_lost_is_not_written_twice(opened: Callable[[], D
 def test_no_row_is_lost_when_the_writer_is_killed(url: str, opened: Callable[[], Database], kills: int) -> None:
     """Killed at random instants, a writer leaves every row it called durable, at most one more, and no gap."""
     database = opened()
-    term = database.take("a")
+    term = database.acquire("a")
     chance = random.Random(20260 + kills)
     for _ in range(kills):
         durable = _written_until_killed(url, term, chance.uniform(0.0, 0.15))
@@ -220,7 +220,7 @@ def _written_until_killed(url: str, term: int, after_s: float) -> int:
 def test_rows_survive_the_death_of_the_database_server(own_server: Postgres, kills: int) -> None:
     """The server killed in mid-write raises; once it is back the same journal goes on, every row there once, in order."""
     database = open_database(own_server.make("outage"), SystemClock())
-    journal, written = database.journal(JOB, database.take("a")), 0
+    journal, written = database.journal(JOB, database.acquire("a")), 0
     chance, outages = random.Random(5), 0
     for _ in range(kills):
         killer = threading.Timer(chance.uniform(0.05, 0.3), own_server.kill)
@@ -246,7 +246,7 @@ def _append_until_trouble(journal: Journal, written: int) -> int:
         try:
             journal.append(f"row {number}")
         except DatabaseUnreachable as error:
-            assert "did not do what was asked" in str(error)  # noqa: PT017
+            assert "failed: " in str(error)  # noqa: PT017
             return number - 1
     raise AssertionError
 

@@ -12,7 +12,7 @@ from tests.notices.support import CLOCK, FORMATS, NOTICE_S, POLL_S, Rig, Watch, 
 from tests.support.world import LATE_S
 from windfall.notices.signals import SignalNotices
 from windfall.terms import Instant, NoticeLevel, Seconds
-from windfall.wire.metadata import Event, serve
+from windfall.wire.metadata_server import ScriptedEvent, serve
 
 HINT, ANNOUNCED, WITHDRAWN = NoticeLevel.HINT, NoticeLevel.ANNOUNCED, NoticeLevel.WITHDRAWN
 SLOPPY_S = 0.2
@@ -95,10 +95,10 @@ def test_notice_to_delivery_takes_one_poll(any_rig: Rig) -> None:
     with Watch(any_rig.source) as watch:
         any_rig.more_polls()
         for round_ in range(5):
-            began = CLOCK.now()
+            started = CLOCK.now()
             any_rig.announce()
             watch.wait_for(2 * round_ + 1)
-            delays.append(watch.at[-1] - began)
+            delays.append(watch.at[-1] - started)
             any_rig.server.withdraw()
             watch.wait_for(2 * round_ + 2)
     assert statistics.median(delays) <= POLL_S + 0.05
@@ -141,7 +141,7 @@ def test_a_restarted_service_is_found_again(any_rig: Rig) -> None:
         any_rig.more_polls()
         any_rig.server.close()
         any_rig.more_polls(3)
-        with serve([], any_rig.provider, port, now=CLOCK.wall) as again:
+        with serve([], any_rig.provider, port, now=CLOCK.wall_time) as again:
             any_rig.more_polls(4)
             assert watch.notices == []
             again.announce(NOTICE_S)
@@ -179,12 +179,16 @@ def test_a_proxy_is_not_asked(any_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("provider", FORMATS)
 def test_a_script_plays_by_itself(provider: str) -> None:
     """A timeline written beforehand reaches the source in its order and at its times."""
-    script = [Event(0.3, "hint"), Event(0.6, "announce", notice_s=NOTICE_S), Event(0.9, "withdraw")]
-    began = time.monotonic()
-    with serve(script, provider, now=CLOCK.wall) as server, Watch(make_source(provider, server.url)) as watch:
+    script = [
+        ScriptedEvent(0.3, "hint"),
+        ScriptedEvent(0.6, "announce", notice_s=NOTICE_S),
+        ScriptedEvent(0.9, "withdraw"),
+    ]
+    started = time.monotonic()
+    with serve(script, provider, now=CLOCK.wall_time) as server, Watch(make_source(provider, server.url)) as watch:
         watch.wait_for(4)
     assert watch.levels == [HINT, ANNOUNCED, WITHDRAWN, WITHDRAWN]
-    after_s = [at - began for at in watch.at[:3]]
+    after_s = [at - started for at in watch.at[:3]]
     assert all(0.0 <= found - due < LATE_S for found, due in zip(after_s, [0.3, 0.6, 0.9], strict=True))
 
 
@@ -192,13 +196,13 @@ def test_a_signal_announces_the_end_after_its_grace() -> None:
     """The first signal is one announcement with deadline signal + grace; later signals say nothing new."""
     source = SignalNotices(grace_s=Seconds(NOTICE_S))
     with Watch(source) as watch:
-        began = CLOCK.now()
-        source.deliver_signal(Instant(began))
+        started = CLOCK.now()
+        source.deliver_signal(Instant(started))
         watch.wait_for(1)
-        assert watch.at[0] - began < 0.15
+        assert watch.at[0] - started < 0.15
         source.deliver_signal(CLOCK.now())
         eventually(source._signals.empty, "the second signal is read")
-        assert [(notice.level, notice.deadline) for notice in watch.notices] == [(ANNOUNCED, began + NOTICE_S)]
+        assert [(notice.level, notice.deadline) for notice in watch.notices] == [(ANNOUNCED, started + NOTICE_S)]
 
 
 def test_without_a_signal_there_is_no_notice_and_the_source_stops() -> None:

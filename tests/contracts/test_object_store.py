@@ -13,11 +13,11 @@ import xxhash
 from tests.contracts.servers import fake_bucket, google_environment
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.simulated_store import MemoryStore
+from windfall.linux.clock import SystemClock
 from windfall.ports import ObjectStore
-from windfall.storage.clocks import SystemClock
-from windfall.storage.executor import run
-from windfall.storage.files import FileStore
-from windfall.storage.objects import open_store, prove_conditions
+from windfall.storage.file_store import FileStore
+from windfall.storage.object_stores import open_store, prove_conditions
+from windfall.storage.store_operations import run
 
 KINDS = ("folder", "simulated disk", "memory", "s3", "azure", "google")
 MB = 1 << 20

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.simulated_disk import PowerCut, SimulatedDisk
 from windfall.ports import ObjectStore
-from windfall.storage.files import DIRECT_MIN_BYTES, WORKSHOPS, FileStore
+from windfall.storage.file_store import DIRECT_MIN_BYTES, STAGING, FileStore
 
 ROOT = "/disk/runs/gpt"
 SEEDS = 4
@@ -91,7 +91,7 @@ def test_no_cut_shows_half_an_object_or_loses_what_returned(source: Path, record
                 later = FileStore(ROOT, disk)
                 story.verify(later)
                 later.put("heartbeats/2", b"the next writer")
-                left = [name for name in disk.content() if f"/{WORKSHOPS}/" in name and not name.endswith("/lock")]
+                left = [name for name in disk.content() if f"/{STAGING}/" in name and not name.endswith("/lock")]
                 assert left == [], "the next writer clears the workshop of the dead one"
                 visited += 1
 

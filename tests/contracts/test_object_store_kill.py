@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.servers import fake_bucket, s3_environment
-from windfall.storage.objects import open_store
+from windfall.storage.object_stores import open_store
 from windfall.wire import environment
 
 pytestmark = pytest.mark.real
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real
 # What a run does to its store, and may do again after a death at any point: each line can be repeated.
 STORY = """
 import sys
-from windfall.storage.objects import open_store
+from windfall.storage.object_stores import open_store
 url, source, target = sys.argv[1:]
 store = open_store(url)
 store.create("log/00000001", b"record" * 50)

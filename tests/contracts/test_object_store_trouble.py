@@ -14,15 +14,14 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.servers import Bucket, fake_bucket, free_port, s3_environment
-from windfall.errors import Misuse, StoreDenied, StoreFull, StoreUnfit, StoreUnreachable
+from windfall.errors import Misuse, StoreDenied, StoreFull, StoreUnreachable, StoreUnsupported
+from windfall.linux.clock import SystemClock
 from windfall.ports import ObjectStore
-from windfall.storage.clocks import SystemClock
-from windfall.storage.disk import DiskOps
-from windfall.storage.executor import run
-from windfall.storage.files import FileStore
-from windfall.storage.objects import open_store, prove_conditions
-from windfall.storage.remote import RemoteStore
-from windfall.storage.throttle import ThrottledStore, Uplink
+from windfall.storage.bucket_store import RemoteStore
+from windfall.storage.disk_operations import DiskOps
+from windfall.storage.file_store import FileStore
+from windfall.storage.object_stores import ThrottledStore, Uplink, open_store, prove_conditions
+from windfall.storage.store_operations import run
 
 pytestmark = pytest.mark.real
 SECRET = "a-secret-key"
@@ -55,7 +54,7 @@ def told(error: pytest.ExceptionInfo[Exception], *words: str) -> None:
 def test_a_store_that_ignores_conditions_is_refused(bucket: Bucket) -> None:
     """A second creation that succeeds is found out before any run is built on it, and the probe is removed."""
     bucket.honest = False
-    with pytest.raises(StoreUnfit) as error:
+    with pytest.raises(StoreUnsupported) as error:
         run(prove_conditions("ab12"), open_store("s3://lab/run"), SystemClock())
     told(error, "conditional writes")
     assert bucket.objects == {}
@@ -115,7 +114,7 @@ def test_missing_credentials_are_said_to_be_missing(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     with pytest.raises(StoreDenied) as error:
         RemoteStore("s3", "lab", "run", retries_max=0).put("a", b"x")
-    told(error, "No credentials for s3://lab/run", "AWS_ACCESS_KEY_ID")
+    told(error, "no credentials for s3://lab/run", "AWS_ACCESS_KEY_ID")
 
 
 def test_a_full_store_is_said_to_be_full(bucket: Bucket) -> None:
@@ -123,7 +122,7 @@ def test_a_full_store_is_said_to_be_full(bucket: Bucket) -> None:
     bucket.full = True
     with pytest.raises(StoreFull) as error:
         RemoteStore("s3", "lab", "run", retries_max=0).put("a", b"x")
-    told(error, "s3://lab/run", "room")
+    told(error, "s3://lab/run", "space")
 
 
 def test_a_bucket_that_does_not_exist_is_no_empty_store(monkeypatch: pytest.MonkeyPatch, s3: dict[str, str]) -> None:
@@ -191,7 +190,7 @@ def test_a_full_disk_is_said_to_be_full_and_keeps_the_old_object(tmp_path: Path,
     ):
         with pytest.raises(StoreFull) as error:
             attempt()
-        told(error, f"file://{tmp_path}", "room")
+        told(error, f"file://{tmp_path}", "space")
     assert FileStore(str(tmp_path)).get("heartbeats/1") == b"old"
     assert FileStore(str(tmp_path)).list("") == ["heartbeats/1", "source"]
 
@@ -201,7 +200,7 @@ def test_a_disk_that_may_not_be_written_is_said_to_be_closed(tmp_path: Path, num
     """No right to write, or a read-only mount, is StoreDenied."""
     with pytest.raises(StoreDenied) as error:
         FileStore(str(tmp_path), FailingOps("write", number)).create("log/00000001", b"new")
-    told(error, f"file://{tmp_path}", "may not be used")
+    told(error, f"file://{tmp_path}", "cannot be accessed")
 
 
 @pytest.mark.parametrize("refused", ["open", "transfer"])
@@ -258,7 +257,7 @@ def test_the_leavings_of_a_dead_writer_go_and_those_of_a_live_one_stay(tmp_path:
     (live,) = (tmp_path / ".tmp").iterdir()
     (live / "77").write_bytes(b"half a part of a writer at work")
     script = (
-        "import sys; from windfall.storage.files import FileStore; from pathlib import Path; root = Path(sys.argv[1]);"
+        "import sys; from windfall.storage.file_store import FileStore; from pathlib import Path; root = Path(sys.argv[1]);"
         "FileStore(str(root)).put('b', b''); [(mine / '77').touch() for mine in root.glob('.tmp/*')]"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
@@ -277,7 +276,7 @@ def test_the_leavings_of_a_dead_writer_go_and_those_of_a_live_one_stay(tmp_path:
     [
         ("memory://run", ["memory://", "s3://BUCKET"]),
         ("http://host/run", ["http://", "s3://BUCKET"]),
-        ("s3://", ["names no bucket"]),
+        ("s3://", ["has no bucket"]),
         ("s3://key:a-secret-key@lab/run", ["environment", "s3://lab/run"]),
         ("az://lab/run?sig=a-secret-key", ["environment", "az://lab/run"]),
         ("file://host/run", ["three slashes"]),
@@ -304,14 +303,14 @@ def test_a_key_cannot_leave_the_store(tmp_path: Path) -> None:
     """Keys with '..', empty parts, a leading slash or in the workshop are no keys."""
     store = FileStore(str(tmp_path / "run"))
     for key in ("../a", "a/../../b", "/etc/passwd", "a//b", "", ".tmp/x"):
-        with pytest.raises(ValueError, match="no key"):
+        with pytest.raises(ValueError, match="invalid key"):
             store.put(key, b"")
 
 
 def test_the_client_of_buckets_is_not_loaded_for_files(tmp_path: Path) -> None:
     """A process that uses a folder may fork: obstore, whose threads a fork loses, is not even imported."""
     script = (
-        "import sys; from windfall.storage.objects import open_store; open_store(sys.argv[1]).put('a', b'');"
+        "import sys; from windfall.storage.object_stores import open_store; open_store(sys.argv[1]).put('a', b'');"
         "assert 'obstore' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)

@@ -20,7 +20,7 @@ from tests.contracts.trading import (
     settled_lines,
 )
 from windfall.errors import ProviderDenied, ProviderUnreachable
-from windfall.market import Life, Refusal
+from windfall.market import MachineLifecycle, Refusal
 from windfall.ports import Provider
 from windfall.terms import Reliability
 
@@ -51,12 +51,12 @@ def test_what_was_bought_is_listed_with_its_order(world: World, owner: str) -> N
     assert (machine.owner, machine.job_id, machine.token) == (owner, JOB, f"{owner}-1")
     assert (machine.machine_type, machine.zone, machine.reliability) == (TYPE, ZONE, Reliability.TRANSIENT)
     assert machine.price_usd_per_hour == 3600.0
-    assert machine.began is not None
-    assert (machine.ended, machine.cause, machine.taken_at) == (None, None, None)
+    assert machine.started is not None
+    assert (machine.ended, machine.cause, machine.preemption_at) == (None, None, None)
 
 
 def test_owners_do_not_see_one_another(world: World, owner: str) -> None:
-    """Neither listing nor bill nor used quota shows what somebody else bought."""
+    """Neither listing nor bill nor used quota shows what another owner bought."""
     (machine_id,) = buy(world, owner)
     world.provider.release(machine_id)
     await_end(world, owner)
@@ -71,7 +71,7 @@ def test_owners_do_not_see_one_another(world: World, owner: str) -> None:
 
 
 def test_the_same_token_buys_once(world: World, owner: str) -> None:
-    """An order that is given again buys nothing, and answers the same machines."""
+    """A repeated order buys nothing, and answers the same machines."""
     order = an_order(world, owner, most=2)
 
     first = world.provider.order(order, world.boot())
@@ -89,11 +89,11 @@ def test_the_same_token_buys_once_after_its_machines_are_gone(world: World, owne
     await_end(world, owner)
 
     assert world.provider.order(an_order(world, owner), world.boot()).machine_ids == (machine_id,)
-    assert lives(world, owner) == [Life.GONE]
+    assert lives(world, owner) == [MachineLifecycle.GONE]
 
 
 def test_a_doubled_order_buys_once(world: World, owner: str) -> None:
-    """A call that the line carries out twice buys once."""
+    """A call that is executed twice buys once."""
     with world.meeting(DOUBLED) as provider:
         answer = provider.order(an_order(world, owner), world.boot())
 
@@ -114,7 +114,7 @@ def test_the_listing_shows_what_an_unanswered_order_bought(world: World, owner: 
 
 
 def test_an_order_that_never_arrived_bought_nothing(world: World, owner: str) -> None:
-    """The caller hears the same "not known"; the listing is empty, and the same order buys."""
+    """The caller gets the same "not known"; the listing is empty, and the same order buys."""
     order = an_order(world, owner)
     with world.meeting(UNSENT) as provider, pytest.raises(ProviderUnreachable):
         provider.order(order, world.boot())
@@ -148,23 +148,23 @@ def test_nothing_comes_of_a_token_that_was_cancelled_before(world: World, owner:
 
 
 def test_cancelling_withdraws_what_has_not_started(opened: Markets, owner: str) -> None:
-    """Promised machines of a cancelled order never run and cost nothing."""
+    """Sold but unstarted machines of a cancelled order never run and cost nothing."""
     world = opened(delay_s=1.0)
     world.provider.order(an_order(world, owner, most=2), world.boot())
-    assert lives(world, owner) == [Life.PENDING] * 2
+    assert lives(world, owner) == [MachineLifecycle.PENDING] * 2
 
     world.provider.cancel(f"{owner}-1")
     world.provider.cancel(f"{owner}-1")
     gone = await_end(world, owner)
     world.pass_time(1.5)
 
-    assert {(machine.began, machine.life) for machine in gone.values()} == {(None, Life.GONE)}
+    assert {(machine.started, machine.lifecycle) for machine in gone.values()} == {(None, MachineLifecycle.GONE)}
     assert not any(world.lives(machine_id) for machine_id in gone)
     assert world.provider.charges(owner, "").charges == ()
 
 
 def test_cancelling_leaves_what_runs(world: World, owner: str) -> None:
-    """Machines that run already stay, and the token buys nothing more."""
+    """Running machines are kept, and the token buys nothing more."""
     (machine_id,) = buy(world, owner)
 
     world.provider.cancel(f"{owner}-1")
@@ -172,7 +172,7 @@ def test_cancelling_leaves_what_runs(world: World, owner: str) -> None:
 
     assert again.refusal is Refusal.CANCELLED
     assert set(listed(world, owner)) == {machine_id}
-    assert lives(world, owner) == [Life.RUNNING]
+    assert lives(world, owner) == [MachineLifecycle.RUNNING]
     assert world.lives(machine_id)
 
 
@@ -185,8 +185,8 @@ def test_what_is_there_is_bought_and_the_rest_refused(opened: Markets, owner: st
     answer = world.provider.order(an_order(world, owner, least=1, most=5), world.boot())
 
     assert (len(answer.machine_ids), answer.refusal) == (2, Refusal.NO_CAPACITY)
-    assert TYPE in answer.sentence
-    assert ZONE in answer.sentence
+    assert TYPE in answer.message
+    assert ZONE in answer.message
     assert len(world.provider.list(owner)) == 2
 
 
@@ -200,7 +200,7 @@ def test_less_than_the_least_is_not_bought_at_all(opened: Markets, owner: str) -
 
 
 def test_capacity_comes_back(opened: Markets, owner: str) -> None:
-    """A refused token stays refused, a new one buys once a machine has been given back."""
+    """A refused token stays refused, a new one buys once a machine has been released."""
     world = opened(capacity=2)
     assert world.provider.order(an_order(world, owner, 1, most=2), world.boot()).refusal is None
     assert world.provider.order(an_order(world, owner, 2), world.boot()).refusal is Refusal.NO_CAPACITY
@@ -211,7 +211,7 @@ def test_capacity_comes_back(opened: Markets, owner: str) -> None:
     assert len(world.provider.order(an_order(world, owner, 3), world.boot()).machine_ids) == 1
 
 
-def test_the_quota_is_told_and_told_apart_from_capacity(opened: Markets, owner: str) -> None:
+def test_the_quota_is_reported_apart_from_capacity(opened: Markets, owner: str) -> None:
     """Beyond the account's limit the refusal says quota, and the limit can be read; another owner still buys."""
     world = opened(quota=1)
     answer = world.provider.order(an_order(world, owner, most=2), world.boot())
@@ -224,7 +224,7 @@ def test_the_quota_is_told_and_told_apart_from_capacity(opened: Markets, owner: 
 
 
 def test_a_quota_of_zero_is_no_lack_of_capacity(opened: Markets, owner: str) -> None:
-    """An account that may have none hears quota, not capacity, and nothing is bought."""
+    """An account that may have none gets quota, not capacity, and nothing is bought."""
     world = opened(quota=0)
     answer = world.provider.order(an_order(world, owner), world.boot())
 
@@ -241,7 +241,7 @@ def test_a_bid_below_the_price_buys_nothing(world: World, owner: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["type", "zone", "none", "upside-down"])
-def test_nonsense_is_refused_for_good(world: World, owner: str, wrong: str) -> None:
+def test_an_invalid_order_is_refused_for_good(world: World, owner: str, wrong: str) -> None:
     """An unknown type or zone, no machines or more at least than at most, is invalid."""
     order = an_order(world, owner)
     nonsense = {
@@ -254,11 +254,11 @@ def test_nonsense_is_refused_for_good(world: World, owner: str, wrong: str) -> N
     answer = world.provider.order(nonsense, world.boot())
 
     assert (answer.machine_ids, answer.refusal) == ((), Refusal.INVALID)
-    assert answer.sentence
+    assert answer.message
 
 
-def test_wrong_credentials_are_told_from_silence(world: World, owner: str) -> None:
-    """Every call says "denied", nothing is carried out, and all is well once the credentials are."""
+def test_wrong_credentials_differ_from_silence(world: World, owner: str) -> None:
+    """Every call says "denied", nothing is executed, and calls work again once the credentials are right."""
     order = an_order(world, owner)
     calls: tuple[Callable[[Provider], object], ...] = (
         lambda provider: provider.offers(),

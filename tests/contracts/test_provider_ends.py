@@ -20,7 +20,7 @@ from tests.contracts.trading import (
     settled_lines,
 )
 from tests.support.world import LATE_S
-from windfall.market import Answer, Charge, Ended, Life, Refusal
+from windfall.market import Answer, Charge, MachineEndCause, MachineLifecycle, Refusal
 from windfall.terms import Seconds
 
 CENT = 0.01
@@ -36,14 +36,14 @@ def test_a_released_machine_is_really_gone(world: World, owner: str) -> None:
 
     world.provider.release(first)
     world.provider.release(first)
-    world.wait_until(lambda: listed(world, owner)[first].life is Life.GONE, "it is gone")
+    world.wait_until(lambda: listed(world, owner)[first].lifecycle is MachineLifecycle.GONE, "it is gone")
     gone = listed(world, owner)[first]
     world.provider.release(first)
 
-    assert gone.cause is Ended.RELEASED
-    assert gone.began is not None
+    assert gone.cause is MachineEndCause.RELEASED
+    assert gone.started is not None
     assert gone.ended is not None
-    assert gone.ended > gone.began
+    assert gone.ended > gone.started
     assert listed(world, owner)[first] == gone
     assert (world.lives(first), world.lives(second)) == (False, True)
 
@@ -56,45 +56,45 @@ def test_a_machine_that_was_promised_can_be_released(opened: Markets, owner: str
     world.provider.release(machine_id)
     (gone,) = await_end(world, owner).values()
 
-    assert gone.began is None
+    assert gone.started is None
     assert world.provider.charges(owner, "").charges == ()
 
 
 def test_a_machine_that_breaks_is_listed_as_gone(world: World, owner: str) -> None:
-    """A machine that dies without a word is gone in the listing, failed, with nothing of it left, and no longer billed."""
+    """A machine that dies without notice is gone in the listing, failed, with nothing of it left, and no longer billed."""
     (machine_id,) = buy(world, owner)
 
     world.breaks(machine_id)
     (gone,) = await_end(world, owner).values()
     world.wait_until(lambda: not world.lives(machine_id), "nothing of it runs")
 
-    assert gone.cause is Ended.FAILED
+    assert gone.cause is MachineEndCause.FAILED
     settled_lines(world, owner, 1)
     assert_billed_to_the_cent(world, owner)
 
 
 def test_a_machine_whose_process_ends_stops_itself(world: World, owner: str) -> None:
-    """What a machine runs has ended: it is gone by itself, and billed until then."""
+    """When its process has ended, the machine is gone, and billed until then."""
     world.provider.order(an_order(world, owner), world.boot(lasts_s=0.5))
     (gone,) = await_end(world, owner).values()
 
-    assert gone.cause is Ended.STOPPED
-    assert gone.began is not None
+    assert gone.cause is MachineEndCause.STOPPED
+    assert gone.started is not None
     assert gone.ended is not None
-    assert 0.4 < gone.ended - gone.began < 3.0
+    assert 0.4 < gone.ended - gone.started < 3.0
     settled_lines(world, owner, 1)
     assert_billed_to_the_cent(world, owner)
 
 
 def test_unknown_names_are_no_errors(world: World) -> None:
-    """Releasing, preempting or cancelling what nobody knows does nothing."""
+    """Releasing, preempting or cancelling an unknown name does nothing."""
     world.provider.release("m-nobody")
     world.provider.preempt("m-nobody", None)
     world.provider.preempt("m-nobody", Seconds(3.0))
     world.provider.cancel("token-of-nobody")
 
 
-def test_a_preemption_with_notice_is_told_to_the_machine(world: World, owner: str) -> None:
+def test_a_preemption_with_notice_is_announced_to_the_machine(world: World, owner: str) -> None:
     """The machine reads its deadline, the listing says when, it lives until then and is gone after it."""
     (machine_id,) = buy(world, owner)
     assert world.notice_left_s(machine_id) is None
@@ -106,11 +106,11 @@ def test_a_preemption_with_notice_is_told_to_the_machine(world: World, owner: st
 
     assert left_s is not None
     assert 0.5 < left_s <= 3.0
-    assert announced.life is Life.RUNNING
-    assert announced.taken_at is not None
-    assert gone.cause is Ended.PREEMPTED
+    assert announced.lifecycle is MachineLifecycle.RUNNING
+    assert announced.preemption_at is not None
+    assert gone.cause is MachineEndCause.PREEMPTED
     assert gone.ended is not None
-    assert announced.taken_at - 0.05 <= gone.ended <= announced.taken_at + LATE_S
+    assert announced.preemption_at - 0.05 <= gone.ended <= announced.preemption_at + LATE_S
     assert not world.lives(machine_id)
 
 
@@ -121,27 +121,27 @@ def test_a_preemption_without_notice_is_at_once(world: World, owner: str) -> Non
     world.provider.preempt(machine_id, None)
     (gone,) = await_end(world, owner).values()
 
-    assert gone.cause is Ended.PREEMPTED
+    assert gone.cause is MachineEndCause.PREEMPTED
     assert not world.lives(machine_id)
 
 
 def test_a_price_above_the_bid_evicts_with_notice(opened: Markets, owner: str) -> None:
-    """When the market passes a bid the machine is told, then taken; one with a higher bid stays."""
+    """When the price passes a bid the machine is warned, then preempted; one with a higher bid keeps running."""
     world = opened(prices=((0.0, 3600.0), (3.0, 7200.0)), notice_s=0.5)
     modest = world.provider.order(an_order(world, owner, 1, bid=5000.0), world.boot()).machine_ids[0]
     generous = world.provider.order(an_order(world, owner, 2, bid=8000.0), world.boot()).machine_ids[0]
-    world.wait_until(lambda: listed(world, owner)[modest].taken_at is not None, "the eviction is announced")
-    world.wait_until(lambda: listed(world, owner)[modest].life is Life.GONE, "it is evicted")
+    world.wait_until(lambda: listed(world, owner)[modest].preemption_at is not None, "the eviction is announced")
+    world.wait_until(lambda: listed(world, owner)[modest].lifecycle is MachineLifecycle.GONE, "it is evicted")
 
     machines = listed(world, owner)
-    assert machines[modest].cause is Ended.PREEMPTED
-    assert (machines[generous].life, machines[generous].taken_at) == (Life.RUNNING, None)
+    assert machines[modest].cause is MachineEndCause.PREEMPTED
+    assert (machines[generous].lifecycle, machines[generous].preemption_at) == (MachineLifecycle.RUNNING, None)
     assert machines[generous].price_usd_per_hour == 3600.0
     assert offer_of(world).price_usd_per_hour == 7200.0
 
 
 def test_zones_are_markets_of_their_own(opened: Markets, owner: str) -> None:
-    """What is full in one zone can be had in the other."""
+    """What is sold out in one zone is available in the other."""
     world = opened(capacity=2)
     full = world.provider.order(an_order(world, owner, 1, most=3), world.boot())
     elsewhere = replace(an_order(world, owner, 2), offer=offer_of(world, OTHER_ZONE))
@@ -167,7 +167,7 @@ def test_the_bill_is_the_truth_to_the_cent(world: World, owner: str) -> None:
     lines = settled_lines(world, owner, 3)
 
     assert {charge.machine_id for charge in lines.values()} == {released, taken, broken}
-    assert all((line.began, line.ended) == lived(machines[line.machine_id]) for line in lines.values())
+    assert all((line.started, line.ended) == lived(machines[line.machine_id]) for line in lines.values())
     assert billed_usd(world, owner) > 3 * 0.2
     assert_billed_to_the_cent(world, owner)
 
@@ -186,7 +186,7 @@ def test_the_bill_can_be_read_piece_by_piece(world: World, owner: str) -> None:
 
     read()
     world.provider.release(first)
-    world.wait_until(lambda: listed(world, owner)[first].life is Life.GONE, "the first is gone")
+    world.wait_until(lambda: listed(world, owner)[first].lifecycle is MachineLifecycle.GONE, "the first is gone")
     read()
     world.provider.release(second)
     world.wait_until(read, "both lines are settled")
@@ -213,7 +213,7 @@ def test_an_open_line_becomes_a_settled_one(opened: Markets, owner: str) -> None
 
 
 def test_the_hour_of_an_eviction_is_free_where_it_is_promised(opened: Markets, owner: str) -> None:
-    """With refunds, a machine taken in its first hour costs nothing in sum; one that was given back is paid."""
+    """With refunds, a machine preempted in its first hour costs nothing in sum; a released one is paid."""
     world = opened(refund=True)
     taken, returned = buy(world, owner, 2)
     world.provider.preempt(taken, None)

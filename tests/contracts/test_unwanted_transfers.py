@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.servers import s3_environment
-from windfall.errors import Abandoned
-from windfall.storage.clocks import SystemClock
-from windfall.storage.files import FileStore
-from windfall.storage.objects import open_store
-from windfall.storage.throttle import ThrottledStore, Uplink
+from windfall.errors import TransferCancelled
+from windfall.linux.clock import SystemClock
+from windfall.storage.file_store import FileStore
+from windfall.storage.object_stores import ThrottledStore, Uplink, open_store
 
 SIZE_BYTES = 32 << 20
 
@@ -32,19 +31,19 @@ def source(tmp_path: Path) -> str:
 class Doubts:
     """Somebody who wants a transfer until the question was put a number of times."""
 
-    def __init__(self, patience: int) -> None:
-        self.patience = patience
+    def __init__(self, retry: int) -> None:
+        self.retry = retry
 
     def __call__(self) -> bool:
         """Whether the transfer is unwanted."""
-        self.patience -= 1
-        return self.patience < 0
+        self.retry -= 1
+        return self.retry < 0
 
 
 def test_a_folder_gets_nothing_of_it(tmp_path: Path, source: str) -> None:
     """Asked between blocks; no object and no draft stay behind."""
     store = FileStore(str(tmp_path / "run"))
-    with pytest.raises(Abandoned):
+    with pytest.raises(TransferCancelled):
         store.put_range("shards/1", source, 0, SIZE_BYTES, Doubts(2))
     assert store.list("shards/") == []
     assert [path.name for path in (tmp_path / "run").rglob("*") if path.is_file()] == ["lock"]
@@ -60,7 +59,7 @@ def test_the_line_is_free_at_once(tmp_path: Path, source: str) -> None:
     def upload(number: int) -> None:
         try:
             store.put_range(f"shards/{number}", source, 0, SIZE_BYTES, stopped.is_set)
-        except Abandoned:
+        except TransferCancelled:
             ended.append("stopped")
 
     threads = [threading.Thread(target=upload, args=(number,)) for number in range(8)]
@@ -132,7 +131,7 @@ def test_a_request_to_a_bucket_is_broken_off(tar_pit: TarPit, source: str) -> No
     """In the midst of its body, within a moment: what was not on the line yet is never sent."""
     store = open_store("s3://bucket/run")
     stop_at = time.monotonic() + 0.5
-    with pytest.raises(Abandoned):
+    with pytest.raises(TransferCancelled):
         store.put_range("shards/1", source, 0, SIZE_BYTES, lambda: time.monotonic() >= stop_at)
     assert time.monotonic() - stop_at < 0.3
     tar_pit.flows.set()

@@ -1,4 +1,4 @@
-"""What the provider suite does in a market: buy, look, wait, give back, read the bill."""
+"""What the provider suite does in a market: buy, list, wait, release, read the bill."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.providers import WORLDS, ZONE, Setup, World
-from windfall.market import Charge, Life, Machine, Offer, Order
+from windfall.market import Charge, Machine, MachineLifecycle, Offer, Order
 from windfall.terms import Reliability
 
 CENT = 0.01
@@ -49,15 +49,15 @@ def listed(world: World, owner: str) -> dict[str, Machine]:
     return {machine.machine_id: machine for machine in world.provider.list(owner)}
 
 
-def lives(world: World, owner: str) -> list[Life]:
-    """Where an owner's machines are in their lives."""
-    return sorted(machine.life for machine in world.provider.list(owner))
+def lives(world: World, owner: str) -> list[MachineLifecycle]:
+    """The lifecycle states of an owner's machines."""
+    return sorted(machine.lifecycle for machine in world.provider.list(owner))
 
 
 def buy(world: World, owner: str, count: int = 1) -> tuple[str, ...]:
     """Buy machines and wait until they run."""
     answer = world.provider.order(an_order(world, owner, least=count, most=count), world.boot())
-    world.wait_until(lambda: lives(world, owner) == [Life.RUNNING] * count, "all machines run")
+    world.wait_until(lambda: lives(world, owner) == [MachineLifecycle.RUNNING] * count, "all machines run")
     for machine_id in answer.machine_ids:
         world.wait_until(lambda machine_id=machine_id: world.lives(machine_id), "its process runs")
     return answer.machine_ids
@@ -65,12 +65,12 @@ def buy(world: World, owner: str, count: int = 1) -> tuple[str, ...]:
 
 def await_end(world: World, owner: str) -> dict[str, Machine]:
     """Wait until none of an owner's machines is left; return what the listing says of them."""
-    world.wait_until(lambda: set(lives(world, owner)) <= {Life.GONE}, "all machines are gone")
+    world.wait_until(lambda: set(lives(world, owner)) <= {MachineLifecycle.GONE}, "all machines are gone")
     return listed(world, owner)
 
 
 def settled_lines(world: World, owner: str, count: int) -> dict[str, Charge]:
-    """Wait until so many lines are settled; return an owner's whole bill, the last word on each line."""
+    """Wait until this number of lines is settled; return an owner's whole bill, each line in its newest version."""
 
     def bill() -> dict[str, Charge]:
         return {charge.charge_id: charge for charge in world.provider.charges(owner, "").charges}
@@ -80,7 +80,7 @@ def settled_lines(world: World, owner: str, count: int) -> dict[str, Charge]:
 
 
 def release_all(world: World, owner: str) -> None:
-    """Give everything back and wait."""
+    """Release everything and wait."""
     for machine_id in listed(world, owner):
         world.provider.release(machine_id)
     await_end(world, owner)
@@ -96,14 +96,14 @@ def assert_billed_to_the_cent(world: World, owner: str) -> None:
     """The bill is what the meter's records say, and what price and times of the listing say."""
     machines = listed(world, owner).values()
     by_listing = sum(
-        (machine.ended - machine.began) * machine.price_usd_per_hour / 3600.0
+        (machine.ended - machine.started) * machine.price_usd_per_hour / 3600.0
         for machine in machines
-        if machine.began is not None and machine.ended is not None
+        if machine.started is not None and machine.ended is not None
     )
     assert billed_usd(world, owner) == pytest.approx(world.metered_usd(owner), abs=CENT)
     assert billed_usd(world, owner) == pytest.approx(by_listing, abs=CENT)
 
 
 def lived(machine: Machine) -> tuple[float | None, float | None]:
-    """From when to when a machine lived."""
-    return machine.began, machine.ended
+    """When a machine started and ended."""
+    return machine.started, machine.ended

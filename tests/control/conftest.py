@@ -16,10 +16,10 @@ import uvicorn
 from tests.control.fake import KEY, FakeService
 from windfall.control import auth
 from windfall.control.api import build
-from windfall.control.gate import Presence
-from windfall.control.serving import listen
-from windfall.storage.clocks import SystemClock
-from windfall.storage.sql import UserEntry
+from windfall.control.http_server import listen
+from windfall.control.request_gate import Presence
+from windfall.linux.clock import SystemClock
+from windfall.storage.database import UserEntry
 
 TOKENS = {"ada": "wu.token-of-ada", "eve": "wu.token-of-eve", "root": "wu.token-of-root"}
 
@@ -50,7 +50,7 @@ def serving(service: FakeService) -> Iterator[Api]:
     users = [UserEntry(name, auth.hash_of(token), name == "root") for name, token in TOKENS.items()]
     presence = Presence(SystemClock())
     running = Api("", service, presence, users)
-    app = build(service, key=KEY, caller=auth.Doorkeeper(KEY, running.known).caller, presence=presence)
+    app = build(service, key=KEY, caller=auth.Authenticator(KEY, running.known).caller, presence=presence)
     with contextlib.closing(listen("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
         thread = threading.Thread(target=server.run, args=([listener],))

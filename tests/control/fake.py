@@ -1,4 +1,4 @@
-"""A service without conductors: jobs that never run, in memory or, for a controller's process, in its database.
+"""A service without job loops: jobs that never run, in memory or, for a controller's process, in its database.
 
 As a program it is the embedded controller with this service behind its API.
 """
@@ -13,25 +13,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from windfall.cli import controller
+from windfall.cli import controller_process
 from windfall.control import auth
-from windfall.control.service import (
-    Claimed,
+from windfall.control.controller_views import (
+    ClaimView,
     GcView,
     JobView,
     Json,
-    KnownView,
     OffersView,
+    PlanInputsView,
+    ProviderErrorView,
     RowView,
     StatusView,
-    Trouble,
 )
 from windfall.errors import Infeasible, Misuse
-from windfall.fleet import Direction, Directive, JobPhase, Report
-from windfall.jobs import Job, Measured, SecretRef, Want
-from windfall.market import Life, Machine, Offer
+from windfall.fleet import DesiredState, Directive, JobPhase, Report
+from windfall.jobs import Job, Measurement, Resources, SecretRef
+from windfall.market import Machine, MachineLifecycle, Offer
 from windfall.ports import Clock
-from windfall.storage.sql import Database
+from windfall.storage.database import Database
 from windfall.terms import Reliability, Seconds, Term, WallTime
 
 KEY = b"k" * 32
@@ -40,23 +40,32 @@ ENDED = {JobPhase.DONE, JobPhase.FAILED, JobPhase.STOPPED}
 
 def job(job_id: str = "gpt-1", user: str = "", *, secrets: tuple[str, ...] = ()) -> Job:
     refs = tuple(SecretRef(name) for name in secrets)
-    return Job(job_id, "gpt", user, "file:///runs/gpt", ("python", "train.py"), (Want("local"),), secrets=refs)
+    return Job(job_id, "gpt", user, "file:///runs/gpt", ("python", "train.py"), (Resources("local"),), secrets=refs)
 
 
 def machine(machine_id: str) -> Machine:
     return Machine(
-        machine_id, "owner", "gpt-0", "gpt-0-1", "local", "small", "a", Reliability.TRANSIENT, 0.25, Life.RUNNING
+        machine_id,
+        "owner",
+        "gpt-0",
+        "gpt-0-1",
+        "local",
+        "small",
+        "a",
+        Reliability.TRANSIENT,
+        0.25,
+        MachineLifecycle.RUNNING,
     )
 
 
 @dataclass
 class FakeService:
-    """Remembers what was asked; `hold` keeps a plan from answering, `broken` makes it fail."""
+    """Records its calls; `hold` keeps a plan from answering, `broken` makes it fail."""
 
     views: dict[str, JobView] = field(default_factory=dict)
     secrets: dict[str, dict[str, str]] = field(default_factory=dict)
     journal: dict[str, list[str]] = field(default_factory=dict)
-    wishes: list[tuple[str, ...]] = field(default_factory=list)
+    requests: list[tuple[str, ...]] = field(default_factory=list)
     reports: list[tuple[str, Report]] = field(default_factory=list)
     claims: dict[str, str] = field(default_factory=dict)
     strays: list[str] = field(default_factory=lambda: ["stray-1", "stray-2"])
@@ -64,16 +73,16 @@ class FakeService:
     broken: Exception | None = None
     planning: threading.Event = field(default_factory=threading.Event)
 
-    def begin(self) -> None:
-        self.wishes.append(("begin",))
+    def start(self) -> None:
+        self.requests.append(("start",))
 
     def end(self) -> None:
-        self.wishes.append(("end",))
+        self.requests.append(("end",))
 
     def submit(self, job: Job, secrets: Mapping[str, str]) -> str:
         there = self.views.get(job.job_id)
         if there is not None and there.user != job.user:
-            raise Misuse(f"there is a job {job.job_id} already")
+            raise Misuse(f"job {job.job_id} already exists")
         self.views[job.job_id] = JobView(
             job.job_id,
             job.name,
@@ -102,14 +111,14 @@ class FakeService:
         return [RowView(after + 1 + index, line) for index, line in enumerate(lines[after : after + limit])]
 
     def stop(self, job_id: str, user: str, *, now: bool) -> None:
-        self.wishes.append(("stop", job_id, user, "now" if now else "saved"))
+        self.requests.append(("stop", job_id, user, "now" if now else "saved"))
         self.views[job_id] = replace(self.views[job_id], phase=JobPhase.STOPPED, exit_code=0)
 
     def resume(self, job_id: str, user: str) -> None:
-        self.wishes.append(("resume", job_id, user))
+        self.requests.append(("resume", job_id, user))
 
     def preempt(self, job_id: str, machine_id: str, user: str, *, notice_s: Seconds | None) -> None:
-        self.wishes.append(("preempt", job_id, machine_id, user, "none" if notice_s is None else f"{notice_s:g}"))
+        self.requests.append(("preempt", job_id, machine_id, user, "none" if notice_s is None else f"{notice_s:g}"))
 
     def plan(self, job: Job) -> Json:
         self.planning.set()
@@ -121,15 +130,15 @@ class FakeService:
             raise Infeasible("a spot machine lives 60 s and a restart takes 90 s: use on-demand")
         return {"cost_usd": 1.25, "user": job.user}
 
-    def learn(self, job: Job, measured: Measured) -> None:
-        self.wishes.append(("learn", job.job_id, measured.provider))
+    def add_measurement(self, job: Job, measured: Measurement) -> None:
+        self.requests.append(("add_measurement", job.job_id, measured.provider))
 
-    def known(self, job: Job) -> KnownView:
-        return KnownView(WallTime(0.0), Seconds(5.0))
+    def plan_inputs(self, job: Job) -> PlanInputsView:
+        return PlanInputsView(WallTime(0.0), Seconds(5.0))
 
     def offers(self) -> OffersView:
         offer = Offer("local", "small", "a", 0.25, 1.0, Reliability.TRANSIENT, Seconds(30.0), WallTime(2.0))
-        return OffersView((offer,), troubles=(Trouble("aws", "credentials", "no key"),))
+        return OffersView((offer,), provider_errors=(ProviderErrorView("aws", "credentials", "no key"),))
 
     def status(self) -> StatusView:
         unfinished = sum(view.phase not in ENDED for view in self.views.values())
@@ -143,16 +152,16 @@ class FakeService:
         self.strays = [name for name in self.strays if name not in gone]
         return GcView(tuple(machine(name) for name in gone))
 
-    def claim(self, job_id: str, order_token: str, machine_id: str, boot_id: str) -> Claimed | None:
+    def claim(self, job_id: str, order_token: str, machine_id: str, boot_id: str) -> ClaimView | None:
         if self.claims.setdefault(machine_id, boot_id) != boot_id:
             return None
-        return Claimed(
+        return ClaimView(
             auth.machine_token(KEY, job_id, machine_id), {"order": order_token, "secrets": self.secrets.get(job_id, {})}
         )
 
     def report(self, job_id: str, report: Report) -> Directive | None:
         self.reports.append((job_id, report))
-        return None if report.sequence == 1 else Directive(Term(3), Direction.RUN)
+        return None if report.sequence == 1 else Directive(Term(3), DesiredState.RUN)
 
 
 class StoredService(FakeService):
@@ -170,7 +179,7 @@ class StoredService(FakeService):
 
     def plan(self, job: Job) -> Json:
         if job.name == "replaced":
-            self._leave("another controller took the installation")
+            self._leave("another controller took over the installation")
         return super().plan(job)
 
     def status(self) -> StatusView:
@@ -194,4 +203,4 @@ def build_service(
 
 
 if __name__ == "__main__":
-    sys.exit(controller.main([sys.argv[2], sys.argv[1]], lambda: build_service))
+    sys.exit(controller_process.main([sys.argv[2], sys.argv[1]], lambda: build_service))

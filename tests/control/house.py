@@ -1,4 +1,4 @@
-"""One job of a controller in virtual time: a conductor over a simulated market, a journal in memory, faults on request."""
+"""One job of a controller in virtual time: a job loop over a simulated market, a journal in memory, faults on request."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from windfall.control.conductor import Conductor, ConductorPorts
-from windfall.control.looking import Pace
+from windfall.control.job_loop import JobLoop, JobLoopPorts
+from windfall.control.poller import PollingPace
 from windfall.core import driver
 from windfall.errors import DatabaseUnreachable, ProviderUnreachable, StoreUnreachable
-from windfall.fleet import Directive, Doing, Event, Report
-from windfall.jobs import Job, Want
-from windfall.market import Boot, Life, Machine, Order
+from windfall.fleet import Directive, Event, MachineStatus, Report
+from windfall.jobs import Job, Resources
+from windfall.market import Boot, Machine, MachineLifecycle, Order
 from windfall.ports import Provider, RunWatch
-from windfall.simulation.clock import Timeline, VirtualClock
-from windfall.simulation.provider import Market, SimulatedProvider
+from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
+from windfall.simulation.virtual_time import Timeline, VirtualClock
 from windfall.terms import Holder, Outcome, Reliability, RunState, Seconds, Term, WallTime
 
 OWNER = "home"
-PACE = Pace(
+PACE = PollingPace(
     turn_s=Seconds(1.0), list_s=Seconds(2.0), offers_s=Seconds(5.0), bill_s=Seconds(60.0), settle_s=Seconds(10.0),
-    run_s=Seconds(1.0), beliefs_s=Seconds(60.0), silent_after_s=Seconds(20.0),
+    run_s=Seconds(1.0), estimates_s=Seconds(60.0), silent_after_s=Seconds(20.0),
 )  # fmt: skip
 
 
 def a_job(**changes: Any) -> Job:
     """A job that any machine does."""
-    return Job("gpt-1", "gpt", "ada", "memory://run", ("train",), (Want(),), **changes)
+    return Job("gpt-1", "gpt", "ada", "memory://run", ("train",), (Resources(),), **changes)
 
 
 def run_state(outcome: Outcome, holder: str | None, *, term: int = 1) -> RunState:
@@ -47,7 +47,7 @@ class Faults:
     out: set[str] = field(default_factory=set)
 
     def meet(self, name: str, error: type[Exception], call: Callable[[], Any]) -> Any:
-        """Carry a call out, or not."""
+        """Execute a call, or fail it."""
         self.calls[name] += 1
         waiting = self.plan.get(name, [])
         fault = waiting.pop(0) if waiting else None
@@ -60,7 +60,7 @@ class Faults:
 
 
 class Line:
-    """A line to something on which faults happen."""
+    """A connection on which faults happen."""
 
     def __init__(self, there: object, faults: Faults, error: type[Exception]) -> None:
         self._there, self._faults, self._error = there, faults, error
@@ -88,7 +88,7 @@ class Rows:
 
 @dataclass
 class Run:
-    """A run whose log says what a test says."""
+    """A run whose log is set by the test."""
 
     state: RunState | None = None
     stops: list[tuple[bool, str]] = field(default_factory=list)
@@ -106,18 +106,18 @@ class Run:
 
 @dataclass
 class Voices:
-    """A channel on which the machines of a test speak."""
+    """A channel on which a test's machines report."""
 
     name: str = "direct"
     waiting: list[Report] = field(default_factory=list)
-    told: dict[str, Directive] = field(default_factory=dict)
+    directives: dict[str, Directive] = field(default_factory=dict)
 
-    def hear(self) -> tuple[Report, ...]:
+    def receive(self) -> tuple[Report, ...]:
         heard, self.waiting = tuple(self.waiting), []
         return heard
 
-    def tell(self, directives: dict[str, Directive]) -> None:
-        self.told = dict(directives)
+    def send(self, directives: dict[str, Directive]) -> None:
+        self.directives = dict(directives)
 
 
 class House:
@@ -126,72 +126,72 @@ class House:
     def __init__(self, *, bill_lag_s: float = 0.0, capacity: int | None = None, **job: Any) -> None:
         self.timeline = Timeline()
         self.clock = VirtualClock(self.timeline)
-        market = Market(
+        market = SimulatedMarket(
             "m4", "a", Reliability.TRANSIENT, ((0.0, 0.36),), 1.2, Seconds(120.0), allocate_s=(3.0, 3.0)
         )  # fmt: skip
         lag = (bill_lag_s, bill_lag_s)
         self.market = SimulatedProvider("sim", self.timeline, (market,), random.Random(1), bill_lag_s=lag)
         if capacity is not None:
-            self.market.shelf.capacity[market.key] = capacity
+            self.market.limits.capacity[market.key] = capacity
         self.faults = Faults()
         self.journal, self.run, self.voices = Rows(self.faults), Run(), Voices()
         self.providers: dict[str, Provider] = {"sim": Line(self.market, self.faults, ProviderUnreachable)}  # type: ignore[dict-item]
         self.job = a_job(**job)
-        self.said: list[str] = []
-        self.told: list[Event] = []
+        self.logged: list[str] = []
+        self.notified: list[Event] = []
         self.lives = 0
         self.bought: list[str] = []
         self.term = 0
         self.sequence = 0
 
-    def ports(self) -> ConductorPorts:
+    def ports(self) -> JobLoopPorts:
         watch: RunWatch = Line(self.run, self.faults, StoreUnreachable)  # type: ignore[assignment]
-        return ConductorPorts(
+        return JobLoopPorts(
             controller=Term(self.term), owner=OWNER, clock=self.clock, journal=self.journal,
             providers=self.providers, channels=(self.voices,), run=watch, boot=self._boot,
-            notify=lambda event, _: self.told.append(event), rates=tuple,
-            record_lives=lambda _: self.faults.meet("record_lives", DatabaseUnreachable, lambda: None),
-            say=self.said.append, pace=PACE,
+            notify=lambda event, _: self.notified.append(event), rates=tuple,
+            record_lifetimes=lambda _: self.faults.meet("record_lifetimes", DatabaseUnreachable, lambda: None),
+            log=self.logged.append, pace=PACE,
         )  # fmt: skip
 
     def _boot(self, order: Order) -> Boot:
         self.bought.append(order.token)
-        return Boot(("keeper",))
+        return Boot(("node-agent",))
 
-    def conductor(self) -> Conductor:
-        """A controller begins, with the journal that there is."""
+    def job_loop(self) -> JobLoop:
+        """Start a controller with the existing journal."""
         self.term += 1
-        return Conductor(self.job, self.ports())
+        return JobLoop(self.job, self.ports())
 
-    def turns(self, conductor: Conductor, for_s: float) -> int:
-        """Turn as often as the conductor wishes, for so long; return how often."""
-        until, count = self.timeline.time + for_s, 0
+    def turns(self, job_loop: JobLoop, silent_s: float) -> int:
+        """Run turns at the job loop's pace for a while; return their number."""
+        until, count = self.timeline.time + silent_s, 0
         while self.timeline.time < until:
-            pause_s, count = conductor.turn(), count + 1
+            pause_s, count = job_loop.turn(), count + 1
             self.timeline.pass_time(min(max(pause_s, 0.01), until - self.timeline.time))
-        conductor.turn()
+        job_loop.turn()
         return count + 1
 
-    def works(self, for_s: float) -> Conductor:
-        """Turn, and take the job up again from its journal whenever anything fails, as a running job does."""
-        until = self.timeline.time + for_s
+    def works(self, silent_s: float) -> JobLoop:
+        """Run turns, and restart the job from its journal after each error, as a running job does."""
+        until = self.timeline.time + silent_s
         while True:
             try:
-                conductor = self.conductor()
-                self.turns(conductor, until - self.timeline.time)
+                job_loop = self.job_loop()
+                self.turns(job_loop, until - self.timeline.time)
             except DatabaseUnreachable:
                 self.timeline.pass_time(0.5)
             else:
-                return conductor
+                return job_loop
 
-    def speaks(self, machine_id: str, doing: Doing = Doing.TRAINING, **said: Any) -> None:
+    def speaks(self, machine_id: str, status: MachineStatus = MachineStatus.TRAINING, **logged: Any) -> None:
         """A machine reports."""
         self.sequence += 1
-        self.voices.waiting.append(Report(machine_id, self.sequence, "life", doing, **said))
+        self.voices.waiting.append(Report(machine_id, self.sequence, "life", status, **logged))
 
     @property
     def alive(self) -> tuple[Machine, ...]:
-        """The machines that are paid for, by the market's own truth."""
+        """The machines that are paid for, according to the market."""
         return self.market.alive(self.job.job_id)
 
     @property
@@ -199,13 +199,13 @@ class House:
         """How many machines the market ever sold."""
         return self.market._count
 
-    def trains(self, conductor: Conductor) -> str:
-        """Go on until a machine trains; return its name."""
-        self.turns(conductor, 10.0)
+    def trains(self, job_loop: JobLoop) -> str:
+        """Run until a machine trains; return its name."""
+        self.turns(job_loop, 10.0)
         (machine,) = self.alive
-        assert machine.life is Life.RUNNING
+        assert machine.lifecycle is MachineLifecycle.RUNNING
         self.speaks(machine.machine_id)
         self.run.state = run_state(Outcome.RUNNING, machine.machine_id)
-        self.turns(conductor, 2.0)
-        assert driver.phase(conductor.state) == "running"
+        self.turns(job_loop, 2.0)
+        assert driver.phase(job_loop.state) == "running"
         return machine.machine_id

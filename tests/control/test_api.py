@@ -12,9 +12,9 @@ from tests.control.conftest import Api, until
 from tests.control.fake import KEY, job
 from windfall import codec
 from windfall.control import auth
-from windfall.control.gate import BODY_BYTES_MAX
+from windfall.control.request_gate import BODY_BYTES_MAX
 from windfall.errors import DatabaseUnreachable
-from windfall.fleet import Direction, Directive, Doing, Report
+from windfall.fleet import DesiredState, Directive, MachineStatus, Report
 from windfall.jobs import Notify
 
 SECRET = "hf_very_secret_value"
@@ -43,7 +43,7 @@ def error_of(answer: httpx.Response, status: int, exit_code: int) -> str:
         ("POST", "/v1/jobs/gpt-1/stop"),
         ("POST", "/v1/jobs/gpt-1/preempt"),
         ("POST", "/v1/plan"),
-        ("POST", "/v1/known"),
+        ("POST", "/v1/plan-inputs"),
         ("GET", "/v1/offers"),
         ("GET", "/v1/status"),
         ("GET", "/v1/gc"),
@@ -57,14 +57,14 @@ def error_of(answer: httpx.Response, status: int, exit_code: int) -> str:
     ],
 )
 def test_nothing_is_answered_without_a_token(nobody: httpx.Client, method: str, path: str) -> None:
-    """No route, no documentation: 401 and one sentence for whoever has no valid token."""
-    for said in (None, "Bearer", "Bearer wu.wrong", "Bearer wm.x.y", "Bearer wu.token-of-ada ü", "Basic YWRhOmFkYQ=="):
-        headers = {} if said is None else {"authorization": said.encode()}
+    """No route, no documentation: 401 and one message without a valid token."""
+    for value in (None, "Bearer", "Bearer wu.wrong", "Bearer wm.x.y", "Bearer wu.token-of-ada ü", "Basic YWRhOmFkYQ=="):
+        headers = {} if value is None else {"authorization": value.encode()}
         assert "WINDFALL_TOKEN" in error_of(nobody.request(method, path, headers=headers), 401, 2)
 
 
 def test_a_removed_user_is_out_at_once(api: Api, ada: httpx.Client) -> None:
-    """The next request after somebody's removal is refused, also on a connection that is open."""
+    """The next request after a user's removal is refused, also on a connection that is open."""
     assert ada.get("/v1/jobs").status_code == 200
     api.users[:] = [user for user in api.users if user.name != "ada"]
 
@@ -98,7 +98,7 @@ def test_a_job_belongs_to_who_submits_it(api: Api, ada: httpx.Client) -> None:
 def test_users_see_and_stop_only_their_own_jobs(
     api: Api, ada: httpx.Client, eve: httpx.Client, root: httpx.Client
 ) -> None:
-    """To others a job looks as if it did not exist; an admin sees and stops everybody's."""
+    """To others a job looks as if it did not exist; an admin sees and stops all."""
     submit(ada)
     for answer in (
         eve.get("/v1/jobs/gpt-1"),
@@ -111,15 +111,15 @@ def test_users_see_and_stop_only_their_own_jobs(
         assert theirs == error_of(eve.get("/v1/jobs/none"), 404, 2).replace("'none'", "'gpt-1'")
 
     assert eve.get("/v1/jobs").json() == []
-    assert api.service.wishes == []
+    assert api.service.requests == []
     assert [view["job_id"] for view in root.get("/v1/jobs").json()] == ["gpt-1"]
     assert root.post("/v1/jobs/gpt-1/stop", json={}).status_code == 200
     assert ada.post("/v1/jobs/gpt-1/stop", json={"now": True}).status_code == 200
-    assert api.service.wishes == [("stop", "gpt-1", "root", "saved"), ("stop", "gpt-1", "ada", "now")]
+    assert api.service.requests == [("stop", "gpt-1", "root", "saved"), ("stop", "gpt-1", "ada", "now")]
 
 
 def test_rows_come_in_pages(api: Api, ada: httpx.Client) -> None:
-    """A reader goes on behind the last row it has."""
+    """A reader continues after its last row."""
     submit(ada)
     api.service.journal["gpt-1"] = ["a", "b", "c"]
 
@@ -132,20 +132,20 @@ def test_rows_come_in_pages(api: Api, ada: httpx.Client) -> None:
 
 
 def test_an_infeasible_plan_is_its_arithmetic_and_exit_code_3(ada: httpx.Client) -> None:
-    """The service's sentence reaches the user as it is."""
+    """The service's message reaches the user unchanged."""
     answer = ada.post("/v1/plan", json={"job": codec.encode(dataclasses.replace(job(), nodes=2))})
 
     assert "lives 60 s" in error_of(answer, 422, 3)
 
 
 def test_what_a_plan_rests_on_can_be_asked_for(ada: httpx.Client) -> None:
-    """Earlier runs and lives of machines, so that a client can simulate with them; of a job of one's own."""
-    answer = ada.post("/v1/known", json={"job": codec.encode(job())})
+    """Measurements and lifetimes, so that a client can simulate with them."""
+    answer = ada.post("/v1/plan-inputs", json={"job": codec.encode(job())})
 
-    assert answer.json() == {"now": 0.0, "look_s": 5.0, "measured": [], "lifetimes": []}
+    assert answer.json() == {"now": 0.0, "poll_s": 5.0, "measured": [], "lifetimes": []}
 
 
-def test_a_slow_plan_holds_nobody_up(api: Api, ada: httpx.Client, eve: httpx.Client) -> None:
+def test_a_slow_plan_blocks_no_other_request(api: Api, ada: httpx.Client, eve: httpx.Client) -> None:
     """While a plan asks slow providers, other requests are answered."""
     api.service.hold = threading.Event()
     answers: list[httpx.Response] = []
@@ -160,8 +160,8 @@ def test_a_slow_plan_holds_nobody_up(api: Api, ada: httpx.Client, eve: httpx.Cli
     assert answers[0].json() == {"cost_usd": 1.25, "user": "eve"}
 
 
-def test_machines_nobody_needs_are_for_admins(api: Api, ada: httpx.Client, root: httpx.Client) -> None:
-    """Listing and releasing them is refused to users, since they may be anybody's."""
+def test_unneeded_machines_are_for_admins(api: Api, ada: httpx.Client, root: httpx.Client) -> None:
+    """Listing and releasing them is refused to users, since they may belong to any user."""
     error_of(ada.get("/v1/gc"), 403, 2)
     error_of(ada.post("/v1/gc", json={"machine_ids": ["stray-1"]}), 403, 2)
 
@@ -180,8 +180,8 @@ def test_no_answer_repeats_a_secret(api: Api, ada: httpx.Client, caplog: pytest.
         {"job": whole, "secrets": {"HF": [SECRET]}},
         {"job": whole, "secrets": SECRET},
         {"job": whole, "secrets": {"HF": SECRET}, SECRET: 1},
-        {"job": {"is": "Job", "envs": SECRET}},
-        {"job": {"is": SECRET}},
+        {"job": {"type": "Job", "envs": SECRET}},
+        {"job": {"type": SECRET}},
         {"job": whole, "secrets": {"OTHER": SECRET}},
         {"job": {**whole, "nodes": SECRET}},
     ):
@@ -219,9 +219,11 @@ def test_large_requests_are_refused_before_they_are_read(ada: httpx.Client) -> N
     error_of(ada.post("/v1/jobs", content=whole, headers={"content-type": "application/json"}), 413, 2)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'{"job": 1}', b'{"job": {"is": "Report"}}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b'{"job": 1}', b'{"job": {"type": "Report"}}', b"\xff\xfe"]
+)
 def test_a_malformed_request_is_one_sentence(ada: httpx.Client, body: bytes) -> None:
-    """What is no job is refused without a traceback."""
+    """A body that is not a job is refused without a traceback."""
     error_of(ada.post("/v1/jobs", content=body, headers={"content-type": "application/json"}), 400, 2)
 
 
@@ -230,7 +232,7 @@ def test_an_unknown_request_is_one_sentence(ada: httpx.Client, method: str, path
     """A newer client's request is answered with a hint at the version."""
     answer = ada.request(method, path)
 
-    assert "one version" in error_of(answer, answer.status_code, 2)
+    assert "same version" in error_of(answer, answer.status_code, 2)
     assert answer.status_code in (404, 405)
 
 
@@ -243,7 +245,7 @@ def claim(client: httpx.Client, boot_id: str, credential: str | None = None, mac
 
 
 def report(machine_id: str = "m1", sequence: int = 1) -> object:
-    return codec.encode(Report(machine_id, sequence, "life", Doing.WAITING))
+    return codec.encode(Report(machine_id, sequence, "life", MachineStatus.WAITING))
 
 
 def test_a_credential_is_used_up_by_the_first_boot(nobody: httpx.Client) -> None:
@@ -269,14 +271,14 @@ def test_only_this_installations_credentials_count(nobody: httpx.Client) -> None
         assert "not valid" in error_of(claim(nobody, "boot a", wrong), 403, 2)
 
 
-def test_a_machine_reports_and_is_told(api: Api, nobody: httpx.Client) -> None:
+def test_a_machine_reports_and_gets_its_directive(api: Api, nobody: httpx.Client) -> None:
     """With its token a machine's report goes to its own job; the answer is its directive, 204 while there is none."""
     headers = {"authorization": f"Bearer {claim(nobody, 'boot a').json()['token']}"}
     first = nobody.post("/v1/machines/m1/report", json=report(), headers=headers)
     second = nobody.post("/v1/machines/m1/report", json=report(sequence=2), headers=headers)
 
     assert (first.status_code, first.content) == (204, b"")
-    assert codec.decode(second.json(), Directive) == Directive(3, Direction.RUN)
+    assert codec.decode(second.json(), Directive) == Directive(3, DesiredState.RUN)
     assert [job_id for job_id, _ in api.service.reports] == ["gpt-1", "gpt-1"]
 
 
@@ -287,7 +289,7 @@ def test_a_machines_name_may_be_a_path(api: Api) -> None:
         assert client.post(f"/v1/machines/{name}/report", json=report(name)).status_code == 204
 
 
-def test_a_machine_speaks_only_for_itself(api: Api, ada: httpx.Client) -> None:
+def test_a_machine_reports_only_for_itself(api: Api, ada: httpx.Client) -> None:
     """Its token opens no user's route and no other machine's; a user's token reports for no machine."""
     submit(ada)
     with api.client(auth.machine_token(KEY, "gpt-1", "m1")) as machine:
@@ -306,22 +308,22 @@ def test_a_machine_speaks_only_for_itself(api: Api, ada: httpx.Client) -> None:
     assert api.service.reports == []
 
 
-def test_nobody_is_let_in_once_the_controller_closes(api: Api, ada: httpx.Client) -> None:
-    """A controller that has decided to leave takes no job any more; it says so in a way that may be repeated."""
+def test_no_request_is_admitted_once_the_controller_shuts_down(api: Api, ada: httpx.Client) -> None:
+    """A controller that has decided to leave takes no more jobs, and its answer invites a retry."""
     assert not api.presence.close_if_idle(0.0, lambda: 1)
     assert ada.get("/v1/jobs").status_code == 200
     until(lambda: api.presence.close_if_idle(0.0, lambda: 0))  # the answer is here before the request has left
     answer = submit(ada)
 
-    assert "closing" in error_of(answer, 503, 1)
+    assert "shutting down" in error_of(answer, 503, 1)
     assert answer.headers["retry-after"] == "1"
     assert api.service.views == {}
 
 
 def test_only_admins_have_commands_run_on_the_controller(api: Api, ada: httpx.Client, root: httpx.Client) -> None:
-    """A job file must not be a way into the machine on which everybody's secrets lie."""
-    told = dataclasses.replace(job("gpt-1"), notify=Notify(command="mail ada"))
-    refused = ada.post("/v1/jobs", json={"job": codec.encode(told)})
-    assert error_of(refused, 400, 2).startswith("notify.command runs on the controller, and ada is no admin")
+    """A job file must not be a way into the machine that holds all users' secrets."""
+    job_with_command = dataclasses.replace(job("gpt-1"), notify=Notify(command="mail ada"))
+    refused = ada.post("/v1/jobs", json={"job": codec.encode(job_with_command)})
+    assert error_of(refused, 400, 2).startswith("notify.command runs on the controller, where ada is not an admin")
     assert api.service.views == {}
-    assert root.post("/v1/jobs", json={"job": codec.encode(told)}).status_code == 200
+    assert root.post("/v1/jobs", json={"job": codec.encode(job_with_command)}).status_code == 200

@@ -7,25 +7,25 @@ from dataclasses import replace
 import pytest
 
 from tests.core.fleet_story import Fleet
-from windfall.control.hearing import Hearing
-from windfall.fleet import Doing, MachineSilent, Report
+from windfall.control.job_loop import LivenessTracker
+from windfall.fleet import MachineSilent, MachineStatus, Report
 from windfall.terms import Instant, NoticeLevel, Outcome, Seconds, Step
 
 SILENT_S = Seconds(20.0)
 
 
-def said(sequence: int, doing: Doing = Doing.TRAINING, **more: object) -> Report:
-    return Report("m1", sequence, "life", doing, **more)  # type: ignore[arg-type]
+def report(sequence: int, status: MachineStatus = MachineStatus.TRAINING, **more: object) -> Report:
+    return Report("m1", sequence, "life", status, **more)  # type: ignore[arg-type]
 
 
-def hears(hearing: Hearing, report: Report, now: float, channel: str = "direct") -> int:
+def receive(liveness: LivenessTracker, report: Report, now: float, channel: str = "direct") -> int:
     """How many facts a report makes; the journal clock is a thousand ahead."""
-    return len(hearing.hear([report], channel, Instant(now), Instant(now + 1000.0)))
+    return len(liveness.receive([report], channel, Instant(now), Instant(now + 1000.0)))
 
 
-def silent(hearing: Hearing, *nows: float) -> list[float]:
-    """At which of these instants somebody is told to be silent."""
-    return [now for now in nows if hearing.silent(["m1"], Instant(now))]
+def silent(liveness: LivenessTracker, *nows: float) -> list[float]:
+    """At which of these instants the machine is reported as silent."""
+    return [now for now in nows if liveness.silent(["m1"], Instant(now))]
 
 
 def every(first: float, last: float, step: float = 1.0) -> list[float]:
@@ -33,69 +33,69 @@ def every(first: float, last: float, step: float = 1.0) -> list[float]:
 
 
 def test_only_what_a_driver_decides_by_is_news() -> None:
-    """Steps grow all the time; another doing, exit code or notice is a fact."""
-    hearing = Hearing(SILENT_S)
-    assert hears(hearing, said(1, step=Step(1)), 0.0) == 1
-    assert hears(hearing, said(2, step=Step(2)), 1.0) == 0
-    assert hears(hearing, said(3, Doing.WAITING), 2.0) == 1
-    assert hears(hearing, said(4, Doing.WAITING, exit_code=75), 3.0) == 1
+    """Steps grow all the time; another status, exit code or notice is a fact."""
+    liveness = LivenessTracker(SILENT_S)
+    assert receive(liveness, report(1, step=Step(1)), 0.0) == 1
+    assert receive(liveness, report(2, step=Step(2)), 1.0) == 0
+    assert receive(liveness, report(3, MachineStatus.WAITING), 2.0) == 1
+    assert receive(liveness, report(4, MachineStatus.WAITING, exit_code=75), 3.0) == 1
 
 
 @pytest.mark.trial("B4")
 def test_a_script_that_does_not_call_windfall_is_news() -> None:
-    """When it is told, and when it is true no longer: the job's sentence says it."""
-    hearing = Hearing(SILENT_S)
-    assert hears(hearing, said(1), 0.0) == 1
-    assert hears(hearing, said(2, mute=True), 1.0) == 1
-    assert hears(hearing, said(3, mute=True), 2.0) == 0
-    assert hears(hearing, said(4), 3.0) == 1
+    """When it is reported, and when it no longer holds: the job's message says it."""
+    liveness = LivenessTracker(SILENT_S)
+    assert receive(liveness, report(1), 0.0) == 1
+    assert receive(liveness, report(2, sdk_inactive=True), 1.0) == 1
+    assert receive(liveness, report(3, sdk_inactive=True), 2.0) == 0
+    assert receive(liveness, report(4), 3.0) == 1
 
 
 def test_an_announced_end_is_put_on_the_journal_clock_and_is_news_when_it_moves() -> None:
     """Seconds left that run down with the clock are the same end."""
-    hearing = Hearing(SILENT_S)
-    (fact,) = hearing.hear([said(1, level=NoticeLevel.ANNOUNCED, taken_in_s=120.0)], "direct", 5.0, 1005.0)  # type: ignore[arg-type]
-    assert fact.taken_at == 1125.0
-    assert hears(hearing, said(2, level=NoticeLevel.ANNOUNCED, taken_in_s=110.0), 15.0) == 0
-    assert hears(hearing, said(3, level=NoticeLevel.ANNOUNCED, taken_in_s=60.0), 16.0) == 1
-    assert hears(hearing, said(4, level=NoticeLevel.WITHDRAWN), 17.0) == 1
+    liveness = LivenessTracker(SILENT_S)
+    (fact,) = liveness.receive([report(1, level=NoticeLevel.ANNOUNCED, preemption_in_s=120.0)], "direct", 5.0, 1005.0)  # type: ignore[arg-type]
+    assert fact.preemption_at == 1125.0
+    assert receive(liveness, report(2, level=NoticeLevel.ANNOUNCED, preemption_in_s=110.0), 15.0) == 0
+    assert receive(liveness, report(3, level=NoticeLevel.ANNOUNCED, preemption_in_s=60.0), 16.0) == 1
+    assert receive(liveness, report(4, level=NoticeLevel.WITHDRAWN), 17.0) == 1
 
 
-def test_silence_is_told_once_it_has_lasted() -> None:
+def test_silence_is_reported_once_it_has_lasted() -> None:
     """By the monotonic clock, from the newest report on any channel."""
-    hearing = Hearing(SILENT_S)
-    silent(hearing, 0.0)
-    hears(hearing, said(1), 1.0)
-    hears(hearing, said(2), 9.0, "mailbox")
-    assert silent(hearing, *every(10.0, 35.0)) == [30.0]
+    liveness = LivenessTracker(SILENT_S)
+    silent(liveness, 0.0)
+    receive(liveness, report(1), 1.0)
+    receive(liveness, report(2), 9.0, "mailbox")
+    assert silent(liveness, *every(10.0, 35.0)) == [30.0]
 
 
 def test_an_old_report_that_comes_the_slower_way_is_no_sign_of_life() -> None:
     """Neither an older one nor the very same: the machine may have died since it wrote them."""
-    hearing = Hearing(SILENT_S)
-    hears(hearing, said(7), 0.0)
-    assert silent(hearing, *every(0.0, 21.0)) == [21.0]
-    assert hears(hearing, said(6), 22.0, "mailbox") == 0
-    assert hears(hearing, said(7), 23.0, "mailbox") == 0
-    assert hears(hearing, said(8), 24.0, "mailbox") == 1
+    liveness = LivenessTracker(SILENT_S)
+    receive(liveness, report(7), 0.0)
+    assert silent(liveness, *every(0.0, 21.0)) == [21.0]
+    assert receive(liveness, report(6), 22.0, "mailbox") == 0
+    assert receive(liveness, report(7), 23.0, "mailbox") == 0
+    assert receive(liveness, report(8), 24.0, "mailbox") == 1
 
 
-def test_who_stays_silent_is_told_of_again() -> None:
-    """What the driver took for a sign of life meanwhile must not make it believe in a machine for ever."""
-    hearing = Hearing(SILENT_S)
-    hears(hearing, said(1), 0.0)
-    assert silent(hearing, *every(0.0, 65.0)) == [21.0, 42.0, 63.0]
+def test_lasting_silence_is_reported_again() -> None:
+    """What the driver counts as a sign of life meanwhile must not keep a machine alive for ever."""
+    liveness = LivenessTracker(SILENT_S)
+    receive(liveness, report(1), 0.0)
+    assert silent(liveness, *every(0.0, 65.0)) == [21.0, 42.0, 63.0]
 
 
 def test_a_machine_that_hangs_after_its_last_save_is_given_back() -> None:
-    """It falls silent, then a late look at the run's log shows its last save: that helps it for a while only."""
+    """It falls silent, then a late poll of the run's log shows its last save, which helps it only for a while."""
     job = Fleet().trains().run(holder="m1", step=5)
-    hearing = Hearing(SILENT_S)
+    liveness = LivenessTracker(SILENT_S)
     start = job.now
-    hears(hearing, replace(said(1), machine_id="m1"), start)
+    receive(liveness, replace(report(1), machine_id="m1"), start)
     released: list[str] = []
     for now in every(start, start + 400.0, 2.0):
-        facts: list[MachineSilent] = hearing.silent(["m1"], Instant(now))
+        facts: list[MachineSilent] = liveness.silent(["m1"], Instant(now))
         job.happens(*facts, after=now - job.now)
         released += job.released
         if now == start + 30.0:
@@ -106,18 +106,18 @@ def test_a_machine_that_hangs_after_its_last_save_is_given_back() -> None:
     assert job.state.run.outcome is Outcome.RUNNING
 
 
-def test_a_controller_that_was_itself_stopped_calls_nobody_silent() -> None:
-    """A minute in which it did not look proves nothing about machines; the next seconds may."""
-    hearing = Hearing(SILENT_S)
-    hears(hearing, said(1), 0.0)
-    assert silent(hearing, *every(0.0, 5.0), 65.0, *every(66.0, 90.0)) == [86.0]
+def test_a_paused_controller_reports_no_machine_as_silent() -> None:
+    """A minute without polls proves nothing about machines; the next seconds may."""
+    liveness = LivenessTracker(SILENT_S)
+    receive(liveness, report(1), 0.0)
+    assert silent(liveness, *every(0.0, 5.0), 65.0, *every(66.0, 90.0)) == [86.0]
 
 
 def test_what_is_not_expected_any_more_is_forgotten() -> None:
     """Machines come and go for months; nothing is kept of them."""
-    hearing = Hearing(SILENT_S)
+    liveness = LivenessTracker(SILENT_S)
     for number in range(50):
-        hearing.hear([replace(said(1), machine_id=f"m{number}")], "direct", Instant(0.0), Instant(0.0))
+        liveness.receive([replace(report(1), machine_id=f"m{number}")], "direct", Instant(0.0), Instant(0.0))
     for now in every(0.0, 30.0):
-        hearing.silent([], Instant(now))
-    assert hearing._ears == {}
+        liveness.silent([], Instant(now))
+    assert liveness._contacts == {}

@@ -1,4 +1,4 @@
-"""Telling users: a real command, a real web server, and nobody who can hold up the others."""
+"""Notifying users: a real command, a real web server, and no job that blocks the others."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 from tests.control.conftest import until
 from tests.control.house import a_job
 from tests.control.test_running import NoPauses
-from windfall.control import notifying
-from windfall.control.notifying import Message, Notifier
+from windfall.control import notifier as notifier_module
+from windfall.control.notifier import Notification, Notifier
 from windfall.fleet import Event
 from windfall.jobs import Notify
 
@@ -68,17 +68,17 @@ def hook() -> Iterator[Hook]:
 
 
 @pytest.fixture
-def said() -> list[str]:
+def logged() -> list[str]:
     return []
 
 
 @pytest.fixture
-def notifier(said: list[str]) -> Notifier:
-    return Notifier(NoPauses(), said.append, lambda _: True)
+def notifier(logged: list[str]) -> Notifier:
+    return Notifier(NoPauses(), logged.append, lambda _: True)
 
 
-def message(event: Event = Event.DONE, *, command: str | None = None, webhook: str | None = None) -> Message:
-    return Message(a_job(notify=Notify(command, webhook)), event, "the run is done")
+def message(event: Event = Event.DONE, *, command: str | None = None, webhook: str | None = None) -> Notification:
+    return Notification(a_job(notify=Notify(command, webhook)), event, "the run is done")
 
 
 def test_a_command_finds_the_event_in_its_environment_and_nothing_of_the_controller(
@@ -87,74 +87,74 @@ def test_a_command_finds_the_event_in_its_environment_and_nothing_of_the_control
     """What only the controller may know stays with it."""
     monkeypatch.setenv("WINDFALL_TOKEN", "wu.secret")
     out = tmp_path / "out"
-    notifier.tell(message(Event.PREEMPTED, command=f"env | grep ^WINDFALL_ | sort > {out}.part; mv {out}.part {out}"))
+    notifier.send(message(Event.PREEMPTED, command=f"env | grep ^WINDFALL_ | sort > {out}.part; mv {out}.part {out}"))
     until(out.exists)
     assert out.read_text().splitlines() == [
         "WINDFALL_EVENT=preempted",
         "WINDFALL_JOB=gpt-1",
+        "WINDFALL_MESSAGE=the run is done",
         "WINDFALL_NAME=gpt",
         "WINDFALL_RUN=memory://run",
-        "WINDFALL_SENTENCE=the run is done",
         "WINDFALL_USER=ada",
     ]
 
 
-def test_a_webhook_is_posted_to_until_it_takes_the_message(notifier: Notifier, hook: Hook, said: list[str]) -> None:
+def test_a_webhook_is_posted_to_until_it_takes_the_message(notifier: Notifier, hook: Hook, logged: list[str]) -> None:
     """A server that is broken for a moment loses nothing."""
     hook.statuses = [503]
-    notifier.tell(message(webhook=hook.url))
+    notifier.send(message(webhook=hook.url))
     until(lambda: len(hook.posted) == 2)
     assert hook.posted[1] == {
         "event": "done", "job": "gpt-1", "name": "gpt", "user": "ada", "run": "memory://run",
-        "sentence": "the run is done",
+        "message": "the run is done",
     }  # fmt: skip
-    assert said == []
+    assert logged == []
 
 
-def test_a_webhook_that_fails_is_said_without_its_address(notifier: Notifier, hook: Hook, said: list[str]) -> None:
+def test_a_failing_webhook_is_logged_without_its_address(notifier: Notifier, hook: Hook, logged: list[str]) -> None:
     """Its URL may hold a token; the tries are bounded."""
     hook.statuses = [500] * 9
-    notifier.tell(message(webhook=hook.url))
-    until(lambda: bool(said))
-    assert said == ["gpt-1: the notification of done by webhook failed: status 500"]
+    notifier.send(message(webhook=hook.url))
+    until(lambda: bool(logged))
+    assert logged == ["gpt-1: the notification of done by webhook failed: status 500"]
     assert len(hook.posted) == 3
 
 
-def test_a_command_that_fails_is_said_with_its_last_words(notifier: Notifier, said: list[str]) -> None:
+def test_a_failing_command_is_logged_with_the_end_of_its_output(notifier: Notifier, logged: list[str]) -> None:
     """Also where they are no text."""
-    notifier.tell(message(command="printf '\\377no mail program\\n' >&2; exit 3"))
-    until(lambda: bool(said))
-    assert said == ["gpt-1: the notification of done by command failed: exit code 3: \ufffdno mail program"]
+    notifier.send(message(command="printf '\\377no mail program\\n' >&2; exit 3"))
+    until(lambda: bool(logged))
+    assert logged == ["gpt-1: the notification of done by command failed: exit code 3: \ufffdno mail program"]
 
 
 @pytest.mark.parametrize("bad", ["http://[", "http://\u2028/", "nonsense", "command\0"])
-def test_no_message_is_the_last_one(notifier: Notifier, hook: Hook, said: list[str], bad: str) -> None:
-    """What one job's owner wrote cannot silence the notifications of the others."""
-    notifier.tell(message(command=bad) if "\0" in bad else message(webhook=bad))
-    notifier.tell(message(webhook=hook.url))
+def test_no_message_is_the_last_one(notifier: Notifier, hook: Hook, logged: list[str], bad: str) -> None:
+    """What one job's owner wrote cannot stop the notifications of the others."""
+    notifier.send(message(command=bad) if "\0" in bad else message(webhook=bad))
+    notifier.send(message(webhook=hook.url))
     until(lambda: bool(hook.posted))
-    assert len(said) == 1
+    assert len(logged) == 1
 
 
-def test_an_endless_answer_holds_nobody_up(notifier: Notifier, hook: Hook) -> None:
+def test_an_endless_answer_blocks_no_other_notification(notifier: Notifier, hook: Hook) -> None:
     """The status is all that is read of it."""
     with listening() as endless:
         endless.endless = threading.Event()
-        notifier.tell(message(webhook=endless.url))
-        notifier.tell(message(webhook=hook.url))
+        notifier.send(message(webhook=endless.url))
+        notifier.send(message(webhook=hook.url))
         until(lambda: bool(hook.posted), 10.0)
     assert len(endless.posted) == 1
 
 
 def test_a_command_that_takes_too_long_ends_with_everything_it_started(
-    notifier: Notifier, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    notifier: Notifier, logged: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of it is left on the controller."""
-    monkeypatch.setattr(notifying, "_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(notifying, "_TRIES", 1)
-    notifier.tell(message(command=f"sleep 1000 & echo $! > {tmp_path}/pid; wait"))
-    until(lambda: bool(said))
-    assert said == ["gpt-1: the notification of done by command failed: it did not end within 0.3 s"]
+    monkeypatch.setattr(notifier_module, "_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(notifier_module, "_TRIES", 1)
+    notifier.send(message(command=f"sleep 1000 & echo $! > {tmp_path}/pid; wait"))
+    until(lambda: bool(logged))
+    assert logged == ["gpt-1: the notification of done by command failed: timed out after 0.3 s"]
     pid = int((tmp_path / "pid").read_text())
     until(lambda: _ended(pid))
 
@@ -167,28 +167,28 @@ def _ended(pid: int) -> bool:
     return f"{Path(f'/proc/{pid}/stat').read_text().split()[2]}" == "Z"
 
 
-def test_what_a_command_leaves_running_holds_nobody_up(notifier: Notifier, hook: Hook) -> None:
-    """A program that it put into the background may go on, and keeps no pipe of ours."""
-    notifier.tell(message(command="sleep 3 & exit 0"))
-    notifier.tell(message(webhook=hook.url))
+def test_what_a_command_leaves_running_blocks_no_other_notification(notifier: Notifier, hook: Hook) -> None:
+    """A program that it put into the background may keep running, and holds no pipe of the controller."""
+    notifier.send(message(command="sleep 3 & exit 0"))
+    notifier.send(message(webhook=hook.url))
     until(lambda: bool(hook.posted), 2.0)
 
 
-def test_a_flood_is_dropped_with_a_word(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Telling never blocks a job, and the queue has an end."""
-    monkeypatch.setattr(notifying, "_WAITING_MAX", 2)
+def test_a_flood_is_dropped_and_logged(logged: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notifying never blocks a job, and the queue has a limit."""
+    monkeypatch.setattr(notifier_module, "_QUEUE_MAX", 2)
     started = threading.Event()
     held = threading.Event()
 
-    def hold(_: Message) -> None:
+    def hold(_: Notification) -> None:
         started.set()
         assert held.wait(20)
 
-    monkeypatch.setattr(notifying, "_run_command", hold)
-    notifier = Notifier(NoPauses(), said.append, lambda _: True)
-    notifier.tell(message(command="true"))
+    monkeypatch.setattr(notifier_module, "_run_command", hold)
+    notifier = Notifier(NoPauses(), logged.append, lambda _: True)
+    notifier.send(message(command="true"))
     assert started.wait(20)
     for _ in range(3):
-        notifier.tell(message(command="true"))
+        notifier.send(message(command="true"))
     held.set()
-    assert said == ["gpt-1: too many notifications wait; done is not told"]
+    assert logged == ["gpt-1: too many notifications are queued; dropped the one of done"]

@@ -20,11 +20,11 @@ import pytest
 from tests.control.conftest import TOKENS, Api, log_of, until
 from tests.control.fake import job
 from windfall.cli.client import Client, connect
-from windfall.cli.controller import local_user
+from windfall.cli.controller_process import local_user
 from windfall.errors import ControllerError, ControllerUnreachable, Infeasible, Misuse
 from windfall.fleet import JobPhase
-from windfall.storage.clocks import SystemClock
-from windfall.storage.sql import open_database
+from windfall.linux.clock import SystemClock
+from windfall.storage.database import open_database
 
 IDLE_S = 600
 ROOT = Path(__file__).parents[2]
@@ -60,8 +60,8 @@ def ended(pid: int) -> bool:
 
 
 def process_of(client: Client) -> int:
-    assert client.place.process is not None
-    return client.place.process
+    assert client.address.process is not None
+    return client.address.process
 
 
 def test_the_first_command_starts_a_controller_and_the_next_one_finds_it(state: Path) -> None:
@@ -80,7 +80,7 @@ def test_the_first_command_starts_a_controller_and_the_next_one_finds_it(state: 
 
 def test_no_controller_is_started_where_none_is_wanted(state: Path) -> None:
     """A verb that only looks says so, and leaves nothing behind."""
-    with pytest.raises(ControllerUnreachable, match="no controller runs here"):
+    with pytest.raises(ControllerUnreachable, match="no controller is running"):
         connect(state, start=False)
 
     assert not state.exists()
@@ -119,13 +119,13 @@ def test_a_killed_controller_is_followed_by_another_that_knows_its_jobs(state: P
         assert client.status().term == 2
 
 
-def test_a_lying_address_is_not_believed(state: Path) -> None:
+def test_a_stale_address_is_not_trusted(state: Path) -> None:
     """A controller.json that is torn or left by a dead one is not used: a new one is started, with the old token."""
     state.mkdir()
     (state / "token").write_text("wu.old\n")
     for text in ("{", "[]", '{"url": "http://127.0.0.1:9", "pid": 1}'):
         (state / "controller.json").write_text(text)
-        with pytest.raises(ControllerUnreachable, match="no controller runs here"):
+        with pytest.raises(ControllerUnreachable, match="no controller is running"):
             connect(state, start=False)
     with connect(state, start=True, launch=launch()) as client:
         assert client.jobs() == []
@@ -136,7 +136,7 @@ def test_an_idle_controller_leaves_and_a_busy_one_stays(state: Path) -> None:
     """With an unfinished job it stays however long nobody asks; without one it leaves, and takes its address with it."""
     state.mkdir()
     with contextlib.closing(open_database(str(state / "controller.db"), SystemClock())) as database:
-        database.add_job(database.take("an earlier controller"), job(user=local_user()), {})
+        database.add_job(database.acquire("an earlier controller"), job(user=local_user()), {})
     with connect(state, start=True, launch=launch(0.3)) as client:
         pid = process_of(client)
         threading.Event().wait(1.0)  # several times the limit: staying is what cannot be waited for otherwise
@@ -149,13 +149,13 @@ def test_an_idle_controller_leaves_and_a_busy_one_stays(state: Path) -> None:
 
 
 def test_a_controller_that_was_replaced_ends_with_the_reason(state: Path) -> None:
-    """Once its service says that another took the installation, the process ends, and its log says why."""
+    """Once its service says that another took over the installation, the process ends, and its log says why."""
     with connect(state, start=True, launch=launch()) as client:
         pid = process_of(client)
         client.plan(dataclasses.replace(job(), name="replaced"))
         until(lambda: ended(pid))
 
-    assert "another controller took the installation" in log_of(state)
+    assert "another controller took over the installation" in log_of(state)
 
 
 def test_a_controller_that_cannot_start_says_why_to_the_user(state: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_controller_outlives_the_terminal(state: Path) -> None:
         "import sys, os, signal\nsignal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         "from pathlib import Path\nfrom windfall.cli.client import connect\n"
         f"client = connect(Path({str(state)!r}), start=True, launch={launch()!r})\n"
-        "print(client.place.process, flush=True)\nos.killpg(0, signal.SIGHUP)\n"
+        "print(client.address.process, flush=True)\nos.killpg(0, signal.SIGHUP)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, start_new_session=True, check=False, cwd=ROOT
@@ -243,7 +243,7 @@ def test_every_call_brings_back_its_words(api: Api, state: Path, monkeypatch: py
         assert [one.machine_id for one in client.collect(["stray-2"]).machines] == ["stray-2"]
         client.stop("gpt-1", now=True)
         client.resume("gpt-1")
-        assert service.wishes == [("stop", "gpt-1", "root", "now"), ("resume", "gpt-1", "root")]
+        assert service.requests == [("stop", "gpt-1", "root", "now"), ("resume", "gpt-1", "root")]
         assert client.job("gpt-1").phase is JobPhase.STOPPED
 
 
@@ -256,12 +256,12 @@ def test_the_controllers_errors_are_the_users_errors(api: Api, state: Path, monk
         with pytest.raises(Misuse, match=r"no job '\.\./x y'"):
             client.job("../x y")
         api.service.broken = RuntimeError("boom")
-        with pytest.raises(ControllerError, match="its log has the reason") as told:
+        with pytest.raises(ControllerError, match="its log has the details") as caught:
             client.plan(job())
-    assert told.value.exit_code == 1
+    assert caught.value.exit_code == 1
 
 
-def test_a_team_without_token_or_answer_is_told_what_to_do(
+def test_a_team_without_token_or_answer_gets_advice(
     api: Api, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No token, a wrong one, an unreadable file, no controller, no Windfall behind the address: a sentence each."""
@@ -269,7 +269,7 @@ def test_a_team_without_token_or_answer_is_told_what_to_do(
     with pytest.raises(Misuse, match="serve --add-user"):
         connect(state, start=True)
     monkeypatch.setenv("WINDFALL_TOKEN_FILE", str(tmp_path / "none"))
-    with pytest.raises(Misuse, match="cannot be read"):
+    with pytest.raises(Misuse, match="cannot read WINDFALL_TOKEN_FILE"):
         connect(state, start=True)
     team(api, monkeypatch, "wu.wrong")
     with connect(state, start=True) as client, pytest.raises(Misuse, match="does not know this token"):
@@ -279,13 +279,13 @@ def test_a_team_without_token_or_answer_is_told_what_to_do(
         client.jobs()
 
 
-def test_an_answer_that_is_no_controllers_is_told(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_from_another_server_is_reported(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy's page or another program's JSON is not taken for an answer."""
     monkeypatch.setenv("WINDFALL_CONTROLLER", "http://lab")
     monkeypatch.setenv("WINDFALL_TOKEN", "wu.x")
     for answer, word in (
-        (httpx.Response(502, text="<html>"), "no Windfall controller"),
-        (httpx.Response(200, content=json.dumps({"jobs": 1})), "one version"),
+        (httpx.Response(502, text="<html>"), "not a Windfall controller"),
+        (httpx.Response(200, content=json.dumps({"jobs": 1})), "same version"),
     ):
         with connect(state, start=False) as client:
             client._http = httpx.Client(base_url="http://lab", transport=httpx.MockTransport(lambda _, a=answer: a))

@@ -1,4 +1,4 @@
-"""Schedules of saves beside the conductor's turns: when they are asked for, how they arrive, what cannot stop the job."""
+"""Save schedules beside the job loop's turns: when they are asked for, how they arrive, what cannot stop the job."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pytest
 
 from tests.control.house import PACE, House
 from windfall import codec
-from windfall.control.conductor import Conductor, ConductorPorts
+from windfall.control.job_loop import JobLoop, JobLoopPorts
 from windfall.core import driver
 from windfall.core.replay import explain, replay
 from windfall.errors import StoreUnreachable
-from windfall.events import SaveTableGiven
+from windfall.events import ScheduleAssigned
 from windfall.extras import install
-from windfall.fleet import Lifetime, ScheduleMade
+from windfall.fleet import Lifetime, ScheduleComputed
 from windfall.jobs import Checkpointing
-from windfall.policies import saving
-from windfall.policies.saving import schedules_live
-from windfall.policies.saving.replanning import ScheduleWish, by_default
-from windfall.simulation.clock import Timeline, VirtualClock
+from windfall.policies import checkpointing
+from windfall.policies.checkpointing import live_schedules
+from windfall.policies.checkpointing.replan import ScheduleRequest, default_schedule
+from windfall.simulation.virtual_time import Timeline, VirtualClock
 from windfall.terms import SaveCosts, SaveTable, Seconds, Step, Term, WallTime
 from windfall.wiring_control import Schedules
 
@@ -30,21 +30,23 @@ COSTS = SaveCosts(Seconds(2.0), 1000, Seconds(5.0), Seconds(0.5))
 
 @dataclass
 class Maker:
-    """Makes a table of one save, and says why when `why` is set; `fault` is raised instead."""
+    """Makes a table of one save, and says why when `reason` is set; `fault` is raised instead."""
 
-    why: str = ""
+    reason: str = ""
     fault: Exception | None = None
-    wishes: list[ScheduleWish] = field(default_factory=list)
+    requests: list[ScheduleRequest] = field(default_factory=list)
 
-    def make(self, wish: ScheduleWish) -> ScheduleMade | None:
-        self.wishes.append(wish)
+    def make_schedule(self, request: ScheduleRequest) -> ScheduleComputed | None:
+        self.requests.append(request)
         if self.fault is not None:
             raise self.fault
-        if wish.before is not None and not self.why:
+        if request.before is not None and not self.reason:
             return None
         table = SaveTable((100.0,), 500.0, 60.0, "it rests on 501 losses")
-        made = by_default(wish, "")
-        return replace(made, given=SaveTableGiven(table, wish.from_step, wish.term), trusted=True, why=self.why)
+        made = default_schedule(request, "")
+        return replace(
+            made, schedule=ScheduleAssigned(table, request.from_step, request.term), trusted=True, reason=self.reason
+        )
 
 
 class Scheduled(House):
@@ -56,8 +58,8 @@ class Scheduled(House):
         self.hold = self.full = False
         self.held: list[Callable[[], None]] = []
 
-    def ports(self) -> ConductorPorts:
-        return replace(super().ports(), schedule=self.maker.make, aside=self._aside)
+    def ports(self) -> JobLoopPorts:
+        return replace(super().ports(), schedule=self.maker.make_schedule, in_background=self._aside)
 
     def _aside(self, call: Callable[[], None]) -> None:
         if self.full:
@@ -67,135 +69,135 @@ class Scheduled(House):
         else:
             call()
 
-    def begins(self) -> tuple[Conductor, str]:
+    def begins(self) -> tuple[JobLoop, str]:
         """A machine trains, and has measured a save."""
-        conductor = self.conductor()
-        name = self.trains(conductor)
+        job_loop = self.job_loop()
+        name = self.trains(job_loop)
         self.measures(name)
-        return conductor, name
+        return job_loop, name
 
     def measures(self, name: str, step: int = 30, term: Term = Term(1)) -> None:  # noqa: B008 - a number
-        said = {"term": term, "step": Step(step), "saved_step": Step(20), "step_s": Seconds(1.0)}
-        self.speaks(name, costs=COSTS, **said)
+        logged = {"term": term, "step": Step(step), "saved_step": Step(20), "step_s": Seconds(1.0)}
+        self.speaks(name, costs=COSTS, **logged)
 
 
 def test_a_machine_gets_its_schedule_soon_after_its_first_save() -> None:
-    """Within the pace of the run's looks, not of the beliefs': through a fact, a decision, and its directive."""
+    """Within the interval of the run's polls, not of the estimates': through a fact, a decision, and its directive."""
     house = Scheduled(Maker())
-    conductor, name = house.begins()
-    house.turns(conductor, 4.0 * PACE.run_s)
+    job_loop, name = house.begins()
+    house.turns(job_loop, 4.0 * PACE.run_s)
 
-    assert house.voices.told[name].schedule == SaveTableGiven(
+    assert house.voices.directives[name].schedule == ScheduleAssigned(
         SaveTable((100.0,), 500.0, 60.0, "it rests on 501 losses"), 20, Term(1)
     )
     rows = [codec.row_from_line(line) for line in house.journal.lines]
     assert replay(rows) == []
     assert sum("schedule for" in line for line in explain(rows)) == 1
-    assert (house.maker.wishes[0].machine_id, house.maker.wishes[0].costs) == (name, COSTS)
+    assert (house.maker.requests[0].machine_id, house.maker.requests[0].costs) == (name, COSTS)
 
 
-def test_a_schedule_is_looked_at_again_as_often_as_the_beliefs() -> None:
-    """What comes of it is told with its reason; nothing where nothing has changed."""
+def test_a_schedule_is_reviewed_as_often_as_the_estimates() -> None:
+    """A change is explained with its reason; nothing is logged where nothing has changed."""
     house = Scheduled(Maker())
-    conductor, name = house.begins()
-    house.turns(conductor, 5.0)
-    asked = len(house.maker.wishes)
+    job_loop, name = house.begins()
+    house.turns(job_loop, 5.0)
+    asked = len(house.maker.requests)
     for _ in range(20):
         house.measures(name)
-        house.turns(conductor, 3.0)
-    again = len(house.maker.wishes) - asked
+        house.turns(job_loop, 3.0)
+    again = len(house.maker.requests) - asked
     assert 1 <= again <= 2
-    house.maker.why = "stall is 2 s, planned with 9 s"
+    house.maker.reason = "stall is 2 s, planned with 9 s"
     for _ in range(25):
         house.measures(name)
-        house.turns(conductor, 3.0)
+        house.turns(job_loop, 3.0)
     text = "\n".join(explain(codec.row_from_line(line) for line in house.journal.lines))
-    assert "made anew: stall is 2 s, planned with 9 s" in text
+    assert f"new schedule for {name}: stall is 2 s, planned with 9 s" in text
 
 
-def test_the_conductor_does_not_wait_for_a_schedule() -> None:
+def test_the_job_loop_does_not_wait_for_a_schedule() -> None:
     """It turns as ever while one is made, asks for no second one meanwhile, and takes it when it comes."""
     house = Scheduled(Maker())
     house.hold = True
-    conductor, name = house.begins()
+    job_loop, name = house.begins()
     for _ in range(10):
         house.measures(name)
-        house.turns(conductor, 3.0)
-    assert (len(house.held), house.voices.told[name].schedule) == (1, None)
+        house.turns(job_loop, 3.0)
+    assert (len(house.held), house.voices.directives[name].schedule) == (1, None)
 
     house.held[0]()
-    house.turns(conductor, 2.0)
-    assert house.voices.told[name].schedule is not None
+    house.turns(job_loop, 2.0)
+    assert house.voices.directives[name].schedule is not None
 
 
-def test_what_fails_while_a_schedule_is_made_is_said_once_and_tried_again() -> None:
+def test_a_failure_to_build_a_schedule_is_logged_once_and_retried() -> None:
     """The job goes on, by the default rule, and has its schedule when the failure is over."""
     for fault in (StoreUnreachable("the database does not answer"), ZeroDivisionError("nobody foresaw it")):
         house = Scheduled(Maker(fault=fault))
-        conductor, name = house.begins()
+        job_loop, name = house.begins()
         for _ in range(5):
             house.measures(name)
-            house.turns(conductor, 3.0)
-        assert len(house.maker.wishes) > 1
-        assert len([sentence for sentence in house.said if str(fault) in sentence]) == 1
-        assert driver.phase(conductor.state) == "running"
+            house.turns(job_loop, 3.0)
+        assert len(house.maker.requests) > 1
+        assert len([message for message in house.logged if str(fault) in message]) == 1
+        assert driver.phase(job_loop.state) == "running"
         house.maker.fault = None
         house.measures(name)
-        house.turns(conductor, 3.0)
-        assert house.voices.told[name].schedule is not None
+        house.turns(job_loop, 3.0)
+        assert house.voices.directives[name].schedule is not None
 
 
 def test_what_keeps_failing_is_tried_less_and_less_often() -> None:
     """A fit costs seconds of the controller: it is not begun every few seconds for ever."""
     house = Scheduled(Maker(fault=ZeroDivisionError("nobody foresaw it")))
-    conductor, name = house.begins()
+    job_loop, name = house.begins()
     for _ in range(40):
         house.measures(name)
-        house.turns(conductor, 3.0)
-    assert 2 <= len(house.maker.wishes) <= 3.0 * 40 / PACE.beliefs_s + 6
+        house.turns(job_loop, 3.0)
+    assert 2 <= len(house.maker.requests) <= 3.0 * 40 / PACE.estimates_s + 6
 
 
 def test_a_process_that_can_have_no_more_threads_still_conducts_the_job() -> None:
     """Its turns go on, and the schedule follows when there is room."""
     house = Scheduled(Maker())
-    conductor, name = house.begins()
+    job_loop, name = house.begins()
     house.full = True
-    house.turns(conductor, 5.0)
-    assert len([sentence for sentence in house.said if "can't start new thread" in sentence]) == 1
+    house.turns(job_loop, 5.0)
+    assert len([message for message in house.logged if "can't start new thread" in message]) == 1
     house.full = False
     for _ in range(4):
         house.measures(name)
-        house.turns(conductor, 3.0)
-    assert house.voices.told[name].schedule is not None
+        house.turns(job_loop, 3.0)
+    assert house.voices.directives[name].schedule is not None
 
 
 def test_a_machine_that_took_the_run_again_is_looked_at_at_once() -> None:
     """What it had was made for its last holding: it is not left without a schedule until the beliefs are looked at."""
-    house = Scheduled(Maker(why="the run was taken up again at step 20"))
-    conductor, name = house.begins()
-    house.turns(conductor, 4.0 * PACE.run_s)
-    assert house.voices.told[name].schedule.term == 1
+    house = Scheduled(Maker(reason="the run was taken up again at step 20"))
+    job_loop, name = house.begins()
+    house.turns(job_loop, 4.0 * PACE.run_s)
+    assert house.voices.directives[name].schedule.term == 1
     house.measures(name, term=Term(2))
-    house.turns(conductor, 4.0 * PACE.run_s)
-    assert house.voices.told[name].schedule.term == 2
+    house.turns(job_loop, 4.0 * PACE.run_s)
+    assert house.voices.directives[name].schedule.term == 2
 
 
 def test_a_controller_that_restarts_knows_the_schedules() -> None:
     """It tells them at its first word, and makes none anew without a reason."""
     house = Scheduled(Maker())
-    conductor, name = house.begins()
-    house.turns(conductor, 5.0)
-    told = house.voices.told[name].schedule
+    job_loop, name = house.begins()
+    house.turns(job_loop, 5.0)
+    told = house.voices.directives[name].schedule
 
-    again = house.conductor()
+    again = house.job_loop()
     again.turn()
-    assert house.voices.told[name].schedule == told
+    assert house.voices.directives[name].schedule == told
     house.measures(name)
     house.turns(again, 5.0)
-    assert house.maker.wishes[-1].before is not None
+    assert house.maker.requests[-1].before is not None
 
 
-WISH = ScheduleWish(
+WISH = ScheduleRequest(
     machine_id="m-1",
     provider="sim",
     machine_type="m4",
@@ -214,39 +216,39 @@ WISH = ScheduleWish(
 
 
 def lives(count: int) -> list[Lifetime]:
-    began = WallTime(1e6)
+    started = WallTime(1e6)
     return [
-        Lifetime(f"x{number}", "sim", "m4", "a", began, WallTime(began + 600.0 * (number + 1)), True, False)
+        Lifetime(f"x{number}", "sim", "m4", "a", started, WallTime(started + 600.0 * (number + 1)), True, False)
         for number in range(count)
     ]
 
 
 def test_a_controller_without_the_packages_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What to install, and by what machines save until then."""
-    monkeypatch.setitem(sys.modules, "windfall.policies.saving.schedules_live", None)
-    monkeypatch.delattr(saving, "schedules_live", raising=False)
+    """What to install, and how machines save until then."""
+    monkeypatch.setitem(sys.modules, "windfall.policies.checkpointing.live_schedules", None)
+    monkeypatch.delattr(checkpointing, "live_schedules", raising=False)
     schedules = Schedules(lambda: lives(40), VirtualClock(Timeline()))
 
-    made = schedules.make(WISH)
+    made = schedules.make_schedule(WISH)
     assert made is not None
     assert not made.trusted
-    assert install("lab") in made.given.table.says
-    assert made.given.table.says.endswith("the default rule decides")
-    assert schedules.make(replace(WISH, before=made)) is None
+    assert install("lab") in made.schedule.table.explanation
+    assert made.schedule.table.explanation.endswith("the default rule decides")
+    assert schedules.make_schedule(replace(WISH, before=made)) is None
 
 
-def test_lives_are_fitted_anew_when_a_twentieth_more_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fit takes seconds: most looks need none."""
+def test_lifetimes_are_refitted_when_a_twentieth_more_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fit takes seconds: most requests need none."""
     rows = lives(40)
     fitted: list[int] = []
 
-    def know(known: Sequence[Lifetime], now: WallTime, provider: str) -> schedules_live.Known:
+    def fit_provider(known: Sequence[Lifetime], now: WallTime, provider: str) -> live_schedules.ProviderFit:
         fitted.append(len(known))
-        return schedules_live.Known(None, why_not="it is a test")
+        return live_schedules.ProviderFit(None, no_fit_reason="it is a test")
 
-    monkeypatch.setattr(schedules_live, "know", know)
+    monkeypatch.setattr(live_schedules, "fit_provider", fit_provider)
     schedules = Schedules(lambda: rows, VirtualClock(Timeline()))
     for count in (40, 41, 42, 43, 44, 46):
         rows[:] = lives(count)
-        schedules.make(WISH)
+        schedules.make_schedule(WISH)
     assert fitted == [40, 43, 46]

@@ -20,20 +20,20 @@ from fastapi import FastAPI
 
 from tests.control.conftest import until
 from tests.storage.databases import no_postgres, postgres_server
-from windfall.cli import controller
-from windfall.cli.controller import Running
+from windfall.cli import controller_process
+from windfall.cli.controller_process import RunningController
 from windfall.cli.serve import must_stay_on, serve
-from windfall.control.gate import Presence
-from windfall.control.service import StatusView
-from windfall.control.serving import ApiServer, Tls, check_exposure, listen
+from windfall.control.controller_views import StatusView
+from windfall.control.http_server import ApiServer, Tls, check_exposure, listen
+from windfall.control.request_gate import Presence
 from windfall.errors import DatabaseUnreachable, Misuse
-from windfall.storage.clocks import SystemClock
+from windfall.linux.clock import SystemClock
 from windfall.terms import Seconds, Term, WallTime
 
 ROOT = Path(__file__).parents[2]
 SERVE = (
-    "import sys\nfrom windfall.cli import controller, serve\nfrom tests.control.fake import build_service\n"
-    "import cyclopts\ncontroller.built_by_wiring = lambda: build_service\n"
+    "import sys\nfrom windfall.cli import controller_process, serve\nfrom tests.control.fake import build_service\n"
+    "import cyclopts\ncontroller_process.default_builder = lambda: build_service\n"
     "from windfall.errors import WindfallError\n"
     "try:\n    sys.exit(cyclopts.App(default_command=serve.serve, result_action='return_value')(sys.argv[1:]))\n"
     "except WindfallError as error:\n    sys.exit(f'windfall: {error}')\n"
@@ -47,11 +47,11 @@ def serving(*options: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         try:
-            said = [process.stdout.readline() for _ in range(3)]
-            assert "add a user" in said[-1], process.stderr.read()
-            found = re.search(r"listens at (\S+)", said[0])
+            output = [process.stdout.readline() for _ in range(3)]
+            assert "add a user" in output[-1], process.stderr.read()
+            found = re.search(r"listens at (\S+)", output[0])
             assert found is not None
-            yield process, "".join(said), found[1]
+            yield process, "".join(output), found[1]
         finally:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -75,7 +75,7 @@ def get(url: str, token: str, **options: object) -> httpx.Response:
 
 def test_a_user_is_added_and_removed_while_it_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The token is printed once, works at once, is nowhere in the folder, and is worth nothing after the removal."""
-    with serving("--state", str(tmp_path)) as (_, said, url):
+    with serving("--state", str(tmp_path)) as (_, output, url):
         token = added(capsys, name="ada", state=tmp_path)
 
         assert get(url, token).json() == []
@@ -84,7 +84,7 @@ def test_a_user_is_added_and_removed_while_it_serves(tmp_path: Path, capsys: pyt
         assert "ada\n" in capsys.readouterr().out
         serve(remove_user="ada", state=tmp_path)
         assert get(url, token).status_code == 401
-    assert "must stay on while jobs are unfinished" in said
+    assert "must stay on while jobs are unfinished" in output
     assert url.startswith("http://127.0.0.1:")
 
 
@@ -118,15 +118,15 @@ def _port_of(pid: int) -> int:
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"host": "0.0.0.0"}, "--tls-cert and --tls-key, or say --insecure"),
+        ({"host": "0.0.0.0"}, "--tls-cert and --tls-key, or --insecure"),
         ({"host": "lab.example"}, "--insecure"),
-        ({"tls_cert": Path("/none.pem")}, "go together"),
+        ({"tls_cert": Path("/none.pem")}, "must be given together"),
         ({"tls_cert": Path("/none.pem"), "tls_key": Path("/none.key")}, "/none.pem"),
-        ({"add_user": "a b"}, "'a b' is no name"),
-        ({"add_user": "a", "users": True}, "give one of"),
-        ({"admin": True}, "--admin goes with --add-user"),
-        ({"remove_user": "nobody"}, "there is no such user"),
-        ({"database": "mysql://lab/x", "users": True}, "mysql is no database"),
+        ({"add_user": "a b"}, "not 'a b'"),
+        ({"add_user": "a", "users": True}, "cannot be combined"),
+        ({"admin": True}, "--admin needs --add-user"),
+        ({"remove_user": "nobody"}, "no such user"),
+        ({"database": "mysql://lab/x", "users": True}, "mysql is not a supported database"),
     ],
 )
 def test_bad_options_are_refused_in_a_sentence(tmp_path: Path, options: dict[str, object], word: str) -> None:
@@ -139,7 +139,7 @@ def test_a_port_that_is_taken_is_named() -> None:
     """Two controllers cannot listen in one place."""
     with contextlib.closing(listen("127.0.0.1", 0)) as first:
         port = first.getsockname()[1]
-        with pytest.raises(Misuse, match=f"--port {port} cannot be listened on"):
+        with pytest.raises(Misuse, match=f"cannot listen on --host 127.0.0.1 --port {port}"):
             listen("127.0.0.1", port)
 
 
@@ -149,7 +149,7 @@ def test_the_loopback_needs_no_tls(host: str) -> None:
     check_exposure(host, None, insecure=False)
 
 
-def test_what_is_insecure_must_be_said() -> None:
+def test_insecure_serving_needs_the_option() -> None:
     """With --insecure every address is served."""
     check_exposure("0.0.0.0", None, insecure=True)
     with pytest.raises(Misuse):
@@ -160,9 +160,9 @@ def test_one_folder_has_one_controller(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second one in the same folder waits for the first to end, then says which process is in its way."""
-    monkeypatch.setattr(controller, "_LOCK_WAIT_S", Seconds(0.2))
+    monkeypatch.setattr(controller_process, "_LOCK_WAIT_S", Seconds(0.2))
     with serving("--state", str(tmp_path)) as (process, _, _), pytest.raises(Misuse, match=f"kill {process.pid}"):
-        controller.run(controller.Settings(tmp_path), None, lambda _: None)  # type: ignore[arg-type]
+        controller_process.run(controller_process.Settings(tmp_path), None, lambda _: None)  # type: ignore[arg-type]
 
 
 def test_it_ends_at_ctrl_c_without_a_traceback(tmp_path: Path) -> None:
@@ -202,12 +202,14 @@ def test_it_says_which_machine_must_stay_on_and_until_when() -> None:
     busy = dataclasses.replace(idle, unfinished=2, dead_man_s=Seconds(7200.0))
     known = dataclasses.replace(busy, unfinished=1, finish_at=WallTime(1_800_000_000.0))
 
-    assert must_stay_on(Running("", idle)) == "lab7 must stay on while jobs are unfinished; there are none now"
-    assert must_stay_on(Running("", busy)) == (
-        "lab7 must stay on for 2 unfinished jobs until they are done (when that is cannot be said yet); "
-        "machines go on without it, and after 2 h 0 min they save and stop"
+    assert (
+        must_stay_on(RunningController("", idle)) == "lab7 must stay on while jobs are unfinished; there are none now"
     )
-    assert "for 1 unfinished job until 2027-01-15 08:00 UTC as expected now" in must_stay_on(Running("", known))
+    assert must_stay_on(RunningController("", busy)) == (
+        "lab7 must stay on for 2 unfinished jobs until they are done (no estimate yet); "
+        "without it, machines keep training for 2 h 0 min, then save and stop"
+    )
+    assert "for 1 unfinished job until about 2027-01-15 08:00 UTC" in must_stay_on(RunningController("", known))
 
 
 def test_a_database_that_is_away_keeps_an_idle_controller() -> None:

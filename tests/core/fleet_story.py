@@ -1,4 +1,4 @@
-"""A small language for stories about one job's machines: what happens, and which commands answer it."""
+"""A small language for scenarios of one job's machines: facts, and the commands that answer them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TypeVar
 from windfall import events as ev
 from windfall import fleet
 from windfall.core import driver
-from windfall.fleet import Doing, MachineHeard, MachinesSeen, OffersSeen, Report
-from windfall.jobs import Job, Use, Want
-from windfall.market import Ended, Life, Machine, Offer, Order, Refusal
+from windfall.fleet import MachineReported, MachinesObserved, MachineStatus, OffersObserved, Report
+from windfall.jobs import Job, Resources, Use
+from windfall.market import Machine, MachineEndCause, MachineLifecycle, Offer, Order, Refusal
 from windfall.terms import NoticeLevel, Outcome, Reliability
 
 C = TypeVar("C", bound=ev.Command)
@@ -26,9 +26,9 @@ class Fleet:
     """One job; `happens` moves time and gives facts, `said` and `decided` hold the answer to the last batch."""
 
     def __init__(self, *offers: Offer, nodes: int = 1, use: Use = Use.SPOT, known: bool = True, **job: object) -> None:
-        self.job = Job("j", "job", "ada", "file:///r", ("train",), (Want(),), nodes=nodes, use=use, **job)  # type: ignore[arg-type]
+        self.job = Job("j", "job", "ada", "file:///r", ("train",), (Resources(),), nodes=nodes, use=use, **job)  # type: ignore[arg-type]
         self.offers = offers or (LARGE,)
-        self.state = driver.begin()
+        self.state = driver.initial_state()
         self.now = START
         self.rows: list[ev.Row] = []
         self.said: tuple[ev.Command, ...] = ()
@@ -36,9 +36,9 @@ class Fleet:
         self.machines: dict[str, Machine] = {}
         self.sequences: dict[str, int] = {}
         self.made = 0
-        facts: list[ev.Fact] = [fleet.JobSubmitted(self.job, OWNER), fleet.ControllerBegan(1)]
+        facts: list[ev.Fact] = [fleet.JobSubmitted(self.job, OWNER), fleet.ControllerStarted(1)]
         if known:
-            facts += [OffersSeen(self.offers), *(fleet.ListedAll(name) for name in self.providers)]
+            facts += [OffersObserved(self.offers), *(fleet.ListingCompleted(name) for name in self.providers)]
         self.happens(*facts)
 
     @property
@@ -54,12 +54,12 @@ class Fleet:
         return self
 
     def passes(self, seconds: float) -> Fleet:
-        """Time passes; the driver is woken when it asked to be."""
+        """Let time pass; the driver's timer fires when it is due."""
         end = self.now + seconds
         said: list[ev.Command] = []
-        while self.state.wake_at is not None and self.state.wake_at <= end:
-            self.now = max(self.state.wake_at, self.now)
-            self.happens(ev.Woke(driver.WAKE))
+        while self.state.timer_at is not None and self.state.timer_at <= end:
+            self.now = max(self.state.timer_at, self.now)
+            self.happens(ev.TimerFired(driver.TIMER))
             said += self.said
         self.now = end
         self.happens()
@@ -72,17 +72,17 @@ class Fleet:
 
     @property
     def orders(self) -> list[Order]:
-        """What is bought by the last answer."""
+        """Orders placed by the last answer."""
         return [command.order for command in self.of(fleet.PlaceOrder)]
 
     @property
     def released(self) -> list[str]:
-        """What is given back by the last answer."""
+        """Machines released by the last answer."""
         return [command.machine_id for command in self.of(fleet.ReleaseMachine)]
 
     @property
-    def sentence(self) -> str:
-        return driver.summary(self.state, self.now).sentence
+    def message(self) -> str:
+        return driver.summary(self.state, self.now).message
 
     @property
     def phase(self) -> fleet.JobPhase:
@@ -90,69 +90,71 @@ class Fleet:
 
     # -------------------------------------------------------------------------------------------------------- the market
 
-    def machine(self, order: Order, life: Life = Life.PENDING) -> Machine:
+    def machine(self, order: Order, life: MachineLifecycle = MachineLifecycle.PENDING) -> Machine:
         """A new machine of an order, as the market makes it."""
         self.made += 1
         offer = order.offer
         machine = Machine(
             f"m{self.made}", OWNER, "j", order.token, offer.provider, offer.machine_type, offer.zone, offer.reliability,
-            offer.price_usd_per_hour, life, self.now if life is Life.RUNNING else None,
+            offer.price_usd_per_hour, life, self.now if life is MachineLifecycle.RUNNING else None,
         )  # fmt: skip
         self.machines[machine.machine_id] = machine
         return machine
 
     def answers(
-        self, order: Order, count: int | None = None, refusal: Refusal | None = None, sentence: str = ""
+        self, order: Order, count: int | None = None, refusal: Refusal | None = None, message: str = ""
     ) -> Fleet:
         """The market answers an order."""
         made = [self.machine(order) for _ in range(order.count_max if count is None else count)]
         names = tuple(machine.machine_id for machine in made)
-        return self.happens(fleet.OrderAnswered(order.token, names, refusal, sentence))
+        return self.happens(fleet.OrderAnswered(order.token, names, refusal, message))
 
-    def refuses(self, refusal: Refusal, sentence: str = "") -> Fleet:
-        """The market refuses what was just asked."""
+    def refuses(self, refusal: Refusal, message: str = "") -> Fleet:
+        """The market refuses the last order."""
         (order,) = self.orders
-        return self.answers(order, 0, refusal, sentence)
+        return self.answers(order, 0, refusal, message)
 
     def lists(self, *names: str, after: float = 0.0, **changes: object) -> Fleet:
-        """The listing shows machines otherwise."""
+        """The listing changes."""
         self.now += after
         for name in names:
             self.machines[name] = replace(self.machines[name], **changes)  # type: ignore[arg-type]
-        return self.happens(MachinesSeen(tuple(self.machines[name] for name in names)))
+        return self.happens(MachinesObserved(tuple(self.machines[name] for name in names)))
 
     def runs(self, *names: str, after: float = 0.0) -> Fleet:
         """Machines start."""
-        return self.lists(*names, after=after, life=Life.RUNNING, began=self.now + after)
+        return self.lists(*names, after=after, lifecycle=MachineLifecycle.RUNNING, started=self.now + after)
 
-    def ends(self, *names: str, cause: Ended = Ended.PREEMPTED, after: float = 0.0) -> Fleet:
+    def ends(self, *names: str, cause: MachineEndCause = MachineEndCause.PREEMPTED, after: float = 0.0) -> Fleet:
         """Machines end."""
-        return self.lists(*names, after=after, life=Life.GONE, ended=self.now + after, cause=cause)
+        return self.lists(*names, after=after, lifecycle=MachineLifecycle.GONE, ended=self.now + after, cause=cause)
 
     # ------------------------------------------------------------------------------------------------------ the machines
 
     def report(
-        self, name: str, doing: Doing = Doing.TRAINING, left: float | None = None, **more: object
-    ) -> MachineHeard:
-        """What a machine says; `left` seconds until its end, if that is announced."""
+        self, name: str, status: MachineStatus = MachineStatus.TRAINING, left: float | None = None, **more: object
+    ) -> MachineReported:
+        """A report of a machine; `left` seconds until its end, if that is announced."""
         self.sequences[name] = self.sequences.get(name, 0) + 1
         if left is not None:
             more.setdefault("level", NoticeLevel.ANNOUNCED)
         more.setdefault("address", f"{name}:1")
-        report = Report(name, self.sequences[name], "a", doing, taken_in_s=left, **more)  # type: ignore[arg-type]
-        return MachineHeard(report, "direct", None if left is None else self.now + left)
+        report = Report(name, self.sequences[name], "a", status, preemption_in_s=left, **more)  # type: ignore[arg-type]
+        return MachineReported(report, "direct", None if left is None else self.now + left)
 
-    def says(self, name: str, doing: Doing = Doing.TRAINING, left: float | None = None, **more: object) -> Fleet:
-        """A machine speaks."""
-        return self.happens(self.report(name, doing, left, **more))
+    def says(
+        self, name: str, status: MachineStatus = MachineStatus.TRAINING, left: float | None = None, **more: object
+    ) -> Fleet:
+        """A machine reports."""
+        return self.happens(self.report(name, status, left, **more))
 
     def run(self, outcome: Outcome = Outcome.RUNNING, holder: str | None = None, step: int = 0, **more: int) -> Fleet:
-        """The run's log says something new."""
+        """The run's log changes."""
         term = more.pop("term", 1)
         return self.happens(fleet.RunObserved(outcome, term, holder, step, more.pop("failures", 0)))
 
     def trains(self) -> Fleet:
-        """Everything that was ordered comes and trains."""
+        """All ordered machines come and train."""
         (order,) = self.orders
         before = set(self.machines)
         self.answers(order)

@@ -1,4 +1,4 @@
-"""A small language for stories about one worker: what happens, and which commands answer it."""
+"""A small language for scenarios of one worker: facts, and the commands that answer them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ C = TypeVar("C", bound=ev.Command)
 class Story:
     """One worker; `happens` moves time and gives facts, `said` holds the answer to the last batch."""
 
-    def __init__(self, **began: object) -> None:
+    def __init__(self, **started: object) -> None:
         defaults: dict[str, object] = {
             "run": "r",
             "term": 7,
@@ -25,16 +25,16 @@ class Story:
             "attempt": 1,
             "failures": 0,
             "failures_max": 3,
-            "lives_s": 0.0,
+            "lifetimes_s": 0.0,
             "preemptions": 0,
             "announced": 0,
         }
-        self.state = worker.begin()
+        self.state = worker.initial_state()
         self.now = 100.0
         self.rows: list[ev.Row] = []
         self.said: tuple[ev.Command, ...] = ()
         self.decided: tuple[ev.Decision, ...] = ()
-        self.happens(ev.WorkerBegan(**{**defaults, **began}))  # type: ignore[arg-type]
+        self.happens(ev.WorkerStarted(**{**defaults, **started}))  # type: ignore[arg-type]
 
     def happens(self, *facts: ev.Fact, after: float = 0.0) -> Story:
         """Facts that come together, `after` seconds later."""
@@ -44,14 +44,14 @@ class Story:
         self.rows.append(ev.Row(7, number, self.now, self.now, facts, self.decided, self.said))
         return self
 
-    def starts(self, ranks: int = 1, step: int = 0, point: str | None = None, size: int = 0) -> Story:
-        """The script runs, its ranks are there."""
+    def starts(self, ranks: int = 1, step: int = 0, checkpoint: str | None = None, size: int = 0) -> Story:
+        """The script runs with its ranks."""
         attempt = self.state.attempt
-        self.happens(ev.CheckpointRestored(point, step, size, 1.0), ev.ScriptStarted(attempt))
+        self.happens(ev.CheckpointRestored(checkpoint, step, size, 1.0), ev.ScriptStarted(attempt))
         return self.ranks(*[step] * ranks)
 
     def ranks(self, *steps: int, phase: Phase = Phase.STEP, after: float = 0.0) -> Story:
-        """A look at the pages."""
+        """An observation of the pages."""
         self.now += after
         statuses = tuple(ev.RankStatus(rank, step, phase, self.now) for rank, step in enumerate(steps))
         return self.happens(ev.RanksObserved(statuses))
@@ -71,24 +71,26 @@ class Story:
         return self.happens(ev.ShardHandedOver(rank, step, request, path or f"/s{step}/{rank}", size, stall))
 
     def uploads(self, took: float = 1.0) -> Story:
-        """All parts that are under way arrive in the store."""
-        point = self.state.active
-        assert point is not None
+        """All shards in upload arrive in the store."""
+        checkpoint = self.state.active
+        assert checkpoint is not None
         facts = [
-            ev.ShardUploaded(point.checkpoint_id, part.rank, terms.Shard(part.rank, "x", ()), part.size_bytes, took)
-            for part in point.owners
+            ev.ShardUploaded(
+                checkpoint.checkpoint_id, shard.rank, terms.Shard(shard.rank, "x", ()), shard.size_bytes, took
+            )
+            for shard in checkpoint.distinct_shards
         ]
         return self.happens(*facts, after=took)
 
     def commits(self, took: float = 0.1) -> Story:
         """The record is written."""
-        point = self.state.active
-        assert point is not None
-        ref = ref_to(point.checkpoint_id, point.step, point.kind)
+        checkpoint = self.state.active
+        assert checkpoint is not None
+        ref = ref_to(checkpoint.checkpoint_id, checkpoint.step, checkpoint.kind)
         return self.happens(ev.CheckpointCommitted(ref, 9, took), after=took)
 
     def stores(self, step: int, request: int = 0, took: float = 1.0) -> Story:
-        """A single rank's save all the way."""
+        """A single rank's save, from hand-over to commit."""
         if request:
             self.answers(step, request)
         return self.hands_over(step, request).uploads(took).commits()
@@ -98,7 +100,7 @@ class Story:
         return self.happens(ev.NoticeReceived(Notice(NoticeLevel.ANNOUNCED, "aws", notice_id, self.now + lead)))
 
     def withdrawn(self, notice_id: str = "n") -> Story:
-        """It is called off."""
+        """It is withdrawn."""
         return self.happens(ev.NoticeReceived(Notice(NoticeLevel.WITHDRAWN, "aws", notice_id)))
 
     def the(self, kind: type[C]) -> C:
@@ -118,10 +120,10 @@ class Story:
 
 
 def ref_to(checkpoint_id: str, step: int, kind: SaveKind = SaveKind.INSURANCE) -> CheckpointRef:
-    """A committed point."""
+    """A committed checkpoint."""
     return CheckpointRef(checkpoint_id, step, kind, 7, 1, 1000, "m", "d", 0.0)
 
 
 def trained() -> Story:
-    """A worker that has measured everything: steps 1 s, standstill 0.1 s, upload 1 s, commit 0.1 s."""
+    """A worker that has measured everything: steps 1 s, stall 0.1 s, upload 1 s, commit 0.1 s."""
     return Story(policy="every:10steps").starts().measures().stores(10, request=1).ranks(12)

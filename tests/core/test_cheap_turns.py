@@ -1,4 +1,4 @@
-"""What makes a turn cheap changes nothing: states are copied once a turn, and plans that nothing has changed stand."""
+"""Optimizations of turns change no result: one copy of the state per turn, and no replanning of unchanged plans."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from tests.core.story import Story
 from tests.storms.test_worker import storm
-from windfall.core import asking, worker
-from windfall.models.costs import PAIRS, WINDOW, Costs, Steps, Uploads, Window
+from windfall.core import save_requests, worker
+from windfall.models.costs import WINDOW_PAIRS, WINDOW_VALUES, Costs, Steps, Uploads, Window
 from windfall.records import record, renewed, value
 from windfall.terms import Bytes, SaveCosts, Seconds
 
@@ -49,42 +49,44 @@ def outcomes(patch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
-def test_a_plan_that_stands_is_the_plan_that_would_be_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Storms go the same way, to the last number, whether plans are found to stand or always made anew."""
+def test_a_reused_plan_equals_a_new_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storms give identical results whether plans are reused or always recomputed."""
     with_plans = outcomes(monkeypatch)
-    monkeypatch.setattr(asking, "_stands", lambda turn, pending: False)
+    monkeypatch.setattr(save_requests, "_still_valid", lambda turn, pending: False)
     assert with_plans == outcomes(monkeypatch)
 
 
 @pytest.mark.parametrize("policy", ["every:100steps", "every:100s", "adaptive", "young-daly"])
-def test_a_save_of_the_users_own_moves_a_plan_that_stood(policy: str) -> None:
-    """Intervals count from the newest save, whoever asked for it; the next look finds the plan standing again."""
-    told = Story(policy=policy, mttp_s=10_000.0, restart_s=100.0, costs=KNOWN).starts().measures()
-    planned = told.state.request
+def test_a_save_of_the_users_own_changes_a_reused_plan(policy: str) -> None:
+    """Intervals count from the newest save, requested or not; the next observation reuses the plan again."""
+    logged = Story(policy=policy, mttp_s=10_000.0, restart_s=100.0, costs=KNOWN).starts().measures()
+    planned = logged.state.request
     assert planned is not None
-    told.ranks(planned.step - 20)
-    assert told.state.request is planned
-    told.stores(planned.step - 20)
-    moved = told.state.request
+    logged.ranks(planned.step - 20)
+    assert logged.state.request is planned
+    logged.stores(planned.step - 20)
+    moved = logged.state.request
     assert moved is not None
     assert moved.number > planned.number
     assert moved.step > planned.step + 20
-    told.ranks(planned.step)
-    assert told.state.request is moved
+    logged.ranks(planned.step)
+    assert logged.state.request is moved
 
 
-def test_plans_do_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the comparison above proves nothing."""
-    real, found = asking._stands, []
-    monkeypatch.setattr(asking, "_stands", lambda turn, pending: found.append(real(turn, pending)) or found[-1])
+    real, found = save_requests._still_valid, []
+    monkeypatch.setattr(
+        save_requests, "_still_valid", lambda turn, pending: found.append(real(turn, pending)) or found[-1]
+    )
     for seed in SEEDS:
         storm(seed)
     assert sum(found) > 100
     assert sum(found) < len(found)
 
 
-def test_the_state_that_a_turn_was_given_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copy that changes during a turn is the turn's own."""
+def test_a_turn_does_not_change_the_given_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the turn's own copy changes."""
     real = worker.react
 
     def watched(state: Any, now: Any, facts: Any) -> tuple[Any, ...]:
@@ -106,11 +108,11 @@ def test_a_renewed_record_leaves_the_old_one_alone() -> None:
 
 def test_a_field_that_is_not_there_cannot_be_renewed() -> None:
     """A misspelt name is found at once."""
-    with pytest.raises(AssertionError, match="only fields that are there"):
+    with pytest.raises(AssertionError, match="only existing fields"):
         renewed(Pair(1, 2), rigth=3)
 
 
-def test_records_and_values_are_compared_by_what_they_hold() -> None:
+def test_records_and_values_are_compared_by_content() -> None:
     """As frozen dataclasses are: equal ones are equal, and are found in sets."""
     assert {Pair(1, 2), renewed(Pair(1, 3), right=2)} == {Pair(1, 2)}
     assert {Speck(1), Speck(1)} == {Speck(1)}
@@ -118,22 +120,22 @@ def test_records_and_values_are_compared_by_what_they_hold() -> None:
 
 
 def test_windows_keep_the_newest_and_say_the_same_twice() -> None:
-    """What is worked out once is what would be worked out again."""
+    """A cached value equals a recomputed one."""
     window, steps, uploads = Window(), Steps(), Uploads()
-    for count in range(1, 2 * WINDOW):
+    for count in range(1, 2 * WINDOW_VALUES):
         window, steps, uploads = window.add(count), steps.add(count, 2.0), uploads.add(count, float(count))
         assert (window.mean, window.p95) == (Window(window.values).mean, Window(window.values).p95)
         assert (uploads.line, uploads.slowness) == (Uploads(uploads.values).line, Uploads(uploads.values).slowness)
-    assert len(window.values) == WINDOW
-    assert window.values[-1] == 2 * WINDOW - 1
-    assert (len(steps.values), len(uploads)) == (PAIRS, PAIRS)
+    assert len(window.values) == WINDOW_VALUES
+    assert window.values[-1] == 2 * WINDOW_VALUES - 1
+    assert (len(steps.values), len(uploads)) == (WINDOW_PAIRS, WINDOW_PAIRS)
     assert steps.mean_s == 2.0
 
 
 def test_a_full_window_of_one_value_stays_the_same_window() -> None:
-    """What follows from it need not be worked out again."""
+    """Values derived from it need no recomputation."""
     costs = Costs()
-    for _ in range(WINDOW):
+    for _ in range(WINDOW_VALUES):
         costs = costs.add_stall(2.55)
     assert costs.add_stall(2.55).stalls is costs.stalls
     assert costs.add_stall(2.56).stalls is not costs.stalls

@@ -1,4 +1,4 @@
-"""Orders whose outcome is not known, controllers that begin anew, and machines that come late."""
+"""Orders of unknown outcome, controllers that restart, and machines that come late."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tests.core.fleet_story import LARGE, LARGE_B, Fleet
 from windfall import fleet
 from windfall.core import driver
 from windfall.core.replay import replay
-from windfall.events import WakeAt
-from windfall.fleet import Doing, JobPhase
+from windfall.events import SetTimer
+from windfall.fleet import JobPhase, MachineStatus
 from windfall.jobs import Injection
-from windfall.market import Ended, Life, Refusal
-from windfall.models.injection import life_s
+from windfall.market import MachineEndCause, MachineLifecycle, Refusal
+from windfall.models.injection import lifetime_s
 from windfall.terms import NoticeLevel, Outcome
 
 
@@ -22,15 +22,15 @@ def test_an_unanswered_order_is_asked_again_never_doubled() -> None:
     (order,) = job.orders
     job.happens(fleet.OrderUnanswered(order.token, "timeout"))
     assert job.orders == []
-    assert job.of(fleet.AskListing) == [fleet.AskListing("local")]
+    assert job.of(fleet.RequestListing) == [fleet.RequestListing("local")]
     assert driver.unanswered(job.state, "local") == (order.token,)
     assert driver.awaits_listing(job.state, "local")
-    assert order.token in job.sentence
+    assert order.token in job.message
     assert job.passes(60.0).orders == []
 
-    job.happens(fleet.ListedAll("local", (order.token,)))
+    job.happens(fleet.ListingCompleted("local", (order.token,)))
     assert job.passes(1.0).orders == [order]
-    job.happens(fleet.OrderUnanswered(order.token, "timeout")).happens(fleet.ListedAll("local", (order.token,)))
+    job.happens(fleet.OrderUnanswered(order.token, "timeout")).happens(fleet.ListingCompleted("local", (order.token,)))
     assert job.passes(1.0).orders == []
     assert job.passes(1.5).orders == [order]
 
@@ -40,8 +40,8 @@ def test_an_unanswered_order_is_adopted_from_the_listing() -> None:
     job = Fleet()
     (order,) = job.orders
     job.happens(fleet.OrderUnanswered(order.token, "timeout"))
-    machine = job.machine(order, Life.RUNNING)
-    job.happens(fleet.MachinesSeen((machine,)), fleet.ListedAll("local"))
+    machine = job.machine(order, MachineLifecycle.RUNNING)
+    job.happens(fleet.MachinesObserved((machine,)), fleet.ListingCompleted("local"))
     assert job.orders == []
     assert job.state.slots[0].incumbent == "m1"
     assert job.state.orders == {}
@@ -54,7 +54,7 @@ def test_half_of_an_unanswered_order_in_the_listing_asks_for_the_rest_with_the_s
     (order,) = job.orders
     job.happens(fleet.OrderUnanswered(order.token, "timeout"))
     machine = job.machine(order)
-    job.happens(fleet.MachinesSeen((machine,)), fleet.ListedAll("local"), after=5.0)
+    job.happens(fleet.MachinesObserved((machine,)), fleet.ListingCompleted("local"), after=5.0)
     again = job.passes(2.0).orders
     assert again == [order]
     job.happens(fleet.OrderAnswered(order.token, ("m1",), Refusal.NO_CAPACITY))
@@ -67,28 +67,28 @@ def test_a_machine_that_came_and_went_between_two_listings_is_paid_and_replaced(
     job = Fleet()
     (order,) = job.orders
     job.happens(fleet.OrderUnanswered(order.token, "timeout"))
-    machine = job.machine(order, Life.GONE)
-    job.lists("m1", began=job.now, ended=job.now + 3600.0, cause=Ended.PREEMPTED)
+    machine = job.machine(order, MachineLifecycle.GONE)
+    job.lists("m1", started=job.now, ended=job.now + 3600.0, cause=MachineEndCause.PREEMPTED)
     assert machine.token == order.token
     assert driver.summary(job.state, job.now).money.estimated_usd == 0.36
     assert [new.token for new in job.orders] == ["j-2"]
 
 
 def test_a_controller_buys_nothing_before_it_knows_what_runs() -> None:
-    """After `ControllerBegan` the first purchase waits for `ListedAll`, whatever the offers say."""
+    """After `ControllerStarted` the first purchase waits for `ListingCompleted`, whatever the offers say."""
     job = Fleet(known=False)
-    job.happens(fleet.OffersSeen((LARGE,)))
+    job.happens(fleet.OffersObserved((LARGE,)))
     assert job.orders == []
-    assert "before anything is bought" in job.sentence
+    assert "before anything is bought" in job.message
     assert job.phase is JobPhase.BUYING
-    assert len(job.happens(fleet.ListedAll("local")).orders) == 1
+    assert len(job.happens(fleet.ListingCompleted("local")).orders) == 1
 
     job.trains()
-    job.happens(fleet.ControllerBegan(2))
-    assert job.of(fleet.AskListing) == [fleet.AskListing("local")]
+    job.happens(fleet.ControllerStarted(2))
+    assert job.of(fleet.RequestListing) == [fleet.RequestListing("local")]
     job.ends("m1", after=1.0)
     assert job.orders == []
-    assert len(job.happens(fleet.ListedAll("local")).orders) == 1
+    assert len(job.happens(fleet.ListingCompleted("local")).orders) == 1
     assert replay(job.rows) == []
 
 
@@ -96,56 +96,56 @@ def test_another_providers_listing_does_not_open_this_one() -> None:
     """Each provider's truth is its own."""
     far = replace(LARGE, provider="far", price_usd_per_hour=0.9)
     job = Fleet(LARGE, far, known=False)
-    job.happens(fleet.OffersSeen((LARGE, far)), fleet.ListedAll("far"))
+    job.happens(fleet.OffersObserved((LARGE, far)), fleet.ListingCompleted("far"))
     assert [order.offer.provider for order in job.orders] == ["far"]
 
 
-def test_an_order_under_way_when_the_controller_died_is_not_known() -> None:
+def test_an_open_order_has_an_unknown_outcome_after_the_controller_died() -> None:
     """Its row is durable, its answer is not: a listing first, then the same token."""
     job = Fleet()
     (order,) = job.orders
-    job.happens(fleet.ControllerBegan(2))
+    job.happens(fleet.ControllerStarted(2))
     assert job.orders == []
     assert driver.unanswered(job.state, "local") == (order.token,)
-    assert job.happens(fleet.ListedAll("local", (order.token,))).orders == [order]
+    assert job.happens(fleet.ListingCompleted("local", (order.token,))).orders == [order]
 
 
 def test_a_new_controller_repeats_what_may_not_have_been_done() -> None:
     """Releases and cancellations of the last one are ordered again; timers too."""
     job = Fleet(max_duration_s=5000.0).trains().says("m1", left=120.0)
-    job.trains().says("m2", Doing.WAITING)
+    job.trains().says("m2", MachineStatus.WAITING)
     job.passes(120.0)
     assert job.released == ["m1"]
-    job.happens(fleet.ControllerBegan(2))
+    job.happens(fleet.ControllerStarted(2))
     assert job.released == ["m1"]
-    assert job.of(WakeAt)
+    assert job.of(SetTimer)
 
 
 def test_a_late_machine_of_a_cancelled_order_is_released() -> None:
-    """Cancelled by a stop, it comes all the same: given back, and the job ends only then."""
+    """Cancelled by a stop, it comes anyway: it is released, and only then does the job end."""
     job = Fleet()
     (order,) = job.orders
-    job.happens(fleet.StopWanted(False, "ada"))
+    job.happens(fleet.JobStopRequested(False, "ada"))
     assert job.of(fleet.CancelOrder) == [fleet.CancelOrder(order.token, "local")]
     assert job.of(fleet.SettleJob) == []
     job.answers(order)
     assert job.released == ["m1"]
-    job.ends("m1", cause=Ended.RELEASED)
+    job.ends("m1", cause=MachineEndCause.RELEASED)
     assert [command.phase for command in job.of(fleet.SettleJob)] == [JobPhase.STOPPED]
 
-    late = job.machine(order, Life.RUNNING)
+    late = job.machine(order, MachineLifecycle.RUNNING)
     job.lists(late.machine_id)
     assert job.released == [late.machine_id]
 
 
 def test_a_cancelled_order_of_unknown_outcome_keeps_the_job_until_a_listing() -> None:
-    """Stopped while nobody knows whether it was taken: the end waits for the truth."""
+    """Stopped while the outcome of an order is unknown: the end waits for it."""
     job = Fleet()
     (order,) = job.orders
-    job.happens(fleet.OrderUnanswered(order.token, "timeout")).happens(fleet.StopWanted(False, "ada"))
+    job.happens(fleet.OrderUnanswered(order.token, "timeout")).happens(fleet.JobStopRequested(False, "ada"))
     assert job.phase is JobPhase.STOPPING
     assert driver.awaits_listing(job.state, "local")
-    job.happens(fleet.ListedAll("local", (order.token,)))
+    job.happens(fleet.ListingCompleted("local", (order.token,)))
     assert job.phase is JobPhase.STOPPED
 
 
@@ -156,7 +156,7 @@ def test_a_release_of_which_nothing_comes_is_ordered_again() -> None:
     assert job.passes(300.0).released == ["m1", "m1"]
 
 
-def test_machines_that_die_before_they_speak_are_bought_more_slowly() -> None:
+def test_machines_that_die_before_they_report_are_bought_more_slowly() -> None:
     """The offer is left alone for longer each time, and after twenty in a row the job gives up."""
     job = Fleet()
     for _ in range(20):
@@ -165,9 +165,9 @@ def test_machines_that_die_before_they_speak_are_bought_more_slowly() -> None:
         ]
         job.answers(order)
         name = f"m{job.made}"
-        job.runs(name).ends(name, cause=Ended.FAILED, after=1.0)
+        job.runs(name).ends(name, cause=MachineEndCause.FAILED, after=1.0)
     assert job.phase is JobPhase.FAILED
-    assert "before their agent spoke" in job.sentence
+    assert "before their agent reported" in job.message
     assert [command.exit_code for command in job.of(fleet.SettleJob)] == [1]
 
 
@@ -183,7 +183,7 @@ def test_preempted_while_starting_is_no_failure() -> None:
     assert job.state.preemptions == 30
 
 
-def test_a_machine_that_never_speaks_is_given_back() -> None:
+def test_a_machine_that_never_reports_is_released() -> None:
     """It runs, costs, and says nothing for twenty minutes."""
     job = Fleet()
     job.answers(job.orders[0]).runs("m1")
@@ -197,18 +197,18 @@ def test_the_injector_takes_each_machine_at_its_draw() -> None:
     injection = Injection((90.0, 300.0), 7, 30.0)
     job = Fleet(injection=injection)
     job.answers(job.orders[0]).runs("m1", after=20.0)
-    began = job.now
+    started = job.now
     job.says("m1")
-    first = life_s(injection, 0, 1)
+    first = lifetime_s(injection, 0, 1)
     assert job.passes(first - 1.0).of(fleet.PreemptMachine) == []
     assert job.passes(1.0).of(fleet.PreemptMachine) == [fleet.PreemptMachine("m1", "local", 30.0)]
-    assert job.now == began + first
+    assert job.now == started + first
     assert job.passes(500.0).of(fleet.PreemptMachine) == []
 
     job.ends("m1", after=0.0)
     job.answers(job.orders[0]).runs("m2", after=20.0)
-    second = job.now + life_s(injection, 0, 2)
-    assert job.state.units["m2"].dies_at == second
+    second = job.now + lifetime_s(injection, 0, 2)
+    assert job.state.units["m2"].preempt_at == second
 
 
 def test_lives_taken_by_the_injector_are_censored_in_the_pool() -> None:
@@ -229,19 +229,19 @@ def test_lives_taken_by_the_injector_are_censored_in_the_pool() -> None:
 
 
 def test_a_late_machine_of_a_cancelled_order_is_released_even_if_a_slot_is_open() -> None:
-    """What was cancelled is not adopted: the provider was told that nobody wants it, and may take it any moment."""
+    """A cancelled machine is not adopted: its provider may end it at any moment."""
     job = Fleet().trains().says("m1", left=120.0)
     (order,) = job.orders
     job.says("m1", level=NoticeLevel.WITHDRAWN).answers(order, 0, Refusal.CANCELLED)
     job.ends("m1", after=10.0).refuses(Refusal.NO_CAPACITY)
-    late = job.machine(order, Life.RUNNING)
+    late = job.machine(order, MachineLifecycle.RUNNING)
     job.lists(late.machine_id)
     assert job.released == [late.machine_id]
     assert job.state.slots[0].incumbent is None
 
 
 def test_a_part_of_an_order_resets_the_back_off() -> None:
-    """An offer that had some machines again is left alone for a second, not for as long as before."""
+    """An offer that had some machines again is blocked for one second, not for the earlier, longer time."""
     job = Fleet(nodes=2)
     for _ in range(6):
         job.refuses(Refusal.NO_CAPACITY)
@@ -259,38 +259,38 @@ def test_an_order_that_was_not_taken_is_asked_again_for_what_is_still_needed() -
     assert order.count_max == 2
     job.happens(fleet.OrderUnanswered(order.token, "timeout"))
     job.says("m2", level=NoticeLevel.WITHDRAWN)
-    job.happens(fleet.ListedAll("local", (order.token,)), after=5.0)
+    job.happens(fleet.ListingCompleted("local", (order.token,)), after=5.0)
     assert [(new.token, new.count_max) for new in job.passes(2.0).orders] == [(order.token, 1)]
 
 
-def test_a_successor_that_is_given_back_goes_before_another_is_bought() -> None:
+def test_a_released_successor_is_gone_before_another_is_bought() -> None:
     """Announced, withdrawn, announced again within seconds: a slot never has a third machine."""
     job = Fleet().trains().says("m1", left=60.0)
     job.answers(*job.orders)
     job.says("m1", level=NoticeLevel.WITHDRAWN)
     assert job.released == ["m2"]
     assert job.says("m1", left=60.0).orders == []
-    assert len(job.lists("m2", life=Life.GONE, cause=Ended.RELEASED, after=3.0).orders) == 1
+    assert len(job.lists("m2", lifecycle=MachineLifecycle.GONE, cause=MachineEndCause.RELEASED, after=3.0).orders) == 1
 
 
 def test_a_successor_that_is_announced_itself_waits_for_the_machine_that_it_superseded() -> None:
     """The next one is bought once the first is really gone, which its release alone does not prove."""
     job = Fleet().trains().says("m1", left=200.0)
-    job.trains().says("m2", Doing.TRAINING, left=60.0).run(holder="m2", term=2)
+    job.trains().says("m2", MachineStatus.TRAINING, left=60.0).run(holder="m2", term=2)
     assert job.released == ["m1"]
     assert job.orders == []
-    assert len(job.lists("m1", life=Life.GONE, cause=Ended.RELEASED, after=3.0).orders) == 1
+    assert len(job.lists("m1", lifecycle=MachineLifecycle.GONE, cause=MachineEndCause.RELEASED, after=3.0).orders) == 1
 
 
-def test_a_new_controller_counts_nobodys_silence_from_before_it_listened() -> None:
-    """A machine that was heard is silent from the restart on at the earliest, one never heard from its own start on."""
+def test_a_new_controller_does_not_count_silence_from_before_its_start() -> None:
+    """Silence counts from the restart at the earliest, or from a machine's own start if it never reported."""
     job = Fleet(nodes=2)
     (order,) = job.orders
     job.answers(order).runs("m1", "m2", after=20.0).says("m1")
-    job.happens(fleet.ControllerBegan(2), after=500.0)
+    job.happens(fleet.ControllerStarted(2), after=500.0)
     restarted = job.now
     silence = (fleet.MachineSilent("m1", 510.0), fleet.MachineSilent("m2", 510.0))
     job.happens(*silence, after=10.0)
     since = {name: job.state.units[name].silent_since for name in ("m1", "m2")}
     assert since == {"m1": restarted, "m2": job.now - 510.0}
-    assert job.state.units["m2"].heard_at is None, "a machine that never spoke was not heard"
+    assert job.state.units["m2"].last_contact_at is None, "a machine that never reported has no contact"

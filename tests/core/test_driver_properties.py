@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from tests.core.fleet_story import FIRM, LARGE, LARGE_B, Fleet
 from windfall import fleet
 from windfall.core import driver
-from windfall.core.fleet_state import CANCELLED_KEPT, GONE_KEPT, STRANGERS_KEPT
+from windfall.core.fleet_state import CANCELLED_KEPT, GONE_KEPT, UNKNOWN_MACHINES_KEPT
 from windfall.core.lifecycle import MachineState, OrderState
 from windfall.core.replay import replay
-from windfall.events import Fact, Woke
-from windfall.fleet import Doing
+from windfall.events import Fact, TimerFired
+from windfall.fleet import MachineStatus
 from windfall.jobs import Injection, Objective, Use
-from windfall.market import Charge, Ended, Life, Machine, Refusal
+from windfall.market import Charge, Machine, MachineEndCause, MachineLifecycle, Refusal
 from windfall.terms import NoticeLevel, Outcome, Reliability
 
 LEVELS = (None, NoticeLevel.HINT, NoticeLevel.ANNOUNCED, NoticeLevel.WITHDRAWN, NoticeLevel.GONE)
@@ -37,9 +37,9 @@ class Chaos:
 
     def name(self) -> str:
         """A machine, mostly one that lives."""
-        living = list(self.job.state.units)
-        if living and self.chance.random() < 0.8:
-            return self.chance.choice(living)
+        lifetime_source = list(self.job.state.units)
+        if lifetime_source and self.chance.random() < 0.8:
+            return self.chance.choice(lifetime_source)
         return f"x{self.chance.randrange(12)}"
 
     def token(self) -> str:
@@ -49,14 +49,25 @@ class Chaos:
         name, now = self.name(), self.job.now
         unit = self.job.state.units.get(name)
         known = unit.machine if unit is not None else None
-        life = self.chance.choice([Life.PENDING, Life.RUNNING, Life.RUNNING, Life.GONE])
-        base = known or Machine(
-            name, "home", "j", self.token(), "local", "large", "zone-a", Reliability.TRANSIENT, 0.36, Life.PENDING
+        life = self.chance.choice(
+            [MachineLifecycle.PENDING, MachineLifecycle.RUNNING, MachineLifecycle.RUNNING, MachineLifecycle.GONE]
         )
-        began = None if life is Life.PENDING else base.began if base.began is not None else now
-        gone = life is Life.GONE
-        cause = self.chance.choice(list(Ended)) if gone else None
-        return replace(base, life=life, began=began, ended=now if gone else None, cause=cause)
+        base = known or Machine(
+            name,
+            "home",
+            "j",
+            self.token(),
+            "local",
+            "large",
+            "zone-a",
+            Reliability.TRANSIENT,
+            0.36,
+            MachineLifecycle.PENDING,
+        )
+        started = None if life is MachineLifecycle.PENDING else base.started if base.started is not None else now
+        gone = life is MachineLifecycle.GONE
+        cause = self.chance.choice(list(MachineEndCause)) if gone else None
+        return replace(base, lifecycle=life, started=started, ended=now if gone else None, cause=cause)
 
     def charge(self) -> Charge:
         charge_id = f"c{self.chance.randrange(40)}"
@@ -72,36 +83,36 @@ class Chaos:
         chance = self.chance
         kind = chance.randrange(15)
         if kind < 4:
-            return fleet.MachinesSeen(tuple(self.machine() for _ in range(chance.randrange(1, 4))))
+            return fleet.MachinesObserved(tuple(self.machine() for _ in range(chance.randrange(1, 4))))
         if kind < 7:
             level = chance.choice(LEVELS)
             left = chance.choice([5.0, 100.0, 4000.0]) if level is NoticeLevel.ANNOUNCED else None
             code = chance.choice([None, None, None, 0, 1, 75])
-            return self.job.report(self.name(), chance.choice(list(Doing)), left, level=level, exit_code=code)
+            return self.job.report(self.name(), chance.choice(list(MachineStatus)), left, level=level, exit_code=code)
         if kind == 7:
             ids = tuple({self.name() for _ in range(chance.randrange(3))})
             return fleet.OrderAnswered(self.token(), ids, chance.choice(REFUSALS), "said")
         if kind == 8:
             return fleet.OrderUnanswered(self.token(), "lost")
         if kind == 9:
-            return fleet.ListedAll("local", (self.token(),))
+            return fleet.ListingCompleted("local", (self.token(),))
         if kind == 10:
             return fleet.MachinesMissing((self.name(),))
         if kind == 11:
             return fleet.MachineSilent(self.name(), 60.0)
         if kind == 12:
-            return fleet.ChargesSeen((self.charge(),))
-        return Woke(driver.WAKE) if kind == 13 or chance.random() < 0.5 else self.rare()
+            return fleet.ChargesObserved((self.charge(),))
+        return TimerFired(driver.TIMER) if kind == 13 or chance.random() < 0.5 else self.rare()
 
     def rare(self) -> Fact:
         chance = self.chance
         return chance.choice(
             [
-                fleet.ControllerBegan(2),
-                fleet.StopWanted(chance.random() < 0.5, "ada"),
-                fleet.ResumeWanted("ada"),
-                fleet.ResumeWanted("ada"),
-                fleet.OffersSeen((LARGE, LARGE_B, FIRM)),
+                fleet.ControllerStarted(2),
+                fleet.JobStopRequested(chance.random() < 0.5, "ada"),
+                fleet.JobResumeRequested("ada"),
+                fleet.JobResumeRequested("ada"),
+                fleet.OffersObserved((LARGE, LARGE_B, FIRM)),
                 fleet.RunObserved(chance.choice([Outcome.RUNNING, Outcome.WAITING]), 1, self.name(), 5, 0),
             ]
         )
@@ -115,7 +126,7 @@ class Chaos:
         self.money()
 
     def money(self) -> None:
-        """The ledger's sums are the sums of the lines, each id once, as it was told last; a settled one stays settled."""
+        """The ledger's totals are sums over the lines, each id once in its last version; a settled line stays settled."""
         sums = driver.summary(self.job.state, self.job.now).money
         settled = math.fsum(line.amount_usd for line in self.lines.values() if line.settled)
         assert sums.settled_usd == pytest.approx(settled, abs=1e-9)
@@ -134,20 +145,22 @@ def check(before: driver.FleetState, job: Fleet) -> None:
         newly = slot.awaits is not None and slot.awaits != before.slots[slot.index].awaits
         if newly and slot.incumbent is not None:
             unit = state.units[slot.incumbent]
-            assert unit.state is MachineState.DOOMED, "no purchase for a slot whose machine answers unannounced"
+            assert unit.state is MachineState.PREEMPTING, "no purchase for a slot whose machine answers unannounced"
     assert all(unit.slot == places.get(name) for name, unit in state.units.items())
     for token, entry in state.orders.items():
         assert entry.waiting == sum(slot.awaits == token for slot in state.slots), "who waits for an order is counted"
     placed = [order.token for order in job.orders]
     unknown = {token for token, entry in before.orders.items() if entry.state is OrderState.UNKNOWN}
     fresh = {token for token in placed if token not in before.orders}
-    assert set(placed) <= fresh | unknown | set(before.orders), "an old token is asked again only if nobody knows"
+    assert set(placed) <= fresh | unknown | set(before.orders), (
+        "an old token is sent again only if its outcome is unknown"
+    )
     small = len(state.slots) * 8 + GONE_KEPT
     assert len(state.gone) <= small
-    assert len(state.strangers) <= STRANGERS_KEPT
-    assert sum(entry.state is OrderState.CANCELLED and not entry.unsure for entry in state.orders.values()) <= (
-        CANCELLED_KEPT + len(placed) + 8
-    )
+    assert len(state.unknown_machines) <= UNKNOWN_MACHINES_KEPT
+    assert sum(
+        entry.state is OrderState.CANCELLED and not entry.outcome_unknown for entry in state.orders.values()
+    ) <= (CANCELLED_KEPT + len(placed) + 8)
 
 
 @settings(max_examples=40)

@@ -9,20 +9,20 @@ from windfall.market import Refusal
 from windfall.terms import Outcome
 
 
-def test_it_is_told_only_where_a_dearer_machine_is_taken_in_place_of_a_better_one() -> None:
+def test_it_is_logged_only_if_a_more_expensive_machine_replaces_a_better_one() -> None:
     """The best offer is taken without a word; the next best one with the reason why the best could not be had."""
     job = Fleet(LARGE, LARGE_B)
     assert [order.offer.zone for order in job.orders] == ["zone-a"]
-    assert job.of(ev.Tell) == []
+    assert job.of(ev.LogMessage) == []
     job.refuses(Refusal.NO_CAPACITY, "none left")
     assert [order.offer.zone for order in job.orders] == ["zone-b"]
-    (told,) = job.of(ev.Tell)
-    assert "zone-a" in told.sentence
+    (logged,) = job.of(ev.LogMessage)
+    assert "zone-a" in logged.message
 
 
 def test_a_run_that_is_over_was_not_stopped_from_outside() -> None:
     """A machine that waits with a good end ends its job only where the run waits too."""
     for outcome, stopped in ((Outcome.RUNNING, False), (Outcome.WAITING, True)):
-        job = Fleet().trains().says("m1", fleet.Doing.WAITING, exit_code=0, term=1)
+        job = Fleet().trains().says("m1", fleet.MachineStatus.WAITING, exit_code=0, term=1)
         job.run(outcome)
-        assert (job.phase is fleet.JobPhase.STOPPED or job.state.closing is not None) is stopped, outcome
+        assert (job.phase is fleet.JobPhase.STOPPED or job.state.pending_end is not None) is stopped, outcome

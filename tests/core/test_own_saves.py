@@ -1,4 +1,4 @@
-"""Which checkpoints are the user's own: they are committed as such and stay, whatever was asked for at their step."""
+"""Which checkpoints are the user's own: they are committed as periodic and stay, even if a save was requested at their step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def asked(story: Story, step: int, *, says_own: bool = False) -> SaveKind:
     request = story.state.requests
     assert request, "a save was asked for"
     story.ranks(step).answers(step, request)
-    story.happens(ev.ShardHandedOver(0, step, request, f"/s{step}", 1000, 0.1, own=says_own)).uploads()
+    story.happens(ev.ShardHandedOver(0, step, request, f"/s{step}", 1000, 0.1, unrequested=says_own)).uploads()
     kind = story.the(ev.CommitCheckpoint).kind
     story.commits()
     return kind
@@ -59,15 +59,15 @@ def test_insurance_gives_way_to_a_save_of_the_users_own_that_waits() -> None:
     request = story.state.request
     assert request is not None
     story.ranks(request.step - 1).answers(request.step, request.number).hands_over(request.step, request.number)
-    assert "user's own save" in story.the(ev.AbandonCheckpoint).why
-    assert [point.step for point in story.state.checkpoints] == [5, 9]
+    assert "user's own save" in story.the(ev.AbandonCheckpoint).reason
+    assert [checkpoint.step for checkpoint in story.state.checkpoints] == [5, 9]
 
 
-def test_a_second_path_at_a_step_is_told_of_at_once() -> None:
+def test_a_second_path_at_a_step_is_logged_at_once() -> None:
     """Not only when its step has ended."""
     said = several(every_ten().starts()).rows[-2].commands[-1]
-    assert isinstance(said, ev.Tell)
-    assert "another path at step 5" in said.sentence
+    assert isinstance(said, ev.LogMessage)
+    assert "another path at step 5" in said.message
 
 
 @pytest.mark.parametrize("end", ["stop", "notice"])
@@ -75,7 +75,7 @@ def test_what_waits_to_be_clear_is_stored_before_an_end(end: str) -> None:
     """A stop or a notice amid the step: it is stored as a result, under a name of its own, and then comes the release."""
     story = several(every_ten())
     if end == "stop":
-        story.happens(ev.StopAsked(False, "test"))
+        story.happens(ev.RunStopRequested(False, "test"))
     else:
         story.notice(600.0)
     assert [result.result for result in story.state.results] == ["a-model", "model"]

@@ -40,7 +40,7 @@ def test_a_gap_ends_the_replay_of_its_term() -> None:
 
 
 def test_facts_that_cannot_have_been_end_the_replay_of_their_term() -> None:
-    """A commit of a point that is not uploaded: somebody has changed the journal, and no verb falls over it."""
+    """A commit of a checkpoint that is not uploaded: the journal was edited, and no command crashes."""
     rows = story().rows
     at = next(n for n, row in enumerate(rows) if any(isinstance(fact, ev.ShardUploaded) for fact in row.facts))
     committed = next(fact for row in rows for fact in row.facts if isinstance(fact, ev.CheckpointCommitted))
@@ -72,4 +72,4 @@ def test_explain_can_be_asked_for_one_decision() -> None:
 def test_the_same_facts_in_another_process_give_the_same_row() -> None:
     """Two reducers, one journal."""
     assert story().rows == story().rows
-    assert isinstance(story().rows[0].facts[0], ev.WorkerBegan)
+    assert isinstance(story().rows[0].facts[0], ev.WorkerStarted)

@@ -8,8 +8,8 @@ import pytest
 
 from tests.core.story import Story, ref_to, trained
 from windfall import events as ev
-from windfall.core import ending, handing, points, retention, worker
-from windfall.core.lifecycle import Stage
+from windfall.core import checkpoints, handovers, shutdown, worker
+from windfall.core.lifecycle import WorkerStage
 from windfall.terms import (
     Bytes,
     Cause,
@@ -32,46 +32,48 @@ def test_a_fresh_run_saves_early_to_learn_what_saving_costs() -> None:
     assert story.the(ev.PublishSave) == ev.PublishSave(1, 20, SaveKind.INSURANCE, False)
     assert story.decided[0].choice == "insurance save at step 20 to learn what saving costs"
     interval_s = math.sqrt(2 * 1.0 * (3 * 3600 + 136.5))
-    assert next(item.value for item in story.decided[0].because if item.name == "interval") == pytest.approx(interval_s)
+    assert next(item.value for item in story.decided[0].rationale if item.name == "interval") == pytest.approx(
+        interval_s
+    )
 
 
 def test_a_script_that_does_not_save_when_first_asked_is_not_asked_early_again() -> None:
-    """It said yes and handed nothing over: the next request comes at the interval."""
+    """It agreed and handed nothing over: the next request comes after the interval."""
     story = Story().starts().measures(step_s=2.0).answers(20, 1, 0)
-    story.happens(ev.RankMovedOn(0, 20))
+    story.happens(ev.RankAdvanced(0, 20))
     assert story.state.request is not None
     assert story.state.request.step == 20 + 73
 
 
 @pytest.mark.trial("B4")
-def test_where_a_silent_script_stands_is_told_to_whoever_started_it() -> None:
+def test_the_status_of_a_script_that_never_calls_is_reported() -> None:
     """After a minute without a call, and no longer than that is true."""
     story = Story()
     story.happens(ev.CheckpointRestored(None, 0, 0, 1.0), ev.ScriptStarted(1))
-    assert not worker.standing(story.state).mute
-    story.happens(ev.Woke("mute"), after=worker.MUTE_AFTER_S)
-    assert worker.standing(story.state).mute
+    assert not worker.run_status(story.state).sdk_inactive
+    story.happens(ev.TimerFired("sdk_inactive"), after=worker.SDK_INACTIVE_AFTER_S)
+    assert worker.run_status(story.state).sdk_inactive
 
-    assert not worker.standing(story.ranks(0).state).mute
+    assert not worker.run_status(story.ranks(0).state).sdk_inactive
 
 
 @pytest.mark.trial("B4")
 def test_a_script_whose_checkpoints_exist_is_not_called_silent() -> None:
-    """One of step 0 counts: somebody has called Windfall in this run."""
+    """One at step 0 counts: the script has called Windfall in this run."""
     first = ref_to("00000000-6-p1", 0)
     story = Story(checkpoints=(first,)).happens(
         ev.CheckpointRestored(first.checkpoint_id, 0, 9, 1.0), ev.ScriptStarted(1)
     )
-    story.happens(ev.Woke("mute"), after=worker.MUTE_AFTER_S)
-    assert not worker.standing(story.state).mute
+    story.happens(ev.TimerFired("sdk_inactive"), after=worker.SDK_INACTIVE_AFTER_S)
+    assert not worker.run_status(story.state).sdk_inactive
 
 
 def test_the_interval_follows_the_mean_time_to_preemption() -> None:
     """A change of MTTP during the run moves the planned save."""
     known = SaveCosts(Seconds(1.0), Bytes(1000), Seconds(1.0), Seconds(0.1))
-    story = Story(mttp_s=10_800.0, costs=known).happens(ev.BeliefsChanged(unannounced_share=1.0)).starts().measures()
+    story = Story(mttp_s=10_800.0, costs=known).happens(ev.EstimatesChanged(unannounced_share=1.0)).starts().measures()
     assert story.the(ev.PublishSave).step == math.floor(math.sqrt(2 * (10_800 + 136.5)))
-    story.happens(ev.BeliefsChanged(mttp_s=2_700.0))
+    story.happens(ev.EstimatesChanged(mttp_s=2_700.0))
     assert story.the(ev.PublishSave).step == math.floor(math.sqrt(2 * (2_700 + 136.5)))
     assert story.the(ev.PublishSave).request == 2
 
@@ -84,16 +86,16 @@ def test_the_interval_follows_the_cost_of_a_save() -> None:
     assert story.state.request.step >= 11 + 400
 
 
-def test_a_request_that_comes_late_is_nobodys_fault() -> None:
-    """The rank was past the step when it was asked: only one that finishes two more steps in silence is blamed."""
+def test_a_late_request_is_not_logged() -> None:
+    """The rank was past the step when the request came; only two more steps without an answer are logged."""
     story = Story(policy="every:50steps").starts().ranks(80)
-    assert story.none(ev.Tell)
-    assert story.ranks(81).none(ev.Tell)
-    assert "without asking" in story.ranks(82).the(ev.Tell).sentence
+    assert story.none(ev.LogMessage)
+    assert story.ranks(81).none(ev.LogMessage)
+    assert "without asking" in story.ranks(82).the(ev.LogMessage).message
 
 
 def test_the_users_own_save_resets_the_insurance() -> None:
-    """Intervals count from the newest save, whoever asked for it."""
+    """Intervals count from the newest save, requested or not."""
     story = Story(policy="every:50steps").starts()
     assert story.the(ev.PublishSave).step == 50
     story.hands_over(30)
@@ -106,12 +108,12 @@ def test_no_save_is_asked_for_by_the_policy_never() -> None:
 
 
 def test_a_hint_brings_one_save_and_no_end() -> None:
-    """A machine at risk saves at the next step, once, and goes on."""
+    """A machine at risk saves once, at the next step, and continues."""
     story = Story(policy="never").starts().ranks(3)
     story.happens(ev.NoticeReceived(Notice(NoticeLevel.HINT, "aws", "h")))
     assert story.the(ev.PublishSave).step == 4
     story.stores(4, request=1)
-    assert story.state.stage is Stage.RUNNING
+    assert story.state.stage is WorkerStage.RUNNING
     assert story.none(ev.PublishSave, ev.KillScript, ev.ExitAgent)
     story.happens(ev.NoticeReceived(Notice(NoticeLevel.HINT, "aws", "h")))
     assert story.said == ()
@@ -132,7 +134,7 @@ def test_several_ranks_are_asked_for_exactly_one_step_beyond_all_of_them() -> No
 
 
 def test_a_request_that_a_rank_has_already_passed_is_withdrawn_and_made_later() -> None:
-    """The look after the publication sees a rank at the target: all would not save at the same step."""
+    """The observation after the publication sees a rank at the target: not all would save at the same step."""
     story = Story(policy="every:1steps").starts(ranks=2)
     first = story.the(ev.PublishSave)
     story.ranks(first.step - 1, first.step)
@@ -142,8 +144,8 @@ def test_a_request_that_a_rank_has_already_passed_is_withdrawn_and_made_later() 
     assert second.step >= first.step + 4
 
 
-def test_a_late_yes_to_a_request_that_was_taken_back_is_kept() -> None:
-    """Its part may still come, so that nobody calls the point hopeless."""
+def test_a_late_answer_to_a_withdrawn_request_is_kept() -> None:
+    """Its shard may still come, so the checkpoint is not abandoned."""
     story = Story(policy="every:1steps").starts(ranks=2)
     first = story.the(ev.PublishSave)
     story.ranks(first.step - 1, first.step).answers(first.step, first.request, 1)
@@ -153,7 +155,7 @@ def test_a_late_yes_to_a_request_that_was_taken_back_is_kept() -> None:
     assert pending.answered == ()
 
 
-def test_a_point_waits_for_every_rank() -> None:
+def test_a_checkpoint_waits_for_every_rank() -> None:
     """Nothing is uploaded, let alone committed, before the last rank has handed over."""
     story = Story(policy="every:10steps").starts(ranks=2)
     story.ranks(5, 5).answers(10, 1, 0, 1).hands_over(10, 1, rank=0)
@@ -172,14 +174,14 @@ def test_ranks_that_name_the_same_folder_share_one_shard() -> None:
     assert len(story.uploads().the(ev.CommitCheckpoint).shards) == 1
 
 
-def test_a_rank_that_said_yes_and_went_on_has_no_part() -> None:
-    """Only rank 0 saves a replicated model, in whichever order the ranks are heard."""
+def test_a_rank_that_agreed_and_moved_on_has_no_shard() -> None:
+    """Only rank 0 saves a replicated model, in whichever order the ranks report."""
     story = Story(policy="every:10steps").starts(ranks=2).ranks(5, 5).answers(10, 1, 0, 1)
-    story.happens(ev.RankMovedOn(1, 10)).hands_over(10, 1, rank=0)
+    story.happens(ev.RankAdvanced(1, 10)).hands_over(10, 1, rank=0)
     assert story.the(ev.UploadShard).rank == 0
 
 
-def test_a_point_without_a_dead_ranks_part_is_never_committed() -> None:
+def test_a_checkpoint_without_a_dead_ranks_shard_is_never_committed() -> None:
     """The script dies between two hand-overs."""
     story = Story(policy="every:10steps").starts(ranks=2).ranks(5, 5).answers(10, 1, 0, 1).hands_over(10, 1, rank=0)
     story.happens(ev.ScriptExited(137))
@@ -187,21 +189,21 @@ def test_a_point_without_a_dead_ranks_part_is_never_committed() -> None:
     assert story.none(ev.UploadShard, ev.CommitCheckpoint)
 
 
-def test_points_of_which_parts_never_come_do_not_pile_up() -> None:
-    """One rank of two hands over at each step, the other never: the oldest is given up, and says why."""
+def test_checkpoints_with_missing_shards_do_not_pile_up() -> None:
+    """One rank of two hands over at each step, the other never: the oldest is abandoned with a reason."""
     story = Story(policy="never").starts(ranks=2)
-    for step in range(1, handing.OPEN_MAX + 1):
+    for step in range(1, handovers.OPEN_MAX + 1):
         story.hands_over(step)
         assert story.none(ev.AbandonCheckpoint)
-    story.hands_over(handing.OPEN_MAX + 1)
+    story.hands_over(handovers.OPEN_MAX + 1)
     assert story.the(ev.AbandonCheckpoint).checkpoint_id.startswith("00000001-")
-    assert "never came" in story.the(ev.AbandonCheckpoint).why
+    assert "never arrived" in story.the(ev.AbandonCheckpoint).reason
 
 
 def test_a_rank_that_is_behind_may_still_save_at_a_later_step() -> None:
-    """It went on from step 5 without a save: that says nothing of step 10, which it has not reached."""
+    """It moved on from step 5 without a save: that says nothing about step 10, which it has not reached."""
     story = Story(policy="never").starts(ranks=2).ranks(10, 5).hands_over(10, rank=0)
-    story.happens(ev.RankMovedOn(1, 5))
+    story.happens(ev.RankAdvanced(1, 5))
     assert story.none(ev.AbandonCheckpoint)
     story.hands_over(10, rank=1)
     assert sum(isinstance(command, ev.UploadShard) for command in story.said) == 2
@@ -211,14 +213,14 @@ def test_a_rank_that_never_asks_is_named_once() -> None:
     """Every rank must call check_save, otherwise nothing can be agreed."""
     story = Story(policy="every:10steps").starts(ranks=2).ranks(5, 5)
     story.answers(10, 1, 0).hands_over(10, 1, rank=0).ranks(11, 11).ranks(12, 12)
-    assert "rank 1" in story.the(ev.Tell).sentence
+    assert "rank 1" in story.the(ev.LogMessage).message
     assert isinstance(story.the(ev.AbandonCheckpoint), ev.AbandonCheckpoint)
 
 
-# --------------------------------------------------------------------------------------------------------------- points
+# ---------------------------------------------------------------------------------------------------------- checkpoints
 
 
-def test_point_ids_are_unique_and_tell_step_and_term() -> None:
+def test_checkpoint_ids_are_unique_and_contain_step_and_term() -> None:
     """`<step>-<term>-<request>.<n>`, or `p<n>` for the user's own."""
     story = Story(policy="every:10steps").starts()
     story.answers(10, 1).hands_over(10, 1)
@@ -228,7 +230,7 @@ def test_point_ids_are_unique_and_tell_step_and_term() -> None:
 
 
 def test_only_the_newest_save_waits_for_the_uplink() -> None:
-    """An upload under way is finished; of those that wait the newest stays."""
+    """An upload in progress is finished; of the waiting saves the newest stays."""
     story = Story(policy="never").starts()
     story.hands_over(1).hands_over(2)
     assert story.none(ev.UploadShard, ev.AbandonCheckpoint)
@@ -238,26 +240,26 @@ def test_only_the_newest_save_waits_for_the_uplink() -> None:
     assert story.the(ev.UploadShard).path == "/s3/0"
 
 
-def test_an_upload_that_fails_is_tried_again_and_then_given_up_in_a_sentence() -> None:
+def test_a_failed_upload_is_retried_and_then_given_up_with_a_message() -> None:
     """Three tries with growing pauses."""
     story = Story(policy="never").starts().hands_over(1)
     checkpoint_id = story.the(ev.UploadShard).checkpoint_id
     for pause in (1.0, 2.0):
         story.happens(ev.ShardFailed(checkpoint_id, 0, "no route"))
-        wake = story.the(ev.WakeAt)
+        wake = story.the(ev.SetTimer)
         assert wake.at == pytest.approx(story.now + pause)
-        story.happens(ev.Woke(wake.why), after=pause)
+        story.happens(ev.TimerFired(wake.name), after=pause)
         assert story.the(ev.UploadShard).checkpoint_id == checkpoint_id
     story.happens(ev.ShardFailed(checkpoint_id, 0, "no route"))
-    assert "no route" in story.the(ev.Tell).sentence
+    assert "no route" in story.the(ev.LogMessage).message
     assert story.the(ev.AbandonCheckpoint).checkpoint_id == checkpoint_id
 
 
 def test_files_changed_during_the_upload_are_not_committed() -> None:
-    """The user is told to save into a new file each time."""
+    """The message says to save into a new file each time."""
     story = Story(policy="never").starts().hands_over(1)
     story.happens(ev.ShardFailed(story.the(ev.UploadShard).checkpoint_id, 0, "changed", Failure.OVERWRITTEN))
-    assert "new file" in story.the(ev.Tell).sentence
+    assert "new file" in story.the(ev.LogMessage).message
     assert story.the(ev.AbandonCheckpoint)
 
 
@@ -265,23 +267,23 @@ def test_a_commit_that_fails_is_tried_a_bounded_number_of_times() -> None:
     """Five tries."""
     story = Story(policy="never").starts().hands_over(1).uploads()
     checkpoint_id = story.the(ev.CommitCheckpoint).checkpoint_id
-    for _ in range(points.COMMIT_TRIES - 1):
+    for _ in range(checkpoints.COMMIT_TRIES - 1):
         story.happens(ev.CommitFailed(checkpoint_id, "busy"))
-        wake = story.the(ev.WakeAt)
-        story.happens(ev.Woke(wake.why), after=wake.at - story.now)
+        wake = story.the(ev.SetTimer)
+        story.happens(ev.TimerFired(wake.name), after=wake.at - story.now)
         assert story.the(ev.CommitCheckpoint).checkpoint_id == checkpoint_id
     story.happens(ev.CommitFailed(checkpoint_id, "busy"))
     assert story.the(ev.AbandonCheckpoint).checkpoint_id == checkpoint_id
 
 
-def test_superseded_insurance_goes_after_the_grace_and_two_whole_points_stay() -> None:
-    """Of three insurance points the oldest is deleted, a lease of grace later."""
+def test_superseded_insurance_goes_after_the_grace_and_two_intact_checkpoints_stay() -> None:
+    """Of three insurance saves the oldest is deleted after the grace period."""
     story = Story(policy="every:10steps").starts()
     for number, step in enumerate((10, 20, 30), start=1):
         story.stores(step, request=number)
-    story.happens(ev.Woke("retention"), after=retention.GRACE_S + 1)
-    assert [point.step for point in story.the(ev.DeleteCheckpoints).checkpoints] == [10]
-    assert [point.step for point in story.state.live] == [20, 30]
+    story.happens(ev.TimerFired("retention"), after=checkpoints.GRACE_S + 1)
+    assert [checkpoint.step for checkpoint in story.the(ev.DeleteCheckpoints).checkpoints] == [10]
+    assert [checkpoint.step for checkpoint in story.state.live] == [20, 30]
 
 
 # ------------------------------------------------------------------------------------------------------ stops and exits
@@ -289,7 +291,7 @@ def test_superseded_insurance_goes_after_the_grace_and_two_whole_points_stay() -
 
 def test_a_stop_saves_first() -> None:
     """Save, commit, kill, release as stopped, exit 6."""
-    story = trained().happens(ev.StopAsked(False, "user"))
+    story = trained().happens(ev.RunStopRequested(False, "user"))
     number = story.the(ev.PublishSave).request
     assert story.the(ev.PublishSave).kind is SaveKind.STOP
     story.stores(13, request=number)
@@ -298,15 +300,15 @@ def test_a_stop_saves_first() -> None:
 
 
 def test_a_stop_before_the_script_has_called_ends_at_once() -> None:
-    """Nobody is there to be asked for a save."""
+    """No script is there to save."""
     story = Story().happens(ev.CheckpointRestored(None, 0, 0, 0.0), ev.ScriptStarted(1))
-    story.happens(ev.StopAsked(False, "user"))
+    story.happens(ev.RunStopRequested(False, "user"))
     assert story.the(ev.ExitAgent).code == 6
 
 
 def test_a_stop_now_stops_now() -> None:
     """No save is waited for."""
-    story = trained().happens(ev.StopAsked(True, "user"))
+    story = trained().happens(ev.RunStopRequested(True, "user"))
     assert story.kinds == [ev.KillScript, ev.ReleaseRun, ev.ExitAgent]
 
 
@@ -320,31 +322,31 @@ def test_a_script_that_ends_well_is_done_once_its_last_save_is_committed() -> No
 
 
 def test_a_script_whose_last_save_could_not_be_stored_is_not_called_done() -> None:
-    """Exit code 1 with the step that is missing: nobody shall throw the machine away believing that all is stored."""
+    """Exit code 1 and the missing step: the machine must not be discarded as if everything were stored."""
     story = Story(policy="never").starts().stores(1).hands_over(5)
     checkpoint_id = story.the(ev.UploadShard).checkpoint_id
     story.happens(ev.ShardFailed(checkpoint_id, 0, "changed", Failure.OVERWRITTEN))
     story.happens(ev.ScriptExited(0))
     end, release = story.the(ev.ExitAgent), story.the(ev.ReleaseRun)
     assert (end.code, release.outcome) == (1, Outcome.WAITING)
-    assert "step 5 could not be stored" in end.sentence
-    assert "step 1 is stored" in end.sentence
+    assert "step 5 could not be stored" in end.message
+    assert "step 1 is stored" in end.message
 
 
 @pytest.mark.trial("A3")
-def test_a_last_save_that_only_the_store_kept_from_being_stored_asks_for_the_same_line_again() -> None:
-    """Exit code 75, as wherever a store stays away, and no further try: each has already waited for two minutes."""
+def test_a_last_save_that_failed_because_of_the_store_asks_for_the_same_command_again() -> None:
+    """Exit code 75, as for any unreachable store, and no retry: each try has already waited two minutes."""
     story = Story(policy="never").starts().stores(1).hands_over(5)
     checkpoint_id = story.the(ev.UploadShard).checkpoint_id
-    story.happens(ev.ShardFailed(checkpoint_id, 0, "no answer", Failure.AWAY))
+    story.happens(ev.ShardFailed(checkpoint_id, 0, "no answer", Failure.UNREACHABLE))
     story.happens(ev.ScriptExited(0))
     assert story.none(ev.ExitAgent)
-    story.happens(ev.ShardFailed(checkpoint_id, 0, "no answer", Failure.AWAY))
+    story.happens(ev.ShardFailed(checkpoint_id, 0, "no answer", Failure.UNREACHABLE))
     assert (story.the(ev.ExitAgent).code, story.the(ev.ReleaseRun).outcome) == (75, Outcome.WAITING)
 
 
 def test_an_exit_with_0_after_sigterm_is_not_the_end_of_the_run() -> None:
-    """Many scripts answer SIGTERM by exiting with 0: the run waits for its next machine."""
+    """Many scripts exit with 0 on SIGTERM: the run waits for its next machine."""
     story = Story(policy="never").starts().stores(1)
     story.happens(ev.NoticeReceived(Notice(NoticeLevel.ANNOUNCED, "signal", "signal", Instant(story.now + 30.0))))
     story.happens(ev.ScriptExited(0))
@@ -352,13 +354,13 @@ def test_an_exit_with_0_after_sigterm_is_not_the_end_of_the_run() -> None:
     assert story.the(ev.ExitAgent).code == 75
 
 
-def test_a_script_that_fails_by_itself_is_started_a_bounded_number_of_times() -> None:
+def test_a_failing_script_is_restarted_a_bounded_number_of_times() -> None:
     """Two restarts after growing pauses, then the run has failed."""
     story = Story()
-    for attempt, pause in ((2, ending.RETRY_FIRST_S), (3, 2 * ending.RETRY_FIRST_S)):
+    for attempt, pause in ((2, shutdown.RETRY_FIRST_S), (3, 2 * shutdown.RETRY_FIRST_S)):
         story.starts().happens(ev.ScriptExited(1))
-        assert story.the(ev.WakeAt).at == pytest.approx(story.now + pause)
-        story.happens(ev.Woke("retry"), after=pause)
+        assert story.the(ev.SetTimer).at == pytest.approx(story.now + pause)
+        story.happens(ev.TimerFired("retry"), after=pause)
         assert story.the(ev.StartScript).attempt == attempt
     story.starts().happens(ev.ScriptExited(3))
     assert story.the(ev.ReleaseRun) == ev.ReleaseRun(Outcome.FAILED, Cause.SCRIPT_FAILED, 3)
@@ -366,7 +368,7 @@ def test_a_script_that_fails_by_itself_is_started_a_bounded_number_of_times() ->
     assert worker.counts(story.state) == {"attempts": 3, "failures": 3}
 
 
-def test_who_lost_the_fence_stops_at_once_and_stores_nothing_more() -> None:
+def test_a_fenced_machine_stops_at_once_and_stores_nothing_more() -> None:
     """Kill, exit 75; later facts change nothing."""
     story = trained().hands_over(12)
     story.happens(ev.FenceLost(12, "other"))
@@ -375,48 +377,48 @@ def test_who_lost_the_fence_stops_at_once_and_stores_nothing_more() -> None:
     assert story.said == ()
 
 
-def test_a_script_that_never_calls_windfall_is_told_so_once() -> None:
+def test_a_script_that_never_calls_windfall_is_logged_once() -> None:
     """After a minute without a page."""
     story = Story().happens(ev.CheckpointRestored(None, 0, 0, 0.0), ev.ScriptStarted(1))
-    story.happens(ev.Woke("mute"), after=worker.MUTE_AFTER_S)
-    assert "nothing is saved" in story.the(ev.Tell).sentence
+    story.happens(ev.TimerFired("sdk_inactive"), after=worker.SDK_INACTIVE_AFTER_S)
+    assert "nothing is saved" in story.the(ev.LogMessage).message
 
 
 # --------------------------------------------------------------------------------------------------------------- resume
 
 
-def test_an_agent_that_comes_back_goes_on_with_what_was_under_way() -> None:
-    """Uploads, the pending request, notices and alarms are asked for again; all are idempotent."""
+def test_a_restarted_agent_continues_what_was_in_progress() -> None:
+    """Uploads, the pending request, notices and timers are issued again; all are idempotent."""
     story = trained().hands_over(12).happens(ev.AgentResumed())
     assert story.the(ev.UploadShard).path == "/s12/0"
     assert story.none(ev.StartScript)
     assert story.the(ev.PublishSave).request == story.state.requests
-    assert {why for why, _ in story.state.wakes} == {c.why for c in story.said if isinstance(c, ev.WakeAt)}
+    assert {name for name, _ in story.state.timers} == {c.name for c in story.said if isinstance(c, ev.SetTimer)}
     story.uploads().happens(ev.AgentResumed())
     assert story.the(ev.CommitCheckpoint)
 
 
-def test_an_agent_that_died_during_its_last_words_says_them_again() -> None:
-    """The release may not have left."""
-    story = trained().happens(ev.StopAsked(True, "user"))
+def test_an_agent_that_died_during_its_final_commands_issues_them_again() -> None:
+    """The release may not have been executed."""
+    story = trained().happens(ev.RunStopRequested(True, "user"))
     words = story.said
     assert story.happens(ev.AgentResumed()).said == words
 
 
-def test_a_damaged_point_does_not_count_as_whole() -> None:
-    """The restore went one back: the damaged one must not push the good ones out."""
+def test_a_damaged_checkpoint_does_not_count_as_intact() -> None:
+    """The restore fell back by one: the damaged checkpoint must not displace the intact ones."""
     refs = tuple(ref_to(f"0000000{step}-1-1.{step}", step) for step in (1, 2, 3))
     story = Story(policy="every:10steps", checkpoints=refs)
-    story.starts(step=2, point=refs[1].checkpoint_id).stores(12, request=1)
-    story.happens(ev.Woke("retention"), after=retention.GRACE_S + 1)
-    assert {point.step for point in story.state.live} == {2, 12}
+    story.starts(step=2, checkpoint=refs[1].checkpoint_id).stores(12, request=1)
+    story.happens(ev.TimerFired("retention"), after=checkpoints.GRACE_S + 1)
+    assert {checkpoint.step for checkpoint in story.state.live} == {2, 12}
 
 
-def test_no_point_goes_while_a_restore_may_find_newer_ones_damaged() -> None:
-    """A restore longer than the grace deletes nothing; what it finds damaged does not push the good ones out."""
+def test_no_checkpoint_is_deleted_while_a_restore_may_find_newer_ones_damaged() -> None:
+    """A restore longer than the grace period deletes nothing; damaged checkpoints do not displace intact ones."""
     refs = tuple(ref_to(f"0000000{step}-1-1.{step}", step) for step in (1, 2, 3))
     story = Story(policy="every:10steps", checkpoints=refs)
-    assert story.happens(ev.Woke("retention"), after=retention.GRACE_S + 1).none(ev.DeleteCheckpoints)
-    story.starts(step=2, point=refs[1].checkpoint_id)
-    assert story.happens(ev.Woke("retention"), after=retention.GRACE_S + 1).none(ev.DeleteCheckpoints)
+    assert story.happens(ev.TimerFired("retention"), after=checkpoints.GRACE_S + 1).none(ev.DeleteCheckpoints)
+    story.starts(step=2, checkpoint=refs[1].checkpoint_id)
+    assert story.happens(ev.TimerFired("retention"), after=checkpoints.GRACE_S + 1).none(ev.DeleteCheckpoints)
     assert story.state.live == refs

@@ -1,4 +1,4 @@
-"""Announced ends of a worker: what is saved, what is not, and when the run is let go."""
+"""Announced ends of a worker: what is saved, what is not, and when the run is released."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.core.story import Story, trained
 from windfall import events as ev
 from windfall.core import worker
-from windfall.core.lifecycle import Stage
+from windfall.core.lifecycle import WorkerStage
 from windfall.terms import (
     Cause,
     Outcome,
@@ -21,7 +21,7 @@ def test_a_notice_that_suffices_ends_in_a_committed_emergency_save() -> None:
     story = trained().notice(30.0)
     request = story.the(ev.PublishSave)
     assert (request.kind, request.step) == (SaveKind.EMERGENCY, 13)
-    assert {item.name for item in story.decided[0].because} >= {"remaining", "rest of phase", "snapshot", "upload"}
+    assert {item.name for item in story.decided[0].rationale} >= {"remaining", "rest of phase", "snapshot", "upload"}
     story.answers(13, request.request).hands_over(13, request.request).uploads()
     assert story.none(ev.AcknowledgeNotice, ev.KillScript)
     story.commits()
@@ -30,23 +30,23 @@ def test_a_notice_that_suffices_ends_in_a_committed_emergency_save() -> None:
     assert story.the(ev.ExitAgent).code == 75
 
 
-def test_a_notice_that_is_too_short_is_refused_with_what_stands_and_the_run_let_go_in_time() -> None:
-    """No save is asked for; shortly before the end the run is released, so that the successor need not wait."""
+def test_a_notice_that_is_too_short_is_refused_and_the_run_released_in_time() -> None:
+    """No save is requested; the run is released shortly before the end, so the successor need not wait."""
     story = trained().notice(2.0)
     assert story.none(ev.PublishSave)
-    assert "step 10 is stored" in story.the(ev.Tell).sentence
+    assert "step 10 is stored" in story.the(ev.LogMessage).message
     assert story.decided[0].choice.startswith("no emergency save")
-    wake = story.the(ev.WakeAt)
+    wake = story.the(ev.SetTimer)
     assert wake.at < story.now + 2.0
-    story.happens(ev.Woke(wake.why), after=wake.at - story.now)
+    story.happens(ev.TimerFired(wake.name), after=wake.at - story.now)
     assert story.kinds == [ev.KillScript, ev.ReleaseRun, ev.ExitAgent]
     assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_UNSAVED
 
 
 def test_a_notice_before_the_script_has_called_waits_for_its_first_call() -> None:
-    """It is told that nothing can be saved yet; a script that calls in time is asked for a save."""
+    """A message says that nothing can be saved yet; a script that calls in time gets a save request."""
     story = Story().happens(ev.CheckpointRestored(None, 0, 0, 0.0), ev.ScriptStarted(1)).notice(30.0)
-    assert "has not called Windfall yet" in story.the(ev.Tell).sentence
+    assert "has not called Windfall yet" in story.the(ev.LogMessage).message
     assert story.none(ev.ExitAgent)
     assert story.ranks(1).the(ev.PublishSave).kind is SaveKind.EMERGENCY
 
@@ -61,29 +61,29 @@ def test_with_unknown_costs_the_save_is_tried_anyway() -> None:
     """Nothing is lost by trying, and the decision says that it is a guess."""
     story = Story(policy="never").starts().notice(30.0)
     assert story.the(ev.PublishSave).kind is SaveKind.EMERGENCY
-    assert "not known" in story.decided[0].choice
+    assert "unknown" in story.decided[0].choice
 
 
-def test_a_withdrawn_notice_withdraws_the_save_and_training_goes_on() -> None:
-    """Before the commit nothing has happened that could not be taken back."""
+def test_a_withdrawn_notice_withdraws_the_save_and_training_continues() -> None:
+    """Before the commit everything can be undone."""
     story = trained().notice(30.0)
     request = story.the(ev.PublishSave).request
     story.withdrawn()
     assert story.the(ev.WithdrawSave).request == request
-    assert story.state.stage is Stage.RUNNING
-    story.happens(ev.Woke("deadline"), after=60.0)
+    assert story.state.stage is WorkerStage.RUNNING
+    story.happens(ev.TimerFired("deadline"), after=60.0)
     assert story.none(ev.KillScript, ev.ExitAgent)
 
 
-def test_of_two_announced_ends_the_one_that_stands_is_shown_when_the_other_is_called_off() -> None:
-    """The script then sees the end that is left, and training does not go on."""
+def test_of_two_announced_ends_the_remaining_one_is_shown_when_the_other_is_withdrawn() -> None:
+    """The script then sees the remaining end, and training does not continue."""
     story = trained().notice(300.0, "first").notice(60.0, "other").notice(30.0, "second").withdrawn("second")
     assert story.the(ev.ShowNotice).notice.notice_id == "first"
-    assert story.state.ending is not None
+    assert story.state.shutdown is not None
 
 
-def test_a_save_that_is_already_under_way_is_counted() -> None:
-    """The script is just saving for another reason: asking again would only cost time."""
+def test_a_save_in_progress_counts() -> None:
+    """The script is saving for another reason: another request would only cost time."""
     story = trained().ranks(19)
     story.answers(20, story.state.requests).notice(30.0)
     assert story.none(ev.PublishSave)
@@ -105,7 +105,7 @@ def test_an_older_upload_gives_way_to_the_emergency_save_unless_both_are_in_time
     story.happens(after=ahead_s).hands_over(13, number)
     if gives_way:
         assert story.the(ev.AbandonCheckpoint).checkpoint_id == older
-        assert "emergency save at step 13 needs the uplink" in story.the(ev.AbandonCheckpoint).why
+        assert "emergency save at step 13 needs the uplink" in story.the(ev.AbandonCheckpoint).reason
     else:
         assert story.none(ev.AbandonCheckpoint, ev.UploadShard)
         story.uploads().commits()
@@ -114,15 +114,15 @@ def test_an_older_upload_gives_way_to_the_emergency_save_unless_both_are_in_time
 
 @pytest.mark.trial("A5")
 def test_an_upload_that_takes_longer_than_expected_leaves_time_for_the_release() -> None:
-    """It goes on while it may be in time; whatever is tried, the run is let go before the announced end."""
+    """It continues while it may be in time; in any case the run is released before the announced end."""
     story = trained().notice(4.0)
     end, number = story.now + 4.0, story.the(ev.PublishSave).request
     story.answers(13, number).hands_over(13, number)
-    story.happens(ev.Woke("deadline"), after=3.3)
+    story.happens(ev.TimerFired("deadline"), after=3.3)
     assert story.none(ev.ExitAgent)
-    wake = story.the(ev.WakeAt)
+    wake = story.the(ev.SetTimer)
     assert wake.at < end
-    story.happens(ev.Woke(wake.why), after=wake.at - story.now + 0.001)
+    story.happens(ev.TimerFired(wake.name), after=wake.at - story.now + 0.001)
     assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_UNSAVED
     assert story.the(ev.ExitAgent).code == 75
 
@@ -133,8 +133,8 @@ def test_a_save_that_is_all_but_stored_is_not_given_up_for_the_reserve() -> None
     end, number = story.now + 4.0, story.the(ev.PublishSave).request
     story.answers(13, number)
     story.happens(after=end - 0.39 - 1.0 - story.now).hands_over(13, number)
-    story.happens(ev.Woke("deadline"), after=0.95)
-    story.happens(ev.Woke("deadline"), after=0.05)
+    story.happens(ev.TimerFired("deadline"), after=0.95)
+    story.happens(ev.TimerFired("deadline"), after=0.05)
     assert end - story.now < 0.4
     assert story.none(ev.KillScript, ev.ExitAgent)
     story.uploads(0.0).commits(0.05)
@@ -144,18 +144,18 @@ def test_a_save_that_is_all_but_stored_is_not_given_up_for_the_reserve() -> None
 
 @pytest.mark.trial("A5")
 def test_a_first_save_that_is_not_in_time_leaves_time_for_the_release() -> None:
-    """Nothing is known of its upload but that it is not there: the run is let go before the announced end, as preempted."""
+    """Nothing is known about its upload: the run is released before the announced end, as preempted."""
     story = Story(policy="never").starts().ranks(5).notice(30.0)
     end, number = story.now + 30.0, story.the(ev.PublishSave).request
     story.answers(6, number).hands_over(6, number)
-    story.happens(ev.Woke("deadline"), after=29.0)
+    story.happens(ev.TimerFired("deadline"), after=29.0)
     assert story.now < end
     assert story.the(ev.ReleaseRun).cause is Cause.PREEMPTED_UNSAVED
     assert story.the(ev.ExitAgent).code == 75
 
 
 def test_a_script_that_is_done_before_its_machine_goes_was_not_preempted() -> None:
-    """Its release says nothing of the notice: no loss was announced by it."""
+    """Its release does not mention the notice: it announced no loss."""
     story = trained().notice(30.0).happens(ev.ScriptExited(0))
     assert story.the(ev.ReleaseRun).outcome is Outcome.DONE
     assert story.the(ev.ReleaseRun).notice_s is None
@@ -173,7 +173,7 @@ def test_a_script_that_dies_of_the_notices_signal_is_a_preemption() -> None:
 
 
 def test_a_script_that_died_of_sigterm_just_before_the_notice_came_did_not_fail() -> None:
-    """The signal reaches script and agent at once, and either may be heard first."""
+    """The signal reaches script and agent at once; either may be recorded first."""
     story = trained().happens(ev.ScriptExited(143))
     assert worker.counts(story.state)["failures"] == 1
     story.notice(30.0)
@@ -182,7 +182,7 @@ def test_a_script_that_died_of_sigterm_just_before_the_notice_came_did_not_fail(
     assert story.none(ev.StartScript)
 
 
-def test_a_notice_while_nothing_runs_lets_the_run_go_at_once() -> None:
+def test_a_notice_while_nothing_runs_releases_the_run_at_once() -> None:
     """During a restore there is nothing to save."""
     story = Story().notice(30.0)
     assert story.the(ev.ReleaseRun).outcome is Outcome.WAITING

@@ -1,4 +1,4 @@
-"""The worker and the schedule that it was given: taken in, kept over restarts of the agent, replaced, gone with its term."""
+"""The worker and its save schedule: accepted, kept over restarts of the agent, replaced, dropped with its term."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from windfall.fleet import Directive, Report
 from windfall.terms import SaveTable
 
 TABLE = SaveTable((40.0, 110.0, 200.0), 300.0, 60.0, "it rests on 501 losses, bathtub law")
-GIVEN = ev.SaveTableGiven(TABLE, 20)
+GIVEN = ev.ScheduleAssigned(TABLE, 20)
 
 
 def trained(policy: str = "optimal") -> Story:
-    """A run by steps of a second that has made its first save, at step 20, and begins the next step."""
+    """A run with steps of one second that has made its first save, at step 20, and starts the next step."""
     story = Story(policy=policy).starts().measures()
     return story.stores(20, request=story.state.requests).ranks(21)
 
@@ -45,10 +45,10 @@ def test_the_saves_follow_the_table() -> None:
 def test_a_newer_schedule_replaces_the_older() -> None:
     """Also one that only says why there is none: then the default rule decides again."""
     story = trained().happens(GIVEN)
-    story.happens(ev.SaveTableGiven(SaveTable((90.0,), 300.0, 60.0, "it rests on 600 losses"), 20))
+    story.happens(ev.ScheduleAssigned(SaveTable((90.0,), 300.0, 60.0, "it rests on 600 losses"), 20))
     assert story.the(ev.PublishSave).step == 110
     none = SaveTable((), 0.0, 60.0, "the fit of lives is not used, because it is far off: the default rule decides")
-    story.happens(ev.SaveTableGiven(none, 20))
+    story.happens(ev.ScheduleAssigned(none, 20))
     assert story.state.request.step == trained("adaptive").state.request.step
     assert "because it is far off" in story.decided[0].choice
 
@@ -63,16 +63,16 @@ def test_other_policies_do_not_look_at_a_schedule() -> None:
 
 
 def test_a_script_that_fell_back_behind_the_schedule_saves_by_the_default_rule() -> None:
-    """Its newest point is damaged, it begins at an earlier step: the table's work done means nothing there."""
+    """Its newest checkpoint is damaged and it starts at an earlier step, where the table does not apply."""
     story = trained().happens(GIVEN)
     story.happens(ev.ScriptExited(1))
-    story.happens(ev.Woke("retry"), after=60.0)
+    story.happens(ev.TimerFired("retry"), after=60.0)
     story.starts()
-    assert "fallen back behind the begin of its schedule" in story.decided[0].choice
+    assert "rolled back past the start of its schedule" in story.decided[0].choice
 
 
 def test_an_agent_that_restarts_knows_its_schedule() -> None:
-    """The journal fed back through its codec: the same state, the same decisions; and the next machine has none."""
+    """The replayed journal gives the same state, the same decisions; and the next machine has none."""
     story = trained().happens(GIVEN)
     story.ranks(59).stores(60, request=story.state.requests)
     rows = [codec.row_from_line(codec.row_to_line(row)) for row in story.rows]
@@ -85,14 +85,14 @@ def test_an_agent_that_restarts_knows_its_schedule() -> None:
     assert Story(policy="optimal", term=8).starts().state.table is None
 
 
-def test_a_schedule_of_an_earlier_holding_is_not_followed() -> None:
-    """The machine took the run again, older than planned: what was under way to its last holding changes nothing."""
+def test_a_schedule_of_an_earlier_term_is_not_followed() -> None:
+    """The machine acquired the run again, older than planned: a schedule sent for its last term changes nothing."""
     story = trained()
     term, before = story.state.first.term, story.state.request
-    story.happens(ev.SaveTableGiven(TABLE, 20, term - 1))
+    story.happens(ev.ScheduleAssigned(TABLE, 20, term - 1))
     assert (story.state.table, story.state.request, story.said) == (None, before, ())
 
-    story.happens(ev.SaveTableGiven(TABLE, 20, term))
+    story.happens(ev.ScheduleAssigned(TABLE, 20, term))
     assert story.the(ev.PublishSave).step == 60
 
 
@@ -104,10 +104,10 @@ def test_explain_shows_by_what_the_machine_saves() -> None:
     assert "next save at work done = 40 s" in text
 
 
-def test_words_of_before_there_were_schedules_are_still_read() -> None:
-    """Reports and directives that lack what came later are whole; rows of an older run give the same decisions."""
-    report = {"is": "Report", "machine_id": "m", "sequence": 1, "life": "a", "doing": "training", "step": 5}
-    directive = {"is": "Directive", "controller": 3, "direction": "run", "mttp_s": 5.0}
+def test_data_without_schedules_are_still_read() -> None:
+    """Reports and directives without the newer fields are complete; rows of an older run give the same decisions."""
+    report = {"type": "Report", "machine_id": "m", "sequence": 1, "incarnation": "a", "status": "training", "step": 5}
+    directive = {"type": "Directive", "controller_term": 3, "desired_state": "run", "mttp_s": 5.0}
     assert (codec.decode(report, Report).costs, codec.decode(directive, Directive).schedule) == (None, None)
     rows = trained("adaptive").rows
     older = [codec.row_from_line(json.dumps(json.loads(codec.row_to_line(row)))) for row in rows]

@@ -43,9 +43,9 @@ _COLLECTIONS: tuple[Any, ...] = (
     [[]],
     [None],
     {"": None},
-    {"is": "Work"},
-    {"is": None},
-    {"is": ["Job"]},
+    {"type": "Work"},
+    {"type": None},
+    {"type": ["Job"]},
     [0] * 300,
 )
 
@@ -119,7 +119,7 @@ def _change(holder: Any, key: Any, chance: random.Random, whole: object, others:
     elif what < 0.75:
         del holder[key]
     elif what < 0.85 and isinstance(holder, dict):
-        holder[chance.choice(("is", "v", "extra", "", "__class__", f"{key}_", "\x1b[2J"))] = _anything(
+        holder[chance.choice(("is", "version", "extra", "", "__class__", f"{key}_", "\x1b[2J"))] = _anything(
             chance, holder[key], others
         )
     elif isinstance(holder, list):

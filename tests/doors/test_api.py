@@ -15,14 +15,14 @@ from tests.doors import words
 from tests.doors.support import inputs
 from windfall import codec
 from windfall.control import auth
-from windfall.errors import Misspelt
+from windfall.errors import InvalidFile
 from windfall.jobs import Job
-from windfall.policies import admitting
-from windfall.spec.jobfile import to_job
-from windfall.spec.loading import load
+from windfall.policies.planning import job_checks
+from windfall.spec.job_file import to_job
+from windfall.spec.job_loader import load
 
 MEASURED = {
-    "is": "Measured", "provider": "local", "machine_type": "m4", "unit": "step", "work_per_s": 3.0, "prepare_s": 2.0,
+    "type": "Measurement", "provider": "local", "machine_type": "m4", "unit": "step", "work_per_s": 3.0, "prepare_s": 2.0,
     "allocate_s": 1.0, "runs": 1,
 }  # fmt: skip
 STATUSES = {200, 204, 400, 403, 404, 405, 408, 413, 422}
@@ -35,7 +35,7 @@ def posts() -> dict[str, list[Any]]:
     return {
         "/v1/jobs": [{"job": job, "secrets": {"HF": "x"}}],
         "/v1/plan": [{"job": job}],
-        "/v1/known": [{"job": job}],
+        "/v1/plan-inputs": [{"job": job}],
         "/v1/measured": [{"job": job, "measured": MEASURED}],
         "/v1/jobs/gpt-1/stop": [{"now": True}],
         "/v1/jobs/gpt-1/preempt": [{"machine_id": "m-1", "notice_s": 3.0}],
@@ -79,12 +79,12 @@ def test_whatever_path_is_asked_for_is_answered(count: int) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"dead_man_s": {"is": "Work", "amount": 1.0, "unit": "step"}},
+        {"dead_man_s": {"type": "Work", "amount": 1.0, "unit": "step"}},
         {"dead_man_s": -1.0},
         {"dead_man_s": 0.0},
         {"nodes": 0},
         {"nodes": 10**6},
-        {"wants": []},
+        {"resources": []},
         {"command": []},
         {"name": "a\x1b[31mb"},
         {"name": "[/x]"},
@@ -98,17 +98,17 @@ def test_whatever_path_is_asked_for_is_answered(count: int) -> None:
         {"envs": [["WINDFALL_SESSION", "x"]]},
         {"envs": [["A B", "x"]]},
         {"envs": [["A", "x\0y"]]},
-        {"secrets": [{"is": "SecretRef", "name": "A-B"}]},
-        {"work": {"is": "Work", "amount": -1.0, "unit": "step"}},
-        {"wants": [{"is": "Want", "accelerators": -1}]},
-        {"wants": [{"is": "Want", "zone": "a\nb"}]},
-        {"recovery": {"is": "Recovery", "failures_max": 0}},
-        {"recovery": {"is": "Recovery", "retry_codes": [0]}},
-        {"checkpointing": {"is": "Checkpointing", "policy": "sometimes"}},
-        {"checkpointing": {"is": "Checkpointing", "keep": 0}},
-        {"notify": {"is": "Notify", "webhook": "file:///etc/passwd"}},
-        {"injection": {"is": "Injection", "mttp_s": [], "seed": 1}},
-        {"bundle": {"is": "Bundle", "digest": "00", "key": "../../x", "size_bytes": 1}},
+        {"secrets": [{"type": "SecretRef", "name": "A-B"}]},
+        {"work": {"type": "Work", "amount": -1.0, "unit": "step"}},
+        {"resources": [{"type": "Resources", "accelerators": -1}]},
+        {"resources": [{"type": "Resources", "zone": "a\nb"}]},
+        {"recovery": {"type": "Recovery", "failures_max": 0}},
+        {"recovery": {"type": "Recovery", "retry_codes": [0]}},
+        {"checkpointing": {"type": "Checkpointing", "policy": "sometimes"}},
+        {"checkpointing": {"type": "Checkpointing", "keep": 0}},
+        {"notify": {"type": "Notify", "webhook": "file:///etc/passwd"}},
+        {"injection": {"type": "Injection", "mttp_s": [], "seed": 1}},
+        {"bundle": {"type": "Bundle", "digest": "00", "key": "../../x", "size_bytes": 1}},
     ],
     ids=lambda change: next(iter(change)),
 )
@@ -131,7 +131,7 @@ def test_a_job_from_a_job_file_passes_the_door() -> None:
     for path in files:
         try:
             found = load(str(path))
-        except Misspelt:  # a market's file
+        except InvalidFile:  # a market's file
             continue
         made: Job = to_job(found, job_id=f"{found.name}-3f9a2c", user="ada", run_url="s3://lab/runs/x")
-        assert list(admitting.wrongs(made)) == [], path
+        assert list(job_checks.problems(made)) == [], path

@@ -24,13 +24,13 @@ def test_a_row_that_cannot_be_read_is_set_aside_at_the_start_and_the_others_go_o
     assert isinstance(good, dict)
     assert isinstance(bad, dict)
     put_job(tmp_path / "state", good)
-    put_job(tmp_path / "state", bad | {"dead_man_s": {"is": "Work", "amount": 1.0, "unit": "step"}}, "buying", "{}")
+    put_job(tmp_path / "state", bad | {"dead_man_s": {"type": "Work", "amount": 1.0, "unit": "step"}}, "buying", "{}")
     with serving(tmp_path / "state") as controller:
         assert controller.ask("/v1/status").status_code == 200
         shown = {view["job_id"]: view for view in controller.ps()}
         assert shown.keys() == {"good-1", "bad-1"}
         assert shown["good-1"]["phase"] == "done"
-        assert "dead_man_s" in shown["bad-1"]["sentence"]
+        assert "dead_man_s" in shown["bad-1"]["message"]
         assert "bad-1" in controller.log.read_text()
 
 
@@ -42,11 +42,11 @@ def test_a_job_whose_journal_cannot_be_read_is_set_aside(tmp_path: Path) -> None
     assert isinstance(one, dict)
     put_job(state, one, "running", "{}")
     with contextlib.closing(tables(state)) as database:
-        database.execute('INSERT INTO rows VALUES (\'one-1\', 1, \'{"v":1,"row":{"is":"Job"}}\')')
+        database.execute('INSERT INTO journal_rows VALUES (\'one-1\', 1, \'{"version":1,"row":{"type":"Job"}}\')')
     with serving(state) as controller:
         until(lambda: "set aside" in str(controller.ps()))
         (view,) = controller.ps()
-        assert "row 1 of its journal" in view["sentence"]
+        assert "row 1 of its journal" in view["message"]
         token = (state / "token").read_text().strip()
         done = windfall("stop", "one-1", "--no-wait", WINDFALL_CONTROLLER=controller.url, WINDFALL_TOKEN=token)
         assert "Traceback" not in done.stderr

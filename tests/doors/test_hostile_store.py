@@ -21,13 +21,13 @@ from tests.support.simulated_store import ManualClock
 from windfall import wiring
 from windfall.cli.main import main
 from windfall.errors import StoreError, WindfallError
-from windfall.storage import bundle, executor, log, manifest, seeding, taking
-from windfall.storage.hold import Local
-from windfall.storage.objects import open_store
+from windfall.storage import acquire_run, bundle, manifest, run_clone, run_log, store_operations
+from windfall.storage.object_stores import open_store
+from windfall.storage.run_lease import LocalSession
 from windfall.terms import Holder, Seconds
 
 Change = Callable[[dict[str, object]], None]
-VERBS = ("points", "cost", "events", "explain", "get", "ps", "logs", "replay", "exec")
+VERBS = ("checkpoints", "cost", "events", "explain", "get", "ps", "logs", "replay", "exec")
 
 
 def nobody_foresaw(text: str) -> bool:
@@ -45,15 +45,19 @@ def take_here(url: str, place: Path, nonce: str = "mine") -> str:
     place.mkdir(exist_ok=True)
     session = place.parent / f"session-{place.name}"
     session.mkdir(exist_ok=True)
-    local = Local(clock, wiring.new_nonce, str(session), str(session / "hold.json"), str(session / "output.log"))
-    wish = taking.Wish(_holder(nonce), Seconds(30.0), (), str(place), bundle=False, new_code=False, wait=False)
-    taken = taking.take(store, local, wish, holder_is_dead=lambda _: True, tell=lambda _: None)
-    if taken.hold is None:
+    local = LocalSession(
+        clock, wiring.new_nonce, str(session), str(session / "lease.json"), str(session / "output.log")
+    )
+    request = acquire_run.AcquireRequest(
+        _holder(nonce), Seconds(30.0), (), str(place), bundle=False, new_code=False, wait=False
+    )
+    taken = acquire_run.acquire(store, local, request, holder_is_dead=lambda _: True, log=lambda _: None)
+    if taken.lease is None:
         return str(place)
-    where = taking.place_code(store, local, taken.hold.state, str(place), lambda _: None)
-    taken.hold.restore(str(session / "points"))
-    taken.hold.messages()
-    taken.hold.journal.close()
+    where = acquire_run.place_code(store, local, taken.lease.state, str(place), lambda _: None)
+    taken.lease.restore(str(session / "checkpoints"))
+    taken.lease.messages()
+    taken.lease.journal.close()
     return where
 
 
@@ -115,14 +119,14 @@ def test_the_name_of_a_run_does_not_choose_where_its_code_goes(store: Path, tmp_
 
     after = sorted(str(path) for path in tmp_path.rglob("*") if "session" not in str(path) and "store" not in str(path))
     assert after == before
-    assert "no record of ours" in said
+    assert "not a valid record" in said
 
 
 @pytest.mark.trial("G11")
 def test_a_checkpoint_of_a_hostile_run_plants_no_record(store: Path, tmp_path: Path) -> None:
     """`checkpoint.from` a run whose checkpoint names the new run's log as its bytes: nothing but shards is ever copied."""
     source, clock = open_store(f"file://{store}"), ManualClock()
-    head = executor.run(log.read_head(), source, clock)
+    head = store_operations.run(run_log.read_head(), source, clock)
     assert head is not None
     ref = head.state.checkpoints[-1]
     done = json.loads((store / "log" / f"{head.number:08d}").read_text())
@@ -132,7 +136,7 @@ def test_a_checkpoint_of_a_hostile_run_plants_no_record(store: Path, tmp_path: P
     (store / "log" / "planted").write_bytes(planted)
     path = store / ref.manifest_key
     told = json.loads(path.read_text())
-    key = "checkpoint" if "checkpoint" in told else "point"
+    key = "checkpoint"
     chunk = told[key]["shards"][0]["files"][0]["chunks"][0]
     chunk |= {"key": "log/00000002", "digest": manifest.digest_of(planted), "size_bytes": len(planted)}
     path.write_text(json.dumps(told))
@@ -140,7 +144,7 @@ def test_a_checkpoint_of_a_hostile_run_plants_no_record(store: Path, tmp_path: P
     only = dataclasses.replace(ref, manifest_digest=manifest.digest_of(path.read_bytes()))
     target = open_store(f"file://{tmp_path / 'new'}")
     with contextlib.suppress(WindfallError):
-        seeding._copy(only, source, target, clock)
+        run_clone._copy(only, source, target, clock)
 
     assert target.get("log/00000002") is None, "whoever starts the new run finds it done already"
 
@@ -148,13 +152,13 @@ def test_a_checkpoint_of_a_hostile_run_plants_no_record(store: Path, tmp_path: P
 @pytest.mark.trial("G11")
 @pytest.mark.real
 def test_a_message_that_nobody_understands_stops_no_agent(tmp_path: Path) -> None:
-    """`{"do": "stop"}` without its `now`, and worse, in the inbox of a run: each is removed, and the run goes its way."""
+    """`{"type": "stop"}` without its `now`, and worse, in the inbox of a run: each is removed, and the run goes its way."""
     run = new_run(tmp_path)
     strange = [
-        b'{"do":"stop"}',
+        b'{"type":"stop"}',
         b"[" * 5000,
-        b'{"do":"inject","notice_s":"x"}',
-        b'{"do":"believe","mttp_s":{}}',
+        b'{"type":"inject","notice_s":"x"}',
+        b'{"type":"estimates","mttp_s":{}}',
         b"\xff",
     ]
     machine = run.train(options=fast("--lease", "1s"), STEPS="100000", STEP_S="0.01")
@@ -276,8 +280,8 @@ def test_no_object_of_a_store_ends_a_verb_in_a_traceback(
     honest: Path, tmp_path: Path, count: int, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     """Each object of a run, mutated by seed, under every verb that reads a run: a sentence or an answer, nothing outside."""
-    store, desk = tmp_path / "store", tmp_path / "desk"
-    desk.mkdir()
+    store, engine = tmp_path / "store", tmp_path / "engine"
+    engine.mkdir()
     shutil.copytree(honest, store)
     kept = {path: path.read_bytes() for path in _objects(store)}
     for given in inputs([0], count):
@@ -290,12 +294,12 @@ def test_no_object_of_a_store_ends_a_verb_in_a_traceback(
             _sealed_again(store)
         verb = chance.choice(VERBS)
         try:
-            _read(verb, store, desk, number)
+            _read(verb, store, engine, number)
         except BaseException as error:
             raise AssertionError(f"{verb}: input {number} of seed {seed} at {path.name}: {data[:300]!r}") from error
         said = capsysbinary.readouterr()
         assert not nobody_foresaw(said.err.decode(errors="replace")), (number, verb, data[:300])
-        assert {one.name for one in tmp_path.iterdir()} <= {"store", "desk"}, (number, verb, data[:300])
+        assert {one.name for one in tmp_path.iterdir()} <= {"store", "engine"}, (number, verb, data[:300])
         for one in _objects(store):
             if one not in kept:
                 one.unlink()
@@ -313,16 +317,16 @@ def mutation(valid: object, seed: int, number: int) -> bytes:
     return to_text(mutated(valid, chance)) if chance.random() < 0.75 else mutated_bytes(to_text(valid), chance)
 
 
-def _read(verb: str, store: Path, desk: Path, number: int) -> None:
+def _read(verb: str, store: Path, engine: Path, number: int) -> None:
     url = f"file://{store}"
     if verb == "exec":
-        place = desk / f"{number}"
+        place = engine / f"{number}"
         with contextlib.suppress(WindfallError):
             take_here(url, place)
     elif verb == "get":
-        main(["get", url, str(desk / f"got-{number}"), "--json"])
+        main(["get", url, str(engine / f"got-{number}"), "--json"])
     else:
-        main([verb, url, *(["--json"] if verb in {"points", "cost", "events"} else [])])
+        main([verb, url, *(["--json"] if verb in {"checkpoints", "cost", "events"} else [])])
 
 
 @pytest.mark.trial("G11")

@@ -14,21 +14,21 @@ import pytest
 from tests.doors.support import inputs
 from tests.real.generations import free_address
 from windfall import codec
-from windfall.agent.peers import Room
-from windfall.agent.peers_handshake import Place, join
-from windfall.agent.peers_link import SILENT_S_MAX
+from windfall.agent.coordinator import Coordinator
+from windfall.agent.handshake import PeerIdentity, join
+from windfall.agent.peer_link import SILENT_S_MAX
 from windfall.events import Fact, PeerLost, RanksObserved, RankStatus
-from windfall.storage.clocks import SystemClock
+from windfall.linux.clock import SystemClock
 from windfall.terms import Instant, Notice, NoticeLevel, Phase, Seconds, Step
-from windfall.wire import peers
+from windfall.wire import peer_messages
 
 LIMIT_S = 10.0
 ATTACKS = (
-    b'{"v":1,"node":1e999,"generation":1,"challenge":"x","proof":"y"}\n',
+    b'{"version":1,"node":1e999,"generation":1,"challenge":"x","proof":"y"}\n',
     b"[" * 4000 + b"\n",
     b'{"a":' * 700 + b"\n",
-    b'{"v":1,"node":[],"generation":{},"challenge":7,"proof":null}\n',
-    b'{"v":1,"node":NaN,"generation":1,"challenge":"x","proof":"y"}\n',
+    b'{"version":1,"node":[],"generation":{},"challenge":7,"proof":null}\n',
+    b'{"version":1,"node":NaN,"generation":1,"challenge":"x","proof":"y"}\n',
     b"\xff\xfe\n",
     b"9" * 4090 + b"\n",
     b"no newline",
@@ -37,25 +37,25 @@ ATTACKS = (
 
 
 class Leader:
-    """A room that is open for one member, and all that comes of it; an exception of any of its threads is kept."""
+    """A coordinator that is open for one member, and all that comes of it; an exception of any of its threads is kept."""
 
     def __init__(self) -> None:
         self.facts: queue.SimpleQueue[Fact] = queue.SimpleQueue()
         self.told: list[str] = []
         self.died: list[str] = []
-        self.place = Place(3, 0, (free_address(), "127.0.0.1:9"), "a-secret")
-        self.room = Room(
-            self.place,
+        self.identity = PeerIdentity(3, 0, (free_address(), "127.0.0.1:9"), "a-secret")
+        self.coordinator = Coordinator(
+            self.identity,
             SystemClock(),
             deliver=self.facts.put,
-            tell=self.told.append,
+            log=self.told.append,
             new_nonce=lambda: "a-nonce",
-            kill_here=lambda: None,
+            kill_local=lambda: None,
         )
-        self.room.open()
+        self.coordinator.open()
 
     def call(self) -> socket.socket:
-        host, port = peers.host_and_port(self.place.addresses[0])
+        host, port = peer_messages.host_and_port(self.identity.addresses[0])
         return socket.create_connection((host, port), timeout=LIMIT_S)
 
     def lives(self) -> None:
@@ -64,8 +64,8 @@ class Leader:
         assert self.died == []
 
     def joined(self) -> socket.socket:
-        member = join(replace(self.place, node=1), "a-challenge", LIMIT_S, SystemClock())
-        self.room.wait_for_members(LIMIT_S)
+        member = join(replace(self.identity, node=1), "a-challenge", LIMIT_S, SystemClock())
+        self.coordinator.wait_for_members(LIMIT_S)
         return member
 
 
@@ -76,7 +76,7 @@ def leader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Leader]:
     made = Leader()
     made.died = died
     yield made
-    made.room.end(0)
+    made.coordinator.end(0)
 
 
 def say(leader: Leader, data: bytes) -> None:
@@ -119,15 +119,15 @@ def test_strangers_are_told_of_once(leader: Leader) -> None:
         say(leader, b"hello\n")
     leader.joined().close()
     assert len(leader.told) == 1
-    assert "does not belong to the generation" in leader.told[0]
+    assert "not from a machine of this generation" in leader.told[0]
 
 
 def _hellos() -> list[object]:
     return [
-        {"v": 1, "generation": 3, "node": 1, "challenge": "c", "proof": "0" * 64},
+        {"version": 1, "generation": 3, "node": 1, "challenge": "c", "proof": "0" * 64},
         {"proof": "0" * 64},
         {"refused": "no"},
-        {"it": "ping", "at": 1.0},
+        {"type": "ping", "at": 1.0},
     ]
 
 
@@ -144,14 +144,14 @@ def _messages() -> list[object]:
     look = codec.encode(RanksObserved((status,), Seconds(0.0), Seconds(0.0)))
     notice = codec.encode(Notice(NoticeLevel.ANNOUNCED, "aws", "n1", Instant(9.0)))
     return [
-        {"it": "facts", "attempt": 1, "at": 5.0, "published": 0, "facts": [look]},
-        {"it": "moved", "facts": []},
-        {"it": "notice", "notice": notice, "at": 5.0},
-        {"it": "stop", "now": False, "reason": "somebody"},
-        {"it": "exited", "attempt": 9, "status": 0},
-        {"it": "prepared", "attempt": 1, "checkpoint_id": "p1", "step": 7},
-        {"it": "unprepared", "attempt": 1, "code": 1, "sentence": "no"},
-        {"it": "pong", "at": 1.0},
+        {"type": "facts", "attempt": 1, "at": 5.0, "published": 0, "facts": [look]},
+        {"type": "uploaded", "facts": []},
+        {"type": "notice", "notice": notice, "at": 5.0},
+        {"type": "stop", "now": False, "reason": "somebody"},
+        {"type": "exited", "attempt": 9, "status": 0},
+        {"type": "prepared", "attempt": 1, "checkpoint_id": "p1", "step": 7},
+        {"type": "prepare_failed", "attempt": 1, "code": 1, "message": "no"},
+        {"type": "pong", "at": 1.0},
     ]
 
 
@@ -172,24 +172,24 @@ def test_a_member_that_says_nonsense_is_lost_and_nothing_else(monkeypatch: pytes
         heard: list[Fact] = []
         while not any(isinstance(fact, PeerLost) for fact in heard):
             heard.append(leader.facts.get(timeout=SILENT_S_MAX * 2))
-        leader.room.digest(clock.now(), heard, None)
-        leader.room.end(0)
+        leader.coordinator.merge_facts(clock.now(), heard, None)
+        leader.coordinator.end(0)
         member.close()
     assert died == []
 
 
-@pytest.mark.parametrize("message", _messages(), ids=lambda message: message["it"])
+@pytest.mark.parametrize("message", _messages(), ids=lambda message: message["type"])
 def test_each_message_is_understood_as_it_is_sent(message: dict[str, object]) -> None:
     """What a machine of ours says passes its own check."""
-    peers.check(peers.from_line(peers.to_line(message)))
+    peer_messages.check(peer_messages.from_line(peer_messages.to_line(message)))
 
 
 def test_a_field_that_is_missing_or_too_much_is_refused() -> None:
     """Every message has exactly its fields."""
     for message in _messages():
         assert isinstance(message, dict)
-        for name in set(message) - {"it"}:
-            with pytest.raises(ValueError, match="cannot be understood"):
-                peers.check({key: value for key, value in message.items() if key != name})
-        with pytest.raises(ValueError, match="cannot be understood"):
-            peers.check({**message, "more": 1})
+        for name in set(message) - {"type"}:
+            with pytest.raises(ValueError, match="is invalid"):
+                peer_messages.check({key: value for key, value in message.items() if key != name})
+        with pytest.raises(ValueError, match="is invalid"):
+            peer_messages.check({**message, "more": 1})

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pwd
+import shlex
 import shutil
 import signal
 import sys
@@ -29,7 +30,8 @@ LENT = {
 }
 JOBFILE = """
 name: tiny
-run: {python} -c "import os; open('{out}/run', 'w').write(repr(dict(os.environ)))"
+run: |
+  {python} -c "import os; open('{out}/run', 'w').write(repr(dict(os.environ)))"
 setup: env > {out}/setup
 secrets: [AWS_SESSION_TOKEN]
 work: {{steps: 1}}
@@ -39,7 +41,7 @@ work: {{steps: 1}}
 @pytest.mark.trial("G12")
 def test_a_job_does_not_find_the_controllers_keys(tmp_path: Path) -> None:
     """Neither its setup nor its script; a key that the user gives the job by name it has."""
-    (tmp_path / "job.yaml").write_text(JOBFILE.format(python=sys.executable, out=tmp_path))
+    (tmp_path / "job.yaml").write_text(JOBFILE.format(python=shlex.quote(sys.executable), out=tmp_path))
     env = {
         "XDG_STATE_HOME": str(tmp_path / "state"), "WINDFALL_CONTROLLER": "", "AWS_SESSION_TOKEN": "the-users-own", **LENT,
     }  # fmt: skip
@@ -91,7 +93,7 @@ def test_a_users_run_is_not_written_into_folders_of_the_controllers_machine(tmp_
 def test_nobodys_run_lies_among_the_controllers_own_files(tmp_path: Path) -> None:
     """Not even an admin's: journal, tokens and market are there."""
     from windfall.errors import Misuse
-    from windfall.storage.sql import UserEntry
+    from windfall.storage.database import UserEntry
     from windfall.wiring_control import _refuse_place
 
     users = lambda: (UserEntry("ada", "", True),)  # noqa: E731

@@ -10,33 +10,33 @@ from pathlib import Path
 import pytest
 
 from windfall import codec
-from windfall.agent.keeping import keep
-from windfall.agent.pages import PageWatcher
+from windfall.agent.hard_links import link_handover
+from windfall.agent.page_watcher import PageWatcher
 from windfall.core import worker
-from windfall.events import Fact, Row, ScriptStarted, ShardHandedOver, WorkerBegan
+from windfall.events import Fact, Row, ScriptStarted, ShardHandedOver, WorkerStarted
 from windfall.results import MessageRefused
-from windfall.storage.hold import identify
+from windfall.storage.run_lease import identify
 from windfall.terms import Instant, Seconds, Term, WallTime
-from windfall.wire import page
+from windfall.wire import script_page
 
 GOOD: tuple[dict[str, object], ...] = (
-    {"it": "backup", "step": 3, "request": 0, "stall_ns": 5, "path": "/nowhere/ck"},
-    {"it": "result", "step": 3, "request": 0, "stall_ns": 5, "path": "/nowhere/final", "name": "final"},
-    {"it": "phase", "step": 3, "name": "evaluation", "duration_ns": 5},
-    {"it": "report", "at_ns": 1, "step": 3, "metrics": {"loss": 0.5}},
+    {"type": "backup", "step": 3, "request": 0, "stall_ns": 5, "path": "/nowhere/ck"},
+    {"type": "result", "step": 3, "request": 0, "stall_ns": 5, "path": "/nowhere/final", "name": "final"},
+    {"type": "phase", "step": 3, "name": "evaluation", "duration_ns": 5},
+    {"type": "report", "at_ns": 1, "step": 3, "metrics": {"loss": 0.5}},
 )
 ODD: tuple[object, ...] = (
     None, True, -1, 2**62, 2**70, 10**400, 0.5, float("nan"), float("inf"), "", "\0", "a\0b", "\ud800", "..", "/", "x" * 5000,
-    "/tmp/\n", [], [[]], {}, {"it": "backup"}, "evaluation", "tea", "/dev/null", "/proc/self/mem", "relative",
+    "/tmp/\n", [], [[]], {}, {"type": "backup"}, "evaluation", "tea", "/dev/null", "/proc/self/mem", "relative",
 )  # fmt: skip
 SCRIPT_WORDS = (
-    page.STEP,
-    page.STEP_END_NS,
-    page.STEP_BEGIN_NS,
-    page.PHASE,
-    page.PHASE_SINCE_NS,
-    page.ACK,
-    page.ACK_STEP,
+    script_page.STEP,
+    script_page.STEP_END_NS,
+    script_page.STEP_START_NS,
+    script_page.PHASE,
+    script_page.PHASE_SINCE_NS,
+    script_page.ACK,
+    script_page.ACK_STEP,
 )
 
 
@@ -62,40 +62,40 @@ def nonsense(chance: random.Random) -> bytes:
 def check(folder: Path, seed: int, *, lines: int = 4) -> None:
     """After any nonsense a checkpoint is handed over as if nothing had been said."""
     chance = random.Random(seed)
-    words = page.create(str(folder / page.page_name(0)), pid=1, rank=0, step=0)
-    words[page.PHASE] = page.PHASES.index("between")
+    words = script_page.create(str(folder / script_page.page_name(0)), pid=1, rank=0, step=0)
+    words[script_page.PHASE] = script_page.PHASES.index("between")
     watcher = PageWatcher(
-        str(folder), 1, Instant(0.0), lambda path, name: keep(path, str(folder / "held"), name), identify
+        str(folder), 1, Instant(0.0), lambda path, name: link_handover(path, str(folder / "held"), name), identify
     )
     state, now = _begun()
-    messages = folder / page.messages_name(0)
+    messages = folder / script_page.messages_name(0)
     with messages.open("ab") as file:
         for _ in range(lines):
             file.write(nonsense(chance) + b"\n")
-    words[page.MESSAGES] = lines
+    words[script_page.MESSAGES] = lines
     if chance.random() < 0.5:
         words[chance.choice(SCRIPT_WORDS)] = chance.choice((-1, 1 << 40, -(1 << 62), 99))
-    state = _react(state, now + 1.0, watcher.look(Instant(now + 1.0)))
+    state = _react(state, now + 1.0, watcher.poll(Instant(now + 1.0)))
     for word in SCRIPT_WORDS:
         words[word] = 0
-    words[page.STEP], words[page.STEP_END_NS] = 1 << 41, 10**9
+    words[script_page.STEP], words[script_page.STEP_END_NS] = 1 << 41, 10**9
     (folder / "good").write_bytes(b"state")
-    good = {"seq": 1, "it": "backup", "step": 1 << 41, "request": 0, "stall_ns": 0, "path": str(folder / "good")}
+    good = {"seq": 1, "type": "backup", "step": 1 << 41, "request": 0, "stall_ns": 0, "path": str(folder / "good")}
     with messages.open("ab") as file:
         file.write(json.dumps(good).encode() + b"\n")
-    words[page.MESSAGES] += 1
-    facts = watcher.look(Instant(now + 2.0))
+    words[script_page.MESSAGES] += 1
+    facts = watcher.poll(Instant(now + 2.0))
     mine = [fact for fact in facts if isinstance(fact, ShardHandedOver) and fact.source == str(folder / "good")]
     assert [(fact.step, fact.size_bytes) for fact in mine] == [(1 << 41, 5)], f"seed {seed}"
     _react(state, now + 2.0, facts)
 
 
 def _begun() -> tuple[worker.WorkerState, float]:
-    began = WorkerBegan(
-        "r", Term(1), "never", "local", (), attempt=1, failures=0, failures_max=3, lives_s=Seconds(0.0), preemptions=0,
+    started = WorkerStarted(
+        "r", Term(1), "never", "local", (), attempt=1, failures=0, failures_max=3, lifetimes_s=Seconds(0.0), preemptions=0,
         announced=0,
     )  # fmt: skip
-    return _react(_react(worker.begin(), 0.0, [began]), 0.0, [ScriptStarted(1)]), 0.0
+    return _react(_react(worker.initial_state(), 0.0, [started]), 0.0, [ScriptStarted(1)]), 0.0
 
 
 def _react(state: worker.WorkerState, now: float, facts: list[Fact]) -> worker.WorkerState:
@@ -129,17 +129,17 @@ def test_ten_thousand_kinds_of_nonsense_cost_no_checkpoint(batch: int, tmp_path:
 
 
 @pytest.mark.trial("G7")
-@pytest.mark.parametrize("line", [b"{", b"[1]", b'{"it": "tea"}', b'{"it": "backup", "path": ""}', b"\xff\xfe"])
+@pytest.mark.parametrize("line", [b"{", b"[1]", b'{"type": "tea"}', b'{"type": "backup", "path": ""}', b"\xff\xfe"])
 def test_what_is_refused_is_told(line: bytes, tmp_path: Path) -> None:
     """In one sentence that a terminal can show."""
-    words = page.create(str(tmp_path / page.page_name(0)), pid=1, rank=0, step=0)
+    words = script_page.create(str(tmp_path / script_page.page_name(0)), pid=1, rank=0, step=0)
     watcher = PageWatcher(str(tmp_path), 1, Instant(0.0), lambda path, _name: path, identify)
-    (tmp_path / page.messages_name(0)).write_bytes(line + b"\n")
-    words[page.MESSAGES] = 1
-    refused = [fact for fact in watcher.look(Instant(1.0)) if isinstance(fact, MessageRefused)]
+    (tmp_path / script_page.messages_name(0)).write_bytes(line + b"\n")
+    words[script_page.MESSAGES] = 1
+    refused = [fact for fact in watcher.poll(Instant(1.0)) if isinstance(fact, MessageRefused)]
     assert len(refused) == 1
     assert refused[0].reason.isprintable()
     assert len(refused[0].reason) < 300
-    os.unlink(tmp_path / page.messages_name(0))
-    words[page.MESSAGES] = 2
-    watcher.look(Instant(2.0))
+    os.unlink(tmp_path / script_page.messages_name(0))
+    words[script_page.MESSAGES] = 2
+    watcher.poll(Instant(2.0))

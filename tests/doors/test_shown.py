@@ -34,7 +34,7 @@ def test_a_path_that_looks_like_markup_is_shown_as_it_is(tmp_path: Path, monkeyp
     shown = windfall("ps", str(run), **env)
     assert shown.returncode == 0, shown.stderr
     assert "lr[small]/[/x]/:smile:" in re.sub(r"\s+", "", shown.stdout)
-    for verb in ("points", "events", "explain", "cost", "logs", "replay"):
+    for verb in ("checkpoints", "events", "explain", "cost", "logs", "replay"):
         said = windfall(verb, str(run), **env)
         assert said.returncode == 0, said.stderr
         assert "Traceback" not in said.stderr
@@ -46,7 +46,7 @@ def test_escapes_and_line_breaks_of_a_job_do_not_reach_a_terminal(tmp_path: Path
     nasty = "a\x1b[31m\x1b]0;mine\x07\nb [/x] \u202eright\x9b2J"
     one = codec.encode(job("good-1", ME))
     assert isinstance(one, dict)
-    settled = json.dumps({"settled": True, "phase": "done", "sentence": nasty})
+    settled = json.dumps({"settled": True, "phase": "done", "message": nasty})
     put_job(tmp_path / "state", one | {"job_id": f"x-{nasty}", "name": nasty}, summary=settled)
     put_job(tmp_path / "state", one, summary=settled)
     with serving(tmp_path / "state") as controller:

@@ -25,7 +25,7 @@ def _nobody() -> str:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
     "program",
-    ["windfall.cli.join", "windfall.cli.controller", "windfall.providers.local.market"],
+    ["windfall.cli.node_agent_process", "windfall.cli.controller_process", "windfall.providers.local.market_daemon"],
     ids=["machine", "controller", "market"],
 )
 def test_a_program_that_waits_ends_at_one_signal(program: str, number: signal.Signals, tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_a_program_that_waits_ends_at_one_signal(program: str, number: signal.Si
         "WINDFALL_CREDENTIAL": "x",
         "HOME": str(tmp_path),
     }
-    words = [] if program == "windfall.cli.join" else [str(tmp_path / "state")]
+    words = [] if program == "windfall.cli.node_agent_process" else [str(tmp_path / "state")]
 
     with (tmp_path / "said").open("wb") as out:
         process = subprocess.Popen(

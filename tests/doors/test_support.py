@@ -9,7 +9,7 @@ import pytest
 
 from tests.doors.support import inputs, mutated, swallows
 
-VALID = [{"is": "Job", "name": "gpt", "wants": [{"is": "Want", "cpus_min": 1.5}], "nodes": 1}]
+VALID = [{"type": "Job", "name": "gpt", "resources": [{"type": "Resources", "cpus_min": 1.5}], "nodes": 1}]
 
 
 def test_the_same_seed_gives_the_same_inputs_and_another_one_others() -> None:

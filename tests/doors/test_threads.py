@@ -9,7 +9,7 @@ import pytest
 
 from tests.control.conftest import until
 from tests.control.test_running import STOP, Job, NoPauses
-from windfall.control import running
+from windfall.control import job_runner
 from windfall.errors import DatabaseUnreachable
 
 
@@ -17,25 +17,25 @@ from windfall.errors import DatabaseUnreachable
 def test_a_log_that_cannot_be_written_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Full disk, pipe without a reader: the error was one that could be borne, and a wish is still heard."""
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    monkeypatch.setattr(running, "WISH_PATIENCE_S", 5.0)
+    monkeypatch.setattr(job_runner, "REQUEST_WAIT_S", 5.0)
     job = Job()
 
     def full(_: str) -> None:
         raise OSError(28, "No space left on device")
 
-    object.__setattr__(job.running._hooks, "say", full)
+    object.__setattr__(job.running._hooks, "log", full)
     job.errors = [DatabaseUnreachable("gone")]
-    job.running.begin()
+    job.running.start()
     until(lambda: job.turned == 1)
     until(lambda: job.turned > 1 or not any(thread.name == "job gpt-1" for thread in threading.enumerate()))
-    assert job.running.wish(STOP)
+    assert job.running.request(STOP)
     job.running.leave()
 
 
 def test_a_thread_that_died_is_taken_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """By whoever looks after the jobs, without a wish; one that has ended, or left, is not."""
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    from windfall.control.running import Hooks, RunningJob
+    from windfall.control.job_runner import JobHooks, RunningJob
 
     lives: list[str] = []
 
@@ -43,10 +43,10 @@ def test_a_thread_that_died_is_taken_up_again(monkeypatch: pytest.MonkeyPatch) -
         lives.append("made")
         raise SystemExit
 
-    hooks = Hooks(make, lambda _: None, lambda _: None, lambda: None, lambda _: None, lambda _: None)  # type: ignore[arg-type]
+    hooks = JobHooks(make, lambda _: None, lambda _: None, lambda: None, lambda _: None, lambda _: None)  # type: ignore[arg-type]
     one = RunningJob("gpt-1", NoPauses(), hooks, threading.Event())
     assert not one.revive()
-    one.begin()
+    one.start()
     until(lambda: lives == ["made"] and not one.runs)
     assert one.revive()
     until(lambda: lives == ["made"] * 2 and not one.runs)
@@ -56,7 +56,7 @@ def test_a_thread_that_died_is_taken_up_again(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_log_neither_fails_nor_floods_nor_lies() -> None:
     """What cannot be written is forgotten; the same is written once a minute; no line of it is a stranger's."""
-    from windfall.control.saying import LINES_MAX, Saying
+    from windfall.control.controller_log import LINES_MAX, ControllerLog
 
     class Clock(NoPauses):
         at = 0.0
@@ -66,38 +66,38 @@ def test_the_log_neither_fails_nor_floods_nor_lies() -> None:
 
     written: list[str] = []
     clock = Clock()
-    say = Saying(clock, written.append)
+    log = ControllerLog(clock, written.append)
     for _ in range(1000):
-        say("again")
-    say("a name\nwindfall: all is well\x1b[2J")
+        log("again")
+    log("a name\nwindfall: all is well\x1b[2J")
     for number in range(5000):
-        say(f"noise {number}")
+        log(f"noise {number}")
     assert written[0] == "windfall: again\n"
     assert written[1] == "windfall: a name\n    windfall: all is well\\x1b[2J\n"
     assert len(written) <= LINES_MAX
     clock.at = 61.0
-    say("later")
+    log("later")
     assert written[-1] == "windfall: later\n"
-    assert any("again (and 999 times more)" in line for line in written)
+    assert any("again (repeated 999 times)" in line for line in written)
 
     def full(_: str) -> None:
         raise OSError(28, "No space left on device")
 
-    Saying(Clock(), full)("nobody hears this")
+    ControllerLog(Clock(), full)("nobody hears this")
 
 
 def test_the_markets_log_cannot_end_the_market(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its disk is full: machines are still sold, looked at and billed."""
-    from windfall.providers.local import market
-    from windfall.providers.local.clocks import SystemClock
+    from windfall.linux.clock import SystemClock
+    from windfall.providers.local import market_daemon
 
     asked = threading.Event()
 
-    def loop(folder: Path, desk: object, clock: object, idle: object, note: object) -> None:
+    def loop(folder: Path, engine: object, clock: object, idle: object, note: object) -> None:
         note("a word")  # type: ignore[operator]
         asked.set()
 
-    (tmp_path / market.LOG).symlink_to("/dev/full")
-    monkeypatch.setattr(market, "_run", loop)
-    market.serve(tmp_path, SystemClock(), lambda: None)
+    (tmp_path / market_daemon.LOG).symlink_to("/dev/full")
+    monkeypatch.setattr(market_daemon, "_run", loop)
+    market_daemon.serve(tmp_path, SystemClock(), lambda: None)
     assert asked.is_set()

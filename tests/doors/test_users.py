@@ -111,7 +111,7 @@ def release(lab: Lab) -> None:
 
 
 def machines(lab: Lab) -> list[str]:
-    return [line for line in processes_of(lab.folder).values() if "windfall.providers.local.machine" in line]
+    return [line for line in processes_of(lab.folder).values() if "windfall.providers.local.machine_init" in line]
 
 
 @pytest.mark.trial("G1")
@@ -131,7 +131,7 @@ def test_with_a_second_user_no_job_runs_as_the_controllers_own_account(tmp_path:
         assert not Path(f"{loot}.db").exists()
         assert [answer.returncode for answer in (*answers, theirs)] == [3, 3, 3], answers[-1].stderr
         for answer in (*answers, theirs):
-            assert "runs every job as the account of this controller" in answer.stderr
+            assert "runs every job under this controller's account" in answer.stderr
         assert lab.say("ps", "--json", token=lab.own).stdout == ""
 
 
@@ -154,7 +154,7 @@ def test_nobody_is_added_while_a_job_runs_as_the_controllers_account(tmp_path: P
         eventually(lambda: lab.add("eve").returncode == 0, "the user is added when the bill is complete")
         resumed = lab.say("resume", "-d", job, token=lab.own)
         assert resumed.returncode == 3, resumed.stdout + resumed.stderr
-        assert "runs every job as the account of this controller" in resumed.stderr
+        assert "runs every job under this controller's account" in resumed.stderr
 
 
 @pytest.mark.trial("G1")
@@ -198,7 +198,7 @@ def test_a_folder_of_the_clients_disk_is_refused(tmp_path: Path) -> None:
             lab.write(f"{QUIET}checkpoint: {{store: {store}}}\n")
             refused = lab.say("run", "-y", "-d", "--json", "job.yaml", token=lab.own)
             assert refused.returncode == 2, refused.stdout + refused.stderr
-            assert "is a folder of this machine" in refused.stderr
+            assert "is a folder on this machine" in refused.stderr
         assert lab.say("ps", "--json", token=lab.own).stdout == ""
 
 

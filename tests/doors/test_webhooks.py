@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from tests.control.house import a_job
-from windfall.control import addresses, notifying
-from windfall.control.notifying import Message
+from windfall.control import notifier
+from windfall.control.notifier import Notification
 from windfall.fleet import Event
 from windfall.jobs import Notify
 
@@ -24,8 +24,8 @@ OUTSIDE = ("93.184.216.34", "10.1.2.3", "192.168.1.5", "2606:2800:220:1::1", "64
 
 def test_addresses_of_this_machine_and_its_link_are_told_from_others() -> None:
     """In every way in which they can be written; a lab's own network is none of them."""
-    assert [address for address in INSIDE if not addresses.inside(address)] == []
-    assert [address for address in OUTSIDE if addresses.inside(address)] == []
+    assert [address for address in INSIDE if not notifier.inside(address)] == []
+    assert [address for address in OUTSIDE if notifier.inside(address)] == []
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "[::1]", "[::ffff:127.0.0.1]"])
@@ -49,12 +49,12 @@ def test_a_webhook_does_not_reach_the_controllers_own_machine(host: str) -> None
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         job = a_job(notify=Notify(webhook=f"http://{host}:{server.server_port}/hook"))
-        wrong = notifying._post(Message(job, Event.DONE, "done"), inside=False)
+        wrong = notifier._post(Notification(job, Event.DONE, "done"), inside=False)
         assert posted == []
         assert wrong is not None
         assert "hook" not in wrong.split(":")[0]
         if host in ("127.0.0.1", "localhost"):
-            assert notifying._post(Message(job, Event.DONE, "done"), inside=True) is None
+            assert notifier._post(Notification(job, Event.DONE, "done"), inside=True) is None
             assert posted == ["/hook"]
     finally:
         server.shutdown()
@@ -70,7 +70,7 @@ def test_the_address_that_was_checked_is_the_one_that_is_called(monkeypatch: pyt
         looked_up.append(host)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in answers[len(looked_up) - 1]]
 
-    monkeypatch.setattr(addresses.socket, "getaddrinfo", resolve)
-    assert addresses.outside("moves.example", 80) == "93.184.216.34"
+    monkeypatch.setattr(notifier.socket, "getaddrinfo", resolve)
+    assert notifier.outside("moves.example", 80) == "93.184.216.34"
     answers[1] = ["93.184.216.34", "127.0.0.1"]
-    assert addresses.outside("both.example", 80) is None
+    assert notifier.outside("both.example", 80) is None

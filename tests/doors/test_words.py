@@ -13,9 +13,9 @@ from tests.doors.support import inputs, swallows
 from windfall import codec, events, fleet, jobs, market, terms
 from windfall.channels.mailbox import parse_report
 from windfall.errors import CheckpointDamaged, LogDamaged, NewerFormat, OlderFormat
-from windfall.storage import manifest, state
+from windfall.storage import manifest, run_state
 
-WORK = {"is": "Work", "amount": 1.0, "unit": "step"}
+WORK = {"type": "Work", "amount": 1.0, "unit": "step"}
 
 
 @pytest.mark.parametrize(
@@ -23,19 +23,19 @@ WORK = {"is": "Work", "amount": 1.0, "unit": "step"}
     [
         {"dead_man_s": WORK},
         {"objective": WORK},
-        {"wants": [WORK]},
-        {"wants": {"is": "Want"}},
+        {"resources": [WORK]},
+        {"resources": {"type": "Resources"}},
         {"command": "train"},
         {"command": [WORK]},
         {"nodes": 1.0},
         {"nodes": True},
         {"nodes": 2**63},
-        {"work": {"is": "Work", "amount": float("nan"), "unit": "step"}},
-        {"work": {"is": "Work", "amount": float("inf"), "unit": "step"}},
-        {"work": {"is": "Work", "amount": 10**400, "unit": "step"}},
+        {"work": {"type": "Work", "amount": float("nan"), "unit": "step"}},
+        {"work": {"type": "Work", "amount": float("inf"), "unit": "step"}},
+        {"work": {"type": "Work", "amount": 10**400, "unit": "step"}},
         {"use": "sometimes"},
-        {"is": "Want"},
-        {"is": ["Job"]},
+        {"type": "Resources"},
+        {"type": ["Job"]},
         {"extra": 1},
     ],
     ids=repr,
@@ -48,7 +48,7 @@ def test_a_field_of_another_type_is_refused_and_its_place_named(change: dict[str
 
 def test_what_stands_in_a_wrong_field_is_not_repeated() -> None:
     """A wrong value may be a secret in the wrong place."""
-    for change in ({"use": "hunter2"}, {"hunter2": 1}, {"is": "hunter2"}, {"nodes": "hunter2"}):
+    for change in ({"use": "hunter2"}, {"hunter2": 1}, {"type": "hunter2"}, {"nodes": "hunter2"}):
         with pytest.raises(ValueError, match=r"expected|invalid|unknown") as caught:
             codec.decode(words.job_message() | change, jobs.Job)
         assert "hunter2" not in str(caught.value)
@@ -103,10 +103,10 @@ def test_journal_rows_are_read_or_refused(count: int) -> None:
 def test_objects_of_a_store_are_read_or_refused(name: str, count: int) -> None:
     """Records of the log, manifests, reports and directives."""
     readers = {
-        "record": lambda data: state.from_bytes(data, "log/1"),
+        "record": lambda data: run_state.from_bytes(data, "log/1"),
         "manifest": lambda data: manifest.from_bytes(data, "checkpoints/1/manifest.json"),
         "report": parse_report,
-        "directive": lambda data: codec.opened(data, "directive", fleet.Directive, version=1, what="it"),
+        "directive": lambda data: codec.decode_document(data, "directive", fleet.Directive, version=1, what="it"),
     }
     valid = list(words.store_messages().values())
     refusals = (

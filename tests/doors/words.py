@@ -9,9 +9,9 @@ from tests.control.fake import job
 from tests.core.story import Story
 from windfall import codec, fleet
 from windfall.events import Row
-from windfall.fleet import Direction, Directive, Doing, Report
+from windfall.fleet import DesiredState, Directive, MachineStatus, Report
 from windfall.market import Boot, Offer, Order
-from windfall.storage import manifest, state
+from windfall.storage import manifest, run_state
 from windfall.terms import (
     Bytes,
     Checkpoint,
@@ -74,21 +74,23 @@ def checkpoint() -> Checkpoint:
 def report() -> Report:
     """What a machine says."""
     costs = SaveCosts(Seconds(0.1), Bytes(4), Seconds(0.2), Seconds(0.01))
-    return Report("m-1", 3, "life", Doing.TRAINING, Term(1), Step(20), Step(10), taken_in_s=Seconds(9.0), costs=costs)
+    return Report(
+        "m-1", 3, "life", MachineStatus.TRAINING, Term(1), Step(20), Step(10), preemption_in_s=Seconds(9.0), costs=costs
+    )
 
 
 def directive() -> Directive:
     """What it is told."""
-    return Directive(Term(3), Direction.RUN)
+    return Directive(Term(3), DesiredState.RUN)
 
 
 def store_messages() -> dict[str, Any]:
     """What lies in a run's store, by what reads it."""
     return {
-        "record": json.loads(state.to_bytes(record())),
+        "record": json.loads(run_state.to_bytes(record())),
         "manifest": json.loads(manifest.to_bytes(checkpoint())),
-        "report": json.loads(codec.sealed(fleet.VERSION, "report", report())),
-        "directive": json.loads(codec.sealed(fleet.VERSION, "directive", directive())),
+        "report": json.loads(codec.encode_document(fleet.VERSION, "report", report())),
+        "directive": json.loads(codec.encode_document(fleet.VERSION, "directive", directive())),
     }
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from windfall.jobs import DRILL, Job, Measured, Want, Work
+from windfall.drill.diagnosis import diagnose
+from windfall.drill.drill_trace import ScriptTrace, parse, rounded
+from windfall.jobs import DRILL, Job, Measurement, Resources, Work
 from windfall.market import Offer
-from windfall.policies.prospects import Knowledge, prospect
-from windfall.report.drill import diagnose
-from windfall.report.drill_trace import Trace, parse, rounded
+from windfall.policies.planning.estimates import Knowledge, offer_estimate
 from windfall.terms import Reliability, Seconds, Unit
 
 SAVED = 3
 
 
-def trace(begin: int, steps: int, items: Any, losses: Any = lambda step: 1.0 / step) -> Trace:
+def trace(begin: int, steps: int, items: Any, losses: Any = lambda step: 1.0 / step) -> ScriptTrace:
     """A rank's trace from step `begin` on; `items` and `losses` say what each step begins with and shows."""
     lines = [{"m": "start", "n": 0, "at_s": 0.0}, {"m": "last", "n": 0, "at_s": 0.0, "path": "x" if begin else None}]
     for number in range(steps):
@@ -104,18 +104,18 @@ def test_rounding_is_recognised() -> None:
     assert rounded(expected, {"d": "b", "t": "float32", "s": [1], "n": 0.2, "x": [0.2]}) is None
 
 
-def measured(provider: str, work_per_s: float) -> Measured:
+def measured(provider: str, work_per_s: float) -> Measurement:
     machine = "small" if provider != DRILL else "laptop"
-    return Measured(provider, machine, Unit.STEP, work_per_s, Seconds(7.0), Seconds(0.0), 1, stall_s=Seconds(0.5))
+    return Measurement(provider, machine, Unit.STEP, work_per_s, Seconds(7.0), Seconds(0.0), 1, stall_s=Seconds(0.5))
 
 
 def test_a_real_run_outweighs_a_drill() -> None:
     """A plan uses a drill's numbers, marked, until a run on that type of machine has shown its own."""
     offer = Offer("local", "small", "a", 0.1, 0.2, Reliability.TRANSIENT, Seconds(30.0), 0.0)  # type: ignore[arg-type]
-    job = Job("j-1", "j", "me", "file:///x", ("true",), (Want(),), work=Work(100.0, Unit.STEP))
+    job = Job("j-1", "j", "me", "file:///x", ("true",), (Resources(),), work=Work(100.0, Unit.STEP))
 
-    drilled = prospect(job, offer, Knowledge(measured=(measured(DRILL, 5.0),)))
-    real = prospect(job, offer, Knowledge(measured=(measured(DRILL, 5.0), measured("local", 8.0))))
+    drilled = offer_estimate(job, offer, Knowledge(measured=(measured(DRILL, 5.0),)))
+    real = offer_estimate(job, offer, Knowledge(measured=(measured(DRILL, 5.0), measured("local", 8.0))))
 
     assert (drilled.work_per_s, real.work_per_s) == (5.0, 8.0)
     assert {one.source for one in drilled.numbers if one.name == "speed"} == {"measured in a drill on laptop"}

@@ -138,7 +138,7 @@ BUGS: dict[str, Bug] = {
         "language",
         ("        one.grad = gradient\n", "        one.grad = None\n"),
         codes="accumulation",
-        words="summed up",
+        words="accumulated before the save",
     ),
     "precision": _bug(
         "classifier",
@@ -344,7 +344,7 @@ def found(drill: Drill, name: str) -> None:
     bug = BUGS[name]
     told = drill(script(bug.family, *bug.changes), ranks=bug.ranks)
     assert told["code"] == 5, told
-    first = [one for one in told["forgotten"] if one["code"] in bug.codes and bug.words in one["sentence"]]
+    first = [one for one in told["forgotten"] if one["code"] in bug.codes and bug.words in one["message"]]
     assert first, told["forgotten"]
     assert {one["code"] for one in told["forgotten"]} <= bug.codes, told["forgotten"]
 

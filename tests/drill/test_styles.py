@@ -57,7 +57,7 @@ def test_the_cause_is_named_and_not_what_follows_from_it(name: str, drill_warm: 
     told = drill_warm(script(name, *style.changes))
 
     assert told["code"] == 5
-    said = [one["sentence"] for one in told["forgotten"]]
+    said = [one["message"] for one in told["forgotten"]]
     assert style.words in said[0]
     assert not any(style.silent in one for one in said)
 

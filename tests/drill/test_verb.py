@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,9 +14,9 @@ import pytest
 
 from tests.drill.conftest import Drill, script
 from tests.support.shop import shop
-from windfall.agent import kernel
 from windfall.cli.main import main
-from windfall.report.drill_show import folded
+from windfall.drill.drill_report import folded
+from windfall.linux import processes
 
 PLAIN = [sys.executable, "train.py"]
 
@@ -25,13 +26,13 @@ PLAIN = [sys.executable, "train.py"]
     ("text", "words"),
     [
         ("print('nothing of windfall here')", "never called Windfall"),
-        ("import windfall as wf\nwf.last()", "ended no step"),
+        ("import windfall as wf\nwf.last()", "completed no step"),
         ("import windfall as wf\nfor _ in range(5):\n    wf.step()", "after 5 steps, before step 11: use --steps 2"),
         ("import windfall as wf\nwf.step()\nraise ValueError('no data')", "exit code 1 after 1 steps"),
         ("import windfall as wf\nfor _ in range(500):\n    wf.step()", "saved nothing"),
         (
             "import windfall as wf\nfor _ in range(500):\n    if wf.step():\n        wf.backup('nowhere')",
-            "what the script handed over was not there",
+            "the checkpoint that the script handed over does not exist",
         ),
         (
             (
@@ -61,17 +62,17 @@ def test_a_script_that_hangs_is_ended_with_its_children(drill: Drill) -> None:
     told = drill(text, PLAIN, "--limit", "3s")
 
     assert told["code"] == 1
-    assert "1 steps when the 3 s of the drill were over" in told["error"]
-    mine = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in kernel.children_of(os.getpid())]
+    assert "completed 1 steps within the drill's limit of 3 s" in told["error"]
+    mine = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes.children_of(os.getpid())]
     assert not any(b"sleep" in line for line in mine)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "JOB.yaml is missing"),
+        ([], "JOB_FILE is missing"),
         (["--", "no-such-program", "x"], "no such command"),
-        (["--steps", "1", "--", "true"], "--steps: 1 is too few"),
+        (["--steps", "1", "--", "true"], "--steps must be at least 2"),
         (["--limit", "0s", "--", "true"], "--limit"),
         (["job.yaml"], "run"),
     ],
@@ -160,7 +161,7 @@ def test_what_a_drill_measured_is_in_the_plan(tmp_path: Path) -> None:
     (tmp_path / "code" / "train.py").write_text(script("annealing"))
     job = tmp_path / "anneal.yaml"
     job.write_text(
-        f"name: anneal\nworkdir: {tmp_path}/code\nrun: {sys.executable} train.py\nwork: {{steps: 1000}}\n"
+        f"name: anneal\nworkdir: {tmp_path}/code\nrun: |\n  {shlex.quote(sys.executable)} train.py\nwork: {{steps: 1000}}\n"
         f"checkpoint: {{store: {tmp_path}/runs}}\n"
     )
 
@@ -173,7 +174,7 @@ def test_what_a_drill_measured_is_in_the_plan(tmp_path: Path) -> None:
     assert [path for path in (tmp_path / "runs").rglob("*") if path.is_file()] == [], "the store is as it was"
     numbers = {one["name"]: one for one in json.loads(planned.stdout)["numbers"]}
     assert numbers["speed"]["source"].startswith("measured in a drill on ")
-    assert numbers["standstill of a save"]["source"].startswith("measured in a drill on ")
+    assert numbers["stall per save"]["source"].startswith("measured in a drill on ")
 
 
 READS = """import json, os, pathlib
@@ -209,7 +210,7 @@ def test_a_script_that_reads_what_is_not_copied_is_told_how(reads: Path, capsys:
     assert "needs data/rate.txt" in (told := capsys.readouterr().err)
     assert "--link data" in told
     assert main([*command[:1], "--link", "data", *command[1:]]) == 0
-    assert "It resumes" in capsys.readouterr().out
+    assert "The script resumes" in capsys.readouterr().out
     assert (reads / "repo" / "data" / "rate.txt").read_text() == "0.5"
 
 

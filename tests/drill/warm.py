@@ -92,9 +92,9 @@ def _run(script: str) -> None:
     import runpy
     import traceback
 
-    from windfall.sdk import drill
+    from windfall.drill import watch
 
-    drill.install()
+    watch.install()
     code = 0
     try:
         runpy.run_path(script, run_name="__main__")

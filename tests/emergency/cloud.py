@@ -18,8 +18,8 @@ from windfall import wiring
 from windfall.codec import row_from_line
 from windfall.core.replay import replay
 from windfall.events import CheckpointCommitted, Decision, Fact, Row
-from windfall.storage.journal import read_journal
-from windfall.wire.metadata import MetadataServer, serve
+from windfall.storage.spool_journal import read_journal
+from windfall.wire.metadata_server import MetadataServer, serve
 
 WINDFALL = str(Path(sys.executable).with_name("windfall"))
 TRAINER = str(Path(__file__).with_name("trainer.py"))
@@ -134,7 +134,7 @@ class Machine:
         assert deadline == told
         return deadline
 
-    def taken_at(self, deadline: float) -> int:
+    def preemption_at(self, deadline: float) -> int:
         """Kill the machine at the deadline; return how `windfall exec` had ended by then (-9: it had not)."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(max(deadline - time.time(), 0.0))
@@ -201,7 +201,7 @@ def decisions(rows: list[Row], words: str) -> list[Decision]:
 
 def quoted(decision: Decision) -> dict[str, float]:
     """Return the numbers that a decision compared."""
-    return {item.name: item.value for item in decision.because}
+    return {item.name: item.value for item in decision.rationale}
 
 
 def p95(values: list[float]) -> float:

@@ -13,11 +13,11 @@ from tests.emergency.cloud import Cloud, Work, decisions, facts, quoted
 from windfall import events as ev
 from windfall import wiring
 from windfall.models.costs import Costs
-from windfall.models.losses import Losses
-from windfall.policies.saving import rules
-from windfall.policies.saving.decide import Beliefs, SavingView, Standing, decide
+from windfall.models.preemption_rates import PreemptionHistory
+from windfall.policies.checkpointing import rules
+from windfall.policies.checkpointing.decision import Estimates, RankProgress, SavingView, decide
 from windfall.terms import Instant, Phase
-from windfall.wire.layout import inbox_key
+from windfall.wire.run_layout import inbox_key
 
 NUMBERS = Path(__file__).parents[2].parent / "shared/reference/adaptive-checkpointing/derived_inputs.json"
 
@@ -35,10 +35,10 @@ def test_the_published_intervals_come_out(numbers: dict[str, Any], model: str, k
     """Algorithm 1 with the insurance that the thesis tabulates: no notice to count on."""
     inputs = numbers[model]
     costs = Costs().add_steps(10, inputs["step_s"], inputs["step_s"]).add_stall(inputs["delta_s"])
-    losses = Losses("azure", mttp_given_s=numbers["mttp_s"], restart_given_s=inputs["alloc_s"])
-    ranks = (Standing(1000, Phase.STEP, 0.0),)
-    view = SavingView("thesis", life_s=0.0, ranks=ranks, earliest_step=1001, anchor_step=1000)
-    choice = decide(Instant(0.0), view, Beliefs(losses, costs))
+    losses = PreemptionHistory("azure", mttp_given_s=numbers["mttp_s"], restart_given_s=inputs["alloc_s"])
+    ranks = (RankProgress(1000, Phase.STEP, 0.0),)
+    view = SavingView("thesis", running_s=0.0, ranks=ranks, earliest_step=1001, anchor_step=1000)
+    choice = decide(Instant(0.0), view, Estimates(losses, costs))
     assert choice.save_at == 1000 + published
     assert published == numbers["interval_check"][key]["published"]
 
@@ -50,19 +50,19 @@ def test_a_change_of_the_mean_time_to_preemption_moves_the_planned_save(tmp_path
     with cloud.machine() as machine:
         machine.wait(lambda: bool(_plans(machine.spool)), "a plan that rests on measured costs")
         before = _plans(machine.spool)[-1]
-        message = json.dumps({"do": "believe", "mttp_s": 60.0}).encode()
+        message = json.dumps({"type": "estimates", "mttp_s": 60.0}).encode()
         wiring.open_reader(f"file://{cloud.run}").store.create(inbox_key("faster"), message)
         machine.wait(lambda: _plans(machine.spool)[-1]["MTTP"] == 60.0, "a plan with the new belief")
         rows = machine.spool
-        machine.taken_at(machine.announce(4.0))
+        machine.preemption_at(machine.announce(4.0))
     after = next(plan for plan in _plans(rows) if plan["MTTP"] == 60.0)
-    row, _ = facts(rows, ev.BeliefsChanged)[0]
+    row, _ = facts(rows, ev.EstimatesChanged)[0]
     (published,) = [command for command in row.commands if isinstance(command, ev.PublishSave)]
     (decision,) = row.decisions
     assert decision.choice == f"insurance save at step {published.step}"
     assert before["MTTP"] == 3 * 3600.0
     for plan in (before, after):
-        assert plan["uncovered share of losses, by what came"] == 1.0
+        assert plan["uncovered share of losses, observed"] == 1.0
         wait_s = plan["MTTP"] + plan["restart, assumed"]
         insured_s = max(math.sqrt(2.0 * plan["stall"] * wait_s), plan["time to durable"])
         longest_s = rules.longest_interval_s(insured_s, plan["stall"], plan["MTTP"])

@@ -39,7 +39,7 @@ def _loses(tmp_path: Path, work: Work, *, losses: int, saves: int, seed: int, ma
             machine.trains_for(rng.randint(10, 60))
             notice_s = margin * parts.sum_s
             deadline = machine.announce(notice_s)
-            machine.taken_at(deadline)
+            machine.preemption_at(deadline)
             last = machine.step
     with cloud.machine() as machine:
         assert last is not None
@@ -62,15 +62,15 @@ def _is_told_while_uploading(tmp_path: Path, *, seed: int) -> None:
         # The fifth upload has begun with the fourth commit and takes 4 s; the announcement may wait another second.
         machine.trains_for(machine.step - machine.resumed_at + random.Random(seed).randint(1, 30))
         parts = parts_of(machine.spool, [machine.moments])
-        machine.taken_at(machine.announce(MARGIN * parts.sum_s))
+        machine.preemption_at(machine.announce(MARGIN * parts.sum_s))
         last = machine.step
         assert "without asking" not in machine.output
     with cloud.machine() as machine:
         assert machine.resumed_at == last, cloud.machines[0].output
     abandoned = [
-        command.why for row in cloud.rows() for command in row.commands if isinstance(command, ev.AbandonCheckpoint)
+        command.reason for row in cloud.rows() for command in row.commands if isinstance(command, ev.AbandonCheckpoint)
     ]
-    assert any("needs the uplink" in why for why in abandoned)
+    assert any("needs the uplink" in reason for reason in abandoned)
 
 
 @pytest.mark.slow

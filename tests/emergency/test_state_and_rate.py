@@ -10,7 +10,7 @@ import pytest
 from tests.emergency.cloud import Cloud, Work, decisions, facts, quoted
 from tests.emergency.measured import Parts, parts_of
 from windfall import events as ev
-from windfall.errors import EXIT_AGAIN
+from windfall.errors import EXIT_RETRY
 from windfall.terms import SaveKind
 
 pytestmark = pytest.mark.real
@@ -29,7 +29,7 @@ def _learns(cloud: Cloud, notice_s: float) -> Parts:
         machine.commits(1)
         parts = parts_of(machine.spool, [machine.moments])
         print(f"\nnotice {notice_s:g} s, state {cloud.work.size_bytes / 1e6:g} MB at 1 MB/s: {parts}")
-        assert machine.taken_at(machine.announce(5 * notice_s)) == 75
+        assert machine.preemption_at(machine.announce(5 * notice_s)) == 75
     return parts
 
 
@@ -42,7 +42,7 @@ def _commits(tmp_path: Path, notice_s: float, *, losses: int, seed: int) -> None
         with cloud.machine() as machine:
             assert machine.resumed_at == last
             machine.trains_for(rng.randint(10, 60))
-            assert machine.taken_at(machine.announce(notice_s)) == 75, machine.output
+            assert machine.preemption_at(machine.announce(notice_s)) == 75, machine.output
             last = machine.step
             assert f"step {last} is stored" in machine.output
     with cloud.machine() as machine:
@@ -57,7 +57,7 @@ def _is_refused(tmp_path: Path, notice_s: float, *, losses: int, seed: int) -> N
         with cloud.machine() as machine:
             assert machine.resumed_at == stored
             machine.trains_for(rng.randint(10, 60))
-            machine.taken_at(machine.announce(notice_s))
+            machine.preemption_at(machine.announce(notice_s))
             assert machine.step > stored + 10, "the trainer works on to the end"
             assert "ends too soon for another save" in machine.output
     with cloud.machine() as machine:
@@ -80,13 +80,13 @@ def _is_forced(tmp_path: Path, notice_s: float, seed: int) -> None:
     with cloud.machine() as machine:
         assert machine.resumed_at == FIRST_SAVE
         machine.trains_for(rng.randint(10, 60))
-        code = machine.taken_at(machine.announce(notice_s))
-        assert code == EXIT_AGAIN  # it lets go in time, whatever is tried: nobody has to wait for its lease
+        code = machine.preemption_at(machine.announce(notice_s))
+        assert code == EXIT_RETRY  # it lets go in time, whatever is tried: nobody has to wait for its lease
     rows = [row for row in cloud.rows() if row.term > 1]
     with cloud.machine() as machine:
         assert machine.resumed_at == FIRST_SAVE
     (tried,) = decisions(rows, "emergency save")
-    assert "its cost is not known yet: trying anyway" in tried.choice
+    assert "its cost is unknown: trying anyway" in tried.choice
     uploads = [command for row in rows for command in row.commands if isinstance(command, ev.UploadShard)]
     assert [upload.kind for upload in uploads] == [SaveKind.EMERGENCY]
     assert facts(rows, ev.CheckpointCommitted) == []

@@ -47,9 +47,9 @@ def main() -> None:
     step = resumed(wf.last(), size_bytes)
     note("resumed", step)
     while True:
-        began = time.monotonic()
+        started = time.monotonic()
         state = state_after(step + 1, size_bytes)
-        time.sleep(max(began + step_s - time.monotonic(), 0.0))
+        time.sleep(max(started + step_s - time.monotonic(), 0.0))
         step += 1
         note("step", step)
         if wf.step() or step == first_save:

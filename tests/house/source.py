@@ -43,7 +43,7 @@ def parse(path: Path) -> ast.Module:
 
 
 def module_name(path: Path) -> str:
-    """`src/windfall/wire/page.py` is `windfall.wire.page`."""
+    """`src/windfall/wire/script_page.py` is `windfall.wire.script_page`."""
     parts = path.relative_to(SRC).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

@@ -34,30 +34,36 @@ HARMLESS = frozenset({"random.Random", "time.gmtime", "time.strftime"})
 
 # (file, banned name): why this file may.  Both are patterns.
 ALLOWED: dict[tuple[str, str], str] = {
-    ("agent/script.py", "os.environ*"): "a script inherits the environment that its user gave",
+    ("agent/script_environment.py", "os.environ*"): "a script inherits the environment that its user gave",
     ("agent/supervisor.py", "time.monotonic*"): "stands before the wiring, on the standard library alone",
     ("cli/*", "print"): "the command line's output",
+    ("drill/*", "print"): "the command line's output",
+    ("lab/*", "print"): "the command line's output",
     ("cli/backup.py", "os.environ*"): "the environment is the interface between agent and script",
     ("cli/backup.py", "time.monotonic_ns"): "stamps the page; a script in another language has no clock to hand in",
     ("cli/client.py", "os.environ*"): "says where a team's controller is; one that is started inherits the user's",
-    ("cli/controller.py", "secrets.token_urlsafe"): "a user's token must be guessed by nobody",
+    ("cli/controller_process.py", "secrets.token_urlsafe"): "a user's token must be guessed by nobody",
+    ("cli/completion.py", "os.environ*"): "the environment names the user's shell",
     ("cli/exec.py", "os.environ*"): "the user's folder for state, and how this machine shows its provider",
-    ("cli/join.py", "os.environ*"): "the provider's environment is the interface between controller and machine",
+    (
+        "cli/node_agent_process.py",
+        "os.environ*",
+    ): "the provider's environment is the interface between controller and machine",
     ("cli/cost.py", "time.time"): "until when machines that still run have cost; shown, not decided by",
     ("cli/follow.py", "time.*"): "follows a job from a terminal; nothing is decided by it",
-    ("cli/jobs.py", "time.*"): "follows a job from a terminal; nothing is decided by it",
-    ("cli/named.py", "os.environ*"): "the environment says whether a team's controller is meant",
-    ("cli/starting.py", "os.environ*"): "the values of a job's secrets are exported by its user",
-    ("cli/runs.py", "time.monotonic"): "follows a run from a terminal; nothing is decided by it",
-    ("cli/runs.py", "time.sleep"): "follows a run from a terminal; nothing is decided by it",
-    ("control/notifying.py", "os.environ*"): "a user's command runs as in their own shell",
-    ("providers/local/clocks.py", "time.*"): "the clock of the market's own programs",
-    ("providers/local/machine.py", "os.environ*"): "a machine finds the software of its host",
-    ("providers/local/market.py", "secrets.token_hex"): "the token by which the market knows its callers",
+    ("cli/job_verbs.py", "time.*"): "follows a job from a terminal; nothing is decided by it",
+    ("cli/run_reference.py", "os.environ*"): "the environment says whether a team's controller is meant",
+    ("cli/job_submit.py", "os.environ*"): "the values of a job's secrets are exported by its user",
+    ("cli/run_verbs.py", "time.monotonic"): "follows a run from a terminal; nothing is decided by it",
+    ("cli/run_verbs.py", "time.sleep"): "follows a run from a terminal; nothing is decided by it",
+    ("control/notifier.py", "os.environ*"): "a user's command runs as in their own shell",
+    ("linux/clock.py", "time.*"): "the home of the real clock",
+    ("providers/local/machine_init.py", "os.environ*"): "a machine finds the software of its host",
+    ("providers/local/market_daemon.py", "secrets.token_hex"): "the token by which the market knows its callers",
     ("sdk/attachment.py", "time.monotonic_ns"): "stamps the page; the script has no clock to hand in",
-    ("sdk/drill.py", "os.environ*"): "the environment is the interface between drill and script",
-    ("sdk/drill.py", "time.monotonic"): "runs inside the script, which has no clock to hand in",
-    ("sdk/drill_walk.py", "random.getstate"): "looks at the script's own global generator, and draws nothing",
+    ("drill/watch.py", "os.environ*"): "the environment is the interface between drill and script",
+    ("drill/watch.py", "time.monotonic"): "runs inside the script, which has no clock to hand in",
+    ("drill/variables.py", "random.getstate"): "looks at the script's own global generator, and draws nothing",
     ("sdk/lightning.py", "os.environ*"): "the environment is the interface between agent and script",
     ("sdk/session.py", "os.environ*"): "the environment is the interface between agent and script",
     ("sdk/contexts.py", "time.monotonic_ns"): "stamps the page; a script has no clock to hand in",
@@ -66,11 +72,10 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("sdk/torch.py", "os.environ*"): "the environment is the interface between agent and script",
     ("sdk/torch.py", "random.[gs]et*"): "saves and restores the script's own global generator",
     ("sdk/torch.py", "random.seed"): "gives each rank and worker of the script its stream",
-    ("storage/clocks.py", "time.*"): "the home of the real clock",
     ("storage/failpoints.py", "os.environ*"): "a drill names its failpoint to a process it cannot reach otherwise",
-    ("storage/remote.py", "os.environ*"): "the cloud's own variables say where and as whom to connect",
-    ("storage/sql_schema.py", "secrets.token_bytes"): "the installation's key must be guessed by nobody",
-    ("wire/metadata.py", "time.time"): "the main program of the notice server hands its clock in here",
+    ("storage/bucket_store.py", "os.environ*"): "the cloud's own variables say where and as whom to connect",
+    ("storage/database_schema.py", "secrets.token_bytes"): "the installation's key must be guessed by nobody",
+    ("wire/metadata_server.py", "time.time"): "the main program of the notice server hands its clock in here",
     ("wiring_control.py", "os.environ*"): "machines of this very host reach the stores that their controller reaches",
     ("wiring.py", "os.environ*"): "the token of a generation travels in the environment, as every secret",
     ("wiring.py", "secrets.token_hex"): "nonces must differ between machines that share nothing",
@@ -142,10 +147,10 @@ def test_the_ban_leaves_what_is_handed_in_alone(line: str) -> None:
 
 
 def test_programs_of_ours_are_started_from_one_place() -> None:
-    """`wire/programs.py` alone starts Python, with `-P`: elsewhere it would import from the folder a user stands in."""
+    """`wire/python_programs.py` alone starts Python, with `-P`: elsewhere it would import from the folder a user stands in."""
     found = []
     for path in python_files(PACKAGE):
-        if path.relative_to(PACKAGE).as_posix() != "wire/programs.py":
+        if path.relative_to(PACKAGE).as_posix() != "wire/python_programs.py":
             found += [where(path, use.line) for use in uses(parse(path)) if use.name == "sys.executable"]
 
     assert found == []

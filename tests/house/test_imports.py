@@ -16,6 +16,7 @@ TO_CORE = WORDS | {"wire", "models", "policies", "core"}
 ADAPTER = frozenset({"windfall", "sdk", "storage", "wire"})
 ANY = frozenset({"*"})
 NONE: frozenset[str] = frozenset()
+IN_SCRIPT = frozenset({"wire.script_page", "wire.environment", "policies.checkpointing.rules", "sdk"})
 WEB = frozenset({"fastapi", "pydantic", "starlette", "uvicorn"})
 
 # The longest matching prefix rules.  `ours` names rooms or modules under `windfall`, `others` packages outside the
@@ -35,40 +36,49 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "records": (NONE, NONE),
     "extras": (NONE, NONE),
     "wire": (WORDS | {"wire"}, NONE),
-    "wire.page": (NONE, NONE),
+    "wire.script_page": (NONE, NONE),
     "wire.environment": (NONE, NONE),
     "models": (WORDS | {"models", "units"}, NUMERIC),
     "policies": (WORDS | {"models", "policies"}, NUMERIC),
-    "policies.saving.rules": (NONE, NONE),
+    "policies.checkpointing.rules": (NONE, NONE),
     "core": (TO_CORE - {"wire"}, NONE),
-    "storage": (WORDS | {"wire", "storage", "extras"}, frozenset({"obstore", "pathspec", "sqlalchemy", "xxhash"})),
+    "linux": (WORDS | {"wire", "linux"}, NONE),
+    "storage": (
+        WORDS | {"wire", "storage", "extras", "linux"},
+        frozenset({"obstore", "pathspec", "sqlalchemy", "xxhash"}),
+    ),
     "notices": (WORDS | {"wire", "notices"}, NONE),
-    "providers": (WORDS | {"units", "spelling", "wire", "providers"}, NONE),
-    "providers.local.client": (WORDS | {"providers", "wire.programs"}, frozenset({"httpx"})),
-    "providers.local.config": (WORDS | {"units"}, frozenset({"pydantic", "yaml"})),
+    "providers": (WORDS | {"units", "spelling", "wire", "linux", "providers"}, NONE),
+    "providers.local.local_provider": (WORDS | {"providers", "wire.python_programs"}, frozenset({"httpx"})),
+    "providers.local.market_config": (WORDS | {"units"}, frozenset({"pydantic", "yaml"})),
     "channels": (WORDS | {"wire", "channels"}, NONE),
-    "sdk": (frozenset({"wire.page", "wire.environment", "policies.saving.rules", "sdk"}), NONE),
+    "sdk": (IN_SCRIPT, NONE),
     "sdk.torch": (ADAPTER, frozenset({"torch", "numpy"})),
     "sdk.transformers": (ADAPTER, frozenset({"torch", "transformers", "accelerate"})),
     "sdk.lightning": (ADAPTER, frozenset({"torch", "lightning"})),
-    "agent": (TO_CORE | {"agent"}, NONE),
+    "agent": (TO_CORE | {"linux", "agent"}, NONE),
     "control": (TO_CORE | {"units", "spelling", "control"}, WEB),
-    "control.notifying": (WORDS | {"control.addresses"}, frozenset({"httpx"})),
+    "control.notifier": (WORDS | {"control.notifier"}, frozenset({"httpx"})),
     "simulation": (TO_CORE | {"simulation", "spelling", "units", "extras"}, NUMERIC),
     "report": (ANY, frozenset({"rich", "matplotlib"})),
-    "report.lifetimes": (ANY, NUMERIC | {"rich", "matplotlib"}),
-    "report.simulated": (ANY, NUMERIC | {"rich"}),
-    "report.simulated_plot": (ANY, NUMERIC | {"matplotlib"}),
+    "report.simulate_report": (ANY, NUMERIC | {"rich"}),
+    "report.simulate_plot": (ANY, NUMERIC | {"matplotlib"}),
     "spec": (ANY, frozenset({"pydantic", "pydantic_core", "yaml"})),
     "wiring": (ANY, ANY),
     "wiring_control": (ANY, ANY),
-    "wiring_keeper": (ANY, ANY),
+    "wiring_node_agent": (ANY, ANY),
     "cli.client": (ANY, frozenset({"httpx", "pydantic"})),
     "cli": (ANY, frozenset({"rich", "cyclopts"})),
+    "drill": (ANY, frozenset({"rich", "cyclopts"})),
+    **dict.fromkeys(
+        ("drill.watch", "drill.digest", "drill.torch_hooks", "drill.variables"), (IN_SCRIPT | {"drill"}, NONE)
+    ),
+    "lab": (ANY, NUMERIC | {"rich", "cyclopts", "matplotlib"}),
     "": (frozenset({"sdk"}), NONE),
 }
 TYPES_ONLY = frozenset({"_typeshed"})
-ROOMS_ABOVE = frozenset({"report", "spec", "wiring", "wiring_control", "wiring_keeper", "cli"})
+TOP_FLOOR = frozenset({"drill", "lab"})
+ROOMS_ABOVE = frozenset({"report", "spec", "wiring", "wiring_control", "wiring_node_agent", "cli"}) | TOP_FLOOR
 
 
 def _rule(module: str) -> str:
@@ -104,20 +114,20 @@ def test_every_module_imports_only_what_its_room_may() -> None:
 
 
 def test_nobody_imports_from_the_rooms_above() -> None:
-    """`report`, `spec`, `wiring` and `cli` are imported only by one another."""
+    """`report`, `spec`, `wiring` and `cli` are imported only by one another; `drill` and `lab` by nobody."""
     breaches = []
     for path in python_files(PACKAGE):
-        if _rule(module_name(path)).split(".")[0] in ROOMS_ABOVE:
-            continue
+        room = _rule(module_name(path)).split(".")[0]
+        closed = (TOP_FLOOR if room in ROOMS_ABOVE else ROOMS_ABOVE) - {room}
         ours = (use for use in imports(parse(path)) if use.name.startswith("windfall."))
-        breaches += [f"{where(path, use.line)}: {use.name}" for use in ours if use.name.split(".")[1] in ROOMS_ABOVE]
+        breaches += [f"{where(path, use.line)}: {use.name}" for use in ours if use.name.split(".")[1] in closed]
 
     assert breaches == []
 
 
-def test_the_rules_of_saving_import_only_math() -> None:
-    """`policies/saving/rules.py` runs in a script and compiles in a kernel, so it knows only `math`."""
-    path = PACKAGE / "policies" / "saving" / "rules.py"
+def test_the_checkpointing_rules_import_only_math() -> None:
+    """`policies/checkpointing/rules.py` runs in a script and compiles in a kernel, so it knows only `math`."""
+    path = PACKAGE / "policies" / "checkpointing" / "rules.py"
 
     assert {use.name.split(".")[0] for use in imports(parse(path))} <= {"math", "__future__"}
 
@@ -160,7 +170,12 @@ def test_import_windfall_loads_nothing_heavy(loaded: set[str]) -> None:
 
 def test_import_windfall_loads_only_the_sdk(loaded: set[str]) -> None:
     """Of our own modules, `import windfall` loads the session, the page, the names of variables and the saving rules."""
-    allowed = ("windfall.sdk", "windfall.wire.page", "windfall.wire.environment", "windfall.policies.saving.rules")
+    allowed = (
+        "windfall.sdk",
+        "windfall.wire.script_page",
+        "windfall.wire.environment",
+        "windfall.policies.checkpointing.rules",
+    )
     packages = {"windfall", "windfall.wire", "windfall.policies", "windfall.policies.saving"}
     ours = {name for name in loaded if name.split(".")[0] == "windfall"} - packages
 

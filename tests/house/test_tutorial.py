@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.house.source import ROOT
-from windfall.models.injection import life_s
-from windfall.spec.jobfile import parse_injection
+from windfall.models.injection import lifetime_s
+from windfall.spec.job_file import parse_injection
 
 
 @pytest.mark.real
@@ -53,7 +53,7 @@ def test_the_tutorials_injection_takes_a_machine_while_there_is_work() -> None:
     assert step_s is not None
     assert asked is not None
 
-    life = life_s(parse_injection(asked[1]), 0, 1)
+    life = lifetime_s(parse_injection(asked[1]), 0, 1)
 
     assert 5 < life < int(steps[1]) * float(step_s[1])
     assert f"the first {life:.0f} s after its start" in text.replace("\n", " ")

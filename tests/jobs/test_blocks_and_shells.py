@@ -20,7 +20,7 @@ def test_a_block_that_no_provider_reads_is_refused_by_its_line(provider: str, us
 
     assert told.returncode == 2, "a mistake in the file, nothing was started"
     assert "job.yaml:2:" in told.stderr
-    assert "local" in told.stderr.partition("there is")[2], "it says which providers there are"
+    assert "local" in told.stderr.partition("supported providers:")[2], "it says which providers there are"
     assert not (user.state / "controller.db").exists()
 
 
@@ -37,6 +37,6 @@ def test_a_shell_script_finds_the_windfall_that_started_it(user: User) -> None:
     assert (user.home / "code").read_text().strip() == "0", told.stderr
     windfall, shell = (Path(line) for line in (user.home / "found").read_text().split())
     assert shell.parent in {Path("/usr/local/bin"), Path("/usr/bin"), Path("/bin")}
-    points = user.say("points", "runs/a", "--json", cwd=user.home)
-    assert [json.loads(line)["step"] for line in points.stdout.splitlines()] == [7], points.stdout
+    checkpoints = user.say("checkpoints", "runs/a", "--json", cwd=user.home)
+    assert [json.loads(line)["step"] for line in checkpoints.stdout.splitlines()] == [7], checkpoints.stdout
     assert windfall.name == "windfall"

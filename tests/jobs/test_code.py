@@ -118,10 +118,12 @@ def test_the_plan_warns_of_code_that_cannot_work(user: User) -> None:
     folder = _job(user, {"train.py": "print(1)\n", "job.yaml": "run: python3 train.py\nworkdir: .\n"})
     _put(folder, {"lost.yaml": "run: python3 trainer.py\nworkdir: .\n"})
 
-    mute, lost = (json.loads(user.say("plan", name, "--json", cwd=folder).stdout) for name in ("job.yaml", "lost.yaml"))
+    sdk_inactive, lost = (
+        json.loads(user.say("plan", name, "--json", cwd=folder).stdout) for name in ("job.yaml", "lost.yaml")
+    )
     started = user.say("run", "-y", "-d", "job.yaml", cwd=folder)
 
-    assert any("Windfall" in said for said in mute["warnings"]), mute["warnings"]
+    assert any("Windfall" in said for said in sdk_inactive["warnings"]), sdk_inactive["warnings"]
     assert any("trainer.py" in said for said in lost["warnings"]), lost["warnings"]
     assert started.returncode == 0, started.stderr
     assert started.stdout.strip().startswith("job-"), started.stdout

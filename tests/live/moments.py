@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from tests.live.rig import Rig, Stay
 from windfall.events import CheckpointRestored, Row, ScriptStarted, StepsMeasured
-from windfall.fleet import Doing, MachineHeard, MachinesSeen, PlaceOrder
-from windfall.market import Life
+from windfall.fleet import MachineReported, MachinesObserved, MachineStatus, PlaceOrder
+from windfall.market import MachineLifecycle
 
-READY = (Doing.WAITING, Doing.TRAINING)
+READY = (MachineStatus.WAITING, MachineStatus.TRAINING)
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Coming:
 
     Attributes:
         ordered: the controller's decision is in its journal.
-        began: the market's books.
+        started: the market's books.
         ready: the controller heard that it could take the run.
         taken: the first row of its term in the run's journal.
         script: its script was started.
@@ -28,7 +28,7 @@ class Coming:
 
     machine_id: str
     ordered: float
-    began: float
+    started: float
     ready: float
     taken: float
     script: float
@@ -39,8 +39,8 @@ class Coming:
     def parts(self) -> dict[str, float]:
         """The way in pieces [s]."""
         return {
-            "allocated": self.began - self.ordered,
-            "booted": self.ready - self.began,
+            "allocated": self.started - self.ordered,
+            "booted": self.ready - self.started,
             "taken": self.taken - self.ready,
             "restored": self.restore_s,
             "script started": self.script - self.taken - self.restore_s,
@@ -57,15 +57,15 @@ def coming(rig: Rig, job_id: str, stay: Stay, term: int) -> Coming:
     own = _terms(rig, job_id)[term]
     restored = next(fact for row in own for fact in row.facts if isinstance(fact, CheckpointRestored))
     steps, window = next((row, fact) for row in own for fact in row.facts if isinstance(fact, StepsMeasured))
-    assert stay.began is not None
+    assert stay.started is not None
     return Coming(
         machine_id=stay.machine_id,
         ordered=ordered,
-        began=stay.began,
+        started=stay.started,
         ready=_wall(rows, lambda row: _heard_ready(row, stay.machine_id)),
-        taken=own[0].wall,
+        taken=own[0].wall_time,
         script=_wall(own, lambda row: any(isinstance(fact, ScriptStarted) for fact in row.facts)),
-        first_step=steps.wall - (window.count - 1) * window.mean_s,
+        first_step=steps.wall_time - (window.count - 1) * window.mean_s,
         restore_s=restored.duration_s,
     )
 
@@ -80,8 +80,8 @@ def seen_gone(rig: Rig, job_id: str, machine_id: str) -> float:
     """When the controller saw that a machine is gone [s since 1970]."""
 
     def tells(row: Row) -> bool:
-        seen = [machine for fact in row.facts if isinstance(fact, MachinesSeen) for machine in fact.machines]
-        return any(machine.machine_id == machine_id and machine.life is Life.GONE for machine in seen)
+        seen = [machine for fact in row.facts if isinstance(fact, MachinesObserved) for machine in fact.machines]
+        return any(machine.machine_id == machine_id and machine.lifecycle is MachineLifecycle.GONE for machine in seen)
 
     return _wall(rig.rows(job_id), tells)
 
@@ -92,9 +92,9 @@ def _terms(rig: Rig, job_id: str) -> list[list[Row]]:
 
 
 def _heard_ready(row: Row, machine_id: str) -> bool:
-    heard = [fact.report for fact in row.facts if isinstance(fact, MachineHeard)]
-    return any(report.machine_id == machine_id and report.doing in READY for report in heard)
+    heard = [fact.report for fact in row.facts if isinstance(fact, MachineReported)]
+    return any(report.machine_id == machine_id and report.status in READY for report in heard)
 
 
 def _wall(rows, wanted) -> float:  # type: ignore[no-untyped-def]
-    return float(next(row.wall for row in rows if wanted(row)))
+    return float(next(row.wall_time for row in rows if wanted(row)))

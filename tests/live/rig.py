@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import random
+import shlex
 import signal
 import socket
 import sqlite3
@@ -27,10 +28,10 @@ from tests.storage.databases import Postgres
 from windfall import codec, wiring
 from windfall.core import driver
 from windfall.events import Row
-from windfall.providers.local.client import LocalProvider
-from windfall.storage import journal, log
-from windfall.storage.clocks import SystemClock
-from windfall.storage.sql import open_database
+from windfall.linux.clock import SystemClock
+from windfall.providers.local.local_provider import LocalProvider
+from windfall.storage import run_log, spool_journal
+from windfall.storage.database import open_database
 from windfall.terms import CheckpointRef, Seconds
 
 WINDFALL = (sys.executable, "-m", "windfall.cli.main")
@@ -40,12 +41,12 @@ USD_PER_HOUR = 3600.0
 """A second costs a dollar on demand, so that a cent is ten milliseconds."""
 CENT = 0.01
 MODULES = {
-    "controller": ("windfall.cli.controller", "windfall.cli.main serve"),
-    "market": ("windfall.providers.local.market",),
-    "machine": ("windfall.providers.local.machine",),
-    "keeper": ("windfall.cli.join",),
+    "controller": ("windfall.cli.controller_process", "windfall.cli.main serve"),
+    "market": ("windfall.providers.local.market_daemon",),
+    "machine": ("windfall.providers.local.machine_init",),
+    "keeper": ("windfall.cli.node_agent_process",),
     "supervisor": ("windfall.agent.supervisor",),
-    "agent": ("windfall.cli.agent",),
+    "agent": ("windfall.cli.agent_process",),
 }
 
 
@@ -57,10 +58,10 @@ class Stay:
     token: str
     price: float
     ordered: float
-    began: float | None
+    started: float | None
     ended: float | None
     told: float | None
-    taken_at: float | None
+    preemption_at: float | None
     cause: str | None
 
 
@@ -102,7 +103,7 @@ class Rig:
     def start_controller(self) -> None:
         """Start the controller that the verbs below talk to; wait until it answers."""
         # An embedded controller names a port of its own at each start; a team's keeps its address.
-        line = [sys.executable, "-m", "windfall.cli.controller", str(self.state), "3600"]
+        line = [sys.executable, "-m", "windfall.cli.controller_process", str(self.state), "3600"]
         if self.database is not None:
             line = [*WINDFALL, "serve", "--state", str(self.state), "--port", str(self._port)]
             line += ["--database", self.database]
@@ -149,7 +150,7 @@ class Rig:
         if script is not None:
             (work / "train.py").write_bytes(script.read_bytes())
         file = work / "job.yaml"
-        file.write_text(yaml.safe_dump({"workdir": str(work), "run": f"{sys.executable} train.py", **job}))
+        file.write_text(yaml.safe_dump({"workdir": str(work), "run": f"{shlex.quote(sys.executable)} train.py", **job}))
         words = ("--inject", inject) if inject else ()
         return json.loads(self.say("run", str(file), "-y", "-d", "--json", *words).splitlines()[-1])["job_id"]
 
@@ -208,22 +209,22 @@ class Rig:
 
     def checkpoints(self, job_id: str) -> tuple[CheckpointRef, ...]:
         """The run's checkpoints, by its own log."""
-        head = wiring.open_reader(self.run_url(job_id)).run(log.read_head())
+        head = wiring.open_reader(self.run_url(job_id)).run(run_log.read_head())
         return () if head is None else head.state.checkpoints
 
     def saved_step(self, job_id: str) -> int:
         """The newest step that is safe; 0 before the first."""
-        return max((point.step for point in self.checkpoints(job_id)), default=0)
+        return max((checkpoint.step for checkpoint in self.checkpoints(job_id)), default=0)
 
     def starts(self, job_id: str) -> int:
         """How often the script was started, by the run's own log."""
-        head = wiring.open_reader(self.run_url(job_id)).run(log.read_head())
+        head = wiring.open_reader(self.run_url(job_id)).run(run_log.read_head())
         assert head is not None
         return head.state.attempts
 
     def run_rows(self, job_id: str) -> tuple[Row, ...]:
         """The run's own journal, of all machines."""
-        return wiring.open_reader(self.run_url(job_id)).run(journal.read_journal()).rows
+        return wiring.open_reader(self.run_url(job_id)).run(spool_journal.read_journal()).rows
 
     def run_url(self, job_id: str) -> str:
         return f"file://{self.state / 'runs' / job_id}"
@@ -234,9 +235,9 @@ class Rig:
         """Every machine of a job from the market's own books, oldest order first."""
         with contextlib.closing(
             sqlite3.connect(f"file:{self.state / 'market' / 'market.db'}?mode=ro", uri=True)
-        ) as books:
-            rows = books.execute(
-                "SELECT machine_id, token, price, due, began, ended, taken_at, cause FROM machines WHERE job_id = ?"
+        ) as database:
+            rows = database.execute(
+                "SELECT machine_id, token, price, due, started, ended, preemption_at, cause FROM machines WHERE job_id = ?"
                 " ORDER BY due",
                 (job_id,),
             ).fetchall()
@@ -246,20 +247,20 @@ class Rig:
                 token,
                 price,
                 due - self.allocation_s,
-                began,
+                started,
                 ended,
-                None if taken_at is None else taken_at - self.notice_s,
-                taken_at,
+                None if preemption_at is None else preemption_at - self.notice_s,
+                preemption_at,
                 cause,
             )
-            for name, token, price, due, began, ended, taken_at, cause in rows
+            for name, token, price, due, started, ended, preemption_at, cause in rows
         ]
 
     def metered_usd(self, job_id: str) -> float:
         """What the job's machines cost, by their starts, ends and prices in the books."""
-        lives = [stay for stay in self.stays(job_id) if stay.began is not None]
+        lives = [stay for stay in self.stays(job_id) if stay.started is not None]
         assert all(stay.ended is not None for stay in lives), "a machine's meter still runs"
-        return sum((stay.ended - stay.began) / 3600.0 * stay.price for stay in lives)  # type: ignore[operator]
+        return sum((stay.ended - stay.started) / 3600.0 * stay.price for stay in lives)  # type: ignore[operator]
 
     def check(self, job_id: str, told: dict[str, Any], *, nodes: int = 1) -> None:
         """Whatever happened: the bill is the meter's, nothing lives, no slot had two, the journal decides the same."""
@@ -407,7 +408,7 @@ def _last_words(path: Path) -> str:
 
 def replay(rows: list[Row]) -> None:
     """Feed the journal back: each row must decide and command the same again."""
-    state = driver.begin()
+    state = driver.initial_state()
     for number, row in enumerate(rows, 1):
         assert row.sequence == number, "the journal has a gap"
         state, decisions, commands = driver.react(state, row.at, row.facts)

@@ -31,7 +31,7 @@ def job(name: str, steps: int) -> dict[str, object]:
 
 
 def check(rig: Rig, job_id: str, steps: int, told: dict[str, Any]) -> None:
-    assert told["phase"] == "done", f"killed {rig.killed}: {told['sentence']}\n{rig.log()}"
+    assert told["phase"] == "done", f"killed {rig.killed}: {told['message']}\n{rig.log()}"
     assert rig.result(told) == training_plain.undisturbed(steps), f"other weights; killed {rig.killed}"
     rig.check(job_id, told)
 

@@ -35,13 +35,13 @@ def wanted() -> dict[str, object]:
 def took_s(rig: Rig, job_id: str) -> float:
     """From the submission to the script's end, by the job's journal [s]."""
     rows = rig.rows(job_id)
-    began = next(row.at for row in rows if any(isinstance(fact, JobSubmitted) for fact in row.facts))
+    started = next(row.at for row in rows if any(isinstance(fact, JobSubmitted) for fact in row.facts))
     done = [
         row.at
         for row in rows
         if any(isinstance(fact, RunObserved) and fact.outcome is Outcome.DONE for fact in row.facts)
     ]
-    return done[0] - began
+    return done[0] - started
 
 
 def inject(seed: int) -> str:

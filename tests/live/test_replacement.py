@@ -36,10 +36,10 @@ def test_the_successor_runs_before_the_old_machine_is_gone(new_rig: Callable[...
     way = coming(rig, job_id, new, 1)
 
     assert old.ended is not None
-    assert old.taken_at is not None
+    assert old.preemption_at is not None
     assert way.ready < old.ended, "it was ready while the old machine lived"
-    assert way.began < old.ended
-    assert way.first_step < old.taken_at, "and the training went on before the old one would have been taken"
+    assert way.started < old.ended
+    assert way.first_step < old.preemption_at, "and the training went on before the old one would have been taken"
     assert old.told is not None
     assert new.ordered == pytest.approx(old.told, abs=SLACK_S), "it was ordered at the notice"
 
@@ -53,10 +53,10 @@ def test_otherwise_the_gap_is_what_the_delay_leaves(
     job_id = replaced(rig, notice_s)
     old, new = rig.stays(job_id)
     assert old.ended is not None
-    assert new.began is not None
-    gap_s = new.began - old.ended
+    assert new.started is not None
+    gap_s = new.started - old.ended
 
-    assert new.began - new.ordered == pytest.approx(allocation_s, abs=SLACK_S)
+    assert new.started - new.ordered == pytest.approx(allocation_s, abs=SLACK_S)
     assert allocation_s - (notice_s or 0.0) <= gap_s <= allocation_s - (notice_s or 0.0) + SLACK_S
     if notice_s is None:
         assert seen_gone(rig, job_id, old.machine_id) - old.ended < SLACK_S

@@ -14,10 +14,10 @@ from tests.live import sleeping
 from tests.live.rig import Rig, replay
 from windfall.core.replay import explain
 from windfall.core.replay import replay as differences
-from windfall.events import SaveTableGiven
-from windfall.fleet import Lifetime, ScheduleMade
-from windfall.storage.clocks import SystemClock
-from windfall.storage.sql import open_database
+from windfall.events import ScheduleAssigned
+from windfall.fleet import Lifetime, ScheduleComputed
+from windfall.linux.clock import SystemClock
+from windfall.storage.database import open_database
 from windfall.terms import WallTime
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -29,13 +29,13 @@ def record(rig: Rig, count: int) -> None:
     chance, now = random.Random(4), time.time()
     lives = []
     for number in range(count):
-        began = now - 1e6 + 600.0 * number
-        ended = began + 1.0 + chance.expovariate(1.0 / 3_600.0)
+        started = now - 1e6 + 600.0 * number
+        ended = started + 1.0 + chance.expovariate(1.0 / 3_600.0)
         lives.append(
-            Lifetime(f"old-{number}", "local", "small", "zone-a", WallTime(began), WallTime(ended), True, False)
+            Lifetime(f"old-{number}", "local", "small", "zone-a", WallTime(started), WallTime(ended), True, False)
         )
     with contextlib.closing(open_database(f"sqlite:///{rig.state / 'controller.db'}", SystemClock())) as database:
-        database.put_lifetimes(database.take("the weeks before"), lives)
+        database.put_lifetimes(database.acquire("the weeks before"), lives)
 
 
 def decisions(rig: Rig, job_id: str) -> str:
@@ -49,18 +49,16 @@ def test_a_machine_saves_by_a_schedule_of_its_installations_lives(new_rig: Calla
     record(rig, 60)
     rig.start_controller()
     job_id = rig.submit(JOB, Path(sleeping.__file__))
-    rig.until(
-        lambda: "by the schedule: it rests on 60 losses" in decisions(rig, job_id), "a save by the schedule", 150.0
-    )
+    rig.until(lambda: "by the schedule: based on 60 losses" in decisions(rig, job_id), "a save by the schedule", 150.0)
 
-    made, *later = [fact for row in rig.rows(job_id) for fact in row.facts if isinstance(fact, ScheduleMade)]
-    given = [fact for row in rig.run_rows(job_id) for fact in row.facts if isinstance(fact, SaveTableGiven)]
+    made, *later = [fact for row in rig.rows(job_id) for fact in row.facts if isinstance(fact, ScheduleComputed)]
+    given = [fact for row in rig.run_rows(job_id) for fact in row.facts if isinstance(fact, ScheduleAssigned)]
     assert made.trusted
-    assert all(one.why for one in later), "none is made anew without a reason"
-    assert len(later) < 5, [one.why for one in later]
-    assert given[0] == made.given
-    assert made.given.table.saves_at_s
-    assert "saves; it rests on 60 losses" in rig.say("explain", job_id)
+    assert all(one.reason for one in later), "none is made anew without a reason"
+    assert len(later) < 5, [one.reason for one in later]
+    assert given[0] == made.schedule
+    assert made.schedule.table.saves_at_s
+    assert "saves; based on 60 losses" in rig.say("explain", job_id)
     replay(rig.rows(job_id))
     assert differences(rig.run_rows(job_id)) == []
 
@@ -71,8 +69,8 @@ def test_too_few_lives_leave_the_default_rule_and_say_so(new_rig: Callable[..., 
     record(rig, 7)
     rig.start_controller()
     job_id = rig.submit(JOB, Path(sleeping.__file__))
-    words = "because it rests on 7 losses, fewer than 20: the default rule decides"
+    words = "because it is based on 7 losses, fewer than 20: the default rule decides"
     rig.until(lambda: words in decisions(rig, job_id), "the reason", 120.0)
-    assert f"no schedule for {rig.stays(job_id)[0].machine_id}: the fit of lives is not used, {words}" in rig.say(
+    assert f"no schedule for {rig.stays(job_id)[0].machine_id}: the fit of lifetimes is not used, {words}" in rig.say(
         "explain", job_id
     )

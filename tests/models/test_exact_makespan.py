@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from windfall.errors import Infeasible, Misuse
-from windfall.models.exact.makespan import Schedule, World, every, expect, schedule_of
-from windfall.models.exact.survival import SurvivalTable, tabulate
-from windfall.models.runtime import unsaved_s
+from windfall.models.exact.makespan import MakespanWorld, Schedule, SurvivalTable, every, expect, schedule_of, tabulate
+from windfall.models.expected_runtime import unsaved_s
 
 MTTP_S = 10_800.0
 
@@ -23,7 +22,7 @@ def weibull(shape: float, scale_s: float, until_s: float, cell_s: float = 10.0) 
     return tabulate(lambda age_s: -((age_s / scale_s) ** shape), until_s=until_s, cell_s=cell_s)
 
 
-def drawn(world: World, schedule: Schedule, inverse, trials: int, seed: int) -> tuple[float, float]:
+def drawn(world: MakespanWorld, schedule: Schedule, inverse, trials: int, seed: int) -> tuple[float, float]:
     """Mean and standard error of makespans by drawing lives: unit by unit, independent of the exact code."""
     chance = np.random.default_rng(seed)
     unit_s, times = schedule.unit_s, np.empty(trials)
@@ -65,7 +64,7 @@ def drawn(world: World, schedule: Schedule, inverse, trials: int, seed: int) -> 
 
 def test_a_memoryless_run_is_dalys_closed_form() -> None:
     """Twelve segments and a rest, from any age, are (M + R) (e^(w/M) - 1) each."""
-    world = World(memoryless(), 37.0, allocate_s=210.0)
+    world = MakespanWorld(memoryless(), 37.0, allocate_s=210.0)
     wanted_s = 12 * unsaved_s(900.0 + 37.0, MTTP_S, 210.0) + unsaved_s(450.0, MTTP_S, 210.0)
 
     for age_s in (0.0, 12_345.6):
@@ -75,7 +74,7 @@ def test_a_memoryless_run_is_dalys_closed_form() -> None:
 
 def test_a_late_commit_is_the_closed_form_of_a_longer_restart() -> None:
     """A point that counts d after its save costs (M + R) e^(d/M) in the place of M + R, but for the last segment."""
-    world = World(memoryless(), 30.0, durable_s=130.0, allocate_s=200.0)
+    world = MakespanWorld(memoryless(), 30.0, durable_s=130.0, allocate_s=200.0)
     found = expect(world, schedule_of(40, 60.0, 0.0, lambda left: every(left, 20)))
     late_s = (MTTP_S + 200.0) * math.exp(100.0 / MTTP_S)
     wanted_s = late_s * math.expm1(1_230.0 / MTTP_S) + (MTTP_S + 200.0) * math.expm1(1_200.0 / MTTP_S)
@@ -85,7 +84,7 @@ def test_a_late_commit_is_the_closed_form_of_a_longer_restart() -> None:
 
 def test_preparation_can_be_lost_too() -> None:
     """From ordering a machine on: (A + P lost now and then) before the first unit, as the memoryless gap has it."""
-    world = World(memoryless(), 0.0, allocate_s=120.0, prepare_s=300.0)
+    world = MakespanWorld(memoryless(), 0.0, allocate_s=120.0, prepare_s=300.0)
     gap_s = (120.0 + MTTP_S * (1.0 - math.exp(-300.0 / MTTP_S))) / math.exp(-300.0 / MTTP_S)
     found = expect(world, schedule_of(10, 60.0, 300.0, lambda left: every(left, 10)))
 
@@ -107,7 +106,7 @@ def test_the_expectation_is_that_of_drawn_runs(
 ) -> None:
     """Ageing either way, covered losses, late commits, preparation: within four standard errors of 6,000 drawn runs."""
     scale_s = 9_000.0
-    world = World(weibull(shape, scale_s, 60_000.0), 25.0, durable_s, 90.0, 150.0, covered, at_end)
+    world = MakespanWorld(weibull(shape, scale_s, 60_000.0), 25.0, durable_s, 90.0, 150.0, covered, at_end)
     schedule = schedule_of(60, 120.0, age_s, lambda left: every(left, 9), everywhere=covered > 0.0)
 
     def inverse(odds: float, from_s: float) -> float:
@@ -120,8 +119,8 @@ def test_the_expectation_is_that_of_drawn_runs(
 
 def test_a_table_is_its_law() -> None:
     """Between its ages a table of a memoryless law has no error; of an ageing one the second order of its cell."""
-    lives, ages_s = memoryless(20_000.0, 500.0), np.array([0.0, 1.0, 777.7, 12_345.0])
-    survival, integral_s = lives.at(ages_s)
+    lifetimes, ages_s = memoryless(20_000.0, 500.0), np.array([0.0, 1.0, 777.7, 12_345.0])
+    survival, integral_s = lifetimes.at(ages_s)
     coarse, fine = (weibull(2.0, 9_000.0, 20_000.0, cell).at(np.array([8_123.0]))[1][0] for cell in (200.0, 2.0))
 
     assert survival == pytest.approx(np.exp(-ages_s / MTTP_S), rel=1e-12)
@@ -131,12 +130,12 @@ def test_a_table_is_its_law() -> None:
 
 def test_lives_that_end_end() -> None:
     """Beyond the last age of a law that ends nothing lives, and the mean life stays finite."""
-    lives = SurvivalTable.of(3_600.0, np.array([1.0, 0.5, 0.25, 0.0]))
-    survival, integral_s = lives.at(np.array([9_000.0, 1e6]))
+    lifetimes = SurvivalTable.of(3_600.0, np.array([1.0, 0.5, 0.25, 0.0]))
+    survival, integral_s = lifetimes.at(np.array([9_000.0, 1e6]))
 
     assert survival.tolist() == [0.125, 0.0]
-    assert integral_s[1] == lives.mean_left_s() == lives.integral_s[-1]
-    assert lives.mean_left_s(11_000.0) == 0.0
+    assert integral_s[1] == lifetimes.mean_left_s() == lifetimes.integral_s[-1]
+    assert lifetimes.mean_left_s(11_000.0) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -146,21 +145,21 @@ def test_lives_that_end_end() -> None:
 )
 def test_what_is_no_survival_is_refused(values: list[float]) -> None:
     """A row that does not begin with one, rises, falls below nought or misses numbers is named."""
-    with pytest.raises(Misuse, match="table of survival"):
+    with pytest.raises(Misuse, match="survival table"):
         SurvivalTable.of(60.0, np.array(values))
 
 
 def test_ages_beyond_the_data_are_refused() -> None:
     """A run that could outlast the table says what is known and what was asked."""
-    world = World(memoryless(until_s=3_600.0), 10.0)
+    world = MakespanWorld(memoryless(until_s=3_600.0), 10.0)
 
-    with pytest.raises(Misuse, match="nothing is known beyond"):
+    with pytest.raises(Misuse, match="the lifetime table ends at"):
         expect(world, schedule_of(10, 600.0, 0.0, lambda left: every(left, 2)))
 
 
 def test_no_progress_is_refused() -> None:
     """Segments longer than every life are infeasible, not infinite."""
-    world = World(SurvivalTable.of(60.0, np.array([1.0, 0.9, 0.0])), 10.0)
+    world = MakespanWorld(SurvivalTable.of(60.0, np.array([1.0, 0.9, 0.0])), 10.0)
 
     with pytest.raises(Infeasible, match="progress"):
         expect(world, schedule_of(10, 600.0, 0.0, lambda left: every(left, 1)))
@@ -172,4 +171,4 @@ def test_no_progress_is_refused() -> None:
 def test_costs_that_cannot_be_are_refused(bad: dict[str, float]) -> None:
     """A negative stall, a commit before its stall ends, and a share above one are named."""
     with pytest.raises(Misuse):
-        World(memoryless(), **bad)
+        MakespanWorld(memoryless(), **bad)

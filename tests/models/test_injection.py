@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from windfall.jobs import Injection
-from windfall.models.injection import life_s, mean_mttp_s
+from windfall.models.injection import lifetime_s, mean_mttp_s
 from windfall.terms import Seconds
 
 
@@ -34,32 +34,32 @@ def quantile(share: float, count: int) -> float:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_mean_of_400_lives_lies_in_its_exact_99_percent_interval(seed: int) -> None:
     """The sum of 400 exponential lives is gamma distributed: its mean stays where 99 % of such means are."""
-    lives = [life_s(injection(90.0, seed=seed), slot, n) for slot in range(4) for n in range(1, 101)]
-    assert quantile(0.005, 400) < sum(lives) / 90.0 < quantile(0.995, 400)
+    lifetimes = [lifetime_s(injection(90.0, seed=seed), slot, n) for slot in range(4) for n in range(1, 101)]
+    assert quantile(0.005, 400) < sum(lifetimes) / 90.0 < quantile(0.995, 400)
 
 
 def test_lives_are_exponential_and_not_only_of_the_right_mean() -> None:
     """The largest distance to 1 - exp(-x / MTTP) is below the 1 % bound of Kolmogorov and Smirnov."""
-    lives = sorted(life_s(injection(90.0), 0, n) for n in range(1, 1001))
-    distance = max(abs((place + 0.5) / 1000 + math.expm1(-x / 90.0)) for place, x in enumerate(lives))
+    lifetimes = sorted(lifetime_s(injection(90.0), 0, n) for n in range(1, 1001))
+    distance = max(abs((place + 0.5) / 1000 + math.expm1(-x / 90.0)) for place, x in enumerate(lifetimes))
     assert distance < 1.63 / math.sqrt(1000)
 
 
 def test_the_same_seed_gives_the_same_lives_and_another_seed_others() -> None:
     """A life depends on seed, slot and number alone: a controller that restarts draws it again."""
-    first = [life_s(injection(90.0), slot, n) for slot in range(3) for n in range(1, 20)]
-    assert first == [life_s(injection(90.0), slot, n) for slot in range(3) for n in range(1, 20)]
+    first = [lifetime_s(injection(90.0), slot, n) for slot in range(3) for n in range(1, 20)]
+    assert first == [lifetime_s(injection(90.0), slot, n) for slot in range(3) for n in range(1, 20)]
     assert len(set(first)) == len(first)
-    assert first != [life_s(injection(90.0, seed=8), slot, n) for slot in range(3) for n in range(1, 20)]
+    assert first != [lifetime_s(injection(90.0, seed=8), slot, n) for slot in range(3) for n in range(1, 20)]
     # Written down once: an update of Windfall must not change rehearsals that people compare.
-    assert life_s(injection(90.0), 0, 1) == pytest.approx(107.76536146386468)
+    assert lifetime_s(injection(90.0), 0, 1) == pytest.approx(107.76536146386468)
 
 
 def test_the_list_of_mttps_is_used_one_machine_after_the_other_and_again() -> None:
     """Machines 1, 3, 5, ... of each slot live for the first mean, 2, 4, 6, ... for the second."""
     both = injection(90.0, 300.0)
-    odd = statistics.fmean(life_s(both, slot, n) for slot in range(20) for n in range(1, 100, 2))
-    even = statistics.fmean(life_s(both, slot, n) for slot in range(20) for n in range(2, 101, 2))
+    odd = statistics.fmean(lifetime_s(both, slot, n) for slot in range(20) for n in range(1, 100, 2))
+    even = statistics.fmean(lifetime_s(both, slot, n) for slot in range(20) for n in range(2, 101, 2))
     assert odd == pytest.approx(90.0, rel=0.1)
     assert even == pytest.approx(300.0, rel=0.1)
 
@@ -72,9 +72,9 @@ def test_the_mean_time_between_preemptions_begins_with_the_first_mean_and_ends_w
     assert mean_mttp_s(injection(90.0), 1e6) == 90.0
     counts = []
     for slot in range(4000):
-        age, n = life_s(both, slot, 1), 1
+        age, n = lifetime_s(both, slot, 1), 1
         while age < 200.0:
             n += 1
-            age = Seconds(age + life_s(both, slot, n))
+            age = Seconds(age + lifetime_s(both, slot, n))
         counts.append(n - 1)
     assert mean_mttp_s(both, 200.0) == pytest.approx(200.0 / statistics.fmean(counts), rel=0.04)

@@ -8,12 +8,18 @@ import numpy as np
 import pytest
 
 from windfall.errors import Misuse
-from windfall.models.lifetimes.blended import Blended, BlendedAsPrinted
-from windfall.models.lifetimes.families import Bathtub, Exponential, GompertzMakeham, Weibull
-from windfall.models.lifetimes.kaplan import kaplan_meier
-from windfall.models.lifetimes.law import Law
-from windfall.models.lifetimes.lives import lives_of
-from windfall.models.lifetimes.piecewise import Piecewise
+from windfall.models.lifetimes.families import (
+    Bathtub,
+    Blended,
+    BlendedAsPrinted,
+    Exponential,
+    GompertzMakeham,
+    Piecewise,
+    Weibull,
+)
+from windfall.models.lifetimes.kaplan_meier import kaplan_meier
+from windfall.models.lifetimes.lifetime_law import Law
+from windfall.models.lifetimes.observations import lifetimes_of
 
 H = 3600.0
 PRINTED = BlendedAsPrinted(0.4137, 24 * H, 0.9 * H, 0.76 * H)
@@ -58,22 +64,22 @@ def test_the_hazard_is_the_slope_of_the_cumulative_hazard(law: Law) -> None:
 
 @by_law
 def test_sampled_lives_follow_the_law(law: Law) -> None:
-    """Lives drawn with evenly spread uniforms have the law's mean and the law's distribution."""
+    """Lifetimes drawn with evenly spread uniforms have the law's mean and the law's distribution."""
     uniforms = (np.arange(40_000) + 0.5) / 40_000
-    lives = law.sample(uniforms)
+    lifetimes = law.sample(uniforms)
 
-    assert np.mean(lives) == pytest.approx(law.remaining().mean_s, rel=2e-3)
-    assert law.cdf(lives) == pytest.approx(uniforms, abs=1e-9)
+    assert np.mean(lifetimes) == pytest.approx(law.remaining().mean_s, rel=2e-3)
+    assert law.cdf(lifetimes) == pytest.approx(uniforms, abs=1e-9)
 
 
 @by_law
 def test_a_machine_of_some_age_is_judged_by_what_it_has_survived(law: Law) -> None:
     """Drawn lives of old machines are longer than their age, and their mean is age plus remaining life."""
     age_s = float(law.quantile(0.4))
-    lives = law.sample((np.arange(40_000) + 0.5) / 40_000, age_s=age_s)
+    lifetimes = law.sample((np.arange(40_000) + 0.5) / 40_000, age_s=age_s)
 
-    assert np.min(lives) >= age_s
-    assert np.mean(lives) - age_s == pytest.approx(law.remaining(age_s).mean_s, rel=2e-3)
+    assert np.min(lifetimes) >= age_s
+    assert np.mean(lifetimes) - age_s == pytest.approx(law.remaining(age_s).mean_s, rel=2e-3)
     middle = float(law.quantile(0.5, age_s=age_s))
     assert float(law.survival_from(age_s, middle)) == pytest.approx(0.5, rel=1e-9)
 
@@ -85,7 +91,7 @@ def test_remaining_life_of_the_exponential_has_its_closed_form() -> None:
     assert law.remaining(50 * H).mean_s == pytest.approx(3 * H, rel=1e-12)
     found = law.remaining(5 * H, until_s=9 * H)
     assert found.mean_s == pytest.approx(3 * H * -math.expm1(-4 / 3), rel=1e-12)
-    assert found.outliving == pytest.approx(math.exp(-4 / 3))
+    assert found.surviving_share == pytest.approx(math.exp(-4 / 3))
     assert "9 h" in found.note
 
 
@@ -125,7 +131,7 @@ def test_a_machine_that_is_never_lost_lives_for_ever() -> None:
 
     assert float(law.quantile(0.99)) == math.inf
     assert law.remaining().mean_s == math.inf
-    assert law.remaining(until_s=10 * H).outliving == pytest.approx(math.exp(-0.5), rel=1e-3)
+    assert law.remaining(until_s=10 * H).surviving_share == pytest.approx(math.exp(-0.5), rel=1e-3)
 
 
 def test_a_reclaim_that_begins_before_the_limit_is_no_bathtub() -> None:
@@ -149,9 +155,9 @@ def test_the_printed_expected_life_depends_on_its_bound() -> None:
     """The published fit of all machines has an expected life of 5.72 h until 24 h and 16.72 h until the last observation."""
     fit = BlendedAsPrinted(0.413703, 24.4533 * H, 0.949803 * H, 0.767458 * H)
 
-    assert fit.expected_life_s(24 * H) / H == pytest.approx(5.71725, abs=1e-4)
+    assert fit.expected_lifetime_s(24 * H) / H == pytest.approx(5.71725, abs=1e-4)
     assert float(fit.cdf(24 * H)) == pytest.approx(0.642877, abs=1e-5)
-    last_s = next(x for x in np.arange(24 * H, 25 * H, 1.0) if fit.expected_life_s(x) / H >= 16.7179)
+    last_s = next(x for x in np.arange(24 * H, 25 * H, 1.0) if fit.expected_lifetime_s(x) / H >= 16.7179)
     assert last_s / H == pytest.approx(24.84, abs=0.02)
 
 
@@ -182,30 +188,30 @@ def test_the_papers_normalised_bathtub_is_the_normalised_blended_form() -> None:
 
 def test_kaplan_meier_counts_who_was_still_watched() -> None:
     """A worked example: five lives, one stopped at 2 s and one at 5 s; a machine stopped at 3 s counts at 3 s."""
-    curve = kaplan_meier(lives_of([1, 2, 3, 3, 5], [True, False, True, True, False]))
+    curve = kaplan_meier(lifetimes_of([1, 2, 3, 3, 5], [True, False, True, True, False]))
 
     assert curve.survival([0.5, 1, 2.9, 3, 5, 9]) == pytest.approx([1, 0.8, 0.8, 0.8 / 3, 0.8 / 3, 0.8 / 3])
-    assert kaplan_meier(lives_of([3, 3], [True, False])).survival(3.0) == pytest.approx(0.5)
+    assert kaplan_meier(lifetimes_of([3, 3], [True, False])).survival(3.0) == pytest.approx(0.5)
     assert float(curve.standard_error(1)) == pytest.approx(0.8 * math.sqrt(1 / (5 * 4)))
     assert curve.remaining().mean_s == pytest.approx(1 + 0.8 * 2 + 0.8 / 3 * 2)
 
 
 def test_kaplan_meier_says_nothing_beyond_the_data() -> None:
     """Beyond the oldest observation the answer carries a flag and a sentence, and remaining life is not made up."""
-    curve = kaplan_meier(lives_of([1 * H, 2 * H, 5 * H], [True, True, False]))
+    curve = kaplan_meier(lifetimes_of([1 * H, 2 * H, 5 * H], [True, True, False]))
 
-    assert not curve.ask(5 * H).beyond
-    asked = curve.ask(6 * H)
-    assert asked.beyond
-    assert asked.note == "no machine was observed beyond 5 h 0 min: nothing is known of older ones"
+    assert not curve.survival_answer(5 * H).extrapolated
+    asked = curve.survival_answer(6 * H)
+    assert asked.extrapolated
+    assert asked.note == "no machine was observed beyond 5 h 0 min: there is no estimate for older ones"
     assert curve.remaining(2 * H).until_s == 5 * H
     assert curve.remaining(6 * H).mean_s == 0.0
-    assert curve.remaining(6 * H).beyond
+    assert curve.remaining(6 * H).extrapolated
 
 
 def test_kaplan_meier_draws_only_lives_that_were_seen() -> None:
     """Samples are observed ages, and infinite where nobody knows when the machine was lost."""
-    curve = kaplan_meier(lives_of([1, 2, 3, 4], [True, True, True, False]))
+    curve = kaplan_meier(lifetimes_of([1, 2, 3, 4], [True, True, True, False]))
 
     assert curve.sample([0.0, 0.2, 0.3, 0.6, 0.8]).tolist() == [0.0, 1.0, 2.0, 3.0, math.inf]
 
@@ -217,13 +223,11 @@ def test_a_fitted_law_says_when_it_is_asked_beyond_its_data() -> None:
     """An answer past the oldest observed life is flagged, with a sentence; one inside is not."""
     law = Exponential(1 / (10 * H), observed_s=20 * H)
 
-    assert not law.ask(20 * H).beyond
-    asked = law.ask(30 * H, age_s=5 * H)
-    assert asked.beyond
+    assert not law.survival_answer(20 * H).extrapolated
+    asked = law.survival_answer(30 * H, age_s=5 * H)
+    assert asked.extrapolated
     assert asked.value == pytest.approx(math.exp(-2.5))
-    assert asked.note == (
-        "no machine was observed beyond 20 h 0 min: from there on this is what the exponential law says, not the data"
-    )
+    assert asked.note == ("no machine was observed beyond 20 h 0 min: beyond it the exponential law extrapolates")
 
 
 def test_remaining_life_is_counted_as_far_as_the_data_reach() -> None:
@@ -233,18 +237,18 @@ def test_remaining_life_is_counted_as_far_as_the_data_reach() -> None:
 
     assert inside.until_s == 20 * H
     assert inside.mean_s == pytest.approx(10 * H * -math.expm1(-1.5))
-    assert not inside.beyond
+    assert not inside.extrapolated
     assert inside.note == (
-        "life from the age of 5 h 0 min up to 20 h 0 min, which 22% outlive; theirs is counted until then"
+        "the lifetime from the age of 5 h 0 min to 20 h 0 min; 22% last longer and count up to there"
     )
-    assert law.remaining(5 * H, until_s=40 * H).beyond
+    assert law.remaining(5 * H, until_s=40 * H).extrapolated
     old = law.remaining(25 * H)
-    assert old.beyond
+    assert old.extrapolated
     assert old.mean_s == pytest.approx(10 * H)
-    assert "not the data" in old.note
+    assert "the exponential law extrapolates" in old.note
 
 
 def test_a_horizon_before_the_age_is_refused() -> None:
-    """Remaining life cannot be counted backwards."""
+    """A remaining lifetime cannot be counted backwards."""
     with pytest.raises(Misuse, match="cannot end at"):
         Exponential(1.0).remaining(10.0, until_s=5.0)

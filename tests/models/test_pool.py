@@ -8,8 +8,8 @@ import statistics
 import pytest
 
 from windfall.fleet import Lifetime
-from windfall.models.losses import PRIOR_MTTP_S
-from windfall.models.pool import ANY, Pooled, Restarted, look_up, pool, told
+from windfall.models.lifetime_pool import ANY, PooledEstimate, RestartSample, look_up, mttp_and_restart, pool
+from windfall.models.preemption_rates import PRIOR_MTTP_S
 from windfall.terms import Seconds, WallTime
 
 HOUR = 3600.0
@@ -23,21 +23,21 @@ def life(hours: float, kind: str = "aws/small/a", *, preempted: bool = True, ann
 
 def running(hours_ago: float, now_hours: float, kind: str = "aws/small/a") -> Lifetime:
     provider, machine_type, zone = kind.split("/")
-    began = WallTime((now_hours - hours_ago) * HOUR)
-    return Lifetime("m", provider, machine_type, zone, began, None, preempted=False, announced=False)
+    started = WallTime((now_hours - hours_ago) * HOUR)
+    return Lifetime("m", provider, machine_type, zone, started, None, preempted=False, announced=False)
 
 
-def of(beliefs: tuple[Pooled, ...], kind: str) -> Pooled:
-    found = look_up([row.rate for row in beliefs], *kind.split("/"))
+def of(estimates: tuple[PooledEstimate, ...], kind: str) -> PooledEstimate:
+    found = look_up([row.rate for row in estimates], *kind.split("/"))
     assert found is not None
-    return next(row for row in beliefs if row.rate == found)
+    return next(row for row in estimates if row.rate == found)
 
 
 def test_the_prior_counts_as_one_preemption_after_three_hours() -> None:
     """Two preemptions in 5 h: (3 + 5) / (1 + 2) h, for the zone and, with nothing else seen, for all above it."""
-    beliefs = pool([life(2.0), life(3.0)], WallTime(0.0))
-    assert [row.mttp_s / HOUR for row in beliefs] == pytest.approx([8 / 3] * 3)
-    assert [(row.machine_type, row.zone) for row in beliefs] == [(ANY, ANY), ("small", ANY), ("small", "a")]
+    estimates = pool([life(2.0), life(3.0)], WallTime(0.0))
+    assert [row.mttp_s / HOUR for row in estimates] == pytest.approx([8 / 3] * 3)
+    assert [(row.machine_type, row.zone) for row in estimates] == [(ANY, ANY), ("small", ANY), ("small", "a")]
     assert PRIOR_MTTP_S == 3 * HOUR
 
 
@@ -46,7 +46,7 @@ def test_machines_that_still_run_or_were_given_back_are_censored() -> None:
     rows = [life(2.0), life(3.0, preempted=False), running(4.0, 10.0)]
     belief = of(pool(rows, WallTime(10 * HOUR)), "aws/small/a")
     assert belief.mttp_s / HOUR == pytest.approx((3 + 2 + 3 + 4) / (1 + 1))
-    assert (belief.lives, belief.preemptions) == (3, 1)
+    assert (belief.lifetimes, belief.preemptions) == (3, 1)
 
 
 def test_a_zone_begins_with_what_its_types_other_zones_showed() -> None:
@@ -57,10 +57,10 @@ def test_a_zone_begins_with_what_its_types_other_zones_showed() -> None:
 
 def test_a_kind_that_was_never_bought_takes_what_is_known_above_it() -> None:
     """A new zone has its type's estimate, a new type its provider's, a new provider none."""
-    beliefs = pool([life(2.0), life(9.0, "aws/large/a")], WallTime(0.0))
-    assert of(beliefs, "aws/small/new").machine_type == "small"
-    assert of(beliefs, "aws/new/new").machine_type == ANY
-    assert look_up([row.rate for row in beliefs], "google", "small", "a") is None
+    estimates = pool([life(2.0), life(9.0, "aws/large/a")], WallTime(0.0))
+    assert of(estimates, "aws/small/new").machine_type == "small"
+    assert of(estimates, "aws/new/new").machine_type == ANY
+    assert look_up([row.rate for row in estimates], "google", "small", "a") is None
 
 
 def test_many_lives_speak_for_themselves() -> None:
@@ -87,8 +87,8 @@ def test_the_estimate_is_right_in_the_mean_although_most_lives_are_cut_off() -> 
 
 def test_the_share_without_notice_is_pooled_likewise() -> None:
     """The provider's prior weighs five losses: aws 0.1; five silent ones of five make it (0.5 + 5) / 10."""
-    beliefs = pool([life(1.0, announced=False)] * 5, WallTime(0.0))
-    assert of(beliefs, "aws/small/a").silent_share == pytest.approx(0.55)
+    estimates = pool([life(1.0, announced=False)] * 5, WallTime(0.0))
+    assert of(estimates, "aws/small/a").silent_share == pytest.approx(0.55)
     assert of(pool([life(1.0, "cloudy/small/a")], WallTime(0.0)), "cloudy/small/a").silent_share < 0.5
 
 
@@ -96,16 +96,16 @@ def test_the_restart_time_is_unknown_until_it_was_measured() -> None:
     """Without a measurement None; with some their mean, which a sparse zone shares with its type."""
     kind = ("aws", "small", "a")
     assert of(pool([life(1.0)], WallTime(0.0)), "aws/small/a").restart_s is None
-    measured = [Restarted(*kind, Seconds(100.0)), Restarted(*kind, Seconds(200.0))]
-    elsewhere = Restarted("aws", "small", "b", Seconds(300.0))
-    beliefs = pool([life(1.0)], WallTime(0.0), [*measured, elsewhere])
-    assert of(beliefs, "aws/small/b").restart_s == pytest.approx((150.0 + 300.0) / 2)
-    assert of(beliefs, "aws/small/a").restart_s == pytest.approx((300.0 + 100.0 + 200.0) / 3)
-    assert of(beliefs, "aws/large/a").restart_s == pytest.approx(200.0)
+    measured = [RestartSample(*kind, Seconds(100.0)), RestartSample(*kind, Seconds(200.0))]
+    elsewhere = RestartSample("aws", "small", "b", Seconds(300.0))
+    estimates = pool([life(1.0)], WallTime(0.0), [*measured, elsewhere])
+    assert of(estimates, "aws/small/b").restart_s == pytest.approx((150.0 + 300.0) / 2)
+    assert of(estimates, "aws/small/a").restart_s == pytest.approx((300.0 + 100.0 + 200.0) / 3)
+    assert of(estimates, "aws/large/a").restart_s == pytest.approx(200.0)
 
 
 def test_machines_that_train_together_are_told_of_the_loss_of_any() -> None:
     """Four machines of 8 h each: one of them is lost every 2 h; who is not known is told nothing."""
     rates = [("aws", "small", "a", Seconds(8 * HOUR), Seconds(90.0))]
-    assert told(rates, "aws", "small", "a", 4) == (2 * HOUR, 90.0)
-    assert told(rates, "aws", "small", "b", 4) == (None, None)
+    assert mttp_and_restart(rates, "aws", "small", "a", 4) == (2 * HOUR, 90.0)
+    assert mttp_and_restart(rates, "aws", "small", "b", 4) == (None, None)

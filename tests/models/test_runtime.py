@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from windfall.models.runtime import Hazard, Restart, Saving, expect, refunded_s, unsaved_s
+from windfall.models.expected_runtime import Hazard, Restart, Saving, expect, refunded_s, unsaved_s
 
 HOUR = 3600.0
 
@@ -254,6 +254,6 @@ def test_the_free_hour_of_a_machine_that_is_taken_back() -> None:
     """What goes beyond the last full hour of an exponential life is free: half an hour if lives are long."""
     rng = random.Random("hours 5")
     for mttp_s in (900.0, 3 * HOUR):
-        lives = [rng.expovariate(1.0 / mttp_s) % HOUR for _ in range(20_000)]
-        assert refunded_s(mttp_s) == pytest.approx(statistics.fmean(lives), rel=0.03)
+        lifetimes = [rng.expovariate(1.0 / mttp_s) % HOUR for _ in range(20_000)]
+        assert refunded_s(mttp_s) == pytest.approx(statistics.fmean(lifetimes), rel=0.03)
     assert refunded_s(1e9) == pytest.approx(HOUR / 2, rel=1e-3)

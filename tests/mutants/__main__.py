@@ -76,7 +76,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
-    began = time.monotonic()
+    started = time.monotonic()
     sources = [str(path.relative_to(ROOT)) for path in tree_files()]
     files = sorted(name for name in sources if name.endswith(".py") and name.startswith(_rooms()))
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
@@ -90,7 +90,7 @@ def main() -> int:
         def judged(mutant: Mutant) -> str:
             tree = trees.get()
             try:
-                verdict = _judge(tree, mutant, mutant.text(still), reach)
+                verdict = _check_holder(tree, mutant, mutant.text(still), reach)
             finally:
                 trees.put(tree)
             print(f"{verdict:9} {mutant.file}:{mutant.line}  {mutant.operator.partition('/')[2]}", flush=True)
@@ -102,7 +102,7 @@ def main() -> int:
         for mutant in lived:
             print(f"\n{_difference(still, mutant)}")
     print(
-        f"seed {options.seed}: {len(mutants) - len(lived)} of {len(mutants)} killed, {time.monotonic() - began:.0f} s"
+        f"seed {options.seed}: {len(mutants) - len(lived)} of {len(mutants)} killed, {time.monotonic() - started:.0f} s"
     )
     return 1 if lived else 0
 
@@ -158,7 +158,7 @@ def _measure(tree: Path) -> dict[str, object]:
     return {"lines": lines, "times": json.loads((tree / "times.json").read_text())}
 
 
-def _judge(tree: Path, mutant: Mutant, text: str, reach: Reach) -> str:
+def _check_holder(tree: Path, mutant: Mutant, text: str, reach: Reach) -> str:
     tests = reach.of(mutant)
     if not tests:
         return "unreached"

@@ -13,7 +13,7 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 
 Span = tuple[tuple[int, int], tuple[int, int]]
-SAME = {"Is_Eq", "IsNot_NotEq", "Eq_Is", "NotEq_IsNot"}
+EQUAL_SHARE = {"Is_Eq", "IsNot_NotEq", "Eq_Is", "NotEq_IsNot"}
 """Of None and the members of enumerations `is` and `==` say the same."""
 UNFIT = ("VariableReplacer", "VariableInserter", "RemoveDecorator", "ExceptionReplacer")
 """Operators that need to be told names, or that no program gets past its import with."""
@@ -39,7 +39,7 @@ class Mutant:
 def operators() -> list[str]:
     """The names of the operators in use."""
     names = cosmic_ray.plugins.operator_names()
-    return sorted(name for name in names if not name.endswith(UNFIT) and name.partition("_")[2] not in SAME)
+    return sorted(name for name in names if not name.endswith(UNFIT) and name.partition("_")[2] not in EQUAL_SHARE)
 
 
 def places(root: Path, file: str) -> dict[Span, list[Mutant]]:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
+from windfall.linux.clock import SystemClock
 from windfall.notices.aws import AwsNotices
 from windfall.notices.azure import AzureNotices
 from windfall.notices.google import GoogleNotices
 from windfall.ports import NoticeSource
-from windfall.storage.clocks import SystemClock
 from windfall.terms import Notice, NoticeLevel, Seconds
-from windfall.wire.metadata import MetadataServer, serve
+from windfall.wire.metadata_server import MetadataServer, serve
 
 CLOCK = SystemClock()
 PATIENCE_S = 10.0
@@ -151,10 +151,10 @@ class Watch:
 
     def stop(self) -> float:
         """Stop the source; return how long it took [s]."""
-        began = time.monotonic()
+        started = time.monotonic()
         self._stop.set()
         self._thread.join(PATIENCE_S)
-        return time.monotonic() - began
+        return time.monotonic() - started
 
     def wait_for(self, count: int) -> list[Notice]:
         """Wait for this many notices and return all."""
@@ -185,8 +185,8 @@ class Rig:
     def announce(self, notice_s: float = NOTICE_S) -> float:
         """Announce the end; return its deadline on this machine's monotonic clock."""
         deadline = self.server.announce(notice_s)
-        now, wall = CLOCK.now(), CLOCK.wall()
-        return now + notice_s if self.provider == "google" else now + deadline - wall
+        now, wall_time = CLOCK.now(), CLOCK.wall_time()
+        return now + notice_s if self.provider == "google" else now + deadline - wall_time
 
 
 def make_source(provider: str, url: str, poll_s: Seconds = POLL_S, notice_s: float = NOTICE_S) -> NoticeSource:
@@ -202,5 +202,5 @@ def make_source(provider: str, url: str, poll_s: Seconds = POLL_S, notice_s: flo
 @contextlib.contextmanager
 def rig(provider: str, poll_s: Seconds = POLL_S) -> Iterator[Rig]:
     """Start a service and a front; nothing watches yet."""
-    with serve([], provider, now=CLOCK.wall) as server, Front(server.url) as front:
+    with serve([], provider, now=CLOCK.wall_time) as server, Front(server.url) as front:
         yield Rig(provider, server, front, make_source(provider, front.url, poll_s))

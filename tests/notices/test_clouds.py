@@ -9,7 +9,7 @@ from windfall.notices.aws import AwsNotices
 from windfall.notices.azure import AzureNotices
 from windfall.notices.google import GoogleNotices
 from windfall.terms import Instant, Notice, NoticeLevel, Seconds
-from windfall.wire.metadata import Event, serve
+from windfall.wire.metadata_server import ScriptedEvent, serve
 
 ANNOUNCED, HINT, WITHDRAWN = NoticeLevel.ANNOUNCED, NoticeLevel.HINT, NoticeLevel.WITHDRAWN
 
@@ -56,7 +56,7 @@ def test_a_preemption_while_google_was_away_counts_from_the_last_answer() -> Non
 
 def test_a_server_that_does_not_hold_requests_is_polled() -> None:
     """Behind a proxy that answers long polls at once, Google is asked once a poll, not in a spin, and still heard."""
-    with serve([], "google", now=CLOCK.wall) as server, Front(server.url) as front:
+    with serve([], "google", now=CLOCK.wall_time) as server, Front(server.url) as front:
         front.mode = "impatient"
         source = GoogleNotices(CLOCK, front.url, poll_s=Seconds(0.2), wait_s=1)
         with Watch(source) as watch:
@@ -70,7 +70,7 @@ def test_a_server_that_does_not_hold_requests_is_polled() -> None:
 def test_events_of_other_machines_are_not_ours() -> None:
     """Azure lists the whole set's events: those of other machines are neither delivered nor withdrawn."""
     with rig("azure") as made, Watch(made.source) as watch:
-        made.server.foreign(30)
+        made.server.other_machine(30)
         made.more_polls()
         assert watch.notices == []
         made.announce()
@@ -83,8 +83,12 @@ def test_events_of_other_machines_are_not_ours() -> None:
 
 def test_two_events_in_one_document_are_two_notices() -> None:
     """A redeploy and a preemption at once: both are told, each with its own deadline."""
-    script = [Event(0.0, "maintenance", "Redeploy", 600), Event(0.0, "announce", "Preempt", 30), Event(0.0, "foreign")]
-    with serve(script, "azure", now=CLOCK.wall) as server, Watch(make_source("azure", server.url)) as watch:
+    script = [
+        ScriptedEvent(0.0, "maintenance", "Redeploy", 600),
+        ScriptedEvent(0.0, "announce", "Preempt", 30),
+        ScriptedEvent(0.0, "other_machine"),
+    ]
+    with serve(script, "azure", now=CLOCK.wall_time) as server, Watch(make_source("azure", server.url)) as watch:
         first, second = watch.wait_for(2)
         assert first.notice_id != second.notice_id
         assert first.deadline is not None
@@ -156,7 +160,7 @@ def test_while_its_name_is_unknown_a_machine_takes_every_event_for_a_hint(mode: 
 
 def test_a_name_given_by_the_user_needs_no_question() -> None:
     """With the resource name as an argument the service is asked for events alone."""
-    with serve([], "azure", now=CLOCK.wall, machine="gpu-7") as server:
+    with serve([], "azure", now=CLOCK.wall_time, machine="gpu-7") as server:
         server.announce(30)
         with Watch(AzureNotices(CLOCK, server.url, machine="GPU-7", poll_s=POLL_S)) as watch:
             assert watch.wait_for(1)[0].level is ANNOUNCED

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from windfall.notices.polling import Told, backoff_s, pause
+from windfall.notices.metadata_http import NoticeDeduplicator, backoff_s, pause
 from windfall.terms import Instant, Notice, NoticeLevel, Seconds, WallTime
-from windfall.wire.notices import CloudNotice
+from windfall.wire.notice_formats import CloudNotice
 
 HINT, ANNOUNCED, WITHDRAWN = NoticeLevel.HINT, NoticeLevel.ANNOUNCED, NoticeLevel.WITHDRAWN
 BOOT = 1_700_000_000.0
@@ -21,7 +21,7 @@ class HandClock:
     def now(self) -> Instant:
         return Instant(self.monotonic)
 
-    def wall(self) -> WallTime:
+    def wall_time(self) -> WallTime:
         return WallTime(self.monotonic + self.offset)
 
     def sleep(self, duration_s: Seconds) -> None:
@@ -30,21 +30,21 @@ class HandClock:
 
 
 class Listener:
-    """A `Told` on a hand clock with what it passed on."""
+    """A `NoticeDeduplicator` on a hand clock with what it passed on."""
 
     def __init__(self, margin_s: float = 0.0) -> None:
         self.clock, self.heard = HandClock(), list[Notice]()
-        self._told = Told("cloud", self.clock, Seconds(margin_s), self.heard.append)
+        self._told = NoticeDeduplicator("cloud", self.clock, Seconds(margin_s), self.heard.append)
 
-    def hear(self, *said: CloudNotice, unspoken: float = 0.0) -> list[tuple[NoticeLevel, str, float | None]]:
+    def hear(self, *said: CloudNotice, default_deadline: float = 0.0) -> list[tuple[NoticeLevel, str, float | None]]:
         """Observe a document; return what was passed on because of it."""
         before = len(self.heard)
-        self._told.observe(said, unspoken=Instant(unspoken))
+        self._told.observe(said, default_deadline=Instant(default_deadline))
         return [(notice.level, notice.notice_id, notice.deadline) for notice in self.heard[before:]]
 
     def announced(self, in_s: float, notice_id: str = "a") -> CloudNotice:
         """An announcement that ends so many seconds from now by the wall clock."""
-        return CloudNotice(ANNOUNCED, notice_id, WallTime(self.clock.wall() + in_s))
+        return CloudNotice(ANNOUNCED, notice_id, WallTime(self.clock.wall_time() + in_s))
 
 
 def test_a_deadline_is_monotonic_less_the_allowance() -> None:
@@ -118,8 +118,8 @@ def test_an_event_that_starts_early_moves_the_deadline_to_now() -> None:
     listener.clock.monotonic += 10
     started = CloudNotice(ANNOUNCED, "a")
 
-    assert listener.hear(started, unspoken=510.0) == [(ANNOUNCED, "a", 510.0)]
-    assert listener.hear(started, unspoken=515.0) == []
+    assert listener.hear(started, default_deadline=510.0) == [(ANNOUNCED, "a", 510.0)]
+    assert listener.hear(started, default_deadline=515.0) == []
 
 
 def test_waiting_after_failures_is_bounded() -> None:

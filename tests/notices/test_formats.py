@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windfall.terms import NoticeLevel, WallTime
-from windfall.wire import notices as wire
+from windfall.wire import notice_formats as wire
 
 HINT, ANNOUNCED = NoticeLevel.HINT, NoticeLevel.ANNOUNCED
 SECONDS = st.integers(0, 4_000_000_000).map(WallTime)
@@ -21,7 +21,7 @@ TEXT = st.text(max_size=20)
 AZURE_EVENTS = st.builds(
     wire.AzureEvent,
     event_id=st.text(min_size=1, max_size=40),
-    event_type=st.sampled_from([*wire.AZURE_ENDING, "Freeze", "Nova"]),
+    event_type=st.sampled_from([*wire.AZURE_END_EVENTS, "Freeze", "Nova"]),
     resources=st.lists(TEXT, max_size=3).map(tuple),
     status=st.sampled_from([wire.AZURE_SCHEDULED, wire.AZURE_STARTED]),
     not_before=st.none() | SECONDS,

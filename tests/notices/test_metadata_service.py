@@ -15,8 +15,8 @@ import pytest
 
 from tests.notices.support import eventually
 from windfall.errors import Misuse
-from windfall.wire import notices as wire
-from windfall.wire.metadata import Event, load_script, serve
+from windfall.wire import notice_formats as wire
+from windfall.wire.metadata_server import ScriptedEvent, load_script, serve
 
 START = 1_700_000_000.0
 AZURE = f"{wire.AZURE_EVENTS_PATH}?{wire.AZURE_EVENTS_QUERY}"
@@ -72,7 +72,7 @@ def test_amazon_demands_a_session() -> None:
 def test_amazon_plays_its_script() -> None:
     """404 before; the action with its UTC second while it stands; 404 after it was withdrawn."""
     now = HandTime()
-    script = [Event(10, "hint"), Event(20, "announce", "stop"), Event(30, "withdraw")]
+    script = [ScriptedEvent(10, "hint"), ScriptedEvent(20, "announce", "stop"), ScriptedEvent(30, "withdraw")]
     with serve(script, "aws", now=now) as server:
         session, seen = token(server.url), []
         for now.at_s in (0, 15, 25, 31):
@@ -105,9 +105,9 @@ def test_google_holds_a_request_until_the_change() -> None:
         answers: list[tuple[int, bytes]] = []
         thread = threading.Thread(target=lambda: answers.append(ask(waiting % 30, headers=FLAVOR)))
         thread.start()
-        began = time.monotonic()
+        started = time.monotonic()
         assert ask(waiting % 1, headers=FLAVOR) == (200, b"FALSE")
-        assert time.monotonic() - began >= 0.9
+        assert time.monotonic() - started >= 0.9
         assert answers == []
         server.announce()
         thread.join(5)
@@ -127,7 +127,7 @@ def test_azure_demands_header_and_version() -> None:
 def test_azure_events_are_scheduled_then_started() -> None:
     """The incarnation grows with each change; NotBefore is RFC 1123 while scheduled and empty once started."""
     now = HandTime()
-    with serve([Event(5, "announce", notice_s=30)], "azure", now=now) as server:
+    with serve([ScriptedEvent(5, "announce", notice_s=30)], "azure", now=now) as server:
         seen = []
         for now.at_s in (0, 6, 34, 36):
             document = json.loads(ask(server.url + AZURE, headers=TRUE_HEADER)[1])
@@ -159,11 +159,11 @@ def test_an_approval_starts_the_event() -> None:
         ("[]", "JSON"),
         ('{"version": 2, "events": []}', "version"),
         ('{"version": 1, "events": {}}', "list"),
-        ('{"version": 1, "events": [{"at_s": 1}]}', "Event 1"),
-        ('{"version": 1, "events": [{"at_s": 1, "do": "hint", "when": 3}]}', "when"),
-        ('{"version": 1, "events": [{"at_s": "1", "do": "hint"}]}', "Event 1"),
-        ('{"version": 1, "events": [{"at_s": Infinity, "do": "hint"}]}', "finite"),
-        ('{"version": 1, "events": [7]}', "Event 1"),
+        ('{"version": 1, "events": [{"at_s": 1}]}', "event 1"),
+        ('{"version": 1, "events": [{"at_s": 1, "type": "hint", "when": 3}]}', "when"),
+        ('{"version": 1, "events": [{"at_s": "1", "type": "hint"}]}', "event 1"),
+        ('{"version": 1, "events": [{"at_s": Infinity, "type": "hint"}]}', "finite"),
+        ('{"version": 1, "events": [7]}', "event 1"),
     ],
 )
 def test_a_wrong_script_is_refused(text: str, word: str) -> None:
@@ -175,13 +175,13 @@ def test_a_wrong_script_is_refused(text: str, word: str) -> None:
 @pytest.mark.parametrize(
     ("provider", "event", "word"),
     [
-        ("aws", Event(0, "foreign"), "foreign"),
-        ("aws", Event(0, "announce", "Preempt"), "terminate, stop, hibernate"),
-        ("google", Event(0, "explode"), "announce"),
-        ("oracle", Event(0, "hint"), "aws, google, azure"),
+        ("aws", ScriptedEvent(0, "other_machine"), "other_machine"),
+        ("aws", ScriptedEvent(0, "announce", "Preempt"), "terminate, stop, hibernate"),
+        ("google", ScriptedEvent(0, "explode"), "announce"),
+        ("oracle", ScriptedEvent(0, "hint"), "aws, google, azure"),
     ],
 )
-def test_what_a_format_cannot_say_is_refused(provider: str, event: Event, word: str) -> None:
+def test_what_a_format_cannot_say_is_refused(provider: str, event: ScriptedEvent, word: str) -> None:
     """An event or a kind that the cloud does not know is refused with those it does."""
     with pytest.raises(Misuse, match=word):
         serve([event], provider, now=HandTime())
@@ -200,10 +200,10 @@ def test_a_refused_service_leaves_no_port_open() -> None:
 
 @pytest.mark.real
 def test_it_runs_as_a_program(tmp_path: Path) -> None:
-    """`python -m windfall.wire.metadata` plays a file and says where it answers; a bad file is one sentence, exit 2."""
+    """`python -m windfall.wire.metadata_server` plays a file and says where it answers; a bad file is one sentence, exit 2."""
     script = tmp_path / "timeline.json"
-    script.write_text('{"version": 1, "events": [{"at_s": 0, "do": "announce"}]}')
-    command = [sys.executable, "-m", "windfall.wire.metadata", "--provider", "google", "--script", str(script)]
+    script.write_text('{"version": 1, "events": [{"at_s": 0, "type": "announce"}]}')
+    command = [sys.executable, "-m", "windfall.wire.metadata_server", "--provider", "google", "--script", str(script)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -58,11 +58,11 @@ def test_a_machine_that_cannot_reach_its_controller_is_given_up() -> None:
     world = World(job())
     world.controller()
     world.trains()
-    world.workers["sim-1"].mute = True
+    world.workers["sim-1"].sdk_inactive = True
     world.until(lambda: bool(facts(world, MachineSilent)))
     world.pass_time(HOUR_S)
 
-    assert world.training() == world.living() == ["sim-1"]
+    assert world.training() == world.lifetime_source() == ["sim-1"]
     assert len(world.provider.orders) == 1
 
 
@@ -76,7 +76,7 @@ def test_a_machine_that_hangs_runs_and_bills_beside_its_successor() -> None:
     world.pass_time(PACE.silent_after_s)
     assert len(world.provider.orders) == 1, "silence alone buys nothing"
     crowd: list[int] = []
-    world.until(lambda: "sim-2" in world.training() or crowd.append(len(world.living())) is not None, HOUR_S)  # type: ignore[func-returns-value]
+    world.until(lambda: "sim-2" in world.training() or crowd.append(len(world.lifetime_source())) is not None, HOUR_S)  # type: ignore[func-returns-value]
 
     assert set(world.provider.released) == {"sim-1"}
     assert max(crowd) == 1, "both never ran together"
@@ -91,7 +91,7 @@ def test_the_whole_cluster_is_torn_down_for_one_machine() -> None:
     world.controller()
     world.trains(4)
     world.provider.preempt("sim-2", None)
-    world.until(lambda: "sim-2" not in world.living())
+    world.until(lambda: "sim-2" not in world.lifetime_source())
     world.trains(4)
     world.pass_time(60.0)
 
@@ -108,11 +108,11 @@ def test_the_whole_cluster_is_torn_down_for_one_machine() -> None:
 def test_quota_zero_looks_like_starting() -> None:
     """Not here: the reason is shown within one poll, and the next zone is taken instead."""
     world = World(job(), market("a"), market("b", price=2.0))
-    world.provider.shelf.quota["m4", "a"] = 0
+    world.provider.limits.quota["m4", "a"] = 0
     world.controller()
     world.pass_time(PACE.turn_s)
 
-    assert any("quota 0 for m4 in a" in sentence for sentence in world.told)
+    assert any("quota 0 for m4 in a" in message for message in world.told)
     world.trains()
     assert [(order.offer.zone, order.count_max) for order in world.provider.orders][-1] == ("b", 1)
 
@@ -120,16 +120,16 @@ def test_quota_zero_looks_like_starting() -> None:
 def test_quota_zero_everywhere_waits_for_ever_without_a_word() -> None:
     """Not here: the job says within one poll that it waits, for what and where; and goes on once the quota is raised."""
     world = World(job())
-    world.provider.shelf.quota["m4", "a"] = 0
+    world.provider.limits.quota["m4", "a"] = 0
     world.controller()
     world.pass_time(PACE.turn_s)
 
     assert world.summary.phase is JobPhase.WAITING
-    assert "quota 0 for m4 in a" in world.summary.sentence
-    assert world.living() == []
+    assert "quota 0 for m4 in a" in world.summary.message
+    assert world.lifetime_source() == []
     world.pass_time(600.0)
     assert len(world.provider.orders) <= 1, "asking again and again does not raise it"
-    world.provider.shelf.quota["m4", "a"] = 1
+    world.provider.limits.quota["m4", "a"] = 1
     world.trains(limit_s=HOUR_S)
 
 
@@ -255,7 +255,7 @@ def test_duplicate_machines(accident: Callable[[World], Callable[[Callable[[], o
     world.pass_time(HOUR_S)
 
     assert world.provider.born == ["sim-1"], "one machine ever ran"
-    assert world.training() == world.living() == ["sim-1"]
+    assert world.training() == world.lifetime_source() == ["sim-1"]
     assert {order.token for order in world.provider.orders} == {world.provider.orders[0].token}
 
 

@@ -29,7 +29,7 @@ def test_uploads_stop_and_nobody_is_told(tmp_path: Path, monkeypatch: pytest.Mon
         try:
             eventually(lambda: any("/checkpoints/" in key for key in bucket.objects), "a checkpoint")
             bucket.full = True
-            machine.until("no room left")
+            machine.until("no space left")
             bucket.full = False
             (machine.folder / "go on").write_text("")
             assert machine.code() == 0, machine.text
@@ -49,14 +49,16 @@ def save():
 """
     machine = run.train(STEPS="5000", AT_START=big, options=(*NO_INSURANCE, "--uplink", "300KB/s"))
     machine.until("step 10")
-    began = time.monotonic()
+    started = time.monotonic()
     stopped = run.say("stop", run.url)
-    took_s = time.monotonic() - began
+    took_s = time.monotonic() - started
 
     assert stopped.returncode == 0, stopped.stderr
-    (point,) = run.state().checkpoints
+    (checkpoint,) = run.state().checkpoints
     assert took_s > 1.5, "0.6 MB over 300 KB/s"
-    said = rf"stopped after [\d.]+ s, step {point.step} is stored; `windfall exec {run.url}` goes on from there\n"
+    said = (
+        rf"stopped after [\d.]+ s \(last checkpoint: step {checkpoint.step}\); resume with `windfall exec {run.url}`\n"
+    )
     assert re.fullmatch(said, stopped.stdout), stopped.stdout
     assert machine.code() == 6, machine.text
 
@@ -114,4 +116,4 @@ def test_a_bug_is_retried_for_ever_as_if_it_were_a_preemption(run: Run) -> None:
     assert machine.code() == 1, machine.text
     assert machine.text.count("started\n") == 2
     assert (run.state().outcome, run.state().losses[-1].cause) == (Outcome.FAILED, Cause.SCRIPT_FAILED)
-    assert "the script failed 2 times, the last time with status 3" in machine.text
+    assert "the script failed 2 times, last with status 3" in machine.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -40,13 +41,13 @@ def test_a_store_that_is_full_is_healed_by_keep(tmp_path: Path) -> None:
     code.write_text(SAVES)
     script = [str(store / "run"), "--", sys.executable, str(code)]
     full, healed = " ".join([*line, *script, "9"]), " ".join([*line, "--keep", "2", *script, "12"])
-    points = " ".join([*WINDFALL, "points", "--json", script[0]])
-    both = f"mount -t tmpfs -o size=3m none {store} && cd {tmp_path} && ! {full} && {healed} && {points}"
+    checkpoints = shlex.join([*WINDFALL, "checkpoints", "--json", script[0]])
+    both = f"mount -t tmpfs -o size=3m none {store} && cd {tmp_path} && ! {full} && {healed} && {checkpoints}"
     done = subprocess.run(
         [*unshare, "sh", "-c", both], env=plain_environment(), capture_output=True, text=True, timeout=100, check=False
     )
     said = done.stdout + done.stderr
     assert "could not be stored" in done.stderr, said
-    assert "the store is full: 5 checkpoints that would go soon are deleted now" in done.stderr, said
+    assert "the store is full: deleting 5 superseded checkpoints early" in done.stderr, said
     assert done.returncode == 0, said
     assert re.findall(r'"step": (\d+)', done.stdout)[0] == "12", said

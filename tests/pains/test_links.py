@@ -43,6 +43,6 @@ def test_a_link_out_of_the_checkpoint_is_told(tmp_path: Path) -> None:
     machine = run.start(sys.executable, "-c", SAVES, str(outside), options=fast("--policy", "never"))
     assert machine.code() == 1, machine.text
     account = json.dumps(json.loads(run.say("cost", "--json", run.url).stdout))
-    why = f"{machine.folder}/ck-4/latest is a link to {outside}, outside the checkpoint: copy what it points to"
-    assert machine.text.count(f"the save at step 4 could not be stored: {why}") == 1, machine.text
-    assert why in account
+    reason = f"{machine.folder}/ck-4/latest is a link to {outside}, outside the checkpoint: copy what it points to"
+    assert machine.text.count(f"the save at step 4 could not be stored: {reason}") == 1, machine.text
+    assert reason in account

@@ -36,14 +36,14 @@ def test_a_preemption_with_a_known_deadline_throws_a_whole_interval_away(run: Ru
     first.until("step 40")
     first.process.terminate()
     assert first.code() == 75, first.text
-    (point,) = run.state().checkpoints
-    steps = point.step + 20
+    (checkpoint,) = run.state().checkpoints
+    steps = checkpoint.step + 20
     second = run.train(STEPS=str(steps))
 
     assert second.code() == 0, second.text
-    assert (point.kind, run.state().losses[0].cause) == (SaveKind.EMERGENCY, Cause.PREEMPTED_SAVED)
-    assert last_step(first.text) - point.step <= 20, "at most what ran on while the upload was under way"
-    assert resumed_at(second.text) == point.step
+    assert (checkpoint.kind, run.state().losses[0].cause) == (SaveKind.EMERGENCY, Cause.PREEMPTED_SAVED)
+    assert last_step(first.text) - checkpoint.step <= 20, "at most what ran on while the upload was under way"
+    assert resumed_at(second.text) == checkpoint.step
     assert undisturbed(tmp_path, steps) in second.text
 
 
@@ -58,7 +58,7 @@ if state["step"] == 12:
 """
     first = run.train(STEPS="30", EVERY="5", AT_STEP=half, options=NO_INSURANCE)
     first.until("half saved")
-    eventually(lambda: any(point.step == 10 for point in run.state().checkpoints), "step 10 is committed")
+    eventually(lambda: any(checkpoint.step == 10 for checkpoint in run.state().checkpoints), "step 10 is committed")
     first.vanish()
     second = run.train(STEPS="30")
 
@@ -105,9 +105,9 @@ def test_a_signal_during_compile_or_evaluation_is_never_looked_at(run: Run, phas
     first.process.terminate()
 
     assert first.code() == 75, first.text
-    (point,) = run.state().checkpoints
-    assert point.kind is SaveKind.EMERGENCY
-    assert point.step == (1 if phase == "compile" else 8)
+    (checkpoint,) = run.state().checkpoints
+    assert checkpoint.kind is SaveKind.EMERGENCY
+    assert checkpoint.step == (1 if phase == "compile" else 8)
 
 
 # Two epochs of twelve samples, each epoch in an order of its own; what was trained on is part of the state.
@@ -189,8 +189,8 @@ def test_one_rank_gets_the_signal_and_leaves_while_the_others_hang(run: Run, tmp
     first = run.start(sys.executable, str(script), options=NO_INSURANCE, STEPS="5000")
     first.until("signalled")
     eventually(lambda: run.state().checkpoints, "the save of both ranks is committed")
-    (point,) = run.state().checkpoints
-    first.until(f"both at {point.step // 10 * 10 + 10}")
+    (checkpoint,) = run.state().checkpoints
+    first.until(f"both at {checkpoint.step // 10 * 10 + 10}")
     first.process.terminate()
     assert first.code() == 75, first.text
     last = run.state().checkpoints[-1]
@@ -198,7 +198,7 @@ def test_one_rank_gets_the_signal_and_leaves_while_the_others_hang(run: Run, tmp
 
     assert second.code() == 0, second.text
     handed = {(fact.rank, fact.step) for fact in run.facts(ShardHandedOver) if isinstance(fact, ShardHandedOver)}
-    assert {(rank, step) for rank in (0, 1) for step in (point.step, last.step)} == handed
+    assert {(rank, step) for rank in (0, 1) for step in (checkpoint.step, last.step)} == handed
     # Two processes write to one pipe: their lines may run into each other.
     assert all(f"rank {rank} resumed at {last.step}" in second.text for rank in (0, 1))
 
@@ -220,7 +220,7 @@ def test_a_corrupt_checkpoint_restores_differently_each_time(run: Run, tmp_path:
         again = new_run(copy)
         machine = again.train(STEPS=str(newest.step + 3))
         assert machine.code() == 0, machine.text
-        assert f"(step {newest.step}) has other bytes" in machine.text
+        assert f"(step {newest.step}): the bytes of" in machine.text
         restored.add(resumed_at(machine.text))
 
     assert restored == {before.step}
@@ -233,14 +233,14 @@ def test_the_documented_notice_is_in_truth_a_maximum(run: Run) -> None:
     first.process.terminate()
     eventually(lambda: run.state().checkpoints, "the emergency save is committed")
     first.vanish()
-    (point,) = run.state().checkpoints
-    second = run.train(STEPS=str(point.step + 5))
+    (checkpoint,) = run.state().checkpoints
+    second = run.train(STEPS=str(checkpoint.step + 5))
 
     assert second.code() == 0, second.text
-    assert resumed_at(second.text) == point.step
+    assert resumed_at(second.text) == checkpoint.step
     noticed, committed = (
         next(row.at for row in run.rows() if any(isinstance(fact, kind) for fact in row.facts))
         for kind in (NoticeReceived, CheckpointCommitted)
     )
     assert committed - noticed < 10, "far from the 120 s that were told"
-    assert point.step > Step(0)
+    assert checkpoint.step > Step(0)

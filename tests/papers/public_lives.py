@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windfall.models.lifetimes.lives import Lives, lives_of
+from windfall.models.lifetimes.observations import Lifetimes, lifetimes_of
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 H = 3600.0
@@ -18,14 +18,14 @@ TYPES = tuple(f"n1-highcpu-{cores}" for cores in (2, 4, 8, 16, 32, 64))
 ZONES = ("us-central1-c", "us-central1-f", "us-east1-b", "us-west1-a")
 
 
-def lives() -> Lives:
+def lifetimes() -> Lifetimes:
     """All lives; skips the test where the data are not at hand."""
     path = SHARED / "data" / "gcp_preemptible_lifetimes" / "lifetimes.csv"
     if not path.exists():
         pytest.skip("the public lives (gcp_preemptible_lifetimes/lifetimes.csv) are not beside this repository")
     with path.open(newline="") as opened:
         rows = list(csv.DictReader(opened))
-    return lives_of(
+    return lifetimes_of(
         [float(row["lifetime_s"]) for row in rows],
         [row["end_event"] == "preempted" for row in rows],
         batch=[row["launch_batch"] for row in rows],
@@ -33,7 +33,7 @@ def lives() -> Lives:
     )
 
 
-def of_group(every: Lives, group: str) -> Lives:
+def of_group(every: Lifetimes, group: str) -> Lifetimes:
     """The lives of a type or zone; `all`: every one."""
     if group == "all":
         return every

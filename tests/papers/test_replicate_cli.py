@@ -12,9 +12,9 @@ from rich.console import Console
 
 from tests.papers import public_lives
 from windfall.cli.main import main
-from windfall.report.replicate import whole
-from windfall.simulation.papers import scispot, thesis
-from windfall.simulation.papers.parts import Options
+from windfall.lab import scispot, thesis
+from windfall.lab.published_rows import Options
+from windfall.lab.replicate_report import render
 
 KEYS = {"source", "item", "quantity", "unit", "published", "ours", "difference_pct", "verdict", "reason", "method"}
 TABLE = "machine_type,zone,lifetime_s,end_event\n"
@@ -55,7 +55,7 @@ def test_every_part_fits_eighty_columns() -> None:
     for part in (*thesis.PARTS.values(), *scispot.PARTS.values()):
         found = part.rows(Options(0), lambda words: None)
         out = io.StringIO()
-        Console(file=out, width=80).print(whole(found))
+        Console(file=out, width=80).print(render(found))
 
         assert found
         assert max(map(len, out.getvalue().splitlines())) <= 80
@@ -104,26 +104,26 @@ def test_an_item_may_be_that_of_rows(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "message"),
     [
-        (["thesis", "--item", "tabel"], "--item: nothing is called 'tabel'; did you mean table-6.1?"),
-        (["scispot", "--item", "frontir"], "--item: nothing is called 'frontir'; did you mean frontier?"),
+        (["thesis", "--item", "tabel"], "--item: no part or item starts with 'tabel'; did you mean table-6.1?"),
+        (["scispot", "--item", "frontir"], "--item: no part or item starts with 'frontir'; did you mean frontier?"),
         (["thesis", "--item", "zzz"], "choose one of table-6.1, table-6.2"),
-        (["tesis"], "there is no paper 'tesis' to replicate; did you mean thesis?"),
-        (["thesis", "--trials", "-1"], "--trials: -1 is not a number of trials"),
-        (["scispot", "--data", "/nowhere.csv"], "--data: /nowhere.csv cannot be read: No such file or directory"),
-        (["thesis", "--plot", "/dev/null/plots"], "--plot: /dev/null/plots is no folder to draw into"),
+        (["tesis"], "unknown paper 'tesis'; did you mean thesis?"),
+        (["thesis", "--trials", "-1"], "--trials must be between 0 and"),
+        (["scispot", "--data", "/nowhere.csv"], "--data: cannot read /nowhere.csv: No such file or directory"),
+        (["thesis", "--plot", "/dev/null/plots"], "--plot: cannot create the folder /dev/null/plots"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(
-    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit 2, nothing on the standard output, one line that says what to write instead."""
     assert run(*words) == 2
 
     told = capsys.readouterr()
     assert told.out == ""
-    assert sentence in told.err
+    assert message in told.err
     assert len(told.err.splitlines()) == 1
 
 
@@ -137,7 +137,7 @@ def test_lives_are_given_as_a_table(tmp_path: Path, capsys: pytest.CaptureFixtur
     for group in ("all", "n1-highcpu-16", "us-east1-b"):
         assert found[f"{group}, blended", "R2"]["ours"] is not None
     assert found["n1-highcpu-2, blended", "R2"]["verdict"] == "cannot"
-    assert "have 0 preempted machines" in found["n1-highcpu-2, blended", "R2"]["reason"]
+    assert "the data have 0 preempted machines" in found["n1-highcpu-2, blended", "R2"]["reason"]
 
 
 def test_a_wrong_table_of_lives_is_refused_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,12 +146,12 @@ def test_a_wrong_table_of_lives_is_refused_with_its_place(tmp_path: Path, capsys
     path.write_text(TABLE + "n1-highcpu-16,us-east1-b,soon,preempted\n")
 
     assert run("scispot", "--data", path) == 2
-    assert "lives.csv:2:3: 'soon' is not the length of a life" in capsys.readouterr().err
+    assert "lives.csv:2:3: 'soon' is not a lifetime" in capsys.readouterr().err
 
 
 def test_the_public_lives_are_read_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """The data set as it was published serves as it is."""
-    public_lives.lives()  # skips where it is not at hand
+    public_lives.lifetimes()  # skips where it is not at hand
     path = public_lives.SHARED / "data" / "gcp_preemptible_lifetimes" / "lifetimes.csv"
 
     found = rows(capsys, "scispot", "--item", "all, blended", "--data", path)

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from tests.papers.reference import published
-from windfall.models.exact.rows import Row
-from windfall.simulation.papers.parts import Options, replicated
-from windfall.simulation.papers.thesis import PARTS
-from windfall.simulation.papers.thesis_published import INPUTS, TABLES
-from windfall.simulation.papers.thesis_runs import scenario
-from windfall.simulation.scenario import Memoryless
+from windfall.lab.published_rows import Options, PublishedRow, replicated
+from windfall.lab.thesis import PARTS
+from windfall.lab.thesis_published import INPUTS, TABLES
+from windfall.lab.thesis_runs import scenario
+from windfall.simulation.scenario import MemorylessLifetimes
 
 TRIALS = 100
 FOLDER = "adaptive-checkpointing"
@@ -23,21 +22,21 @@ def silent(words: str) -> None:
     del words
 
 
-def made(*items: str, trials: int = 0, seed: int = 0) -> tuple[Row, ...]:
+def made(*items: str, trials: int = 0, seed: int = 0) -> tuple[PublishedRow, ...]:
     return replicated(PARTS, items, Options(trials, seed), silent)
 
 
-def the(rows: Sequence[Row], **wanted: object) -> list[Row]:
+def the(rows: Sequence[PublishedRow], **wanted: object) -> list[PublishedRow]:
     return [row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())]
 
 
 @pytest.fixture(scope="module")
-def tables() -> tuple[Row, ...]:
+def tables() -> tuple[PublishedRow, ...]:
     """Tables 6.2 and 6.3, closed form and simulation."""
     return made("table-6.2", "table-6.3", trials=TRIALS)
 
 
-def simulated(rows: Sequence[Row]) -> list[Row]:
+def simulated(rows: Sequence[PublishedRow]) -> list[PublishedRow]:
     return [row for row in rows if row.method.startswith("simulation")]
 
 
@@ -62,7 +61,7 @@ def test_the_published_numbers_are_those_of_the_tables() -> None:
             assert derived[name] == value
 
 
-def test_closed_form_and_simulation_stand_side_by_side(tables: tuple[Row, ...]) -> None:
+def test_closed_form_and_simulation_stand_side_by_side(tables: tuple[PublishedRow, ...]) -> None:
     """Each of the 70 cells of both tables has two rows, and the method says which is which."""
     assert len(tables) == 2 * 2 * 5 * 7
     assert {row.method.split(",")[0] for row in tables} == {"closed form", "simulation"}
@@ -70,7 +69,7 @@ def test_closed_form_and_simulation_stand_side_by_side(tables: tuple[Row, ...]) 
 
 
 @pytest.mark.parametrize("quantity", ["total", "cost"])
-def test_totals_and_costs_match_both_ways(tables: tuple[Row, ...], quantity: str) -> None:
+def test_totals_and_costs_match_both_ways(tables: tuple[PublishedRow, ...], quantity: str) -> None:
     """Within 0.5 % by the closed form, within 1.5 % by simulation."""
     found = the(tables, quantity=quantity)
 
@@ -80,7 +79,7 @@ def test_totals_and_costs_match_both_ways(tables: tuple[Row, ...], quantity: str
         assert abs(row.difference_pct or 0.0) <= (1.5 if row.method.startswith("simulation") else 0.5)
 
 
-def test_the_simulation_agrees_with_an_independent_one(tables: tuple[Row, ...]) -> None:
+def test_the_simulation_agrees_with_an_independent_one(tables: tuple[PublishedRow, ...]) -> None:
     """Totals within 0.4 % of another program's 500 runs: same inputs, a begun step counted otherwise."""
     known = published(f"{FOLDER}/reproduction.json")["monte_carlo"]["rows"]
     seen = 0
@@ -93,7 +92,7 @@ def test_the_simulation_agrees_with_an_independent_one(tables: tuple[Row, ...]) 
     assert seen == 8
 
 
-def test_parts_differ_for_reasons_that_are_said(tables: tuple[Row, ...]) -> None:
+def test_parts_differ_for_reasons_that_are_said(tables: tuple[PublishedRow, ...]) -> None:
     """A simulated part that does not match says what the thesis counts; saves of fixed intervals match everywhere."""
     assert all(row.reason for row in tables if row.verdict != "match")
     (row,) = the(simulated(tables), source="thesis, Table 6.3", item="per33", quantity="recompute")
@@ -103,7 +102,7 @@ def test_parts_differ_for_reasons_that_are_said(tables: tuple[Row, ...]) -> None
     assert {row.verdict for row in saves} == {"match"}
 
 
-def test_an_emergency_save_leaves_nothing_to_repeat(tables: tuple[Row, ...]) -> None:
+def test_an_emergency_save_leaves_nothing_to_repeat(tables: tuple[PublishedRow, ...]) -> None:
     """GPT-117M's adaptive column has no recomputation at all, as printed."""
     (row,) = the(simulated(tables), source="thesis, Table 6.2", item="adaptive", quantity="recompute")
 
@@ -223,9 +222,9 @@ def test_the_papers_own_slips() -> None:
 def test_losses_come_each_mttp_of_all_the_time(column: str) -> None:
     """Wait, life and notice of a machine are 3 h together: so many machines do the tables' allocations stand for."""
     world = scenario("gpt117m", column)
-    assert isinstance(world.lives, Memoryless)
+    assert isinstance(world.lifetimes, MemorylessLifetimes)
 
-    assert world.allocate_s.mean_s + world.lives.means_s[0] + world.notice_s == pytest.approx(10_800.0)
+    assert world.allocate_s.mean_s + world.lifetimes.means_s[0] + world.notice_s == pytest.approx(10_800.0)
 
 
 def test_a_column_becomes_a_run_of_the_simulated_world() -> None:
@@ -235,4 +234,4 @@ def test_a_column_becomes_a_run_of_the_simulated_world() -> None:
     assert (adaptive.policy, adaptive.notice_s, adaptive.announced_share) == ("thesis", 30.0, 1.0)
     assert (fixed.policy, fixed.announced_share) == ("every:51steps", 0.0)
     assert whole.policy == "every:10000steps"
-    assert whole.lives == Memoryless((float("inf"),))
+    assert whole.lifetimes == MemorylessLifetimes((float("inf"),))

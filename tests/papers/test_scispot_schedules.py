@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from tests.papers.reference import published
-from windfall.models.exact.makespan import World, every, expect, schedule_of
-from windfall.models.exact.survival import tabulate
-from windfall.policies.saving import rules
-from windfall.policies.saving.schedule import optimal
-from windfall.policies.saving.schedule_published import published_schedule
+from windfall.lab.scispot_fits import published_schedule
+from windfall.models.exact.makespan import MakespanWorld, every, expect, schedule_of, tabulate
+from windfall.policies.checkpointing import rules
+from windfall.policies.checkpointing.optimal_schedule import optimal
 
 EXACT = "scispot/exact_checkpoint_dp.json"
 AUTHORS = "scispot/checkpoint_simulator_outputs.json"
@@ -29,32 +28,34 @@ def cdf(ages_min: np.ndarray, law: tuple[float, float, float, float]) -> np.ndar
     return scale * (1.0 - np.exp(-hours / first) + np.exp((hours - end) / second))
 
 
-def world(law: tuple[float, float, float, float]) -> World:
-    """Lives as the law has them until it passes 1; save and restart of a minute, and a save at the end."""
+def world(law: tuple[float, float, float, float]) -> MakespanWorld:
+    """Lifetimes as the law has them until it passes 1; save and restart of a minute, and a save at the end."""
 
     def log_survival(ages_s: np.ndarray) -> np.ndarray:
         alive = 1.0 - cdf(ages_s / 60.0, law) + cdf(np.zeros(1), law)
         with np.errstate(divide="ignore"):
             return np.log(np.clip(alive, 0.0, 1.0))
 
-    return World(tabulate(log_survival, until_s=26 * 3_600.0, cell_s=60.0), 60.0, allocate_s=60.0, saves_at_end=True)
+    return MakespanWorld(
+        tabulate(log_survival, until_s=26 * 3_600.0, cell_s=60.0), 60.0, allocate_s=60.0, saves_at_end=True
+    )
 
 
-def fixed_min(lives: World, job_min: int, age_min: int, interval_min: int) -> float:
+def fixed_min(setting: MakespanWorld, job_min: int, age_min: int, interval_min: int) -> float:
     rule = schedule_of(job_min, 60.0, 60.0 * age_min, lambda left: every(left, interval_min))
-    return expect(lives, rule).expected_s / 60.0
+    return expect(setting, rule).expected_s / 60.0
 
 
 @pytest.mark.parametrize("name", LAWS)
 def test_the_exact_programme_gives_the_reference_numbers(name: str) -> None:
     """28 jobs on each law: expected makespan within 0.02 min, the first save at the same minute or one beside it."""
-    reference, lives = published(EXACT)["results"][name], world(LAWS[name])
+    reference, setting = published(EXACT)["results"][name], world(LAWS[name])
     seen = 0
     for key, wanted in reference.items():
         if not key.startswith("dp J"):
             continue
         job_min, age_min = (int(part.split("=")[1]) for part in key.split()[1:])
-        found = optimal(lives, 60.0 * job_min, age_s=60.0 * age_min, unit_s=60.0)
+        found = optimal(setting, 60.0 * job_min, age_s=60.0 * age_min, unit_s=60.0)
         assert found.expected.expected_s / 60.0 == pytest.approx(wanted["E"], abs=0.02)
         assert found.schedule.first[0] == pytest.approx(wanted["first"], abs=1)
         seen += 1
@@ -64,8 +65,8 @@ def test_the_exact_programme_gives_the_reference_numbers(name: str) -> None:
 
 def test_the_four_hour_job_costs_what_was_found() -> None:
     """+6.70 % on a fresh machine with saves after 18, 20, 25, 32, 46 and 99 min; +0.44 % at age 6 h with none."""
-    lives = world(LAWS["code_params_A.4137_b24_t1.9_t2.76"])
-    fresh, grown = (optimal(lives, 14_400.0, age_s=age_s, unit_s=60.0) for age_s in (0.0, 21_600.0))
+    setting = world(LAWS["code_params_A.4137_b24_t1.9_t2.76"])
+    fresh, grown = (optimal(setting, 14_400.0, age_s=age_s, unit_s=60.0) for age_s in (0.0, 21_600.0))
 
     assert fresh.increase_pct == pytest.approx(6.70, abs=0.005)
     assert fresh.schedule.first.tolist() == published(EXACT)["results"][next(iter(LAWS))]["dp schedule J=240 age=0"]
@@ -76,26 +77,28 @@ def test_the_four_hour_job_costs_what_was_found() -> None:
 @pytest.mark.parametrize("name", LAWS)
 def test_fixed_intervals_cost_what_they_cost(name: str) -> None:
     """Young-Daly at three means, each hour, and no save at all, in the same model: within 0.01 min."""
-    reference, lives = published(EXACT)["results"][name], world(LAWS[name])
+    reference, setting = published(EXACT)["results"][name], world(LAWS[name])
     for key, wanted in reference.items():
         if "tau=" in key:
             tau, job_min, age_min = (int(part.split("=")[1]) for part in key.split()[1:])
-            assert fixed_min(lives, job_min, age_min, min(tau, job_min)) == pytest.approx(wanted["E"], abs=0.01)
+            assert fixed_min(setting, job_min, age_min, min(tau, job_min)) == pytest.approx(wanted["E"], abs=0.01)
 
 
 def test_the_true_comparison_with_young_daly() -> None:
     """Saves are 1.2 times cheaper than Young-Daly's on a fresh machine, and 5 to 7 times past its infancy: not 25 %."""
-    lives = world(LAWS["code_params_A.4137_b24_t1.9_t2.76"])
-    taus_min = [round(rules.young_interval_s(60.0, mttp_s) / 60.0) for mttp_s in (43_200.0, lives.lives.mean_left_s())]
+    setting = world(LAWS["code_params_A.4137_b24_t1.9_t2.76"])
+    taus_min = [
+        round(rules.young_interval_s(60.0, mttp_s) / 60.0) for mttp_s in (43_200.0, setting.lifetimes.mean_left_s())
+    ]
     increases = {
-        age_min: [100.0 * (fixed_min(lives, 240, age_min, tau) / 240.0 - 1.0) for tau in taus_min]
+        age_min: [100.0 * (fixed_min(setting, 240, age_min, tau) / 240.0 - 1.0) for tau in taus_min]
         for age_min in (0, 360)
     }
-    ours = {age_min: optimal(lives, 14_400.0, age_s=60.0 * age_min, unit_s=60.0).increase_pct for age_min in (0, 360)}
+    ours = {age_min: optimal(setting, 14_400.0, age_s=60.0 * age_min, unit_s=60.0).increase_pct for age_min in (0, 360)}
 
     print("\n4 h job, longer than the work [%]: age, optimal, Young-Daly (12 h), Young-Daly (true mean), none")
     for age_min in (0, 360):
-        bare = 100.0 * (fixed_min(lives, 240, age_min, 240) / 240.0 - 1.0)
+        bare = 100.0 * (fixed_min(setting, 240, age_min, 240) / 240.0 - 1.0)
         print(
             f"{age_min:4} min {ours[age_min]:6.2f} {increases[age_min][0]:6.2f} {increases[age_min][1]:6.2f} {bare:6.2f}"
         )
@@ -137,9 +140,9 @@ def test_the_authors_notebook_is_reproduced() -> None:
 
 def test_the_authors_expectation_is_too_low() -> None:
     """The program's 4.0 % for the 4 h job is 2.7 points below what an exact count gives for the best there is."""
-    lives = world(LAWS["code_params_A.4137_b24_t1.9_t2.76"])
+    setting = world(LAWS["code_params_A.4137_b24_t1.9_t2.76"])
     theirs = published_schedule(lambda ages: cdf(ages, LAWS["code_params_A.4137_b24_t1.9_t2.76"]), 240)
-    ours_min = optimal(lives, 14_400.0, unit_s=60.0).expected.expected_s / 60.0
+    ours_min = optimal(setting, 14_400.0, unit_s=60.0).expected.expected_s / 60.0
 
     assert 100.0 * (ours_min - theirs.expected_min) / 240.0 == pytest.approx(2.69, abs=0.01)
     assert math.isfinite(theirs.expected_min)

@@ -8,20 +8,20 @@ import pytest
 
 from tests.papers.reference import published
 from windfall.errors import Infeasible
-from windfall.models.exact.rows import Row, compared
-from windfall.models.exact.thesis import Inputs, totals
-from windfall.policies.saving.schedule_thesis import overhead_pct, thesis_rows
+from windfall.lab.published_rows import PublishedRow, compared
+from windfall.lab.thesis_closed_form import Inputs, totals
+from windfall.lab.thesis_rows import overhead_pct, thesis_rows
 
 INPUTS = "adaptive-checkpointing/derived_inputs.json"
 
 
 @pytest.fixture(scope="module")
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[PublishedRow, ...]:
     """Every row, from the published numbers."""
     return thesis_rows(published("adaptive-checkpointing/tables.json"), published(INPUTS))
 
 
-def of(rows: Sequence[Row], table: str, quantity: str) -> list[Row]:
+def of(rows: Sequence[PublishedRow], table: str, quantity: str) -> list[PublishedRow]:
     found = [row for row in rows if row.source == f"thesis, {table}" and row.quantity == quantity]
     assert found
     return found
@@ -29,7 +29,7 @@ def of(rows: Sequence[Row], table: str, quantity: str) -> list[Row]:
 
 @pytest.mark.parametrize("table", ["Table 6.2", "Table 6.3"])
 @pytest.mark.parametrize("quantity", ["total", "cost"])
-def test_totals_and_costs_are_within_half_a_percent(rows: tuple[Row, ...], table: str, quantity: str) -> None:
+def test_totals_and_costs_are_within_half_a_percent(rows: tuple[PublishedRow, ...], table: str, quantity: str) -> None:
     """Five columns of both tables: within 0.5 %, and in fact within 0.13 %."""
     found = of(rows, table, quantity)
 
@@ -38,7 +38,7 @@ def test_totals_and_costs_are_within_half_a_percent(rows: tuple[Row, ...], table
     assert max(abs(row.difference_pct or 0.0) for row in found) <= 0.13
 
 
-def test_parts_are_as_near_as_is_known_to_be_possible(rows: tuple[Row, ...]) -> None:
+def test_parts_are_as_near_as_is_known_to_be_possible(rows: tuple[PublishedRow, ...]) -> None:
     """Each part of each spot column has the error of the reference reproduction, within 0.02 points."""
     known = published("adaptive-checkpointing/reproduction.json")["closed_form_rows"]
     names = {"recompute": "recompute", "save": "save", "alloc": "alloc", "prep": "prep"}
@@ -63,7 +63,7 @@ def test_a_column_s_parts_are_its_total(emergency: bool) -> None:
     assert column.compute_s + column.save_s + column.allocate_s + column.prepare_s == pytest.approx(column.total_s)
 
 
-def test_what_differs_says_why(rows: tuple[Row, ...]) -> None:
+def test_what_differs_says_why(rows: tuple[PublishedRow, ...]) -> None:
     """Four parts are beyond what matches, two of a mean of 100 runs' own noise, one of a misprint, each with words."""
     differing = {
         (row.item, row.quantity) for row in rows if row.verdict == "differs" and row.method.startswith("closed")
@@ -73,7 +73,7 @@ def test_what_differs_says_why(rows: tuple[Row, ...]) -> None:
     assert all(row.reason for row in rows if row.verdict != "match")
 
 
-def test_the_misprinted_cell_is_shown_with_its_arithmetic(rows: tuple[Row, ...]) -> None:
+def test_the_misprinted_cell_is_shown_with_its_arithmetic(rows: tuple[PublishedRow, ...]) -> None:
     """Per-100 prints its total as computation; what the other rows leave is given, and ours is near it."""
     (row,) = (row for row in of(rows, "Table 6.2", "comp") if row.item == "per100")
 
@@ -81,7 +81,7 @@ def test_the_misprinted_cell_is_shown_with_its_arithmetic(rows: tuple[Row, ...])
     assert row.ours == pytest.approx(471_861.0, rel=1.2e-3)
 
 
-def test_the_slips_are_rows(rows: tuple[Row, ...]) -> None:
+def test_the_slips_are_rows(rows: tuple[PublishedRow, ...]) -> None:
     """Ten times the steps, a base that changes, 31 for 33 steps, a column's wrong head, two rounded prices."""
     slips = {(row.item, row.quantity): row for row in rows if row.method == "the thesis' own numbers"}
 
@@ -94,13 +94,13 @@ def test_the_slips_are_rows(rows: tuple[Row, ...]) -> None:
     assert {row.verdict for row in slips.values()} == {"differs"}
 
 
-def test_the_intervals_are_the_published_ones(rows: tuple[Row, ...]) -> None:
+def test_the_intervals_are_the_published_ones(rows: tuple[PublishedRow, ...]) -> None:
     """51 and 33 steps; the garbled reading of the formula is quoted beside them."""
     assert [row.ours for row in rows if row.item == "insurance save"] == [51.0, 33.0]
     assert [row.method.split()[-1] for row in rows if row.item == "insurance save"] == ["5447", "3561"]
 
 
-def test_table_6_1_cannot_be_rebuilt(rows: tuple[Row, ...]) -> None:
+def test_table_6_1_cannot_be_rebuilt(rows: tuple[PublishedRow, ...]) -> None:
     """Its six cells are said to be out of reach, with what the known inputs would give."""
     found = [row for row in rows if row.source == "thesis, Table 6.1"]
 

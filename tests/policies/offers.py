@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from windfall.jobs import Job, Measured, Want, Work
+from windfall.jobs import Job, Measurement, Resources, Work
 from windfall.market import Offer
 from windfall.terms import Reliability, Seconds, Unit, WallTime
 
@@ -34,11 +34,11 @@ JOB = Job(
     user="ada",
     run_url="file:///runs/resnet-1",
     command=("python", "train.py"),
-    wants=(Want(),),
+    resources=(Resources(),),
     work=Work(36_000.0, Unit.STEP),
 )
 
-MEASURED = Measured(
+MEASURED = Measurement(
     provider="aws",
     machine_type="small",
     unit=Unit.STEP,

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from tests.policies.offers import HOUR, JOB, LARGE, MEASURED, ON_DEMAND, SPOT, rate
-from windfall.jobs import Checkpointing, Minimize, Objective, Use, Want
+from windfall.jobs import Checkpointing, Minimize, Objective, Resources, Use
 from windfall.market import Offer
-from windfall.policies.buying import rank
+from windfall.policies.acquisition.ranking import rank
 from windfall.terms import Reliability, Seconds
 
 
@@ -28,23 +28,23 @@ def reason(offer: Offer, **wanted: object) -> str:
 @pytest.mark.parametrize(
     ("want", "words"),
     [
-        (Want(provider="google"), "its provider is aws, not google"),
-        (Want(zone="b"), "its zone is a, not b"),
-        (Want(machine_type="huge"), "its machine type is small, not huge"),
-        (Want(cpus_min=8), "it has 4 processors, fewer than 8"),
-        (Want(memory_gib_min=32), "it has 16 GiB of memory, less than 32 GiB"),
-        (Want(accelerator="A100", accelerators=8), "its accelerators are none, not A100:8"),
+        (Resources(provider="google"), "its provider is aws, not google"),
+        (Resources(zone="b"), "its zone is a, not b"),
+        (Resources(machine_type="huge"), "its machine type is small, not huge"),
+        (Resources(cpus_min=8), "it has 4 processors, fewer than 8"),
+        (Resources(memory_gib_min=32), "it has 16 GiB of memory, less than 32 GiB"),
+        (Resources(accelerator="A100", accelerators=8), "its accelerators are none, not A100:8"),
     ],
 )
-def test_an_offer_without_what_is_wanted_is_refused_in_a_sentence(want: Want, words: str) -> None:
+def test_an_offer_without_what_is_wanted_is_refused_in_a_sentence(want: Resources, words: str) -> None:
     """The sentence says what the offer has and what was wanted."""
-    assert reason(SPOT, wants=(want,)) == words
+    assert reason(SPOT, resources=(want,)) == words
 
 
 def test_accelerators_are_of_this_kind_and_just_so_many() -> None:
     """`A100:1` is not done by a machine of eight, as in SkyPilot; upper and lower case are one."""
     one, eight = (replace(SPOT, zone=str(count), accelerator="A100", accelerators=count) for count in (1, 8))
-    ranking = rank(replace(JOB, wants=(Want(accelerator="a100", accelerators=1),)), [one, eight, SPOT], ())
+    ranking = rank(replace(JOB, resources=(Resources(accelerator="a100", accelerators=1),)), [one, eight, SPOT], ())
     assert [row.offer for row in ranking.ranked] == [one]
     assert [words for _, words in ranking.refused] == [
         "its accelerators are A100:8, not a100:1",
@@ -54,11 +54,11 @@ def test_accelerators_are_of_this_kind_and_just_so_many() -> None:
 
 def test_any_of_is_a_set_of_which_the_cheapest_is_bought() -> None:
     """The first want is preferred only where it costs the same."""
-    wants = (Want(machine_type="large"), Want(machine_type="small"))
-    assert first(SPOT, LARGE, wants=wants) is SPOT
+    resources = (Resources(machine_type="large"), Resources(machine_type="small"))
+    assert first(SPOT, LARGE, resources=resources) is SPOT
     level = replace(LARGE, price_usd_per_hour=1.0)
-    assert first(SPOT, level, wants=wants) is level
-    assert first(SPOT, level, wants=wants[::-1]) is SPOT
+    assert first(SPOT, level, resources=resources) is level
+    assert first(SPOT, level, resources=resources[::-1]) is SPOT
 
 
 def test_use_says_whether_spot_or_on_demand_may_be_bought() -> None:
@@ -119,7 +119,7 @@ def test_the_cost_of_kept_work_counts_saves_restarts_and_redone_work() -> None:
     spot, reliable = ranking.ranked
     assert reliable.usd_per_work_hour == pytest.approx(3.0, rel=0.03)
     assert 1.05 < spot.usd_per_work_hour < 1.2
-    numbers = {number.name: number.value for number in spot.because}
+    numbers = {number.name: number.value for number in spot.rationale}
     assert numbers["expected preemptions"] == pytest.approx(11.0, rel=0.1)
     assert numbers["work"] == 36_000.0
 
@@ -127,10 +127,10 @@ def test_the_cost_of_kept_work_counts_saves_restarts_and_redone_work() -> None:
 def test_work_that_nobody_told_is_assumed_and_so_is_what_follows_from_it() -> None:
     """The day for which offers are compared looks like no number of the user's."""
     told, untold = (
-        {number.name for number in rank(job, [SPOT], (rate(1.0),), (MEASURED,)).ranked[0].because}
+        {number.name for number in rank(job, [SPOT], (rate(1.0),), (MEASURED,)).ranked[0].rationale}
         for job in (JOB, replace(JOB, work=None))
     )
-    guessed = {"work", "expected preemptions", "redone", "getting machines and preparing them"}
+    guessed = {"work", "expected preemptions", "redo", "allocation and preparation"}
     assert guessed <= told
     assert {f"{name}, assumed" for name in guessed} <= untold
     assert not guessed & untold
@@ -139,10 +139,10 @@ def test_work_that_nobody_told_is_assumed_and_so_is_what_follows_from_it() -> No
 def test_a_world_in_which_no_work_is_ever_done_is_called_so() -> None:
     """A loss each half minute, on machines that need longer to get ready; not where a loss an hour is expected."""
     names = [
-        [number.name for number in rank(replace(JOB, work=None), [SPOT], (rate(hours),)).ranked[0].because]
+        [number.name for number in rank(replace(JOB, work=None), [SPOT], (rate(hours),)).ranked[0].rationale]
         for hours in (1 / 120, 1.0)
     ]
-    assert [any("hardly any work is ever done" in name for name in found) for found in names] == [True, False]
+    assert [any("too many losses for progress" in name for name in found) for found in names] == [True, False]
 
 
 def test_the_same_offers_in_any_order_give_the_same_ranking() -> None:
@@ -162,7 +162,7 @@ def test_offers_that_never_get_work_done_come_last_and_break_nothing() -> None:
     forever = replace(MEASURED, work_per_s=1e-3, stall_s=None)
     ranking = rank(job, [SPOT, ON_DEMAND], (rate(1.0),), (forever,))
     assert ranking.ranked[0].offer.reliability is Reliability.RELIABLE
-    assert all(abs(number.value) < 1e12 for row in ranking.ranked for number in row.because)
+    assert all(abs(number.value) < 1e12 for row in ranking.ranked for number in row.rationale)
 
 
 def test_ranking_is_quick_enough_to_be_asked_with_every_loss() -> None:

@@ -9,21 +9,20 @@ import pytest
 
 from tests.policies.offers import JOB, SPOT
 from windfall.market import Offer, Quota, Refusal
-from windfall.policies.buying import Ranking, rank
-from windfall.policies.keeping.backoff import Block, blocked, pause_s
-from windfall.policies.keeping.choice import Market, choose
+from windfall.policies.acquisition.offer_choice import OfferBlock, OfferMarket, block_after, choose, pause_s
+from windfall.policies.acquisition.ranking import Ranking, rank
 
 NEAR, FAR = SPOT, replace(SPOT, zone="b", price_usd_per_hour=1.1)
 
 
-def market(*offers: Offer, blocks: dict[Offer, Block] | None = None, **more: object) -> Market:
+def market(*offers: Offer, blocks: dict[Offer, OfferBlock] | None = None, **more: object) -> OfferMarket:
     ranking: Ranking = rank(JOB, offers, ())
     keyed = {offer.key: block for offer, block in (blocks or {}).items()}
-    defaults: dict[str, object] = {"quotas": (), "troubles": (), "usable": lambda provider: True}
-    return Market(ranking, keyed, **{**defaults, **more})  # type: ignore[arg-type]
+    defaults: dict[str, object] = {"quotas": (), "provider_errors": (), "usable": lambda provider: True}
+    return OfferMarket(ranking, keyed, **{**defaults, **more})  # type: ignore[arg-type]
 
 
-def asked(market: Market, needed: int = 1, now: float = 0.0) -> list[tuple[str, int]]:
+def asked(market: OfferMarket, needed: int = 1, now: float = 0.0) -> list[tuple[str, int]]:
     return [(ranked.offer.zone, count) for ranked, count in choose(market, needed, now).orders]
 
 
@@ -34,10 +33,10 @@ def test_the_pause_doubles_up_to_its_cap() -> None:
 
 def test_another_kind_of_refusal_begins_anew() -> None:
     """Back-off is about one reason."""
-    first = blocked(None, Refusal.NO_CAPACITY, "", 0.0)
-    second = blocked(first, Refusal.NO_CAPACITY, "", 1.0)
-    assert (second.tries, second.until) == (2, 3.0)
-    assert blocked(second, Refusal.PRICE, "", 3.0).tries == 1
+    first = block_after(None, Refusal.NO_CAPACITY, "", 0.0)
+    second = block_after(first, Refusal.NO_CAPACITY, "", 1.0)
+    assert (second.refusals, second.until) == (2, 3.0)
+    assert block_after(second, Refusal.PRICE, "", 3.0).refusals == 1
 
 
 @pytest.mark.parametrize(
@@ -46,7 +45,7 @@ def test_another_kind_of_refusal_begins_anew() -> None:
 )
 def test_only_what_waiting_mends_is_tried_soon(refusal: Refusal, until: float) -> None:
     """People mend quotas and credentials; nobody mends an invalid order."""
-    assert blocked(None, refusal, "", 0.0).until == until
+    assert block_after(None, refusal, "", 0.0).until == until
 
 
 def test_the_best_offer_is_asked_for_everything() -> None:
@@ -56,7 +55,7 @@ def test_the_best_offer_is_asked_for_everything() -> None:
 
 def test_a_blocked_offer_is_passed_over_until_its_time() -> None:
     """Meanwhile the next one is asked."""
-    blocks = {NEAR: Block(Refusal.NO_CAPACITY, "", 1, 5.0)}
+    blocks = {NEAR: OfferBlock(Refusal.NO_CAPACITY, "", 1, 5.0)}
     assert asked(market(NEAR, FAR, blocks=blocks)) == [("b", 1)]
     assert asked(market(NEAR, FAR, blocks=blocks), now=5.0) == [("a", 1)]
 
@@ -69,15 +68,15 @@ def test_a_known_quota_bounds_an_order_and_the_rest_goes_elsewhere() -> None:
 
 def test_nothing_left_says_why_and_when() -> None:
     """The reasons in the order of preference, and the earliest next try."""
-    blocks = {NEAR: Block(Refusal.NO_CAPACITY, "sold out", 3, 9.0), FAR: Block(Refusal.PRICE, "", 1, 4.0)}
+    blocks = {NEAR: OfferBlock(Refusal.NO_CAPACITY, "sold out", 3, 9.0), FAR: OfferBlock(Refusal.PRICE, "", 1, 4.0)}
     choice = choose(market(NEAR, FAR, blocks=blocks), 2, 0.0)
-    assert (choice.orders, choice.lacking, choice.retry_at) == ((), 2, 4.0)
+    assert (choice.orders, choice.unmet, choice.retry_at) == ((), 2, 4.0)
     assert choice.reasons == ("no capacity for small in a (sold out)", "the price of small in b is above the limit")
 
 
 def test_wrong_credentials_spoil_a_provider_not_an_offer() -> None:
     """Refused once, all its offers are left alone."""
-    blocks = {NEAR: Block(Refusal.CREDENTIALS, "bad key", 1, 300.0)}
+    blocks = {NEAR: OfferBlock(Refusal.CREDENTIALS, "bad key", 1, 300.0)}
     choice = choose(market(NEAR, FAR, blocks=blocks), 1, 0.0)
     assert choice.orders == ()
     assert choice.reasons == ("aws does not accept the credentials: bad key",)
@@ -93,5 +92,5 @@ def test_an_offer_that_does_not_fit_is_named() -> None:
     """Nothing for sale fits: each offer says why."""
     dear = replace(JOB, max_price_usd_per_hour=0.5)
     ranking = rank(dear, (NEAR,), ())
-    choice = choose(Market(ranking, {}, (), (), lambda provider: True), 1, 0.0)
+    choice = choose(OfferMarket(ranking, {}, (), (), lambda provider: True), 1, 0.0)
     assert choice.reasons == ("small in a: it costs 1 USD/h, and max_price is 0.5 USD/h",)

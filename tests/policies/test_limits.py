@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from windfall.policies import limits
+from windfall.policies.deadlines import limits
 
 
 def test_the_reserve_pays_for_the_last_save_and_the_release() -> None:
@@ -19,7 +19,7 @@ def test_the_budget_ends_where_the_reserve_begins() -> None:
     assert limits.over_budget(1.0, 0.33, 0.66) is None
     decision = limits.over_budget(1.0, 0.34, 0.66)
     assert decision is not None
-    assert [item.value for item in decision.because] == [0.34, 0.66, 1.0]
+    assert [item.value for item in decision.rationale] == [0.34, 0.66, 1.0]
 
 
 def test_the_moment_of_the_budget_follows_from_the_rate() -> None:
@@ -30,15 +30,15 @@ def test_the_moment_of_the_budget_follows_from_the_rate() -> None:
 
 def test_a_duration_is_wall_time_from_the_submission() -> None:
     """To the second; the last save and its message are kept in reserve inside it."""
-    begins_at = 1000.0 + 10_000.0 - (600.0 + limits.SAVE_ROOM_S)
-    assert limits.out_of_time(begins_at - 0.1, 1000.0, 10_000.0, 600.0) is None
-    assert limits.out_of_time(begins_at, 1000.0, 10_000.0, 600.0) is not None
+    begins_at = 1000.0 + 10_000.0 - (600.0 + limits.SAVE_MARGIN_S)
+    assert limits.duration_reached(begins_at - 0.1, 1000.0, 10_000.0, 600.0) is None
+    assert limits.duration_reached(begins_at, 1000.0, 10_000.0, 600.0) is not None
 
 
 def test_a_short_duration_keeps_a_tenth_for_the_last_save() -> None:
     """100 s with a save timeout of 600 s train for 90 s."""
-    assert limits.out_of_time(1089.9, 1000.0, 100.0, 600.0) is None
-    assert limits.out_of_time(1090.0, 1000.0, 100.0, 600.0) is not None
+    assert limits.duration_reached(1089.9, 1000.0, 100.0, 600.0) is None
+    assert limits.duration_reached(1090.0, 1000.0, 100.0, 600.0) is not None
 
 
 def test_a_crash_loop_ends_at_its_bound() -> None:

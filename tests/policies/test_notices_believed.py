@@ -8,20 +8,20 @@ from dataclasses import replace
 import pytest
 
 from windfall.models.costs import Costs
-from windfall.models.losses import Losses
-from windfall.policies.saving import rules
-from windfall.policies.saving.decide import Beliefs, SavingView, decide
+from windfall.models.preemption_rates import PreemptionHistory
+from windfall.policies.checkpointing import rules
+from windfall.policies.checkpointing.decision import Estimates, SavingView, decide
 
 MTTP_S, RESTART_S, STALL_S, UPLOAD_S, STEP_S = 10_800.0, 136.5, 2.5, 13.0, 1.0
 COSTS = Costs().add_steps(10, STEP_S, STEP_S).add_stall(STALL_S).add_upload(10**9, UPLOAD_S).add_commit(0.0)
-AWS = Losses("aws", mttp_given_s=MTTP_S, restart_given_s=RESTART_S)
+AWS = PreemptionHistory("aws", mttp_given_s=MTTP_S, restart_given_s=RESTART_S)
 INSURED_S = math.sqrt(2.0 * STALL_S * (MTTP_S + RESTART_S))
 
 
-def interval_s(losses: Losses, policy: str = "adaptive") -> float | None:
+def interval_s(losses: PreemptionHistory, policy: str = "adaptive") -> float | None:
     """The interval that a policy chooses; None for no insurance."""
-    view = SavingView(policy, life_s=0.0, ranks=(), earliest_step=1, anchor_step=0)
-    return decide(0.0, view, Beliefs(losses, COSTS)).interval_s
+    view = SavingView(policy, running_s=0.0, ranks=(), earliest_step=1, anchor_step=0)
+    return decide(0.0, view, Estimates(losses, COSTS)).interval_s
 
 
 @pytest.mark.trial("E1")
@@ -59,10 +59,10 @@ def test_a_notice_that_was_given_too_short_is_believed(notice_s: float) -> None:
 def test_a_notice_that_was_given_long_enough_is_believed_against_a_short_habit() -> None:
     """Saves are rarer than against every loss, as far as a promise may be believed."""
     slow = replace(COSTS, uploads=COSTS.uploads.add(10**9, 60.0))
-    view = SavingView("adaptive", life_s=0.0, ranks=(), earliest_step=1, anchor_step=0)
-    local = Losses("local", mttp_given_s=MTTP_S, restart_given_s=RESTART_S, share_given=0.0)
-    habitual = decide(0.0, view, Beliefs(local, slow)).interval_s
-    told = decide(0.0, view, Beliefs(replace(local, notice_given_s=120.0), slow)).interval_s
+    view = SavingView("adaptive", running_s=0.0, ranks=(), earliest_step=1, anchor_step=0)
+    local = PreemptionHistory("local", mttp_given_s=MTTP_S, restart_given_s=RESTART_S, share_given=0.0)
+    habitual = decide(0.0, view, Estimates(local, slow)).interval_s
+    told = decide(0.0, view, Estimates(replace(local, notice_given_s=120.0), slow)).interval_s
     assert habitual is not None
     assert told is not None
     assert told > 1.4 * habitual
@@ -93,7 +93,7 @@ def test_notices_that_came_too_short_end_the_promise() -> None:
         (replace(AWS, preemptions=1, announced=1, notices_s=(15.0,)), True),
     ],
 )
-def test_algorithm_1_goes_by_the_notice_that_was_given_or_seen(losses: Losses, insures: bool) -> None:
+def test_algorithm_1_goes_by_the_notice_that_was_given_or_seen(losses: PreemptionHistory, insures: bool) -> None:
     """T_step + delta + beta < T_grace, with T_grace as given, else as it came, else the habit: at 0 s it insures."""
     found_s = interval_s(losses, "thesis")
     assert (found_s is not None) is insures
@@ -111,7 +111,7 @@ def test_the_longest_interval_stays_in_its_bounds_however_short_lives_are() -> N
             if (longest_s + stall_s) / mttp_s < 600.0:
                 ratio = math.expm1((longest_s + stall_s) / mttp_s) / longest_s * shortest_s
                 ratio /= math.expm1((shortest_s + stall_s) / mttp_s)
-                assert ratio <= 1.0 + 1.001 * rules.HEARSAY_SHARE
+                assert ratio <= 1.0 + 1.001 * rules.PRIOR_COST_SHARE
     assert rules.longest_interval_s(0.0, 0.0, 100.0) == 0.0
     assert rules.longest_interval_s(236.0, 2.55, 10_800.0) == pytest.approx(429.8, abs=0.1)
     assert rules.longest_interval_s(2160.0, 600.0, 3600.0) == pytest.approx(36.6 * 60.0, abs=1.0)

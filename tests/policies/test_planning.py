@@ -13,21 +13,23 @@ from tests.policies.offers import HOUR, JOB, LARGE, MEASURED, ON_DEMAND, SPOT, r
 from windfall import codec
 from windfall.errors import EXIT_INFEASIBLE, Infeasible
 from windfall.fleet import Lifetime
-from windfall.jobs import Checkpointing, Injection, Job, Measured, Objective, Use, Want, Work
+from windfall.jobs import Checkpointing, Injection, Job, Measurement, Objective, Resources, Use, Work
 from windfall.market import Offer
-from windfall.models.pool import pool
-from windfall.policies.planning import Plan, plan
-from windfall.policies.saving import rules
+from windfall.models.lifetime_pool import pool
+from windfall.policies.checkpointing import rules
+from windfall.policies.planning.job_plan import JobPlan, plan
 from windfall.terms import Seconds, Unit, Usd, WallTime
 
 NOW = WallTime(1_000_000.0)
 
 
-def planned(job: Job = JOB, *offers: Offer, measured: tuple[Measured, ...] = (MEASURED,), hours: float = 6.0) -> Plan:
+def planned(
+    job: Job = JOB, *offers: Offer, measured: tuple[Measurement, ...] = (MEASURED,), hours: float = 6.0
+) -> JobPlan:
     return plan(job, offers or (SPOT,), (rate(hours),), measured, NOW)
 
 
-def refused(job: Job, *offers: Offer, measured: tuple[Measured, ...] = (MEASURED,), hours: float = 6.0) -> str:
+def refused(job: Job, *offers: Offer, measured: tuple[Measurement, ...] = (MEASURED,), hours: float = 6.0) -> str:
     with pytest.raises(Infeasible) as found:
         planned(job, *offers, measured=measured, hours=hours)
     assert found.value.exit_code == EXIT_INFEASIBLE
@@ -53,12 +55,12 @@ def test_a_job_seen_before_has_a_cost_and_a_finish_with_their_parts() -> None:
 def test_the_on_demand_twin_does_the_same_work_without_losses() -> None:
     """Its cost is that of one start and the work at the on-demand price; savings are told against it."""
     found = planned()
-    assert found.twin is not None
+    assert found.baseline is not None
     assert found.chosen.expected is not None
     assert found.savings_percent is not None
-    assert found.twin.wall_s == 60.0 + 90.0 + 36_000.0
-    assert found.twin.cost_usd == pytest.approx((90.0 + 36_000.0 + 2.5) / HOUR * 3.0)
-    assert found.savings_percent == pytest.approx(100 * (1 - found.chosen.expected.cost_usd / found.twin.cost_usd))
+    assert found.baseline.wall_s == 60.0 + 90.0 + 36_000.0
+    assert found.baseline.cost_usd == pytest.approx((90.0 + 36_000.0 + 2.5) / HOUR * 3.0)
+    assert found.savings_percent == pytest.approx(100 * (1 - found.chosen.expected.cost_usd / found.baseline.cost_usd))
     assert 60.0 < found.savings_percent < 67.0
 
 
@@ -66,7 +68,7 @@ def test_a_controller_that_looks_rarely_sees_losses_and_ends_late() -> None:
     """Half a look passes until a silent loss is acted upon, and until the machines of a finished run are given back."""
     deaf = replace(SPOT, notice_s=Seconds(0.0))
     often, rarely = (
-        plan(JOB, [deaf], (rate(2.0),), (MEASURED,), NOW, look_s=look_s).chosen.expected for look_s in (0.0, 60.0)
+        plan(JOB, [deaf], (rate(2.0),), (MEASURED,), NOW, poll_s=poll_s).chosen.expected for poll_s in (0.0, 60.0)
     )
     assert often is not None
     assert rarely is not None
@@ -88,10 +90,10 @@ def test_every_number_says_where_it_comes_from() -> None:
     """Measured, given or assumed: a reader can tell what the promise rests on."""
     sources = {number.name: number.source for number in planned().numbers}
     assert sources["speed"] == "measured in 3 earlier runs"
-    assert sources["upload of the state"] == "measured in 3 earlier runs"
+    assert sources["state upload"] == "measured in 3 earlier runs"
     assert sources["work"] == "given by the job file"
     assert sources["mean time to preemption"] == "measured on this installation's machines (small in a)"
-    assert sources["share of losses without notice"] == "assumed: the provider's habit"
+    assert sources["share of losses without notice"] == "assumed: the provider's usual pattern"
     assert sources["time between saves"] == "derived: policy adaptive"
 
 
@@ -99,11 +101,11 @@ def test_what_was_never_measured_is_unknown_and_not_invented() -> None:
     """A first run: the price is known; cost, finish, savings and what a notice can save are not."""
     found = planned(measured=())
     assert found.chosen.usd_per_hour == 1.0
-    assert (found.chosen.expected, found.twin, found.savings_percent) == (None, None, None)
+    assert (found.chosen.expected, found.baseline, found.savings_percent) == (None, None, None)
     assert found.notice_suffices is None
     assert "unknown" in found.notice
     assert "speed: unknown: no earlier run of this job on this type of machine" in found.unknown
-    assert "size of the state: unknown: no save was measured" in found.unknown
+    assert "state size: unknown: no save was measured" in found.unknown
 
 
 def test_a_job_without_work_has_no_expected_finish() -> None:
@@ -115,11 +117,11 @@ def test_a_job_without_work_has_no_expected_finish() -> None:
 
 def test_pooled_lives_say_on_how_many_machines_they_rest() -> None:
     """With the pool at hand the plan tells lives and preemptions, and takes the share without notice from them."""
-    lives = [
+    lifetimes = [
         Lifetime(str(number), "aws", "small", "a", WallTime(0.0), WallTime(HOUR), preempted=True, announced=False)
         for number in range(4)
     ]
-    found = plan(JOB, [SPOT], (), (MEASURED,), NOW, pooled=pool(lives, NOW))
+    found = plan(JOB, [SPOT], (), (MEASURED,), NOW, pooled=pool(lifetimes, NOW))
     numbers = {number.name: number for number in found.numbers}
     assert numbers["mean time to preemption"].value == pytest.approx((3 + 4) / (1 + 4) * HOUR)
     assert numbers["mean time to preemption"].source == "measured on 4 machines, 4 preempted (small in a)"
@@ -136,7 +138,7 @@ def test_an_injected_job_is_planned_with_the_injectors_lives() -> None:
 
 
 def test_saves_are_planned_by_what_the_machines_will_believe() -> None:
-    """Told of a loss each hour they save as their own policy says: tau = sqrt(2 delta (M / u + R)), u of notices given."""
+    """Given a loss each hour they save as their own policy does: tau = sqrt(2 delta (M / u + R)), u of the notices given."""
     numbers = {number.name: number.value for number in planned(hours=1.0).numbers}
     # One in doubt, and five losses half-way through of which four came with a notice.
     silent = (1 + 5 - 4) / (1 + 5)
@@ -194,8 +196,8 @@ def test_the_plan_says_whether_a_last_save_fits_the_notice() -> None:
     found = planned()
     assert found.notice_suffices is True
     assert found.notice == (
-        "1 GB upload in 20.0 s; with the step, the standstill and the commit a last save takes 24.0 s, and 120 s of "
-        "notice suffice: announced losses redo nothing"
+        "1 GB upload in 20.0 s; with the step, the stall and the commit an emergency save takes 24.0 s and fits the "
+        "120 s of notice: announced losses redo no work"
     )
     assert not found.warnings
 
@@ -207,7 +209,7 @@ def test_a_save_that_fits_no_notice_is_a_warning() -> None:
     assert found.notice_suffices is False
     assert "in which 5.8 GB would fit" in found.notice
     assert len(found.warnings) == 1
-    assert "fits no notice of 2 min" in found.warnings[0]
+    assert "does not fit the notice of 2 min" in found.warnings[0]
     assert "saved at intervals instead" in found.warnings[0]
 
 
@@ -215,7 +217,7 @@ def test_no_notice_at_all_is_a_warning_too() -> None:
     """Every loss goes back to the last save at an interval."""
     found = planned(JOB, replace(SPOT, notice_s=Seconds(0.0)))
     assert found.notice_suffices is False
-    assert found.warnings[0].startswith("losses come without notice: each throws the run back by")
+    assert found.warnings[0].startswith("losses come without notice: each sets the run back by")
 
 
 # --------------------------------------------------------------------------------------------------- what is refused
@@ -230,10 +232,10 @@ def test_48_hours_of_spot_without_checkpoints_are_refused_because_they_bill_3200
     """Machines that last 8 h: (8 h) (e^(48/8) - 1) = 3219 h instead of 48 h, and as many dollars."""
     deaf = replace(SPOT, notice_s=Seconds(0.0))
     with pytest.raises(Infeasible) as found:
-        plan(TWO_DAYS, [deaf], (rate(8.0),), (UNSAVED,), NOW, look_s=0.0)
+        plan(TWO_DAYS, [deaf], (rate(8.0),), (UNSAVED,), NOW, poll_s=0.0)
     words = str(found.value)
     assert "48 h of work without checkpoints (insure: never, no keep_every)" in words
-    assert "expected to take 3,219 h and 3,219.43 USD" in words
+    assert "is expected to take 3,219 h and 3,219.43 USD" in words
     assert "(8 h + 0 s) x (e^(48 h / 8 h) - 1)" in words
     assert "instead of 48 h" in words
 
@@ -265,7 +267,7 @@ def test_without_checkpoints_twice_the_undisturbed_time_is_too_much(hours: float
 def test_an_unmeasured_job_without_checkpoints_is_warned_of() -> None:
     """Its length is not known, so that nothing can be refused; what three lives long would take is told."""
     found = planned(NEVER, measured=(), hours=8.0)
-    assert any("without checkpoints a loss begins the run anew" in words for words in found.warnings)
+    assert any("without checkpoints each loss restarts the run from step 0" in words for words in found.warnings)
 
 
 def test_a_deadline_that_no_offer_meets_is_refused_with_the_quickest() -> None:
@@ -273,7 +275,7 @@ def test_a_deadline_that_no_offer_meets_is_refused_with_the_quickest() -> None:
     job = replace(JOB, objective=Objective(deadline_s=Seconds(9 * HOUR)))
     slow = replace(MEASURED, machine_type="large", work_per_s=0.5)
     words = refused(job, SPOT, LARGE, measured=(MEASURED, slow))
-    assert words.startswith("no offer is expected to meet the deadline: the quickest, small in aws/a (spot), takes 10.")
+    assert words.startswith("no offer is expected to meet the deadline: the fastest, small in aws/a (spot), takes 10.")
     assert "10 h of work" in words
     assert words.endswith("the deadline is 9 h")
 
@@ -292,18 +294,19 @@ def test_limits_are_not_left_to_a_type_of_unknown_speed() -> None:
     """Where the measured type misses the deadline, the other is not bought blindly; asked for by name it is tried."""
     job = replace(JOB, objective=Objective(deadline_s=Seconds(9 * HOUR)))
     assert refused(job, SPOT, LARGE).endswith(
-        "the speed on large in aws/a (spot) is unknown: ask for this type alone to try it"
+        "the speed on large in aws/a (spot) is unknown: request only this machine type to try it"
     )
-    found = planned(replace(job, wants=(Want(machine_type="large"),)), SPOT, LARGE)
+    found = planned(replace(job, resources=(Resources(machine_type="large"),)), SPOT, LARGE)
     assert found.chosen.offer is LARGE
-    assert found.warnings == ("whether the deadline can be met is unknown: no earlier run tells the speed",)
+    assert found.warnings == ("whether the deadline can be met is unknown: no earlier run measured the speed",)
 
 
 def test_a_budget_below_the_cheapest_plan_is_refused_with_what_is_held_back() -> None:
     """Ten dollars of work and what a last save may cost do not fit eight dollars."""
     words = refused(replace(JOB, objective=Objective(budget_usd=Usd(8.0))), SPOT, replace(SPOT, zone="b"))
-    assert words.startswith("no plan fits the budget: the cheapest, small in aws/a (spot), is expected to cost 10.")
-    assert "held back for a last save of at most 10 min" in words
+    assert words.startswith("no offer fits the budget: the cheapest, small in aws/a (spot), is expected to cost 10.")
+    assert " plus a reserve of " in words
+    assert "for a last save of at most 10 min" in words
     assert words.endswith("the budget is 8.00 USD")
     assert "aws/b" not in words
 
@@ -313,7 +316,7 @@ def test_the_reserve_counts_within_the_budget() -> None:
     expected = planned().chosen.expected
     assert expected is not None
     tight = replace(JOB, objective=Objective(budget_usd=Usd(expected.cost_usd + 0.05)))
-    assert "held back" in refused(tight)
+    assert "reserve" in refused(tight)
     planned(replace(JOB, objective=Objective(budget_usd=Usd(expected.cost_usd + 0.3))))
 
 
@@ -322,51 +325,51 @@ def test_limits_of_a_job_of_unknown_length_are_a_warning() -> None:
     limits = Objective(deadline_s=Seconds(HOUR), budget_usd=Usd(5.0))
     found = planned(replace(JOB, objective=limits), measured=())
     assert found.warnings == (
-        "whether the deadline and the budget can be met is unknown: no earlier run tells the speed",
+        "whether the deadline and the budget can be met is unknown: no earlier run measured the speed",
     )
     assert "budget" in refused(replace(JOB, objective=Objective(budget_usd=Usd(0.01))), measured=())
 
 
 def test_losses_that_leave_no_time_to_work_are_a_warning_where_the_work_is_unknown() -> None:
     """What is refused of a job of known length."""
-    said = "needs 2.67 min to get ready: hardly any work would ever be done"
+    said = "needs 2.67 min to get ready: the run would make almost no progress"
     often, rarely = (planned(replace(JOB, work=None), measured=(), hours=hours).warnings for hours in (1 / 120, 6.0))
-    assert any(said in sentence for sentence in often), often
-    assert not any("hardly any work" in sentence for sentence in rarely)
+    assert any(said in message for message in often), often
+    assert not any("almost no progress" in message for message in rarely)
 
 
 def test_max_duration_below_the_expected_time_is_a_warning() -> None:
     """It will be stopped, saved, before it is done."""
     found = planned(replace(JOB, max_duration_s=Seconds(5 * HOUR)))
-    assert found.warnings[0].startswith("max_duration 5 h ends this job before it is done")
+    assert found.warnings[0].startswith("max_duration 5 h stops this job before it finishes")
 
 
 def test_max_price_below_every_offer_is_refused_with_the_cheapest() -> None:
     """What the cheapest that would do costs now is named."""
     words = refused(replace(JOB, max_price_usd_per_hour=0.5), SPOT, LARGE)
     assert words == (
-        "max_price 0.5 USD/h is below every offer that would do: the cheapest is small in aws/a (spot) at 1 USD/h"
+        "max_price 0.5 USD/h is below every matching offer: the cheapest is small in aws/a (spot) at 1 USD/h"
     )
 
 
 def test_a_want_that_nothing_has_is_refused_with_the_nearest() -> None:
     """Of two offers the one that lacks less."""
-    want = Want(provider="aws", machine_type="large", memory_gib_min=64)
-    words = refused(replace(JOB, wants=(want,)), SPOT, LARGE)
+    want = Resources(provider="aws", machine_type="large", memory_gib_min=64)
+    words = refused(replace(JOB, resources=(want,)), SPOT, LARGE)
     assert words == (
-        "no offer has what the job wants: the nearest is large in aws/a (spot), "
+        "no offer matches the job's resources: the nearest is large in aws/a (spot), "
         "but it has 32 GiB of memory, less than 64 GiB"
     )
 
 
 def test_only_on_demand_for_a_spot_job_is_refused_with_the_way_out() -> None:
     """`use: auto` would allow it."""
-    assert refused(JOB, ON_DEMAND).endswith("the job uses spot machines only; `use: auto` allows both")
+    assert refused(JOB, ON_DEMAND).endswith("the job uses spot machines only; set `use: auto` to allow both")
 
 
 def test_nothing_for_sale_is_refused() -> None:
     """An empty market has no plan."""
-    with pytest.raises(Infeasible, match="nothing is for sale now"):
+    with pytest.raises(Infeasible, match="no provider has an offer now"):
         plan(JOB, [], (), (), NOW)
 
 

@@ -9,10 +9,9 @@ import pytest
 
 from tests.papers.reference import published
 from windfall.errors import Misuse
-from windfall.models.exact.makespan import World
-from windfall.models.exact.survival import tabulate
-from windfall.policies.keeping import reuse
-from windfall.policies.saving.schedule import optimal
+from windfall.models.exact.makespan import MakespanWorld, tabulate
+from windfall.policies.checkpointing.optimal_schedule import optimal
+from windfall.policies.replacement import reuse
 
 SCALE, END, FIRST, SECOND = 0.4137, 24.0, 0.9, 0.76
 HOUR = 3_600.0
@@ -29,28 +28,28 @@ def partial_mean(age_h: float) -> float:
     return late - SCALE * (age_h + FIRST) * math.exp(-age_h / FIRST)
 
 
-def bathtub(allocate_s: float = 120.0, prepare_s: float = 0.0) -> World:
+def bathtub(allocate_s: float = 120.0, prepare_s: float = 0.0) -> MakespanWorld:
     def log_survival(ages_s: np.ndarray) -> np.ndarray:
         alive = np.array([1.0 - cdf(age_s / HOUR) + cdf(0.0) for age_s in ages_s])
         with np.errstate(divide="ignore"):
             return np.log(np.clip(alive, 0.0, 1.0))
 
-    return World(tabulate(log_survival, until_s=26 * HOUR, cell_s=120.0), 60.0, None, allocate_s, prepare_s)
+    return MakespanWorld(tabulate(log_survival, until_s=26 * HOUR, cell_s=120.0), 60.0, None, allocate_s, prepare_s)
 
 
-def memoryless() -> World:
-    lives = tabulate(lambda age_s: -age_s / 10_800.0, until_s=200_000.0, cell_s=600.0)
-    return World(lives, 60.0, allocate_s=136.5, prepare_s=160.0)
+def memoryless() -> MakespanWorld:
+    lifetimes = tabulate(lambda age_s: -age_s / 10_800.0, until_s=200_000.0, cell_s=600.0)
+    return MakespanWorld(lifetimes, 60.0, allocate_s=136.5, prepare_s=160.0)
 
 
-def drawn_s(world: World, job_s: float, age_s: float, trials: int, seed: int) -> tuple[float, float]:
+def drawn_s(world: MakespanWorld, job_s: float, age_s: float, trials: int, seed: int) -> tuple[float, float]:
     """Mean and standard error of the time to finish, by drawing lives from the table."""
     chance = np.random.default_rng(seed)
-    ages_s = world.lives.cell_s * np.arange(len(world.lives.survival))
+    ages_s = world.lifetimes.cell_s * np.arange(len(world.lifetimes.survival))
 
     def ends_s(from_s: float, count: int) -> np.ndarray:
-        begun = world.lives.at(np.array([from_s]))[0][0]
-        return np.interp(-chance.uniform(size=count) * begun, -world.lives.survival, ages_s)
+        begun = world.lifetimes.at(np.array([from_s]))[0][0]
+        return np.interp(-chance.uniform(size=count) * begun, -world.lifetimes.survival, ages_s)
 
     times, running, now_s = np.zeros(trials), np.arange(trials), age_s
     while len(running):
@@ -97,13 +96,13 @@ def test_failure_odds_are_conditional_on_the_age_reached() -> None:
     """1 - S(s + T) / S(s): for the 6 h job half of the fresh machine's at most once infancy is over."""
     world = bathtub()
 
-    assert reuse.failure_odds(world, 6.0 * HOUR, 0.0) == pytest.approx(0.41317, abs=1e-4)
-    assert reuse.failure_odds(world, 6.0 * HOUR, 8.0 * HOUR) < 0.005
+    assert reuse.failure_probability(world, 6.0 * HOUR, 0.0) == pytest.approx(0.41317, abs=1e-4)
+    assert reuse.failure_probability(world, 6.0 * HOUR, 8.0 * HOUR) < 0.005
     alive = 1.0 - cdf(16.0) + cdf(0.0)
-    assert reuse.failure_odds(world, 6.0 * HOUR, 16.0 * HOUR) == pytest.approx(
+    assert reuse.failure_probability(world, 6.0 * HOUR, 16.0 * HOUR) == pytest.approx(
         (cdf(22.0) - cdf(16.0)) / alive, rel=1e-3
     )
-    assert reuse.failure_odds(world, 6.0 * HOUR, 23.0 * HOUR) == 1.0
+    assert reuse.failure_probability(world, 6.0 * HOUR, 23.0 * HOUR) == 1.0
 
 
 def test_a_saved_job_is_compared_by_its_schedules() -> None:

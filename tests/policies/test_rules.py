@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from windfall.policies.saving import rules
+from windfall.policies.checkpointing import rules
 
 REFERENCE = Path(__file__).parents[2].parent / "shared" / "reference" / "adaptive-checkpointing" / "derived_inputs.json"
 

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from windfall.errors import Infeasible, Misuse
-from windfall.models.exact.makespan import World, every, expect, schedule_of
-from windfall.models.exact.survival import SurvivalTable, tabulate
-from windfall.policies.saving import rules
-from windfall.policies.saving.schedule import optimal, usual_unit_s
+from windfall.models.exact.makespan import MakespanWorld, SurvivalTable, every, expect, schedule_of, tabulate
+from windfall.policies.checkpointing import rules
+from windfall.policies.checkpointing.optimal_schedule import default_unit_s, optimal
 
 WORLDS = 200
 MTTP_S = 10_800.0
@@ -40,7 +39,7 @@ def law(stream: random.Random, mean_s: float) -> Callable[[np.ndarray], np.ndarr
     )
 
 
-def random_world(stream: random.Random) -> tuple[World, int, float, float]:
+def random_world(stream: random.Random) -> tuple[MakespanWorld, int, float, float]:
     """A world, units of work, a unit [s] and an age [s]."""
     unit_s, units = stream.choice((30.0, 60.0, 300.0)), stream.randrange(20, 160)
     mean_s = units * unit_s * 10.0 ** stream.uniform(-0.7, 1.0)
@@ -48,13 +47,13 @@ def random_world(stream: random.Random) -> tuple[World, int, float, float]:
     age_s = stream.choice((0.0, 0.3, 0.9)) * mean_s
     unscaled = law(stream, mean_s)
     at_zero = float(unscaled(np.array([0.0]))[0])
-    lives = tabulate(
+    lifetimes = tabulate(
         lambda ages_s: unscaled(ages_s) - at_zero,
         until_s=age_s + 4.0 * units * unit_s + 9.0 * units * stall_s + 9e3,
         cell_s=unit_s,
     )
-    world = World(
-        lives,
+    world = MakespanWorld(
+        lifetimes,
         stall_s,
         stall_s + unit_s * stream.choice((0.0, 0.0, 0.5, 2.0)),
         unit_s * stream.uniform(0.0, 3.0),
@@ -65,7 +64,7 @@ def random_world(stream: random.Random) -> tuple[World, int, float, float]:
     return world, units, unit_s, age_s
 
 
-def rule_intervals(world: World, mean_s: float, unit_s: float) -> dict[str, int]:
+def rule_intervals(world: MakespanWorld, mean_s: float, unit_s: float) -> dict[str, int]:
     """The rules' intervals in whole units, told the true mean life and the share that redoes work."""
     mttl_s = mean_s / max(1.0 - world.covered_share, 1e-9)
     restart_s, stall_s = world.allocate_s + world.prepare_s, max(world.stall_s, 1e-3)
@@ -83,7 +82,7 @@ def gains(seed: int) -> dict[str, float]:
     world, units, unit_s, age_s = random_world(random.Random(seed))
     best_s = optimal(world, units * unit_s, age_s=age_s, unit_s=unit_s).expected.expected_s
     found = {}
-    for name, interval in rule_intervals(world, world.lives.mean_left_s(), unit_s).items():
+    for name, interval in rule_intervals(world, world.lifetimes.mean_left_s(), unit_s).items():
         rule = schedule_of(
             units,
             unit_s,
@@ -121,7 +120,7 @@ def memoryless(until_s: float, cell_s: float = 60.0) -> SurvivalTable:
 
 def test_a_memoryless_world_gives_equal_intervals_near_dalys() -> None:
     """Without ageing the intervals differ by a unit at most and are Daly's higher-order ones; age does not matter."""
-    world = World(memoryless(200_000.0), 60.0, allocate_s=300.0, saves_at_end=True)
+    world = MakespanWorld(memoryless(200_000.0), 60.0, allocate_s=300.0, saves_at_end=True)
     found = optimal(world, 36_000.0, unit_s=60.0)
     later = optimal(world, 36_000.0, unit_s=60.0, age_s=7_200.0)
     daly = rules.daly_higher_order_interval_s(60.0, MTTP_S) / 60.0
@@ -133,8 +132,8 @@ def test_a_memoryless_world_gives_equal_intervals_near_dalys() -> None:
 
 def test_what_it_expects_is_what_a_search_finds() -> None:
     """On a small run the best of all schedules, found by trying every one, is the one returned."""
-    lives = tabulate(lambda age_s: -((age_s / 3_000.0) ** 0.6), until_s=40_000.0, cell_s=60.0)
-    world, units, unit_s = World(lives, 120.0, 180.0, 90.0), 9, 120.0
+    lifetimes = tabulate(lambda age_s: -((age_s / 3_000.0) ** 0.6), until_s=40_000.0, cell_s=60.0)
+    world, units, unit_s = MakespanWorld(lifetimes, 120.0, 180.0, 90.0), 9, 120.0
 
     def splits(left: int) -> list[tuple[int, ...]]:
         return [(left,)] + [(first, *rest) for first in range(1, left) for rest in splits(left - first)]
@@ -162,7 +161,7 @@ def test_cover_makes_saves_rarer_and_full_cover_makes_them_needless() -> None:
     """The larger the share that an emergency save covers, the fewer saves; with all covered there is none."""
     counts = []
     for share in (0.0, 0.5, 0.9, 1.0):
-        world = World(memoryless(200_000.0), 60.0, allocate_s=300.0, covered_share=share)
+        world = MakespanWorld(memoryless(200_000.0), 60.0, allocate_s=300.0, covered_share=share)
         counts.append(len(optimal(world, 36_000.0, unit_s=120.0).saves_at_s))
 
     assert all(fewer < more for more, fewer in pairwise(counts))
@@ -171,8 +170,8 @@ def test_cover_makes_saves_rarer_and_full_cover_makes_them_needless() -> None:
 
 def test_early_deaths_make_the_first_intervals_short() -> None:
     """Where machines die young the intervals grow with age, and a machine past its infancy saves less often."""
-    lives = tabulate(lambda age_s: -((age_s / 20_000.0) ** 0.4), until_s=200_000.0, cell_s=60.0)
-    world = World(lives, 60.0, allocate_s=120.0)
+    lifetimes = tabulate(lambda age_s: -((age_s / 20_000.0) ** 0.4), until_s=200_000.0, cell_s=60.0)
+    world = MakespanWorld(lifetimes, 60.0, allocate_s=120.0)
     young, old = (optimal(world, 14_400.0, unit_s=60.0, age_s=age_s) for age_s in (0.0, 36_000.0))
     grown = young.schedule.first[:-1]
 
@@ -183,9 +182,9 @@ def test_early_deaths_make_the_first_intervals_short() -> None:
 
 def test_the_usual_unit_is_fine_enough() -> None:
     """The unit chosen for 100 h is within a per mille of a quarter of it, and is none below a stall."""
-    assert usual_unit_s(360_000.0, 60.0) == 300.0
-    assert usual_unit_s(36_000.0, 60.0) == 60.0
-    world = World(memoryless(500_000.0, 75.0), 60.0, allocate_s=120.0, saves_at_end=True)
+    assert default_unit_s(360_000.0, 60.0) == 300.0
+    assert default_unit_s(36_000.0, 60.0) == 60.0
+    world = MakespanWorld(memoryless(500_000.0, 75.0), 60.0, allocate_s=120.0, saves_at_end=True)
     usual, finer = (optimal(world, 180_000.0, unit_s=unit_s).expected.expected_s for unit_s in (300.0, 150.0))
 
     assert 0.0 <= usual / finer - 1.0 < 1e-3
@@ -197,26 +196,26 @@ def test_the_usual_unit_is_fine_enough() -> None:
         ({"work_s": 0.0}, Misuse, "cannot be planned"),
         ({"work_s": 3_600.0, "unit_s": -1.0}, Misuse, "cannot be planned"),
         ({"work_s": 3_600.0, "unit_s": 0.01}, Misuse, "too many to plan"),
-        ({"work_s": 1e6}, Misuse, "nothing is known beyond"),
+        ({"work_s": 1e6}, Misuse, "the lifetime table ends at"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(given: dict[str, float], error: type[Exception], words: str) -> None:
     """No work, no unit, too fine a unit, and ages beyond the table are each one sentence."""
     with pytest.raises(error, match=words):
-        optimal(World(memoryless(40_000.0), 60.0), **given)
+        optimal(MakespanWorld(memoryless(40_000.0), 60.0), **given)
 
 
 def test_lives_known_a_little_beyond_the_work_are_enough() -> None:
     """Ages that only a run with many saves would reach count as the oldest that is known."""
     short, long = (
-        optimal(World(memoryless(until_s, 60.0), 60.0), 3_600.0, unit_s=60.0) for until_s in (4_000.0, 40_000.0)
+        optimal(MakespanWorld(memoryless(until_s, 60.0), 60.0), 3_600.0, unit_s=60.0) for until_s in (4_000.0, 40_000.0)
     )
     assert short.schedule.first.tolist() == long.schedule.first.tolist()
 
 
 def test_lives_too_short_for_any_progress_are_refused() -> None:
     """A unit and its save that outlast every machine: infeasible."""
-    lives = SurvivalTable.of(10.0, np.array([1.0, 0.9, 0.5, 0.0]))
+    lifetimes = SurvivalTable.of(10.0, np.array([1.0, 0.9, 0.5, 0.0]))
 
     with pytest.raises(Infeasible, match="long enough"):
-        optimal(World(lives, 60.0), 3_600.0, unit_s=60.0)
+        optimal(MakespanWorld(lifetimes, 60.0), 3_600.0, unit_s=60.0)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.contracts.providers import TYPE, LocalWorld, Setup
-from windfall.market import Boot, Life, Machine, Order
+from windfall.market import Boot, Machine, MachineLifecycle, Order
 
 OWNER = "me"
 
@@ -30,9 +30,9 @@ class Bench(LocalWorld):
         (found,) = (machine for machine in self.provider.list(OWNER) if machine.machine_id == machine_id)
         return found
 
-    def await_life(self, machine_id: str, life: Life) -> Machine:
+    def await_life(self, machine_id: str, life: MachineLifecycle) -> Machine:
         """Wait until a machine is listed so."""
-        self.wait_until(lambda: self.machine(machine_id).life is life, f"{machine_id} is {life}")
+        self.wait_until(lambda: self.machine(machine_id).lifecycle is life, f"{machine_id} is {life}")
         return self.machine(machine_id)
 
     def await_file(self, path: Path) -> str:
@@ -42,12 +42,12 @@ class Bench(LocalWorld):
 
     def billed_usd(self) -> float:
         """The sum of the bill once every machine's line is settled."""
-        began = sum(machine.began is not None for machine in self.provider.list(OWNER))
+        started = sum(machine.started is not None for machine in self.provider.list(OWNER))
 
         def settled() -> list[float]:
             return [line.amount_usd for line in self.provider.charges(OWNER, "").charges if line.settled]
 
-        self.wait_until(lambda: len(settled()) == began, "the bill is closed")
+        self.wait_until(lambda: len(settled()) == started, "the bill is closed")
         return sum(settled())
 
 

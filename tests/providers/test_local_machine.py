@@ -15,8 +15,9 @@ import pytest
 from tests.contracts.providers import TYPE
 from tests.providers.support import Bench, bench
 from tests.support.world import LATE_S
-from windfall.market import Ended, Life
-from windfall.providers.local import process, records
+from windfall.linux import processes
+from windfall.market import MachineEndCause, MachineLifecycle
+from windfall.providers.local import machine_folder
 from windfall.terms import Seconds
 
 # A grandchild in a session of its own whose parent is gone, the environment as it was.
@@ -87,13 +88,13 @@ def test_everything_dies_with_the_machine(markets: Markets, token: str, isolatio
         either.provider.preempt(machine_id, None)
     else:
         os.kill(int(str(life["pid" if end == "init" else "first_pid"])), signal.SIGKILL)
-    either.await_life(machine_id, Life.GONE)
+    either.await_life(machine_id, MachineLifecycle.GONE)
 
     assert _running(either, machine_id) == [], f"of {either_running}"
 
 
 def _running(market: Bench, machine_id: str) -> list[int]:
-    return process.marked(records.MACHINE_ID, machine_id)
+    return processes.marked(machine_folder.MACHINE_ID, machine_id)
 
 
 def test_a_machine_has_a_home_of_its_own(market: Bench, token: str) -> None:
@@ -108,7 +109,7 @@ def test_a_machine_has_a_home_of_its_own(market: Bench, token: str) -> None:
     assert all(Path(place).is_relative_to(home / "disk") for place in places[:3])
     assert len(places[3]) < 40
     market.provider.release(machine_id)
-    market.await_life(machine_id, Life.GONE)
+    market.await_life(machine_id, MachineLifecycle.GONE)
 
     assert not (home / "disk").exists()
     assert not Path(places[3]).exists()
@@ -158,7 +159,7 @@ def test_a_command_that_does_not_exist_is_a_broken_machine(market: Bench, token:
     """It ends at once as failed, and its output says why."""
     (machine_id,) = market.order(token, "no-such-command")
 
-    assert market.await_life(machine_id, Life.GONE).cause is Ended.FAILED
+    assert market.await_life(machine_id, MachineLifecycle.GONE).cause is MachineEndCause.FAILED
     assert "no-such-command could not be started" in (market.home(machine_id) / "output.log").read_text()
 
 
@@ -171,14 +172,14 @@ def test_a_machine_outlives_its_market_and_keeps_its_deadline(market: Bench, tok
     assert market.lives(machine_id)
     market.wait_until(lambda: market.notice_left_s(machine_id) is not None, "the machine is told")
     market.wait_until(lambda: not market.lives(machine_id), "its deadline comes")
-    gone_at = market.clock.wall()
+    gone_at = market.clock.wall_time()
     market.pass_time(0.5)
 
     machine = market.machine(machine_id)
-    assert (machine.life, machine.cause) == (Life.GONE, Ended.PREEMPTED)
+    assert (machine.lifecycle, machine.cause) == (MachineLifecycle.GONE, MachineEndCause.PREEMPTED)
     assert machine.ended is not None
-    assert machine.taken_at is not None
-    assert machine.taken_at - 0.05 <= machine.ended <= machine.taken_at + LATE_S
+    assert machine.preemption_at is not None
+    assert machine.preemption_at - 0.05 <= machine.ended <= machine.preemption_at + LATE_S
     assert abs(machine.ended - gone_at) < LATE_S
 
 
@@ -195,7 +196,7 @@ def test_a_machine_that_is_shut_down_says_so_and_ends(market: Bench, token: str)
 
     os.kill(init, signal.SIGTERM)
     market.wait_until(lambda: not market.lives(machine_id), "it ends")
-    assert market.machine(machine_id).cause is Ended.PREEMPTED
+    assert market.machine(machine_id).cause is MachineEndCause.PREEMPTED
 
 
 def test_a_slow_machine_gets_its_share_of_the_processor(market: Bench, token: str) -> None:
@@ -215,7 +216,7 @@ def test_a_slow_machine_gets_its_share_of_the_processor(market: Bench, token: st
     # A busy host gives less, and that is no fault.
     assert 0.0 < share < 0.45
     market.provider.release(machine_id)
-    market.await_life(machine_id, Life.GONE)
+    market.await_life(machine_id, MachineLifecycle.GONE)
 
 
 def _stat(pid: int) -> list[str]:

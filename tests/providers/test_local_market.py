@@ -17,10 +17,11 @@ import pytest
 from tests.contracts.providers import TYPE, LocalWorld
 from tests.providers.support import OWNER, Bench, bench
 from windfall.errors import Misuse, ProviderDenied, ProviderUnreachable
-from windfall.market import Boot, Ended, Life, Order
-from windfall.providers.local import process, records
-from windfall.providers.local.client import LocalProvider
-from windfall.providers.local.market import ADDRESS, LOCK
+from windfall.linux import processes
+from windfall.market import Boot, MachineEndCause, MachineLifecycle, Order
+from windfall.providers.local import machine_folder
+from windfall.providers.local.local_provider import LocalProvider
+from windfall.providers.local.market_daemon import ADDRESS, LOCK
 from windfall.terms import Seconds
 
 CENT = 0.01
@@ -28,14 +29,14 @@ CENT = 0.01
 
 def daemons(market: LocalWorld) -> list[int]:
     """The processes that are this market."""
-    name = f"windfall.providers.local.market\0{market.folder}\0".encode()
+    name = f"windfall.providers.local.market_daemon\0{market.folder}\0".encode()
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             text = path.read_bytes()
         except OSError:
             continue
-        if name in text and process.started_at(int(path.parent.name)) is not None:
+        if name in text and processes.started_at(int(path.parent.name)) is not None:
             found.append(int(path.parent.name))
     return found
 
@@ -71,7 +72,7 @@ def test_a_second_daemon_leaves_the_first_alone(market: Bench) -> None:
     market.provider.offers()
     before = daemons(market)
 
-    command = [sys.executable, "-m", "windfall.providers.local.market", str(market.folder)]
+    command = [sys.executable, "-m", "windfall.providers.local.market_daemon", str(market.folder)]
     done = subprocess.run(command, capture_output=True, timeout=30, check=False)
 
     assert (done.returncode, done.stderr) == (0, b"")
@@ -93,7 +94,7 @@ def test_the_market_closes_when_nobody_needs_it(market: Bench) -> None:
     """Without machines and callers it ends by itself, not while a machine runs; the next call finds everything."""
     market.sell(idle_exit=0.3)
     (machine_id,) = market.order("order", "sleep", "99")
-    market.await_life(machine_id, Life.RUNNING)
+    market.await_life(machine_id, MachineLifecycle.RUNNING)
     market.pass_time(0.7)
     assert len(daemons(market)) == 1
 
@@ -101,7 +102,7 @@ def test_the_market_closes_when_nobody_needs_it(market: Bench) -> None:
     market.wait_until(lambda: daemons(market) == [], "the market closes")
 
     market.sell(idle_exit=60.0)  # the next one must not close before this slow caller has asked
-    assert market.machine(machine_id).cause is Ended.RELEASED
+    assert market.machine(machine_id).cause is MachineEndCause.RELEASED
 
 
 def test_a_closing_market_takes_away_no_address_but_its_own(market: Bench) -> None:
@@ -109,11 +110,11 @@ def test_a_closing_market_takes_away_no_address_but_its_own(market: Bench) -> No
     market.sell(idle_exit=0.3)
     market.provider.offers()
     another = {"url": "http://127.0.0.1:1", "pid": 1}
-    records.write(market.folder, ADDRESS, another)
+    machine_folder.write(market.folder, ADDRESS, another)
 
     market.wait_until(lambda: daemons(market) == [], "the market closes")
 
-    assert records.read(market.folder, ADDRESS) == another
+    assert machine_folder.read(market.folder, ADDRESS) == another
     (market.folder / ADDRESS).unlink()
 
 
@@ -201,11 +202,11 @@ def test_a_market_can_rehearse_wrong_credentials(market: Bench) -> None:
     market.wait_until(is_denied, "it refuses")
 
 
-def test_a_wrong_file_is_told_to_whoever_opens(market: Bench) -> None:
+def test_a_wrong_file_is_reported_by_the_call_that_opens(market: Bench) -> None:
     """A market that cannot open says what is wrong in its file."""
     (market.folder / "market.yaml").write_text("capacty: 5\n")
 
-    with pytest.raises(Misuse, match=r"market\.yaml: there is no key 'capacty'; did you mean 'capacity'\?"):
+    with pytest.raises(Misuse, match=r"market\.yaml: unknown key 'capacty'; did you mean 'capacity'\?"):
         market.provider.offers()
 
 
@@ -217,13 +218,13 @@ def test_a_promise_is_kept_by_the_next_market(tmp_path: Path) -> None:
         market.pass_time(0.6)
         assert not market.lives(machine_id)
 
-        market.await_life(machine_id, Life.RUNNING)
+        market.await_life(machine_id, MachineLifecycle.RUNNING)
         assert market.await_file(market.home(machine_id) / "output.log") == "started\n"
 
 
 def test_an_order_that_did_not_become_durable_leaves_nothing(market: Bench) -> None:
     """A folder without its row, which a killed market may leave, is gone with the next one and never becomes a machine."""
-    records.prepare(market.folder / "machines" / "m-0123456789ab", {"argv": ["sleep", "99"], "env": {}})
+    machine_folder.prepare(market.folder / "machines" / "m-0123456789ab", {"argv": ["sleep", "99"], "env": {}})
 
     market.provider.offers()
 
@@ -236,53 +237,53 @@ def test_a_death_while_the_market_is_closed_is_billed_to_its_end(market: Bench, 
     """Whatever dies while nobody sells costs what it ran, to the cent, however late the next market finds it."""
     (machine_id,) = market.order("order", "sh", "-c", "echo $$ > pid; sleep 99")
     market.await_file(market.home(machine_id) / "disk" / "pid")
-    life, began = market.life(machine_id), market.await_life(machine_id, Life.RUNNING).began
+    life, started = market.life(machine_id), market.await_life(machine_id, MachineLifecycle.RUNNING).started
     market.kill_market()
     market.pass_time(0.7)
 
-    (victim,) = [int(str(life["pid"]))] if death == "init" else process.descendants(int(str(life["first_pid"])))[:1]
+    (victim,) = [int(str(life["pid"]))] if death == "init" else processes.descendants(int(str(life["first_pid"])))[:1]
     os.kill(victim, signal.SIGKILL)
-    killed_at = market.clock.wall()
+    killed_at = market.clock.wall_time()
     market.wait_until(lambda: not market.lives(machine_id), "it is gone")
     market.pass_time(0.5)
 
-    machine = market.await_life(machine_id, Life.GONE)
-    assert machine.cause is (Ended.FAILED if death == "init" else Ended.STOPPED)
-    assert machine.began == began
+    machine = market.await_life(machine_id, MachineLifecycle.GONE)
+    assert machine.cause is (MachineEndCause.FAILED if death == "init" else MachineEndCause.STOPPED)
+    assert machine.started == started
     assert killed_at - 0.8 <= machine.ended <= killed_at + 0.5
-    assert market.billed_usd() == pytest.approx(machine.ended - began, abs=CENT)
+    assert market.billed_usd() == pytest.approx(machine.ended - started, abs=CENT)
     assert market.billed_usd() == pytest.approx(market.metered_usd(OWNER), abs=CENT)
 
 
 @pytest.mark.slow
-def test_the_next_market_says_of_an_end_what_the_last_one_said(market: Bench) -> None:
+def test_the_next_market_reports_an_end_as_the_last_one_did(market: Bench) -> None:
     """The end of a machine whose init was killed is the same whether the market saw it or came later."""
     first, second = market.order("order", "sleep", "99", count=2)
     for machine_id in (first, second):
-        market.await_life(machine_id, Life.RUNNING)
+        market.await_life(machine_id, MachineLifecycle.RUNNING)
     market.pass_time(0.5)
     market.breaks(first)
-    seen = market.await_life(first, Life.GONE)
+    seen = market.await_life(first, MachineLifecycle.GONE)
 
     market.kill_market()
     market.breaks(second)
     market.pass_time(0.5)
 
     assert market.machine(first) == seen
-    assert market.await_life(second, Life.GONE).cause is Ended.FAILED
+    assert market.await_life(second, MachineLifecycle.GONE).cause is MachineEndCause.FAILED
     assert market.billed_usd() == pytest.approx(market.metered_usd(OWNER), abs=CENT)
 
 
 @pytest.mark.slow
-def test_an_init_that_does_not_obey_is_killed(market: Bench) -> None:
+def test_an_init_that_ignores_a_release_is_killed(market: Bench) -> None:
     """A stopped init does not keep a released machine alive."""
     (machine_id,) = market.order("order", "sleep", "99")
-    market.await_life(machine_id, Life.RUNNING)
+    market.await_life(machine_id, MachineLifecycle.RUNNING)
     os.kill(int(str(market.life(machine_id)["pid"])), signal.SIGSTOP)
 
     market.provider.release(machine_id)
 
-    assert market.await_life(machine_id, Life.GONE).cause is Ended.RELEASED
+    assert market.await_life(machine_id, MachineLifecycle.GONE).cause is MachineEndCause.RELEASED
     assert not market.lives(machine_id)
 
 
@@ -290,7 +291,7 @@ def test_an_init_that_does_not_obey_is_killed(market: Bench) -> None:
     ("seed", "orders"),
     [(1, 5), *(pytest.param(seed, 15, marks=pytest.mark.slow) for seed in range(2, 8))],
 )
-def test_a_market_killed_again_and_again_keeps_its_books(market: Bench, seed: int, orders: int) -> None:
+def test_a_market_killed_again_and_again_keeps_its_database_right(market: Bench, seed: int, orders: int) -> None:
     """With kill -9 of the daemon at random moments: one machine for each token, all listed, the bill right to the cent."""
     rng, over = random.Random(seed), threading.Event()
 
@@ -317,7 +318,7 @@ def test_a_market_killed_again_and_again_keeps_its_books(market: Bench, seed: in
     for machine_id in listed:
         market.provider.release(machine_id)
     for machine_id in listed:
-        market.await_life(machine_id, Life.GONE)
+        market.await_life(machine_id, MachineLifecycle.GONE)
         assert not market.lives(machine_id)
     assert market.billed_usd() == pytest.approx(market.metered_usd(OWNER), abs=CENT)
 
@@ -341,9 +342,9 @@ def _releases(market: Bench, machine_id: str) -> bool:
 def test_what_ended_is_forgotten_but_not_its_token(market: Bench) -> None:
     """After a while an ended machine is not listed and its folder is gone; its token still buys nothing, its bill stays."""
     (machine_id,) = market.order("order", "sleep", "99")
-    market.await_life(machine_id, Life.RUNNING)
+    market.await_life(machine_id, MachineLifecycle.RUNNING)
     market.provider.release(machine_id)
-    market.await_life(machine_id, Life.GONE)
+    market.await_life(machine_id, MachineLifecycle.GONE)
 
     market.sell(forget_after=0.5)
     market.wait_until(lambda: market.provider.list(OWNER) == (), "it is forgotten")
@@ -358,11 +359,11 @@ def test_a_machine_whose_folder_was_deleted_has_failed(market: Bench) -> None:
     """Without its folder a machine ends, and the market goes on."""
     (machine_id,) = market.order("order", "sleep", "99")
     market.wait_until(lambda: market.lives(machine_id), "it runs")
-    market.await_life(machine_id, Life.RUNNING)
+    market.await_life(machine_id, MachineLifecycle.RUNNING)
 
     market.home(machine_id).rename(market.folder / "elsewhere")
 
-    assert market.await_life(machine_id, Life.GONE).cause is Ended.FAILED
+    assert market.await_life(machine_id, MachineLifecycle.GONE).cause is MachineEndCause.FAILED
     market.wait_until(lambda: not market.lives(machine_id), "nothing of it runs")
 
 
@@ -370,13 +371,13 @@ def test_of_two_announced_ends_the_earlier_one_counts(market: Bench) -> None:
     """A second, later preemption does not put off the first one; an earlier one hastens it."""
     first, second = market.order("order", "sleep", "99", count=2)
     for machine_id in (first, second):
-        market.await_life(machine_id, Life.RUNNING)
-    asked_at = market.clock.wall()
+        market.await_life(machine_id, MachineLifecycle.RUNNING)
+    asked_at = market.clock.wall_time()
 
     for machine_id, notices in ((first, (1.0, 60.0)), (second, (60.0, 1.0))):
         for notice_s in notices:
             market.provider.preempt(machine_id, Seconds(notice_s))
 
     for machine_id in (first, second):
-        gone = market.await_life(machine_id, Life.GONE)
+        gone = market.await_life(machine_id, MachineLifecycle.GONE)
         assert asked_at + 0.9 < gone.ended < asked_at + 30.0

@@ -77,9 +77,9 @@ class Generations:
         commits = [record for record in self.run.records() if record.kind is RecordKind.COMMIT]
         reader = wiring.open_reader(self.run.url)
         for ref in self.run.state().checkpoints:
-            point = reader.run(restore.read_manifest(ref))
-            assert [shard.rank for shard in point.shards] == list(range(self.nodes))
-            assert all(shard.name.startswith(f"rank{shard.rank}-{ref.step}-") for shard in point.shards)
+            checkpoint = reader.run(restore.read_manifest(ref))
+            assert [shard.rank for shard in checkpoint.shards] == list(range(self.nodes))
+            assert all(shard.name.startswith(f"rank{shard.rank}-{ref.step}-") for shard in checkpoint.shards)
         return len(commits)
 
     def check_done(self) -> None:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from tests.real import training_plain
 from windfall import wiring
-from windfall.agent import kernel
 from windfall.core.replay import replay
 from windfall.events import Row
-from windfall.storage import journal, log, restore
+from windfall.linux import processes
+from windfall.storage import restore, run_log, spool_journal
 from windfall.terms import Outcome, Record, RecordKind, RunState
 
 WINDFALL = (sys.executable, "-m", "windfall.cli.main")
@@ -30,7 +30,7 @@ QUICK = ("--provider", "local", "--policy", "every 10 steps", "--lease", "2s", "
 # An agent that was killed at its failpoint once is started again without it.
 ONCE = """
 import os, sys
-if "windfall.cli.agent" in sys.orig_argv:
+if "windfall.cli.agent_process" in sys.orig_argv:
     try:
         os.close(os.open(os.environ["DIED_ONCE"], os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -77,7 +77,7 @@ class Machine:
 
     folder: Path
     process: subprocess.Popen[bytes]
-    began: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)
 
     @property
     def printed(self) -> str:
@@ -132,11 +132,14 @@ class Machine:
 
     def agent(self) -> int | None:
         """The agent's PID, None while there is none."""
-        return next((pid for pid in kernel.children_of(self.supervisor) if "windfall.cli.agent" in _command(pid)), None)
+        return next(
+            (pid for pid in processes.children_of(self.supervisor) if "windfall.cli.agent_process" in _command(pid)),
+            None,
+        )
 
     def guard(self) -> int | None:
         """The guard's PID: a fork of the supervisor."""
-        mine = kernel.children_of(self.supervisor)
+        mine = processes.children_of(self.supervisor)
         return next((pid for pid in mine if "windfall.agent.supervisor" in _command(pid)), None)
 
     def script(self) -> int | None:
@@ -199,7 +202,7 @@ def descendants(of_pid: int) -> set[int]:
     found: set[int] = set()
     frontier = [of_pid]
     while frontier:
-        children = kernel.children_of(frontier.pop())
+        children = processes.children_of(frontier.pop())
         found |= set(children)
         frontier += children
     return found
@@ -304,7 +307,7 @@ class Run:
         """The whole log."""
         reader = wiring.open_reader(self.url)
         found = []
-        while (record := reader.run(log.read_record(len(found) + 1))) is not None:
+        while (record := reader.run(run_log.read_record(len(found) + 1))) is not None:
             found.append(record)
         return found
 
@@ -312,19 +315,19 @@ class Run:
         return self.records()[-1].state
 
     def rows(self) -> tuple[Row, ...]:
-        return wiring.open_reader(self.url).run(journal.read_journal()).rows
+        return wiring.open_reader(self.url).run(spool_journal.read_journal()).rows
 
     def committed_step(self) -> int:
         """The step of the newest point; 0 without one."""
         records = self.records()
-        return max((point.step for point in records[-1].state.checkpoints), default=0) if records else 0
+        return max((checkpoint.step for checkpoint in records[-1].state.checkpoints), default=0) if records else 0
 
     def newest(self, rank: int = 0) -> bytes:
         """The bytes of the newest checkpoint's part, each checked."""
-        reader, point = wiring.open_reader(self.url), self.state().checkpoints[-1]
+        reader, checkpoint = wiring.open_reader(self.url), self.state().checkpoints[-1]
         place = Path(tempfile.mkdtemp(dir=self.folder))
-        found = reader.run(restore.restore((point,), str(place)))
-        assert found.point is not None
+        found = reader.run(restore.restore((checkpoint,), str(place)))
+        assert found.checkpoint is not None
         (file,) = (place / str(rank)).iterdir()
         return file.read_bytes()
 
@@ -335,8 +338,8 @@ class Run:
         for before, after in itertools.pairwise(records):
             if after.kind is RecordKind.COMMIT:
                 (new,) = set(after.state.checkpoints) - set(before.state.checkpoints)
-                assert all(new.step >= point.step for point in before.state.checkpoints)
-        names = [point.checkpoint_id for point in records[-1].state.checkpoints]
+                assert all(new.step >= checkpoint.step for checkpoint in before.state.checkpoints)
+        names = [checkpoint.checkpoint_id for checkpoint in records[-1].state.checkpoints]
         assert len(names) == len(set(names))
         differences = replay(self.rows())
         assert not differences, "\n".join(map(str, differences))

@@ -13,10 +13,10 @@ import pytest
 
 from tests.real.machines import QUICK, Run, wait_for
 from windfall import wiring
-from windfall.events import NoticeReceived, StopAsked
+from windfall.events import NoticeReceived, RunStopRequested
 from windfall.terms import Cause, NoticeLevel, Outcome
-from windfall.wire.layout import inbox_key
-from windfall.wire.metadata import serve
+from windfall.wire.metadata_server import serve
+from windfall.wire.run_layout import inbox_key
 
 LEASE_S = 2.0
 ELSEWHERE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -44,7 +44,7 @@ def test_lost_machines_are_not_failures_of_the_script(tmp_path: Path) -> None:
     run = Run(tmp_path, 30)
     allowed = (*QUICK, "--max-failures", "2")
     with run.machine(options=allowed, FAIL_AT=15, STEP_S=0.03) as machine:
-        machine.until("starting it again")
+        machine.until("restarting it")
         machine.until("from 10")
         machine.vanish()
     for step in (12, 13):
@@ -77,9 +77,9 @@ def test_a_run_that_a_live_machine_holds_is_left_alone(tmp_path: Path) -> None:
         with run.machine() as contender:
             assert contender.code() == 75, contender.printed
         assert contender.starts() == []
-        assert "holds this run" in contender.printed
+        assert "has held this run" in contender.printed
         with run.machine(options=(*QUICK, "--wait")) as waiting:
-            waiting.until("waiting until it lets go")
+            waiting.until("waiting until it releases")
             stopped = run.say("stop", run.url)
             assert stopped.returncode == 0, stopped.stderr
             assert holder.code() == 6, holder.printed
@@ -101,10 +101,10 @@ def test_another_machine_takes_over_within_about_a_lease(tmp_path: Path) -> None
         lost.until_held()
         lost.vanish()
     saved = run.committed_step()
-    began = time.monotonic()
+    started = time.monotonic()
     with run.machine(prefix=ELSEWHERE) as other:
-        other.until("taken up")
-        took_s = time.monotonic() - began
+        other.until("resuming run")
+        took_s = time.monotonic() - started
         assert other.code() == 0, other.printed
     assert LEASE_S <= took_s < 3 * LEASE_S + 5.0
     assert other.starts() == [(2, saved)]
@@ -135,7 +135,7 @@ def test_an_interrupt_right_behind_a_commit_keeps_the_steps_since(tmp_path: Path
         machine.until_step(first + 3)
         os.kill(machine.supervisor, signal.SIGINT)
         assert machine.code() == 6, machine.printed
-        assert "asked to save first" in machine.printed
+        assert "again to stop without saving" in machine.printed
         assert run.committed_step() >= machine.step() - 1 > first
     run.check()
 
@@ -148,7 +148,7 @@ def test_another_command_under_the_same_url_is_told(tmp_path: Path) -> None:
         assert machine.code() == 1, machine.printed
     with run.machine("true") as machine:
         assert machine.code() == 0, machine.printed
-        assert "another one than before, which was: sh -c 'exit 3'" in machine.printed
+        assert "the command differs from the last one of this run: sh -c 'exit 3'" in machine.printed
 
 
 @pytest.mark.real
@@ -159,7 +159,8 @@ def test_two_interrupts_do_not_wait(tmp_path: Path) -> None:
         machine.until_held()
         os.kill(machine.supervisor, signal.SIGINT)
         wait_for(
-            lambda: any(isinstance(fact, StopAsked) for row in run.rows() for fact in row.facts), "the first is known"
+            lambda: any(isinstance(fact, RunStopRequested) for row in run.rows() for fact in row.facts),
+            "the first is known",
         )
         assert not machine.ended
         os.kill(machine.supervisor, signal.SIGINT)
@@ -175,7 +176,7 @@ def test_sigterm_is_a_notice(tmp_path: Path) -> None:
     with run.machine(options=(*QUICK[:2], *QUICK[4:], "--policy", "never"), HOLD="step:15") as machine:
         machine.until_held()
         os.kill(machine.supervisor, signal.SIGTERM)
-        machine.until("this machine is taken")
+        machine.until("this machine ends in")
         machine.let_go()
         assert machine.code() == 75, machine.printed
         last = machine.step()
@@ -246,7 +247,7 @@ def test_a_stop_meant_for_a_machine_that_vanished_does_not_stop_the_next(tmp_pat
     with run.machine(STEP_S=0.02, SLOW_FROM=15) as first:
         first.until_step(15)
         first.vanish()
-    late = json.dumps({"do": "stop", "now": True, "term": 1}).encode()
+    late = json.dumps({"type": "stop", "now": True, "term": 1}).encode()
     wiring.open_reader(run.url).store.create(inbox_key("late"), late)
     with run.machine() as second:
         assert second.code() == 0

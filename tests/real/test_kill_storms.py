@@ -121,5 +121,5 @@ def test_an_agent_that_dies_behind_a_record_is_followed_by_its_heir(name: str, t
         assert machine.code() == 0, machine.printed
     assert had_heir(tmp_path)
     kinds = [record.kind for record in run.records()[before:]]
-    assert kinds.count(RecordKind.TAKE) == kinds.count(RecordKind.RELEASE) == 1
+    assert kinds.count(RecordKind.ACQUIRE) == kinds.count(RecordKind.RELEASE) == 1
     assert run.state().outcome is Outcome.DONE

@@ -51,9 +51,9 @@ class Ranks:
         assert len(refs) == len(commits)
         reader = wiring.open_reader(self.run.url)
         for ref in self.run.state().checkpoints:
-            point = reader.run(restore.read_manifest(ref))
-            assert [shard.rank for shard in point.shards] == list(range(self.ranks))
-            assert all(shard.name.startswith(f"rank{shard.rank}-{ref.step}-") for shard in point.shards)
+            checkpoint = reader.run(restore.read_manifest(ref))
+            assert [shard.rank for shard in checkpoint.shards] == list(range(self.ranks))
+            assert all(shard.name.startswith(f"rank{shard.rank}-{ref.step}-") for shard in checkpoint.shards)
         return len(refs)
 
     def finish(self) -> None:
@@ -89,7 +89,7 @@ def test_a_rank_in_evaluation_is_waited_for(tmp_path: Path) -> None:
     with ranks.machine(options=NEVER, HOLD="evaluation:25") as machine:
         machine.until_held()
         os.kill(machine.supervisor, signal.SIGTERM)
-        machine.until("this machine is taken")
+        machine.until("this machine ends in")
         machine.let_go()
         assert machine.code() == 75, machine.printed
     assert ranks.check_points() == 1

@@ -59,7 +59,7 @@ def live(folder: Path, number: int) -> None:
     with run.machine() as last:
         assert last.code() == 0, last.printed
     run.check_done()
-    assert run.state().preemptions == sum(record.kind is RecordKind.TAKE for record in run.records()) - 1
+    assert run.state().preemptions == sum(record.kind is RecordKind.ACQUIRE for record in run.records()) - 1
     print(f"seed {number}: lost at {', '.join(lost)}; {len(run.records())} records")
 
 

@@ -20,11 +20,11 @@ from multiprocessing import get_context
 import numpy as np
 
 from windfall.errors import Infeasible
-from windfall.models import runtime
-from windfall.models.losses import providers
-from windfall.policies.saving import rules
+from windfall.models import expected_runtime
+from windfall.models.preemption_rates import providers
+from windfall.policies.checkpointing import rules
 from windfall.simulation import kernels
-from windfall.simulation.scenario import Believed, Memoryless, Range, Scenario
+from windfall.simulation.scenario import DurationRange, MemorylessLifetimes, Scenario, WorkerEstimates
 
 WORLDS, HISTORIES, WORST, HISTORIES_AGAIN = 10_000, 300, 100, 20_000
 REGRET_MAX = 0.02
@@ -77,16 +77,16 @@ def world(number: int) -> Scenario:
     )
     return Scenario(
         steps=max(round(work_s / step_s), 1),
-        step_s=Range.of(step_s),
-        stall_s=Range.of(stall_s),
-        upload_s=Range.of(save_s - stall_s),
-        allocate_s=Range.of(wait_s, spread),
-        prepare_s=Range.of(boot_s, spread),
-        lives=Memoryless((mean_s,)),
+        step_s=DurationRange.of(step_s),
+        stall_s=DurationRange.of(stall_s),
+        upload_s=DurationRange.of(save_s - stall_s),
+        allocate_s=DurationRange.of(wait_s, spread),
+        prepare_s=DurationRange.of(boot_s, spread),
+        lifetimes=MemorylessLifetimes((mean_s,)),
         notice_s=notice_s,
         announced_share=share,
         policy="adaptive",
-        believed=Believed(mean_s, told_silent, wait_s + boot_s, rng.random() < 0.5, notice_s=told_s),
+        estimates=WorkerEstimates(mean_s, told_silent, wait_s + boot_s, rng.random() < 0.5, notice_s=told_s),
         provider=rng.choice(providers()),
         successor_at_notice=rng.random() < 0.8,
     )
@@ -99,20 +99,22 @@ def _notice_s(rng: random.Random, needs_s: float) -> float:
 
 def insured(one: Scenario) -> Scenario:
     """The same world, in which every loss is taken for one that no notice covers."""
-    return replace(one, believed=replace(one.believed, unannounced_share=1.0, learns=False))
+    return replace(one, estimates=replace(one.estimates, unannounced_share=1.0, learns=False))
 
 
 def expected_s(one: Scenario) -> float:
     """How long insuring always is expected to take [s], by the closed form."""
-    assert isinstance(one.lives, Memoryless), "all worlds have such lives"
-    mean_s, stall_s = one.lives.means_s[0], one.stall_s.mean_s
+    assert isinstance(one.lifetimes, MemorylessLifetimes), "all worlds have such lives"
+    mean_s, stall_s = one.lifetimes.means_s[0], one.stall_s.mean_s
     durable_s = stall_s + one.upload_s.mean_s
-    interval_s = rules.adaptive_interval_s(stall_s, mean_s, one.believed.restart_s, durable_s)
+    interval_s = rules.adaptive_interval_s(stall_s, mean_s, one.estimates.restart_s, durable_s)
     fits = rules.emergency_fits(one.notice_s, one.step_s.mean_s, stall_s, one.upload_s.mean_s, 0.0)
-    hazard = runtime.Hazard(mean_s, 1, 1.0 - one.announced_share, one.notice_s, fits)
-    saving = runtime.Saving(max(interval_s, one.step_s.mean_s), stall_s, one.upload_s.mean_s, one.step_s.mean_s)
-    restart = runtime.Restart(one.allocate_s.mean_s, one.prepare_s.mean_s)
-    return runtime.expect(one.steps * one.step_s.mean_s, hazard, saving, restart).wall_s
+    hazard = expected_runtime.Hazard(mean_s, 1, 1.0 - one.announced_share, one.notice_s, fits)
+    saving = expected_runtime.Saving(
+        max(interval_s, one.step_s.mean_s), stall_s, one.upload_s.mean_s, one.step_s.mean_s
+    )
+    restart = expected_runtime.Restart(one.allocate_s.mean_s, one.prepare_s.mean_s)
+    return expected_runtime.expect(one.steps * one.step_s.mean_s, hazard, saving, restart).wall_s
 
 
 def measured(number: int, histories: int, seed: int = 0) -> Regret:

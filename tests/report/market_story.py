@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from windfall.core import driver
 from windfall.events import Command, Fact, Row
 from windfall.fleet import (
-    ControllerBegan,
-    Doing,
+    ControllerStarted,
     JobSubmitted,
-    ListedAll,
-    MachineHeard,
-    MachinesSeen,
-    OffersSeen,
+    ListingCompleted,
+    MachineReported,
+    MachinesObserved,
+    MachineStatus,
+    OffersObserved,
     Report,
 )
-from windfall.jobs import Job, Want, Work
-from windfall.market import Ended, Life, Machine, Offer
+from windfall.jobs import Job, Resources, Work
+from windfall.market import Machine, MachineEndCause, MachineLifecycle, Offer
 from windfall.terms import Instant, NoticeLevel, Reliability, Seconds, Term, Unit, WallTime
 
 BEGIN = 1_000_000.0
@@ -38,10 +38,10 @@ OFFER = Offer(
 
 def job(**changes: object) -> Job:
     made: dict[str, object] = {"work": Work(100.0, Unit.STEP), **changes}
-    return Job("gpt-1", "gpt", "ada", "file:///runs/gpt-1", ("python", "train.py"), (Want("local"),), **made)  # type: ignore[arg-type]
+    return Job("gpt-1", "gpt", "ada", "file:///runs/gpt-1", ("python", "train.py"), (Resources("local"),), **made)  # type: ignore[arg-type]
 
 
-def machine(name: str, token: str, life: Life = Life.RUNNING, **changes: object) -> Machine:
+def machine(name: str, token: str, life: MachineLifecycle = MachineLifecycle.RUNNING, **changes: object) -> Machine:
     return Machine(
         name,
         "owner",
@@ -57,24 +57,38 @@ def machine(name: str, token: str, life: Life = Life.RUNNING, **changes: object)
     )
 
 
-def gone(name: str, token: str, cause: Ended, began: float, ended: float) -> Machine:
-    return machine(name, token, Life.GONE, cause=cause, began=WallTime(BEGIN + began), ended=WallTime(BEGIN + ended))
+def gone(name: str, token: str, cause: MachineEndCause, started: float, ended: float) -> Machine:
+    return machine(
+        name,
+        token,
+        MachineLifecycle.GONE,
+        cause=cause,
+        started=WallTime(BEGIN + started),
+        ended=WallTime(BEGIN + ended),
+    )
 
 
-def heard(name: str, doing: Doing, *, taken_at: float | None = None, sentence: str = "") -> MachineHeard:
-    level = None if taken_at is None else NoticeLevel.ANNOUNCED
-    report = Report(name, 1, "life", doing, level=level, sentence=sentence)
-    return MachineHeard(report, "direct", None if taken_at is None else Instant(BEGIN + taken_at))
+def heard(
+    name: str, status: MachineStatus, *, preemption_at: float | None = None, message: str = ""
+) -> MachineReported:
+    level = None if preemption_at is None else NoticeLevel.ANNOUNCED
+    report = Report(name, 1, "life", status, level=level, message=message)
+    return MachineReported(report, "direct", None if preemption_at is None else Instant(BEGIN + preemption_at))
 
 
 def opening() -> tuple[Fact, ...]:
     """What a journal begins with: the job, the offers, a whole listing."""
-    return (JobSubmitted(job(), "owner"), ControllerBegan(Term(1)), OffersSeen((OFFER,)), ListedAll("local"))
+    return (
+        JobSubmitted(job(), "owner"),
+        ControllerStarted(Term(1)),
+        OffersObserved((OFFER,)),
+        ListingCompleted("local"),
+    )
 
 
 def journal(*batches: tuple[float, Iterable[Fact]]) -> list[Row]:
     """The rows that the driver would write of batches of facts, each at its second since the submission."""
-    state, rows = driver.begin(), []
+    state, rows = driver.initial_state(), []
     for number, (second, facts) in enumerate(batches, 1):
         at = Instant(BEGIN + second)
         state, decisions, commands = driver.react(state, at, tuple(facts))
@@ -87,5 +101,5 @@ def row(second: float, *facts: Fact, commands: tuple[Command, ...] = ()) -> Row:
     return Row(Term(1), 1, Instant(BEGIN + second), WallTime(BEGIN + second), facts, (), commands)
 
 
-def seen(*machines: Machine) -> MachinesSeen:
-    return MachinesSeen(machines)
+def seen(*machines: Machine) -> MachinesObserved:
+    return MachinesObserved(machines)

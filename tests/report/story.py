@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from windfall import events
-from windfall.report.account import Account, Tenure, account
-from windfall.report.counted import Range
+from windfall.report.account import Account, Lease, account
+from windfall.report.step_counts import StepRange
 from windfall.terms import (
     Bytes,
     Cause,
     CheckpointRef,
     Instant,
+    LastProgress,
     Notice,
     NoticeLevel,
     Outcome,
     Phase,
-    Reached,
     SaveKind,
     Seconds,
     Shard,
@@ -24,9 +24,9 @@ from windfall.terms import (
 )
 
 
-def began(term: int = 1) -> events.WorkerBegan:
+def began(term: int = 1) -> events.WorkerStarted:
     """The first fact of a term."""
-    return events.WorkerBegan(
+    return events.WorkerStarted(
         run="run",
         term=Term(term),
         policy="adaptive",
@@ -35,7 +35,7 @@ def began(term: int = 1) -> events.WorkerBegan:
         attempt=1,
         failures=0,
         failures_max=3,
-        lives_s=Seconds(0.0),
+        lifetimes_s=Seconds(0.0),
         preemptions=0,
         announced=0,
     )
@@ -43,8 +43,8 @@ def began(term: int = 1) -> events.WorkerBegan:
 
 def restored(step: int, duration_s: float) -> events.CheckpointRestored:
     """A restore; step 0 is a fresh start."""
-    point = f"{step}-1-a" if step else None
-    return events.CheckpointRestored(point, Step(step), Bytes(1000 * step), Seconds(duration_s))
+    checkpoint = f"{step}-1-a" if step else None
+    return events.CheckpointRestored(checkpoint, Step(step), Bytes(1000 * step), Seconds(duration_s))
 
 
 def started(attempt: int) -> events.ScriptStarted:
@@ -72,7 +72,7 @@ def uploaded(step: int, duration_s: float) -> events.ShardUploaded:
     return events.ShardUploaded(f"{step}-1-a", 0, Shard(0, "ckpt", ()), Bytes(1000), Seconds(duration_s))
 
 
-def point(step: int, at: float, *, term: int = 1, kind: SaveKind = SaveKind.INSURANCE) -> CheckpointRef:
+def checkpoint(step: int, at: float, *, term: int = 1, kind: SaveKind = SaveKind.INSURANCE) -> CheckpointRef:
     """A committed point of 1000 bytes."""
     return CheckpointRef(
         f"{step}-{term}-a", Step(step), kind, Term(term), 1, 1000, f"checkpoints/{step}", "xxh3-128:0", WallTime(at)
@@ -102,26 +102,28 @@ def release(cause: Cause) -> events.ReleaseRun:
 def rows(term: int, offset: float, *told: tuple[float, events.Fact | events.Command]) -> list[events.Row]:
     """Rows of one term at these wall times; the machine's monotonic clock is behind by `offset`."""
     made = []
-    for sequence, (wall, said) in enumerate(told, 1):
+    for sequence, (wall_time, said) in enumerate(told, 1):
         facts = (said,) if isinstance(said, events.Fact) else ()
         commands = (said,) if isinstance(said, events.Command) else ()
-        made.append(events.Row(Term(term), sequence, Instant(wall - offset), WallTime(wall), facts, commands=commands))
+        made.append(
+            events.Row(Term(term), sequence, Instant(wall_time - offset), WallTime(wall_time), facts, commands=commands)
+        )
     return made
 
 
-def exactly(number: float) -> Range:
+def exactly(number: float) -> StepRange:
     """A figure that is known."""
-    return Range(number, number)
+    return StepRange(number, number)
 
 
-def left(attempt: int, first: int, step: int, at: float) -> Reached:
+def left(attempt: int, first: int, step: int, at: float) -> LastProgress:
     """What a machine that vanished left on its disk: it did nothing after that."""
-    return Reached(attempt, Step(first), Step(step), WallTime(at), Seconds(0.0), last=True)
+    return LastProgress(attempt, Step(first), Step(step), WallTime(at), Seconds(0.0), last=True)
 
 
-def beat(attempt: int, first: int, step: int, at: float, within_s: float) -> Reached:
+def beat(attempt: int, first: int, step: int, at: float, max_gap_s: float) -> LastProgress:
     """The last heartbeat of a machine that vanished: the next would have come within so much."""
-    return Reached(attempt, Step(first), Step(step), WallTime(at), Seconds(within_s))
+    return LastProgress(attempt, Step(first), Step(step), WallTime(at), Seconds(max_gap_s))
 
 
 def preempted_twice() -> Account:
@@ -140,11 +142,11 @@ def preempted_twice() -> Account:
         (1013.0, steps(10, 10)),
         (1015.0, handed_over(10, 2.0)),
         (1018.0, uploaded(10, 3.0)),
-        (1018.0, committed(point(10, 1018.0))),
+        (1018.0, committed(checkpoint(10, 1018.0))),
         (1022.0, notice(NoticeLevel.ANNOUNCED, 122.0 + 30.0)),
         (1025.0, steps(20, 10)),
         (1027.0, handed_over(20, 2.0)),
-        (1028.0, committed(point(20, 1028.0, kind=SaveKind.EMERGENCY))),
+        (1028.0, committed(checkpoint(20, 1028.0, kind=SaveKind.EMERGENCY))),
         (1029.0, exited(143)),
         (1030.0, release(Cause.PREEMPTED_SAVED)),
     )
@@ -157,7 +159,7 @@ def preempted_twice() -> Account:
         (1045.0, first_step()),
         (1050.0, steps(25, 5)),
         (1051.0, handed_over(25, 1.0)),
-        (1052.0, committed(point(25, 1052.0, term=2))),
+        (1052.0, committed(checkpoint(25, 1052.0, term=2))),
         (1061.0, steps(35, 10)),
     )
     third = rows(
@@ -172,9 +174,9 @@ def preempted_twice() -> Account:
         (1109.0, exited(0)),
         (1110.0, release(Cause.DONE)),
     )
-    tenures = [
-        Tenure(Term(1), "one", WallTime(1000.0), WallTime(1030.0), Cause.PREEMPTED_SAVED),
-        Tenure(Term(2), "two", WallTime(1040.0), reached=left(2, 20, 35, 1061.0)),
-        Tenure(Term(3), "three", WallTime(1081.0), WallTime(1110.0), Cause.DONE),
+    leases = [
+        Lease(Term(1), "one", WallTime(1000.0), WallTime(1030.0), Cause.PREEMPTED_SAVED),
+        Lease(Term(2), "two", WallTime(1040.0), reached=left(2, 20, 35, 1061.0)),
+        Lease(Term(3), "three", WallTime(1081.0), WallTime(1110.0), Cause.DONE),
     ]
-    return account({Term(1): first, Term(2): second, Term(3): third}, tenures)
+    return account({Term(1): first, Term(2): second, Term(3): third}, leases)

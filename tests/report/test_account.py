@@ -14,9 +14,9 @@ from rich.console import Console
 from tests.report import story
 from windfall import events
 from windfall.errors import LogDamaged
-from windfall.report import tables
-from windfall.report.account import SILENCE_S, Account, Loss, Saves, Tenure, account, as_json
-from windfall.report.kinds import Kind
+from windfall.report import account_tables
+from windfall.report.account import SILENCE_S, Account, AttemptLoss, Lease, SaveCount, account, as_json
+from windfall.report.interval_kinds import Kind
 from windfall.terms import Cause, NoticeLevel, Phase, SaveKind, Seconds, Step, Term, WallTime
 
 
@@ -26,11 +26,11 @@ def made() -> Account:
     return story.preempted_twice()
 
 
-def one_machine(*told: tuple[float, events.Fact | events.Command], cause: Cause | None = Cause.DONE) -> Account:
+def one_machine(*levels: tuple[float, events.Fact | events.Command], cause: Cause | None = Cause.DONE) -> Account:
     """The account of a run on one machine that took it at 1000 and released it with its last row."""
-    rows = story.rows(1, 0.0, *told)
-    released = None if cause is None else rows[-1].wall
-    return account({Term(1): rows}, [Tenure(Term(1), "one", WallTime(1000.0), released, cause)])
+    rows = story.rows(1, 0.0, *levels)
+    released = None if cause is None else rows[-1].wall_time
+    return account({Term(1): rows}, [Lease(Term(1), "one", WallTime(1000.0), released, cause)])
 
 
 def spent(made: Account) -> dict[str, float]:
@@ -54,7 +54,7 @@ def test_every_second_of_the_run_has_one_kind(made: Account) -> None:
 
 def test_the_kinds_add_up_to_the_time_between_first_and_last_sign_of_life(made: Account) -> None:
     """The sum over the kinds is the run's extent, exactly."""
-    assert made.total_s == made.end - made.begin == 110.0
+    assert made.total_s == made.end - made.start == 110.0
 
 
 def test_goodput_is_the_share_of_new_steps(made: Account) -> None:
@@ -65,8 +65,10 @@ def test_goodput_is_the_share_of_new_steps(made: Account) -> None:
 def test_a_loss_has_a_cause_and_a_price(made: Account) -> None:
     """The announced loss cost no step; the silent one cost ten, and ten seconds to compute them again."""
     assert made.losses == (
-        Loss(Term(1), 1, WallTime(1030.0), Cause.PREEMPTED_SAVED, story.exactly(0), redone=0, redo_s=Seconds(0.0)),
-        Loss(Term(2), 2, WallTime(1061.0), Cause.VANISHED, story.exactly(10), redone=10, redo_s=Seconds(10.0)),
+        AttemptLoss(
+            Term(1), 1, WallTime(1030.0), Cause.PREEMPTED_SAVED, story.exactly(0), redone=0, redo_s=Seconds(0.0)
+        ),
+        AttemptLoss(Term(2), 2, WallTime(1061.0), Cause.VANISHED, story.exactly(10), redone=10, redo_s=Seconds(10.0)),
     )
 
 
@@ -77,7 +79,7 @@ def test_steps_are_counted_once(made: Account) -> None:
 
 def test_saves_are_listed_by_kind(made: Account) -> None:
     """Two insurance points and an emergency point were committed, of 1000 bytes each."""
-    assert made.saves == (Saves(SaveKind.INSURANCE, 2, 2000), Saves(SaveKind.EMERGENCY, 1, 1000))
+    assert made.saves == (SaveCount(SaveKind.INSURANCE, 2, 2000), SaveCount(SaveKind.EMERGENCY, 1, 1000))
 
 
 def test_uploads_behind_the_script_are_no_stall(made: Account) -> None:
@@ -114,24 +116,24 @@ def test_rows_that_never_arrived_are_time_unknown_not_guessed() -> None:
     )
     del rows[5:7]
 
-    made = account({Term(1): rows}, [Tenure(Term(1), "one", WallTime(1000.0), WallTime(1042.0), Cause.DONE)])
+    made = account({Term(1): rows}, [Lease(Term(1), "one", WallTime(1000.0), WallTime(1042.0), Cause.DONE)])
 
     assert spent(made) == {"compute": 10.0, "restore": 1.0, "start": 1.0, "unknown": 30.0}
-    assert made.unknown == ("term 1: rows 6 to 7 of the journal never arrived; 30.0 s are not known",)
+    assert made.unknown == ("term 1: rows 6 to 7 of the journal never arrived; 30.0 s are unknown",)
 
 
 def test_a_term_without_any_row_is_unknown() -> None:
     """A machine that took the run and whose journal never arrived is not passed over in silence."""
     rows = story.rows(2, 0.0, (1050.0, story.began(2)), (1060.0, story.restored(0, 10.0)))
-    tenures = [
-        Tenure(Term(1), "one", WallTime(1000.0)),
-        Tenure(Term(2), "two", WallTime(1050.0), WallTime(1060.0), Cause.STOPPED),
+    leases = [
+        Lease(Term(1), "one", WallTime(1000.0)),
+        Lease(Term(2), "two", WallTime(1050.0), WallTime(1060.0), Cause.STOPPED),
     ]
 
-    made = account({Term(2): rows}, tenures)
+    made = account({Term(2): rows}, leases)
 
     assert spent(made) == {"restore": 10.0, "unknown": SILENCE_S, "waiting": 50.0 - SILENCE_S}
-    assert "term 1: no row of its journal arrived; what its machine did is not known" in made.unknown
+    assert "term 1: no row of its journal arrived, so what its machine did is unknown" in made.unknown
 
 
 def test_a_script_that_fails_is_a_loss_of_its_own() -> None:
@@ -151,7 +153,7 @@ def test_a_script_that_fails_is_a_loss_of_its_own() -> None:
     )
 
     assert made.losses == (
-        Loss(Term(1), 1, WallTime(1009.0), Cause.SCRIPT_FAILED, story.exactly(8), redone=8, redo_s=Seconds(8.0)),
+        AttemptLoss(Term(1), 1, WallTime(1009.0), Cause.SCRIPT_FAILED, story.exactly(8), redone=8, redo_s=Seconds(8.0)),
     )
     assert spent(made) == {"compute": 10.0, "redo": 8.0, "start": 7.0}
 
@@ -170,20 +172,20 @@ def test_saves_that_were_given_up_and_tries_that_failed_are_told() -> None:
         (1011.0, events.AbandonCheckpoint("00000010-1-p4", "the save at step 11 replaces it")),
     )
 
-    assert [(save.step, save.why) for save in made.given_up][:2] == [
+    assert [(save.step, save.reason) for save in made.abandoned][:2] == [
         (8, "the disk is full"),
         (9, "the save at step 10 replaces it"),
     ]
-    assert [(one.reason, one.count) for one in made.failed] == [("the disk is full", 2)]
+    assert [(one.reason, one.count) for one in made.failures] == [("the disk is full", 2)]
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(tables.whole(made))
+    console.print(account_tables.render(made))
     shown = [line.split() for line in console.export_text().partition("Not stored")[2].splitlines()]
-    assert ["save", "given", "up", "2", *["the", "save", "at", "a", "step", "replaces", "it"]] in shown
-    assert ["try", "failed", "2", *["the", "disk", "is", "full"]] in shown
+    assert ["save", "abandoned", "2", *["the", "save", "at", "a", "step", "replaces", "it"]] in shown
+    assert ["attempt", "failed", "2", *["the", "disk", "is", "full"]] in shown
 
 
 @pytest.mark.parametrize(
-    ("told", "cause", "lost"),
+    ("levels", "cause", "lost"),
     [
         ((1021.0, story.notice(NoticeLevel.HINT)), Cause.VANISHED, 10),
         ((1021.0, story.notice(NoticeLevel.WITHDRAWN)), Cause.VANISHED, 10),
@@ -191,7 +193,7 @@ def test_saves_that_were_given_up_and_tries_that_failed_are_told() -> None:
     ],
 )
 def test_without_a_last_word_the_notices_tell_the_cause(
-    told: tuple[float, events.Fact], cause: Cause, lost: int
+    levels: tuple[float, events.Fact], cause: Cause, lost: int
 ) -> None:
     """A machine that ends without a release was preempted if an end was announced, and vanished if not."""
     made = one_machine(
@@ -199,9 +201,9 @@ def test_without_a_last_word_the_notices_tell_the_cause(
         (1000.0, story.started(1)),
         (1000.0, story.first_step()),
         (1010.0, story.steps(10, 10)),
-        (1010.0, story.committed(story.point(10, 1010.0))),
+        (1010.0, story.committed(story.checkpoint(10, 1010.0))),
         (1020.0, story.steps(20, 10)),
-        told,
+        levels,
         cause=None,
     )
 
@@ -216,7 +218,7 @@ def test_an_announced_end_whose_newest_step_is_committed_counts_as_saved() -> No
         (1000.0, story.first_step()),
         (1005.0, story.notice(NoticeLevel.ANNOUNCED, 1030.0)),
         (1010.0, story.steps(10, 10)),
-        (1011.0, story.committed(story.point(10, 1011.0, kind=SaveKind.EMERGENCY))),
+        (1011.0, story.committed(story.checkpoint(10, 1011.0, kind=SaveKind.EMERGENCY))),
         cause=None,
     )
 
@@ -229,12 +231,12 @@ def test_a_heartbeat_after_the_last_row_tells_what_was_done_until_then() -> None
         1, 0.0, (1000.0, story.restored(0, 0.0)), (1000.0, story.started(1)), (1010.0, story.steps(10, 10))
     )
     next_rows = story.rows(2, 0.0, (1020.0, story.restored(0, 0.0)))
-    tenures = [
-        Tenure(Term(1), "one", WallTime(1000.0), reached=story.beat(1, 0, 14, 1015.0, 0.0)),
-        Tenure(Term(2), "two", WallTime(1020.0)),
+    leases = [
+        Lease(Term(1), "one", WallTime(1000.0), reached=story.beat(1, 0, 14, 1015.0, 0.0)),
+        Lease(Term(2), "two", WallTime(1020.0)),
     ]
 
-    made = account({Term(1): rows, Term(2): next_rows}, tenures, alive=Term(2))
+    made = account({Term(1): rows, Term(2): next_rows}, leases, alive=Term(2))
 
     assert spent(made) == {"compute": 14.0, "waiting": 5.0, "other": 1.0}
     assert [loss.steps for loss in made.losses] == [story.exactly(14)]
@@ -244,22 +246,22 @@ def test_a_live_holder_is_no_loss() -> None:
     """While a machine is known to live, its term has not ended."""
     rows = story.rows(1, 0.0, (1000.0, story.began()), (1001.0, story.restored(0, 1.0)))
 
-    made = account({Term(1): rows}, [Tenure(Term(1), "one", WallTime(1000.0))], alive=Term(1))
+    made = account({Term(1): rows}, [Lease(Term(1), "one", WallTime(1000.0))], alive=Term(1))
 
     assert (made.losses, made.unknown) == ((), ())
 
 
 def test_steps_lost_twice_are_charged_to_the_loss_that_made_them_necessary_again() -> None:
     """Steps 6 to 8 are redone because of the second loss, 9 and 10 still because of the first."""
-    told: list[list[tuple[float, events.Fact]]] = [
+    levels: list[list[tuple[float, events.Fact]]] = [
         [(1000.0, story.restored(0, 0.0)), (1000.0, story.started(1)), (1010.0, story.steps(10, 10))],
         [(1010.0, story.restored(5, 0.0)), (1010.0, story.started(2)), (1013.0, story.steps(8, 3))],
         [(1013.0, story.restored(5, 0.0)), (1013.0, story.started(3)), (1023.0, story.steps(15, 10))],
     ]
-    journal = {Term(n): story.rows(n, 0.0, *facts) for n, facts in enumerate(told, 1)}
-    tenures = [Tenure(term, "m", rows[0].wall, gone_at=rows[-1].wall) for term, rows in journal.items()]
+    journal = {Term(n): story.rows(n, 0.0, *facts) for n, facts in enumerate(levels, 1)}
+    leases = [Lease(term, "m", rows[0].wall_time, gone_at=rows[-1].wall_time) for term, rows in journal.items()]
 
-    made = account(journal, tenures, alive=Term(3))
+    made = account(journal, leases, alive=Term(3))
 
     assert [(loss.steps.low, loss.redone, loss.redo_s) for loss in made.losses] == [(5, 5, 5.0), (3, 3, 3.0)]
     assert spent(made) == {"compute": 15.0, "redo": 8.0}
@@ -267,15 +269,15 @@ def test_steps_lost_twice_are_charged_to_the_loss_that_made_them_necessary_again
 
 def test_a_machine_lost_before_it_restored_costs_no_steps_and_takes_no_blame() -> None:
     """The steps are charged to the machine that computed and lost them, not to the one that never began."""
-    told: list[list[tuple[float, events.Fact]]] = [
+    levels: list[list[tuple[float, events.Fact]]] = [
         [(1000.0, story.restored(0, 0.0)), (1000.0, story.started(1)), (1010.0, story.steps(10, 10))],
         [(1010.0, story.began(2))],
         [(1020.0, story.restored(4, 0.0)), (1020.0, story.started(2)), (1030.0, story.steps(14, 10))],
     ]
-    journal = {Term(n): story.rows(n, 0.0, *facts) for n, facts in enumerate(told, 1)}
-    tenures = [Tenure(term, "m", rows[0].wall, gone_at=rows[-1].wall) for term, rows in journal.items()]
+    journal = {Term(n): story.rows(n, 0.0, *facts) for n, facts in enumerate(levels, 1)}
+    leases = [Lease(term, "m", rows[0].wall_time, gone_at=rows[-1].wall_time) for term, rows in journal.items()]
 
-    made = account(journal, tenures, commits=[story.point(4, 1004.0)], alive=Term(3))
+    made = account(journal, leases, commits=[story.checkpoint(4, 1004.0)], alive=Term(3))
 
     assert [(loss.steps.low, loss.redone) for loss in made.losses] == [(6, 6), (0, 0)]
 
@@ -298,7 +300,7 @@ def test_steps_seen_after_the_last_window_are_work_not_a_hole() -> None:
 def test_standing_still_until_the_last_save_is_stored_belongs_to_the_save() -> None:
     """Between the last hand-over and the release nothing is computed: that is what the emergency save cost."""
     last_save = events.UploadShard("10-1-a", 0, "ckpt", SaveKind.EMERGENCY)
-    told = story.rows(
+    levels = story.rows(
         1,
         0.0,
         (1000.0, story.began(1)),
@@ -308,10 +310,10 @@ def test_standing_still_until_the_last_save_is_stored_belongs_to_the_save() -> N
         (1012.0, story.steps(10, 10)),
         (1013.0, story.handed_over(10, 1.0)),
         (1013.0, last_save),
-        (1018.0, story.committed(story.point(10, 1018.0, kind=SaveKind.EMERGENCY))),
+        (1018.0, story.committed(story.checkpoint(10, 1018.0, kind=SaveKind.EMERGENCY))),
         (1018.0, story.release(Cause.PREEMPTED_SAVED)),
     )
-    made = account({Term(1): told}, [])
+    made = account({Term(1): levels}, [])
     assert (made.of(Kind.COMPUTE), made.of(Kind.SAVE), made.of(Kind.OTHER)) == (10.0, 1.0 + 5.0, 0.0)
 
 
@@ -326,7 +328,7 @@ def test_what_follows_the_release_is_the_end_not_a_hole() -> None:
         (1010.0, story.release(Cause.STOPPED)),
     )
 
-    made = account({Term(1): rows}, [Tenure(Term(1), "one", WallTime(1000.0), WallTime(1012.0), Cause.STOPPED)])
+    made = account({Term(1): rows}, [Lease(Term(1), "one", WallTime(1000.0), WallTime(1012.0), Cause.STOPPED)])
 
     assert (spent(made), made.losses, made.unknown) == ({"compute": 10.0, "finish": 2.0}, (), ())
 
@@ -361,7 +363,7 @@ def test_clocks_that_disagree_are_named_and_the_time_is_counted_once() -> None:
 def test_a_commit_that_only_the_log_knows_is_counted() -> None:
     """The machine died with the row of its last commit; the record in the log is enough."""
     rows = story.rows(1, 0.0, (1000.0, story.restored(0, 0.0)))
-    ref = story.point(10, 1010.0)
+    ref = story.checkpoint(10, 1010.0)
 
     made = account({Term(1): rows}, [], commits=[ref])
 
@@ -396,16 +398,16 @@ def journals(draw: st.DrawFn) -> tuple[list[events.Row], ...]:
     """Journals of one to four terms with windows, stalls and looks in any order, some rows missing."""
     now, made = 1000.0, []
     for term in range(1, draw(st.integers(1, 4)) + 1):
-        told: list[tuple[float, events.Fact]] = [(now, story.began(term))]
+        levels: list[tuple[float, events.Fact]] = [(now, story.began(term))]
         step = draw(st.integers(0, 20))
         now += draw(st.floats(0, 5))
-        told += [(now, story.restored(step, draw(st.floats(0, 8)))), (now, story.started(term))]
+        levels += [(now, story.restored(step, draw(st.floats(0, 8)))), (now, story.started(term))]
         for _ in range(draw(st.integers(0, 8))):
             now += draw(st.floats(0, 20))
             what, length = draw(st.integers(0, 3)), draw(st.floats(0, 30))
             count = draw(st.integers(1, 9))
             step += count if what == 0 else 0
-            told.append(
+            levels.append(
                 (
                     now,
                     (
@@ -416,7 +418,7 @@ def journals(draw: st.DrawFn) -> tuple[list[events.Row], ...]:
                     )[what],
                 )
             )
-        rows = story.rows(term, draw(st.floats(-1e4, 1e4)), *told)
+        rows = story.rows(term, draw(st.floats(-1e4, 1e4)), *levels)
         lost = draw(st.integers(0, len(rows)))
         made.append([row for row in rows if row.sequence != lost])
         now += draw(st.floats(-3, 50))
@@ -425,12 +427,12 @@ def journals(draw: st.DrawFn) -> tuple[list[events.Row], ...]:
 
 @settings(max_examples=200)
 @given(journals())
-def test_no_moment_is_counted_twice_or_not_at_all(told: tuple[list[events.Row], ...]) -> None:
+def test_no_moment_is_counted_twice_or_not_at_all(levels: tuple[list[events.Row], ...]) -> None:
     """Whatever the journals say, the spells lie end to end from the run's begin to its end."""
-    made = account({rows[0].term: rows for rows in told if rows}, [])
+    made = account({rows[0].term: rows for rows in levels if rows}, [])
 
-    assert all(older.end == newer.begin for older, newer in itertools.pairwise(made.spells))
-    assert all(spell.duration_s > 0 for spell in made.spells)
-    assert made.total_s == pytest.approx(made.end - made.begin, abs=1e-6)
+    assert all(older.end == newer.start for older, newer in itertools.pairwise(made.intervals))
+    assert all(interval.duration_s > 0 for interval in made.intervals)
+    assert made.total_s == pytest.approx(made.end - made.start, abs=1e-6)
     assert made.of(Kind.REDO) == pytest.approx(sum(loss.redo_s for loss in made.losses), abs=1e-6)
     assert all(end.low <= (end.high or end.low) for end in (made.compute_s, made.redo_s, made.machine_hours))

@@ -6,10 +6,10 @@ import pytest
 
 from tests.report import story
 from windfall import events
-from windfall.report.account import Account, Tenure, account
-from windfall.report.counted import Range
-from windfall.report.kinds import Kind
-from windfall.terms import Cause, Reached, Term, WallTime
+from windfall.report.account import Account, Lease, account
+from windfall.report.interval_kinds import Kind
+from windfall.report.step_counts import StepRange
+from windfall.terms import Cause, LastProgress, Term, WallTime
 
 
 def spent(made: Account) -> dict[str, float]:
@@ -17,14 +17,14 @@ def spent(made: Account) -> dict[str, float]:
     return {kind.value: seconds for kind, seconds in made.spent if seconds}
 
 
-def one_machine(*told: tuple[float, events.Fact | events.Command], cause: Cause | None = Cause.DONE) -> Account:
+def one_machine(*levels: tuple[float, events.Fact | events.Command], cause: Cause | None = Cause.DONE) -> Account:
     """The account of a run on one machine that took it at 1000 and released it with its last row."""
-    rows = story.rows(1, 0.0, *told)
-    released = None if cause is None else rows[-1].wall
-    return account({Term(1): rows}, [Tenure(Term(1), "one", WallTime(1000.0), released, cause)])
+    rows = story.rows(1, 0.0, *levels)
+    released = None if cause is None else rows[-1].wall_time
+    return account({Term(1): rows}, [Lease(Term(1), "one", WallTime(1000.0), released, cause)])
 
 
-def vanished(reached: Reached | None, **more: WallTime) -> Account:
+def vanished(reached: LastProgress | None, **more: WallTime) -> Account:
     """Ten seconds of steps of a second, a checkpoint at 5, then silence; the next machine begins at 1030 and goes to 20."""
     first = story.rows(
         1, 0.0, (1000.0, story.restored(0, 0.0)), (1000.0, story.started(1)), (1000.0, story.first_step()),
@@ -34,11 +34,11 @@ def vanished(reached: Reached | None, **more: WallTime) -> Account:
         2, 0.0, (1030.0, story.restored(5, 0.0)), (1030.0, story.started(2)), (1045.0, story.steps(20, 15)),
         (1045.0, story.exited(0)),
     )  # fmt: skip
-    tenures = [
-        Tenure(Term(1), "one", WallTime(1000.0), reached=reached, **more),
-        Tenure(Term(2), "two", WallTime(1030.0), WallTime(1045.0), Cause.DONE),
+    leases = [
+        Lease(Term(1), "one", WallTime(1000.0), reached=reached, **more),
+        Lease(Term(2), "two", WallTime(1030.0), WallTime(1045.0), Cause.DONE),
     ]
-    return account({Term(1): first, Term(2): second}, tenures, commits=[story.point(5, 1006.0)])
+    return account({Term(1): first, Term(2): second}, leases, commits=[story.checkpoint(5, 1006.0)])
 
 
 @pytest.mark.trial("D1")
@@ -57,13 +57,13 @@ def test_where_the_end_is_not_known_every_figure_that_depends_on_it_is_a_range()
     """By its last heartbeat twelve steps were complete; it may have lived, and trained, for four seconds more."""
     made = vanished(story.beat(1, 0, 12, 1012.0, 4.0))
 
-    assert made.losses[0].steps == Range(7, 7 + 5)
-    assert made.steps_redone == Range(7, 7 + 5)
+    assert made.losses[0].steps == StepRange(7, 7 + 5)
+    assert made.steps_redone == StepRange(7, 7 + 5)
     assert spent(made) == {"compute": 20.0, "redo": 7.0, "unknown": 4.0, "waiting": 14.0}
-    assert (made.compute_s, made.redo_s) == (Range(15.0, 24.0), Range(7.0, 16.0))
-    assert made.goodput == Range(15.0 / 45.0, 24.0 / 45.0)
-    assert made.machine_hours == Range(27.0 / 3600, 31.0 / 3600)
-    assert made.unknown == ("term 1: its machine gave no more sign of life; it may have trained on for 4.0 s",)
+    assert (made.compute_s, made.redo_s) == (StepRange(15.0, 24.0), StepRange(7.0, 16.0))
+    assert made.goodput == StepRange(15.0 / 45.0, 24.0 / 45.0)
+    assert made.machine_hours == StepRange(27.0 / 3600, 31.0 / 3600)
+    assert made.unknown == ("term 1: no sign of life after the last row; the machine may have trained for 4.0 s",)
 
 
 @pytest.mark.trial("D1")
@@ -71,9 +71,9 @@ def test_a_provider_s_word_of_the_end_narrows_the_range() -> None:
     """The machine was gone a second after its heartbeat, says who sold it; such a word may be a second too early."""
     made = vanished(story.beat(1, 0, 12, 1012.0, 4.0), gone_at=WallTime(1013.0))
 
-    assert made.steps_redone == Range(7, 7 + 3)
+    assert made.steps_redone == StepRange(7, 7 + 3)
     assert made.of(Kind.UNKNOWN) == 2.0
-    assert vanished(story.beat(1, 0, 12, 1012.0, 4.0), gone_at=WallTime(1011.8)).steps_redone == Range(7, 7 + 1)
+    assert vanished(story.beat(1, 0, 12, 1012.0, 4.0), gone_at=WallTime(1011.8)).steps_redone == StepRange(7, 7 + 1)
 
 
 @pytest.mark.trial("D1")
@@ -83,25 +83,23 @@ def test_a_machine_that_vanished_before_it_told_of_its_script_may_have_trained()
         2, 0.0, (1030.0, story.restored(0, 0.0)), (1030.0, story.started(1)), (1030.0, story.first_step()),
         (1050.0, story.steps(20, 20)), (1050.0, story.exited(0)),
     )  # fmt: skip
-    tenures = [
-        Tenure(Term(1), "one", WallTime(1000.0), reached=story.beat(0, 0, 0, 1000.0, 2.0)),
-        Tenure(Term(2), "two", WallTime(1030.0), WallTime(1050.0), Cause.DONE),
+    leases = [
+        Lease(Term(1), "one", WallTime(1000.0), reached=story.beat(0, 0, 0, 1000.0, 2.0)),
+        Lease(Term(2), "two", WallTime(1030.0), WallTime(1050.0), Cause.DONE),
     ]
-    made = account({Term(2): second}, tenures)
+    made = account({Term(2): second}, leases)
 
-    assert [loss.steps for loss in made.losses] == [Range(0, 3)]
-    assert made.steps_redone == Range(0, 3)
+    assert [loss.steps for loss in made.losses] == [StepRange(0, 3)]
+    assert made.steps_redone == StepRange(0, 3)
 
 
 @pytest.mark.trial("D1")
 def test_steps_that_nobody_can_bound_have_no_upper_end() -> None:
     """No window was ever measured: how many steps fit into the silence nobody can say."""
     rows = story.rows(1, 0.0, (1000.0, story.restored(0, 0.0)), (1000.0, story.started(1)))
-    made = account(
-        {Term(1): rows}, [Tenure(Term(1), "one", WallTime(1000.0), reached=story.beat(1, 0, 3, 1001.0, 1.0))]
-    )
+    made = account({Term(1): rows}, [Lease(Term(1), "one", WallTime(1000.0), reached=story.beat(1, 0, 3, 1001.0, 1.0))])
 
-    assert [loss.steps for loss in made.losses] == [Range(3, None)]
+    assert [loss.steps for loss in made.losses] == [StepRange(3, None)]
     assert made.losses[0].steps.text() == "at least 3"
 
 
@@ -110,7 +108,7 @@ def test_waiting_holds_no_training() -> None:
     """Whatever a machine may have done after its last sign of life is not called waiting."""
     made = vanished(story.beat(1, 0, 12, 1012.0, 4.0))
 
-    waiting = [(spell.begin, spell.end) for spell in made.spells if spell.kind is Kind.WAITING]
+    waiting = [(interval.start, interval.end) for interval in made.intervals if interval.kind is Kind.WAITING]
     assert waiting == [(1016.0, 1030.0)]
 
 
@@ -121,7 +119,7 @@ def test_a_start_of_the_script_whose_rows_are_missing_is_known_by_its_heartbeat(
 
     assert [(loss.cause, loss.attempt) for loss in made.losses] == [(Cause.SCRIPT_FAILED, 1), (Cause.VANISHED, 2)]
     # Steps 6 to 9 by the second start, 6 to 10 by the third; the first may have done more, of which three nobody reached.
-    assert made.steps_redone == Range(4 + 5, 4 + 5 + 10)
+    assert made.steps_redone == StepRange(4 + 5, 4 + 5 + 10)
 
 
 @pytest.mark.trial("D3")
@@ -154,4 +152,4 @@ def test_a_script_that_never_calls_windfall_trains_with_unknown_progress() -> No
     )
 
     assert spent(made) == {"unseen": 100.0}
-    assert made.goodput == Range(0.0, 1.0)
+    assert made.goodput == StepRange(0.0, 1.0)

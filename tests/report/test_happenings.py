@@ -1,59 +1,62 @@
-"""What `run` tells: each thing once, in words, however often the journal has it."""
+"""What `run` prints about machines: each event once, as a sentence, however often the journal has it."""
 
 from __future__ import annotations
 
-from tests.report.market_story import BEGIN, OFFER, gone, heard, machine, row, seen
+from tests.report.market_story import BEGIN, OFFER, gone, heard, journal, machine, opening, row, seen
 from windfall.fleet import (
-    ControllerBegan,
-    Doing,
+    ControllerStarted,
+    MachineStatus,
     OrderAnswered,
     PlaceOrder,
     PreemptMachine,
     ReleaseMachine,
     RunObserved,
 )
-from windfall.market import Ended, Life, Order, Refusal
-from windfall.report.happenings import Happenings
+from windfall.market import MachineEndCause, MachineLifecycle, Order, Refusal
+from windfall.report.event_log import EventLog
 from windfall.terms import Outcome, Seconds, Step, Term, WallTime
 
 
 def told(*rows: object) -> list[str]:
     """All sentences of some rows."""
-    happenings = Happenings()
-    return [sentence for one in rows for sentence in happenings.of(one)]  # type: ignore[arg-type]
+    happenings = EventLog()
+    return [message for one in rows for message in happenings.of(one)]  # type: ignore[arg-type]
 
 
 def test_a_notice_is_told_once_and_again_only_if_the_end_moves() -> None:
     """A countdown is no news; another end is."""
-    rows = [row(t, heard("m-1", Doing.TRAINING, taken_at=end)) for t, end in ((0, 30), (1, 30.4), (9, 31), (10, 60))]
+    rows = [
+        row(t, heard("m-1", MachineStatus.TRAINING, preemption_at=end))
+        for t, end in ((0, 30), (1, 30.4), (9, 31), (10, 60))
+    ]
 
-    assert told(*rows) == ["m-1 will be taken in 30 s", "m-1 will be taken in 50 s"]
+    assert told(*rows) == ["m-1 will be preempted in 30 s", "m-1 will be preempted in 50 s"]
 
 
 def test_a_rehearsal_is_told_by_who_ordered_it() -> None:
     """The injector says so; that the machine then hears of its end is not told again."""
     rows = (
         row(0, commands=(PreemptMachine("m-1", "local", Seconds(8.0)),)),
-        row(1, heard("m-1", Doing.TRAINING, taken_at=8)),
-        row(9, seen(gone("m-1", "t", Ended.PREEMPTED, 0, 8))),
+        row(1, heard("m-1", MachineStatus.TRAINING, preemption_at=8)),
+        row(9, seen(gone("m-1", "t", MachineEndCause.PREEMPTED, 0, 8))),
     )
 
-    assert told(*rows) == ["the injector takes m-1, 8 s of notice", "m-1 taken away"]
+    assert told(*rows) == ["injecting a preemption of m-1, 8 s of notice", "m-1 preempted"]
 
 
 def test_a_machine_that_is_given_back_is_told_with_the_reason_and_not_again_when_it_is_gone() -> None:
     """Its end is what was ordered."""
     rows = (
         row(0, commands=(ReleaseMachine("m-1", "local", "the run is done"),)),
-        row(1, seen(gone("m-1", "t", Ended.RELEASED, 0, 1))),
+        row(1, seen(gone("m-1", "t", MachineEndCause.RELEASED, 0, 1))),
     )
 
-    assert told(*rows) == ["giving m-1 back: the run is done"]
+    assert told(*rows) == ["releasing m-1: the run is done"]
 
 
 def test_what_happens_to_many_machines_at_once_is_one_sentence() -> None:
     """Sixty machines are counted, three are named."""
-    up = {"began": WallTime(BEGIN)}
+    up = {"started": WallTime(BEGIN)}
     many = row(0, seen(*(machine(f"m-{number}", "t", **up) for number in range(60))))
     few = row(1, seen(*(machine(f"n-{number}", "t", **up) for number in range(3))))
 
@@ -99,11 +102,25 @@ def test_an_order_says_what_it_costs() -> None:
 
 def test_another_controller_is_told_but_the_first_is_not() -> None:
     """That a controller begins is news only if there was one before."""
-    assert told(row(0, ControllerBegan(Term(1))), row(9, ControllerBegan(Term(2)))) == [
-        "the controller was gone, another one has taken over; the machines went on meanwhile"
+    assert told(row(0, ControllerStarted(Term(1))), row(9, ControllerStarted(Term(2)))) == [
+        "another controller took over; the machines kept running"
     ]
+
+
+def test_a_machine_that_cannot_do_the_job_is_told_once() -> None:
+    """The driver's own sentence is printed, whatever its words; the report behind it adds no second one."""
+    first = journal((0.0, opening()))
+    token = next(command.order.token for command in first[0].commands if isinstance(command, PlaceOrder))
+    rows = journal(
+        (0.0, opening()),
+        (2.0, (seen(machine("m-1", token, started=WallTime(BEGIN + 2))),)),
+        (5.0, (heard("m-1", MachineStatus.FAILED, message="no GPU"),)),
+        (6.0, (heard("m-1", MachineStatus.FAILED, message="no GPU"),)),
+    )
+
+    assert sum("no GPU" in sentence for sentence in told(*rows)) == 1
 
 
 def test_a_pending_machine_is_not_up() -> None:
     """Only a machine that runs is told as running."""
-    assert told(row(0, seen(machine("m-1", "t", Life.PENDING)))) == []
+    assert told(row(0, seen(machine("m-1", "t", MachineLifecycle.PENDING)))) == []

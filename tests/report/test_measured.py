@@ -8,10 +8,10 @@ import pytest
 
 from tests.report.market_story import BEGIN, OFFER, heard, job, machine, row, seen
 from windfall.events import Row, StepsMeasured
-from windfall.fleet import Doing, PlaceOrder
-from windfall.jobs import Measured, Work
+from windfall.fleet import MachineStatus, PlaceOrder
+from windfall.jobs import Measurement, Work
 from windfall.market import Order
-from windfall.report.measured import measure, merge
+from windfall.report.job_measurements import measure, merge
 from windfall.terms import Instant, SaveCosts, Seconds, Step, Term, Unit, WallTime
 
 ORDERS = tuple(Order(f"gpt-1-{number}", "owner", "gpt-1", OFFER, 1, 1) for number in (1, 2))
@@ -22,12 +22,12 @@ def controllers() -> list[Row]:
     """Two machines: ordered at 0 and 100, begun 2 s and 4 s later, ready 10 s and 20 s after that."""
     return [
         row(0, commands=(PlaceOrder(ORDERS[0]),)),
-        row(2, seen(machine("m-1", "gpt-1-1", began=WallTime(BEGIN + 2)))),
-        row(12, heard("m-1", Doing.WAITING)),
-        row(13, heard("m-1", Doing.TRAINING)),
+        row(2, seen(machine("m-1", "gpt-1-1", started=WallTime(BEGIN + 2)))),
+        row(12, heard("m-1", MachineStatus.WAITING)),
+        row(13, heard("m-1", MachineStatus.TRAINING)),
         row(100, commands=(PlaceOrder(ORDERS[1]),)),
-        row(104, seen(machine("m-2", "gpt-1-2", began=WallTime(BEGIN + 104)))),
-        row(124, heard("m-2", Doing.WAITING)),
+        row(104, seen(machine("m-2", "gpt-1-2", started=WallTime(BEGIN + 104)))),
+        row(124, heard("m-2", MachineStatus.WAITING)),
     ]
 
 
@@ -87,11 +87,11 @@ def test_an_term_of_a_machine_that_was_not_bought_tells_nothing() -> None:
 
 def test_runs_are_folded_with_the_same_weight_and_times_are_averaged() -> None:
     """1 and 3 steps a second are 2 s and 2/3 s for two: together 1.5; what one run did not measure does not count."""
-    one = Measured(
+    one = Measurement(
         "local", "small", Unit.STEP, 1.0, Seconds(10.0), Seconds(2.0), 1, stall_s=Seconds(0.5), size_bytes=10
     )
-    two = Measured("local", "small", Unit.STEP, 3.0, Seconds(20.0), Seconds(4.0), 1)
-    other = Measured("local", "large", Unit.STEP, 9.0, Seconds(1.0), Seconds(1.0), 1)
+    two = Measurement("local", "small", Unit.STEP, 3.0, Seconds(20.0), Seconds(4.0), 1)
+    other = Measurement("local", "large", Unit.STEP, 9.0, Seconds(1.0), Seconds(1.0), 1)
 
     large, small = merge([one, two, other])
 

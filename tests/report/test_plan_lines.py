@@ -8,12 +8,12 @@ import re
 import pytest
 
 from tests.report.market_story import BEGIN, OFFER, job
-from windfall.jobs import Job, Measured
-from windfall.policies import planning
-from windfall.report.plan import plan_lines
+from windfall.jobs import Job, Measurement
+from windfall.policies.planning import job_plan
+from windfall.report.plan_report import plan_lines
 from windfall.terms import Reliability, Seconds, Unit, WallTime
 
-MEASURED = Measured(
+MEASURED = Measurement(
     "local",
     "small",
     Unit.STEP,
@@ -28,11 +28,11 @@ MEASURED = Measured(
 )
 
 
-def lines(*measured: Measured, whole: bool = False) -> list[str]:
+def lines(*measured: Measurement, whole: bool = False) -> list[str]:
     on_demand = dataclasses.replace(OFFER, reliability=Reliability.RELIABLE, price_usd_per_hour=7.2)
     other = dataclasses.replace(OFFER, zone="zone-b", price_usd_per_hour=4.0)
     made: Job = job()
-    found = planning.plan(made, (OFFER, other, on_demand), (), measured, WallTime(BEGIN))
+    found = job_plan.plan(made, (OFFER, other, on_demand), (), measured, WallTime(BEGIN))
     return list(plan_lines(made, dataclasses.asdict(found), whole=whole))
 
 
@@ -43,7 +43,7 @@ def test_what_is_unknown_is_told_together_and_once() -> None:
     assert text.count("no save was measured)") == 1
     assert "unknown: unknown" not in text
     assert sum(line.startswith("unknown ") for line in lines()) == 1
-    assert "cost and finish are unknown" in text
+    assert "cost and finish time are unknown" in text
 
 
 def test_what_was_measured_becomes_cost_and_finish() -> None:
@@ -54,12 +54,12 @@ def test_what_was_measured_becomes_cost_and_finish() -> None:
     assert "work 3 min 20 s" in text
     assert "USD on demand" in text
     assert not re.search(r"\de-", text), "no number in powers of ten"
-    assert "1 other offer would do" in text
+    assert "1 other offer qualifies" in text
 
 
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("measured", [(), (MEASURED,)])
-def test_no_line_is_wider_than_a_terminal(measured: tuple[Measured, ...], whole: bool) -> None:
+def test_no_line_is_wider_than_a_terminal(measured: tuple[Measurement, ...], whole: bool) -> None:
     """80 columns, whatever is told."""
     assert max(map(len, lines(*measured, whole=whole))) <= 80
 

@@ -12,12 +12,13 @@ from rich.console import Console
 
 from tests.report import story
 from windfall.errors import Misuse
-from windfall.report import tables, timeline
+from windfall.report import account_tables, attempt_timeline
+from windfall.report.interval_kinds import Kind
 
 
 def test_the_text_timeline_reads_like_the_story() -> None:
     """Three attempts one below the other, with restores, redone steps and the two losses where they happened."""
-    shown = timeline.text(story.preempted_twice()).splitlines()
+    shown = attempt_timeline.text(story.preempted_twice()).splitlines()
 
     assert shown == [
         "attempt 1 |..######S#######S-x",
@@ -33,16 +34,26 @@ def test_the_text_timeline_reads_like_the_story() -> None:
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_the_text_timeline_keeps_to_its_columns(columns: int) -> None:
     """No line is wider than the terminal."""
-    shown = timeline.text(story.preempted_twice(), columns=columns)
+    shown = attempt_timeline.text(story.preempted_twice(), columns=columns)
 
     assert max(len(line) for line in shown.splitlines()) <= columns
+
+
+def test_the_legend_names_what_occurs_by_kind_not_by_word() -> None:
+    """Kinds and marks are values of enumerations, in the order of the account; a drawing without losses has no such mark."""
+    entries = [entry for entry, _ in attempt_timeline.legend(story.preempted_twice())]
+
+    marks = [entry for entry in entries if isinstance(entry, attempt_timeline.TimelineMark)]
+    assert marks == list(attempt_timeline.TimelineMark)
+    assert entries[0] is Kind.COMPUTE
+    assert entries[-1] is Kind.WAITING
 
 
 def test_the_picture_has_the_promised_size(tmp_path: Path) -> None:
     """The picture is a PNG of 1200 x 500 pixels."""
     path = tmp_path / "timeline.png"
 
-    timeline.draw(story.preempted_twice(), path, title="a run")
+    attempt_timeline.draw(story.preempted_twice(), path, title="a run")
 
     head = path.read_bytes()[:24]
     assert head[:8] == b"\x89PNG\r\n\x1a\n"
@@ -54,13 +65,13 @@ def test_without_matplotlib_the_user_is_told_what_to_install(tmp_path: Path, mon
     monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
 
     with pytest.raises(Misuse, match=r"pip install .*\[plot\]"):
-        timeline.draw(story.preempted_twice(), tmp_path / "t.png", title="a run")
+        attempt_timeline.draw(story.preempted_twice(), tmp_path / "t.png", title="a run")
 
 
 def test_the_tables_fit_a_terminal_and_name_every_loss() -> None:
     """In 80 columns the account shows kinds, shares, causes and what is not known."""
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(tables.whole(story.preempted_twice()))
+    console.print(account_tables.render(story.preempted_twice()))
     shown = console.export_text()
 
     assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80

@@ -1,4 +1,4 @@
-"""What each call of the SDK says to the agent, and what it answers."""
+"""What each call of the SDK sends to the agent, and what it answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.fake_agent import FakeAgent
 from windfall.sdk.session import Session
-from windfall.wire import environment, page
+from windfall.wire import environment, script_page
 
 
 def _steps(session: Session, count: int) -> list[int]:
@@ -21,10 +21,10 @@ def test_steps_are_counted_on_the_page(session: Session, agent: FakeAgent) -> No
     words = agent.words()
     session.step()
     session.step()
-    assert words[page.STEP] == 2
-    assert words[page.STEP_END_NS] > 0
-    assert words[page.STEP_BEGIN_NS] == 0
-    assert page.PHASES[words[page.PHASE]] == "between"
+    assert words[script_page.STEP] == 2
+    assert words[script_page.STEP_END_NS] > 0
+    assert words[script_page.STEP_START_NS] == 0
+    assert script_page.PHASES[words[script_page.PHASE]] == "between"
 
 
 def test_a_request_is_answered_once_when_its_step_is_reached(session: Session, agent: FakeAgent) -> None:
@@ -32,7 +32,7 @@ def test_a_request_is_answered_once_when_its_step_is_reached(session: Session, a
     request = agent.request(3)
     assert _steps(session, 6) == [3]
     words = agent.words()
-    assert (words[page.ACK], words[page.ACK_STEP]) == (request, 3)
+    assert (words[script_page.ACK], words[script_page.ACK_STEP]) == (request, 3)
 
 
 def test_a_late_request_is_answered_at_the_next_step(session: Session, agent: FakeAgent) -> None:
@@ -47,7 +47,7 @@ def test_an_exact_request_that_was_missed_is_never_answered(session: Session, ag
     _steps(session, 5)
     agent.request(4, exact=True)
     assert _steps(session, 5) == []
-    assert agent.words()[page.ACK] == 0
+    assert agent.words()[script_page.ACK] == 0
     agent.request(12, exact=True)
     assert _steps(session, 5) == [12]
 
@@ -55,7 +55,7 @@ def test_an_exact_request_that_was_missed_is_never_answered(session: Session, ag
 def test_a_withdrawn_request_is_not_answered(session: Session, agent: FakeAgent) -> None:
     """NEVER as the target takes a request back."""
     agent.request(3)
-    agent.words()[page.TARGET] = page.NEVER
+    agent.words()[script_page.TARGET] = script_page.NEVER
     assert _steps(session, 5) == []
 
 
@@ -68,7 +68,7 @@ def test_backup_answers_the_request_it_satisfies(session: Session, agent: FakeAg
     first, second = agent.backups()
     assert (first["seq"], first["request"], first["step"], first["path"]) == (1, request, 2, str(tmp_path / "a.pt"))
     assert (second["seq"], second["request"]) == (2, 0)
-    assert agent.words()[page.MESSAGES] == 2
+    assert agent.words()[script_page.MESSAGES] == 2
 
 
 def test_a_handover_says_whether_it_was_asked_for(session: Session, agent: FakeAgent) -> None:
@@ -122,8 +122,8 @@ def test_the_stall_runs_from_the_answer_to_the_handover(session: Session, agent:
     words = agent.words()
     with session.phase("evaluation"):
         pass
-    words[page.ACK_NS] -= 5_000_000_000
-    words[page.STEP_END_NS] -= 6_000_000_000
+    words[script_page.ACK_NS] -= 5_000_000_000
+    words[script_page.STEP_END_NS] -= 6_000_000_000
     session.backup("model.pt")
     assert 4.9e9 < agent.backups()[0]["stall_ns"] < 5.5e9
 
@@ -133,19 +133,19 @@ def test_a_save_is_a_phase_of_its_own(session: Session, agent: FakeAgent) -> Non
     agent.request(1)
     session.step()
     words = agent.words()
-    assert page.PHASES[words[page.PHASE]] == "save"
+    assert script_page.PHASES[words[script_page.PHASE]] == "save"
     session.backup("model.pt")
-    assert page.PHASES[words[page.PHASE]] == "between"
+    assert script_page.PHASES[words[script_page.PHASE]] == "between"
 
 
 def test_the_start_lasts_until_the_first_step(session: Session, agent: FakeAgent) -> None:
     """Phases inside the start return to it; the first finished step ends it."""
     words = agent.words()
     with session.phase("compile"):
-        assert page.PHASES[words[page.PHASE]] == "compile"
-    assert page.PHASES[words[page.PHASE]] == "start"
+        assert script_page.PHASES[words[script_page.PHASE]] == "compile"
+    assert script_page.PHASES[words[script_page.PHASE]] == "start"
     session.step()
-    assert page.PHASES[words[page.PHASE]] == "between"
+    assert script_page.PHASES[words[script_page.PHASE]] == "between"
 
 
 def test_phases_nest_and_are_written_down(session: Session, agent: FakeAgent) -> None:
@@ -153,14 +153,14 @@ def test_phases_nest_and_are_written_down(session: Session, agent: FakeAgent) ->
     words = agent.words()
     session.step()
     with session.phase("evaluation"), session.phase("data"):
-        assert page.PHASES[words[page.PHASE]] == "data"
-    assert page.PHASES[words[page.PHASE]] == "between"
+        assert script_page.PHASES[words[script_page.PHASE]] == "data"
+    assert script_page.PHASES[words[script_page.PHASE]] == "between"
     assert [message["name"] for message in agent.messages()] == ["data", "evaluation"]
 
 
 def test_an_unknown_phase_is_refused_by_name(session: Session) -> None:
     """The sentence names the wrong word and the right ones."""
-    with pytest.raises(ValueError, match="there is no phase 'eval': the phases are evaluation, compile, data, save"):
+    with pytest.raises(ValueError, match="unknown phase 'eval': use one of evaluation, compile, data, save"):
         session.phase("eval")
 
 
@@ -169,32 +169,32 @@ def test_the_body_of_steps_is_a_step(session: Session, agent: FakeAgent) -> None
     agent.request(2)
     saved = [(item, session.context().step) for item in session.steps([10, 20, 30]) if session.check_save()]
     assert saved == [(20, 2)]
-    assert agent.words()[page.STEP] == 3
+    assert agent.words()[script_page.STEP] == 3
 
 
 def test_a_body_that_was_left_is_not_a_step(session: Session, agent: FakeAgent) -> None:
     """A `break` before any call leaves the step incomplete; one after `check_save` has completed it."""
     for _ in session.steps([1, 2]):
         break
-    assert agent.words()[page.STEP] == 0
+    assert agent.words()[script_page.STEP] == 0
     for _ in session.steps([1, 2]):
         session.check_save()
         break
-    assert agent.words()[page.STEP] == 1
+    assert agent.words()[script_page.STEP] == 1
 
 
 def test_step_inside_steps_counts_once(session: Session, agent: FakeAgent) -> None:
     """`step()` in the body of `steps` is the end of the same step, not another one."""
     for _ in session.steps(range(4)):
         session.step()
-    assert agent.words()[page.STEP] == 4
+    assert agent.words()[script_page.STEP] == 4
 
 
 def test_a_step_left_by_an_exception_is_not_complete(session: Session, agent: FakeAgent) -> None:
     """The count of complete steps never includes one that raised."""
     with pytest.raises(RuntimeError), session.step_context():
         raise RuntimeError
-    assert agent.words()[page.STEP] == 0
+    assert agent.words()[script_page.STEP] == 0
 
 
 def test_a_script_that_never_resumes_counts_from_zero(environ: dict[str, str]) -> None:
@@ -218,12 +218,12 @@ def test_steps_go_on_from_the_restored_checkpoint(environ: dict[str, str], agent
 def test_a_rank_restores_its_own_part(environ: dict[str, str], tmp_path: Path) -> None:
     """A rank's own shard goes before the lowest rank's, which serves those that had none."""
     for rank in (0, 1):
-        (tmp_path / "point" / str(rank)).mkdir(parents=True)
-        (tmp_path / "point" / str(rank) / f"part-{rank}").write_text("x")
-    lowest = str(tmp_path / "point" / "0" / "part-0")
-    variables = environ | {environment.CHECKPOINT_DIR: str(tmp_path / "point"), environment.CHECKPOINT: lowest}
+        (tmp_path / "checkpoint" / str(rank)).mkdir(parents=True)
+        (tmp_path / "checkpoint" / str(rank) / f"part-{rank}").write_text("x")
+    lowest = str(tmp_path / "checkpoint" / "0" / "part-0")
+    variables = environ | {environment.CHECKPOINT_DIR: str(tmp_path / "checkpoint"), environment.CHECKPOINT: lowest}
     found = [Session(variables | {"RANK": str(rank)}).last() for rank in range(3)]
-    assert found == [lowest, str(tmp_path / "point" / "1" / "part-1"), lowest]
+    assert found == [lowest, str(tmp_path / "checkpoint" / "1" / "part-1"), lowest]
 
 
 def test_last_is_none_on_a_fresh_start_or_when_the_file_is_gone(environ: dict[str, str], tmp_path: Path) -> None:
@@ -236,15 +236,15 @@ def test_notice_has_a_level_and_the_time_left(session: Session, agent: FakeAgent
     """None without a notice or after its withdrawal; a hint has no deadline."""
     words = agent.words()
     assert session.notice() is None
-    words[page.NOTICE] = page.LEVELS.index("hint")
+    words[script_page.NOTICE] = script_page.LEVELS.index("hint")
     assert session.notice() == ("hint", None)
-    words[page.DEADLINE_NS] = words[page.PHASE_SINCE_NS] + 3_600_000_000_000
-    words[page.NOTICE] = page.LEVELS.index("announced")
+    words[script_page.DEADLINE_NS] = words[script_page.PHASE_SINCE_NS] + 3_600_000_000_000
+    words[script_page.NOTICE] = script_page.LEVELS.index("announced")
     notice = session.notice()
     assert notice is not None
     assert notice.seconds_left is not None
     assert 3500 < notice.seconds_left <= 3600
-    words[page.NOTICE] = page.LEVELS.index("withdrawn")
+    words[script_page.NOTICE] = script_page.LEVELS.index("withdrawn")
     assert session.notice() is None
 
 
@@ -257,14 +257,14 @@ def test_reports_are_numbers_where_they_can_be(session: Session, agent: FakeAgen
 
     session.report(loss=Scalar(), lr=1e-3, note=Path("a"))
     (message,) = agent.messages()
-    assert (message["it"], message["metrics"]) == ("report", {"loss": 0.25, "lr": 0.001, "note": "a"})
+    assert (message["type"], message["metrics"]) == ("report", {"loss": 0.25, "lr": 0.001, "note": "a"})
 
 
 def test_the_launchers_rank_names_the_page(environ: dict[str, str], agent: FakeAgent) -> None:
     """torchrun's variables decide which page a process has and how many there will be."""
     session = Session(environ | {"RANK": "5", "LOCAL_WORLD_SIZE": "2"})
     words = agent.words(rank=5)
-    assert (session.context().rank, words[page.RANK], words[page.LOCAL_WORLD]) == (5, 5, 2)
+    assert (session.context().rank, words[script_page.RANK], words[script_page.LOCAL_WORLD]) == (5, 5, 2)
 
 
 def test_the_users_own_handover_before_the_target_answers_nothing(session: Session, agent: FakeAgent) -> None:
@@ -272,7 +272,7 @@ def test_the_users_own_handover_before_the_target_answers_nothing(session: Sessi
     agent.request(4)
     assert _steps(session, 2) == []
     session.backup("early.pt")
-    assert (agent.backups()[0]["request"], agent.words()[page.ACK]) == (0, 0)
+    assert (agent.backups()[0]["request"], agent.words()[script_page.ACK]) == (0, 0)
     assert _steps(session, 4) == [4]
 
 
@@ -286,18 +286,18 @@ class Racing:
     def __getitem__(self, word: int) -> int:
         value = self.words[word]
         if word == self.word:
-            page.publish(self.words, request=2, target=page.NEVER, exact=False, kind=1)
+            script_page.publish(self.words, request=2, target=script_page.NEVER, exact=False, kind=1)
         return value
 
     def __setitem__(self, word: int, value: int) -> None:
         self.words[word] = value
 
 
-@pytest.mark.parametrize("word", [page.TARGET, page.REQUEST, page.EXACT])
+@pytest.mark.parametrize("word", [script_page.TARGET, script_page.REQUEST, script_page.EXACT])
 def test_a_request_that_changes_while_it_is_read_is_not_answered(session: Session, agent: FakeAgent, word: int) -> None:
     """Half of the old request and half of the new one is no request."""
     agent.request(1)
     words = agent.words()
     session._words = Racing(words, word)
     assert not session.step()
-    assert words[page.ACK] == 0
+    assert words[script_page.ACK] == 0

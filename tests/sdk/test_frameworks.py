@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.fake_agent import FakeAgent
 from tests.support.forked import server
-from windfall.wire import page
+from windfall.wire import script_page
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "WANDB_DISABLED": "true"}
 
@@ -39,7 +39,7 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path: Path, library: str) 
         assert train(_variables(second, restored=str(handed["path"]), at=5)) == whole
         warned = FakeAgent(tmp_path / "warned" / "session")
         assert train(_variables(warned) | {"SIGTERM_AT": "3", "WORKERS": "1"}) == whole
-        assert warned.words()[page.SIGTERM_NS] > 0
+        assert warned.words()[script_page.SIGTERM_NS] > 0
 
 
 @pytest.mark.real
@@ -49,7 +49,7 @@ def test_the_trainers_pruning_does_not_touch_what_was_handed_over(tmp_path: Path
     agent = FakeAgent(tmp_path / "session")
     with server("tests.sdk.training_transformers") as train:
         train(_variables(agent, steps=6))
-    evaluations = [message["step"] for message in agent.messages() if message["it"] == "phase"]
+    evaluations = [message["step"] for message in agent.messages() if message["type"] == "phase"]
     assert evaluations == [4, 6]
     assert [backup["step"] for backup in agent.backups()] == [2, 4, 6]
     kept = [Path(str(backup["path"])) for backup in agent.backups() if Path(str(backup["path"])).exists()]

@@ -90,6 +90,23 @@ def test_the_import_loads_itself_only() -> None:
 
 
 @pytest.mark.real
+def test_dir_and_help_serve_a_reader_outside_a_run() -> None:
+    """`dir` lists the public names before and after the first call; the help says what a call does, and where."""
+    script = (
+        "import windfall as wf\n"
+        "assert dir(wf) == sorted(wf.__all__)\n"
+        "import inspect\n"
+        "for name in dir(wf):\n"
+        "    text = inspect.getdoc(getattr(wf, name))\n"
+        "    assert 'Do nothing' not in text and 'Outside a Windfall run' in text, name\n"
+        "assert dir(wf) == sorted(wf.__all__)\n"
+        "print(inspect.getdoc(wf.step).splitlines()[0])\n"
+    )
+    out = finish(start([sys.executable, "-c", script], {"WINDFALL_SESSION": ""}))
+    assert out.startswith("End a training step; return True if the script must save a checkpoint now")
+
+
+@pytest.mark.real
 def test_every_name_exists_and_no_other() -> None:
     """All public names work outside a session, whichever comes first; a wrong one is an AttributeError."""
     script = (

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.support.fake_agent import FakeAgent, finish, wait_for
-from windfall.wire import page
+from windfall.wire import script_page
 
 SCRIPT = """
 import sys, time, torch
@@ -54,11 +54,11 @@ def _group(process: subprocess.Popen[str]) -> list[int]:
 def _trained_until_saved(agent: FakeAgent, *, fail: bool, persistent: bool = False) -> subprocess.Popen[str]:
     process = agent.start(SCRIPT.replace("FAIL", str(fail)).replace("PERSISTENT", str(persistent)))
     words = agent.words()
-    wait_for(lambda: words[page.STEP] >= 3 or process.poll() is not None, "three steps")
+    wait_for(lambda: words[script_page.STEP] >= 3 or process.poll() is not None, "three steps")
     assert len(_group(process)) >= 3
     os.killpg(process.pid, signal.SIGTERM)
-    wait_for(lambda: words[page.SIGTERM_NS] or process.poll() is not None, "the signal")
-    noticed_at = words[page.STEP]
+    wait_for(lambda: words[script_page.SIGTERM_NS] or process.poll() is not None, "the signal")
+    noticed_at = words[script_page.STEP]
     request = agent.request(noticed_at + 12, kind="emergency")
     wait_for(lambda: agent.backups() or process.poll() is not None, "the hand-over")
     (backup,) = agent.backups()

@@ -135,7 +135,7 @@ def test_an_iterable_dataset_is_refused_by_name() -> None:
         def __iter__(self):
             return iter(range(3))
 
-    with pytest.raises(ValueError, match="Stream is an iterable dataset, which has no positions"):
+    with pytest.raises(ValueError, match="Stream is an iterable dataset, which has no position to resume from"):
         Loader(Stream(), batch_size=1)
 
 
@@ -143,7 +143,7 @@ def test_an_epoch_of_another_length_is_refused() -> None:
     """A position within 15 batches means nothing among 5."""
     loader = Loader(Numbers(60), batch_size=4)
     next(iter(loader))
-    with pytest.raises(ValueError, match="an epoch of 15 batches, the loader now has 5"):
+    with pytest.raises(ValueError, match="an epoch of 15 batches, but the loader now has 5"):
         Loader(Numbers(60), batch_size=12).load_state_dict(loader.state_dict())
 
 
@@ -200,6 +200,6 @@ def test_old_files_go_and_a_failed_save_is_a_warning(
     files = sorted(os.listdir(agent.folder / "checkpoints"))
     assert [name[:14] for name in files] == ["step-000000003", "step-000000004"]
     monkeypatch.setattr(adapter.torch, "save", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.warns(RuntimeWarning, match="could not be written: .* No space left"):
+    with pytest.warns(RuntimeWarning, match="cannot write the checkpoint .* No space left"):
         checkpoint.save()
     assert not os.path.exists(str(agent.backups()[-1]["path"]))

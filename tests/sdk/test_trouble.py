@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.fake_agent import FakeAgent, finish, start, wait_for
 from windfall.sdk.session import Session
-from windfall.wire import environment, page
+from windfall.wire import environment, script_page
 
 TRAIN = """
 import sys
@@ -73,7 +73,7 @@ def test_a_deleted_session_folder_never_breaks_training(agent: FakeAgent) -> Non
     trainer = Trainer(agent)
     words = agent.words()
     shutil.rmtree(agent.folder)
-    page.publish(words, request=1, target=2, exact=False, kind=2)
+    script_page.publish(words, request=1, target=2, exact=False, kind=2)
     assert [trainer.step() for _ in range(3)] == [(1, 0), (2, 3), (3, 3)]
     trainer.end()
     assert not agent.folder.exists()
@@ -151,8 +151,8 @@ def test_a_forked_child_leaves_the_page_alone(agent: FakeAgent) -> None:
         "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
     )
     assert finish(agent.start(script)) == "-15\n"
-    assert agent.words()[page.STEP] == 1
-    assert agent.words()[page.SIGTERM_NS] == 0
+    assert agent.words()[script_page.STEP] == 1
+    assert agent.words()[script_page.SIGTERM_NS] == 0
     assert agent.messages() == []
 
 
@@ -166,7 +166,7 @@ def test_a_spawned_helper_leaves_the_page_alone(agent: FakeAgent) -> None:
         "print(subprocess.run([sys.executable, '-c', helper], capture_output=True, text=True).stdout, end='')\n"
     )
     assert finish(agent.start(script)) == "5\n"
-    assert agent.words()[page.STEP] == 1
+    assert agent.words()[script_page.STEP] == 1
     assert agent.messages() == []
 
 
@@ -177,7 +177,7 @@ def test_a_page_left_by_a_dead_process_is_taken_over(agent: FakeAgent) -> None:
     assert finish(agent.start(script)) == "2\n"
     assert finish(agent.start(script)) == "2\n"
     assert [message["seq"] for message in agent.messages()] == [1, 2]
-    assert agent.words()[page.MESSAGES] == 2
+    assert agent.words()[script_page.MESSAGES] == 2
 
 
 @pytest.mark.real
@@ -185,7 +185,7 @@ def test_sigterm_is_noted_and_nothing_else(agent: FakeAgent) -> None:
     """SIGTERM sets a word of the page; the script goes on until it is asked to save."""
     trainer = Trainer(agent)
     trainer.process.send_signal(signal.SIGTERM)
-    wait_for(lambda: agent.words()[page.SIGTERM_NS], "the signal to be noted")
+    wait_for(lambda: agent.words()[script_page.SIGTERM_NS], "the signal to be noted")
     assert trainer.step() == (1, 0)
     trainer.end()
 
@@ -203,7 +203,7 @@ def test_a_handler_of_the_users_own_stays(environ: dict[str, str]) -> None:
 
 def test_a_page_of_another_version_is_left_alone(environ: dict[str, str], agent: FakeAgent) -> None:
     """What is not a page of this version is neither used nor changed."""
-    path = Path(environ[environment.SESSION]) / page.page_name(0)
+    path = Path(environ[environment.SESSION]) / script_page.page_name(0)
     path.write_bytes(b"something else")
     session = Session(environ)
     assert not session.step()

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 import windfall as wf
 from tests.support.forked import serve, sigterm_to_all
 from windfall.sdk.lightning import Loader, WindfallCallback
-from windfall.wire import page
+from windfall.wire import script_page
 
 
 def _save_at() -> int:
@@ -47,8 +47,8 @@ class Ask(Callback):
         if trainer.global_step + 1 == int(os.environ.get("SIGTERM_AT", "0")):
             sigterm_to_all()
         if trainer.global_step + 1 == _save_at():
-            words = page.attach(os.path.join(os.environ["WINDFALL_SESSION"], page.page_name(0)))
-            page.publish(words, request=1, target=_save_at(), exact=True, kind=3)
+            words = script_page.attach(os.path.join(os.environ["WINDFALL_SESSION"], script_page.page_name(0)))
+            script_page.publish(words, request=1, target=_save_at(), exact=True, kind=3)
 
     def on_train_batch_end(self, trainer, module, outputs, batch, number):
         trainer.should_stop = trainer.global_step == _save_at()

@@ -11,7 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, 
 import windfall as wf
 from tests.support.forked import serve, sigterm_to_all
 from windfall.sdk.transformers import WindfallCallback
-from windfall.wire import page
+from windfall.wire import script_page
 
 
 class Texts(torch.utils.data.Dataset):
@@ -30,8 +30,8 @@ class Ask(TrainerCallback):
         if state.global_step + 1 == int(os.environ.get("SIGTERM_AT", "0")):
             sigterm_to_all()
         if state.global_step + 1 == int(os.environ.get("SAVE_AT", "0")):
-            words = page.attach(os.path.join(os.environ["WINDFALL_SESSION"], page.page_name(0)))
-            page.publish(words, request=1, target=state.global_step + 1, exact=True, kind=3)
+            words = script_page.attach(os.path.join(os.environ["WINDFALL_SESSION"], script_page.page_name(0)))
+            script_page.publish(words, request=1, target=state.global_step + 1, exact=True, kind=3)
 
     def on_save(self, args, state, control, **kwargs):
         if state.global_step == int(os.environ.get("SAVE_AT", "0")):

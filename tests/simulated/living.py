@@ -12,7 +12,7 @@ from tests.live.rig import Rig
 from tests.simulated import training
 from tests.simulated.reading import Journals
 from windfall import wiring
-from windfall.storage import log
+from windfall.storage import run_log
 
 NOTICE_S, ALLOCATION_S = 2.5, 4.0
 """As with real clouds a machine takes longer to come than to go."""
@@ -124,7 +124,7 @@ def journals(rig: Rig, job_id: str) -> Journals:
     reader, rows = wiring.open_reader(rig.run_url(job_id)), rig.run_rows(job_id)
     holders = {}
     for term in {row.term for row in rows}:
-        record = reader.run(log.read_record(term))
+        record = reader.run(run_log.read_record(term))
         assert record is not None
         assert record.state.holder is not None
         holders[term] = record.state.holder.host

@@ -3,8 +3,8 @@
 The thesis lets jobs train for twelve hours while machines are taken, and simulates how long the same iterations take.
 Here two minutes stand for the twelve hours: lives of tens of seconds, an allocation longer than the notice, one model
 whose emergency save fits the notice and one whose does not.  Each job is asked for two numbers, the steps done by a
-fixed moment and the moment of its last step; its twin is told nothing of it but when it lost its machines and what its
-machines believed.  What everything costs comes from other jobs, which lost other machines.
+fixed moment and the moment of its last step; its baseline receives only when it lost its machines and what its
+machines estimated.  What everything costs comes from other jobs, which lost other machines.
 
 A save that is committed a moment before or after its machine is gone moves a job by a whole interval.  On a host with a
 load of several times its processors such moments shift by more than any input says: measure on a quiet one.
@@ -22,10 +22,10 @@ from typing import Any
 from tests.live.rig import Rig
 from tests.simulated import living, reading, twin
 from tests.simulated.living import LARGE, SMALL, Live, Model
-from tests.simulated.reading import Journals, Measured
+from tests.simulated.reading import Journals, Measurement
 from tests.simulated.twin import Outcome
 from windfall.jobs import Injection
-from windfall.models.injection import life_s
+from windfall.models.injection import lifetime_s
 from windfall.terms import Seconds
 
 MTTPS_S = (25.0, 45.0, 90.0)
@@ -66,7 +66,7 @@ class Made:
     """The table, and the inputs of each model, which were measured on other jobs."""
 
     cells: Sequence[Cell]
-    known: dict[str, Measured]
+    known: dict[str, Measurement]
 
 
 def seeds(first: int) -> Callable[[float], int]:
@@ -77,7 +77,7 @@ def seeds(first: int) -> Callable[[float], int]:
 
 def first_life_s(mttp_s: float, seed: int) -> float:
     """Return how long the injector lets a job's first machine live [s]."""
-    return life_s(Injection((Seconds(mttp_s),), seed, Seconds(living.NOTICE_S)), 0, 1)
+    return lifetime_s(Injection((Seconds(mttp_s),), seed, Seconds(living.NOTICE_S)), 0, 1)
 
 
 def insure(policy: str, model: Model) -> str:
@@ -116,7 +116,7 @@ def _pair(policy: str, mttp_s: float, choose: Callable[[float], int], *, measure
     return Pair(policy, (small, large), measures)
 
 
-def inputs(found: dict[str, list[Journals]]) -> dict[str, Measured]:
+def inputs(found: dict[str, list[Journals]]) -> dict[str, Measurement]:
     """Put together what several jobs of each model showed."""
     by_model = {name: _sum([reading.measure(journals) for journals in jobs]) for name, jobs in found.items()}
     together = _sum(list(by_model.values()))
@@ -125,20 +125,20 @@ def inputs(found: dict[str, list[Journals]]) -> dict[str, Measured]:
     return by_model
 
 
-def _sum(parts: Sequence[Measured]) -> Measured:
-    whole = Measured()
+def _sum(parts: Sequence[Measurement]) -> Measurement:
+    whole = Measurement()
     for part in parts:
         whole = whole.add(part)
     return whole
 
 
-def cell(policy: str, job: Live, journals: Journals, known: Measured) -> Cell:
+def cell(policy: str, job: Live, journals: Journals, known: Measurement) -> Cell:
     """Simulate a live job and put both beside each other."""
     lost = reading.losses(journals)
-    believes = twin.believed(reading.beliefs(journals))
-    scenario = twin.scenario(job.model.steps, reading.policy(journals), known, believes, lost)
+    estimated = twin.estimates(reading.estimates(journals))
+    scenario = twin.scenario(job.model.steps, reading.policy(journals), known, estimated, lost)
     live = twin.outcome(journals, WALL_S)
-    return Cell(policy, job.model.name, job.mttp_s, len(lost.lives_s[0]), live, twin.simulate(scenario, WALL_S))
+    return Cell(policy, job.model.name, job.mttp_s, len(lost.lifetimes_s[0]), live, twin.simulate(scenario, WALL_S))
 
 
 def run(rig: Rig) -> Made:
@@ -212,12 +212,12 @@ def as_json(made: Made) -> dict[str, Any]:
     }
 
 
-def summary(known: Measured) -> dict[str, float]:
+def summary(known: Measurement) -> dict[str, float]:
     """Return the means of what was measured [s]."""
     means = {name: statistics.fmean(getattr(known, name)) for name in twin.LISTED}
     return {"step_s": known.step_s, **means}
 
 
-def described(known: Measured) -> str:
+def described(known: Measurement) -> str:
     """Return what was measured in one line."""
     return ", ".join(f"{name.removesuffix('_s')} {value:.4g} s" for name, value in summary(known).items())

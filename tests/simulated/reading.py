@@ -14,21 +14,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from windfall.events import (
-    BeliefsChanged,
     CheckpointCommitted,
     CheckpointRestored,
+    EstimatesChanged,
     NoticeReceived,
     RanksObserved,
     Row,
     ScriptExited,
     ShardHandedOver,
     StepsMeasured,
-    WorkerBegan,
+    WorkerStarted,
 )
-from windfall.fleet import JobSubmitted, MachineHeard, MachinesSeen
-from windfall.market import Ended, Machine
-from windfall.models.losses import Losses
-from windfall.simulation.scenario import Range, Recorded
+from windfall.fleet import JobSubmitted, MachineReported, MachinesObserved
+from windfall.market import Machine, MachineEndCause
+from windfall.models.preemption_rates import PreemptionHistory
+from windfall.simulation.scenario import DurationRange, RecordedLifetimes
 from windfall.terms import NoticeLevel, Phase, Term
 
 _TOLD = (NoticeLevel.ANNOUNCED, NoticeLevel.GONE)
@@ -51,7 +51,7 @@ class Journals:
     @property
     def submitted_at(self) -> float:
         """When the job was submitted [s since 1970]."""
-        return next(row.wall for row in self.job if any(isinstance(fact, JobSubmitted) for fact in row.facts))
+        return next(row.wall_time for row in self.job if any(isinstance(fact, JobSubmitted) for fact in row.facts))
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class Stay:
     """One machine of the job [s since the submission].
 
     Attributes:
-        began: when it was there.
+        started: when it was there.
         told: when it heard of its end; None if it never did.
         taken: when it was taken; None if it was not.
         trained: when its first step began; None if it never trained.
     """
 
     machine_id: str
-    began: float
+    started: float
     told: float | None
     taken: float | None
     trained: float | None
@@ -103,10 +103,10 @@ class Progress:
 def progress(journals: Journals) -> Progress:
     """Follow a run over all its machines."""
     moments, steps = [0.0], [0.0]
-    spells = list(_by_term(journals).values())
-    for number, points in enumerate(spells):
-        stays = min((later[0][1] for later in spells[number + 1 :]), default=math.inf)
-        for (since, low), (until, high) in itertools.pairwise(points):
+    intervals = list(_by_term(journals).values())
+    for number, checkpoints in enumerate(intervals):
+        stays = min((later[0][1] for later in intervals[number + 1 :]), default=math.inf)
+        for (since, low), (until, high) in itertools.pairwise(checkpoints):
             if low < stays:
                 moments += [since, until if high <= stays else since + (until - since) * (stays - low) / (high - low)]
                 steps += [low, min(high, stays)]
@@ -118,14 +118,14 @@ def _by_term(journals: Journals) -> dict[Term, list[tuple[float, float]]]:
     found: dict[Term, list[tuple[float, float]]] = {}
     for term in sorted({row.term for row in journals.run}):
         rows = [row for row in journals.run if row.term == term]
-        seen = [point for row in rows for point in _points(row)]
+        seen = [checkpoint for row in rows for checkpoint in _points(row)]
         begin = _begin(rows)
-        points = [begin] if begin is not None and (not seen or seen[0][1] > begin[1]) else []
+        checkpoints = [begin] if begin is not None and (not seen or seen[0][1] > begin[1]) else []
         for at, step in seen:
-            if not points or (step >= points[-1][1] and at > points[-1][0]):
-                points.append((at, step))
-        if points:
-            found[term] = [(at - journals.submitted_at, float(step)) for at, step in points]
+            if not checkpoints or (step >= checkpoints[-1][1] and at > checkpoints[-1][0]):
+                checkpoints.append((at, step))
+        if checkpoints:
+            found[term] = [(at - journals.submitted_at, float(step)) for at, step in checkpoints]
     return found
 
 
@@ -142,7 +142,7 @@ def _begin(rows: Iterable[Row]) -> tuple[float, int] | None:
             elif isinstance(fact, ShardHandedOver):
                 stalls.append((fact.step, fact.stall_s))
             elif isinstance(fact, StepsMeasured):
-                ended = next((at for at, step in _points(row) if step == fact.step), row.wall)
+                ended = next((at for at, step in _points(row) if step == fact.step), row.wall_time)
                 still_s = math.fsum(stall_s for step, stall_s in stalls if step < fact.step)
                 return ended - (fact.step - base) * fact.mean_s - still_s, base
     return None
@@ -152,12 +152,12 @@ def _points(row: Row) -> Iterator[tuple[float, int]]:
     """Yield (when, steps complete) of each look at a run of one rank, and of each save: [s since 1970]."""
     for fact in row.facts:
         if isinstance(fact, ShardHandedOver):
-            yield row.wall - fact.stall_s, fact.step
+            yield row.wall_time - fact.stall_s, fact.step
         elif isinstance(fact, RanksObserved) and fact.ranks:
             (rank,) = fact.ranks
             if rank.phase in (Phase.STEP, Phase.SAVE):
                 # Both are told since the end of the last whole step, the first step since its own begin.
-                yield row.wall + (rank.phase_since - row.at), rank.step
+                yield row.wall_time + (rank.phase_since - row.at), rank.step
 
 
 # ------------------------------------------------------------------------------------------------------------ machines
@@ -166,20 +166,20 @@ def _points(row: Row) -> Iterator[tuple[float, int]]:
 def stays(journals: Journals) -> tuple[Stay, ...]:
     """Return the machines of a job of one machine at a time, in the order in which they began."""
     base = journals.submitted_at
-    began: dict[str, float] = {}
+    started: dict[str, float] = {}
     taken: dict[str, float] = {}
     for machine in _listed(journals):
-        if machine.began is not None:
-            began.setdefault(machine.machine_id, machine.began - base)
-        if machine.ended is not None and machine.cause is Ended.PREEMPTED:
+        if machine.started is not None:
+            started.setdefault(machine.machine_id, machine.started - base)
+        if machine.ended is not None and machine.cause is MachineEndCause.PREEMPTED:
             taken.setdefault(machine.machine_id, machine.ended - base)
     told = _told(journals)
     trained: dict[str, float] = {}
-    for term, points in _by_term(journals).items():
-        trained.setdefault(journals.holders[term], points[0][0])
+    for term, checkpoints in _by_term(journals).items():
+        trained.setdefault(journals.holders[term], checkpoints[0][0])
     return tuple(
         Stay(machine_id, at, told.get(machine_id), taken.get(machine_id), trained.get(machine_id))
-        for machine_id, at in sorted(began.items(), key=lambda item: item[1])
+        for machine_id, at in sorted(started.items(), key=lambda item: item[1])
     )
 
 
@@ -187,7 +187,7 @@ def _listed(journals: Journals) -> Iterator[Machine]:
     """Yield the machines as the provider listed them."""
     for row in journals.job:
         for fact in row.facts:
-            if isinstance(fact, MachinesSeen):
+            if isinstance(fact, MachinesObserved):
                 yield from fact.machines
 
 
@@ -196,34 +196,34 @@ def _told(journals: Journals) -> dict[str, float]:
     told: dict[str, float] = {}
     for row in journals.job:
         for fact in row.facts:
-            if isinstance(fact, MachineHeard) and fact.report.level in _TOLD:
-                told.setdefault(fact.report.machine_id, row.wall - journals.submitted_at)
+            if isinstance(fact, MachineReported) and fact.report.level in _TOLD:
+                told.setdefault(fact.report.machine_id, row.wall_time - journals.submitted_at)
     for row in journals.run:
         if any(isinstance(fact, NoticeReceived) and fact.notice.level in _TOLD for fact in row.facts):
             machine_id = journals.holders[row.term]
-            told[machine_id] = min(told.get(machine_id, math.inf), row.wall - journals.submitted_at)
+            told[machine_id] = min(told.get(machine_id, math.inf), row.wall_time - journals.submitted_at)
     return told
 
 
-def losses(journals: Journals) -> Recorded:
+def losses(journals: Journals) -> RecordedLifetimes:
     """Return how long each machine lived until it heard of its end; one that did not hear lives for ever.
 
     What becomes of a machine after the last step is no loss any more.
     """
     done_s = progress(journals).finish_s
-    lives = [
-        math.inf if stay.told is None or stay.told >= done_s else stay.told - stay.began for stay in stays(journals)
+    lifetimes = [
+        math.inf if stay.told is None or stay.told >= done_s else stay.told - stay.started for stay in stays(journals)
     ]
-    while lives and math.isinf(lives[-1]):
-        lives.pop()
-    return Recorded((tuple(lives),))
+    while lifetimes and math.isinf(lifetimes[-1]):
+        lifetimes.pop()
+    return RecordedLifetimes((tuple(lifetimes),))
 
 
 # -------------------------------------------------------------------------------------------------------------- inputs
 
 
 @dataclass
-class Measured:
+class Measurement:
     """Every single measurement of the inputs of a simulation, over as many jobs as were read [s]."""
 
     steps: list[tuple[int, float]] = field(default_factory=list)
@@ -233,9 +233,9 @@ class Measured:
     prepare_s: list[float] = field(default_factory=list)
     notice_s: list[float] = field(default_factory=list)
 
-    def add(self, other: Measured) -> Measured:
+    def add(self, other: Measurement) -> Measurement:
         """Return both together."""
-        return Measured(
+        return Measurement(
             *(mine + theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))
         )
 
@@ -245,7 +245,7 @@ class Measured:
         return math.fsum(count * mean_s for count, mean_s in self.steps) / sum(count for count, _ in self.steps)
 
 
-def measure(journals: Journals) -> Measured:
+def measure(journals: Journals) -> Measurement:
     """Measure a job.
 
     An allocation lasts from the submission, or from when the machine before heard of its end, to the machine's start:
@@ -253,19 +253,19 @@ def measure(journals: Journals) -> Measured:
     counts where no machine before still held the run.  A notice lasts from when the machine heard to its end, whatever
     it was told of its length.
     """
-    found = Measured()
+    found = Measurement()
     wanted_at: float | None = 0.0
     for stay in stays(journals):
         if wanted_at is not None:
-            found.allocate_s.append(stay.began - wanted_at)
+            found.allocate_s.append(stay.started - wanted_at)
         if stay.told is not None and stay.taken is not None:
             found.notice_s.append(stay.taken - stay.told)
         wanted_at = stay.told
     free_at = _free_at(journals)
     for index, stay in enumerate(stays(journals)):
         before = free_at[:index]
-        if stay.trained is not None and all(at <= stay.began for at in before):
-            found.prepare_s.append(stay.trained - stay.began)
+        if stay.trained is not None and all(at <= stay.started for at in before):
+            found.prepare_s.append(stay.trained - stay.started)
     found.steps = [
         (fact.count, fact.mean_s)
         for row in journals.run
@@ -278,7 +278,7 @@ def measure(journals: Journals) -> Measured:
 
 def _free_at(journals: Journals) -> list[float]:
     """Return when each machine wrote its last row, in the order in which they began; a machine without rows held nothing."""
-    last = {journals.holders[row.term]: row.wall - journals.submitted_at for row in journals.run}
+    last = {journals.holders[row.term]: row.wall_time - journals.submitted_at for row in journals.run}
     return [last.get(stay.machine_id, -math.inf) for stay in stays(journals)]
 
 
@@ -300,35 +300,35 @@ def _saves(rows: Iterable[Row]) -> tuple[list[float], list[float]]:
     return stalls, durable
 
 
-def about(values: Sequence[float]) -> Range:
+def about(values: Sequence[float]) -> DurationRange:
     """Return the range whose uniform draws have the mean and the spread of what was measured."""
     mean = math.fsum(values) / len(values)
     variance = math.fsum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1)
     half = min(math.sqrt(3.0 * variance), mean)
-    return Range(mean - half, mean + half)
+    return DurationRange(mean - half, mean + half)
 
 
 def policy(journals: Journals) -> str:
     """Return the saving policy."""
-    return next(fact.policy for row in journals.run for fact in row.facts if isinstance(fact, WorkerBegan))
+    return next(fact.policy for row in journals.run for fact in row.facts if isinstance(fact, WorkerStarted))
 
 
-def beliefs(journals: Journals) -> tuple[Losses, ...]:
+def estimates(journals: Journals) -> tuple[PreemptionHistory, ...]:
     """Return what each machine that held the run believed of losses: what the log says at its begin, and what it was told."""
-    found: dict[Term, Losses] = {}
+    found: dict[Term, PreemptionHistory] = {}
     for row in journals.run:
         for fact in row.facts:
-            if isinstance(fact, WorkerBegan):
-                found[row.term] = Losses(
+            if isinstance(fact, WorkerStarted):
+                found[row.term] = PreemptionHistory(
                     fact.provider,
-                    fact.lives_s,
+                    fact.lifetimes_s,
                     fact.preemptions,
                     fact.announced,
                     fact.notices_s,
                     mttp_given_s=fact.mttp_s,
                     restart_given_s=fact.restart_s,
                 )
-            elif isinstance(fact, BeliefsChanged):
+            elif isinstance(fact, EstimatesChanged):
                 told = {
                     "mttp_given_s": fact.mttp_s,
                     "restart_given_s": fact.restart_s,

@@ -1,4 +1,4 @@
-"""What is read out of the journals of a job: its losses, its inputs, its progress, and what a twin makes of them."""
+"""What the journals of a job show: its losses, inputs and progress, and its simulated copy."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ import pytest
 from tests.simulated import matrix, reading, twin
 from tests.simulated.reading import Journals, Progress
 from tests.simulated.twin import Outcome
-from windfall.events import BeliefsChanged, Fact, NoticeReceived, RanksObserved, Row
-from windfall.simulation.scenario import Believed, Range, Recorded, Scenario
+from windfall.events import EstimatesChanged, Fact, NoticeReceived, RanksObserved, Row
+from windfall.simulation.scenario import DurationRange, RecordedLifetimes, Scenario, WorkerEstimates
 from windfall.terms import Notice, NoticeLevel
 
 LOST_AT_S = (31.0, 3.0, 46.5)
-BELIEVED = Believed(mttp_s=40.0, unannounced_share=0.5, restart_s=12.0, costs_known=False)
+ESTIMATES = WorkerEstimates(mttp_s=40.0, unannounced_share=0.5, restart_s=12.0, costs_known=False)
 WALL_S = 95.0
 STEPS = 430
 """So that the job's end overtakes the upload of its last save."""
 
 
-def job(lives_s: tuple[float, ...] = LOST_AT_S, upload_s: float = 3.0, policy: str = "every:30steps") -> Scenario:
-    """A job like the table's: its upload does not fit the notice unless told otherwise."""
+def job(lifetimes_s: tuple[float, ...] = LOST_AT_S, upload_s: float = 3.0, policy: str = "every:30steps") -> Scenario:
+    """A job like the table's: its upload does not fit the notice unless given otherwise."""
     return Scenario(
         steps=STEPS,
-        step_s=Range.of(0.2),
-        stall_s=Range.of(0.15),
-        upload_s=Range.of(upload_s),
-        allocate_s=Range.of(4.25),
-        prepare_s=Range.of(3.75),
-        lives=Recorded((lives_s,)),
+        step_s=DurationRange.of(0.2),
+        stall_s=DurationRange.of(0.15),
+        upload_s=DurationRange.of(upload_s),
+        allocate_s=DurationRange.of(4.25),
+        prepare_s=DurationRange.of(3.75),
+        lifetimes=RecordedLifetimes((lifetimes_s,)),
         notice_s=2.0,
         announced_share=1.0,
         policy=policy,
-        believed=BELIEVED,
-        life_to_notice=True,
+        estimates=ESTIMATES,
+        lifetime_ends_at_notice=True,
     )
 
 
@@ -44,19 +44,19 @@ def written(scenario: Scenario) -> Journals:
 
 @pytest.mark.parametrize("upload_s", [0.5, 3.0])
 def test_the_losses_of_a_job_are_read_as_they_were(upload_s: float) -> None:
-    """Each machine's life up to its notice, also of one that was lost before it trained."""
-    lives = reading.losses(written(job(upload_s=upload_s))).lives_s
+    """Each machine's lifetime up to its notice, also of one that was lost before it trained."""
+    lifetimes = reading.losses(written(job(upload_s=upload_s))).lifetimes_s
 
-    assert lives[0] == pytest.approx(LOST_AT_S, abs=1e-6)
+    assert lifetimes[0] == pytest.approx(LOST_AT_S, abs=1e-6)
 
 
 def test_a_notice_that_a_dead_machine_did_not_send_off_is_known_from_the_controller() -> None:
-    """The last rows of a machine may be lost with it; what it told the controller is not."""
+    """The last rows of a machine may be lost with it; its reports to the controller are not."""
     whole = written(job())
     torn = [row for row in whole.run if not any(isinstance(fact, NoticeReceived) for fact in row.facts)]
-    lives = reading.losses(dataclasses.replace(whole, run=torn)).lives_s
+    lifetimes = reading.losses(dataclasses.replace(whole, run=torn)).lifetimes_s
 
-    assert lives[0] == pytest.approx(LOST_AT_S, abs=1e-6)
+    assert lifetimes[0] == pytest.approx(LOST_AT_S, abs=1e-6)
 
 
 def test_a_machine_that_is_lost_after_the_last_step_is_no_loss() -> None:
@@ -65,7 +65,7 @@ def test_a_machine_that_is_lost_after_the_last_step_is_no_loss() -> None:
     done_s = reading.progress(whole).finish_s
     last = whole.run[-1]
     notice = NoticeReceived(Notice(NoticeLevel.ANNOUNCED, "test", "late", last.at))
-    late = dataclasses.replace(last, wall=whole.submitted_at + done_s + 0.1, facts=(*last.facts, notice))
+    late = dataclasses.replace(last, wall_time=whole.submitted_at + done_s + 0.1, facts=(*last.facts, notice))
 
     assert reading.losses(dataclasses.replace(whole, run=[*whole.run, late])) == reading.losses(whole)
 
@@ -112,8 +112,8 @@ def test_a_twin_with_inputs_of_another_run_does_what_its_original_did(policy: st
     """Measured on other losses and given these, a simulation makes the same steps and ends at the same time."""
     original = written(job(upload_s=upload_s, policy=policy))
     other = reading.measure(written(job((70.0,), upload_s, policy)))
-    believes = twin.believed(reading.beliefs(original))
-    copy = twin.scenario(STEPS, reading.policy(original), other, believes, reading.losses(original))
+    estimated = twin.estimates(reading.estimates(original))
+    copy = twin.scenario(STEPS, reading.policy(original), other, estimated, reading.losses(original))
     live, simulated = twin.outcome(original, WALL_S), twin.simulate(copy, WALL_S, trials=2)
 
     assert simulated.steps == pytest.approx(live.steps, abs=1.0)
@@ -121,12 +121,12 @@ def test_a_twin_with_inputs_of_another_run_does_what_its_original_did(policy: st
 
 
 def test_what_machines_were_told_of_losses_is_what_they_believed() -> None:
-    """The last word counts, and of what nobody told them what the log had shown."""
+    """The newest estimate counts, and the log gives what is missing."""
     whole = written(job(upload_s=0.5))
-    untold = [dataclasses.replace(row, facts=_without(BeliefsChanged, row)) for row in whole.run]
-    learnt = reading.beliefs(dataclasses.replace(whole, run=untold))
+    untold = [dataclasses.replace(row, facts=_without(EstimatesChanged, row)) for row in whole.run]
+    learnt = reading.estimates(dataclasses.replace(whole, run=untold))
 
-    assert twin.believed(reading.beliefs(whole)) == BELIEVED
+    assert twin.estimates(reading.estimates(whole)) == ESTIMATES
     assert [one.unannounced_share() for one in learnt] == pytest.approx([2.5 / 5.0, 2.5 / 6.0, 2.5 / 7.0])
 
 
@@ -143,8 +143,8 @@ def test_progress_is_straight_between_two_points() -> None:
 
 def test_a_measured_range_has_the_mean_and_the_spread_of_its_values() -> None:
     """Uniform over it, so that its half width is the square root of three times the variance; never below 0."""
-    assert reading.about([2.0, 4.0]) == Range(3.0 - 6.0**0.5, 3.0 + 6.0**0.5)
-    assert reading.about([5.0]) == Range(5.0, 5.0)
+    assert reading.about([2.0, 4.0]) == DurationRange(3.0 - 6.0**0.5, 3.0 + 6.0**0.5)
+    assert reading.about([5.0]) == DurationRange(5.0, 5.0)
     assert reading.about([0.0, 0.0, 9.0]).low_s == 0.0
 
 

@@ -1,4 +1,4 @@
-"""What the simulator says of a job against what the live system did with it (thesis, table 6.1, in small)."""
+"""The simulated outcome of a job against the live one (thesis, table 6.1, in small)."""
 
 from __future__ import annotations
 

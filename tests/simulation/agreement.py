@@ -13,8 +13,17 @@ from dataclasses import dataclass, fields
 from windfall.errors import Infeasible
 from windfall.simulation import engine, kernels
 from windfall.simulation.outcomes import Trial
-from windfall.simulation.policies import Injected
-from windfall.simulation.scenario import Believed, Lives, Memoryless, Quantiles, Range, Recorded, Scenario, Windows
+from windfall.simulation.scenario import (
+    AvailabilityWindows,
+    DurationRange,
+    LifetimeModel,
+    LifetimeQuantiles,
+    MemorylessLifetimes,
+    RecordedLifetimes,
+    Scenario,
+    WorkerEstimates,
+)
+from windfall.simulation.simulated_policies import UserPolicy
 
 TOLERANCE = 1e-6
 READING_S = 2.0**-22
@@ -31,7 +40,7 @@ def square_root(age_s, work_left_s, stall_s, durable_s, mttp_s, restart_s):
     return (1e-3 + max((2.0 * stall_s * mttp_s) ** 0.5, durable_s)) * (1.0 + age_s / 1000.0)
 
 
-INJECTED = Injected("square_root", square_root)
+INJECTED = UserPolicy("square_root", square_root)
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,7 @@ class Case:
     scenario: Scenario
     seed: int
     trial: int
-    policy: Injected | None
+    policy: UserPolicy | None
 
 
 def case(number: int, longer: float = 1.0) -> Case:
@@ -56,16 +65,16 @@ def case(number: int, longer: float = 1.0) -> Case:
     return Case(
         Scenario(
             steps=steps,
-            step_s=Range.of(step_s, rng.choice((0.0, 0.3))),
+            step_s=DurationRange.of(step_s, rng.choice((0.0, 0.3))),
             stall_s=_length(rng, step_s),
             upload_s=_length(rng, 4.0 * step_s),
             allocate_s=_length(rng, mean_s / 20.0),
             prepare_s=_length(rng, mean_s / 10.0),
-            lives=_lives(rng, longer * mean_s, machines),
+            lifetimes=_lives(rng, longer * mean_s, machines),
             notice_s=notice_s,
             announced_share=rng.choice((0.0, 0.5, 0.9, 1.0)),
             policy=_policy(rng, step_s, steps),
-            believed=Believed(
+            estimates=WorkerEstimates(
                 mttp_s=mean_s / machines * rng.choice((0.3, 1.0, 3.0)),
                 unannounced_share=rng.choice((None, 0.0, 0.1, 0.5, 1.0)),
                 restart_s=mean_s / 10.0,
@@ -77,7 +86,7 @@ def case(number: int, longer: float = 1.0) -> Case:
             price_usd_per_hour=1.0,
             provider=rng.choice(PROVIDERS),
             successor_at_notice=rng.random() < 0.8,
-            life_to_notice=rng.random() < 0.2,
+            lifetime_ends_at_notice=rng.random() < 0.2,
         ),
         seed=number,
         trial=rng.randint(0, 1000),
@@ -85,12 +94,12 @@ def case(number: int, longer: float = 1.0) -> Case:
     )
 
 
-def _length(rng: random.Random, usual_s: float) -> Range:
+def _length(rng: random.Random, usual_s: float) -> DurationRange:
     shape = rng.random()
     if shape < 0.15:
-        return Range(0.0, 0.0)
+        return DurationRange(0.0, 0.0)
     length_s = usual_s * 10.0 ** rng.uniform(-1.0, 1.0)
-    return Range.of(length_s) if shape < 0.4 else Range.of(length_s, 0.4)
+    return DurationRange.of(length_s) if shape < 0.4 else DurationRange.of(length_s, 0.4)
 
 
 def _policy(rng: random.Random, step_s: float, steps: int) -> str:
@@ -100,15 +109,15 @@ def _policy(rng: random.Random, step_s: float, steps: int) -> str:
     return f"every:{count}steps" if rng.random() < 0.5 else f"every:{count * step_s * rng.uniform(0.5, 2.0):.6g}s"
 
 
-def _lives(rng: random.Random, mean_s: float, machines: int) -> Lives:
+def _lives(rng: random.Random, mean_s: float, machines: int) -> LifetimeModel:
     kind = rng.randrange(4)
     if kind == 0:
-        return Memoryless(tuple(mean_s * rng.uniform(0.3, 3.0) for _ in range(rng.randint(1, 3))))
+        return MemorylessLifetimes(tuple(mean_s * rng.uniform(0.3, 3.0) for _ in range(rng.randint(1, 3))))
     if kind == 1:
         ages = sorted(mean_s * rng.uniform(0.0, 2.5) for _ in range(rng.randint(2, 12)))
-        return Quantiles((0.0, *ages, math.inf) if rng.random() < 0.3 else (0.0, *ages))
+        return LifetimeQuantiles((0.0, *ages, math.inf) if rng.random() < 0.3 else (0.0, *ages))
     if kind == 2:
-        return Recorded(
+        return RecordedLifetimes(
             tuple(
                 tuple(mean_s * rng.uniform(0.01, 1.5) for _ in range(rng.randint(0, 12)))
                 for _ in range(rng.randint(1, machines))
@@ -121,11 +130,11 @@ def _lives(rng: random.Random, mean_s: float, machines: int) -> Lives:
         now_s += mean_s * rng.uniform(0.1, 1.5)
         edges.append((begin_s, now_s))
     length_s = now_s + mean_s * rng.uniform(0.0, 0.3)
-    return Windows(tuple(edges), length_s, None if rng.random() < 0.5 else length_s * rng.random())
+    return AvailabilityWindows(tuple(edges), length_s, None if rng.random() < 0.5 else length_s * rng.random())
 
 
 def differences(number: int) -> list[str]:
-    """What kernel and engine say otherwise of a numbered world."""
+    """Return the differences of kernel and engine in a numbered world."""
     one, ours = bearable(number)
     theirs = engine_trial(one)
     readings_s = READING_S * (one.scenario.machines + ours.preemptions)

@@ -12,40 +12,40 @@ import math
 from windfall.simulation import engine
 from windfall.simulation.outcomes import Trial
 from windfall.simulation.sampling import Draws
-from windfall.simulation.scenario import Believed, Lives, Range, Recorded, Scenario
+from windfall.simulation.scenario import DurationRange, LifetimeModel, RecordedLifetimes, Scenario, WorkerEstimates
 
 FOREVER = math.inf
 NOTICE = {"announced_share": 1.0}
 
 
-def believed(*, costs_known: bool = True, unannounced_share: float = 1.0, mttp_s: float = 3600.0) -> Believed:
-    """What the worker believes."""
-    return Believed(mttp_s, unannounced_share, 30.0, costs_known)
+def estimates(*, costs_known: bool = True, unannounced_share: float = 1.0, mttp_s: float = 3600.0) -> WorkerEstimates:
+    """The worker's estimates."""
+    return WorkerEstimates(mttp_s, unannounced_share, 30.0, costs_known)
 
 
-def scenario(lives: Lives | tuple[float, ...] = (), **more: object) -> Scenario:
-    """The job; `lives` of the machines of its only slot, the later ones stay."""
+def scenario(lifetimes: LifetimeModel | tuple[float, ...] = (), **more: object) -> Scenario:
+    """The job; `lifetimes` of the machines of its only slot, the later ones stay."""
     words: dict[str, object] = {
         "steps": 100,
-        "step_s": Range.of(1.0),
-        "stall_s": Range.of(2.0),
-        "upload_s": Range.of(3.0),
-        "allocate_s": Range.of(10.0),
-        "prepare_s": Range.of(20.0),
-        "lives": Recorded((lives,)) if isinstance(lives, tuple) else lives,
+        "step_s": DurationRange.of(1.0),
+        "stall_s": DurationRange.of(2.0),
+        "upload_s": DurationRange.of(3.0),
+        "allocate_s": DurationRange.of(10.0),
+        "prepare_s": DurationRange.of(20.0),
+        "lifetimes": RecordedLifetimes((lifetimes,)) if isinstance(lifetimes, tuple) else lifetimes,
         "notice_s": 0.0,
         "announced_share": 0.0,
         "policy": "every:20steps",
-        "believed": believed(),
+        "estimates": estimates(),
         "price_usd_per_hour": 3.6,
-        "life_to_notice": True,
+        "lifetime_ends_at_notice": True,
     }
     return Scenario(**(words | more))  # type: ignore[arg-type]
 
 
-def trial(lives: Lives | tuple[float, ...] = (), **more: object) -> Trial:
-    """What became of it."""
-    return engine.history(scenario(lives, **more), journal=False).trial
+def trial(lifetimes: LifetimeModel | tuple[float, ...] = (), **more: object) -> Trial:
+    """The outcome of the job."""
+    return engine.history(scenario(lifetimes, **more), journal=False).trial
 
 
 def work_s(job: Scenario, seed: int = 0, number: int = 0) -> float:

@@ -8,22 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from windfall.control.service import KnownView
+from windfall.control.controller_views import PlanInputsView
 from windfall.errors import Infeasible
 from windfall.fleet import Lifetime
-from windfall.jobs import Job, Measured, Want, Work
+from windfall.jobs import Job, Measurement, Resources, Work
 from windfall.market import Offer
-from windfall.models import pool
-from windfall.policies import planning
-from windfall.policies.prospects import Knowledge, Prospect, prospect
-from windfall.report.measured import merge
-from windfall.simulation.from_job import Given, Posed, pose, with_work
+from windfall.models import lifetime_pool
+from windfall.policies.planning import job_plan
+from windfall.policies.planning.estimates import Knowledge, OfferEstimate, offer_estimate
+from windfall.report.job_measurements import merge
+from windfall.simulation.scenario_from_job import BuiltScenario, Overrides, build_scenario, with_work
 from windfall.terms import Reliability, Seconds, Unit, WallTime
 
 NOW = WallTime(1_000_000.0)
 OFFER = Offer("local", "small", "zone-a", 3.6, 7.2, Reliability.TRANSIENT, Seconds(30.0), NOW)
 NO_NOTICE = dataclasses.replace(OFFER, notice_s=Seconds(0.0))
-RUN = Measured(
+RUN = Measurement(
     "local",
     "small",
     Unit.STEP,
@@ -37,35 +37,39 @@ RUN = Measured(
     commit_s=Seconds(1.0),
 )
 """Steps of 2 s; 20 s of preparation before the first of them."""
-NOTHING = Given()
+NOTHING = Overrides()
 
 
 def job(**changes: object) -> Job:
     made: dict[str, object] = {"work": Work(5000.0, Unit.STEP), **changes}
-    return Job("gpt-1", "gpt", "ada", "file:///runs/gpt-1", ("python", "train.py"), (Want("local"),), **made)  # type: ignore[arg-type]
+    return Job("gpt-1", "gpt", "ada", "file:///runs/gpt-1", ("python", "train.py"), (Resources("local"),), **made)  # type: ignore[arg-type]
 
 
-def believed(wanted: Job, offer: Offer = OFFER, *measured: Measured, lives: Sequence[Lifetime] = ()) -> Prospect:
-    return prospect(wanted, offer, Knowledge((), merge(measured), pool.pool(lives, NOW)))
+def estimate_of(
+    wanted: Job, offer: Offer = OFFER, *measured: Measurement, lifetimes: Sequence[Lifetime] = ()
+) -> OfferEstimate:
+    return offer_estimate(wanted, offer, Knowledge((), merge(measured), lifetime_pool.pool(lifetimes, NOW)))
 
 
-def posed(wanted: Job | None = None, *measured: Measured, given: Given = NOTHING, offer: Offer = OFFER) -> Posed:
-    made = with_work(wanted or job(), given)
-    return pose(made, believed(made, offer, *measured), measured, given)
+def built(
+    wanted: Job | None = None, *measured: Measurement, overrides: Overrides = NOTHING, offer: Offer = OFFER
+) -> BuiltScenario:
+    made = with_work(wanted or job(), overrides)
+    return build_scenario(made, estimate_of(made, offer, *measured), measured, overrides)
 
 
-def life(number: int, hours: float, *, preempted: bool = True, provider: str = "local") -> Lifetime:
-    began = WallTime(NOW - 1e5 - 60.0 * number)
-    ended = WallTime(began + 3600.0 * hours)
-    return Lifetime(f"m-{number}", provider, "small", "zone-a", began, ended, preempted, announced=False)
+def lifetime(number: int, hours: float, *, preempted: bool = True, provider: str = "local") -> Lifetime:
+    started = WallTime(NOW - 1e5 - 60.0 * number)
+    ended = WallTime(started + 3600.0 * hours)
+    return Lifetime(f"m-{number}", provider, "small", "zone-a", started, ended, preempted, announced=False)
 
 
 @dataclass
 class Controller:
-    """Plans as the real one does, over offers, runs and lives that it was given."""
+    """Plans as the real one does, with given offers, runs and lifetimes."""
 
     offers: tuple[Offer, ...] = (OFFER,)
-    measured: tuple[Measured, ...] = (RUN,)
+    measured: tuple[Measurement, ...] = (RUN,)
     lifetimes: tuple[Lifetime, ...] = ()
 
     def __enter__(self) -> Controller:
@@ -75,12 +79,12 @@ class Controller:
         pass
 
     def plan(self, wanted: Job) -> dict[str, Any]:
-        pooled = pool.pool(self.lifetimes, NOW)
+        pooled = lifetime_pool.pool(self.lifetimes, NOW)
         if not self.offers:
             raise Infeasible("nothing is for sale")
-        found = planning.plan(wanted, self.offers, (), merge(self.measured), NOW, pooled=pooled)
-        told: dict[str, Any] = json.loads(json.dumps({**dataclasses.asdict(found), "troubles": []}))
-        return told
+        found = job_plan.plan(wanted, self.offers, (), merge(self.measured), NOW, pooled=pooled)
+        output: dict[str, Any] = json.loads(json.dumps({**dataclasses.asdict(found), "provider_errors": []}))
+        return output
 
-    def known(self, _: Job) -> KnownView:
-        return KnownView(NOW, Seconds(5.0), self.measured, self.lifetimes)
+    def known(self, _: Job) -> PlanInputsView:
+        return PlanInputsView(NOW, Seconds(5.0), self.measured, self.lifetimes)

@@ -28,7 +28,7 @@ def disagreements(numbers: range | tuple[int, ...]) -> list[str]:
 
 @pytest.mark.parametrize("begin", range(0, QUICK, 50))
 def test_kernel_and_engine_make_the_same_saves_at_the_same_times(begin):
-    """Decision by decision, in random worlds of all policies, kinds of lives, notices and numbers of machines."""
+    """Decision by decision, in random worlds of all policies, kinds of lifetimes, notices and numbers of machines."""
     assert not disagreements(range(begin, begin + 50))
 
 

@@ -1,4 +1,4 @@
-"""Draws by address: each as good as drawn anew, whichever of its coordinates moves."""
+"""Draws by address: each independent of the others, whichever coordinate changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from numba import njit
 from scipy import stats
 
-from windfall.simulation import chance
+from windfall.simulation import random_draws
 
 DRAWS, FAMILY = 200_000, 0.001
 
@@ -20,7 +20,7 @@ def _uniforms(seed, along):
     out = np.empty(DRAWS)
     for n in range(DRAWS):
         trial, what, which = (n, 4, 0) if along == 0 else (7, 4, n) if along == 1 else (n // 4, 4 + n % 4, 3)
-        out[n] = chance.uniform(chance.key(seed, trial), what, which)
+        out[n] = random_draws.uniform(random_draws.key(seed, trial), what, which)
     return out
 
 
@@ -28,7 +28,7 @@ def _uniforms(seed, along):
 def _exponentials(seed):
     out = np.empty(DRAWS)
     for n in range(DRAWS):
-        out[n] = chance.exponential(chance.key(seed, n // 50), chance.LIFE, n % 50)
+        out[n] = random_draws.exponential(random_draws.key(seed, n // 50), random_draws.LIFE, n % 50)
     return out
 
 

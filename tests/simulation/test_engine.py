@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from tests.simulation.engine_world import FOREVER, NOTICE, believed, parts, saved, scenario, trial
+from tests.simulation.engine_world import FOREVER, NOTICE, estimates, parts, saved, scenario, trial
 from windfall.errors import Infeasible, Misuse
 from windfall.simulation import engine, engine_fleet
-from windfall.simulation.policies import Injected, scheduled
-from windfall.simulation.scenario import Believed, Memoryless, Range, Windows
+from windfall.simulation.scenario import AvailabilityWindows, DurationRange, MemorylessLifetimes, WorkerEstimates
+from windfall.simulation.simulated_policies import UserPolicy, scheduled
 
 INSURANCE, EMERGENCY = "insurance", "emergency"
 
@@ -68,7 +68,7 @@ def test_many_losses_in_a_row_are_all_replaced() -> None:
 
 def test_one_point_waits_behind_an_upload_and_a_loss_goes_back_to_the_stored_one() -> None:
     """With 30 s for an upload, at 100 s only step 20 is stored: 40 is on its way and 60 waits for it."""
-    found = trial((90.0,), upload_s=Range.of(30.0))
+    found = trial((90.0,), upload_s=DurationRange.of(30.0))
     assert saved(found)[:3] == [(0, 20, INSURANCE, True), (0, 40, INSURANCE, False), (0, 60, INSURANCE, False)]
     assert found.redo_s == 20.0 + 20.0 + 4.0
     assert found.finish_s == 130.0 + 80.0 + 6.0
@@ -81,7 +81,7 @@ def test_a_policy_without_saves_begins_again_at_the_beginning() -> None:
 
 
 def test_an_upload_at_the_end_of_the_job_is_not_waited_for() -> None:
-    """The last save is made a second before the last step: the job is done with the step, the point is not stored."""
+    """The last save is made a second before the last step: the job is done with the step, the checkpoint is not stored."""
     found = trial(policy="every:99steps")
     assert found.finish_s == 132.0
     assert saved(found) == [(0, 99, INSURANCE, False)]
@@ -103,7 +103,7 @@ def test_an_emergency_save_keeps_every_step() -> None:
 
 
 def test_without_a_successor_at_the_notice_one_is_ordered_when_the_machine_is_gone() -> None:
-    """The same, but the driver hears nothing of the notice: it orders at 130.5 s."""
+    """The same, but the driver does not learn of the notice: it orders at 130.5 s."""
     found = trial((60.5,), notice_s=60.0, successor_at_notice=False, **NOTICE)
     assert found.finish_s == 227.5
     assert parts(found) == (0.0, 13.0, 74.5, 40.0)
@@ -120,7 +120,7 @@ def test_a_notice_that_is_too_short_is_trained_through() -> None:
 
 def test_an_emergency_save_of_unknown_cost_is_tried() -> None:
     """Nobody knows that it takes 5 s where 4 s are left: it is tried, in vain, and the ranks stand still meanwhile."""
-    found = trial((60.5,), notice_s=4.0, policy="never", believed=believed(costs_known=False), **NOTICE)
+    found = trial((60.5,), notice_s=4.0, policy="never", estimates=estimates(costs_known=False), **NOTICE)
     assert saved(found) == [(0, 41, EMERGENCY, False)]
     assert parts(found) == (41.0, 3.5, 16.0, 40.0)
     assert found.finish_s == 200.5
@@ -134,7 +134,7 @@ def test_a_known_cost_forbids_what_an_unknown_one_would_have_tried() -> None:
 
 
 def test_a_notice_while_the_script_saves_counts_that_save_as_the_last() -> None:
-    """Notice at 51 s, in the standstill for step 20: no second save, and nobody trains on."""
+    """Notice at 51 s, in the standstill for step 20: no second save, and no training after it."""
     found = trial((41.0,), notice_s=60.0, **NOTICE)
     assert saved(found)[0] == (0, 20, INSURANCE, True)
     assert saved(found)[1][:2] == (1, 40)
@@ -143,7 +143,7 @@ def test_a_notice_while_the_script_saves_counts_that_save_as_the_last() -> None:
 
 
 def test_a_machine_on_notice_never_begins_to_train() -> None:
-    """It hears of its end at 25 s, is ready at 30 s and lives until 85 s: the run waits for its successor, at 55 s."""
+    """Its notice comes at 25 s, it is ready at 30 s and ends at 85 s: the run waits for its successor, at 55 s."""
     found = trial((15.0,), notice_s=60.0, **NOTICE)
     assert (found.finish_s, found.preemptions) == (163.0, 1)
     assert found.billed_s == 45.0 + 128.0
@@ -163,11 +163,11 @@ def test_a_job_that_is_done_before_its_machine_is_gone_loses_none() -> None:
 def test_the_thesis_saves_gpt_1_3b_every_33_steps() -> None:
     """The published interval (section 6.3.2): steps of 19.75 s, standstill 19.5 s, MTTP 3 h, R 136.5 s."""
     found = trial(
-        step_s=Range.of(19.75),
-        stall_s=Range.of(19.5),
-        upload_s=Range.of(69.25),
+        step_s=DurationRange.of(19.75),
+        stall_s=DurationRange.of(19.5),
+        upload_s=DurationRange.of(69.25),
         policy="thesis",
-        believed=Believed(10_800.0, 1.0, 136.5),
+        estimates=WorkerEstimates(10_800.0, 1.0, 136.5),
     )
     assert [step for _, step, _, _ in saved(found)] == [33, 66, 99]
 
@@ -180,25 +180,25 @@ def test_the_thesis_does_not_save_where_an_emergency_save_fits() -> None:
 def test_unknown_costs_are_learnt_by_an_early_save() -> None:
     """The first save comes after 20 steps, whatever the interval."""
     long_s = 1e9
-    found = trial(policy="adaptive", believed=believed(costs_known=False, mttp_s=long_s))
+    found = trial(policy="adaptive", estimates=estimates(costs_known=False, mttp_s=long_s))
     assert saved(found) == [(0, 20, INSURANCE, True)]
 
 
 def test_what_saves_cost_is_carried_to_the_next_machine() -> None:
     """Interval 60 s.  The first machine learns at step 20; the record of its second point says what the first one cost."""
-    job = {"steps": 200, "policy": "adaptive", "believed": believed(costs_known=False, mttp_s=870.0)}
+    job = {"steps": 200, "policy": "adaptive", "estimates": estimates(costs_known=False, mttp_s=870.0)}
     assert [step for _, step, _, _ in saved(trial((150.0,), **job))] == [20, 80, 140]
 
 
 def test_a_machine_that_stored_one_point_alone_leaves_its_successor_to_learn() -> None:
-    """The record of a point is written before its own commit was measured: the next machine saves early again."""
-    job = {"steps": 200, "policy": "adaptive", "believed": believed(costs_known=False, mttp_s=870.0)}
+    """The record of a checkpoint is written before its own commit was measured: the next machine saves early again."""
+    job = {"steps": 200, "policy": "adaptive", "estimates": estimates(costs_known=False, mttp_s=870.0)}
     assert [step for _, step, _, _ in saved(trial((80.0,), **job))] == [20, 40, 100, 160]
 
 
 def test_the_optimal_schedule_is_handed_to_each_machine() -> None:
     """Saves come where the schedule of the steps that are left has them."""
-    job = scenario((400.0,), steps=600, policy="optimal", believed=believed(mttp_s=500.0))
+    job = scenario((400.0,), steps=600, policy="optimal", estimates=estimates(mttp_s=500.0))
     made = engine.history(job, journal=False).trial.saves
     first = [save.step for save in made if save.machine == 0]
     kept = max(save.step for save in made if save.machine == 0 and save.committed)
@@ -209,14 +209,14 @@ def test_the_optimal_schedule_is_handed_to_each_machine() -> None:
 
 
 def test_a_user_s_own_policy_is_asked_once_for_each_machine() -> None:
-    """It hears the age, the work left, the costs and the beliefs, and its answer is the interval."""
+    """It is called with the age, the work left, the costs and the estimates, and returns the interval."""
     asked: list[tuple[float, ...]] = []
 
-    def interval_s(*told: float) -> float:
-        asked.append(told)
+    def interval_s(*arguments: float) -> float:
+        asked.append(arguments)
         return 25.0 if len(asked) == 1 else math.inf
 
-    found = engine.history(scenario((70.0,)), policy=Injected("mine", interval_s), journal=False).trial
+    found = engine.history(scenario((70.0,)), policy=UserPolicy("mine", interval_s), journal=False).trial
     assert asked == [(20.0, 100.0, 2.0, 5.0, 3600.0, 30.0), (20.0, 75.0, 2.0, 5.0, 3600.0, 30.0)]
     assert saved(found) == [(0, 25, INSURANCE, True)]
 
@@ -224,7 +224,7 @@ def test_a_user_s_own_policy_is_asked_once_for_each_machine() -> None:
 def test_a_policy_that_answers_no_interval_is_refused() -> None:
     """Zero seconds of work between two saves is none."""
     with pytest.raises(Misuse, match="interval of 0 s"):
-        engine.history(scenario(), policy=Injected("mine", lambda *_: 0.0), journal=False)
+        engine.history(scenario(), policy=UserPolicy("mine", lambda *_: 0.0), journal=False)
 
 
 # ------------------------------------------------------------------------------------------------ lives and the end
@@ -232,18 +232,18 @@ def test_a_policy_that_answers_no_interval_is_refused() -> None:
 
 def test_machines_wait_for_the_next_window_of_availability() -> None:
     """The first window ends at 100 s, the next one begins at 200 s: the wait counts as allocation."""
-    found = trial(Windows(((0.0, 100.0), (200.0, 1000.0)), 1000.0, 0.0))
+    found = trial(AvailabilityWindows(((0.0, 100.0), (200.0, 1000.0)), 1000.0, 0.0))
     assert (found.finish_s, found.billed_s) == (262.0, 90.0 + 62.0)
     assert parts(found) == (4.0, 8.0, 110.0, 40.0)
 
 
 def test_a_life_without_end_is_no_loss() -> None:
     """Machines that stay make the run without loss."""
-    assert trial(Memoryless((FOREVER,))) == trial()
+    assert trial(MemorylessLifetimes((FOREVER,))) == trial()
 
 
 def test_a_job_that_never_gets_on_is_refused_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every machine is gone before it is ready: after many of them the user is told so."""
-    monkeypatch.setattr(engine_fleet, "IN_VAIN_MAX", 50)
-    with pytest.raises(Infeasible, match="does not get on: it has had 50 machines since step 0 was stored"):
+    """Every machine is gone before it is ready: after many of them the job is refused."""
+    monkeypatch.setattr(engine_fleet, "MACHINES_WITHOUT_PROGRESS_MAX", 50)
+    with pytest.raises(Infeasible, match="makes no progress: 50 machines ended since step 0 was stored"):
         trial((15.0,) * 60)

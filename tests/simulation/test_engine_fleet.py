@@ -1,4 +1,4 @@
-"""Several simulated machines, and several jobs: who waits for whom, and that nobody touches another."""
+"""Several simulated machines, and several jobs: who waits for whom, and that none affects another."""
 
 from __future__ import annotations
 
@@ -9,20 +9,26 @@ import pytest
 
 from tests.simulation.engine_world import FOREVER, NOTICE, parts, saved, scenario, trial
 from windfall import codec
-from windfall.events import Row, WorkerBegan
+from windfall.events import Row, WorkerStarted
 from windfall.simulation import engine
-from windfall.simulation.clock import WALL_START
 from windfall.simulation.engine_fleet import OWNER
-from windfall.simulation.engine_holding import Holding
-from windfall.simulation.scenario import Memoryless, Range, Recorded, Scenario, Windows
+from windfall.simulation.engine_worker import SimulatedWorker
+from windfall.simulation.scenario import (
+    AvailabilityWindows,
+    DurationRange,
+    MemorylessLifetimes,
+    RecordedLifetimes,
+    Scenario,
+)
+from windfall.simulation.virtual_time import WALL_START
 from windfall.terms import WallTime
 
 
 @pytest.mark.parametrize("slot", [0, 1])
 def test_a_loss_of_any_machine_stops_all_and_the_others_stay(slot: int) -> None:
     """One of two is gone at 110 s, whether it leads or not; the other one is billed on while it waits."""
-    lives = Recorded(((100.0,), ()) if slot == 0 else ((), (100.0,)))
-    found = trial(lives, machines=2)
+    lifetimes = RecordedLifetimes(((100.0,), ()) if slot == 0 else ((), (100.0,)))
+    found = trial(lifetimes, machines=2)
     assert (found.finish_s, found.preemptions) == (182.0, 1)
     assert found.billed_s == 100.0 + 62.0 + 172.0
     assert parts(found) == (14.0, 8.0, 20.0, 40.0)
@@ -30,22 +36,22 @@ def test_a_loss_of_any_machine_stops_all_and_the_others_stay(slot: int) -> None:
 
 
 def test_several_machines_train_when_the_last_one_is_ready() -> None:
-    """The windows end for all at once: one decision buys all anew."""
-    found = trial(Windows(((0.0, 100.0), (200.0, 1000.0)), 1000.0, 0.0), machines=3)
+    """The windows end for all at once: one decision replaces them all."""
+    found = trial(AvailabilityWindows(((0.0, 100.0), (200.0, 1000.0)), 1000.0, 0.0), machines=3)
     assert (found.finish_s, found.preemptions) == (262.0, 3)
     assert found.billed_s == 3 * (90.0 + 62.0)
 
 
 def test_machines_that_are_lost_at_once_are_one_order() -> None:
     """Simultaneous facts are one batch, and one batch is one decision."""
-    job = scenario(Windows(((0.0, 100.0), (200.0, 1000.0)), 1000.0, 0.0), machines=3)
+    job = scenario(AvailabilityWindows(((0.0, 100.0), (200.0, 1000.0)), 1000.0, 0.0), machines=3)
     orders = [order for row in engine.history(job).job_rows for order in _orders(row)]
     assert orders == [3, 3]
 
 
 def test_an_emergency_save_of_several_ranks_is_agreed_two_steps_ahead() -> None:
     """Notice at 65.5 s on one of two machines, after step 33: all ranks save after step 35, where one would after 34."""
-    found = trial(Recorded(((), (55.5,))), machines=2, notice_s=60.0, **NOTICE)
+    found = trial(RecordedLifetimes(((), (55.5,))), machines=2, notice_s=60.0, **NOTICE)
     assert saved(found)[:2] == [(0, 20, "insurance", True), (0, 35, "emergency", True)]
     assert found.redo_s == 0.0
     assert found.save_s == 2.0 + 2.0 + 3.0 + 3 * 2.0
@@ -53,14 +59,14 @@ def test_an_emergency_save_of_several_ranks_is_agreed_two_steps_ahead() -> None:
 
 def test_a_save_that_all_ranks_have_agreed_on_counts_as_the_last() -> None:
     """Notice at 70.5 s, after step 38, with a save agreed for step 40: no other one is asked for."""
-    found = trial(Recorded(((), (60.5,))), machines=2, notice_s=60.0, **NOTICE)
+    found = trial(RecordedLifetimes(((), (60.5,))), machines=2, notice_s=60.0, **NOTICE)
     assert saved(found)[:2] == [(0, 20, "insurance", True), (0, 40, "insurance", True)]
     assert (found.redo_s, found.save_s) == (0.0, 2.0 + 2.0 + 3.0 + 2 * 2.0)
 
 
 def test_a_loss_while_another_successor_is_awaited_is_waited_for_too() -> None:
     """The second machine is gone at 120 s, while the first one's successor is prepared: training goes on at 150 s."""
-    found = trial(Recorded(((100.0,), (110.0,))), machines=2)
+    found = trial(RecordedLifetimes(((100.0,), (110.0,))), machines=2)
     assert found.preemptions == 2
     assert found.finish_s == 150.0 + 42.0
     assert parts(found) == (14.0, 8.0, 10.0 + 20.0, 40.0)
@@ -73,14 +79,14 @@ def _month(seed: int) -> list[Scenario]:
     draw = random.Random(seed)
     return [
         scenario(
-            Memoryless((draw.uniform(60.0, 300.0),)),
+            MemorylessLifetimes((draw.uniform(60.0, 300.0),)),
             machines=draw.choice([1, 1, 2, 3]),
             notice_s=draw.choice([0.0, 30.0]),
             announced_share=0.5,
             policy=draw.choice(["adaptive", "every:20steps", "thesis"]),
-            stall_s=Range(1.0, 3.0),
-            allocate_s=Range(5.0, 15.0),
-            prepare_s=Range(10.0, 30.0),
+            stall_s=DurationRange(1.0, 3.0),
+            allocate_s=DurationRange(5.0, 15.0),
+            prepare_s=DurationRange(10.0, 30.0),
             provider=draw.choice(["local", "aws"]),
         )
         for _ in range(8)
@@ -90,7 +96,7 @@ def _month(seed: int) -> list[Scenario]:
 def test_jobs_on_one_timeline_and_one_provider_do_not_touch_each_other() -> None:
     """Each of eight jobs side by side has the history that it has alone."""
     jobs = _month(1)
-    world = engine.World(jobs)
+    world = engine.SimulatedWorld(jobs)
     fleets = [world.submit(f"job-{n}", job, seed=5, trial=n, journal=False) for n, job in enumerate(jobs)]
     world.run()
     together = [engine.collected(fleet).trial for fleet in fleets]
@@ -100,7 +106,7 @@ def test_jobs_on_one_timeline_and_one_provider_do_not_touch_each_other() -> None
 def test_a_job_that_is_submitted_later_takes_as_long() -> None:
     """Its times count from its own submission."""
     job = scenario((100.0,))
-    world = engine.World([job])
+    world = engine.SimulatedWorld([job])
     fleets = [world.submit(f"job-{n}", job, journal=False, after_s=64.0 * n) for n in range(4)]
     world.run()
     assert [engine.collected(fleet).trial.finish_s for fleet in fleets] == [182.0] * 4
@@ -110,7 +116,7 @@ def test_a_job_that_is_submitted_later_takes_as_long() -> None:
 def test_the_bill_is_the_provider_s_own_meter() -> None:
     """What all jobs are billed [s] is what its meter ran, but for the millionth of a dollar to which it rounds a line."""
     jobs = _month(2)
-    world = engine.World(jobs)
+    world = engine.SimulatedWorld(jobs)
     fleets = [world.submit(f"job-{n}", job, seed=6, trial=n, journal=False) for n, job in enumerate(jobs)]
     world.run()
     now = WallTime(WALL_START + world.timeline.time)
@@ -142,7 +148,7 @@ def test_a_trial_is_the_same_whether_its_journal_is_kept_or_not() -> None:
 
 def test_never_two_machines_hold_the_run_and_no_committed_step_is_made_again() -> None:
     """Term after term: each begins after the last row of the one before, at the newest committed step."""
-    job = scenario(Memoryless((90.0,)), machines=2, notice_s=30.0, announced_share=0.5, policy="adaptive")
+    job = scenario(MemorylessLifetimes((90.0,)), machines=2, notice_s=30.0, announced_share=0.5, policy="adaptive")
     for number in range(10):
         _check_terms(engine.history(job, seed=1, trial=number).run_rows)
 
@@ -153,7 +159,7 @@ def _check_terms(rows: tuple[Row, ...]) -> None:
         assert row.at >= at
         at = row.at
         for fact in row.facts:
-            if isinstance(fact, WorkerBegan):
+            if isinstance(fact, WorkerStarted):
                 assert row.term > term
                 assert (fact.checkpoints[-1].step if fact.checkpoints else 0) == stored
                 term = row.term
@@ -176,18 +182,18 @@ def _orders(row: Row) -> list[int]:
 
 def test_infinite_lives_are_never_waited_for() -> None:
     """Nothing is scheduled at the end of time."""
-    assert trial(Memoryless((FOREVER,)), machines=2).finish_s == 138.0
+    assert trial(MemorylessLifetimes((FOREVER,)), machines=2).finish_s == 138.0
 
 
 @pytest.mark.parametrize("policy", ["every:20steps", "every:90000steps"])
 def test_nothing_stays_of_a_machine_that_is_gone(policy: str) -> None:
     """The end of the script, and a save, that were expected of it lie far ahead: they do not keep its worker alive."""
-    job = scenario(Memoryless((300.0,)), steps=10**5, policy=policy)
-    world = engine.World((job,))
+    job = scenario(MemorylessLifetimes((300.0,)), steps=10**5, policy=policy)
+    world = engine.SimulatedWorld((job,))
     fleet = world.submit("long", job, journal=False)
     world.timeline.run(30_000.0)
     gc.collect()
     # Not `isinstance`: that wakes lazy objects of other packages, which warn.
-    held = [one for one in gc.get_objects() if type(one) is Holding and one._ground is fleet.ground]
+    held = [one for one in gc.get_objects() if type(one) is SimulatedWorker and one._context is fleet.context]
     assert fleet.preemptions > 50
     assert len(held) <= 1

@@ -9,67 +9,67 @@ from hypothesis import strategies as st
 from tests.simulation.engine_world import work_s
 from windfall.errors import Infeasible
 from windfall.simulation import engine, engine_fleet
-from windfall.simulation.clock import WALL_START
 from windfall.simulation.engine_fleet import OWNER
 from windfall.simulation.outcomes import Trial
 from windfall.simulation.scenario import (
-    Believed,
-    Lives,
-    Memoryless,
-    Quantiles,
-    Range,
-    Recorded,
+    AvailabilityWindows,
+    DurationRange,
+    LifetimeModel,
+    LifetimeQuantiles,
+    MemorylessLifetimes,
+    RecordedLifetimes,
     Scenario,
-    Windows,
+    WorkerEstimates,
 )
+from windfall.simulation.virtual_time import WALL_START
 from windfall.terms import WallTime
 
 PRICE = 3600.0 * 1e3
 """USD per hour, so high that the meter's rounding to a millionth of a dollar is a nanosecond."""
 
 
-def lengths(low_s: float, high_s: float) -> st.SearchStrategy[Range]:
+def lengths(low_s: float, high_s: float) -> st.SearchStrategy[DurationRange]:
     """A range of lengths of time, or a constant."""
     return st.builds(
-        lambda at, share: Range(at, at * (1.0 + share)), st.floats(low_s, high_s), st.sampled_from([0.0, 0.3])
+        lambda at, share: DurationRange(at, at * (1.0 + share)), st.floats(low_s, high_s), st.sampled_from([0.0, 0.3])
     )
 
 
-def lives() -> st.SearchStrategy[Lives]:
+def lifetimes() -> st.SearchStrategy[LifetimeModel]:
     """All four kinds."""
     some_s = st.floats(20.0, 600.0)
     several = st.lists(some_s, min_size=1, max_size=4)
     windows = st.lists(st.tuples(st.floats(1.0, 200.0), some_s), min_size=1, max_size=4)
     return st.one_of(
-        several.map(lambda means: Memoryless(tuple(means))),
-        several.map(lambda ages: Quantiles((0.0, *sorted(ages)))),
-        st.lists(several, min_size=1, max_size=3).map(lambda rows: Recorded(tuple(map(tuple, rows)))),
+        several.map(lambda means: MemorylessLifetimes(tuple(means))),
+        several.map(lambda ages: LifetimeQuantiles((0.0, *sorted(ages)))),
+        st.lists(several, min_size=1, max_size=3).map(lambda rows: RecordedLifetimes(tuple(map(tuple, rows)))),
         windows.map(_windows),
     )
 
 
-def _windows(gaps: list[tuple[float, float]]) -> Windows:
+def _windows(gaps: list[tuple[float, float]]) -> AvailabilityWindows:
     at_s, up = 0.0, []
     for gap_s, long_s in gaps:
         up.append((at_s + gap_s, at_s + gap_s + long_s + 60.0))
         at_s = up[-1][1]
-    return Windows(tuple(up), at_s + 10.0)
+    return AvailabilityWindows(tuple(up), at_s + 10.0)
 
 
 scenarios = st.builds(
     Scenario,
     steps=st.integers(1, 60),
     step_s=lengths(0.2, 5.0),
-    stall_s=st.one_of(st.just(Range.of(0.0)), lengths(0.01, 5.0)),
-    upload_s=st.one_of(st.just(Range.of(0.0)), lengths(0.01, 30.0)),
+    stall_s=st.one_of(st.just(DurationRange.of(0.0)), lengths(0.01, 5.0)),
+    upload_s=st.one_of(st.just(DurationRange.of(0.0)), lengths(0.01, 30.0)),
     allocate_s=lengths(0.0, 30.0),
     prepare_s=lengths(0.0, 30.0),
-    lives=lives(),
+    lifetimes=lifetimes(),
     notice_s=st.sampled_from([0.0, 5.0, 30.0, 120.0]),
     announced_share=st.sampled_from([0.0, 0.5, 1.0]),
     policy=st.sampled_from(["adaptive", "thesis", "young-daly", "never", "every:1steps", "every:7steps", "every:20s"]),
-    believed=st.builds(
-        Believed, st.floats(20.0, 1000.0), st.sampled_from([0.0, 0.5, 1.0]), st.floats(0.0, 100.0), st.booleans()
+    estimates=st.builds(
+        WorkerEstimates, st.floats(20.0, 1000.0), st.sampled_from([0.0, 0.5, 1.0]), st.floats(0.0, 100.0), st.booleans()
     ),
     machines=st.integers(1, 4),
     price_usd_per_hour=st.just(PRICE),
@@ -78,9 +78,9 @@ scenarios = st.builds(
 
 
 def _told(job: Scenario, number: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Trial, float] | None:
-    """Return what became of a job, and what its provider's meter says [USD]; None if it would take for ever."""
-    monkeypatch.setattr(engine_fleet, "IN_VAIN_MAX", 100)
-    world = engine.World([job])
+    """Return the outcome of a job, and its provider's meter reading [USD]; None if it would take for ever."""
+    monkeypatch.setattr(engine_fleet, "MACHINES_WITHOUT_PROGRESS_MAX", 100)
+    world = engine.SimulatedWorld([job])
     fleet = world.submit("job", job, seed=11, trial=number, journal=False)
     try:
         world.run()

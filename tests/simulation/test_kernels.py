@@ -10,34 +10,42 @@ import pytest
 from scipy import stats
 
 from windfall.errors import Infeasible, Misuse
-from windfall.models import runtime
+from windfall.models import expected_runtime
 from windfall.models.exact import makespan
-from windfall.models.exact.finish import Fixed, finish, mean_s
-from windfall.models.exact.survival import tabulate
-from windfall.policies.saving import rules
+from windfall.models.exact.finish_time import FixedIntervalRun, finish, mean_s
+from windfall.models.exact.makespan import tabulate
+from windfall.policies.checkpointing import rules
 from windfall.simulation import engine, kernel_trial, kernels
-from windfall.simulation.policies import Injected, load, scheduled
-from windfall.simulation.scenario import Believed, Memoryless, Quantiles, Range, Recorded, Scenario, Windows
+from windfall.simulation.scenario import (
+    AvailabilityWindows,
+    DurationRange,
+    LifetimeQuantiles,
+    MemorylessLifetimes,
+    RecordedLifetimes,
+    Scenario,
+    WorkerEstimates,
+)
+from windfall.simulation.simulated_policies import UserPolicy, load, scheduled
 
 TRIALS = 20_000
 FAMILY = 0.01
-NEVER_LOST = Memoryless((math.inf,))
+NEVER_LOST = MemorylessLifetimes((math.inf,))
 
 
 def job(**changes) -> Scenario:
     """An hour in steps of 1 s, a save of 2 s each 100 steps, machines that live for half an hour and come in 60 s."""
     plain = Scenario(
         steps=3600,
-        step_s=Range.of(1.0),
-        stall_s=Range.of(2.0),
-        upload_s=Range.of(0.0),
-        allocate_s=Range.of(60.0),
-        prepare_s=Range.of(0.0),
-        lives=Memoryless((1800.0,)),
+        step_s=DurationRange.of(1.0),
+        stall_s=DurationRange.of(2.0),
+        upload_s=DurationRange.of(0.0),
+        allocate_s=DurationRange.of(60.0),
+        prepare_s=DurationRange.of(0.0),
+        lifetimes=MemorylessLifetimes((1800.0,)),
         notice_s=0.0,
         announced_share=0.0,
         policy="every:100steps",
-        believed=Believed(1800.0, 1.0, 60.0),
+        estimates=WorkerEstimates(1800.0, 1.0, 60.0),
     )
     return replace(plain, **changes)
 
@@ -45,26 +53,36 @@ def job(**changes) -> Scenario:
 def closed_forms():
     """(name, simulated, expected mean): cases in which the closed form's assumptions hold."""
     for interval, stall_s, mttp_s in ((100, 2.0, 1800.0), (40, 5.0, 900.0), (600, 30.0, 3000.0)):
-        one = job(policy=f"every:{interval}steps", stall_s=Range.of(stall_s), lives=Memoryless((mttp_s,)))
-        fixed = Fixed(3600.0, float(interval), stall_s, mttp_s, restart_s=60.0, start_s=60.0)
+        one = job(
+            policy=f"every:{interval}steps", stall_s=DurationRange.of(stall_s), lifetimes=MemorylessLifetimes((mttp_s,))
+        )
+        fixed = FixedIntervalRun(3600.0, float(interval), stall_s, mttp_s, restart_s=60.0, start_s=60.0)
         yield f"finish {interval}", one, mean_s(fixed)
-        hazard, saving = runtime.Hazard(mttp_s), runtime.Saving(float(interval), stall_s, 0.0, 1.0)
-        yield f"runtime {interval}", one, runtime.expect(3600.0, hazard, saving, runtime.Restart(60.0, 0.0)).wall_s
-    spread = job(allocate_s=Range(30.0, 90.0), prepare_s=Range.of(0.0))
-    yield "restart drawn", spread, mean_s(Fixed(3600.0, 100.0, 2.0, 1800.0, 30.0, 90.0, start_s=60.0))
-    yield "never saved", job(policy="never", steps=1800), 60.0 + runtime.unsaved_s(1800.0, 1800.0, 60.0)
+        hazard, saving = expected_runtime.Hazard(mttp_s), expected_runtime.Saving(float(interval), stall_s, 0.0, 1.0)
+        yield (
+            f"runtime {interval}",
+            one,
+            expected_runtime.expect(3600.0, hazard, saving, expected_runtime.Restart(60.0, 0.0)).wall_s,
+        )
+    spread = job(allocate_s=DurationRange(30.0, 90.0), prepare_s=DurationRange.of(0.0))
+    yield "restart drawn", spread, mean_s(FixedIntervalRun(3600.0, 100.0, 2.0, 1800.0, 30.0, 90.0, start_s=60.0))
+    yield "never saved", job(policy="never", steps=1800), 60.0 + expected_runtime.unsaved_s(1800.0, 1800.0, 60.0)
     yield (
         "one of three",
-        job(machines=3, lives=Memoryless((5400.0,)), allocate_s=Range.of(0.0)),
-        mean_s(Fixed(3600.0, 100.0, 2.0, 1800.0)),
+        job(machines=3, lifetimes=MemorylessLifetimes((5400.0,)), allocate_s=DurationRange.of(0.0)),
+        mean_s(FixedIntervalRun(3600.0, 100.0, 2.0, 1800.0)),
     )
-    yield "durable later", job(upload_s=Range.of(50.0)), _by_schedule(50.0, 0.0, 100)
-    yield "prepared", job(upload_s=Range.of(20.0), prepare_s=Range.of(40.0)), _by_schedule(20.0, 40.0, 100)
+    yield "durable later", job(upload_s=DurationRange.of(50.0)), _by_schedule(50.0, 0.0, 100)
+    yield (
+        "prepared",
+        job(upload_s=DurationRange.of(20.0), prepare_s=DurationRange.of(40.0)),
+        _by_schedule(20.0, 40.0, 100),
+    )
 
 
 def _by_schedule(upload_s: float, prepare_s: float, interval: int) -> float:
-    lives = tabulate(lambda age_s: -age_s / 1800.0, until_s=400_000.0, cell_s=100.0)
-    world = makespan.World(lives, 2.0, 2.0 + upload_s, allocate_s=60.0, prepare_s=prepare_s)
+    lifetimes = tabulate(lambda age_s: -age_s / 1800.0, until_s=400_000.0, cell_s=100.0)
+    world = makespan.MakespanWorld(lifetimes, 2.0, 2.0 + upload_s, allocate_s=60.0, prepare_s=prepare_s)
     plan = makespan.schedule_of(3600, 1.0, prepare_s, lambda units: makespan.every(units, interval))
     return makespan.expect(world, plan).from_nothing_s
 
@@ -82,7 +100,7 @@ def test_means_are_those_of_the_closed_forms():
 def test_the_whole_distribution_is_the_exact_one():
     """Kolmogorov and Smirnov find no difference to the distribution by Fourier transform at 1 %."""
     times = np.sort(kernels.simulate(job(), trials=TRIALS, seed=12).finish_s)
-    exact = finish(Fixed(3600.0, 100.0, 2.0, 1800.0, restart_s=60.0, start_s=60.0))
+    exact = finish(FixedIntervalRun(3600.0, 100.0, 2.0, 1800.0, restart_s=60.0, start_s=60.0))
     probes = exact.least + np.linspace(1.0, 6000.0, 200)
     below = np.array([exact.below(float(probe)) for probe in probes])
     assert np.abs(below - np.searchsorted(times, probes, side="right") / TRIALS).max() < 1.63 / math.sqrt(TRIALS)
@@ -91,7 +109,13 @@ def test_the_whole_distribution_is_the_exact_one():
 
 def test_parts_of_the_time_add_up():
     """Work, redo, save, allocate and prepare are all of the wall time, in each trial."""
-    one = job(prepare_s=Range(5.0, 90.0), upload_s=Range(1.0, 200.0), notice_s=30.0, announced_share=0.5, machines=2)
+    one = job(
+        prepare_s=DurationRange(5.0, 90.0),
+        upload_s=DurationRange(1.0, 200.0),
+        notice_s=30.0,
+        announced_share=0.5,
+        machines=2,
+    )
     trials = kernels.simulate(one, trials=2000, seed=1)
     parts = trials.redo_s + trials.save_s + trials.allocate_s + trials.prepare_s + 3600.0
     assert np.allclose(parts, trials.finish_s, rtol=1e-9)
@@ -107,16 +131,16 @@ def test_results_do_not_depend_on_cores_or_pieces():
 
 
 def test_progress_rises_to_the_end():
-    """Whoever draws a bar is told how many of how many are done, the last time all."""
-    told = []
-    kernels.simulate(job(), trials=1000, progress=lambda done, all_of_them: told.append((done, all_of_them)))
-    assert told == sorted(told)
-    assert told[-1] == (1000, 1000)
+    """The progress callback gets the finished and all trials, at the end all of them."""
+    calls = []
+    kernels.simulate(job(), trials=1000, progress=lambda done, all_of_them: calls.append((done, all_of_them)))
+    assert calls == sorted(calls)
+    assert calls[-1] == (1000, 1000)
 
 
 def test_a_quiet_world_is_plain_arithmetic():
     """Without losses: allocation, preparation, the work, and a save after each interval but the last."""
-    one = kernels.decisions(job(lives=NEVER_LOST, prepare_s=Range.of(7.0)), seed=0, trial=0)
+    one = kernels.decisions(job(lifetimes=NEVER_LOST, prepare_s=DurationRange.of(7.0)), seed=0, trial=0)
     assert one.finish_s == 60.0 + 7.0 + 3600.0 + 35 * 2.0
     assert one.billed_s == one.finish_s - 60.0
     assert [save.step for save in one.saves] == list(range(100, 3600, 100))
@@ -124,7 +148,7 @@ def test_a_quiet_world_is_plain_arithmetic():
 
 def test_a_loss_goes_back_to_the_newest_safe_point():
     """Lost after 250 s with saves after 100 and 200 steps: 46 s are made again, and one machine is taken."""
-    one = kernels.decisions(job(lives=Recorded(((250.0,),))), seed=0, trial=0)
+    one = kernels.decisions(job(lifetimes=RecordedLifetimes(((250.0,),))), seed=0, trial=0)
     assert one.redo_s == pytest.approx(250.0 - 200.0 - 2 * 2.0)
     assert one.allocate_s == 120.0
     assert one.preemptions == 1
@@ -132,9 +156,11 @@ def test_a_loss_goes_back_to_the_newest_safe_point():
 
 def test_a_notice_that_suffices_saves_the_step_under_way():
     """Announced 30 s ahead, a step of 1 s and a save of 5 s: only the wait for the next machine is lost."""
-    lives = Recorded(((280.5,),))
+    lifetimes = RecordedLifetimes(((280.5,),))
     one = kernels.decisions(
-        job(policy="never", lives=lives, upload_s=Range.of(3.0), notice_s=30.0, announced_share=1.0), seed=0, trial=0
+        job(policy="never", lifetimes=lifetimes, upload_s=DurationRange.of(3.0), notice_s=30.0, announced_share=1.0),
+        seed=0,
+        trial=0,
     )
     assert [(save.step, save.kind.value, save.committed) for save in one.saves] == [(251, "emergency", True)]
     assert one.redo_s == pytest.approx(0.0, abs=1e-9)
@@ -144,7 +170,9 @@ def test_a_notice_that_suffices_saves_the_step_under_way():
 def test_a_trace_bounds_lives_and_starts():
     """A machine starts with the window and ends with it; the trace begins again after its end."""
     one = kernels.decisions(
-        job(steps=150, policy="never", lives=Windows(((100.0, 200.0), (300.0, 900.0)), 1000.0, 0.0)), seed=0, trial=0
+        job(steps=150, policy="never", lifetimes=AvailabilityWindows(((100.0, 200.0), (300.0, 900.0)), 1000.0, 0.0)),
+        seed=0,
+        trial=0,
     )
     assert one.preemptions == 1
     assert one.finish_s == 300.0 + 150.0
@@ -153,9 +181,11 @@ def test_a_trace_bounds_lives_and_starts():
 
 def test_unknown_costs_are_learnt_early():
     """Where nothing is known of saves, the first one comes after 20 steps."""
-    quiet = job(lives=NEVER_LOST, policy="adaptive", believed=Believed(1800.0, 1.0, 60.0, costs_known=False))
+    quiet = job(
+        lifetimes=NEVER_LOST, policy="adaptive", estimates=WorkerEstimates(1800.0, 1.0, 60.0, costs_known=False)
+    )
     assert kernels.decisions(quiet, seed=0, trial=0).saves[0].step == 20
-    known = replace(quiet, believed=replace(quiet.believed, costs_known=True))
+    known = replace(quiet, estimates=replace(quiet.estimates, costs_known=True))
     interval_s = rules.adaptive_interval_s(2.0, 1800.0, 60.0, 2.0)
     assert kernels.decisions(known, seed=0, trial=0).saves[0].step == math.floor(interval_s)
 
@@ -163,9 +193,9 @@ def test_unknown_costs_are_learnt_early():
 def test_the_optimal_schedule_is_walked_and_best():
     """The first saves are those of the schedule, and on early deaths it beats the default rule."""
     ages = [-5000.0 * math.log1p(-u) ** 1 if u < 0.3 else 2000.0 + 60_000.0 * (u - 0.3) for u in np.linspace(0, 1, 101)]
-    young = job(policy="optimal", lives=Quantiles(tuple(np.maximum.accumulate(ages).tolist())))
-    one = kernels.decisions(replace(young, lives=NEVER_LOST), seed=0, trial=0)
-    assert tuple(save.step for save in one.saves) == scheduled(replace(young, lives=NEVER_LOST)).steps(3600)
+    young = job(policy="optimal", lifetimes=LifetimeQuantiles(tuple(np.maximum.accumulate(ages).tolist())))
+    one = kernels.decisions(replace(young, lifetimes=NEVER_LOST), seed=0, trial=0)
+    assert tuple(save.step for save in one.saves) == scheduled(replace(young, lifetimes=NEVER_LOST)).steps(3600)
     best = kernels.simulate(young, trials=TRIALS, seed=2).finish_s
     usual = kernels.simulate(replace(young, policy="every:100steps"), trials=TRIALS, seed=2).finish_s
     assert best.mean() < usual.mean()
@@ -175,12 +205,12 @@ def test_the_optimal_schedule_is_walked_and_best():
 
 
 def test_a_users_policy_is_what_an_interval_is():
-    """A function that always says 100 s makes the saves of `every:100s`."""
+    """A function that always returns 100 s makes the saves of `every:100s`."""
 
     def hundred(age_s, work_left_s, stall_s, durable_s, mttp_s, restart_s):
         return 100.0
 
-    ours = kernels.simulate(job(), trials=500, policy=Injected("hundred", hundred)).finish_s
+    ours = kernels.simulate(job(), trials=500, policy=UserPolicy("hundred", hundred)).finish_s
     theirs = kernels.simulate(job(policy="every:100s"), trials=500).finish_s
     assert ours == pytest.approx(theirs, rel=1e-9)
 
@@ -191,7 +221,9 @@ def test_a_users_policy_is_asked_for_each_machine_with_its_age_and_work():
     def half(age_s, work_left_s, stall_s, durable_s, mttp_s, restart_s):
         return work_left_s / 2.0 + 0.0 * age_s
 
-    one = kernels.decisions(job(lives=Recorded(((2000.0,),))), seed=0, trial=0, policy=Injected("half", half))
+    one = kernels.decisions(
+        job(lifetimes=RecordedLifetimes(((2000.0,),))), seed=0, trial=0, policy=UserPolicy("half", half)
+    )
     assert [save.step for save in one.saves] == [1800, 2700]
 
 
@@ -210,17 +242,17 @@ def test_a_policy_is_loaded_from_a_file(tmp_path):
     ("text", "says"),
     [
         ("def other(a, b, c, d, e, f): return 1.0", "no function 'mine'"),
-        ("def mine(a): return 1.0", "takes other arguments"),
+        ("def mine(a): return 1.0", "wrong arguments"),
         ("1 / 0", "does not run: ZeroDivisionError"),
         ("def mine(", "does not run: SyntaxError"),
         ("def mine(a, b, c, d, e, f): return 'often'", "cannot be compiled"),
         ("def mine(a, b, c, d, e, f): return open('x')", "cannot be compiled"),
-        ("def mine(a, b, c, d, e, f): return -1.0 * a", "interval that is none"),
-        ("def mine(a, b, c, d, e, f): return 0.0 / (a - a)", "interval that is none"),
+        ("def mine(a, b, c, d, e, f): return -1.0 * a", "invalid interval"),
+        ("def mine(a, b, c, d, e, f): return 0.0 / (a - a)", "invalid interval"),
     ],
 )
 def test_a_bad_policy_is_one_clear_sentence(tmp_path, text, says):
-    """What is wrong with a user's file is said in a sentence."""
+    """The error in a user's file is one sentence."""
     file = tmp_path / "mine.py"
     file.write_text(text)
     with pytest.raises(Misuse, match=says) as error:
@@ -238,7 +270,7 @@ def test_what_names_no_policy_is_refused(text):
 def test_a_job_that_cannot_finish_says_so():
     """Machines that die before their first save is safe: a sentence, not an endless loop."""
     with pytest.raises(Infeasible, match="does not finish"):
-        kernels.simulate(job(lives=Quantiles((50.0, 90.0))), trials=1)
+        kernels.simulate(job(lifetimes=LifetimeQuantiles((50.0, 90.0))), trials=1)
 
 
 def test_kernels_of_other_sources_are_not_taken_for_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,9 +289,9 @@ def test_kernels_of_other_sources_are_not_taken_for_compiled(monkeypatch: pytest
 @pytest.mark.trial("E2")
 @pytest.mark.parametrize("notice_s", [0.0, 30.0, 120.0])
 def test_a_life_ends_when_it_ends_however_early_that_is_announced(notice_s):
-    """A machine that lives for 100 s trains for 100 s, or not at all if it hears of its end at its start."""
-    lives, slow = Recorded(((100.0,),)), Range.of(1000.0)
-    one = job(steps=300, policy="never", lives=lives, upload_s=slow, notice_s=notice_s, announced_share=1.0)
+    """A machine that lives for 100 s trains for 100 s, or not at all if its notice comes at its start."""
+    lifetimes, slow = RecordedLifetimes(((100.0,),)), DurationRange.of(1000.0)
+    one = job(steps=300, policy="never", lifetimes=lifetimes, upload_s=slow, notice_s=notice_s, announced_share=1.0)
     one = replace(one, successor_at_notice=False)
     for found in (kernels.decisions(one, seed=0, trial=0), engine.history(one, seed=0, trial=0, journal=False).trial):
         assert found.preemptions == 1

@@ -12,22 +12,28 @@ from windfall.jobs import Objective
 from windfall.simulation import kernels
 from windfall.simulation.odds import fixed, odds
 from windfall.simulation.outcomes import Trials
-from windfall.simulation.scenario import Believed, Memoryless, Quantiles, Range, Scenario
+from windfall.simulation.scenario import (
+    DurationRange,
+    LifetimeQuantiles,
+    MemorylessLifetimes,
+    Scenario,
+    WorkerEstimates,
+)
 from windfall.terms import Seconds, Usd
 
 MTTP_S = 7200.0
 SCENARIO = Scenario(
     steps=10_000,
-    step_s=Range(1.9, 2.1),
-    stall_s=Range(2.0, 2.0),
-    upload_s=Range(4.0, 6.0),
-    allocate_s=Range(50.0, 70.0),
-    prepare_s=Range(30.0, 40.0),
-    lives=Memoryless((MTTP_S,)),
+    step_s=DurationRange(1.9, 2.1),
+    stall_s=DurationRange(2.0, 2.0),
+    upload_s=DurationRange(4.0, 6.0),
+    allocate_s=DurationRange(50.0, 70.0),
+    prepare_s=DurationRange(30.0, 40.0),
+    lifetimes=MemorylessLifetimes((MTTP_S,)),
     notice_s=0.0,
     announced_share=0.0,
     policy="young-daly",
-    believed=Believed(MTTP_S, 1.0, 100.0),
+    estimates=WorkerEstimates(MTTP_S, 1.0, 100.0),
     price_usd_per_hour=2.0,
 )
 OBJECTIVE = Objective(Seconds(21_500.0), Usd(12.0))
@@ -71,16 +77,16 @@ def test_the_exact_distribution_is_that_of_the_trials(policy: str) -> None:
         {"notice_s": 30.0, "announced_share": 0.5},
         {"machines": 2},
         {"policy": "optimal"},
-        {"lives": Quantiles((0.0, 3600.0, math.inf))},
-        {"lives": Memoryless((90.0, 300.0))},
-        {"prepare_s": Range(800.0, 900.0)},
-        {"allocate_s": Range(0.0, 2000.0)},
-        {"upload_s": Range(900.0, 900.0)},
+        {"lifetimes": LifetimeQuantiles((0.0, 3600.0, math.inf))},
+        {"lifetimes": MemorylessLifetimes((90.0, 300.0))},
+        {"prepare_s": DurationRange(800.0, 900.0)},
+        {"allocate_s": DurationRange(0.0, 2000.0)},
+        {"upload_s": DurationRange(900.0, 900.0)},
     ],
     ids="-".join,
 )
 def test_elsewhere_trials_are_played(changes: dict[str, object]) -> None:
-    """Notice, several machines, other lives, a schedule, long or vague restarts: not what the formula is of."""
+    """Notice, several machines, other lifetimes, a schedule, long or vague restarts: not what the formula is of."""
     assert fixed(SCENARIO) is not None
     assert fixed(dataclasses.replace(SCENARIO, **changes)) is None  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Bad traces: each is refused in one sentence with file and line and exit code 2, or streamed and said."""
+"""Bad traces: each is refused in one sentence with file and line and exit code 2, or streamed and reported."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from tests.simulation.traces_run import run
 from windfall import codec
 from windfall.events import Row
-from windfall.simulation.traces.reading import open_trace
-from windfall.simulation.traces.survey import survey
+from windfall.simulation.traces.trace_reader import open_trace
+from windfall.simulation.traces.trace_survey import survey
 from windfall.terms import Instant, Term, WallTime
 
 AWS = "timestamp_utc,availability_zone,instance_type,price_usd_per_hour\n"
@@ -24,7 +24,7 @@ GOOGLE = (
     "vm,launch_batch,zone,machine_type,insert_start,insert_end,preempted_at,stop_start,stop_end,end_event,lifetime_s,"
     "end_day_of_week,end_hour_local,load\n"
 )
-LIVES = "machine,machine_type,zone,began_utc,lifetime_s,preempted\n"
+LIFETIMES = "machine,machine_type,zone,began_utc,lifetime_s,preempted\n"
 TICKS = '{"metadata": {"gap_seconds": 300}, "data": [1, 1, 0, 1], "prices": [0.5, 0.5, 0.6, 0.6]}'
 HEADER = '{"is": "trace", "version": 1, "clock": "start", "content": ["counts"]}\n'
 UTC = '{"is": "trace", "version": 1, "clock": "utc", "content": ["prices"]}\n'
@@ -33,10 +33,10 @@ SEGMENT = '[{}, "{}", {{"nodes": {}, "duration": 60000}}]\n'
 
 
 def _vm(
-    name: str = "a1", began: str = "08:00", ended: str = "09:00", end: str = "preempted", life: object = 3600
+    name: str = "a1", started: str = "08:00", ended: str = "09:00", end: str = "preempted", lifetime: object = 3600
 ) -> str:
     day = "2019-02-18T"
-    return f"{name},a,us-west1-a,n1,{day}{began}:00-08:00,,{day}{ended}:00-08:00,,,{end},{life},Monday,9,idle\n"
+    return f"{name},a,us-west1-a,n1,{day}{started}:00-08:00,,{day}{ended}:00-08:00,,,{end},{lifetime},Monday,9,idle\n"
 
 
 def _count(text: str) -> str:
@@ -48,51 +48,71 @@ BAD: list[tuple[str, str, int | None, str]] = [
     ("empty.csv", "", None, "the file is empty"),
     ("blank.csv", "\n \n", None, "the file is empty"),
     ("header_only.csv", AWS, None, "nothing after its first line"),
-    ("prose.txt", "Dear reader\n", 1, "no trace that Windfall knows"),
-    ("other.csv", "name,colour\na,b\n", 1, "those of no trace: colour, name"),
-    ("other.json", '{"name": 3}', 1, "this JSON is no trace"),
+    ("prose.txt", "Dear reader\n", 1, "unknown trace format"),
+    ("other.csv", "name,colour\na,b\n", 1, "no trace format has these columns: colour, name"),
+    ("other.json", '{"name": 3}', 1, "unknown JSON: not a trace format"),
     # columns and fields
-    ("misspelt.csv", AWS.replace("price_usd", "prise_usd"), 1, "column price_usd_per_hour is missing ('prise_usd"),
+    ("misspelt.csv", AWS.replace("price_usd", "prise_usd"), 1, "column price_usd_per_hour is missing, and 'prise_usd"),
     ("unknown.csv", AWS.replace("\n", ",produkt\n"), 1, "unknown column 'produkt'; did you mean product?"),
-    ("twice.csv", "sample,sample,instance_type\n1,1,a\n", 1, "the column 'sample' is there twice"),
+    ("twice.csv", "sample,sample,instance_type\n1,1,a\n", 1, "the column 'sample' appears twice"),
     (
         "short.csv",
         AWS + AT.format(0, 0.1) + "2016-05-06T00:01:00Z,us-east-1a\n",
         3,
         "this row has 2 fields, the header 4",
     ),
-    ("quote.csv", AWS + '2016-05-06T00:01:00Z,"us"east,m4,1\n', 2, "this is no row of a table"),
+    ("quote.csv", AWS + '2016-05-06T00:01:00Z,"us"east,m4,1\n', 2, "this line is not a row of a table"),
     # values
     ("nan.csv", AWS + AT.format(0, 0.1) + AT.format(1, "NaN"), 3, "price_usd_per_hour is 'NaN', which is not a number"),
     ("infinite.csv", AWS + AT.format(1, "inf"), 2, "which is not a number"),
     ("negative_price.csv", AWS + AT.format(1, -0.1), 2, "price_usd_per_hour is -0.1: it cannot be negative"),
-    ("cents_of_cents.csv", AWS + AT.format(1, 33400), 2, "33400 dollars per hour: is it in another unit?"),
-    ("no_zone.csv", AWS + AT.format(1, 1).replace("Z,", ","), 2, "without its time zone; write Z"),
-    ("no_time.csv", AWS + "yesterday,us-east-1a,m4,1\n", 2, "'yesterday', which is not a time; write it as 2026"),
-    ("unit.csv", "0,1\n300,2\n", None, "neither the file nor its name says the unit"),
+    ("cents_of_cents.csv", AWS + AT.format(1, 33400), 2, "33400 USD/h: is it in another unit?"),
+    ("no_zone.csv", AWS + AT.format(1, 1).replace("Z,", ","), 2, "without a time zone: write Z"),
+    ("no_time.csv", AWS + "yesterday,us-east-1a,m4,1\n", 2, "'yesterday', which is not a time: write it as 2026"),
+    ("unit.csv", "0,1\n300,2\n", None, "the unit of its times is unknown: give --unit"),
     ("half_seconds_count.csv", "0,1\n300,1.5\n", 2, "the count is 1.5: it must be a whole number"),
     # order, overlap, negative time
-    ("order.csv", AWS + AT.format(5, 0.1) + AT.format(1, 0.2), 3, "out of order: this is 240 s before the one above"),
+    (
+        "order.csv",
+        AWS + AT.format(5, 0.1) + AT.format(1, 0.2),
+        3,
+        "wrong order: this event is 240 s before the one above",
+    ),
     ("negative_seconds_count.csv", "-60,1\n0,2\n", 1, "the time is -60 s: it cannot be negative"),
-    ("backwards_seconds_count.csv", "0,1\n600,2\n300,1\n", 3, "out of order: this is 300 s before"),
-    ("negative_life.csv", GOOGLE + _vm(ended="07:00", life=3600), 2, "the life would be negative"),
-    ("overlap.csv", GOOGLE + _vm() + _vm(began="08:30", life=1800), 3, "overlap: a1 lives already, by line 2"),
+    ("backwards_seconds_count.csv", "0,1\n600,2\n300,1\n", 3, "wrong order: this event is 300 s before"),
+    ("negative_life.csv", GOOGLE + _vm(ended="07:00", lifetime=3600), 2, "negative lifetime: preempted_at is before"),
+    (
+        "overlap.csv",
+        GOOGLE + _vm() + _vm(started="08:30", lifetime=1800),
+        3,
+        "overlap: a1 is already running, by line 2",
+    ),
     ("repeated_life.csv", GOOGLE + _vm() + _vm(), 3, "is a row repeated?"),
-    ("late_first.csv", GOOGLE + _vm("a1", "08:30", life=1800) + _vm("a2"), 3, "this life began 1800 s before the one"),
+    (
+        "late_first.csv",
+        GOOGLE + _vm("a1", "08:30", lifetime=1800) + _vm("a2"),
+        3,
+        "this lifetime starts 1800 s before the one",
+    ),
     ("end.csv", GOOGLE + _vm(end="preemted"), 2, "end_event is 'preemted'; did you mean preempted?"),
-    ("preempted.csv", LIVES + "a,m,z,2026-01-01T00:00:00Z,3600,maybe\n", 2, "preempted is 'maybe'; write 1 or 0"),
-    ("there.csv", "0,add,a\n60000,add,b\n120000,add,a\n180000,add,c\n240000,add,d\n300000,add,e\n", 3, "a comes, but"),
+    ("preempted.csv", LIFETIMES + "a,m,z,2026-01-01T00:00:00Z,3600,maybe\n", 2, "preempted is 'maybe': write 1 or 0"),
+    (
+        "there.csv",
+        "0,add,a\n60000,add,b\n120000,add,a\n180000,add,c\n240000,add,d\n300000,add,e\n",
+        3,
+        "a started already",
+    ),
     (
         "gone.csv",
         "0,add,a\n60000,add,b\n120000,add,c\n180000,remove,x\n240000,add,d\n300000,add,e\n",
         4,
-        "x goes, but is",
+        "x ends here, but has not started",
     ),
     (
         "event.csv",
         "0,add,a\n60000,ad,b\n120000,add,c\n180000,add,x\n240000,add,d\n300000,add,e\n",
         2,
-        "'ad' is no event",
+        "'ad' is not an event",
     ),
     ("minutes.txt", SEGMENT.format(0, "add", '["a"]') + SEGMENT.format(30000, "no-op", "[]"), 2, "overlap"),
     (
@@ -101,53 +121,73 @@ BAD: list[tuple[str, str, int | None, str]] = [
         2,
         "2021-12-11 11-13:10 is not a date and time",
     ),
-    ("move.txt", SEGMENT.format(0, "move", "[]"), 1, "'move' is no event; choose one of add, migration, no-op, remove"),
-    ("segment.txt", "[0, 1]\n", 1, "this is no line of a segment"),
+    (
+        "move.txt",
+        SEGMENT.format(0, "move", "[]"),
+        1,
+        "'move' is not an event: choose one of add, migration, no-op, remove",
+    ),
+    ("segment.txt", "[0, 1]\n", 1, "this is not a line of a segment"),
     # wrong units
-    ("ms_seconds_count.csv", "".join(f"{60_000_000 * n},{n}\n" for n in range(8)), None, "are they in ms?"),
+    (
+        "ms_seconds_count.csv",
+        "".join(f"{60_000_000 * n},{n}\n" for n in range(8)),
+        None,
+        "if the times are in ms, give --unit ms",
+    ),
     (
         "h_seconds_count.csv",
         "".join(f"{0.03 * n:.3f},{n}\n" for n in range(8)),
         None,
-        "are they in h?  then give --unit h",
+        "if the times are in h, give --unit h",
     ),
-    ("life_ms.csv", GOOGLE + _vm(life=3_600_000), 2, "lifetime_s is 3.6e+06, but from insert_start to preempted_at"),
+    (
+        "life_ms.csv",
+        GOOGLE + _vm(lifetime=3_600_000),
+        2,
+        "lifetime_s is 3.6e+06, but from insert_start to preempted_at",
+    ),
     (
         "lives_h.csv",
         "machine_type,lifetime_s,preempted\n" + "".join(f"m,{2 + n},1\n" for n in range(8)),
         None,
-        "the median life is 5.5 s, that is 5.5 s: are they in h?",
+        "the median lifetime is 5.5 s (5.5 s): if the times are in h",
     ),
     (
         "lives_ms.csv",
         "machine_type,lifetime_s,preempted\n" + "".join(f"m,{n + 1}0000000,1\n" for n in range(8)),
         None,
-        "are they in ms?",
+        "if the times are in ms, give --unit ms",
     ),
     # SkyPilot's ticks
     ("no_gap.json", '{"metadata": {}, "data": [1]}', None, "gap_seconds, the time between ticks, is missing"),
-    ("ms_gap.json", TICKS.replace("300", "300000"), 1, "gap_seconds is 300000: ticks of a market are 1 s to 6 h apart"),
+    (
+        "ms_gap.json",
+        TICKS.replace("300", "300000"),
+        1,
+        "gap_seconds is 300000, but ticks of a market are 1 s to 6 h apart",
+    ),
     ("cut.json", TICKS[:60], 1, "the file is truncated"),
     ("cut_later.json", TICKS[:-2], 1, "the list does not end: the file is truncated"),
-    ("uneven.json", TICKS.replace(", 0.6]", "]"), None, "data and prices have 4 and 3 ticks"),
+    ("uneven.json", TICKS.replace(", 0.6]", "]"), None, "data has 4 ticks and prices has 3"),
     ("nan.json", TICKS.replace("0, 1]", "NaN, 1]"), 3, "tick 3 of data is 'NaN', which is not a number"),
     ("nested.json", TICKS.replace("0, 1]", "[0], 1]"), 3, "which is not a number"),
-    ("key.json", TICKS.replace('"prices"', '"price"'), 1, "unknown key 'price'; known are metadata, data, prices"),
-    ("after.json", TICKS + " {}", 1, "something follows after the end"),
+    ("key.json", TICKS.replace('"prices"', '"price"'), 1, "unknown key 'price'; known keys are metadata, data, prices"),
+    ("after.json", TICKS + " {}", 1, "there is text after the end"),
     ("no_ticks.json", '{"metadata": {"gap_seconds": 300}, "data": []}', None, "the list of counts is empty"),
     # our own format
-    ("cut_off.jsonl", HEADER + '{"is": "count", "at_s": 0.0, "count": 3}\n', 2, "is missing: the file was cut off"),
-    ("cut_in.jsonl", HEADER + '{"is": "count", "at_s"', 2, "this line is not JSON: the file was cut off"),
+    ("cut_off.jsonl", HEADER + '{"is": "count", "at_s": 0.0, "count": 3}\n', 2, "is missing: the file is truncated"),
+    ("cut_in.jsonl", HEADER + '{"is": "count", "at_s"', 2, "this line is not JSON: the file is truncated"),
     ("lost.jsonl", HEADER + END, 2, "there are 0 events above, not 1: lines are missing"),
-    ("more.jsonl", _count('{"is": "count", "at_s": 0.0, "count": 3}') + END, 4, "something follows after the end"),
+    ("more.jsonl", _count('{"is": "count", "at_s": 0.0, "count": 3}') + END, 4, "there are lines after the end"),
     (
         "newer.jsonl",
         HEADER.replace(": 1,", ": 2,"),
         None,
-        "trace format 2; this Windfall reads up to 1: upgrade Windfall",
+        "trace format 2 is newer than this Windfall reads (1): upgrade Windfall",
     ),
-    ("clock.jsonl", HEADER.replace("start", "local"), 1, "'local' is not a valid Clock"),
-    ("no_clock.jsonl", HEADER.replace('"clock": "start", ', ""), 1, "the header does not say its clock"),
+    ("clock.jsonl", HEADER.replace("start", "local"), 1, "'local' is not a valid ClockKind"),
+    ("no_clock.jsonl", HEADER.replace('"clock": "start", ', ""), 1, "the header has no 'clock'"),
     ("kind.jsonl", _count('{"is": "counts", "at_s": 0.0}'), 2, "\"is\" is 'counts'; did you mean count?"),
     (
         "key.jsonl",
@@ -162,26 +202,21 @@ BAD: list[tuple[str, str, int | None, str]] = [
     ("list.jsonl", _count("[1]"), 2, "this line is not a JSON object"),
     (
         "end.jsonl",
-        _count('{"is": "life", "at_s": 1, "ended_s": 2, "end": "eaten"}'),
+        _count('{"is": "lifetime", "at_s": 1, "ended_s": 2, "end": "eaten"}'),
         2,
         "end is 'eaten'; choose one of",
     ),
-    ("dies.jsonl", _count('{"is": "life", "at_s": 9, "ended_s": 2}'), 2, "this life is negative: it ends 7 s before"),
+    ("dies.jsonl", _count('{"is": "lifetime", "at_s": 9, "ended_s": 2}'), 2, "negative lifetime: it ends 7 s before"),
     (
         "utc_ms.jsonl",
         UTC + '{"is": "price", "at_s": 1456360534000, "usd_per_hour": 1}\n' + END,
         2,
-        "not between the years 2000 and 2100: milliseconds?",
+        "not between the years 2000 and 2100: is it in milliseconds?",
     ),
-    (
-        "utc_start.jsonl",
-        UTC + '{"is": "price", "at_s": 300, "usd_per_hour": 1}\n' + END,
-        2,
-        "seconds since 1970 are wanted",
-    ),
+    ("utc_start.jsonl", UTC + '{"is": "price", "at_s": 300, "usd_per_hour": 1}\n' + END, 2, "give seconds since 1970"),
     # the journal
-    ("journal.jsonl", '{"v": 2, "row": {"is": "Row"}}\n', 1, "this line is no row of a journal"),
-    ("newer_journal.jsonl", '{"v": 99, "row": {}}\n', None, "the journal has version 99"),
+    ("journal.jsonl", '{"version": 2, "row": {"is": "Row"}}\n', 1, "this line is not a journal row"),
+    ("newer_journal.jsonl", '{"version": 99, "row": {}}\n', None, "the journal has version 99"),
 ]
 
 
@@ -193,26 +228,26 @@ def test_a_bad_trace_is_refused_in_one_sentence(
     path = tmp_path / name
     path.write_text(text, "utf-8")
 
-    code, sentence = run("convert", path, tmp_path / "out.jsonl")
+    code, message = run("convert", path, tmp_path / "out.jsonl")
 
     assert code == 2
-    assert words in sentence
-    assert "\n" not in sentence
+    assert words in message
+    assert "\n" not in message
     if name != "newer_journal.jsonl":
-        assert sentence.startswith(f"{path}: " if line is None else f"{path}:{line}: ")
+        assert message.startswith(f"{path}: " if line is None else f"{path}:{line}: ")
     assert sorted(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        (bytes(range(256)) * 10, ":1: this is not text"),
-        (b"\x89PNG\r\n\x1a\n\x00\x00", ":1: this is not text"),
-        (b"a,b\n\xff\xfe\n", ":1: this is not text"),
-        (AWS.encode() + AT.format(0, 1).encode() * 3000 + b"\xff\n", ":3002: this is not text (UTF-8)"),
-        (AWS.encode() + AT.format(0, 1).encode() * 3000 + b"\0\n", ":3002: this is not text"),
-        (b"1,2" * 4_000_000, ":1: this line is longer than"),
-        (b"\x1f\x8b\x08\x00garbage that is no gzip data at all", ":1: the gzip data are damaged"),
+        (bytes(range(256)) * 10, ":1: not a trace: this is not"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", ":1: not a trace: this is not"),
+        (b"a,b\n\xff\xfe\n", ":1: not a trace: this is not"),
+        (AWS.encode() + AT.format(0, 1).encode() * 3000 + b"\xff\n", ":3002: not a trace: this is not UTF-8 text"),
+        (AWS.encode() + AT.format(0, 1).encode() * 3000 + b"\0\n", ":3002: not a trace: this is not text"),
+        (b"1,2" * 4_000_000, ":1: not a trace: this line is longer than"),
+        (b"\x1f\x8b\x08\x00garbage that is no gzip data at all", ":1: the gzip data is damaged"),
     ],
     ids=["bytes", "picture", "latin", "late byte", "late zero", "no line ends", "false gzip"],
 )
@@ -221,10 +256,10 @@ def test_what_is_not_text_is_refused(raw: bytes, words: str, tmp_path: Path) -> 
     path = tmp_path / "trace.csv"
     path.write_bytes(raw)
 
-    code, sentence = run("inspect", path)
+    code, message = run("inspect", path)
 
     assert code == 2
-    assert words in sentence
+    assert words in message
 
 
 def _packed(rows: int) -> bytes:
@@ -242,11 +277,11 @@ def test_a_truncated_gzip_file_is_refused_with_the_line_where_it_ends(share: flo
     whole = _packed(2_000)
     path.write_bytes(whole[: int(len(whole) * share)])
 
-    code, sentence = run("inspect", path)
+    code, message = run("inspect", path)
 
     assert code == 2
-    assert sentence.startswith(f"{path}:")
-    assert "the gzip file ends too early here: it is truncated, copy it again" in sentence
+    assert message.startswith(f"{path}:")
+    assert "the gzip file is truncated here: copy it again" in message
 
 
 def test_a_gzip_file_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:
@@ -256,27 +291,27 @@ def test_a_gzip_file_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:
     raw[len(raw) // 2] ^= 16
     path.write_bytes(raw)
 
-    code, sentence = run("inspect", path)
+    code, message = run("inspect", path)
 
     assert code == 2
-    assert sentence.startswith(f"{path}:")
+    assert message.startswith(f"{path}:")
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     """A folder, and a name with nothing behind it, are named."""
-    assert run("inspect", tmp_path) == (2, f"{tmp_path}: this is a folder; name one of its files")
-    assert run("inspect", tmp_path / "no.csv") == (2, f"{tmp_path / 'no.csv'}: there is no such file")
+    assert run("inspect", tmp_path) == (2, f"{tmp_path}: this is a folder: give one of its files")
+    assert run("inspect", tmp_path / "no.csv") == (2, f"{tmp_path / 'no.csv'}: no such file")
 
 
 GOOD = [
     ("a.csv", AWS + AT.format(0, 0.1) + AT.format(1, 0.2)),
     ("b.csv", GOOGLE + _vm() + _vm("a2")),
-    ("c.csv", LIVES + "a,m,z,2026-01-01T00:00:00Z,3600,1\n"),
+    ("c.csv", LIFETIMES + "a,m,z,2026-01-01T00:00:00Z,3600,1\n"),
     ("d_seconds_count.csv", "0,1\n300,2\n600,1\n"),
     ("e.csv", "".join(f"{60_000 * number},add,n{number}\n" for number in range(8))),
     ("f.txt", SEGMENT.format(0, "add", '["a"]') + SEGMENT.format(60000, "no-op", "[]")),
     ("zone_g.json", TICKS),
-    ("h.jsonl", _count('{"is": "life", "at_s": 1, "ended_s": 2, "end": "preempted"}')),
+    ("h.jsonl", _count('{"is": "lifetime", "at_s": 1, "ended_s": 2, "end": "preempted"}')),
     ("i.txt", "2021-12-11, 11:11:30, 55\n2021-12-11, 11:13:10, 55\n"),
     ("j.csv", "instance_type,on_demand_usd_per_hour\nm4,0.2\n"),
     ("k.jsonl", codec.row_to_line(Row(Term(1), 1, Instant(1e9), WallTime(1e9), ())) + "\n"),
@@ -312,10 +347,10 @@ def test_no_damage_makes_a_traceback(name: str, text: str, tmp_path: Path, capsy
         end = min(len(text), begin + stream.choice([0, 1, 1, 5, 30]))
         path.write_text(text[:begin] + stream.choice(NOISE) + text[end:], "utf-8")
 
-        code, sentence = run("inspect", path)
+        code, message = run("inspect", path)
 
         assert code in (0, 2)
-        assert "\n" not in sentence
+        assert "\n" not in message
         refused += code == 2
     assert refused > 10
 
@@ -332,7 +367,7 @@ def test_repeated_rows_are_left_out_and_said(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_gap_is_streamed_and_told_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A silence in which the source would have spoken is a hole: its length, beginning, line and series are said."""
+    """A silence in which the source would have spoken is a gap: its length, start, line and series are reported."""
     path = tmp_path / "trace.csv"
     path.write_text(AWS + AT.format(0, 0.1) + AT.format(1, 0.1) + "2016-05-09T12:00:00Z,us-east-1a,m4.xlarge,0.2\n")
 
@@ -353,7 +388,7 @@ def test_a_missing_sample_of_a_grid_is_a_hole(tmp_path: Path) -> None:
 
     surveyed = survey(open_trace(path))
 
-    assert (surveyed.span_s, surveyed.holes[0].length_s, surveyed.holes[0].line) == (1200.0, 900.0, 3)
+    assert (surveyed.span_s, surveyed.gaps[0].length_s, surveyed.gaps[0].line) == (1200.0, 900.0, 3)
 
 
 def test_a_grid_without_its_side_file_is_refused(tmp_path: Path) -> None:
@@ -361,22 +396,22 @@ def test_a_grid_without_its_side_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "grid.csv"
     path.write_text("instance_type,availability_zone,sample,price_usd_per_hour\nm4,z,0,0.1\n")
 
-    code, sentence = run("inspect", path)
+    code, message = run("inspect", path)
 
-    assert (code, "grid_series.csv: this file is missing" in sentence) == (2, True)
+    assert (code, "grid_series.csv: this file is missing" in message) == (2, True)
 
 
 @pytest.mark.parametrize(("unit", "step"), [("ms", 60_000), ("h", 0.05)])
 def test_a_unit_that_nobody_says_is_concluded_and_told(
     unit: str, step: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Unlabelled times are taken in the only unit in which the market's steps make sense, and that is said."""
+    """Unlabelled times are taken in the only unit in which the market's steps make sense, with a note."""
     path = tmp_path / "trace.csv"
     path.write_text("".join(f"{step * n:.3f},{n % 3}\n" for n in range(9)))
 
     assert run("inspect", path) == (0, "")
 
-    assert f"times taken as {unit}: the median step is then" in capsys.readouterr().out
+    assert f"times read as {unit}, which makes the median step" in capsys.readouterr().out
 
 
 def test_a_unit_can_be_given_and_is_refused_where_it_is_known(tmp_path: Path) -> None:
@@ -388,32 +423,31 @@ def test_a_unit_can_be_given_and_is_refused_where_it_is_known(tmp_path: Path) ->
     assert run("inspect", bare, "--unit", "m")[0] == 0
     assert run("inspect", bare, "--unit", "days") == (
         2,
-        "--unit: 'days' is no unit of time here; choose one of ms, s, m, h",
+        "--unit: 'days' is not a unit of time; choose one of ms, s, m, h",
     )
-    assert "have their unit already" in run("inspect", dated, "--unit", "s")[1]
+    assert "fixes the unit of its times" in run("inspect", dated, "--unit", "s")[1]
 
 
 def test_series_without_end_are_refused_before_they_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A column that is no zone (a number that grows) is not kept for ever."""
-    monkeypatch.setattr("windfall.simulation.traces.checks.SERIES_MAX", 100)
+    monkeypatch.setattr("windfall.simulation.traces.trace_checks.SERIES_MAX", 100)
     path = tmp_path / "trace.csv"
     path.write_text(AWS + "".join(f"2016-05-06T00:00:00Z,z{n},m4,1\n" for n in range(200)))
 
-    code, sentence = run("inspect", path)
+    code, message = run("inspect", path)
 
-    assert (code, "more than 100 types and zones" in sentence) == (2, True)
+    assert (code, "more than 100 types and zones" in message) == (2, True)
 
 
 _STREAM = """
 import json, resource, sys
 from pathlib import Path
-from windfall.simulation.traces import form
 from windfall import codec
 from windfall.events import Row
-from windfall.simulation.traces.reading import open_trace
-from windfall.simulation.traces.survey import survey
+from windfall.simulation.traces.trace_reader import open_trace
+from windfall.simulation.traces.trace_survey import survey
 from windfall.terms import Instant, Term, WallTime
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 trace = open_trace(Path(sys.argv[1]))
@@ -440,7 +474,7 @@ def test_a_file_larger_than_memory_is_streamed(kind: str, tmp_path: Path) -> Non
             block = b", 1" * 99_999 + b", 0"
         elif kind == "windfall":
             size += file.write(HEADER.encode())
-            block = b'{"is": "life", "at_s": 5.0, "ended_s": 3605.0, "end": "preempted"}\n' * 10_000
+            block = b'{"is": "lifetime", "at_s": 5.0, "ended_s": 3605.0, "end": "preempted"}\n' * 10_000
         else:
             size += file.write(AWS.encode())
             block = b"".join(AT.format(0, price).encode() for price in (0.1, 0.2)) * 10_000

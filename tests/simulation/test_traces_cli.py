@@ -9,8 +9,8 @@ import pytest
 
 from tests.simulation.shared_data import DATA, found, needs_data
 from tests.simulation.traces_run import run
-from windfall.simulation.traces.events import Series
-from windfall.simulation.traces.reading import open_trace
+from windfall.simulation.traces.trace_events import Series
+from windfall.simulation.traces.trace_reader import open_trace
 
 AWS = "timestamp_utc,availability_zone,instance_type,price_usd_per_hour\n"
 ROWS = (
@@ -47,10 +47,10 @@ def test_inspect_gives_data(prices: Path, capsys: pytest.CaptureFixture[str]) ->
     """`--json` is one object with every series, times in seconds."""
     assert run("inspect", prices, "--json") == (0, "")
 
-    told = json.loads(capsys.readouterr().out)
-    assert (told["format"], told["events"], told["span_s"]) == ("aws-prices", 4, 43_200.0)
-    assert told["zones"] == ["us-east-1a", "us-east-1c"]
-    first = told["series"][0]
+    output = json.loads(capsys.readouterr().out)
+    assert (output["format"], output["events"], output["span_s"]) == ("aws-prices", 4, 43_200.0)
+    assert output["zones"] == ["us-east-1a", "us-east-1c"]
+    first = output["series"][0]
     assert (first["content"], first["unit"], first["zone"], first["mean"]) == (
         "prices",
         "USD/h",
@@ -81,7 +81,7 @@ def test_convert_overwrites_nothing(prices: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     out.write_text("mine")
 
-    assert run("convert", prices, out) == (2, f"{out} exists already: name another file, or remove it")
+    assert run("convert", prices, out) == (2, f"{out} already exists: choose another name, or remove it")
     assert run("convert", prices, prices)[0] == 2
     assert (out.read_text(), prices.read_text()) == ("mine", AWS + ROWS)
 
@@ -90,7 +90,7 @@ def test_convert_into_no_folder_is_refused(prices: Path, tmp_path: Path) -> None
     """Where nothing can be written is said in a sentence."""
     out = tmp_path / "none" / "out.jsonl"
 
-    assert run("convert", prices, out) == (2, f"{out} cannot be written: No such file or directory")
+    assert run("convert", prices, out) == (2, f"cannot write {out}: No such file or directory")
 
 
 def test_what_a_file_does_not_name_can_be_named(tmp_path: Path) -> None:
@@ -144,7 +144,12 @@ def test_the_example_of_the_documentation_is_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "example.jsonl"
     path.write_text(page.split("```json\n")[1].split("```")[0])
 
-    assert [type(event).__name__ for event in open_trace(path).events()] == ["Price", "Came", "Went", "Until"]
+    assert [type(event).__name__ for event in open_trace(path).events()] == [
+        "Price",
+        "MachineStarted",
+        "MachineEnded",
+        "WatchedUntil",
+    ]
 
 
 def test_the_last_tick_lasts_as_long_as_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,8 +159,8 @@ def test_the_last_tick_lasts_as_long_as_the_others(tmp_path: Path, capsys: pytes
 
     assert run("inspect", path, "--json") == (0, "")
 
-    told = json.loads(capsys.readouterr().out)
-    assert (told["span_s"], told["series"][0]["mean"]) == (1200.0, 0.75)
+    output = json.loads(capsys.readouterr().out)
+    assert (output["span_s"], output["series"][0]["mean"]) == (1200.0, 0.75)
 
 
 def test_a_name_may_live_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,4 +175,4 @@ def test_a_name_may_live_again(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
     assert run("inspect", path) == (0, "")
 
-    assert "2 of 3 lives ended by a preemption" in capsys.readouterr().out
+    assert "2 of 3 lifetimes ended by a preemption" in capsys.readouterr().out

@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from windfall.cli.lab_traces import inspect
 from windfall.errors import Misuse
+from windfall.lab.traces_verb import inspect
 
-LIVES = "machine_type,began_utc,lifetime_s,preempted"
+LIFETIMES = "machine_type,began_utc,lifetime_s,preempted"
 GOOGLE = "vm,launch_batch,zone,machine_type,insert_start,insert_end,preempted_at,stop_start,end_event,lifetime_s,load"
 
 
 def inspected(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
     """What `windfall lab traces inspect --json` says."""
     inspect(words[0], json_=True)
-    told: dict[str, object] = json.loads(capsys.readouterr().out)
-    return told
+    output: dict[str, object] = json.loads(capsys.readouterr().out)
+    return output
 
 
 def dirty(path: Path, rows: int, bad: dict[int, str]) -> Path:
     """A table of lives of an hour, some of whose rows are replaced."""
     good = [f"n1-highcpu-2,2026-01-{1 + n // 24:02d}T{n % 24:02d}:00:00Z,3600,1" for n in range(rows)]
-    path.write_text("\n".join([LIVES, *(bad.get(n, row) for n, row in enumerate(good))]) + "\n")
+    path.write_text("\n".join([LIFETIMES, *(bad.get(n, row) for n, row in enumerate(good))]) + "\n")
     return path
 
 
@@ -32,13 +32,13 @@ def dirty(path: Path, rows: int, bad: dict[int, str]) -> Path:
 def test_bad_rows_are_left_out_counted_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One life without an end, one stamp that is empty, one row cut short: a hundred others are good."""
     bad = {5: "n1-highcpu-2,2026-01-01T05:00:00Z,,1", 9: "n1-highcpu-2,,3600,1", 40: "n1-highcpu-2,2026-01-02"}
-    told = inspected(capsys, str(dirty(tmp_path / "lives.csv", 100, bad)))
+    output = inspected(capsys, str(dirty(tmp_path / "lives.csv", 100, bad)))
 
-    assert (told["events"], told["left_out"]) == (97, 3)
-    rows = told["left_out_rows"]
+    assert (output["events"], output["left_out"]) == (97, 3)
+    rows = output["left_out_rows"]
     assert isinstance(rows, list)
     assert [row["line"] for row in rows] == [7, 11, 42]
-    assert "lifetime_s" in rows[0]["why"]
+    assert "lifetime_s" in rows[0]["reason"]
 
 
 @pytest.mark.trial("E4")
@@ -64,12 +64,12 @@ def test_end_stamps_that_are_a_little_off_are_no_wrong_unit(tmp_path: Path, caps
     for n in range(50):
         day = f"2026-02-{1 + n // 2:02d}T{12 * (n % 2):02d}:00:00Z"
         end = f"2026-02-{1 + n // 2:02d}T{10 + 12 * (n % 2):02d}:{'01:04' if n % 5 == 0 else '00:00'}Z"
-        life_s = 36_000 if n != 7 else 10
-        rows.append(f"vm-{n},b,us-east1-b,n1-highcpu-2,{day},{day},{end},,preempted,{life_s},idle")
+        lifetime_s = 36_000 if n != 7 else 10
+        rows.append(f"vm-{n},b,us-east1-b,n1-highcpu-2,{day},{day},{end},,preempted,{lifetime_s},idle")
     (tmp_path / "google.csv").write_text("\n".join([GOOGLE, *rows]) + "\n")
 
-    told = inspected(capsys, str(tmp_path / "google.csv"))
-    assert (told["events"], told["left_out"]) == (49, 1)
+    output = inspected(capsys, str(tmp_path / "google.csv"))
+    assert (output["events"], output["left_out"]) == (49, 1)
 
 
 PRICES = [
@@ -100,9 +100,9 @@ def as_table() -> str:
 def test_the_aws_cli_s_own_price_history_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     """What `aws ec2 describe-spot-price-history` printed, newest first, in each of its forms."""
     (tmp_path / "prices.txt").write_text(text)
-    told = inspected(capsys, str(tmp_path / "prices.txt"))
+    output = inspected(capsys, str(tmp_path / "prices.txt"))
 
-    assert (told["events"], told["zones"], told["format"]) == (3, ["us-east-1a", "us-east-1b"], "aws-cli-prices")
-    series = told["series"]
+    assert (output["events"], output["zones"], output["format"]) == (3, ["us-east-1a", "us-east-1b"], "aws-cli-prices")
+    series = output["series"]
     assert isinstance(series, list)
     assert (series[0]["lowest"], series[0]["highest"], series[0]["last_s"]) == (0.031, 0.0334, 1456371334.0)

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.shared_data import DATA, found, needs_data
-from windfall.market import Ended
-from windfall.simulation.traces import form
-from windfall.simulation.traces.events import Content, Count, Event, Life, Listed, Price, Series
-from windfall.simulation.traces.reading import open_trace
-from windfall.simulation.traces.slices import parse_slice
-from windfall.simulation.traces.survey import Stats, Survey, survey
+from windfall.market import MachineEndCause
+from windfall.simulation.traces import trace_format
+from windfall.simulation.traces.trace_events import CatalogueEntry, Content, Count, Event, Price, Series, TracedLifetime
+from windfall.simulation.traces.trace_reader import open_trace
+from windfall.simulation.traces.trace_slices import parse_slice
+from windfall.simulation.traces.trace_survey import SeriesStats, TraceSurvey, survey
 
 pytestmark = needs_data
 SKYPILOT = "skypilot_spot_traces"
@@ -72,7 +72,7 @@ SLOW = [
 ]
 
 
-def _survey(name: str) -> Survey:
+def _survey(name: str) -> TraceSurvey:
     return survey(open_trace(DATA / name))
 
 
@@ -80,7 +80,7 @@ def _events(name: str) -> list[Event]:
     return list(open_trace(DATA / name).events())
 
 
-def _one(surveyed: Survey, content: Content) -> Stats:
+def _one(surveyed: TraceSurvey, content: Content) -> SeriesStats:
     (stats,) = [one for one in surveyed.stats if one.content is content]
     return stats
 
@@ -111,16 +111,21 @@ def _median_up_h(name: str) -> float:
 
 def test_the_lives_of_960_google_machines() -> None:
     """501 were preempted, 459 stopped, in 156 batches; all preempted were gone by 24.83 h."""
-    lives = [event for event in _events("gcp_preemptible_lifetimes/lifetimes.csv") if isinstance(event, Life)]
-    preempted = [life for life in lives if not life.censored]
+    lifetimes = [
+        event for event in _events("gcp_preemptible_lifetimes/lifetimes.csv") if isinstance(event, TracedLifetime)
+    ]
+    preempted = [lifetime for lifetime in lifetimes if not lifetime.censored]
 
-    assert Counter(life.end for life in lives) == {Ended.PREEMPTED: 501, Ended.RELEASED: 459}
-    assert len({life.batch for life in lives}) == 156
-    assert max(life.life_s for life in preempted) / 3600 == pytest.approx(24.83, abs=0.005)
-    groups = Counter(life.series.machine_type for life in lives)
+    assert Counter(lifetime.end for lifetime in lifetimes) == {
+        MachineEndCause.PREEMPTED: 501,
+        MachineEndCause.RELEASED: 459,
+    }
+    assert len({lifetime.batch for lifetime in lifetimes}) == 156
+    assert max(lifetime.lifetime_s for lifetime in preempted) / 3600 == pytest.approx(24.83, abs=0.005)
+    groups = Counter(lifetime.series.machine_type for lifetime in lifetimes)
     assert (groups["n1-highcpu-32"], groups["n1-highcpu-16"], groups["n1-highcpu-64"]) == (316, 132, 22)
-    assert {life.load for life in lives} == {"idle", "non-idle"}
-    assert all(life.startup_s is not None and life.startup_s > 0 for life in lives)
+    assert {lifetime.load for lifetime in lifetimes} == {"idle", "non-idle"}
+    assert all(lifetime.startup_s is not None and lifetime.startup_s > 0 for lifetime in lifetimes)
 
 
 @pytest.mark.parametrize(
@@ -128,12 +133,14 @@ def test_the_lives_of_960_google_machines() -> None:
 )
 def test_their_kaplan_meier_survival_is_the_stated_one(hours: int, alive: float) -> None:
     """Read with stops as right-censored, the share alive after some hours is as stated."""
-    lives = [event for event in _events("gcp_preemptible_lifetimes/lifetimes.csv") if isinstance(event, Life)]
-    survival, at_risk = 1.0, len(lives)
-    for life in sorted(lives, key=lambda life: life.life_s):
-        if life.life_s > hours * 3600:
+    lifetimes = [
+        event for event in _events("gcp_preemptible_lifetimes/lifetimes.csv") if isinstance(event, TracedLifetime)
+    ]
+    survival, at_risk = 1.0, len(lifetimes)
+    for lifetime in sorted(lifetimes, key=lambda lifetime: lifetime.lifetime_s):
+        if lifetime.lifetime_s > hours * 3600:
             break
-        survival *= 1.0 if life.censored else 1.0 - 1.0 / at_risk
+        survival *= 1.0 if lifetime.censored else 1.0 - 1.0 / at_risk
         at_risk -= 1
 
     assert survival == pytest.approx(alive, abs=0.0006)
@@ -178,7 +185,7 @@ def test_bamboos_clusters() -> None:
         Series("p2.xlarge", "us-east-1e"),
     ]
     assert round(statistics.mean(event.count for event in _events(name) if isinstance(event, Count)), 1) == 57.9
-    assert (log.stats[0].lowest, round(log.span_s / 3600), round(log.holes[0].length_s / 3600, 1)) == (17, 27, 5.0)
+    assert (log.stats[0].lowest, round(log.span_s / 3600), round(log.gaps[0].length_s / 3600, 1)) == (17, 27, 5.0)
 
 
 @pytest.mark.parametrize(
@@ -242,8 +249,8 @@ def test_the_longest_silences_of_2010_are_holes() -> None:
     """What the API would have repeated within a day and did not is told as missing."""
     surveyed = _survey(f"{AWS}/2010_feb_apr.csv.gz")
 
-    assert surveyed.holes_count == 5
-    assert round(surveyed.holes[0].length_s / 86_400, 2) == 3.19
+    assert surveyed.gaps_count == 5
+    assert round(surveyed.gaps[0].length_s / 86_400, 2) == 3.19
 
 
 def test_google_prices_know_when_no_spot_price_was_recorded() -> None:
@@ -278,7 +285,9 @@ def test_price_lists_have_the_stated_lines(name: str, lines: int, types: int | N
 def test_interruption_buckets_have_the_stated_shares() -> None:
     """The five classes of interruption are as frequent as stated; a saving can be negative."""
     listed = [
-        event for event in _events("instance_catalog/aws_spot_advisor_2025-06.csv.gz") if isinstance(event, Listed)
+        event
+        for event in _events("instance_catalog/aws_spot_advisor_2025-06.csv.gz")
+        if isinstance(event, CatalogueEntry)
     ]
     buckets = Counter(event.interruption_bucket for event in listed)
 
@@ -290,7 +299,7 @@ def _round_trip(path: Path, folder: Path) -> None:
     trace = open_trace(path)
     expected = list(trace.events())
     out = folder / "out.jsonl.gz"
-    form.write(out, trace.header, iter(expected))
+    trace_format.write(out, trace.header, iter(expected))
     again = open_trace(out)
 
     assert list(again.events()) == expected

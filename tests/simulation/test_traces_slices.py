@@ -11,54 +11,54 @@ from hypothesis import strategies as st
 
 from tests.simulation.shared_data import DATA, needs_data
 from windfall.errors import Misuse
-from windfall.market import Ended
-from windfall.simulation.traces import form
-from windfall.simulation.traces.events import (
-    Came,
-    Clock,
+from windfall.market import MachineEndCause
+from windfall.simulation.traces import trace_format
+from windfall.simulation.traces.trace_events import (
+    ClockKind,
     Content,
     Count,
     Event,
-    Header,
-    Life,
+    MachineEnded,
+    MachineStarted,
     Price,
-    Sampling,
+    SamplingKind,
     Series,
-    Until,
-    Went,
+    TracedLifetime,
+    TraceHeader,
+    WatchedUntil,
 )
-from windfall.simulation.traces.slices import Slice, cut, parse_slice
+from windfall.simulation.traces.trace_slices import TraceSlice, cut, parse_slice
 
 A, B = Series("m4", "zone-a"), Series("m4", "zone-b")
 C = Series("c1", "zone-a", "Linux/UNIX (VPC)")
 HOUR = 3600.0
 
 
-def _write(path: Path, *events: Event, clock: Clock = Clock.START) -> Path:
-    form.write(path, Header("made", tuple(Content), clock, Sampling.CHANGES), events)
+def _write(path: Path, *events: Event, clock: ClockKind = ClockKind.START) -> Path:
+    trace_format.write(path, TraceHeader("made", tuple(Content), clock, SamplingKind.CHANGES), events)
     return path
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("a/b.json", Slice(Path("a/b.json"))),
-        ("../a.json", Slice(Path("../a.json"))),
-        ("../a.json:us-west-2a", Slice(Path("../a.json"), "us-west-2a")),
-        ("a.json:us-west-2a:2h..30h", Slice(Path("a.json"), "us-west-2a", since="2h", until="30h")),
-        ("a.json:2h..", Slice(Path("a.json"), since="2h")),
-        ("a.json:..1h30m", Slice(Path("a.json"), until="1h30m")),
-        ("a.csv.gz:m4.xlarge@us-east-1a", Slice(Path("a.csv.gz"), "us-east-1a", "m4.xlarge")),
-        ("a.csv:m4.xlarge@", Slice(Path("a.csv"), None, "m4.xlarge")),
-        ("a.csv:m1@z,Linux/UNIX (VPC):1h..2h", Slice(Path("a.csv"), "z", "m1", "Linux/UNIX (VPC)", "1h", "2h")),
+        ("a/b.json", TraceSlice(Path("a/b.json"))),
+        ("../a.json", TraceSlice(Path("../a.json"))),
+        ("../a.json:us-west-2a", TraceSlice(Path("../a.json"), "us-west-2a")),
+        ("a.json:us-west-2a:2h..30h", TraceSlice(Path("a.json"), "us-west-2a", since="2h", until="30h")),
+        ("a.json:2h..", TraceSlice(Path("a.json"), since="2h")),
+        ("a.json:..1h30m", TraceSlice(Path("a.json"), until="1h30m")),
+        ("a.csv.gz:m4.xlarge@us-east-1a", TraceSlice(Path("a.csv.gz"), "us-east-1a", "m4.xlarge")),
+        ("a.csv:m4.xlarge@", TraceSlice(Path("a.csv"), None, "m4.xlarge")),
+        ("a.csv:m1@z,Linux/UNIX (VPC):1h..2h", TraceSlice(Path("a.csv"), "z", "m1", "Linux/UNIX (VPC)", "1h", "2h")),
         (
             "a.csv:z:2016-05-06..2016-05-08T12:30Z",
-            Slice(Path("a.csv"), "z", None, None, "2016-05-06", "2016-05-08T12:30Z"),
+            TraceSlice(Path("a.csv"), "z", None, None, "2016-05-06", "2016-05-08T12:30Z"),
         ),
-        ("a.csv:2016-05-06T01:00:00..", Slice(Path("a.csv"), since="2016-05-06T01:00:00")),
+        ("a.csv:2016-05-06T01:00:00..", TraceSlice(Path("a.csv"), since="2016-05-06T01:00:00")),
     ],
 )
-def test_a_slice_has_a_text(text: str, expected: Slice) -> None:
+def test_a_slice_has_a_text(text: str, expected: TraceSlice) -> None:
     """File, type, zone, product, from and to are read from one word, and written as the same word."""
     assert parse_slice(text) == expected
     assert str(expected) == text
@@ -67,7 +67,7 @@ def test_a_slice_has_a_text(text: str, expected: Slice) -> None:
 @pytest.mark.parametrize("text", ["a.csv:zone:2..3", "a.csv:1h..noon", "a.csv:z:1h...2h", "a.csv:2016-05..2017"])
 def test_a_stretch_of_time_that_is_none_is_refused(text: str) -> None:
     """From and to are durations with units, or dates."""
-    with pytest.raises(Misuse, match=r"is no stretch of time; write 2h\.\.30h"):
+    with pytest.raises(Misuse, match=r"is not a time range: write 2h\.\.30h"):
         parse_slice(text)
 
 
@@ -76,7 +76,7 @@ def test_a_file_with_such_a_name_is_that_file(tmp_path: Path) -> None:
     path = tmp_path / "odd:2h..3h"
     path.touch()
 
-    assert parse_slice(str(path)) == Slice(path)
+    assert parse_slice(str(path)) == TraceSlice(path)
 
 
 def test_a_slice_begins_with_what_held_and_ends_where_it_ends(tmp_path: Path) -> None:
@@ -86,16 +86,16 @@ def test_a_slice_begins_with_what_held_and_ends_where_it_ends(tmp_path: Path) ->
         Count(0, A, 3),
         Count(2 * HOUR, A, 1),
         Count(5 * HOUR, A, 2),
-        Until(9 * HOUR, A, Content.COUNTS),
+        WatchedUntil(9 * HOUR, A, Content.COUNTS),
     )
 
     assert list(parse_slice(f"{path}:zone-a:3h..6h")) == [
         Count(0.0, A, 1),
         Count(2 * HOUR, A, 2),
-        Until(3 * HOUR, A, Content.COUNTS),
+        WatchedUntil(3 * HOUR, A, Content.COUNTS),
     ]
-    assert list(parse_slice(f"{path}:2h..3h")) == [Count(0.0, A, 1), Until(HOUR, A, Content.COUNTS)]
-    assert list(parse_slice(f"{path}:6h..7h")) == [Count(0.0, A, 2), Until(HOUR, A, Content.COUNTS)]
+    assert list(parse_slice(f"{path}:2h..3h")) == [Count(0.0, A, 1), WatchedUntil(HOUR, A, Content.COUNTS)]
+    assert list(parse_slice(f"{path}:6h..7h")) == [Count(0.0, A, 2), WatchedUntil(HOUR, A, Content.COUNTS)]
 
 
 def test_zones_that_follow_one_another_in_the_file_are_joined_by_time(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_zones_that_follow_one_another_in_the_file_are_joined_by_time(tmp_path: 
         Price(300, B, 2.2),
     )
 
-    assert [(event.at_s, event.series) for event in Slice(path) if isinstance(event, Price)] == [
+    assert [(event.at_s, event.series) for event in TraceSlice(path) if isinstance(event, Price)] == [
         (0.0, B),
         (100.0, A),
         (200.0, B),
@@ -131,13 +131,14 @@ def test_machines_that_are_there_at_the_start_come_at_its_start(tmp_path: Path) 
     """Whoever came before and was not taken is there at 0; whoever was taken before never appears."""
     path = _write(
         tmp_path / "t.jsonl",
-        Came(0, A, "a"), Came(0, A, "b"), Went(60, A, "a"), Came(120, A, "c"), Went(180, A, "b"),
+        MachineStarted(0, A, "a"), MachineStarted(0, A, "b"), MachineEnded(60, A, "a"), MachineStarted(120, A, "c"),
+        MachineEnded(180, A, "b"),
     )  # fmt: skip
 
     assert list(parse_slice(f"{path}:90s..150s")) == [
-        Came(0.0, A, "b"),
-        Came(30.0, A, "c"),
-        Until(60.0, A, Content.MACHINES),
+        MachineStarted(0.0, A, "b"),
+        MachineStarted(30.0, A, "c"),
+        WatchedUntil(60.0, A, Content.MACHINES),
     ]
 
 
@@ -145,14 +146,14 @@ def test_lives_are_cut_off_where_the_slice_ends(tmp_path: Path) -> None:
     """A life that began in the slice and ended beyond it is censored at its end; one that began before is not in it."""
     path = _write(
         tmp_path / "t.jsonl",
-        Life(0, A, 500, Ended.PREEMPTED, "a"),
-        Life(100, A, 150, Ended.PREEMPTED, "b"),
-        Life(120, A, 400, Ended.PREEMPTED, "c"),
+        TracedLifetime(0, A, 500, MachineEndCause.PREEMPTED, "a"),
+        TracedLifetime(100, A, 150, MachineEndCause.PREEMPTED, "b"),
+        TracedLifetime(120, A, 400, MachineEndCause.PREEMPTED, "c"),
     )
 
     assert list(parse_slice(f"{path}:60s..200s")) == [
-        Life(40.0, A, 90.0, Ended.PREEMPTED, "b"),
-        Life(60.0, A, 140.0, None, "c"),
+        TracedLifetime(40.0, A, 90.0, MachineEndCause.PREEMPTED, "b"),
+        TracedLifetime(60.0, A, 140.0, None, "c"),
     ]
 
 
@@ -164,24 +165,24 @@ def test_a_trace_with_dates_is_cut_by_dates_and_from_its_first_moment(tmp_path: 
         Price(day + HOUR, A, 1.0),
         Price(day + 3 * HOUR, A, 1.5),
         Price(day, B, 9.0),
-        clock=Clock.UTC,
+        clock=ClockKind.UTC,
     )
 
     by_date = list(parse_slice(f"{path}:zone-a:2016-05-06T02:00..2016-05-06T03:00Z"))
     assert by_date == list(parse_slice(f"{path}:zone-a:2h..3h"))
-    assert by_date == [Price(0.0, A, 1.0), Price(HOUR, A, 1.5), Until(HOUR, A, Content.PRICES)]
+    assert by_date == [Price(0.0, A, 1.0), Price(HOUR, A, 1.5), WatchedUntil(HOUR, A, Content.PRICES)]
 
 
 @pytest.mark.parametrize(
     ("part", "words"),
     [
-        ("zone-c", "there is no zone 'zone-c' in it; did you mean zone-"),
-        ("m5@zone-a", "there is no machine type 'm5' in it; choose one of c1, m4"),
-        ("c1@zone-b", "there is no c1 in zone-b"),
+        ("zone-c", "the trace has no zone 'zone-c'; did you mean zone-"),
+        ("m5@zone-a", "the trace has no machine type 'm5'; choose one of c1, m4"),
+        ("c1@zone-b", "the trace has no c1 in zone-b"),
         ("0h..9h", "0h..9h reaches beyond the trace, which is 2 h 0 min long"),
-        ("3h..", "3h.. is empty: it ends before it begins"),
+        ("3h..", "3h.. is empty: it ends before it starts"),
         ("1h..1h", "1h..1h is empty"),
-        ("2016-05-06..", "it does not say on which days it was recorded"),
+        ("2016-05-06..", "the trace has no dates"),
     ],
 )
 def test_what_is_not_in_the_trace_is_refused(part: str, words: str, tmp_path: Path) -> None:
@@ -198,8 +199,8 @@ def test_too_many_series_are_not_joined(tmp_path: Path) -> None:
     """Each series of a slice is read on its own, so their number is bounded, and the user is told how to name one."""
     path = _write(tmp_path / "t.jsonl", *(Price(0, Series(f"m{number}", "z"), 1.0) for number in range(65)))
 
-    with pytest.raises(Misuse, match="65 series are in this slice, 64 can be joined: name one as TYPE@ZONE"):
-        cut(Slice(path))
+    with pytest.raises(Misuse, match="this slice has 65 series, more than 64: name one as TYPE@ZONE"):
+        cut(TraceSlice(path))
 
 
 def test_a_price_list_has_no_slices(tmp_path: Path) -> None:
@@ -207,8 +208,8 @@ def test_a_price_list_has_no_slices(tmp_path: Path) -> None:
     path = tmp_path / "list.csv"
     path.write_text("instance_type,on_demand_usd_per_hour\nm4,0.2\n")
 
-    with pytest.raises(Misuse, match="a price list has no time"):
-        cut(Slice(path))
+    with pytest.raises(Misuse, match="a price list has no times"):
+        cut(TraceSlice(path))
 
 
 @given(
@@ -223,13 +224,13 @@ def test_a_slice_holds_at_each_moment_what_the_trace_holds(
     folder = tmp_path_factory.mktemp("slice")
     since, until = span
     events = [Count(float(at), A, count) for at, count in sorted(changes, key=lambda one: one[0])]
-    path = _write(folder / "t.jsonl", Count(0.0, A, 9), *events, Until(1001.0, A, Content.COUNTS))
+    path = _write(folder / "t.jsonl", Count(0.0, A, 9), *events, WatchedUntil(1001.0, A, Content.COUNTS))
     if since == until:
         until += 1
 
-    piece = list(Slice(path, since=f"{since}s", until=f"{until}s"))
+    piece = list(TraceSlice(path, since=f"{since}s", until=f"{until}s"))
 
-    assert list(Slice(path, since=f"{since}s", until=f"{until}s")) == piece
+    assert list(TraceSlice(path, since=f"{since}s", until=f"{until}s")) == piece
     assert all(now.at_s <= later.at_s for now, later in itertools.pairwise(piece))
     for moment in range(since, until, 37):
         assert _held(piece, moment - since) == _held([Count(0.0, A, 9), *events], moment)
@@ -243,11 +244,11 @@ def _held(events: list[Event], at_s: float) -> int:
 def test_a_slice_of_a_public_trace_is_the_same_each_time_and_survives_conversion(tmp_path: Path) -> None:
     """Twice the same events; and the slice of the converted file is the slice of the original."""
     path = DATA / "parcae_p3" / "p3trace.csv"
-    form.write(tmp_path / "p3.jsonl.gz", cut(Slice(path)).header, cut(Slice(path)).trace.events())
+    trace_format.write(tmp_path / "p3.jsonl.gz", cut(TraceSlice(path)).header, cut(TraceSlice(path)).trace.events())
 
     once, again = list(parse_slice(f"{path}:1h..3h")), list(parse_slice(f"{path}:1h..3h"))
     converted = list(parse_slice(f"{tmp_path / 'p3.jsonl.gz'}:1h..3h"))
 
     assert once == again == converted
-    assert sum(isinstance(event, Came) and event.at_s == 0.0 for event in once) > 10
-    assert once[-1] == Until(2 * HOUR, Series("", ""), Content.MACHINES)
+    assert sum(isinstance(event, MachineStarted) and event.at_s == 0.0 for event in once) > 10
+    assert once[-1] == WatchedUntil(2 * HOUR, Series("", ""), Content.MACHINES)

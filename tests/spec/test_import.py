@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from windfall.cli.import_ import import_
-from windfall.errors import Misspelt, Misuse
-from windfall.jobs import Job, Recovery, SecretRef, Use, Want
-from windfall.report.schema import schema
-from windfall.spec.jobfile import to_job
-from windfall.spec.loading import load
+from windfall.errors import InvalidFile, Misuse
+from windfall.jobs import Job, Recovery, Resources, SecretRef, Use
+from windfall.report.json_schema import schema
+from windfall.spec.job_file import to_job
+from windfall.spec.job_loader import load
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -75,8 +75,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-class Told:
-    """What the verb printed, and the job that our own loader makes of it."""
+class Converted:
+    """What the verb printed, and the job that the loader makes of it."""
 
     def __init__(self, text: str, capsys: pytest.CaptureFixture[str], name: str = "theirs.yaml") -> None:
         Path(name).write_text(text)
@@ -100,10 +100,10 @@ class Told:
 
 def test_a_skypilot_task_means_the_same_here(capsys: pytest.CaptureFixture[str]) -> None:
     """What both tools know carries over, our loader reads it, and the shell text finds its values under our names."""
-    job = Told(SKY, capsys).job
+    job = Converted(SKY, capsys).job
 
     assert (job.name, job.nodes, job.use) == ("llama", 2, Use.SPOT)
-    assert job.wants == (Want(accelerator="A100", accelerators=8, cpus_min=8.0),)
+    assert job.resources == (Resources(accelerator="A100", accelerators=8, cpus_min=8.0),)
     assert job.recovery == Recovery(failures_max=4)
     assert job.envs == (("VERSION", "1.10"), ("SKYPILOT_NUM_GPUS_PER_NODE", "8"))
     assert job.secrets == (SecretRef("WANDB_API_KEY"), SecretRef("HF_TOKEN"))
@@ -112,35 +112,35 @@ def test_a_skypilot_task_means_the_same_here(capsys: pytest.CaptureFixture[str])
 
 def test_what_skypilot_says_alone_is_listed_key_by_key(capsys: pytest.CaptureFixture[str]) -> None:
     """Each key that is left behind is told with place and reason; the value of a secret is repeated nowhere."""
-    told = Told(SKY, capsys)
+    told = Converted(SKY, capsys)
 
     assert told.keys == [
         "resources.infra", "resources.instance_type", "resources.disk_size", "resources.job_recovery.strategy",
         "envs.HF_TOKEN", "secrets.WANDB_API_KEY", "file_mounts",
     ]  # fmt: skip
-    assert told.lost[2] == "theirs.yaml:9:3: resources.disk_size is not there yet: the machine type decides"
+    assert told.lost[2] == "theirs.yaml:9:3: resources.disk_size is not supported yet: the machine type decides"
     assert "hunter2" not in told.text + "".join(told.lost)
 
 
 def test_what_is_not_said_keeps_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
     """Both tools buy machines that stay unless told otherwise; so does the imported file."""
-    assert Told("run: x", capsys).job.use == Use.ON_DEMAND
-    assert Told("type: task\ncommands: [x]", capsys).job.use == Use.ON_DEMAND
+    assert Converted("run: x", capsys).job.use == Use.ON_DEMAND
+    assert Converted("type: task\ncommands: [x]", capsys).job.use == Use.ON_DEMAND
 
 
 def test_alternatives_that_differ_only_in_the_cloud_become_one(capsys: pytest.CaptureFixture[str]) -> None:
     """Without the names of clouds, equal alternatives are one, and an alternative that asks for nothing is none."""
-    same = Told("run: x\nresources: {cpus: 4, any_of: [{infra: aws}, {infra: gcp/us}]}", capsys)
-    kept = Told("run: x\nresources: {any_of: [{infra: aws, cpus: 4}, {cloud: local, zone: b}]}", capsys)
+    same = Converted("run: x\nresources: {cpus: 4, any_of: [{infra: aws}, {infra: gcp/us}]}", capsys)
+    kept = Converted("run: x\nresources: {any_of: [{infra: aws, cpus: 4}, {cloud: local, zone: b}]}", capsys)
 
-    assert same.job.wants == (Want(cpus_min=4.0),)
-    assert kept.job.wants == (Want(cpus_min=4.0), Want("local", "b"))
+    assert same.job.resources == (Resources(cpus_min=4.0),)
+    assert kept.job.resources == (Resources(cpus_min=4.0), Resources("local", "b"))
 
 
 @pytest.mark.parametrize("variable", ["SKYPILOT_NODE_IPS", "DSTACK_NODES_IPS", "DSTACK_MASTER_NODE_IP"])
 def test_a_variable_in_another_form_is_made_of_ours(variable: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Lists of addresses, which ours has in another form, are set from ours at the head of the shell text."""
-    told = Told(f"run: echo ${variable}\n", capsys)
+    told = Converted(f"run: echo ${variable}\n", capsys)
 
     assert told.lost == []
     assert told.job.command[-1].startswith(f"{variable}=")
@@ -161,7 +161,7 @@ def test_a_variable_in_another_form_is_made_of_ours(variable: str, capsys: pytes
 )
 def test_counts_of_accelerators_are_filled_in(text: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What the other tool's file says reaches the script under the other tool's name, and nothing is lost."""
-    told = Told(text, capsys)
+    told = Converted(text, capsys)
 
     assert [count for name, count in told.job.envs if "GPUS" in name] == [value]
     assert told.lost == []
@@ -186,8 +186,8 @@ def test_what_nobody_knows_is_refused_until_it_is_filled_in(text: str, capsys: p
     lines = [number for number, one in enumerate(printed.out.splitlines(), 1) if "<fill in>" in one]
 
     assert len(lines) == 1, printed.out
-    assert "1 place to fill in before it runs: envs." in printed.err
-    with pytest.raises(Misspelt, match=rf"^ours\.yaml:{lines[0]}:.* is not filled in"):
+    assert "1 value to fill in before it runs: envs." in printed.err
+    with pytest.raises(InvalidFile, match=rf"^ours\.yaml:{lines[0]}:.* is not filled in"):
         load("ours.yaml")
 
     Path("ours.yaml").write_text(printed.out.replace("<fill in>", "3"))
@@ -196,12 +196,12 @@ def test_what_nobody_knows_is_refused_until_it_is_filled_in(text: str, capsys: p
 
 def test_a_dstack_task_means_the_same_here(capsys: pytest.CaptureFixture[str]) -> None:
     """Commands become one shell text in their folder, ranges their least, durations ours, named secrets secrets."""
-    told = Told(DSTACK, capsys, "task.dstack.yml")
+    told = Converted(DSTACK, capsys, "task.dstack.yml")
     job = told.job
 
     assert (job.name, job.nodes, job.use) == ("train", 2, Use.AUTO)
     assert job.command[-1] == "cd src\npip install x\npython train.py --rank $WINDFALL_NODE_RANK"
-    assert job.wants == (Want(accelerator="A100", accelerators=2, cpus_min=8.0, memory_gib_min=16.0),)
+    assert job.resources == (Resources(accelerator="A100", accelerators=2, cpus_min=8.0, memory_gib_min=16.0),)
     assert (job.envs, job.secrets) == ((("LR", "1e-4"),), (SecretRef("HF_TOKEN"),))
     assert (job.max_price_usd_per_hour, job.max_duration_s) == (2.0, 14400.0)
     assert job.checkpointing.save_timeout_s == 300.0
@@ -211,30 +211,30 @@ def test_a_dstack_task_means_the_same_here(capsys: pytest.CaptureFixture[str]) -
 
 def test_what_dstack_says_alone_is_listed_key_by_key(capsys: pytest.CaptureFixture[str]) -> None:
     """Each key that is left behind is told in the words of the dstack file."""
-    told = Told(DSTACK, capsys)
+    told = Converted(DSTACK, capsys)
 
     assert told.keys == [
         "python", "env[2]", "resources.gpu", "resources.shm_size", "retry.duration", "backends",
     ]  # fmt: skip
-    assert told.lost[0].startswith("theirs.yaml:4:1: python is not there yet")
+    assert told.lost[0].startswith("theirs.yaml:4:1: python is not supported yet")
 
 
 @pytest.mark.parametrize(
     ("gpu", "want"),
     [
-        ("H100", Want(accelerator="H100", accelerators=1)),
-        ("H100:4", Want(accelerator="H100", accelerators=4)),
-        ("{name: H100, count: 2}", Want(accelerator="H100", accelerators=2)),
-        ("24GB", Want()),
-        ("2", Want()),
+        ("H100", Resources(accelerator="H100", accelerators=1)),
+        ("H100:4", Resources(accelerator="H100", accelerators=4)),
+        ("{name: H100, count: 2}", Resources(accelerator="H100", accelerators=2)),
+        ("24GB", Resources()),
+        ("2", Resources()),
     ],
 )
-def test_accelerators_of_dstack(gpu: str, want: Want, capsys: pytest.CaptureFixture[str]) -> None:
+def test_accelerators_of_dstack(gpu: str, want: Resources, capsys: pytest.CaptureFixture[str]) -> None:
     """Accelerators carry over by name and count; what names none is told."""
-    told = Told(f"type: task\ncommands: [x]\nresources: {{gpu: {gpu}}}", capsys)
+    told = Converted(f"type: task\ncommands: [x]\nresources: {{gpu: {gpu}}}", capsys)
 
-    assert told.job.wants == (want,)
-    assert (want == Want()) == ("resources.gpu" in told.keys)
+    assert told.job.resources == (want,)
+    assert (want == Resources()) == ("resources.gpu" in told.keys)
 
 
 @pytest.mark.parametrize(
@@ -248,12 +248,12 @@ def test_accelerators_of_dstack(gpu: str, want: Want, capsys: pytest.CaptureFixt
         ("type: task\ncommands: [x]\nmax_duration: soon\n", ":3:15: max_duration must be a duration"),
         ("type: task\ncommands: [x]\nenv: 3\n", ":3:1: env must be a list"),
         ("type: task\ncommands: [x]\nresources: 3\n", "resources must be a map"),
-        ("service: {}\nrun: x\n", ":1:1: service is not there"),
+        ("service: {}\nrun: x\n", ":1:1: service is not supported"),
         ("name: x\n", "run is missing"),
         ("run: x\nnum_nodes: many\n", ":2:12: num_nodes must be a whole number"),
         ("run: x\nresources: 3\n", ":2:12: resources must be a map"),
-        ("- a\n", "no task in this file"),
-        ("", "no task in this file"),
+        ("- a\n", "not a task"),
+        ("", "not a task"),
         ("run: 'x", "ends inside a quoted text"),
     ],
 )
@@ -261,7 +261,7 @@ def test_what_is_no_task_is_refused(text: str, says: str, capsys: pytest.Capture
     """Services, development environments and files that are wrong in themselves are refused with the place."""
     Path("theirs.yaml").write_text(text)
 
-    with pytest.raises(Misspelt, match=r"^theirs\.yaml:") as caught:
+    with pytest.raises(InvalidFile, match=r"^theirs\.yaml:") as caught:
         import_("theirs.yaml")
 
     assert says in str(caught.value)

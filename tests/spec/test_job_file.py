@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from tests.house.source import ROOT
 from windfall.errors import Misuse
-from windfall.jobs import Injection, Job, Minimize, Notify, Objective, Recovery, SecretRef, Use, Want, Work
-from windfall.policies.saving.decide import parse_policy
-from windfall.spec.jobfile import SHELL, parse_injection, to_job
-from windfall.spec.loading import load
+from windfall.jobs import Injection, Job, Minimize, Notify, Objective, Recovery, Resources, SecretRef, Use, Work
+from windfall.policies.checkpointing.decision import parse_policy
+from windfall.spec.job_file import SHELL, parse_injection, to_job
+from windfall.spec.job_loader import load
 from windfall.terms import Seconds, Unit, Usd
 
 
@@ -43,7 +43,7 @@ def test_the_least_file_is_a_whole_job() -> None:
         user="ann",
         run_url="file:///runs/gpt-1",
         command=("sh", "-c", SHELL, "python train.py"),
-        wants=(Want(),),
+        resources=(Resources(),),
         code="c0de",
     )
 
@@ -71,7 +71,7 @@ def test_every_word_reaches_the_job() -> None:
         """)
 
     assert (job.name, job.nodes, job.use, job.setup) == ("gpt", 2, Use.AUTO, "pip install x")
-    assert job.wants == (Want("local", "zone-a", "small", "A100", 8, 4.0, 16.0),)
+    assert job.resources == (Resources("local", "zone-a", "small", "A100", 8, 4.0, 16.0),)
     assert (job.max_price_usd_per_hour, job.max_duration_s, job.dead_man_s) == (2.0, 5400.0, 1800.0)
     assert (job.envs, job.secrets) == ((("LR", "1e-4"),), (SecretRef("HF_TOKEN"),))
     assert job.work == Work(3e9, Unit.TOKEN)
@@ -113,18 +113,18 @@ def test_alternatives_share_what_stands_beside_them() -> None:
     """Each alternative has what stands beside `any_of`, unless it says otherwise; the order is kept."""
     job = job_of("run: x\nresources: {cpus: 4+, memory: 8GB, any_of: [{infra: local/b}, {infra: '*', cpus: 2}]}")
 
-    assert job.wants == (
-        Want("local", "b", cpus_min=4.0, memory_gib_min=8.0),
-        Want(cpus_min=2.0, memory_gib_min=8.0),
+    assert job.resources == (
+        Resources("local", "b", cpus_min=4.0, memory_gib_min=8.0),
+        Resources(cpus_min=2.0, memory_gib_min=8.0),
     )
 
 
 @pytest.mark.parametrize("written", ["[A100:8, H100:4]", "{A100: 8, H100: 4}"])
 def test_several_accelerators_are_alternatives(written: str) -> None:
     """A list or a map of accelerators means that any of them will do."""
-    wants = job_of(f"run: x\nresources: {{accelerators: {written}}}").wants
+    resources = job_of(f"run: x\nresources: {{accelerators: {written}}}").resources
 
-    assert [(want.accelerator, want.accelerators) for want in wants] == [("A100", 8), ("H100", 4)]
+    assert [(want.accelerator, want.accelerators) for want in resources] == [("A100", 8), ("H100", 4)]
 
 
 def test_environment_values_stay_as_they_are_written() -> None:
@@ -144,15 +144,15 @@ def test_the_command_line_wins_over_the_file() -> None:
 
     assert (job.nodes, job.use, job.objective.deadline_s) == (3, Use.ON_DEMAND, 7200.0)
     assert job.envs == (("LR", "1.10"),)
-    assert job.wants == (Want(cpus_min=4.0),)
+    assert job.resources == (Resources(cpus_min=4.0),)
 
 
 def test_aliases_and_merges_are_read() -> None:
     """YAML's own means against repetition work, and an own key wins over one taken in."""
     job = job_of("run: x\nresources: {any_of: [&one {cpus: 2, memory: 8}, {<<: *one, cpus: 4}, {<<: *one}]}")
 
-    two = Want(cpus_min=2.0, memory_gib_min=8.0)
-    assert job.wants == (two, Want(cpus_min=4.0, memory_gib_min=8.0), two)
+    two = Resources(cpus_min=2.0, memory_gib_min=8.0)
+    assert job.resources == (two, Resources(cpus_min=4.0, memory_gib_min=8.0), two)
 
 
 def test_what_looks_like_a_secret_is_warned_of() -> None:

@@ -10,10 +10,9 @@ import pytest
 from tests.bad_input.job_files import CASES, BadFile
 from tests.house.source import ROOT
 from windfall.cli.main import main
-from windfall.report.schema import schema
-from windfall.spec import places
-from windfall.spec.loading import load
-from windfall.spec.schema import FILE, LINK
+from windfall.report.json_schema import schema
+from windfall.spec import yaml_positions
+from windfall.spec.job_loader import FILE, LINK, load
 
 jsonschema = pytest.importorskip("jsonschema")
 EXAMPLES = sorted((ROOT / "examples" / "jobs").glob("*.yaml"))
@@ -21,7 +20,7 @@ EXAMPLES = sorted((ROOT / "examples" / "jobs").glob("*.yaml"))
 
 def fits(text: str) -> bool:
     """Whether a file fits the schema."""
-    return bool(jsonschema.Draft202012Validator(schema("job")).is_valid(places.parse(text, "job.yaml").value))
+    return bool(jsonschema.Draft202012Validator(schema("job")).is_valid(yaml_positions.parse(text, "job.yaml").value))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)

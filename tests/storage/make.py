@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tests.support.simulated_store import ManualClock, MemoryStore
 from windfall.ports import Steps, T
-from windfall.storage import executor, log, parts, points, restore
-from windfall.storage.state import Claim
+from windfall.storage import checkpoint_store, restore, run_log, shard_transfer, store_operations
+from windfall.storage.run_state import Claim
 from windfall.terms import Checkpoint, CheckpointRef, Holder, Record, SaveKind, Seconds, Step
-from windfall.wire.layout import shard_prefix
+from windfall.wire.run_layout import shard_prefix
 
 LEASE_S = Seconds(10.0)
 
@@ -34,14 +34,18 @@ class Bench:
     count: int = 0
 
     def run(self, steps: Steps[T]) -> T:
-        return executor.run(steps, self.store, self.clock, parallel=2)
+        return store_operations.run(steps, self.store, self.clock, parallel=2)
 
     def nonce(self) -> str:
         self.count += 1
         return f"n{self.count}"
 
-    def take(self, nonce: str, host: str = "one", *, dead: bool = True, wait: bool = False) -> log.Taken:
-        return self.run(log.take(claim(nonce, host), holder_is_dead=lambda _: dead, wall=self.clock.wall, wait=wait))
+    def acquire(self, nonce: str, host: str = "one", *, dead: bool = True, wait: bool = False) -> run_log.AcquiredTerm:
+        return self.run(
+            run_log.acquire(
+                claim(nonce, host), holder_is_dead=lambda _: dead, wall_time=self.clock.wall_time, wait=wait
+            )
+        )
 
     def part(self, content: bytes) -> Path:
         """Make a checkpoint folder with a file in it and one below."""
@@ -58,14 +62,16 @@ class Bench:
         assert head.state.holder is not None
         checkpoint_id = f"{step}-{term}-{nonce}"
         prefix = shard_prefix(term, head.state.holder.nonce, checkpoint_id, 0)
-        shard = yield from parts.upload_part(parts.plan_part(str(path)), prefix, 0)
-        point = Checkpoint(checkpoint_id, Step(step), SaveKind.INSURANCE, term, 1, (shard,), self.clock.wall())
-        return (yield from points.commit(head, point, nonce=nonce, wall=self.clock.wall()))
+        shard = yield from shard_transfer.upload_shard(shard_transfer.plan_shard(str(path)), prefix, 0)
+        checkpoint = Checkpoint(
+            checkpoint_id, Step(step), SaveKind.INSURANCE, term, 1, (shard,), self.clock.wall_time()
+        )
+        return (yield from checkpoint_store.commit(head, checkpoint, nonce=nonce, wall_time=self.clock.wall_time()))
 
     def save(self, head: Record, step: int, content: bytes) -> tuple[CheckpointRef, Record]:
         return self.run(self.save_steps(head, step, self.part(content)))
 
-    def restore(self, head: Record, name: str = "restored") -> tuple[restore.Restored, Path]:
+    def restore(self, head: Record, name: str = "restored") -> tuple[restore.RestoredCheckpoint, Path]:
         folder = self.folder / name
         newest_first = tuple(reversed(head.state.checkpoints))
         return self.run(restore.restore(newest_first, str(folder))), folder

@@ -16,12 +16,12 @@ from tests.support.simulated_store import ManualClock, MemoryStore
 from windfall.errors import StoreUnreachable
 from windfall.events import CommitCheckpoint, UploadShard
 from windfall.ports import Progress
-from windfall.storage import executor, journal, log, taking
-from windfall.storage.hold import Hold, Local
-from windfall.storage.operations import create
-from windfall.storage.patience import BUDGET_S, Patience, PatientStore
+from windfall.storage import acquire_run, run_log, spool_journal, store_operations
+from windfall.storage.run_lease import LocalSession, StoreLease
+from windfall.storage.store_operations import create
+from windfall.storage.store_retry import BUDGET_S, RetryingStore, RetryPolicy
 from windfall.terms import Cause, Holder, Outcome, SaveKind, Seconds, Step
-from windfall.wire.layout import inbox_key
+from windfall.wire.run_layout import inbox_key
 
 LEASE_S = 30.0
 AWAY = "away for good"
@@ -78,84 +78,84 @@ class Bench:
         self.folder, self.clock = folder, ManualClock()
         self.raw = Faulty(clock=self.clock)
         self.told: list[str] = []
-        self.store = PatientStore(self.raw, Patience(self.clock, tell=self.told.append))
+        self.store = RetryingStore(self.raw, RetryPolicy(self.clock, log=self.told.append))
         numbers = itertools.count()
         session = str(folder / "session")
-        self.local = Local(
-            self.clock, lambda: f"n{next(numbers)}", session, f"{session}/hold.json", f"{session}/out", f"{session}/f"
+        self.local = LocalSession(
+            self.clock, lambda: f"n{next(numbers)}", session, f"{session}/lease.json", f"{session}/out", f"{session}/f"
         )
 
-    def take(self, who: str = "a", *, wait: bool = False) -> taking.Taking:
+    def acquire(self, who: str = "a", *, wait: bool = False) -> acquire_run.AcquireResult:
         (self.folder / "code").mkdir(exist_ok=True)
-        wish = taking.Wish(
+        request = acquire_run.AcquireRequest(
             Holder(who, who, 1, 1, 1, who), Seconds(LEASE_S), ("train",), str(self.folder / "code"),
             bundle=True, new_code=False, wait=wait,
         )  # fmt: skip
-        return taking.take(self.store, self.local, wish, holder_is_dead=lambda _: False, tell=lambda _: None)
+        return acquire_run.acquire(self.store, self.local, request, holder_is_dead=lambda _: False, log=lambda _: None)
 
-    def hold(self) -> Hold:
-        hold = self.take().hold
-        assert hold is not None
-        return hold
+    def lease(self) -> StoreLease:
+        lease = self.acquire().lease
+        assert lease is not None
+        return lease
 
-    def commit(self, hold: Hold) -> None:
+    def commit(self, lease: StoreLease) -> None:
         path = self.folder / "1.pt"
         path.write_bytes(b"state")
-        shard = hold.upload(UploadShard("00000001-1-1.1", 0, str(path), SaveKind.INSURANCE), lambda: False)
+        shard = lease.upload(UploadShard("00000001-1-1.1", 0, str(path), SaveKind.INSURANCE), lambda: False)
         assert shard is not None
-        hold.commit(CommitCheckpoint("00000001-1-1.1", Step(1), SaveKind.INSURANCE, 1, (shard,)))
+        lease.commit(CommitCheckpoint("00000001-1-1.1", Step(1), SaveKind.INSURANCE, 1, (shard,)))
 
     def head(self) -> object:
-        return executor.run(log.read_head(), self.store, self.clock)
+        return store_operations.run(run_log.read_head(), self.store, self.clock)
 
     def message(self, do: str) -> None:
         self.head()
-        executor.run(create(inbox_key("m"), f'{{"do": "{do}"}}'.encode()), self.store, self.clock)
+        store_operations.run(create(inbox_key("m"), f'{{"type": "{do}"}}'.encode()), self.store, self.clock)
 
 
 Phase = Callable[[Bench], Callable[[], object]]
 
 
-def _committed(bench: Bench) -> Hold:
-    hold = bench.hold()
-    bench.commit(hold)
-    return hold
+def _committed(bench: Bench) -> StoreLease:
+    lease = bench.lease()
+    bench.commit(lease)
+    return lease
 
 
-def _prepared(prepare: Callable[[Bench], Hold], act: Callable[[Bench, Hold], object]) -> Phase:
+def _prepared(prepare: Callable[[Bench], StoreLease], act: Callable[[Bench, StoreLease], object]) -> Phase:
     def phase(bench: Bench) -> Callable[[], object]:
-        hold = prepare(bench)
-        return lambda: act(bench, hold)
+        lease = prepare(bench)
+        return lambda: act(bench, lease)
 
     return phase
 
 
-def _let_go(bench: Bench) -> Hold:
-    hold = _committed(bench)
-    hold.release(Outcome.WAITING, Cause.STOPPED)
-    return hold
+def _let_go(bench: Bench) -> StoreLease:
+    lease = _committed(bench)
+    lease.release(Outcome.WAITING, Cause.STOPPED)
+    return lease
 
 
-def _train(hold: Hold) -> None:
-    hold.beat(Progress(1, 0, 1, 10.0))
-    hold.journal.append('{"row": 1}')
-    hold.ship()
-    hold.messages()
+def _train(lease: StoreLease) -> None:
+    lease.heartbeat(Progress(1, 0, 1, 10.0))
+    lease.journal.append('{"row": 1}')
+    lease.ship()
+    lease.messages()
 
 
 PHASES: dict[str, Phase] = {
-    "first start": lambda bench: bench.take,
-    "take-up": _prepared(_let_go, lambda bench, _: bench.take("b")),
-    "waiting": _prepared(Bench.hold, lambda bench, _: bench.take("b", wait=True)),
-    "training": _prepared(Bench.hold, lambda _, hold: _train(hold)),
-    "commit": _prepared(Bench.hold, lambda bench, hold: bench.commit(hold)),
-    "restore": _prepared(_committed, lambda bench, hold: hold.restore(str(bench.folder / "restored"))),
-    "release": _prepared(_committed, lambda _, hold: hold.release(Outcome.DONE, Cause.DONE)),
-    "stop": _prepared(Bench.hold, lambda bench, _: bench.message("stop")),
-    "inject": _prepared(Bench.hold, lambda bench, _: bench.message("inject")),
+    "first start": lambda bench: bench.acquire,
+    "take-up": _prepared(_let_go, lambda bench, _: bench.acquire("b")),
+    "waiting": _prepared(Bench.lease, lambda bench, _: bench.acquire("b", wait=True)),
+    "training": _prepared(Bench.lease, lambda _, lease: _train(lease)),
+    "commit": _prepared(Bench.lease, lambda bench, lease: bench.commit(lease)),
+    "restore": _prepared(_committed, lambda bench, lease: lease.restore(str(bench.folder / "restored"))),
+    "release": _prepared(_committed, lambda _, lease: lease.release(Outcome.DONE, Cause.DONE)),
+    "stop": _prepared(Bench.lease, lambda bench, _: bench.message("stop")),
+    "inject": _prepared(Bench.lease, lambda bench, _: bench.message("inject")),
     "verbs": _prepared(
         _committed,
-        lambda bench, _: (bench.head(), executor.run(journal.read_journal(), bench.store, bench.clock)),
+        lambda bench, _: (bench.head(), store_operations.run(spool_journal.read_journal(), bench.store, bench.clock)),
     ),
 }
 
@@ -167,17 +167,17 @@ def play(phase: str, fault: tuple[str, float], at: int) -> tuple[str, int]:
         bench = Bench(folder)
         act = PHASES[phase](bench)
         bench.raw.arm(fault, at)
-        began = bench.clock.at
+        started = bench.clock.at
         try:
             act()
         except StoreUnreachable as error:
-            waited_s = bench.clock.at - began
+            waited_s = bench.clock.at - started
             known = phase != "release" or any((folder / "session" / "f").glob("*.json"))
             given_up = error.exit_code == 75 and waited_s >= BUDGET_S and bool(bench.told) and known
             return ("75" if given_up else f"gave up after {waited_s:.0f} s"), bench.raw.count
         operations = bench.raw.count
         bench.raw.arm(("", 0), 0)
-        head = executor.run(log.read_head(), bench.store, bench.clock)
+        head = store_operations.run(run_log.read_head(), bench.store, bench.clock)
         return ("same" if head is not None else "no run"), operations
     finally:
         shutil.rmtree(folder)

@@ -129,7 +129,7 @@ def test_a_link_outside_is_refused(tmp_path: Path) -> None:
     """Code that another machine could not have is named before it is packed."""
     root = project(tmp_path / "p")
     (root / "data").symlink_to("/etc")
-    with pytest.raises(Misuse, match=r"data is a link to /etc, outside the code"):
+    with pytest.raises(Misuse, match=r"data is a link to /etc, outside the code folder"):
         bundle.pack(str(root))
 
 
@@ -139,7 +139,7 @@ def test_data_is_not_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (root / "weights.bin").write_bytes(bytes(5000))
     monkeypatch.setattr(bundle, "SIZE_BYTES_MAX", 4000)
     with pytest.raises(
-        Misuse, match=r"name data and checkpoints in .windfallignore \(the largest file is weights.bin\)"
+        Misuse, match=r"add data and checkpoints to .windfallignore \(the largest file is weights.bin\)"
     ):
         bundle.pack(str(root))
     monkeypatch.setattr(bundle, "FILES_MAX", 3)

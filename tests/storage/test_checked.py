@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from windfall.storage.checked import is_wall
+from windfall.storage.store_checks import is_wall_time
 
 YEAR_S = 365.25 * 86400.0
 
@@ -14,4 +14,4 @@ YEAR_S = 365.25 * 86400.0
 )
 def test_a_time_is_one_that_a_calendar_shows(year: int, can_be: bool) -> None:
     """A clock may be wrong by decades; a time that no calendar has is no time of a run."""
-    assert is_wall((year - 1970) * YEAR_S) is can_be
+    assert is_wall_time((year - 1970) * YEAR_S) is can_be

@@ -13,7 +13,7 @@ import pytest
 from tests.storage.make import Bench, claim, model
 from tests.support.simulated_store import CrashingStore, Killed, digest
 from windfall.ports import Steps
-from windfall.storage import log, manifest, points, restore
+from windfall.storage import checkpoint_store, manifest, restore, run_log
 from windfall.terms import Record, Seconds
 
 OLD, MIDDLE, NEW = b"old" * 100, b"middle" * 100, b"new" * 100
@@ -29,17 +29,19 @@ def saving(bench: Bench, head: Record) -> Steps[object]:
 def retiring(bench: Bench, head: Record) -> Steps[object]:
     _, head = yield from bench.save_steps(head, 3, bench.folder / "third")
     oldest = head.state.checkpoints[:1]
-    head = yield from points.drop(head, oldest, nonce="drop", wall=bench.clock.wall())
-    yield from points.delete(head, oldest, grace_s=Seconds(1.0))
+    head = yield from checkpoint_store.drop(head, oldest, nonce="drop", wall_time=bench.clock.wall_time())
+    yield from checkpoint_store.delete(head, oldest, grace_s=Seconds(1.0))
 
 
 def taking(bench: Bench, head: Record) -> Steps[object]:
-    yield from log.take(claim("second", "two"), holder_is_dead=lambda _: True, wall=bench.clock.wall)
+    yield from run_log.acquire(claim("second", "two"), holder_is_dead=lambda _: True, wall_time=bench.clock.wall_time)
 
 
 def taking_and_sweeping(bench: Bench, head: Record) -> Steps[object]:
-    taken = yield from log.take(claim("second", "two"), holder_is_dead=lambda _: True, wall=bench.clock.wall)
-    yield from points.sweep(taken.record, grace_s=Seconds(1.0))
+    acquired = yield from run_log.acquire(
+        claim("second", "two"), holder_is_dead=lambda _: True, wall_time=bench.clock.wall_time
+    )
+    yield from checkpoint_store.sweep(acquired.record, grace_s=Seconds(1.0))
 
 
 def restoring(bench: Bench, head: Record) -> Steps[object]:
@@ -49,7 +51,7 @@ def restoring(bench: Bench, head: Record) -> Steps[object]:
 def begin(folder: Path) -> tuple[Bench, Record]:
     """A run with two points, a third on the disk, and what an upload that never ended left behind."""
     bench = Bench(folder)
-    head = bench.take("first").record
+    head = bench.acquire("first").record
     for step, content in ((1, OLD), (2, MIDDLE)):
         _, head = bench.save(head, step, content)
     bench.part(NEW).rename(folder / "third")
@@ -68,18 +70,18 @@ def die_at(folder: Path, story: Story, deadly: int) -> CrashingStore | None:
         died = True
     every_manifest_has_its_bytes(bench)
     before = len(head.state.checkpoints)
-    record = bench.run(log.read_head())
+    record = bench.run(run_log.read_head())
     assert record is not None
-    expected = NEW if any(point.step == 3 for point in record.state.checkpoints) else MIDDLE
+    expected = NEW if any(checkpoint.step == 3 for checkpoint in record.state.checkpoints) else MIDDLE
     assert len(record.state.checkpoints) >= before
     for again in ("next", "after-next"):
-        taken = bench.take(again, again)
-        assert taken.mine
-        assert bench.run(points.sweep(taken.record, grace_s=Seconds(0.0))) >= 0
-        restored, place = bench.restore(taken.record, again)
+        acquired = bench.acquire(again, again)
+        assert acquired.mine
+        assert bench.run(checkpoint_store.sweep(acquired.record, grace_s=Seconds(0.0))) >= 0
+        restored, place = bench.restore(acquired.record, again)
         assert restored.skipped == ()
         assert model(place) == expected
-    live = {ref.checkpoint_id for ref in taken.record.state.checkpoints}
+    live = {ref.checkpoint_id for ref in acquired.record.state.checkpoints}
     left = [key for key in bench.store.objects if key.startswith(("shards/", "checkpoints/"))]
     assert all(any(checkpoint_id in key for checkpoint_id in live) for key in left), "the sweep left garbage"
     with contextlib.suppress(FileNotFoundError):

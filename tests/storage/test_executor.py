@@ -10,7 +10,7 @@ from tests.storage.make import Bench
 from tests.support.simulated_store import ManualClock, MemoryStore
 from windfall.errors import StoreUnreachable
 from windfall.ports import Create, Delete, Get, List, Pause, Put, Steps, Together
-from windfall.storage import executor
+from windfall.storage import store_operations
 from windfall.terms import Seconds
 
 
@@ -47,7 +47,7 @@ class Meeting(MemoryStore):
 def test_operations_given_together_run_side_by_side() -> None:
     """Four reads that wait for each other come to an end."""
     reads = Together(tuple(Get(str(number)) for number in range(4)))
-    assert executor.run(collect(reads), Meeting(4), ManualClock(), parallel=4) == [[None] * 4]
+    assert store_operations.run(collect(reads), Meeting(4), ManualClock(), parallel=4) == [[None] * 4]
 
 
 class Broken(MemoryStore):
@@ -78,11 +78,11 @@ def test_an_error_is_thrown_where_the_operation_was_asked_for(operation: Get | T
         return "no error"
 
     beside = [] if isinstance(operation, Get) else ["a", "b"]
-    assert executor.run(steps(), store, ManualClock()) == f"no answer, beside it {beside}"
+    assert store_operations.run(steps(), store, ManualClock()) == f"no answer, beside it {beside}"
     assert "c" in store.objects
 
 
 def test_an_error_nobody_catches_comes_out() -> None:
     """Errors are never swallowed."""
     with pytest.raises(StoreUnreachable):
-        executor.run(collect(Get("bad")), Broken(), ManualClock())
+        store_operations.run(collect(Get("bad")), Broken(), ManualClock())

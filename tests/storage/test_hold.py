@@ -10,9 +10,9 @@ import pytest
 
 from tests.storage.make import Bench
 from tests.support.simulated_store import MemoryStore
-from windfall.errors import Overwritten, StoreUnreachable
+from windfall.errors import ShardChanged, StoreUnreachable
 from windfall.events import UploadShard
-from windfall.storage.hold import Hold, Local, reopen
+from windfall.storage.run_lease import LocalSession, StoreLease, reopen
 from windfall.terms import SaveKind
 
 WISH = "00000010-1-1.1"
@@ -33,15 +33,15 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path, AwayOnce())
 
 
-def local(bench: Bench) -> Local:
+def local(bench: Bench) -> LocalSession:
     folder = bench.folder / "session"
-    return Local(bench.clock, bench.nonce, str(folder), str(folder / "hold.json"), str(folder / "output.log"))
+    return LocalSession(bench.clock, bench.nonce, str(folder), str(folder / "lease.json"), str(folder / "output.log"))
 
 
-def first_try(bench: Bench) -> tuple[Hold, UploadShard]:
+def first_try(bench: Bench) -> tuple[StoreLease, UploadShard]:
     """An upload that failed: the store did not answer."""
-    hold = Hold(bench.store, bench.take("mine").record, local(bench), "mine")
-    hold.keep()
+    hold = StoreLease(bench.store, bench.acquire("mine").record, local(bench), "mine")
+    hold.save()
     (bench.folder / "model.pt").write_bytes(b"after step 10")
     command = UploadShard(WISH, 0, str(bench.folder / "model.pt"), SaveKind.INSURANCE)
     with pytest.raises(StoreUnreachable):
@@ -71,7 +71,7 @@ def test_a_part_changed_between_two_tries_is_not_stored(bench: Bench, agent_rest
         again = reopen(bench.store, local(bench))
         assert again is not None
         hold = again
-    with pytest.raises(Overwritten):
+    with pytest.raises(ShardChanged):
         hold.upload(command, lambda: False)
 
 
@@ -80,7 +80,7 @@ def test_a_part_changed_before_its_first_try_is_not_stored(bench: Bench) -> None
     hold, command = first_try(bench)
     waiting = dataclasses.replace(command, checkpoint_id="00000011-1-2.2", identity=hold.identify(command.path))
     write_again(waiting.path)
-    with pytest.raises(Overwritten):
+    with pytest.raises(ShardChanged):
         hold.upload(waiting, lambda: False)
 
 

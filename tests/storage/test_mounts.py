@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from windfall.storage import mounts
+from windfall.storage import object_stores
 
 INFO = """\
 22 1 8:1 / / rw - ext4 /dev/sda1 rw
@@ -25,5 +25,5 @@ def test_the_longest_mount_point_above_a_folder_counts(
 ) -> None:
     """Not one that is only longer, nor one whose name only begins alike."""
     (tmp_path / "mountinfo").write_text(INFO)
-    monkeypatch.setattr(mounts, "_MOUNTS", str(tmp_path / "mountinfo"))
-    assert mounts.file_system_of(folder) == kind
+    monkeypatch.setattr(object_stores, "_MOUNTS", str(tmp_path / "mountinfo"))
+    assert object_stores.file_system_of(folder) == kind

@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.storage.make import Bench
-from windfall.errors import Misuse, Overwritten
+from windfall.errors import Misuse, ShardChanged
 from windfall.ports import PutRange, StoreOp, Together
-from windfall.storage import parts
-from windfall.storage.executor import perform
+from windfall.storage import shard_transfer
+from windfall.storage.store_operations import perform
 
 
-def upload(bench: Bench, path: Path, already: dict[str, str] | None = None) -> parts.Shard:
-    return bench.run(parts.upload_part(parts.plan_part(str(path)), "shards/1-a/p/0/", 0, already=already))
+def upload(bench: Bench, path: Path, already: dict[str, str] | None = None) -> shard_transfer.Shard:
+    return bench.run(
+        shard_transfer.upload_shard(shard_transfer.plan_shard(str(path)), "shards/1-a/p/0/", 0, already=already)
+    )
 
 
 def test_a_single_file_is_a_part(bench: Bench, tmp_path: Path) -> None:
@@ -48,7 +50,7 @@ def test_an_empty_folder_is_a_part(bench: Bench, tmp_path: Path) -> None:
 
 def test_long_files_go_in_chunks(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file is stored in stretches of the chunk's length, the last one shorter."""
-    monkeypatch.setattr(parts, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(shard_transfer, "CHUNK_BYTES", 10)
     (tmp_path / "m").write_bytes(bytes(range(25)))
     (entry,) = upload(bench, tmp_path / "m").files
     assert [chunk.size_bytes for chunk in entry.chunks] == [10, 10, 5]
@@ -75,22 +77,22 @@ def test_a_link_handed_over_is_what_it_points_to(bench: Bench, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("target", "sentence"),
+    ("target", "message"),
     [
         ("/etc/hostname", "outside the checkpoint: copy what it points to"),
         ("../other", "outside the checkpoint"),
-        ("gone", "a link to nothing"),
-        (".", "a link to a folder that holds it"),
+        ("gone", "a broken link"),
+        (".", "a link to a folder that contains it"),
     ],
 )
-def test_a_link_that_cannot_travel_is_refused(tmp_path: Path, target: str, sentence: str) -> None:
+def test_a_link_that_cannot_travel_is_refused(tmp_path: Path, target: str, message: str) -> None:
     """Links out of the checkpoint, into nothing or in circles: one sentence, and nothing is stored."""
     (tmp_path / "other").mkdir()
     root = tmp_path / "c"
     root.mkdir()
     (root / "link").symlink_to(target)
-    with pytest.raises(Misuse, match=sentence):
-        parts.plan_part(str(root))
+    with pytest.raises(Misuse, match=message):
+        shard_transfer.plan_shard(str(root))
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,38 +101,42 @@ def test_what_is_no_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.chdir(tmp_path)
         one.bind("s")
         with pytest.raises(Misuse, match="neither a file nor a folder"):
-            parts.plan_part(str(tmp_path))
-    with pytest.raises(Misuse, match="nothing is there"):
-        parts.plan_part(str(tmp_path / "absent"))
+            shard_transfer.plan_shard(str(tmp_path))
+    with pytest.raises(Misuse, match="does not exist"):
+        shard_transfer.plan_shard(str(tmp_path / "absent"))
 
 
 def test_a_failed_upload_goes_on_where_it_stopped(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks that are in the store are not sent again, unless the file has changed since."""
-    monkeypatch.setattr(parts, "CHUNK_BYTES", 10)
-    monkeypatch.setattr(parts, "CHUNKS_AT_ONCE", 1)
+    monkeypatch.setattr(shard_transfer, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(shard_transfer, "CHUNKS_AT_ONCE", 1)
     path = tmp_path / "m"
     path.write_bytes(bytes(25))
     done: dict[str, str] = {}
-    steps = parts.upload_part(
-        parts.plan_part(str(path)), "p/", 0, on_chunk=lambda chunk: done.update({chunk.key: chunk.digest})
+    steps = shard_transfer.upload_shard(
+        shard_transfer.plan_shard(str(path)), "p/", 0, on_chunk=lambda chunk: done.update({chunk.key: chunk.digest})
     )
     operation: StoreOp = next(steps)
     for _ in range(2):
         operation = steps.send([perform(op, bench.store, bench.clock) for op in operation.ops])
     steps.close()
     assert len(done) == 2
-    assert sent(parts.upload_part(parts.plan_part(str(path)), "p/", 0, already=done), bench) == [20]
+    assert sent(shard_transfer.upload_shard(shard_transfer.plan_shard(str(path)), "p/", 0, already=done), bench) == [20]
     path.write_bytes(bytes(24))
-    assert sent(parts.upload_part(parts.plan_part(str(path)), "p/", 0, already=done), bench) == [0, 10, 20]
+    assert sent(shard_transfer.upload_shard(shard_transfer.plan_shard(str(path)), "p/", 0, already=done), bench) == [
+        0,
+        10,
+        20,
+    ]
 
 
-def sent(steps: parts.Steps[parts.Shard], bench: Bench) -> list[int]:
+def sent(steps: shard_transfer.Steps[shard_transfer.Shard], bench: Bench) -> list[int]:
     """Return the offsets of what a step function sends."""
     offsets: list[int] = []
 
-    def listen() -> parts.Steps[None]:
+    def listen() -> shard_transfer.Steps[None]:
         operation = next(steps)
         try:
             while True:
@@ -176,10 +182,10 @@ def test_a_part_that_changes_meanwhile_is_given_up(bench: Bench, tmp_path: Path,
     root = tmp_path / "c"
     root.mkdir()
     (root / "m").write_bytes(b"w" * 100)
-    plan = parts.plan_part(str(root))
+    plan = shard_transfer.plan_shard(str(root))
     change(root / "m")
-    with pytest.raises(Overwritten, match="was changed while it was being copied: this point is given up"):
-        bench.run(parts.upload_part(plan, "p/", 0))
+    with pytest.raises(ShardChanged, match="changed during its upload, so this checkpoint is abandoned"):
+        bench.run(shard_transfer.upload_shard(plan, "p/", 0))
 
 
 def test_a_name_removed_elsewhere_changes_nothing(bench: Bench, tmp_path: Path) -> None:
@@ -188,6 +194,6 @@ def test_a_name_removed_elsewhere_changes_nothing(bench: Bench, tmp_path: Path) 
     (tmp_path / "c" / "m").write_bytes(b"w")
     (tmp_path / "ours").mkdir()
     (tmp_path / "ours" / "m").hardlink_to(tmp_path / "c" / "m")
-    plan = parts.plan_part(str(tmp_path / "ours"))
+    plan = shard_transfer.plan_shard(str(tmp_path / "ours"))
     (tmp_path / "c" / "m").unlink()
-    assert bench.run(parts.upload_part(plan, "p/", 0)).files[0].size_bytes == 1
+    assert bench.run(shard_transfer.upload_shard(plan, "p/", 0)).files[0].size_bytes == 1

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.storage.make import Bench, claim
-from windfall.storage import bundle, log, taking
-from windfall.storage.hold import Local
+from windfall.storage import acquire_run, bundle, run_log
+from windfall.storage.run_lease import LocalSession
 from windfall.terms import RunState
 
 
@@ -20,8 +20,8 @@ class Machine:
     told: list[str] = field(default_factory=list)
 
     def place(self, state: RunState) -> Path:
-        local = Local(self.bench.clock, self.bench.nonce, "spool", "bookkeeping", "output")
-        return Path(taking.place_code(self.bench.store, local, state, str(self.folder), self.told.append))
+        local = LocalSession(self.bench.clock, self.bench.nonce, "spool", "state_file", "output")
+        return Path(acquire_run.place_code(self.bench.store, local, state, str(self.folder), self.told.append))
 
     @property
     def files(self) -> list[str]:
@@ -38,11 +38,11 @@ def machine(bench: Bench, name: str, **files: str) -> Machine:
 
 def run_of(bench: Bench, folder: Path, *, packed: bool = True, listed: bool = True) -> RunState:
     """The state of a run whose code is that of a folder."""
-    taken = bench.run(log.take(claim("n"), holder_is_dead=lambda _: True, wall=bench.clock.wall))
-    assert isinstance(taken, log.Taken)
+    acquired = bench.run(run_log.acquire(claim("n"), holder_is_dead=lambda _: True, wall_time=bench.clock.wall_time))
+    assert isinstance(acquired, run_log.AcquiredTerm)
     code = bench.run(bundle.store_listing(bundle.listing(str(folder)))) if listed else None
     packed_code = bench.run(bundle.store(bundle.pack(str(folder)))) if packed else None
-    return replace(taken.record.state, bundle=packed_code, code=code)
+    return replace(acquired.record.state, bundle=packed_code, code=code)
 
 
 def test_a_run_without_a_bundle_is_started_where_the_user_stands(bench: Bench) -> None:
@@ -79,5 +79,5 @@ def test_the_same_code_is_not_unpacked_again(bench: Bench) -> None:
 
 def test_of_many_changed_files_five_are_named_and_the_others_counted() -> None:
     """A line that can be read, whatever was changed."""
-    assert taking._named(("a.py", "b.py")) == "a.py, b.py"
-    assert taking._named(tuple("abcdefg")) == "a, b, c, d, e and 2 more"
+    assert acquire_run._named(("a.py", "b.py")) == "a.py, b.py"
+    assert acquire_run._named(tuple("abcdefg")) == "a, b, c, d, e and 2 more"

@@ -11,27 +11,27 @@ import pytest
 
 from tests.storage.make import Bench, model, tree
 from windfall.errors import CheckpointDamaged, Misuse, NewerFormat, StoreFull
-from windfall.storage import manifest, parts, restore
+from windfall.storage import manifest, restore, shard_transfer
 from windfall.terms import Checkpoint, CheckpointRef, Chunk, FileEntry, Record, SaveKind, Shard
 
 
 @pytest.fixture
 def saved(bench: Bench) -> Record:
     """A run with three points."""
-    head = bench.take("a").record
+    head = bench.acquire("a").record
     for step in (1, 2, 3):
         _, head = bench.save(head, step, f"weights {step}".encode())
     return head
 
 
 def first_chunk(bench: Bench, ref: CheckpointRef) -> str:
-    point = manifest.from_bytes(bench.store.objects[ref.manifest_key], "")
-    return point.shards[0].files[0].chunks[0].key
+    checkpoint = manifest.from_bytes(bench.store.objects[ref.manifest_key], "")
+    return checkpoint.shards[0].files[0].chunks[0].key
 
 
 def test_everything_comes_back(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names, bytes, permissions, empty files and folders are as they were."""
-    monkeypatch.setattr(parts, "CHUNK_BYTES", 7)
+    monkeypatch.setattr(shard_transfer, "CHUNK_BYTES", 7)
     root = tmp_path / "c"
     (root / "a" / "b").mkdir(parents=True)
     (root / "empty").mkdir()
@@ -39,7 +39,7 @@ def test_everything_comes_back(bench: Bench, tmp_path: Path, monkeypatch: pytest
     (root / "run.sh").write_bytes(b"#!")
     (root / "run.sh").chmod(0o750)
     (root / "nothing").touch()
-    _, head = bench.run(bench.save_steps(bench.take("a").record, 4, root))
+    _, head = bench.run(bench.save_steps(bench.acquire("a").record, 4, root))
     restored, place = bench.restore(head)
     assert restored.ref == head.state.checkpoints[-1]
     assert tree(place / "0" / "c") == tree(root)
@@ -47,8 +47,8 @@ def test_everything_comes_back(bench: Bench, tmp_path: Path, monkeypatch: pytest
 
 def test_a_run_without_points_restores_nothing(bench: Bench) -> None:
     """A fresh start is no error."""
-    restored, place = bench.restore(bench.take("a").record)
-    assert restored == restore.Restored()
+    restored, place = bench.restore(bench.acquire("a").record)
+    assert restored == restore.RestoredCheckpoint()
     assert not place.exists()
 
 
@@ -72,8 +72,8 @@ def test_a_damaged_point_is_passed_over(bench: Bench, saved: Record, harm: str) 
     before = dict(bench.store.objects)
     restored, place = bench.restore(saved)
     assert model(place) == b"weights 2"
-    (sentence,) = restored.skipped
-    assert sentence.startswith(f"point {newest.checkpoint_id} (step 3) has ")
+    (message,) = restored.skipped
+    assert message.startswith(f"checkpoint {newest.checkpoint_id} (step 3): ")
     assert bench.store.objects == before, "a restore never touches the store"
 
 
@@ -81,14 +81,14 @@ def test_without_a_whole_point_nothing_is_started(bench: Bench, saved: Record) -
     """If no point is whole the run does not silently begin anew."""
     for ref in saved.state.checkpoints:
         bench.store.delete(first_chunk(bench, ref))
-    with pytest.raises(CheckpointDamaged, match="none of the run's 3 checkpoints is whole; of the newest: point 3-"):
+    with pytest.raises(CheckpointDamaged, match="all 3 checkpoints of the run are damaged; the newest: checkpoint 3-"):
         bench.restore(saved)
     assert not list(bench.folder.glob("restored*"))
 
 
 def test_a_newer_manifest_is_not_passed_over(bench: Bench, saved: Record) -> None:
     """A point of a newer Windfall is no damaged one: going back behind it would lose work."""
-    data = b'{"v": 3, "checkpoint": {}}'
+    data = b'{"version": 3, "checkpoint": {}}'
     newest = dataclasses.replace(saved.state.checkpoints[-1], manifest_digest=manifest.digest_of(data))
     bench.store.put(newest.manifest_key, data)
     with pytest.raises(NewerFormat, match="version 3"):
@@ -99,7 +99,7 @@ def test_nothing_is_written_over(bench: Bench, saved: Record) -> None:
     """A folder with something in it is left alone."""
     (bench.folder / "mine").mkdir()
     (bench.folder / "mine" / "thesis.tex").touch()
-    with pytest.raises(Misuse, match="already has something in it"):
+    with pytest.raises(Misuse, match="is not empty"):
         bench.restore(saved, "mine")
 
 
@@ -107,7 +107,7 @@ def test_a_small_disk_is_noticed_before_the_copy(bench: Bench, saved: Record, mo
     """Too little space is said in numbers, is no damage, and leaves nothing behind."""
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 9, 1))
-    with pytest.raises(StoreFull, match=r"needs 0.00 GB, and .* has 0.00 GB free"):
+    with pytest.raises(StoreFull, match=r"needs 0.00 GB, but .* has 0.00 GB free"):
         bench.restore(saved)
     assert not list(bench.folder.glob("restored*"))
 
@@ -137,22 +137,22 @@ BYTES = (Chunk("shards/1-a/p/0/x", 1, "xxh3-128:00"),)
 )
 def test_a_manifest_cannot_lead_outside(shard: Shard) -> None:
     """Names that would leave the folder, exclude each other or read other objects are refused before a byte is written."""
-    point = Checkpoint("1-1-a", 1, SaveKind.PERIODIC, 1, 1, (shard,), 0.0)
-    with pytest.raises(CheckpointDamaged, match=r"the-manifest is no manifest of ours: it (names|has)"):
-        manifest.from_bytes(manifest.to_bytes(point), "the-manifest")
+    checkpoint = Checkpoint("1-1-a", 1, SaveKind.PERIODIC, 1, 1, (shard,), 0.0)
+    with pytest.raises(CheckpointDamaged, match=r"the-manifest is not a valid manifest: it (names|has)"):
+        manifest.from_bytes(manifest.to_bytes(checkpoint), "the-manifest")
 
 
 def test_a_hostile_manifest_writes_nothing(bench: Bench, saved: Record) -> None:
     """A manifest whose names lead outside counts as damaged: the point before it is restored."""
     newest = saved.state.checkpoints[-1]
-    point = manifest.from_bytes(bench.store.objects[newest.manifest_key], "")
-    entry = dataclasses.replace(point.shards[0].files[0], path="../../../../escaped")
-    data = manifest.to_bytes(dataclasses.replace(point, shards=(Shard(0, "m", (entry,)),)))
+    checkpoint = manifest.from_bytes(bench.store.objects[newest.manifest_key], "")
+    entry = dataclasses.replace(checkpoint.shards[0].files[0], path="../../../../escaped")
+    data = manifest.to_bytes(dataclasses.replace(checkpoint, shards=(Shard(0, "m", (entry,)),)))
     bench.store.put(newest.manifest_key, data)
     hostile = dataclasses.replace(newest, manifest_digest=manifest.digest_of(data))
     place = bench.folder / "r"
     restored = bench.run(restore.restore((hostile, *saved.state.checkpoints[1::-1]), str(place)))
     assert model(place) == b"weights 2"
-    assert "is not inside its part" in restored.skipped[0]
+    assert "is outside its shard" in restored.skipped[0]
     assert not (bench.folder / "escaped").exists()
     assert not (bench.folder.parent / "escaped").exists()

@@ -17,10 +17,10 @@ import sqlalchemy as sa
 from tests.storage.databases import Postgres, no_postgres, postgres_server
 from windfall.errors import ControllerReplaced, DatabaseUnreachable, Misuse, NewerFormat, OlderFormat
 from windfall.fleet import JobPhase, Lifetime
-from windfall.jobs import Job, Measured, SecretRef, Want
-from windfall.storage import sql_schema
-from windfall.storage.clocks import SystemClock
-from windfall.storage.sql import Database, UserEntry, open_database
+from windfall.jobs import Job, Measurement, Resources, SecretRef
+from windfall.linux.clock import SystemClock
+from windfall.storage import database_schema
+from windfall.storage.database import Database, UserEntry, open_database
 from windfall.terms import Seconds, Unit, WallTime
 
 NAMES = itertools.count()
@@ -50,7 +50,13 @@ def database(url: str) -> Iterator[Database]:
 
 def job(job_id: str = "gpt-1", user: str = "ada") -> Job:
     return Job(
-        job_id, "gpt", user, "file:///runs/gpt", ("python", "train.py"), (Want("local"),), secrets=(SecretRef("HF"),)
+        job_id,
+        "gpt",
+        user,
+        "file:///runs/gpt",
+        ("python", "train.py"),
+        (Resources("local"),),
+        secrets=(SecretRef("HF"),),
     )
 
 
@@ -59,39 +65,39 @@ def life(machine_id: str, ended: float | None, *, preempted: bool = False) -> Li
     return Lifetime(machine_id, "local", "small", "a", WallTime(10.5), until, preempted, announced=False)
 
 
-def measured(work_per_s: float, machine_type: str = "small") -> Measured:
-    return Measured("local", machine_type, Unit.STEP, work_per_s, Seconds(3.0), Seconds(1.5), 1)
+def measured(work_per_s: float, machine_type: str = "small") -> Measurement:
+    return Measurement("local", machine_type, Unit.STEP, work_per_s, Seconds(3.0), Seconds(1.5), 1)
 
 
 def test_each_taker_gets_a_higher_term_and_ends_the_one_before(database: Database) -> None:
     """Every kind of write of a replaced controller is refused; the newest one's goes on."""
-    old, new = database.take("old"), database.take("new")
+    old, new = database.acquire("old"), database.acquire("new")
 
     assert new > old
     for write in (
         lambda term: database.add_job(term, job(), {}),
         lambda term: database.set_summary(term, "gpt-1", JobPhase.RUNNING, "{}"),
-        lambda term: database.forget_secrets(term, "gpt-1"),
+        lambda term: database.delete_secrets(term, "gpt-1"),
         lambda term: database.claim(term, "gpt-1-1", "m1", "boot"),
         lambda term: database.put_lifetimes(term, [life("m1", None)]),
-        lambda term: database.add_measured(term, "key", measured(1.0)),
+        lambda term: database.add_measurement(term, "key", measured(1.0)),
         database.check,
     ):
-        with pytest.raises(ControllerReplaced, match="new took the installation"):
+        with pytest.raises(ControllerReplaced, match="new took over the installation"):
             write(old)
         write(new)
 
 
 def test_a_job_is_kept_as_it_was_submitted(database: Database) -> None:
     """A job comes back equal, with its phase and summary; submitted twice it is there once; another of its id is refused."""
-    term = database.take("a")
+    term = database.acquire("a")
     database.add_job(term, job(), {"HF": "hf_secret"})
     database.add_job(term, job(), {"HF": "hf_secret"})
-    database.set_summary(term, "gpt-1", JobPhase.RUNNING, json.dumps({"sentence": "trains"}))
+    database.set_summary(term, "gpt-1", JobPhase.RUNNING, json.dumps({"message": "trains"}))
 
     entry = database.job("gpt-1")
     assert entry is not None
-    assert (entry.job, entry.phase, entry.summary) == (job(), JobPhase.RUNNING, '{"sentence": "trains"}')
+    assert (entry.job, entry.phase, entry.summary) == (job(), JobPhase.RUNNING, '{"message": "trains"}')
     with pytest.raises(Misuse, match="gpt-1"):
         database.add_job(term, job(user="eve"), {})
     assert database.job("other") is None
@@ -99,7 +105,7 @@ def test_a_job_is_kept_as_it_was_submitted(database: Database) -> None:
 
 def test_a_users_jobs_are_listed_oldest_first(database: Database) -> None:
     """The list can be everybody's or one user's."""
-    term = database.take("a")
+    term = database.acquire("a")
     for job_id, user in (("z-1", "ada"), ("a-2", "eve"), ("m-3", "ada")):
         database.add_job(term, job(job_id, user), {})
 
@@ -109,18 +115,18 @@ def test_a_users_jobs_are_listed_oldest_first(database: Database) -> None:
 
 def test_secrets_are_apart_and_can_be_forgotten(database: Database) -> None:
     """A secret's value is in no job and no row, and is gone once the job needs it no more."""
-    term = database.take("a")
+    term = database.acquire("a")
     database.add_job(term, job(), {"HF": "hf_secret"})
 
     assert database.secrets("gpt-1") == {"HF": "hf_secret"}
     assert "hf_secret" not in repr(database.jobs())
-    database.forget_secrets(term, "gpt-1")
+    database.delete_secrets(term, "gpt-1")
     assert database.secrets("gpt-1") == {}
 
 
 def test_an_orders_machine_claims_once(database: Database) -> None:
     """The first boot of a machine may claim, and again after a lost answer; another boot may not; another machine may."""
-    term = database.take("a")
+    term = database.acquire("a")
 
     assert database.claim(term, "gpt-1-1", "m1", "boot a")
     assert database.claim(term, "gpt-1-1", "m1", "boot a")
@@ -141,7 +147,7 @@ def test_users_come_and_go(database: Database) -> None:
 
 def test_a_machines_life_is_one_entry_that_becomes_complete(database: Database) -> None:
     """The end of a machine replaces its life so far; others stay."""
-    term = database.take("a")
+    term = database.acquire("a")
     database.put_lifetimes(term, [life("m1", None), life("m2", None)])
     database.put_lifetimes(term, [life("m1", 95.25, preempted=True)])
     database.put_lifetimes(term, [])
@@ -151,9 +157,9 @@ def test_a_machines_life_is_one_entry_that_becomes_complete(database: Database) 
 
 def test_measurements_keep_their_history(database: Database) -> None:
     """What each run of a job's like showed is there, oldest first; another job's is not among it."""
-    term = database.take("a")
+    term = database.acquire("a")
     for key, value in (("k", measured(1.0)), ("other", measured(9.0)), ("k", measured(2.0, "large"))):
-        database.add_measured(term, key, value)
+        database.add_measurement(term, key, value)
 
     assert database.measured("k") == (measured(1.0), measured(2.0, "large"))
 
@@ -170,8 +176,8 @@ def test_the_installations_key_stays(url: str, database: Database) -> None:
 
 def test_a_newer_database_is_refused(url: str, database: Database) -> None:
     """Tables of a newer version are not touched."""
-    newer = sa.update(sql_schema.INSTALLATION).values(version=sql_schema.VERSION + 1)
-    with sql_schema.writing(database._engine) as connection:
+    newer = sa.update(database_schema.INSTALLATION).values(version=database_schema.VERSION + 1)
+    with database_schema.writing(database._engine) as connection:
         connection.execute(newer)
 
     with pytest.raises(NewerFormat, match="upgrade Windfall"):
@@ -180,7 +186,7 @@ def test_a_newer_database_is_refused(url: str, database: Database) -> None:
 
 def test_sqlite_is_durable_against_a_power_cut(tmp_path: Path) -> None:
     """Every connection writes ahead and synchronises fully: what SQLite itself reads back, on all of a busy pool."""
-    engine = sql_schema.open_engine(str(tmp_path / "controller.db"))
+    engine = database_schema.open_engine(str(tmp_path / "controller.db"))
     connections = [engine.connect() for _ in range(6)]
     found = {
         (
@@ -203,7 +209,7 @@ def test_sqlite_files_are_for_their_user_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         database = open_database(str(path), SystemClock())
-        database.take("a")
+        database.acquire("a")
         modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
     finally:
         os.umask(before)
@@ -223,10 +229,10 @@ def test_a_server_that_does_not_flush_is_refused(server: Postgres) -> None:
 @pytest.mark.parametrize(
     ("url", "word"),
     [
-        ("mysql://host/name", "mysql is no database"),
-        ("sqlite://", "no database for a controller"),
+        ("mysql://host/name", "mysql is not a supported database"),
+        ("sqlite://", "not a supported database"),
         ("sqlite:////no/such/folder/controller.db", "/no/such/folder/controller.db"),
-        ("://", "no URL of a database"),
+        ("://", "not a valid database URL"),
     ],
 )
 def test_a_url_that_leads_nowhere_is_named(url: str, word: str) -> None:
@@ -255,9 +261,9 @@ def test_what_sqlite_deletes_is_overwritten(tmp_path: Path) -> None:
     """A forgotten secret is not left in the file's free pages."""
     path = tmp_path / "controller.db"
     database = open_database(str(path), SystemClock())
-    term = database.take("a")
+    term = database.acquire("a")
     database.add_job(term, job(), {"HF": "hf_very_secret_value"})
-    database.forget_secrets(term, "gpt-1")
+    database.delete_secrets(term, "gpt-1")
     database.close()
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -272,7 +278,7 @@ def test_a_database_of_before_the_first_release_is_refused(tmp_path: Path) -> No
     with contextlib.closing(sqlite3.connect(old)) as connection, connection:
         connection.execute("CREATE TABLE installation (id INTEGER, version INTEGER, epoch INTEGER)")
         connection.execute("INSERT INTO installation VALUES (1, 1, 7)")
-    with pytest.raises(OlderFormat, match=r"version 1.*name another"):
+    with pytest.raises(OlderFormat, match=r"version 1.*use another"):
         open_database(f"sqlite:///{old}", SystemClock())
     with contextlib.closing(sqlite3.connect(old)) as connection:
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("installation",)]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from tests.support.simulated_store import digest
 from windfall.errors import Fenced
+from windfall.linux.clock import SystemClock
 from windfall.ports import ObjectStore, Put, Steps, T
-from windfall.storage import executor, log, points, state
-from windfall.storage.clocks import SystemClock
-from windfall.storage.objects import open_store
+from windfall.storage import checkpoint_store, run_log, run_state, store_operations
+from windfall.storage.object_stores import open_store
 from windfall.terms import (
     Cause,
     Checkpoint,
@@ -26,14 +26,14 @@ from windfall.terms import (
     Shard,
     Step,
 )
-from windfall.wire.layout import shard_prefix
+from windfall.wire.run_layout import shard_prefix
 
 GOAL = 4
 
 
 @dataclass(frozen=True)
-class Believed:
-    """What a contender believes it has done: `kind` by record `number`, in the term that `nonce` took."""
+class ClaimedRecord:
+    """A record that a contender claims to have written: `kind` by record `number`, in the term that `nonce` took."""
 
     number: int
     term: int
@@ -51,37 +51,39 @@ class Contender:
         self.lease_s = Seconds(lease_s)
         self.clock = SystemClock()
         self.store: ObjectStore = open_store(url)
-        self.believed: list[Believed] = []
+        self.claims: list[ClaimedRecord] = []
 
     def run(self, steps: Steps[T]) -> T:
-        return executor.run(steps, self.store, self.clock, parallel=2)
+        return store_operations.run(steps, self.store, self.clock, parallel=2)
 
-    def contend(self) -> list[Believed]:
+    def contend(self) -> list[ClaimedRecord]:
         """Live until the run is done."""
         while self.live():
             self.clock.sleep(Seconds(self.rng.uniform(0, self.lease_s / 2)))
-        return self.believed
+        return self.claims
 
     def live(self) -> bool:
         """One life; return whether another is needed."""
         nonce = f"{self.name}-{self.rng.getrandbits(40):010x}"
         holder = Holder(self.name, self.name, 1, 1, 1, nonce)
-        claim = state.Claim(holder, "run", self.lease_s, command=("train",))
-        taken = self.run(log.take(claim, holder_is_dead=lambda _: False, wall=self.clock.wall, wait=True))
+        claim = run_state.Claim(holder, "run", self.lease_s, command=("train",))
+        taken = self.run(
+            run_log.acquire(claim, holder_is_dead=lambda _: False, wall_time=self.clock.wall_time, wait=True)
+        )
         if not taken.mine:
             return False
-        self.believe(taken.record, nonce, nonce)
+        self.record_claim(taken.record, nonce, nonce)
         try:
             return self.hold(nonce, taken.record)
         except Fenced:
             return True
 
     def hold(self, nonce: str, head: Record) -> bool:
-        step = state.newest_step(head.state)
+        step = run_state.newest_step(head.state)
         counter = 0
         while step < GOAL:
             counter += 1
-            self.run(log.beat(head.state.term, counter, self.clock.wall(), head.number, nonce))
+            self.run(run_log.write_heartbeat(head.state.term, counter, self.clock.wall_time(), head.number, nonce))
             fate = self.rng.random()
             if fate < 0.12:
                 return True
@@ -92,11 +94,13 @@ class Contender:
             self.clock.sleep(Seconds(self.lease_s / 10))
 
         def advance(now: RunState) -> RunState:
-            return state.released(now, outcome=Outcome.DONE, cause=Cause.DONE, wall=self.clock.wall())
+            return run_state.released(now, outcome=Outcome.DONE, cause=Cause.DONE, wall_time=self.clock.wall_time())
 
         fresh = f"{self.rng.getrandbits(40):010x}"
-        end = self.run(log.append(head, advance, kind=RecordKind.RELEASE, nonce=fresh, wall=self.clock.wall()))
-        self.believe(end, nonce, fresh)
+        end = self.run(
+            run_log.append(head, advance, kind=RecordKind.RELEASE, nonce=fresh, wall_time=self.clock.wall_time())
+        )
+        self.record_claim(end, nonce, fresh)
         return False
 
     def save(self, nonce: str, head: Record, step: Step) -> Record:
@@ -107,19 +111,19 @@ class Contender:
         self.run(_put(key, data))
         entry = FileEntry(".", 0o644, (Chunk(key, len(data), digest(data)),))
         shard = Shard(0, "model.pt", (entry,))
-        point = Checkpoint(checkpoint_id, step, SaveKind.INSURANCE, term, 1, (shard,), self.clock.wall())
-        _, head = self.run(points.commit(head, point, nonce=fresh, wall=self.clock.wall()))
-        self.believe(head, nonce, fresh)
+        checkpoint = Checkpoint(checkpoint_id, step, SaveKind.INSURANCE, term, 1, (shard,), self.clock.wall_time())
+        _, head = self.run(checkpoint_store.commit(head, checkpoint, nonce=fresh, wall_time=self.clock.wall_time()))
+        self.record_claim(head, nonce, fresh)
         return head
 
-    def believe(self, record: Record, nonce: str, fresh: str) -> None:
-        self.believed.append(Believed(record.number, record.state.term, record.kind, nonce, fresh))
+    def record_claim(self, record: Record, nonce: str, fresh: str) -> None:
+        self.claims.append(ClaimedRecord(record.number, record.state.term, record.kind, nonce, fresh))
 
 
 def _put(key: str, data: bytes) -> Steps[None]:
     yield Put(key, data)
 
 
-def contend(url: str, name: str, seed: str, lease_s: float) -> list[Believed]:
+def contend(url: str, name: str, seed: str, lease_s: float) -> list[ClaimedRecord]:
     """What a contender's process runs."""
     return Contender(url, name, seed, lease_s).contend()

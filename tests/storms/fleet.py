@@ -1,9 +1,9 @@
 """The fleet storm: controllers, keepers, runs and a market together, in one thread of virtual time.
 
-The very code of the product decides and acts: `control.conductor` with `core.driver`, `core.keeping`, `core.worker`, the
-step functions of storage; providers, channels, database, store, processes and clocks are simulated.  A seed draws the
-job, the markets and what goes wrong; every promise is checked at every event; then the faults stop, and the job must end
-in bounded time with nothing left alive and a bill that is the meter's.
+The very code of the product decides and acts: `control.job_loop` with `core.driver`, `core.node_agent_reducer`,
+`core.worker`, the step functions of storage; providers, channels, database, store, processes and clocks are simulated.
+A seed draws the job, the markets and what goes wrong; every promise is checked at every event; then the faults stop,
+and the job must end in bounded time with nothing left alive and a bill that is the meter's.
 
 Replay a failure with `python -m tests.storms.fleet --seed N [--bug NAME]`.
 """
@@ -31,18 +31,18 @@ from tests.support.checks import Violation, demand
 from tests.support.scene import Scene
 from tests.support.simulated_store import Actor
 from windfall import codec
-from windfall.core import driver, machines, retention
+from windfall.core import checkpoints, driver, machines
 from windfall.events import Fact
-from windfall.fleet import JobPhase, Lifetime, Report, ResumeWanted, StopWanted
-from windfall.market import Answer, Boot, Ended, Machine, Order
-from windfall.simulation.provider import SimulatedProvider
-from windfall.storage import parts, restore
+from windfall.fleet import JobPhase, JobResumeRequested, JobStopRequested, Lifetime, Report
+from windfall.market import Answer, Boot, Machine, MachineEndCause, Order
+from windfall.simulation.simulated_provider import SimulatedProvider
+from windfall.storage import restore, shard_transfer
 from windfall.terms import NoticeLevel, Reliability, Seconds, Term
 
 SETTLED_S = 1500.0
 """After the end of the faults a job is done, or has failed or stopped, within this and three times its work [s]."""
 MEASURED_S = 2.0
-ZOMBIE_S, SPEECHLESS_S, RELEASE_AGAIN_S = 45.0, 150.0, 30.0
+ZOMBIE_S, UNRESPONSIVE_S, RELEASE_AGAIN_S = 45.0, 150.0, 30.0
 """Minutes of the product, so that storms get to see them."""
 
 
@@ -83,15 +83,15 @@ class Fleet(Whole):
         self.cancelled: dict[str, float] = {}
         self.zombies: set[str] = set()
         self.bought: set[str] = set()
-        self.heard: dict[str, tuple[float, Report]] = {}
+        self.last_reports: dict[str, tuple[float, Report]] = {}
         self.helpless_usd = self.surplus_s = 0.0
         self.lives: dict[str, Lifetime] = {}
         self.phase = JobPhase.BUYING
         self.job_wanted = True
         self.said: list[str] = []
-        self._wishes = self._draw_wishes()
+        self._user_requests = self._draw_user_requests()
         self.provider = Watched(
-            "sim", self, self.fleet.markets, random.Random(f"market {seed}"), tenant=self,
+            "sim", self, self.fleet.markets, random.Random(f"market {seed}"), listener=self,
             bill_lag_s=self.fleet.bill_lag_s,
         )  # fmt: skip
         self.provider.world = self
@@ -102,8 +102,8 @@ class Fleet(Whole):
     def new_checks(self) -> FleetRunChecks:
         return FleetRunChecks(self)
 
-    def say(self, sentence: str) -> None:
-        self.said.append(f"{self.time:9.2f} {sentence}")
+    def say(self, message: str) -> None:
+        self.said.append(f"{self.time:9.2f} {message}")
 
     # ------------------------------------------------------------------------------------ what the market's machines do
 
@@ -131,7 +131,7 @@ class Fleet(Whole):
         if machine is None or actor.dead:
             return
         if isinstance(machine, LeanExec) or self.rng.random() < 0.5:
-            self.provider.end(machine.host, Ended.PREEMPTED)
+            self.provider.end(machine.host, MachineEndCause.PREEMPTED)
         else:
             machine.agent_dies()
 
@@ -170,35 +170,38 @@ class Fleet(Whole):
         for one in self.controllers:
             one.die("outage")
 
-    def wishes_due(self) -> list[Fact]:
-        """Return what users wish by now and no controller has taken in."""
-        return [fact for at, fact in self._wishes if at <= self.time]
+    def requests_due(self) -> list[Fact]:
+        """Return the user requests that no controller has recorded yet."""
+        return [fact for at, fact in self._user_requests if at <= self.time]
 
     def fulfilled(self, count: int) -> None:
-        """So many wishes, the oldest, are in the journal."""
-        for _, fact in self._wishes[:count]:
+        """Drop the oldest user requests, which are in the journal now."""
+        for _, fact in self._user_requests[:count]:
             self.count(type(fact).__name__)
-        del self._wishes[:count]
+        del self._user_requests[:count]
 
-    def _draw_wishes(self) -> list[tuple[float, Fact]]:
+    def _draw_user_requests(self) -> list[tuple[float, Fact]]:
         fleet = self.fleet
         if fleet.stop_at is None:
             return []
-        return [(fleet.stop_at, StopWanted(fleet.stop_now, "user")), (fleet.resume_at, ResumeWanted("user"))]
+        return [
+            (fleet.stop_at, JobStopRequested(fleet.stop_now, "user")),
+            (fleet.resume_at, JobResumeRequested("user")),
+        ]
 
     # --------------------------------------------------------------------------------------------------------- the run
 
     def heard_within(self, machine_id: str, limit_s: float) -> bool:
-        return machine_id in self.heard and self.time - self.heard[machine_id][0] <= limit_s
+        return machine_id in self.last_reports and self.time - self.last_reports[machine_id][0] <= limit_s
 
     def says_it_ends(self, machine_id: str) -> bool:
         """Say whether the newest word of a machine that reached a controller is that it will be taken."""
-        return machine_id in self.heard and self.heard[machine_id][1].level is NoticeLevel.ANNOUNCED
+        return machine_id in self.last_reports and self.last_reports[machine_id][1].level is NoticeLevel.ANNOUNCED
 
     def _measure(self) -> None:
-        """Add up what machines cost while nobody could have acted."""
+        """Add up the cost of machines while no controller could act."""
         outages = (self.provider_out_until, self.sql_out_until, self.store_out_until)
-        if self.reachable() is None or self.time < max(outages) or self.provider.shelf.denied:
+        if self.reachable() is None or self.time < max(outages) or self.provider.limits.denied:
             rate = sum(machine.price_usd_per_hour for machine in self.provider.alive(JOB))
             self.helpless_usd += rate * MEASURED_S / 3600.0
             self.surplus_s = 0.0
@@ -207,11 +210,11 @@ class Fleet(Whole):
 
     def _plan_trouble(self) -> None:
         fleet, rng = self.fleet, self.rng
-        shelf = self.provider.shelf
+        limits = self.provider.limits
         if fleet.no_quota is not None:
-            shelf.quota["m4", fleet.no_quota] = 0
+            limits.quota["m4", fleet.no_quota] = 0
         if fleet.tight is not None:
-            shelf.capacity["m4", fleet.tight[0], Reliability.TRANSIENT] = fleet.tight[1]
+            limits.capacity["m4", fleet.tight[0], Reliability.TRANSIENT] = fleet.tight[1]
         if fleet.quiet:
             return
         for begin, end, zone in fleet.dry:
@@ -236,18 +239,18 @@ class Fleet(Whole):
         self.count("no capacity" if capacity == 0 else "capacity again")
         key = ("m4", zone, Reliability.TRANSIENT)
         if capacity is None:
-            self.provider.shelf.capacity.pop(key, None)
+            self.provider.limits.capacity.pop(key, None)
         else:
-            self.provider.shelf.capacity[key] = capacity
+            self.provider.limits.capacity[key] = capacity
 
     def _deny(self, denied: bool) -> None:
         self.count("credentials refused" if denied else "credentials taken again")
-        self.provider.shelf.denied = denied
+        self.provider.limits.denied = denied
 
     def _calm_down(self) -> None:
         """The faults are over: machines that hang are seen to be taken, and capacity comes back."""
-        self.provider.shelf.capacity.clear()
-        self.provider.shelf.denied = False
+        self.provider.limits.capacity.clear()
+        self.provider.limits.denied = False
         self.provider_out_until = self.sql_out_until = self.store_out_until = 0.0
         for node in self.nodes.values():
             node.cut_until = dict.fromkeys(node.cut_until, 0.0)
@@ -272,14 +275,14 @@ class Fleet(Whole):
         demand(not self.checks.records or driver.phase(ending) is not JobPhase.DONE or self.checks.done, "done is done")
 
     def _settled(self) -> driver.FleetState | None:
-        if self._wishes:
+        if self._user_requests:
             return None
         for one in self.controllers:
-            conductor = one.conductor
-            if one.dead or one.paused or conductor is None or not conductor.ended:
+            job_loop = one.job_loop
+            if one.dead or one.paused or job_loop is None or not job_loop.ended:
                 continue
-            if not driver.wants_bill(conductor.state):
-                return conductor.state
+            if not driver.needs_bill(job_loop.state):
+                return job_loop.state
         return None
 
 
@@ -294,12 +297,12 @@ def storm(seed: int, bug: str | None = None) -> Fleet:
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         for module, name, value in (
-            (parts, "CHUNK_BYTES", CHUNK_BYTES),
-            (parts, "CHUNKS_AT_ONCE", CHUNKS_AT_ONCE),
+            (shard_transfer, "CHUNK_BYTES", CHUNK_BYTES),
+            (shard_transfer, "CHUNKS_AT_ONCE", CHUNKS_AT_ONCE),
             (restore, "CHUNKS_AT_ONCE", CHUNKS_AT_ONCE),
-            (retention, "GRACE_S", GRACE_S),
+            (checkpoints, "GRACE_S", GRACE_S),
             (machines, "ZOMBIE_S", ZOMBIE_S),
-            (machines, "SPEECHLESS_S", SPEECHLESS_S),
+            (machines, "UNRESPONSIVE_S", UNRESPONSIVE_S),
             (machines, "RELEASE_AGAIN_S", RELEASE_AGAIN_S),
             # Rows are immutable, and each is read dozens of times: once is enough.
             (codec, "row_from_line", functools.cache(codec.row_from_line)),

@@ -14,20 +14,20 @@ from windfall.events import Command, Row
 from windfall.fleet import (
     CancelOrder,
     JobPhase,
-    MachineHeard,
+    JobResumeRequested,
+    MachineReported,
     MachinesMissing,
     NotifyUser,
     OrderUnanswered,
     PlaceOrder,
     ReleaseMachine,
     Report,
-    ResumeWanted,
-    ScheduleMade,
+    ScheduleComputed,
 )
 from windfall.market import Answer, Machine, Order
-from windfall.simulation.clock import WALL_START
+from windfall.simulation.virtual_time import WALL_START
 from windfall.terms import Cause, Record, WallTime
-from windfall.wire.layout import heartbeat_key
+from windfall.wire.run_layout import heartbeat_key
 
 if TYPE_CHECKING:
     from tests.storms.fleet import Fleet
@@ -49,7 +49,7 @@ class FleetRunChecks(RunChecks):
     def took(self, writer, before: Record | None, record: Record) -> None:  # type: ignore[no-untyped-def]
         self.writers[record.state.term] = writer
         assert record.state.holder is not None
-        demand(record.state.term == record.number, "the number of the taking record is the term")
+        demand(record.state.term == record.number, "the number of the acquire record is the term")
         demand(record.state.holder.nonce == writer.nonce, "a holder takes the run for itself")
         if before is None or before.state.holder is None:
             return
@@ -62,7 +62,7 @@ class FleetRunChecks(RunChecks):
         silent_s, looks = self.looks.silence(writer.process, heartbeat_key(before.state.term))
         demand(
             silent_s >= whole_scene.LEASE_S * 0.98,
-            f"nobody is pushed aside before a lease of silence: {silent_s:.1f} s",
+            f"no holder loses the run before a lease of silence: {silent_s:.1f} s",
         )
         demand(looks >= 5, f"and a single look after a long absence is no silence: {looks}")
 
@@ -113,13 +113,13 @@ class FleetRunChecks(RunChecks):
         lately = world.time - world.cancelled.get(token, -1e9) < CANCEL_S
         return token in world.cancels or (token in world.cancelled and (lately or world.reachable() is None))
 
-    def heard(self, report: Report) -> None:
+    def check_report(self, report: Report) -> None:
         """A report of a machine reached a controller; an older one that was overtaken tells nothing."""
         world, name = self.world, report.machine_id
-        newest = world.heard.get(name)
+        newest = world.last_reports.get(name)
         if newest is not None and newest[1].sequence >= report.sequence:
             return
-        world.heard[name] = (world.time, report)
+        world.last_reports[name] = (world.time, report)
 
     def surplus(self, passed_s: float) -> None:
         """What no slot needs is given back soon, if everything answers."""
@@ -133,7 +133,7 @@ class FleetRunChecks(RunChecks):
         budget = self.world.fleet.job.objective.budget_usd
         spent = self.world.provider.meter.total_usd(OWNER, WallTime(WALL_START + self.world.time))
         if budget is not None and not self.world.fleet.quiet:
-            # While nobody could act, machines went on: nothing can be released by a controller that is not there.
+            # Without a controller machines continued: nothing can be released by a controller that is not there.
             budget += self.world.helpless_usd
         demand(budget is None or spent <= budget, f"the budget is never exceeded: {spent:.4f} of {budget} USD")
 
@@ -150,18 +150,18 @@ class FleetRunChecks(RunChecks):
                 world.count("order unanswered")
             elif isinstance(fact, MachinesMissing):
                 world.count("never listed as gone")
-            elif isinstance(fact, ResumeWanted):
+            elif isinstance(fact, JobResumeRequested):
                 world.job_wanted = True
-            elif isinstance(fact, MachineHeard):
-                world.count(f"heard on {fact.channel}")
-            elif isinstance(fact, ScheduleMade):
+            elif isinstance(fact, MachineReported):
+                world.count(f"report on {fact.channel}")
+            elif isinstance(fact, ScheduleComputed):
                 world.schedules.journal(fact)
 
     def _decided(self, command: Command) -> None:
         match command:
             case PlaceOrder(order):
                 self.world.intents.add(order.token)
-            case ReleaseMachine(machine_id, _, why) if "silent" in why:
+            case ReleaseMachine(machine_id, _, reason) if "no contact on any channel" in reason:
                 self._zombie(machine_id)
             case CancelOrder(token):
                 self.world.cancelled[token] = self.world.time
@@ -173,16 +173,16 @@ class FleetRunChecks(RunChecks):
             return
         self.world.zombies.add(machine_id)
         self.world.count("zombie released")
-        heard = self.world.heard_within(machine_id, SILENT_S)
-        demand(not heard, f"no machine is given back as silent that answers on a channel: {machine_id}")
+        reported = self.world.heard_within(machine_id, SILENT_S)
+        demand(not reported, f"no machine is released as silent that reports on a channel: {machine_id}")
 
     def turned(self, controller: Controller) -> None:
         """After each turn of a controller."""
         self.money()
-        conductor = controller.conductor
-        if conductor is None:
+        job_loop = controller.job_loop
+        if job_loop is None:
             return
-        phase = driver.phase(conductor.state)
+        phase = driver.phase(job_loop.state)
         self.world.phase = phase
         self.world.job_wanted = phase not in {JobPhase.DONE, JobPhase.FAILED, JobPhase.STOPPED}
 
@@ -214,9 +214,9 @@ class FleetRunChecks(RunChecks):
 
     def _ends_for_a_reason(self, phase: JobPhase) -> None:
         tally, job = self.world.tally, self.world.fleet.job
-        wished = tally["StopWanted"] or tally["wants to tell over-budget"]
+        requested = tally["JobStopRequested"] or tally["wants to tell over-budget"]
         demand(
-            phase is not JobPhase.STOPPED or bool(wished), "a job is stopped only if somebody or its budget stops it"
+            phase is not JobPhase.STOPPED or bool(requested), "a job is stopped only if a user or its budget stops it"
         )
         budget = job.objective.budget_usd
         over = tally["wants to tell over-budget"] and (budget is None or budget > 1.0)
@@ -226,7 +226,7 @@ class FleetRunChecks(RunChecks):
         demand(phase is not JobPhase.FAILED or bool(failed), "a job fails only if its script or its machines do")
 
     def replayed(self) -> None:
-        state, sequence, at = driver.begin(), 0, 0.0
+        state, sequence, at = driver.initial_state(), 0, 0.0
         for line in self.world.rows:
             row: Row = codec.row_from_line(line)
             demand(row.sequence == sequence + 1, f"rows have no gap: {row.sequence} after {sequence}")

@@ -10,14 +10,14 @@ from tests.storms.fleet_scene import OWNER, PACE, SCHEDULES_S
 from tests.support.checks import demand
 from windfall.channels.direct import DirectChannel
 from windfall.channels.mailbox import MailboxChannel
-from windfall.control.conductor import Conductor, ConductorPorts
+from windfall.control.job_loop import JobLoop, JobLoopPorts
 from windfall.core import driver
 from windfall.errors import ControllerReplaced, WindfallError
 from windfall.fleet import Directive, Event, Lifetime, Report
 from windfall.market import Boot, Order
 from windfall.ports import Channel
-from windfall.simulation.clock import VirtualClock
-from windfall.storage.watch import StoreWatch
+from windfall.simulation.virtual_time import VirtualClock
+from windfall.storage.run_watch import StoreWatch
 from windfall.terms import Term
 
 if TYPE_CHECKING:
@@ -37,15 +37,15 @@ class Ear:
     def name(self) -> str:
         return self.channel.name
 
-    def hear(self) -> tuple[Report, ...]:
-        reports = self.channel.hear()
+    def receive(self) -> tuple[Report, ...]:
+        reports = self.channel.receive()
         for report in reports:
-            self.world.checks.heard(report)
+            self.world.checks.check_report(report)
         return reports
 
-    def tell(self, directives: dict[str, Directive]) -> None:
+    def send(self, directives: dict[str, Directive]) -> None:
         self.world.schedules.told(directives)
-        self.channel.tell(directives)
+        self.channel.send(directives)
 
 
 class Controller:
@@ -61,17 +61,17 @@ class Controller:
         offset = rng.choice((0.0, rng.uniform(-3600.0, 3600.0)))
         self.clock = VirtualClock(world, rng.uniform(0, 1e6), rng.uniform(-0.002, 0.002), offset)
         self.direct = DirectChannel(lambda: None)
-        self.conductor: Conductor | None = None
+        self.job_loop: JobLoop | None = None
 
     def begin(self) -> None:
         self.world.count("controller began")
         self.step()
 
-    def _conductor(self) -> Conductor:
+    def _new_job_loop(self) -> JobLoop:
         world, gate = self.world, Gate(self)
         store = FaultyStore(gate=gate)
         box = MailboxChannel(store, self.clock, self.term, self._machine_ids)
-        ports = ConductorPorts(
+        ports = JobLoopPorts(
             controller=self.term,
             owner=OWNER,
             clock=self.clock,
@@ -83,20 +83,20 @@ class Controller:
             notify=self._notify,
             rates=tuple,
             measured=tuple,
-            record_lives=self._record,
-            say=world.say,
-            pace=replace(PACE, beliefs_s=SCHEDULES_S) if world.fleet.scheduled else PACE,
+            record_lifetimes=self._record,
+            log=world.say,
+            pace=replace(PACE, estimates_s=SCHEDULES_S) if world.fleet.scheduled else PACE,
             schedule=world.schedules.make,
-            aside=lambda call: world.schedules.aside(self, call),
+            in_background=lambda call: world.schedules.in_background(self, call),
         )
-        return Conductor(world.fleet.job, ports)
+        return JobLoop(world.fleet.job, ports)
 
     def _machine_ids(self) -> tuple[str, ...]:
-        return () if self.conductor is None else tuple(driver.known_machines(self.conductor.state))
+        return () if self.job_loop is None else tuple(driver.known_machines(self.job_loop.state))
 
-    def _notify(self, event: Event, sentence: str) -> None:
+    def _notify(self, event: Event, message: str) -> None:
         self.world.count(f"told {event}")
-        self.world.say(f"{event}: {sentence}")
+        self.world.say(f"{event}: {message}")
 
     def _record(self, lives: tuple[Lifetime, ...]) -> None:
         self.world.lives |= {one.machine_id: one for one in lives}
@@ -111,14 +111,14 @@ class Controller:
             world.count("clock jump")
         delay_s = 1.0
         try:
-            if self.conductor is None:
-                self.conductor = self._conductor()
+            if self.job_loop is None:
+                self.job_loop = self._new_job_loop()
                 world.checks.recovered(self)
-            wishes = world.wishes_due()
-            for wish in wishes:
-                self.conductor.wishes.put(wish)
-            delay_s = self.conductor.turn()
-            world.fulfilled(len(wishes))
+            requests = world.requests_due()
+            for request in requests:
+                self.job_loop.requests.put(request)
+            delay_s = self.job_loop.turn()
+            world.fulfilled(len(requests))
         except Killed:
             demand(self.dead, "only the dead are killed")
             return
@@ -127,9 +127,9 @@ class Controller:
             self.dead = True
             return
         except WindfallError:
-            # What it gathered is lost with it: it is begun anew from its journal.
+            # Its memory is lost: it restarts from its journal.
             world.count("turn failed")
-            self.conductor = None
+            self.job_loop = None
         world.checks.turned(self)
         world.at(max(delay_s, TURN_S_MIN), self.step)
 
@@ -145,4 +145,4 @@ class Controller:
 
 def _boot(order: Order) -> Boot:
     del order
-    return Boot(("keeper",))
+    return Boot(("node-agent",))

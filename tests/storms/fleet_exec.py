@@ -13,26 +13,27 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from tests.storms import whole_scene
-from tests.storms.fleet_schedules import LEAN_COSTS, ScheduleChecks, beliefs_path
-from tests.storms.whole_machine import Machine, Place
+from tests.storms.fleet_schedules import LEAN_COSTS, ScheduleChecks, estimates_path
+from tests.storms.whole_machine import Machine
+from tests.storms.whole_place import Place
 from tests.support.checks import demand
 from tests.support.simulated_store import digest
 from windfall import events as ev
-from windfall.agent.beliefs import BeliefsFile
+from windfall.agent.status_files import EstimatesFile
 from windfall.core import worker
 from windfall.errors import (
-    EXIT_AGAIN,
     EXIT_DONE,
     EXIT_FAILED,
+    EXIT_RETRY,
     EXIT_STOPPED,
     CheckpointDamaged,
     Fenced,
     StoreUnreachable,
 )
 from windfall.ports import Create, Delete, Get, List, Pause, Steps, T
-from windfall.storage import log, points
+from windfall.storage import checkpoint_store, run_log
 from windfall.storage.restore import read_manifest
-from windfall.storage.state import Claim, attempted, newest_step, released
+from windfall.storage.run_state import Claim, attempted, newest_step, released
 from windfall.terms import (
     Cause,
     Checkpoint,
@@ -52,7 +53,7 @@ from windfall.terms import (
     Shard,
     Step,
 )
-from windfall.wire.layout import INBOX, shard_prefix
+from windfall.wire.run_layout import INBOX, shard_prefix
 
 if TYPE_CHECKING:
     from tests.storms.fleet import Fleet
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 ASSEMBLY_S = 15.0
 """A generation whose members do not come together within this time [s] ends."""
 LAST_S = 4.0
-"""So long before an announced end the lean script saves for the last time and lets go [s]."""
+"""The lean script makes its last save and releases the run this long before an announced end [s]."""
 FAILURES_MAX = 3
 MAIL_S = 2.5
 
@@ -109,9 +110,9 @@ class LeanExec:
         self.process.dead = True
 
     def kill(self) -> None:
-        """The keeper ends it."""
+        """End it, as the node agent does."""
         if self.alive:
-            self.finish(EXIT_AGAIN)
+            self.finish(EXIT_RETRY)
 
     def ask_stop(self, *, now: bool) -> None:
         self.stop = now
@@ -136,7 +137,7 @@ class LeanExec:
             yield from (self._follow() if self.rank else self._lead())
         except Fenced:
             self.real.count("lean fenced")
-            self.finish(EXIT_AGAIN)
+            self.finish(EXIT_RETRY)
 
     def _others(self) -> list[LeanExec] | None:
         """Return the other members' execs of this generation, None if one is missing or gone."""
@@ -159,17 +160,19 @@ class LeanExec:
                 self.term, self.step, self.saved_step = leader.term, leader.step, leader.saved_step
             waited_s = 0.0 if leader is not None and leader.alive and leader.node.answers else waited_s + 1.0
             if waited_s > ASSEMBLY_S or (waited_s > 2.0 and leader is not None):
-                self.finish(EXIT_AGAIN)
+                self.finish(EXIT_RETRY)
                 return
 
     def _lead(self) -> Steps[None]:
         if not (yield from self._assemble()):
-            self.finish(EXIT_AGAIN)
+            self.finish(EXIT_RETRY)
             return
         holder = Holder(self.host, self.host, 1, self.number, 0, self.nonce)
         claim = Claim(holder, "run", Seconds(whole_scene.LEASE_S), command=("train",))
         taken = yield from self._persist(
-            lambda: log.take(claim, holder_is_dead=self.real.is_dead, wall=self.process.wall, wait=True)
+            lambda: run_log.acquire(
+                claim, holder_is_dead=self.real.is_dead, wall_time=self.process.wall_time, wait=True
+            )
         )
         if not taken.mine:
             self.finish(EXIT_DONE)
@@ -221,11 +224,11 @@ class LeanExec:
         return self.stop is not None or (self.deadline is not None and self.deadline - self.real.time < LAST_S)
 
     def _ends(self, head: Record) -> Steps[bool]:
-        """Let go if somebody wants that, or a member is lost."""
+        """Release the run on request, or when a member is lost."""
         if len(self.members) > 1 and self._others() is None:
             self.real.count("generation broken")
             yield from self._release(head, Outcome.WAITING, Cause.PREEMPTED_UNSAVED)
-            self.finish(EXIT_AGAIN)
+            self.finish(EXIT_RETRY)
             return True
         deadlines = [one.deadline for one in self._others() or [] if one.deadline is not None]
         if deadlines and self.deadline is None and min(deadlines) - self.real.time < LAST_S:
@@ -235,7 +238,7 @@ class LeanExec:
         stopped = self.stop is not None
         saved = Cause.PREEMPTED_SAVED if self.saved_step == self.step else Cause.PREEMPTED_UNSAVED
         yield from self._release(head, Outcome.WAITING, Cause.STOPPED if stopped else saved)
-        self.finish(EXIT_STOPPED if stopped else EXIT_AGAIN)
+        self.finish(EXIT_STOPPED if stopped else EXIT_RETRY)
         return True
 
     def _fail(self, head: Record) -> Steps[Record]:
@@ -249,20 +252,22 @@ class LeanExec:
         def advance(state: RunState) -> RunState:
             return attempted(state, attempts=attempts, failures=failures)
 
-        nonce, wall = self.real.nonce(), self.process.wall()
+        nonce, wall_time = self.real.nonce(), self.process.wall_time()
         head = yield from self._persist(
-            lambda: log.append(head, advance, kind=RecordKind.ATTEMPT, nonce=nonce, wall=wall)
+            lambda: run_log.append(head, advance, kind=RecordKind.ATTEMPT, nonce=nonce, wall_time=wall_time)
         )
         yield from self._restore(head.state)
         return head
 
     def _release(self, head: Record, outcome: Outcome, cause: Cause, failures: int | None = None) -> Steps[None]:
-        wall, nonce = self.process.wall(), self.real.nonce()
+        wall_time, nonce = self.process.wall_time(), self.real.nonce()
 
         def advance(state: RunState) -> RunState:
-            return released(state, outcome=outcome, cause=cause, wall=wall, failures=failures)
+            return released(state, outcome=outcome, cause=cause, wall_time=wall_time, failures=failures)
 
-        yield from self._persist(lambda: log.append(head, advance, kind=RecordKind.RELEASE, nonce=nonce, wall=wall))
+        yield from self._persist(
+            lambda: run_log.append(head, advance, kind=RecordKind.RELEASE, nonce=nonce, wall_time=wall_time)
+        )
         self.released = outcome
         self.real.count(cause)
 
@@ -270,34 +275,36 @@ class LeanExec:
 
     def _beat(self, head: Record, counter: int) -> Steps[None]:
         try:
-            yield from log.beat(head.state.term, counter, self.process.wall(), head.number, self.nonce)
-            taker = yield from log.still_mine(head)
+            yield from run_log.write_heartbeat(
+                head.state.term, counter, self.process.wall_time(), head.number, self.nonce
+            )
+            taker = yield from run_log.find_takeover(head)
             keys = yield List(INBOX)
             assert isinstance(keys, list)
             for key in keys:
                 data = yield Get(key)
                 yield Delete(key)
-                said = json.loads(data) if isinstance(data, bytes) else {}
-                if said.get("do") == "stop" and said.get("term") == head.state.term:
-                    self.stop = bool(said["now"])
+                text = json.loads(data) if isinstance(data, bytes) else {}
+                if text.get("type") == "stop" and text.get("term") == head.state.term:
+                    self.stop = bool(text["now"])
         except StoreUnreachable:
             return
         if taker is not None:
-            raise log.fenced_by(taker)
+            raise run_log.fenced_by(taker)
 
     def _restore(self, state: RunState) -> Steps[None]:
         self.step, self.value = 0, whole_scene.START
         if state.checkpoints:
             ref: CheckpointRef = max(state.checkpoints, key=lambda one: one.step)
-            point = yield from self._persist(lambda: read_manifest(ref))
-            data = yield from self._persist(lambda: _get(point.shards[0].files[0].chunks[0].key))
+            checkpoint = yield from self._persist(lambda: read_manifest(ref))
+            data = yield from self._persist(lambda: _get(checkpoint.shards[0].files[0].chunks[0].key))
             _, self.step, self.value = whole_scene.read(data)
             demand(self.value == whole_scene.chain(self.step), "what is restored is the state of an uninterrupted run")
         demand(self.step == newest_step(state), "a restart restores the newest point")
         self.saved_step = self.restored_step = self.state.step = self.step
 
     def _save(self, head: Record) -> Steps[Record]:
-        term, nonce, wall = head.state.term, self.real.nonce(), self.process.wall()
+        term, nonce, wall_time = head.state.term, self.real.nonce(), self.process.wall_time()
         step, value, scene = self.step, self.value, self.real.scene
         checkpoint_id = f"{step}-{term}-{nonce}"
         shards = []
@@ -308,15 +315,19 @@ class LeanExec:
             entry = FileEntry(".", 0o644, (Chunk(key, len(data), digest(data)),))
             shards.append(Shard(rank, whole_scene.file_name(rank), (entry,)))
         kind = SaveKind.EMERGENCY if self.deadline is not None else SaveKind.INSURANCE
-        point = Checkpoint(checkpoint_id, Step(step), kind, term, 1, tuple(shards), wall)
-        _, head = yield from self._persist(lambda: points.commit(head, point, nonce=nonce, wall=wall))
+        checkpoint = Checkpoint(checkpoint_id, Step(step), kind, term, 1, tuple(shards), wall_time)
+        _, head = yield from self._persist(
+            lambda: checkpoint_store.commit(head, checkpoint, nonce=nonce, wall_time=wall_time)
+        )
         self.saved_step = step
         old, retire = head.state.checkpoints[:-2], self.real.nonce()
         if old:
             at = head
             try:
-                head = yield from self._persist(lambda: points.drop(at, old, nonce=retire, wall=wall))
-                yield from self._persist(lambda: points.delete(head, old, grace_s=Seconds(0.3)))
+                head = yield from self._persist(
+                    lambda: checkpoint_store.drop(at, old, nonce=retire, wall_time=wall_time)
+                )
+                yield from self._persist(lambda: checkpoint_store.delete(head, old, grace_s=Seconds(0.3)))
             except CheckpointDamaged:
                 pass
         return head
@@ -347,9 +358,9 @@ class WholeExec(Machine):
         self.node = node
         self.exit_code: int | None = None
         self.released: Outcome | None = None
-        self.leaving = EXIT_AGAIN
-        self.told_at = 0.0
-        self._beliefs_of = (0, BeliefsFile(None, node.clock))
+        self.leaving = EXIT_RETRY
+        self.written_at = 0.0
+        self._estimates_of = (0, EstimatesFile(None, node.clock))
         self.real.at(MAIL_S, self._read_mail)
 
     def new_checks(self) -> ScheduleChecks:  # type: ignore[override]
@@ -361,18 +372,18 @@ class WholeExec(Machine):
 
     def look(self) -> None:
         if self.hold is not None and self.alive and self.agent_alive and not self.exited and not self.busy:
-            self.inbox += self._beliefs()
+            self.inbox += self._estimates()
         super().look()
 
-    def _beliefs(self) -> list[ev.Fact]:
-        """Return what the keeper has left; an agent that was started again has fed its journal back before."""
-        life, file = self._beliefs_of
+    def _estimates(self) -> list[ev.Fact]:
+        """Return the facts left by the node agent; a restarted agent has replayed its journal before."""
+        life, file = self._estimates_of
         if life != self.agent_life:
-            file = BeliefsFile(beliefs_path(self), self.node.clock)
+            file = EstimatesFile(estimates_path(self), self.node.clock)
             for row in self.rows:
                 file.remember(row.facts)
-            self._beliefs_of = (self.agent_life, file)
-        return file.news()
+            self._estimates_of = (self.agent_life, file)
+        return file.changes()
 
     def draw_fate(self) -> None:
         if not self.real.calm and self.real.rng.random() < 0.3:
@@ -383,7 +394,7 @@ class WholeExec(Machine):
         self.lasting_fact(ev.NoticeReceived(Notice(level, "local", "n1", deadline)))
 
     def ask_stop(self, *, now: bool) -> None:
-        self.lasting_fact(ev.StopAsked(now, "the keeper"))
+        self.lasting_fact(ev.RunStopRequested(now, "the node agent"))
 
     def kill(self) -> None:
         self.finish()
@@ -393,10 +404,10 @@ class WholeExec(Machine):
         if not self.alive:
             return
         for key in self.real.store.list(INBOX):
-            said = json.loads(self.real.store.objects[key])
-            if self.hold is not None and said["term"] == self.term:
+            text = json.loads(self.real.store.objects[key])
+            if self.hold is not None and text["term"] == self.term:
                 self.real.store.delete(key)
-                self.ask_stop(now=bool(said["now"]))
+                self.ask_stop(now=bool(text["now"]))
         self.real.at(MAIL_S, self._read_mail)
 
     def _release(self, command: ev.ReleaseRun) -> Steps[None]:
@@ -427,7 +438,7 @@ class WholeExec(Machine):
 
     @property
     def step_s(self) -> Seconds | None:
-        return worker.standing(self.state).step_s if self.state.began is not None else None
+        return worker.run_status(self.state).step_s if self.state.started is not None else None
 
     @property
     def costs(self) -> SaveCosts | None:

@@ -1,4 +1,4 @@
-"""A machine of the fleet: the keeper's reducer, its channels, its `exec`, and what happens to it."""
+"""A machine of the fleet: the node agent's reducer, its channels, its `exec`, and what happens to it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from tests.storms.fleet_exec import LeanExec, WholeExec
 from tests.storms.fleet_scene import FATES
 from tests.support.checks import demand
 from windfall import codec
-from windfall.core import keeping
-from windfall.core import keeping_facts as words
+from windfall.core import node_agent_reducer
+from windfall.core import node_agent_state as words
 from windfall.fleet import VERSION, Directive
-from windfall.market import Ended, Machine
-from windfall.simulation.clock import VirtualClock
+from windfall.market import Machine, MachineEndCause
+from windfall.simulation.virtual_time import VirtualClock
 from windfall.terms import Instant, Notice, NoticeLevel, Seconds, Step, Term
-from windfall.wire.layout import CONTROLLER, directive_key, report_key
+from windfall.wire.run_layout import CONTROLLER, directive_key, report_key
 
 if TYPE_CHECKING:
     from tests.storms.fleet import Fleet
 
-PACE = words.Pace(direct_s=Seconds(2.0), box_s=Seconds(10.0), box_alone_s=Seconds(3.0), look_s=Seconds(2.0))
+PACE = words.NodeAgentPace(
+    direct_s=Seconds(2.0), mailbox_s=Seconds(10.0), mailbox_alone_s=Seconds(3.0), poll_s=Seconds(2.0)
+)
 FOR_EVER_S = 1e9
 CALL_S = (0.01, 0.3)
 LOST = 0.03
@@ -37,15 +39,15 @@ class Node:
         self.alive = True
         self.frozen = False
         self.clock = VirtualClock(world, rng.uniform(0, 1e6), rng.uniform(-0.01, 0.01), rng.choice((0.0, 3600.0)))
-        self.facts: list[words.KeeperFact] = []
+        self.facts: list[words.NodeAgentFact] = []
         self.exec: LeanExec | WholeExec | None = None
         self.cut_until = {"direct": 0.0, "mailbox": 0.0}
         self.turn_at = FOR_EVER_S
         self.adopted = Term(0)
         self.attempts = 0
         direct = rng.random() < 0.8
-        who = words.Who(self.machine_id, world.nonce(), direct, f"{self.machine_id}:1", PACE)
-        self.state: words.KeeperState | None = None
+        who = words.NodeAgentIdentity(self.machine_id, world.nonce(), direct, f"{self.machine_id}:1", PACE)
+        self.state: words.NodeAgentState | None = None
         world.at(rng.uniform(0.5, 3.0), lambda: self._begin(who))
         if not world.calm:
             world.at(rng.expovariate(1.0 / world.fleet.life_s), self._strike)
@@ -54,13 +56,13 @@ class Node:
     def answers(self) -> bool:
         return self.alive and not self.frozen
 
-    def _begin(self, who: words.Who) -> None:
-        self.state = words.begin(who, self.clock.now())
+    def _begin(self, who: words.NodeAgentIdentity) -> None:
+        self.state = words.initial_state(who, self.clock.now())
         self._turn()
 
-    # ----------------------------------------------------------------------------------------------------- the keeper
+    # --------------------------------------------------------------------------------------------------- the node agent
 
-    def fact(self, fact: words.KeeperFact) -> None:
+    def fact(self, fact: words.NodeAgentFact) -> None:
         self.facts.append(fact)
         self._soon(0.0)
 
@@ -76,28 +78,29 @@ class Node:
         self.turn_at = FOR_EVER_S
         facts, self.facts = self.facts, []
         if self.exec is not None:
-            facts.append(words.Stood(self._standing()))
+            facts.append(words.RunStatusRead(self._standing()))
         before = self.state.directive
-        self.state, actions = keeping.react(self.state, self.clock.now(), tuple(facts))
+        self.state, actions = node_agent_reducer.react(self.state, self.clock.now(), tuple(facts))
         self._adopted(before, self.state.directive)
         for action in actions:
             getattr(self, f"_do_{type(action).__name__}")(action)
-        self._soon(max(keeping.pause_s(self.state, self.clock.now()), 0.05))
+        self._soon(max(node_agent_reducer.pause_s(self.state, self.clock.now()), 0.05))
 
     def _adopted(self, before: Directive | None, now: Directive | None) -> None:
         if now is not None and now is not before:
-            demand(now.controller >= self.adopted, f"no stale controller is obeyed: {now.controller} < {self.adopted}")
-            self.adopted = now.controller
+            follows = f"no stale controller is followed: {now.controller_term} < {self.adopted}"
+            demand(now.controller_term >= self.adopted, follows)
+            self.adopted = now.controller_term
 
-    def _standing(self) -> words.Standing | None:
+    def _standing(self) -> words.RunStatus | None:
         one = self.exec
         if one is None or one.term is None:
             return None
         term, step, saved = Term(one.term), Step(one.step), Step(one.saved_step)
         training = one.alive and one.released is None
-        return words.Standing(term, step, saved, self.attempts, training, one.released, one.step_s, one.costs)
+        return words.RunStatus(term, step, saved, self.attempts, training, one.released, one.step_s, one.costs)
 
-    def _later(self, *facts: words.KeeperFact, delay_s: float | None = None) -> None:
+    def _later(self, *facts: words.NodeAgentFact, delay_s: float | None = None) -> None:
         wait_s = self.world.rng.uniform(*CALL_S) if delay_s is None else delay_s
 
         def arrive() -> None:
@@ -109,19 +112,19 @@ class Node:
 
     def _do_Join(self, action: words.Join) -> None:  # noqa: N802
         if self._reachable("direct"):
-            self._later(words.Joined(), words.Briefed(self._brief()))
+            self._later(words.Joined(), words.JobDataRead(self._brief()))
         else:
             self._later(words.NotAnswered())
 
-    def _brief(self) -> words.Brief:
+    def _brief(self) -> words.JobLimits:
         job = self.world.fleet.job
-        return words.Brief(job.nodes, job.dead_man_s, Seconds(30.0))
+        return words.JobLimits(job.nodes, job.dead_man_s, Seconds(30.0))
 
-    def _do_AskStore(self, action: words.AskStore) -> None:  # noqa: N802
+    def _do_ReadJobData(self, action: words.ReadJobData) -> None:  # noqa: N802
         if self.world.time < self.world.store_out_until:
-            self._later(words.NotBriefed("the store does not answer"))
+            self._later(words.JobDataUnavailable("the store does not answer"))
         else:
-            self._later(words.Briefed(self._brief()))
+            self._later(words.JobDataRead(self._brief()))
 
     def _do_Prepare(self, action: words.Prepare) -> None:  # noqa: N802
         rng = self.world.rng
@@ -146,8 +149,8 @@ class Node:
             self.exec.notice(notice.level, left_s)
         self.exec.begin()
 
-    def _do_TellExec(self, action: words.TellExec) -> None:  # noqa: N802
-        """A lean script saves by its own rhythm: nothing that is believed changes it."""
+    def _do_NotifyExec(self, action: words.NotifyExec) -> None:  # noqa: N802
+        """A lean script saves by its own rhythm: no estimate changes it."""
         if isinstance(self.exec, WholeExec):
             self.world.schedules.leave(self.exec, action.facts)
 
@@ -160,11 +163,11 @@ class Node:
             self.exec.kill()
 
     def _do_EndMachine(self, action: words.EndMachine) -> None:  # noqa: N802
-        self.world.count("dead man" if "nothing was heard" in action.why else "left")
-        self.world.provider.end(self.machine_id, Ended.STOPPED)
+        self.world.count("dead man" if "no contact" in action.reason else "left")
+        self.world.provider.end(self.machine_id, MachineEndCause.STOPPED)
 
     def exec_ended(self, code: int) -> None:
-        last = words.Stood(self._standing())
+        last = words.RunStatusRead(self._standing())
         self.exec = None
         if self.alive:
             self.facts.append(last)
@@ -187,7 +190,7 @@ class Node:
             return False
         return True
 
-    def _do_Say(self, action: words.Say) -> None:  # noqa: N802
+    def _do_SendReport(self, action: words.SendReport) -> None:  # noqa: N802
         if not self._reachable("direct"):
             self._later(words.NotAnswered(), delay_s=1.0)
             return
@@ -199,18 +202,18 @@ class Node:
         else:
             self._later(words.Answered(directive))
 
-    def _do_UseBox(self, action: words.UseBox) -> None:  # noqa: N802
+    def _do_SyncMailbox(self, action: words.SyncMailbox) -> None:  # noqa: N802
         if not self._reachable("mailbox"):
-            self._later(words.BoxFailed(), delay_s=1.0)
+            self._later(words.MailboxFailed(), delay_s=1.0)
             return
         store, name = self.world.store, self.machine_id
         late_s = self.world.rng.choice([0.0, 0.0, 0.0, 8.0]) if not self.world.calm else 0.0
-        said = codec.sealed(VERSION, "report", action.report)
+        said = codec.encode_document(VERSION, "report", action.report)
         self.world.at(late_s, lambda: store.put(report_key(name), said))
         told, beat = store.get(directive_key(name)), store.get(CONTROLLER)
         directive = None if told is None else codec.decode(json.loads(told)["directive"], Directive)
         counter = None if beat is None else json.loads(beat)
-        self._later(words.BoxRead(directive, None if counter is None else (counter["term"], counter["counter"])))
+        self._later(words.MailboxRead(directive, None if counter is None else (counter["term"], counter["counter"])))
 
     # ------------------------------------------------------------------------------------------------ what happens to it
 
@@ -244,10 +247,12 @@ class Node:
         world.at(world.rng.expovariate(1.0 / world.fleet.life_s), self._strike)
 
     def _take_in(self, delay_s: float) -> None:
-        self.world.at(delay_s, lambda: self.world.provider.end(self.machine_id, Ended.PREEMPTED))
+        self.world.at(delay_s, lambda: self.world.provider.end(self.machine_id, MachineEndCause.PREEMPTED))
 
     def _vanish(self, lead_s: float) -> None:
-        self.world.provider.end(self.machine_id, self.world.rng.choice([Ended.PREEMPTED, Ended.FAILED]))
+        self.world.provider.end(
+            self.machine_id, self.world.rng.choice([MachineEndCause.PREEMPTED, MachineEndCause.FAILED])
+        )
 
     def _honest(self, lead_s: float) -> None:
         self.world.provider.take(self.machine_id, Seconds(lead_s))
@@ -289,7 +294,7 @@ class Node:
         self._mailbox_cut(lead_s)
 
     def _stops_itself(self, lead_s: float) -> None:
-        self.world.provider.end(self.machine_id, Ended.STOPPED)
+        self.world.provider.end(self.machine_id, MachineEndCause.STOPPED)
 
     def _none(self, lead_s: float) -> None:
         pass

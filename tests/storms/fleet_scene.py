@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from tests.storms import whole_scene
 from tests.support.scene import Scene
-from windfall.control.looking import Pace
-from windfall.jobs import Checkpointing, Injection, Job, Objective, Use, Want
-from windfall.simulation.provider import Market
+from windfall.control.poller import PollingPace
+from windfall.jobs import Checkpointing, Injection, Job, Objective, Resources, Use
+from windfall.simulation.simulated_provider import SimulatedMarket
 from windfall.terms import Reliability, Seconds, Usd
 
 OWNER = "storm"
@@ -21,9 +21,9 @@ WHOLE_SHARE = 0.1
 """So many seeds run the full machine: worker reducer, script, parts, uploads; the others a lean one over the same log."""
 SCHEDULED_SHARE = 0.4
 """So many seeds save by schedules; only full machines act on them."""
-PACE = Pace(
+PACE = PollingPace(
     turn_s=Seconds(2.0), list_s=Seconds(4.0), offers_s=Seconds(10.0), bill_s=Seconds(20.0), run_s=Seconds(4.0),
-    beliefs_s=Seconds(300.0), silent_after_s=Seconds(SILENT_S),
+    estimates_s=Seconds(300.0), silent_after_s=Seconds(SILENT_S),
 )  # fmt: skip
 SCHEDULES_S = Seconds(12.0)
 """Minutes of the product: how often schedules are looked at again [s]."""
@@ -57,7 +57,7 @@ class FleetScene:
     quiet: bool
     nodes: int
     job: Job
-    markets: tuple[Market, ...]
+    markets: tuple[SimulatedMarket, ...]
     life_s: float
     dry: tuple[tuple[float, float, str], ...]
     no_quota: str | None
@@ -74,29 +74,29 @@ class FleetScene:
     scheduled: bool
 
 
-def _market(rng: random.Random, zone: str, reliability: Reliability) -> Market:
-    twin = rng.uniform(2.0, 4.0)
+def _market(rng: random.Random, zone: str, reliability: Reliability) -> SimulatedMarket:
+    baseline = rng.uniform(2.0, 4.0)
     spot = reliability is Reliability.TRANSIENT
-    prices = [(0.0, twin * rng.uniform(0.2, 0.4) if spot else twin)]
+    prices = [(0.0, baseline * rng.uniform(0.2, 0.4) if spot else baseline)]
     if spot and rng.random() < 0.4:
         at_s = rng.uniform(30.0, 200.0)
         prices += [
-            (at_s, twin * rng.uniform(0.4, 1.2)),
-            (at_s + rng.uniform(20.0, 100.0), twin * rng.uniform(0.2, 0.5)),
+            (at_s, baseline * rng.uniform(0.4, 1.2)),
+            (at_s + rng.uniform(20.0, 100.0), baseline * rng.uniform(0.2, 0.5)),
         ]
     least_s = rng.choice([1.0, 5.0])
-    return Market(
+    return SimulatedMarket(
         machine_type="m4",
         zone=zone,
         reliability=reliability,
         prices=tuple(prices),
-        on_demand_usd_per_hour=twin,
+        on_demand_usd_per_hour=baseline,
         allocate_s=(least_s, least_s * rng.uniform(1.0, 4.0)),
         startup_s=rng.choice([None, Seconds(2 * least_s)]),
         notice_s=Seconds(rng.choice([0.0, 10.0, 30.0])) if spot else Seconds(0.0),
         bid=spot and rng.random() < 0.5,
         refund=spot and rng.random() < 0.4,
-        stillborn=rng.choice([0.0, 0.0, 0.15]),
+        failed_to_start=rng.choice([0.0, 0.0, 0.15]),
     )
 
 
@@ -121,7 +121,7 @@ def draw(seed: int) -> FleetScene:
         user="user",
         run_url="memory://run",
         command=("train",),
-        wants=(Want(),),
+        resources=(Resources(),),
         nodes=nodes,
         use=use,
         max_price_usd_per_hour=rng.choice([None, None, 5.0]),

@@ -9,12 +9,12 @@ from unittest.mock import patch
 
 from tests.support.simulated_store import World
 from windfall.ports import Delete, Put, Steps
-from windfall.storage import log, manifest, points
-from windfall.storage.operations import delete_all
-from windfall.storage.state import committed as state_committed
-from windfall.storage.state import taken as state_taken
+from windfall.storage import checkpoint_store, manifest, run_log
+from windfall.storage.run_state import acquired as state_acquired
+from windfall.storage.run_state import committed as state_committed
+from windfall.storage.store_operations import delete_all
 from windfall.terms import Checkpoint, CheckpointRef, Record, RecordKind, RunState, Term
-from windfall.wire.layout import manifest_key
+from windfall.wire.run_layout import manifest_key
 
 Patch = tuple[object, str, Callable[..., object]]
 
@@ -24,39 +24,41 @@ def _judge_by_wall_clock(world: World) -> Callable[..., Steps[object]]:
         me = world.current
         assert me is not None
         while True:
-            last = yield from log.read_beat(head.state.term)
-            since = head.state.holder_since if last is None else last.wall
-            newest = yield from log.read_head(head.number)
+            last = yield from run_log.read_heartbeat(head.state.term)
+            since = head.state.holder_since if last is None else last.wall_time
+            newest = yield from run_log.read_head(head.number)
             assert newest is not None
             if newest.number != head.number:
-                return log._Verdict(moved_to=newest)
-            if me.wall() - since > head.state.lease_s:
-                return log._Verdict()
-            yield from log.pause(1.0)
+                return run_log._HolderCheck(moved_to=newest)
+            if me.wall_time() - since > head.state.lease_s:
+                return run_log._HolderCheck()
+            yield from run_log.pause(1.0)
 
     return judge
 
 
-def _ref(point: Checkpoint, data: bytes, wall: float) -> CheckpointRef:
+def _ref(checkpoint: Checkpoint, data: bytes, wall_time: float) -> CheckpointRef:
     return CheckpointRef(
-        point.checkpoint_id, point.step, point.kind, point.term, 1, point.size_bytes,
-        manifest_key(point.checkpoint_id), manifest.digest_of(data), wall,
+        checkpoint.checkpoint_id, checkpoint.step, checkpoint.kind, checkpoint.term, 1, checkpoint.size_bytes,
+        manifest_key(checkpoint.checkpoint_id), manifest.digest_of(data), wall_time,
     )  # fmt: skip
 
 
 def _commit(*, manifest_first: bool) -> Callable[..., Steps[tuple[CheckpointRef, Record]]]:
-    def commit(head: Record, point: Checkpoint, *, nonce: str, wall: float) -> Steps[tuple[CheckpointRef, Record]]:
-        data = manifest.to_bytes(point)
-        ref = _ref(point, data, wall)
+    def commit(
+        head: Record, checkpoint: Checkpoint, *, nonce: str, wall_time: float
+    ) -> Steps[tuple[CheckpointRef, Record]]:
+        data = manifest.to_bytes(checkpoint)
+        ref = _ref(checkpoint, data, wall_time)
 
         def advance(state: RunState) -> RunState:
             return state_committed(state, ref)
 
         if manifest_first:
-            yield Put(manifest_key(point.checkpoint_id), data)
-        record = yield from log.append(head, advance, kind=RecordKind.COMMIT, nonce=nonce, wall=wall)
+            yield Put(manifest_key(checkpoint.checkpoint_id), data)
+        record = yield from run_log.append(head, advance, kind=RecordKind.COMMIT, nonce=nonce, wall_time=wall_time)
         if not manifest_first:
-            yield Put(manifest_key(point.checkpoint_id), data)
+            yield Put(manifest_key(checkpoint.checkpoint_id), data)
         return ref, record
 
     return commit
@@ -64,13 +66,13 @@ def _commit(*, manifest_first: bool) -> Callable[..., Steps[tuple[CheckpointRef,
 
 def _delete_without_record(head: Record, refs: tuple[CheckpointRef, ...], **_: object) -> Steps[None]:
     for ref in refs:
-        found = yield from points.read_manifest(ref)
+        found = yield from checkpoint_store.read_manifest(ref)
         yield Delete(ref.manifest_key)
-        yield from delete_all(points._keys(found))
+        yield from delete_all(checkpoint_store._keys(found))
 
 
 def _drop_nothing(head: Record, *_: object, **__: object) -> Steps[Record]:
-    yield from log.refresh(head)
+    yield from run_log.refresh(head)
     return head
 
 
@@ -83,11 +85,11 @@ def _without_points(state: RunState) -> RunState:
 
 
 def _reborn(previous: Record | None, *arguments: object, **named: object) -> RunState:
-    return _without_points(state_taken(previous, *arguments, **named))
+    return _without_points(state_acquired(previous, *arguments, **named))
 
 
 def _restarted_term(previous: Record | None, *arguments: object, **named: object) -> RunState:
-    after = state_taken(previous, *arguments, **named)
+    after = state_acquired(previous, *arguments, **named)
     return after if previous is None else dataclasses.replace(after, term=Term(previous.state.term))
 
 
@@ -100,22 +102,22 @@ def _create_replaces(world: World) -> Callable[[str, bytes], bool]:
 
 
 BUGS: dict[str, Callable[[World], tuple[Patch, ...]]] = {
-    "stale holder trusted": lambda _: ((log, "_same_term", lambda mine, there: True),),
-    "nonce not checked on read-back": lambda _: ((log, "_wrote", lambda there, nonce: True),),
-    "take-over by age of the wall clock": lambda world: ((log, "_judge", _judge_by_wall_clock(world)),),
-    "lease not waited": lambda _: ((log, "_stood_still", lambda still_s, lease_s: True),),
-    "heartbeat's counter ignored": lambda _: ((log, "_alive", lambda seen, content: False),),
-    "own absence taken for silence": lambda _: ((log, "min", lambda seen, most: seen),),
-    "manifest after the record": lambda _: ((points, "commit", _commit(manifest_first=False)),),
-    "repeated commit replaces the manifest": lambda _: ((points, "commit", _commit(manifest_first=True)),),
+    "stale holder trusted": lambda _: ((run_log, "_same_term", lambda mine, there: True),),
+    "nonce not checked on read-back": lambda _: ((run_log, "_wrote", lambda there, nonce: True),),
+    "take-over by age of the wall clock": lambda world: ((run_log, "_check_holder", _judge_by_wall_clock(world)),),
+    "lease not waited": lambda _: ((run_log, "_heartbeat_unchanged", lambda still_s, lease_s: True),),
+    "heartbeat's counter ignored": lambda _: ((run_log, "_alive", lambda seen, content: False),),
+    "own absence taken for silence": lambda _: ((run_log, "min", lambda seen, most: seen),),
+    "manifest after the record": lambda _: ((checkpoint_store, "commit", _commit(manifest_first=False)),),
+    "repeated commit replaces the manifest": lambda _: ((checkpoint_store, "commit", _commit(manifest_first=True)),),
     "deleted before a record gave it up": lambda _: (
-        (points, "delete", _retire_newest),
-        (points, "drop", _drop_nothing),
+        (checkpoint_store, "delete", _retire_newest),
+        (checkpoint_store, "drop", _drop_nothing),
     ),
-    "sweep takes live points": lambda _: ((points, "_stale_part", lambda key, term, live: True),),
-    "taker forgets the points": lambda _: ((log, "taken", _reborn),),
-    "taker keeps the old term": lambda _: ((log, "taken", _restarted_term),),
-    "dead only by name": lambda _: ((log, "_same_machine", lambda one, other: True),),
+    "sweep takes live points": lambda _: ((checkpoint_store, "_stale_shard", lambda key, term, live: True),),
+    "taker forgets the points": lambda _: ((run_log, "acquired", _reborn),),
+    "taker keeps the old term": lambda _: ((run_log, "acquired", _restarted_term),),
+    "dead only by name": lambda _: ((run_log, "_same_machine", lambda one, other: True),),
     "store replaces what exists": lambda world: ((world.store, "create", _create_replaces(world)),),
 }
 

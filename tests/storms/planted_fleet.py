@@ -10,30 +10,31 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from windfall import codec
-from windfall.agent.beliefs import BeliefsFile
-from windfall.control.conductor import Conductor
-from windfall.control.hearing import Hearing
-from windfall.control.looking import Looking
-from windfall.core import closing, driver, generations, keeping_absorb, ledger, machines, orders, schedules, worker
-from windfall.core.fleet_state import FleetState, FleetTurn, Unit
-from windfall.core.keeping_facts import KeeperState
-from windfall.core.ledger import Account, Line
-from windfall.core.lifecycle import MACHINE, MachineState, OrderState, move
-from windfall.core.state import Turn
-from windfall.events import Fact, Row, SaveTableGiven
+from windfall.agent.status_files import EstimatesFile
+from windfall.control.job_loop import JobLoop, LivenessTracker
+from windfall.control.poller import Poller
+from windfall.core import driver, job_end, ledger, machines, node_agent_reducer, orders, save_schedules, worker
+from windfall.core.fleet_state import FleetState, FleetTurn, TrackedMachine
+from windfall.core.ledger import LedgerAccount, LedgerLine
+from windfall.core.lifecycle import MACHINE, MachineState, OrderState, transition
+from windfall.core.node_agent_state import NodeAgentState
+from windfall.core.worker_state import WorkerTurn
+from windfall.events import Fact, Row, ScheduleAssigned
 from windfall.fleet import (
-    ControllerBegan,
-    Direction,
-    MachineHeard,
+    RUN_DONE,
+    SUPERSEDED,
+    ControllerStarted,
+    DesiredState,
+    MachineReported,
     MachineSilent,
     MachinesMissing,
     OrderUnanswered,
     Report,
-    ScheduleMade,
+    ScheduleComputed,
 )
 from windfall.market import Charge, Machine
-from windfall.policies.saving import rules
-from windfall.simulation.meter import Meter
+from windfall.policies.checkpointing import rules
+from windfall.simulation.simulated_provider import Meter
 from windfall.terms import Instant, NoticeLevel, Term, Usd
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _drop_order(turn: FleetTurn, token: str) -> None:
 
 
 def _token_dropped() -> tuple[Patch, ...]:
-    """An order without an answer is forgotten; its slots buy anew."""
+    """An order without an answer is forgotten; its slots buy again."""
     return (_handler(OrderUnanswered, lambda turn, fact: _drop_order(turn, fact.token)),)
 
 
@@ -67,63 +68,65 @@ def _new_token_on_retry() -> tuple[Patch, ...]:
 
     def ask_again(turn: FleetTurn) -> None:
         for token, entry in list(turn.orders.items()):
-            due = entry.state is OrderState.UNKNOWN and entry.ask_at is not None and turn.now >= entry.ask_at
+            due = entry.state is OrderState.UNKNOWN and entry.resend_at is not None and turn.now >= entry.resend_at
             if due and entry.order.offer.provider in turn.state.listed:
                 _drop_order(turn, token)
 
-    return ((orders, "_ask_again", ask_again),)
+    return ((orders, "_resend", ask_again),)
 
 
 def _restart_waits_for_nothing() -> tuple[Patch, ...]:
     """After a restart, orders without an answer count as never placed."""
 
-    def began(turn: FleetTurn, fact: ControllerBegan) -> None:
-        orders.controller_began(turn, fact)
+    def started(turn: FleetTurn, fact: ControllerStarted) -> None:
+        orders.controller_started(turn, fact)
         for token, entry in list(turn.orders.items()):
             if entry.state is OrderState.UNKNOWN:
                 _drop_order(turn, token)
         turn.change(listed=frozenset({offer.provider for offer in turn.state.offers}))
 
-    return (_handler(ControllerBegan, began),)
+    return (_handler(ControllerStarted, started),)
 
 
 def _intent_after_the_call() -> tuple[Patch, ...]:
-    def react(self: Conductor, facts: list[Fact]) -> None:
+    def react(self: JobLoop, facts: list[Fact]) -> None:
         now = self._time.now()
         state, decisions, commands = driver.react(self.state, now, tuple(facts))
         for command in commands:
-            self._note(command)
-            self._errands.obey(command, self._ports.clock.now())
-        wall = self._ports.clock.wall()
-        row = Row(self._ports.controller, self._sequence + 1, now, wall, tuple(facts), decisions, commands)
+            self._note_timer(command)
+            self._executor.execute(command, self._ports.clock.now())
+        wall_time = self._ports.clock.wall_time()
+        row = Row(self._ports.controller, self._sequence + 1, now, wall_time, tuple(facts), decisions, commands)
         self._ports.journal.append(codec.row_to_line(row))
         self.state, self._sequence = state, row.sequence
-        self._remember(facts)
+        self._apply_facts(facts)
 
-    return ((Conductor, "_react", react),)
+    return ((JobLoop, "_react", react),)
 
 
 # -------------------------------------------------------------------------------------------------------------- notices
 
 
 def _hint_buys() -> tuple[Patch, ...]:
-    real = machines._noticed
+    real = machines._notice_reported
 
-    def noticed(turn: FleetTurn, unit: Unit, level: NoticeLevel | None, taken_at: Instant | None) -> None:
-        real(turn, unit, NoticeLevel.ANNOUNCED if level is NoticeLevel.HINT else level, taken_at)
+    def noticed(
+        turn: FleetTurn, unit: TrackedMachine, level: NoticeLevel | None, preemption_at: Instant | None
+    ) -> None:
+        real(turn, unit, NoticeLevel.ANNOUNCED if level is NoticeLevel.HINT else level, preemption_at)
 
-    return ((machines, "_noticed", noticed),)
+    return ((machines, "_notice_reported", noticed),)
 
 
 def _unacknowledged_buys() -> tuple[Patch, ...]:
     """The provider's own word that it will take a machine is enough to buy another."""
     real = machines._listed
 
-    def listed(turn: FleetTurn, unit: Unit, machine: Machine) -> None:
+    def listed(turn: FleetTurn, unit: TrackedMachine, machine: Machine) -> None:
         real(turn, unit, machine)
         newer = turn.units.get(machine.machine_id)
-        if machine.taken_at is not None and newer is not None and newer.state is MachineState.LIVE:
-            turn.become(newer, MachineState.DOOMED, ends_at=turn.now)
+        if machine.preemption_at is not None and newer is not None and newer.state is MachineState.LIVE:
+            turn.become(newer, MachineState.PREEMPTING, ends_at=turn.now)
 
     return ((machines, "_listed", listed),)
 
@@ -131,16 +134,16 @@ def _unacknowledged_buys() -> tuple[Patch, ...]:
 def _bought_at_each_notice() -> tuple[Patch, ...]:
     """Each announcement buys a successor, also for a machine that has one."""
 
-    def heard(turn: FleetTurn, fact: MachineHeard) -> None:
+    def reported(turn: FleetTurn, fact: MachineReported) -> None:
         unit = turn.units.get(fact.report.machine_id)
         if unit is not None and unit.slot is not None and fact.report.level is NoticeLevel.ANNOUNCED:
             slot = turn.slots[unit.slot]
             if slot.incumbent == unit.machine_id and slot.successor is not None:
                 turn.set_unit(turn.units[slot.successor], slot=None)
                 turn.set_slot(slot, successor=None)
-        machines.heard(turn, fact)
+        machines.report_received(turn, fact)
 
-    return (_handler(MachineHeard, heard),)
+    return (_handler(MachineReported, reported),)
 
 
 def _withdrawn_kept() -> tuple[Patch, ...]:
@@ -151,26 +154,28 @@ def _withdrawn_kept() -> tuple[Patch, ...]:
 
 
 def _one_channel_trusted() -> tuple[Patch, ...]:
-    """What is heard in the mailbox is no sign of life."""
-    real = Hearing.hear
+    """Reports in the mailbox do not count as contact."""
+    real = LivenessTracker.receive
 
-    def hear(self: Hearing, reports: Iterable[Report], channel: str, now: Instant, at: Instant) -> list[MachineHeard]:
-        before = {report.machine_id: self._ears.get(report.machine_id) for report in reports}
-        since = {name: ear.heard_at for name, ear in before.items() if ear is not None}
-        news = real(self, reports, channel, now, at)
+    def receive(
+        self: LivenessTracker, reports: Iterable[Report], channel: str, now: Instant, at: Instant
+    ) -> list[MachineReported]:
+        before = {report.machine_id: self._contacts.get(report.machine_id) for report in reports}
+        since = {name: ear.received_at for name, ear in before.items() if ear is not None}
+        changes = real(self, reports, channel, now, at)
         if channel == "mailbox":
-            for name, heard_at in since.items():
-                self._ears[name].heard_at = heard_at
-        return news
+            for name, received_at in since.items():
+                self._contacts[name].received_at = received_at
+        return changes
 
-    return ((Hearing, "hear", hear),)
+    return ((LivenessTracker, "receive", receive),)
 
 
 def _missing_once() -> tuple[Patch, ...]:
     """A machine that one listing lacks is gone, whatever it says itself."""
-    real = Looking._compare
+    real = Poller._compare
 
-    def compare(self: Looking, state: Any, name: str, unanswered: tuple[str, ...], listing: Any) -> list[Fact]:
+    def compare(self: Poller, state: Any, name: str, unanswered: tuple[str, ...], listing: Any) -> list[Fact]:
         facts = real(self, state, name, unanswered, listing)
         listed = {machine.machine_id for machine in listing}
         running = [unit.machine_id for unit in state.units.values() if unit.running_at is not None]
@@ -180,16 +185,16 @@ def _missing_once() -> tuple[Patch, ...]:
     def gone(turn: FleetTurn, fact: MachinesMissing) -> None:
         for machine_id in fact.machine_ids:
             if machine_id in turn.units:
-                machines.lost(turn, turn.units[machine_id], taken=True)
+                machines.lost(turn, turn.units[machine_id], preempted=True)
 
-    return (Looking, "_compare", compare), _handler(MachinesMissing, gone)
+    return (Poller, "_compare", compare), _handler(MachinesMissing, gone)
 
 
 def _gone_by_silence() -> tuple[Patch, ...]:
     def silent(turn: FleetTurn, fact: MachineSilent) -> None:
         unit = turn.units.get(fact.machine_id)
         if unit is not None:
-            machines.lost(turn, unit, taken=True)
+            machines.lost(turn, unit, preempted=True)
 
     return (_handler(MachineSilent, silent),)
 
@@ -198,46 +203,46 @@ def _not_released(words: str) -> Callable[[], tuple[Patch, ...]]:
     """Machines that are to go for this reason are not given back, nor told to leave, which alone would end them too."""
 
     def plant() -> tuple[Patch, ...]:
-        real, direct = FleetTurn.release, generations._direction
+        real, direct = FleetTurn.release, driver._desired_state
 
-        def release(self: FleetTurn, unit: Unit, why: str) -> None:
-            if words not in why:
-                real(self, unit, why)
+        def release(self: FleetTurn, unit: TrackedMachine, reason: str) -> None:
+            if words not in reason:
+                real(self, unit, reason)
             elif unit.state is not MachineState.RELEASING:
-                state = move(MACHINE, unit.state, MachineState.RELEASING)
-                self.set_unit(unit, state=state, released_at=self.now, why=why)
+                state = transition(MACHINE, unit.state, MachineState.RELEASING)
+                self.set_unit(unit, state=state, released_at=self.now, reason=reason)
 
-        def direction(state: FleetState, unit: Unit, member: bool) -> Direction:
-            forgotten = unit.state is MachineState.RELEASING and words in unit.why
-            return Direction.WAIT if forgotten else direct(state, unit, member)
+        def desired_state(state: FleetState, unit: TrackedMachine, member: bool) -> DesiredState:
+            forgotten = unit.state is MachineState.RELEASING and words in unit.reason
+            return DesiredState.WAIT if forgotten else direct(state, unit, member)
 
         return (
             (FleetTurn, "release", release),
             (machines, "_release_again", lambda turn, unit: None),
-            (generations, "_direction", direction),
+            (driver, "_desired_state", desired_state),
         )
 
     return plant
 
 
-def _stale_controller_obeyed() -> tuple[Patch, ...]:
-    real = keeping_absorb._hear
+def _stale_controller_followed() -> tuple[Patch, ...]:
+    real = node_agent_reducer._absorb_contact
 
-    def hear(state: KeeperState, now: Instant, fact: Any) -> KeeperState:
+    def receive(state: NodeAgentState, now: Instant, fact: Any) -> NodeAgentState:
         return real(replace(state, controller=Term(0)), now, fact)
 
-    return ((keeping_absorb, "_hear", hear),)
+    return ((node_agent_reducer, "_absorb_contact", receive),)
 
 
 # ---------------------------------------------------------------------------------------------------------------- money
 
 
 def _charge_counted_twice() -> tuple[Patch, ...]:
-    def booked(account: Account, charge: Charge) -> Account:
-        line = Line(charge.charge_id, charge.amount_usd, charge.ended, settled=True)
+    def booked(account: LedgerAccount, charge: Charge) -> LedgerAccount:
+        line = LedgerLine(charge.charge_id, charge.amount_usd, charge.ended, settled=True)
         return replace(account, lines=(*account.lines, line))
 
-    return ((ledger, "_booked", booked),)
+    return ((ledger, "_record_charge", booked),)
 
 
 def _falsified_charge() -> tuple[Patch, ...]:
@@ -256,10 +261,10 @@ def _falsified_charge() -> tuple[Patch, ...]:
 def _earlier_terms_schedule() -> tuple[Patch, ...]:
     """A schedule that comes late is followed, whichever holding of the run it was made for."""
 
-    def given(turn: Turn, fact: SaveTableGiven) -> None:
+    def given(turn: WorkerTurn, fact: ScheduleAssigned) -> None:
         turn.change(table=fact.table, table_step=fact.from_step)
 
-    return ((worker, "_HANDLERS", MappingProxyType({**worker._HANDLERS, SaveTableGiven: given})),)
+    return ((worker, "_HANDLERS", MappingProxyType({**worker._HANDLERS, ScheduleAssigned: given})),)
 
 
 def _schedule_beyond_its_end() -> tuple[Patch, ...]:
@@ -275,18 +280,18 @@ def _schedule_beyond_its_end() -> tuple[Patch, ...]:
 def _schedule_for_all() -> tuple[Patch, ...]:
     """What was made for one machine is told to each."""
 
-    def made(turn: FleetTurn, fact: ScheduleMade) -> None:
-        schedules.made(turn, fact)
+    def made(turn: FleetTurn, fact: ScheduleComputed) -> None:
+        save_schedules.schedule_computed(turn, fact)
         turn.change(schedules=MappingProxyType(dict.fromkeys(turn.units, fact)))
 
-    return (_handler(ScheduleMade, made),)
+    return (_handler(ScheduleComputed, made),)
 
 
 SCHEDULE_BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
     "schedule of an earlier term followed": _earlier_terms_schedule,
     "schedule followed beyond its end": _schedule_beyond_its_end,
     "schedule told to every machine": _schedule_for_all,
-    "schedule told to the worker again": lambda: ((BeliefsFile, "remember", lambda self, facts: None),),
+    "schedule told to the worker again": lambda: ((EstimatesFile, "remember", lambda self, facts: None),),
 }
 """Those that only machines with schedules can show."""
 
@@ -302,13 +307,13 @@ BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
     "one channel trusted": _one_channel_trusted,
     "missing once is gone": _missing_once,
     "gone by silence": _gone_by_silence,
-    "superseded machine kept": _not_released("its successor has taken its place"),
-    "release forgotten at the end": _not_released("the run is done"),
-    "stale controller obeyed": _stale_controller_obeyed,
+    "superseded machine kept": _not_released(SUPERSEDED),
+    "release forgotten at the end": _not_released(RUN_DONE),
+    "stale controller followed": _stale_controller_followed,
     "charge counted twice": _charge_counted_twice,
     "charge falsified": _falsified_charge,
     **SCHEDULE_BUGS,
-    "budget ignored": lambda: ((closing, "over_budget", lambda turn, more_usd_per_hour: False),),
+    "budget ignored": lambda: ((job_end, "over_budget", lambda turn, more_usd_per_hour: False),),
 }
 
 

@@ -16,7 +16,7 @@ from tests.support.silence import Looks
 from tests.support.simulated_store import Actor, Faults, World, digest
 from windfall.errors import CheckpointDamaged, Fenced, StoreUnreachable
 from windfall.ports import Create, Delete, Get, Pause, Put, SimpleOp, Steps
-from windfall.storage import log, manifest, points, state
+from windfall.storage import checkpoint_store, manifest, run_log, run_state
 from windfall.terms import (
     Cause,
     Checkpoint,
@@ -32,7 +32,7 @@ from windfall.terms import (
     Shard,
     Step,
 )
-from windfall.wire.layout import LOG, heartbeat_key, manifest_key, record_key, shard_prefix
+from windfall.wire.run_layout import LOG, heartbeat_key, manifest_key, record_key, shard_prefix
 
 LEASE_S = Seconds(10.0)
 GOAL = 5
@@ -57,7 +57,7 @@ def check(kept: bool, promise: str, *details: object) -> None:
 
 @dataclass
 class Race:
-    """The contenders, what they believe, and what the log really says."""
+    """The contenders, their claims, and the content of the log."""
 
     seed: int
     world: World = field(init=False)
@@ -93,8 +93,10 @@ class Race:
 
     def contend(self, me: Actor, nonce: str) -> Steps[object]:
         holder = Holder(me.host, me.host, 1, len(self.lives), 0, nonce)
-        claim = state.Claim(holder, "run", LEASE_S, command=("train",))
-        taken = yield from self.persist(lambda: log.take(claim, holder_is_dead=self.is_dead, wall=me.wall, wait=True))
+        claim = run_state.Claim(holder, "run", LEASE_S, command=("train",))
+        taken = yield from self.persist(
+            lambda: run_log.acquire(claim, holder_is_dead=self.is_dead, wall_time=me.wall_time, wait=True)
+        )
         if not taken.mine:
             return "done"
         term = taken.record.state.term
@@ -107,25 +109,27 @@ class Race:
 
     def hold(self, me: Actor, nonce: str, head: Record) -> Steps[object]:
         """The holder's life: beats, and now and then a point."""
-        rng, counter, step = self.world.rng, 0, state.newest_step(head.state)
+        rng, counter, step = self.world.rng, 0, run_state.newest_step(head.state)
         head = yield from self.clean_up(head)
         while step < GOAL:
             counter += 1
             with contextlib.suppress(StoreUnreachable):
-                yield from log.beat(head.state.term, counter, me.wall(), head.number, nonce)
-                taker = yield from log.still_mine(head)
+                yield from run_log.write_heartbeat(head.state.term, counter, me.wall_time(), head.number, nonce)
+                taker = yield from run_log.find_takeover(head)
                 if taker is not None:
-                    raise log.fenced_by(taker)
+                    raise run_log.fenced_by(taker)
             if rng.random() < 0.5:
                 step = Step(step + 1)
                 head = yield from self.save(me, nonce, head, step)
             yield Pause(Seconds(rng.uniform(0.1, 0.3) * LEASE_S))
 
         def advance(now: RunState) -> RunState:
-            return state.released(now, outcome=Outcome.DONE, cause=Cause.DONE, wall=me.wall())
+            return run_state.released(now, outcome=Outcome.DONE, cause=Cause.DONE, wall_time=me.wall_time())
 
         fresh = self.nonce()
-        yield from self.persist(lambda: log.append(head, advance, kind=RecordKind.RELEASE, nonce=fresh, wall=me.wall()))
+        yield from self.persist(
+            lambda: run_log.append(head, advance, kind=RecordKind.RELEASE, nonce=fresh, wall_time=me.wall_time())
+        )
         return "released"
 
     def save(self, me: Actor, nonce: str, head: Record, step: Step) -> Steps[Record]:
@@ -137,24 +141,26 @@ class Race:
         entry = FileEntry(".", 0o644, (Chunk(key, len(data), digest(data)),))
 
         def commit() -> Steps[tuple[object, Record]]:
-            point = Checkpoint(
-                checkpoint_id, step, SaveKind.INSURANCE, term, 1, (Shard(0, "model.pt", (entry,)),), me.wall()
+            checkpoint = Checkpoint(
+                checkpoint_id, step, SaveKind.INSURANCE, term, 1, (Shard(0, "model.pt", (entry,)),), me.wall_time()
             )
-            return points.commit(head, point, nonce=fresh, wall=me.wall())
+            return checkpoint_store.commit(head, checkpoint, nonce=fresh, wall_time=me.wall_time())
 
         _, head = yield from self.persist(commit)
         old, retire = head.state.checkpoints[:-2], self.nonce()
         if old:
             at = head
             with contextlib.suppress(CheckpointDamaged):
-                head = yield from self.persist(lambda: points.drop(at, old, nonce=retire, wall=me.wall()))
-                yield from self.persist(lambda: points.delete(head, old, grace_s=Seconds(0.3)))
+                head = yield from self.persist(
+                    lambda: checkpoint_store.drop(at, old, nonce=retire, wall_time=me.wall_time())
+                )
+                yield from self.persist(lambda: checkpoint_store.delete(head, old, grace_s=Seconds(0.3)))
         return head
 
     def clean_up(self, head: Record) -> Steps[Record]:
         if self.world.rng.random() < 0.5:
             with contextlib.suppress(StoreUnreachable):
-                yield from points.sweep(head, grace_s=Seconds(0.3))
+                yield from checkpoint_store.sweep(head, grace_s=Seconds(0.3))
         return head
 
     def persist(self, steps: Callable[[], Steps[T]]) -> Steps[T]:
@@ -177,7 +183,7 @@ class Race:
     def observe(self, actor: Actor, op: SimpleOp, result: object) -> None:
         match op:
             case Create(key, data) if result is True and key.startswith(LOG):
-                self.recorded(actor, key, state.from_bytes(data, key))
+                self.recorded(actor, key, run_state.from_bytes(data, key))
             case Get(key) if key.startswith("heartbeats/"):
                 self.looks.look(actor, key, self.world.time, result)
             case Delete():
@@ -190,7 +196,7 @@ class Race:
         check(key == record_key(number), "records have no gap and are never replaced", key, number)
         check(record.number == number, "a record knows its number", key, record.number)
         before = self.records[-1] if self.records else None
-        if record.kind is RecordKind.TAKE:
+        if record.kind is RecordKind.ACQUIRE:
             self.took(actor, before, record)
         else:
             assert before is not None
@@ -203,7 +209,7 @@ class Race:
         self.newest_is_whole()
 
     def took(self, actor: Actor, before: Record | None, record: Record) -> None:
-        check(record.state.term == record.number, "the number of the taking record is the term", record.number)
+        check(record.state.term == record.number, "the number of the acquire record is the term", record.number)
         assert record.state.holder is not None
         check(self.lives[record.state.holder.nonce] is actor, "a holder takes the run for itself", actor.name)
         if before is None or before.state.holder is None:
@@ -212,11 +218,11 @@ class Race:
         if last.host == actor.host and self.is_dead(last):
             return
         seen_s, looks = self.looks.silence(actor, heartbeat_key(before.state.term))
-        check(seen_s >= LEASE_S * 0.98, "nobody is pushed aside before a lease of silence", record.number, seen_s)
+        check(seen_s >= LEASE_S * 0.98, "no holder loses the run before a lease of silence", record.number, seen_s)
         check(looks >= 5, "and a single look after a long absence is no silence", record.number, looks)
 
     def follows(self, before: Record | None, record: Record) -> None:
-        takes = sum(one.kind is RecordKind.TAKE for one in self.records)
+        takes = sum(one.kind is RecordKind.ACQUIRE for one in self.records)
         check(record.state.attempts == takes, "every take is a start", record.number, record.state.attempts, takes)
         if before is None or record.kind is RecordKind.DROP:
             return
@@ -242,7 +248,7 @@ class Race:
         check(outcome is Outcome.DONE, "once the faults stop the run ends in bounded time", outcome)
         waiting = [life.name for life in self.lives.values() if not (life.dead or life.finished)]
         check(not waiting, "and every contender learns of it", waiting)
-        check(state.newest_step(self.records[-1].state) == GOAL, "with all steps", self.records[-1].number)
+        check(run_state.newest_step(self.records[-1].state) == GOAL, "with all steps", self.records[-1].number)
         return self
 
 
@@ -274,7 +280,7 @@ def main() -> None:
     arguments = parser.parse_args()
     one = race(arguments.seed, arguments.bug)
     for record, writer in zip(one.records, one.writers, strict=True):
-        steps = [point.step for point in record.state.checkpoints]
+        steps = [checkpoint.step for checkpoint in record.state.checkpoints]
         print(f"{record.number:4d} {record.kind:8s} term {record.state.term:3d} {writer.name:8s} points {steps}")
 
 

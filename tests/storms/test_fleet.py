@@ -36,17 +36,23 @@ VISITED = (
     *("controller killed", "killed at append", "killed at order", "controller paused", "controller replaced"),
     *("recovered", "clock jump", "outage 3600", "append reply lost", "turn failed"),
     *("stale listing", "charges told twice", "zombie released", "bought before the old one was gone"),
-    *("taken at once: its holder's machine is gone", "generation broken", "StopWanted", "ResumeWanted", "dead man"),
-    *("heard on direct", "heard on mailbox", "told over-budget", "told waiting", "agent died"),
+    *(
+        "taken at once: its holder's machine is gone",
+        "generation broken",
+        "JobStopRequested",
+        "JobResumeRequested",
+        "dead man",
+    ),
+    *("report on direct", "report on mailbox", "told over-budget", "told waiting", "agent died"),
     *("ended done", "ended failed", "ended stopped"),
 )
 """What storms must have been through, or they prove nothing."""
 
 
 SCHEDULES_VISITED = (
-    *("schedule made", "schedule journaled", "schedule journaled anew", "schedule late", "schedule failed"),
+    *("schedule made", "schedule journaled", "schedule journaled again", "schedule late", "schedule failed"),
     *("schedule given", "schedule of another term", "schedule followed"),
-    *("beliefs late", "beliefs repeated", "beliefs lost"),
+    *("estimates late", "estimates repeated", "estimates lost"),
 )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.storms.fleet_calm import Calm
 from windfall.fleet import PlaceOrder
-from windfall.market import Ended
+from windfall.market import MachineEndCause
 
 DAY_S = 86400.0
 
@@ -19,10 +19,10 @@ def test_sixty_machines_evicted_at_once_are_one_decision_and_one_order() -> None
     """Of two hundred machines sixty go in one moment: one row, one decision, one order for sixty."""
     calm = Calm(200, turn_s=5.0)
     calm.run(60.0)
-    assert len(calm.living) == 200
+    assert len(calm.lifetime_source) == 200
     before = calm.journal.count
-    for machine_id in list(calm.living)[:60]:
-        calm.provider.end(machine_id, Ended.PREEMPTED)
+    for machine_id in list(calm.lifetime_source)[:60]:
+        calm.provider.end(machine_id, MachineEndCause.PREEMPTED)
 
     calm.run(30.0)
 
@@ -30,7 +30,7 @@ def test_sixty_machines_evicted_at_once_are_one_decision_and_one_order() -> None
     orders = [command.order for row in rows for command in row.commands if isinstance(command, PlaceOrder)]
     assert [(order.count_min, order.count_max) for order in orders] == [(1, 60)]
     assert [len(row.decisions) for row in rows if row.decisions] == [1]
-    assert len(calm.living) == 200
+    assert len(calm.lifetime_source) == 200
 
 
 def held_bytes(*roots: object) -> int:
@@ -53,15 +53,15 @@ def test_a_month_of_coming_and_going_leaves_memory_flat() -> None:
     held = []
     for days in (10, 20):
         calm.run(days * DAY_S)
-        conductor = calm.conductor
+        job_loop = calm.job_loop
         parts = (
-            conductor.state,
-            conductor._timers,
-            conductor._wanted,
-            conductor._hearing._ears,
-            conductor._errands._open,
+            job_loop.state,
+            job_loop._timer_heap,
+            job_loop._timer_due,
+            job_loop._liveness._contacts,
+            job_loop._executor._in_flight,
         )
-        held.append(held_bytes(*parts, calm.direct._latest, conductor._looking._seen))
+        held.append(held_bytes(*parts, calm.direct._latest, job_loop._poller._seen))
     print(f"{held[0]} bytes after ten days, {held[1]} after thirty; {calm.provider._count} machines")
 
     assert calm.provider._count > 10_000

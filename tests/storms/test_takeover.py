@@ -1,4 +1,4 @@
-"""However contenders race for a run, one holder a term writes, nothing committed is lost, and somebody finishes."""
+"""However contenders race for a run, one holder per term writes, nothing committed is lost, and one contender finishes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CAUGHT_WITHIN = 200
 def run_races(seeds: range) -> tuple[int, int]:
     """Return how many operations and how many takes the races had."""
     races = [race(seed) for seed in seeds]
-    takes = sum(record.kind is RecordKind.TAKE for one in races for record in one.records)
+    takes = sum(record.kind is RecordKind.ACQUIRE for one in races for record in one.records)
     return sum(one.world.operations for one in races), takes
 
 

@@ -80,6 +80,8 @@ def test_the_same_seed_is_the_same_storm(on_disk: bool) -> None:
     seed = next(seed for seed in range(20) if draw(seed)[1].on_disk is on_disk)
     first, second = storm(seed), storm(seed)
     # Names of chunks tell inodes, and so differ; what was decided when, and by whom, does not.
-    told = [[(one.number, one.kind, one.nonce, one.wall) for one in world.checks.records] for world in (first, second)]
+    told = [
+        [(one.number, one.kind, one.nonce, one.wall_time) for one in world.checks.records] for world in (first, second)
+    ]
     assert told[0] == told[1]
     assert first.tally == second.tally

@@ -16,10 +16,10 @@ import pytest
 
 from tests.support.world import World
 from windfall import events as ev
-from windfall.core import asking, ending, handing, points, retention, worker
-from windfall.core.state import Turn
+from windfall.core import checkpoints, handovers, save_requests, shutdown, worker
+from windfall.core.worker_state import WorkerTurn
 from windfall.models.costs import Costs
-from windfall.policies.saving import rules
+from windfall.policies.checkpointing import rules
 from windfall.terms import NoticeLevel
 
 SEEDS = 100
@@ -66,32 +66,34 @@ def test_a_thousand_storms_keep_every_promise() -> None:
 # --------------------------------------------------------------------------------------------------------- planted bugs
 
 
-def _with_handler(patch: pytest.MonkeyPatch, kind: type[ev.Fact], handler: Callable[[Turn, ev.Fact], None]) -> None:
+def _with_handler(
+    patch: pytest.MonkeyPatch, kind: type[ev.Fact], handler: Callable[[WorkerTurn, ev.Fact], None]
+) -> None:
     patch.setattr(worker, "_HANDLERS", MappingProxyType({**worker._HANDLERS, kind: handler}))
 
 
 def commit_without_a_rank(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(points, "_agreed", lambda turn, point: True)
+    patch.setattr(checkpoints, "_absent_agreed", lambda turn, checkpoint: True)
 
-    def uploaded_when_one_is_there(turn: Turn) -> None:
-        for point in turn.state.checkpoints:
-            if not point.whole:
-                points._judge(turn, point)
-        points._forward(turn)
+    def uploaded_when_one_is_there(turn: WorkerTurn) -> None:
+        for checkpoint in turn.state.checkpoints:
+            if not checkpoint.complete:
+                checkpoints._complete(turn, checkpoint)
+        checkpoints._start_next(turn)
 
-    patch.setattr(points, "settle", uploaded_when_one_is_there)
+    patch.setattr(checkpoints, "settle", uploaded_when_one_is_there)
 
 
 def retention_keeps_one(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(retention, "WHOLE_MIN", 1)
+    patch.setattr(checkpoints, "INTACT_MIN", 1)
 
 
 def acknowledge_before_commit(patch: pytest.MonkeyPatch) -> None:
-    def noticed(turn: Turn, fact: ev.Fact) -> None:
+    def noticed(turn: WorkerTurn, fact: ev.Fact) -> None:
         assert isinstance(fact, ev.NoticeReceived)
-        ending.noticed(turn, fact)
+        shutdown.noticed(turn, fact)
         if fact.notice.level is NoticeLevel.ANNOUNCED:
-            turn.order(ev.AcknowledgeNotice(fact.notice))
+            turn.emit(ev.AcknowledgeNotice(fact.notice))
 
     _with_handler(patch, ev.NoticeReceived, noticed)
 
@@ -105,7 +107,9 @@ def feasibility_without_upload(patch: pytest.MonkeyPatch) -> None:
 
 
 def exact_dropped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(asking, "PublishSave", lambda number, step, kind, exact: ev.PublishSave(number, step, kind, False))
+    patch.setattr(
+        save_requests, "PublishSave", lambda number, step, kind, exact: ev.PublishSave(number, step, kind, False)
+    )
 
 
 def stale_estimate(patch: pytest.MonkeyPatch) -> None:
@@ -116,13 +120,13 @@ def stale_estimate(patch: pytest.MonkeyPatch) -> None:
 
 
 def request_number_reused(patch: pytest.MonkeyPatch) -> None:
-    real = asking._retire
+    real = save_requests._archive
 
-    def retire(turn: Turn, request: object) -> None:
+    def archive(turn: WorkerTurn, request: object) -> None:
         real(turn, request)  # type: ignore[arg-type]
         turn.change(requests=0)
 
-    patch.setattr(asking, "_retire", retire)
+    patch.setattr(save_requests, "_archive", archive)
 
 
 def fence_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -130,16 +134,16 @@ def fence_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def withdrawal_ignored(patch: pytest.MonkeyPatch) -> None:
-    def noticed(turn: Turn, fact: ev.Fact) -> None:
+    def noticed(turn: WorkerTurn, fact: ev.Fact) -> None:
         assert isinstance(fact, ev.NoticeReceived)
         if fact.notice.level is not NoticeLevel.WITHDRAWN:
-            ending.noticed(turn, fact)
+            shutdown.noticed(turn, fact)
 
     _with_handler(patch, ev.NoticeReceived, noticed)
 
 
 def failures_forgotten(patch: pytest.MonkeyPatch) -> None:
-    def started(turn: Turn, fact: ev.Fact) -> None:
+    def started(turn: WorkerTurn, fact: ev.Fact) -> None:
         assert isinstance(fact, ev.ScriptStarted)
         worker._script_started(turn, fact)
         turn.change(failures=0)
@@ -148,13 +152,13 @@ def failures_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def early_bystander_forgotten(patch: pytest.MonkeyPatch) -> None:
-    real = handing.moved_on
+    real = handovers.moved_on
 
-    def moved_on(turn: Turn, fact: ev.RankMovedOn) -> None:
+    def moved_on(turn: WorkerTurn, fact: ev.RankAdvanced) -> None:
         real(turn, fact)
         turn.change(moved=())
 
-    patch.setattr(handing, "moved_on", moved_on)
+    patch.setattr(handovers, "moved_on", moved_on)
 
 
 def upload_forgotten_on_resume(patch: pytest.MonkeyPatch) -> None:

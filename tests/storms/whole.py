@@ -30,12 +30,12 @@ from tests.support.scene import Scene
 from tests.support.simulated_disk import PowerCut, SimulatedDisk
 from tests.support.simulated_disk import Process as Files
 from tests.support.simulated_store import Actor, Faults, MemoryStore, World, digest
-from windfall.core import retention
+from windfall.core import checkpoints
 from windfall.errors import StoreUnreachable, WindfallError
 from windfall.ports import Get, GetRange, List, ObjectStore, PutRange, SimpleOp, Steps
-from windfall.storage import parts, restore
-from windfall.storage.executor import perform
-from windfall.storage.files import FileStore
+from windfall.storage import restore, shard_transfer
+from windfall.storage.file_store import FileStore
+from windfall.storage.store_operations import perform
 from windfall.terms import Holder
 
 CHUNK_BYTES = 128
@@ -161,10 +161,10 @@ class Whole(World):
         """Now and then the script writes into a file that is just being uploaded, or the agent dies amid an upload."""
         assert isinstance(actor, Process)
         assert actor.machine is not None
-        point = self.rng.random()
-        if self.calm or point > 0.035:
+        checkpoint = self.rng.random()
+        if self.calm or checkpoint > 0.035:
             return
-        if point > 0.02:
+        if checkpoint > 0.02:
             self.at(0.01, actor.machine.agent_dies)
         elif os.path.exists(op.path):
             with open(op.path, "rb") as file:
@@ -276,10 +276,10 @@ def storm(seed: int, bug: str | None = None) -> Whole:
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         for module, name, value in (
-            (parts, "CHUNK_BYTES", CHUNK_BYTES),
-            (parts, "CHUNKS_AT_ONCE", CHUNKS_AT_ONCE),
+            (shard_transfer, "CHUNK_BYTES", CHUNK_BYTES),
+            (shard_transfer, "CHUNKS_AT_ONCE", CHUNKS_AT_ONCE),
             (restore, "CHUNKS_AT_ONCE", CHUNKS_AT_ONCE),
-            (retention, "GRACE_S", GRACE_S),
+            (checkpoints, "GRACE_S", GRACE_S),
         ):
             stack.enter_context(patch.object(module, name, value))
         try:
@@ -300,7 +300,7 @@ def main() -> None:
     arguments = parser.parse_args()
     world = storm(arguments.seed, arguments.bug)
     for record in world.checks.records:
-        steps = [point.step for point in record.state.checkpoints]
+        steps = [checkpoint.step for checkpoint in record.state.checkpoints]
         print(f"{record.number:4d} {record.kind:8s} term {record.state.term:3d} points {steps}")
     print(dict(world.tally))
 

@@ -14,11 +14,11 @@ from tests.support.simulated_store import CrashingStore, ManualClock, digest
 from windfall.core.replay import replay
 from windfall.errors import CheckpointDamaged
 from windfall.ports import Create, Delete, Get, Put, PutRange, SimpleOp
-from windfall.storage import manifest, restore, state
-from windfall.storage.files import FileStore
-from windfall.storage.journal import Merged, read_journal
+from windfall.storage import manifest, restore, run_state
+from windfall.storage.file_store import FileStore
+from windfall.storage.spool_journal import MergedJournal, read_journal
 from windfall.terms import Checkpoint, CheckpointRef, Outcome, Record, RecordKind
-from windfall.wire.layout import LOG, heartbeat_key, record_key
+from windfall.wire.run_layout import LOG, heartbeat_key, record_key
 
 if TYPE_CHECKING:
     from tests.storms.whole import Process, Whole
@@ -87,7 +87,7 @@ class RunChecks:
         """Look for records that are new."""
         while (data := self.peek(record_key(len(self.records) + 1))) is not None:
             assert writer is not None
-            self.recorded(writer, state.from_bytes(data, record_key(len(self.records) + 1)))
+            self.recorded(writer, run_state.from_bytes(data, record_key(len(self.records) + 1)))
 
     def after_cut(self) -> bool:
         """The store's host was away: what was acknowledged is there.  Return whether all that was seen is."""
@@ -98,7 +98,7 @@ class RunChecks:
         for number in range(max(1, len(self.records) - 3), len(self.records) + 1):
             data = self.peek(record_key(number))
             demand(data is not None, f"record {number} was acknowledged and is lost")
-            demand(state.to_bytes(self.records[number - 1]) == data, f"record {number} is whole after a power cut")
+            demand(run_state.to_bytes(self.records[number - 1]) == data, f"record {number} is whole after a power cut")
         for ref in self.live:
             self.check_whole(ref)
         return all_there
@@ -109,7 +109,7 @@ class RunChecks:
         before = self.records[-1] if self.records else None
         number = len(self.records) + 1
         demand(record.number == number, f"records have no gap: {record.number} comes as {number}")
-        if record.kind is RecordKind.TAKE:
+        if record.kind is RecordKind.ACQUIRE:
             self.took(writer, before, record)
         else:
             assert before is not None
@@ -129,7 +129,7 @@ class RunChecks:
             self.finished(writer)
 
     def took(self, writer: Machine, before: Record | None, record: Record) -> None:
-        demand(record.state.term == record.number, "the number of the taking record is the term")
+        demand(record.state.term == record.number, "the number of the acquire record is the term")
         assert record.state.holder is not None
         demand(record.state.holder.nonce == writer.nonce, "a holder takes the run for itself")
         self.writers[record.state.term] = writer
@@ -143,7 +143,7 @@ class RunChecks:
         silent_s, looks = self.looks.silence(writer.process, heartbeat_key(before.state.term))
         demand(
             silent_s >= whole_scene.LEASE_S * 0.98,
-            f"nobody is pushed aside before a lease of silence: {silent_s:.1f} s",
+            f"no holder loses the run before a lease of silence: {silent_s:.1f} s",
         )
         demand(looks >= 5, f"and a single look after a long absence is no silence: {looks}")
 
@@ -182,11 +182,11 @@ class RunChecks:
         demand(data is not None, f"the live point {ref.checkpoint_id} has its manifest")
         assert data is not None
         demand(manifest.digest_of(data) == ref.manifest_digest, f"and the one that was committed: {ref.checkpoint_id}")
-        point = self.manifests.get(ref.manifest_digest)
-        if point is None:
-            point = self.manifests[ref.manifest_digest] = manifest.from_bytes(data, ref.manifest_key)
+        checkpoint = self.manifests.get(ref.manifest_digest)
+        if checkpoint is None:
+            checkpoint = self.manifests[ref.manifest_digest] = manifest.from_bytes(data, ref.manifest_key)
         found: dict[str, bytes] = {}
-        for shard in point.shards:
+        for shard in checkpoint.shards:
             for entry in shard.files:
                 stretches = [self.peek(chunk.key) for chunk in entry.chunks]
                 demand(None not in stretches, f"a live point has all its bytes: {ref.checkpoint_id}")
@@ -207,24 +207,24 @@ class RunChecks:
         ref = whole[-1] if self.rng.random() < 0.8 else self.rng.choice(whole)
         data = self.peek(ref.manifest_key)
         assert data is not None
-        point = manifest.from_bytes(data, ref.manifest_key)
-        keys = [chunk.key for shard in point.shards for entry in shard.files for chunk in entry.chunks]
+        checkpoint = manifest.from_bytes(data, ref.manifest_key)
+        keys = [chunk.key for shard in checkpoint.shards for entry in shard.files for chunk in entry.chunks]
         key = self.rng.choice([*keys, ref.manifest_key])
         content = self.peek(key)
         assert content is not None
         at = self.rng.randrange(len(content))
         flipped = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
-        spoilt = self.rng.choice([None, flipped, content[:at]])
+        unreadable = self.rng.choice([None, flipped, content[:at]])
         self.damaged.add(ref.checkpoint_id)
         self.world.count("decayed")
         if self.world.disk is not None:
-            self.world.disk.spoil(f"{ROOT}/{key}", spoilt)
-        elif spoilt is None:
+            self.world.disk.spoil(f"{ROOT}/{key}", unreadable)
+        elif unreadable is None:
             self.world.store.delete(key)
         else:
-            self.world.store.put(key, spoilt)
+            self.world.store.put(key, unreadable)
 
-    def restored(self, machine: Machine, view: tuple[CheckpointRef, ...], found: restore.Restored) -> None:
+    def restored(self, machine: Machine, view: tuple[CheckpointRef, ...], found: restore.RestoredCheckpoint) -> None:
         """A machine restored: nothing older than the newest whole point it knows of."""
         if found.skipped:
             self.world.count("skipped a damaged point")
@@ -253,7 +253,7 @@ class RunChecks:
             found = anybody.drive(restore.restore(newest_first, folder))
         except CheckpointDamaged as error:
             demand(False, f"the newest whole point can be restored: {error}")
-        assert isinstance(found, restore.Restored)
+        assert isinstance(found, restore.RestoredCheckpoint)
         # A delayed repetition of an upload may have brought back what had decayed.
         newest = len(newest_first) if found.ref is None else newest_first.index(found.ref)
         demand(newest <= (newest_first.index(whole[0]) if whole else newest), "and it is the newest whole one")
@@ -261,6 +261,6 @@ class RunChecks:
             wanted = whole_scene.expected(world.scene, found.ref.step)
             demand(dict(files_below(folder)) == wanted, "and it is the state of an uninterrupted run")
         merged = anybody.drive(read_journal())
-        assert isinstance(merged, Merged)
+        assert isinstance(merged, MergedJournal)
         differences = [one for one in replay(merged.rows) if one.what != "gap"]
         demand(not differences, f"the shipped journal decides the same again: {differences[:1]}")

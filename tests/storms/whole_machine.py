@@ -1,7 +1,7 @@
 """A machine of the whole storm: the real reducer, and the agent's loop and hold as step functions under the scheduler.
 
-What `agent.loop`, `agent.hands` and `agent.beats` do in threads is done here in lanes: a lane carries out one action
-after the other, each a step function of which the world carries out one store operation at a time.
+What `agent.agent_loop`, `agent.background` and `agent.heartbeat` do in threads is done here in lanes: a lane carries
+out one action after the other, each a step function of which the world carries out one store operation at a time.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from typing import TYPE_CHECKING, Any
 
 from tests.storms import whole_scene
 from tests.storms.whole_checks import files_below
-from tests.storms.whole_hold import Hold, Kept
+from tests.storms.whole_hold import Kept, StoreLease
+from tests.storms.whole_place import Place
 from tests.support import world as reducers
 from tests.support.checks import demand
 from tests.support.fate import Fate
 from tests.support.script import Script
 from windfall import codec
 from windfall import events as ev
-from windfall.agent.hands import failure_of
-from windfall.agent.keeping import keep, let_go
+from windfall.agent.background import failure_of
+from windfall.agent.hard_links import link_handover, remove_links
 from windfall.core import worker
-from windfall.errors import Fenced, Overwritten, StoreError, WindfallError
+from windfall.errors import Fenced, ShardChanged, StoreError, WindfallError
 from windfall.ports import Steps
-from windfall.storage import log
-from windfall.storage.journal import SpoolJournal
-from windfall.storage.operations import pause
-from windfall.storage.restore import Restored
-from windfall.storage.state import Claim
+from windfall.storage import run_log
+from windfall.storage.restore import RestoredCheckpoint
+from windfall.storage.run_state import Claim
+from windfall.storage.spool_journal import SpoolJournal
+from windfall.storage.store_operations import pause
 from windfall.terms import Cause, Holder, Outcome, Seconds, Step
 
 if TYPE_CHECKING:
@@ -39,33 +40,6 @@ if TYPE_CHECKING:
 
 BEATS_PER_LEASE = 4
 Action = Callable[[], Steps[object]]
-
-
-class Place:
-    """The world as one machine has it: while the machine is stopped nothing happens on it."""
-
-    def __init__(self, world: Whole) -> None:
-        self.real = world
-        self.stopped_until = 0.0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.real, name)
-
-    def at(self, delay_s: float, action: Callable[[], None]) -> None:
-        self.real.at(delay_s, lambda: self._happen(action))
-
-    def _happen(self, action: Callable[[], None]) -> None:
-        rest_s = self.stopped_until - self.real.time
-        if rest_s > 0:
-            self.real.at(rest_s, lambda: self._happen(action))
-        else:
-            action()
-
-    def next_machine(self, delay_s: float) -> None:
-        """Stop this machine for longer than its lease, while another contends for the run."""
-        self.stopped_until = self.real.time + self.real.rng.uniform(0.5, 5) * whole_scene.LEASE_S
-        self.real.count("stopped")
-        self.real.next_machine(delay_s)
 
 
 class Rows(list[ev.Row]):
@@ -90,7 +64,7 @@ class MachineChecks:
     def reacted(self, before: object, facts: tuple[ev.Fact, ...], *_: object) -> None:
         self.fence_seen |= any(isinstance(fact, ev.FenceLost) for fact in facts)
 
-    def obeyed(self, command: ev.Command) -> None:
+    def check_executed(self, command: ev.Command) -> None:
         if isinstance(command, ev.CommitCheckpoint | ev.UploadShard | ev.PublishSave):
             demand(not self.fence_seen, "nothing is saved after the fence was lost")
 
@@ -110,7 +84,7 @@ class Machine(reducers.Machine):
         self.folder = os.path.join(world.folder, f"m{number}")
         os.makedirs(self.folder)
         self.kept: Kept | None = None
-        self.hold: Hold | None = None
+        self.hold: StoreLease | None = None
         self.values: dict[int, tuple[int, str]] = {}
         self.restored_step = 0
         self.skipped = False
@@ -143,7 +117,9 @@ class Machine(reducers.Machine):
         holder = Holder(self.host, self.host, 1, self.number, 0, self.nonce)
         claim = Claim(holder, "run", Seconds(whole_scene.LEASE_S), command=("train",))
         try:
-            taken = yield from log.take(claim, holder_is_dead=self.real.is_dead, wall=self.process.wall, wait=True)
+            taken = yield from run_log.acquire(
+                claim, holder_is_dead=self.real.is_dead, wall_time=self.process.wall_time, wait=True
+            )
         except StoreError:
             self.finish()
             return
@@ -156,7 +132,7 @@ class Machine(reducers.Machine):
     def _reopen(self) -> Steps[None]:
         assert self.kept is not None
         try:
-            head = yield from log.read_head(self.kept.head)
+            head = yield from run_log.read_head(self.kept.head)
         except StoreError:
             self.finish()
             return
@@ -165,7 +141,7 @@ class Machine(reducers.Machine):
             return
         kept = self.kept
         hold = self._hold(head)
-        hold.chunks, hold.begun = kept.chunks, kept.begun
+        hold.chunks, hold.upload_ids = kept.chunks, kept.upload_ids
         hold.save()
         if not self.rows:
             self._begin_term()
@@ -183,17 +159,17 @@ class Machine(reducers.Machine):
 
     def feed_back(self) -> None:
         """Replay the journal: it must decide as it did."""
-        self.state = worker.begin()
+        self.state = worker.initial_state()
         for row in self.rows:
             self.state, decisions, commands = worker.react(self.state, row.at, row.facts)
             demand((decisions, commands) == (row.decisions, row.commands), "the journal fed back decides the same")
 
-    def _hold(self, head: Any) -> Hold:
+    def _hold(self, head: Any) -> StoreLease:
         self.term = head.state.term
         spool = SpoolJournal(self.folder, self.term)
         self.rows = Rows(spool)
         process = self.process
-        self.hold = Hold(head, self.nonce, spool, process.wall, process.now, self.real.nonce, self._keep)
+        self.hold = StoreLease(head, self.nonce, spool, process.wall_time, process.now, self.real.nonce, self._keep)
         return self.hold
 
     def _keep(self, kept: Kept) -> None:
@@ -203,7 +179,7 @@ class Machine(reducers.Machine):
         assert self.hold is not None
         state, rng = self.hold.state, self.real.rng
         self.inbox.append(
-            ev.WorkerBegan(
+            ev.WorkerStarted(
                 run="run",
                 term=state.term,
                 policy=self.real.scene.policy,
@@ -212,7 +188,7 @@ class Machine(reducers.Machine):
                 attempt=state.attempts,
                 failures=state.failures,
                 failures_max=self.real.scene.failures_max,
-                lives_s=state.lives_s,
+                lifetimes_s=state.lifetimes_s,
                 preemptions=state.preemptions,
                 announced=state.announced,
                 mttp_s=Seconds(rng.choice([20.0, 60.0])),
@@ -277,7 +253,7 @@ class Machine(reducers.Machine):
             super().look()
 
     def finish(self) -> None:
-        """`windfall exec` ends: the script is dead by then, the machine's disk is nobody's any more."""
+        """`windfall exec` ends: the script is dead by then, and the machine's disk is gone."""
         if not self.exited:
             self.exited = True
             self._gone("exited")
@@ -311,7 +287,7 @@ class Machine(reducers.Machine):
         handed = whole if folder else path
         if self.real.scene.ranks == 1:
             self.real.saves += 1
-            return keep(handed, self._held(), f"{step}-{self.real.saves}")
+            return link_handover(handed, self._held(), f"{step}-{self.real.saves}")
         return handed
 
     def _held(self) -> str:
@@ -322,7 +298,7 @@ class Machine(reducers.Machine):
         before = self.state.held_paths
         super().react(facts)
         for path in before - self.state.held_paths:
-            let_go(self._held(), path)
+            remove_links(self._held(), path)
 
     def write(self, path: str, data: bytes) -> None:
         """Write a file at the time of the world, which runs faster than a file system tells times apart."""
@@ -343,14 +319,14 @@ class Machine(reducers.Machine):
             if int(name.split("-")[0]) < step - 6:
                 shutil.rmtree(os.path.join(saves, name), ignore_errors=True)
 
-    def load(self, restored: Restored, folder: str) -> None:
+    def load(self, restored: RestoredCheckpoint, folder: str) -> None:
         """Let the script load what was restored, as it is: a wrong state is trained further."""
-        step = 0 if restored.point is None else restored.point.step
-        found = dict(files_below(folder)) if restored.point is not None else {}
+        step = 0 if restored.checkpoint is None else restored.checkpoint.step
+        found = dict(files_below(folder)) if restored.checkpoint is not None else {}
         self.values = {}
         for rank in range(self.real.scene.ranks):
             data = found.get(whole_scene.file_name(rank if self.real.scene.sharded else 0))
-            if restored.point is None:
+            if restored.checkpoint is None:
                 self.values[rank] = (0, whole_scene.START)
                 continue
             demand(data is not None, f"a restore brings every rank's part, not {sorted(found)}")
@@ -366,9 +342,9 @@ class Machine(reducers.Machine):
 
     # ---------------------------------------------------------------------------------------------------- the commands
 
-    def obey(self, command: ev.Command) -> None:
+    def execute(self, command: ev.Command) -> None:
         if self.hold is not None:
-            super().obey(command)
+            super().execute(command)
 
     def _do_StartScript(self, command: ev.StartScript) -> None:  # noqa: N802
         self.do("log", lambda: self._start(command))
@@ -380,7 +356,7 @@ class Machine(reducers.Machine):
         self._count()
         yield from self.tidy(self.hold.write_counts())
         began = self.real.time
-        folder = os.path.join(self.folder, "points", str(command.attempt))
+        folder = os.path.join(self.folder, "checkpoints", str(command.attempt))
         view = self.hold.state.checkpoints
         try:
             restored = yield from self.hold.restore(folder)
@@ -393,8 +369,12 @@ class Machine(reducers.Machine):
         self.real.checks.restored(self, view, restored)
         self.load(restored, folder)
         step, checkpoint_id, size = Step(0), None, 0
-        if restored.point is not None:
-            step, checkpoint_id, size = restored.point.step, restored.point.checkpoint_id, restored.point.size_bytes
+        if restored.checkpoint is not None:
+            step, checkpoint_id, size = (
+                restored.checkpoint.step,
+                restored.checkpoint.checkpoint_id,
+                restored.checkpoint.size_bytes,
+            )
         self.script = Script(self, step)
         self.script.attempt = command.attempt
         self.later(4 * self.real.scene.step_s, self._window)
@@ -416,7 +396,7 @@ class Machine(reducers.Machine):
         try:
             shard = yield from self.hold.upload(command, lambda: command.checkpoint_id in self.abandoned)
         except (WindfallError, OSError) as error:
-            self.real.count("overwritten" if isinstance(error, Overwritten) else "part failed")
+            self.real.count("overwritten" if isinstance(error, ShardChanged) else "part failed")
             self.fact(ev.ShardFailed(command.checkpoint_id, command.rank, str(error), failure_of(error)))
             return
         if shard is not None:
@@ -438,13 +418,13 @@ class Machine(reducers.Machine):
         began = self.real.time
         self._count()
         try:
-            point, number = yield from self.hold.commit(command)
+            checkpoint, number = yield from self.hold.commit(command)
         except Fenced as error:
             self.fact(ev.FenceLost(error.record, error.holder))
         except WindfallError as error:
             self.fact(ev.CommitFailed(command.checkpoint_id, str(error), failure_of(error)))
         else:
-            self.fact(ev.CheckpointCommitted(point, number, Seconds(self.real.time - began)))
+            self.fact(ev.CheckpointCommitted(checkpoint, number, Seconds(self.real.time - began)))
 
     def _do_DeleteCheckpoints(self, command: ev.DeleteCheckpoints) -> None:  # noqa: N802
         self.do("log", lambda: self._delete(command))
@@ -452,7 +432,7 @@ class Machine(reducers.Machine):
     def _delete(self, command: ev.DeleteCheckpoints) -> Steps[None]:
         assert self.hold is not None
         hold = self.hold
-        if (yield from self.tidy(hold.give_up(command.checkpoints))):
+        if (yield from self.tidy(hold.drop_checkpoints(command.checkpoints))):
             self.do("cleaning", lambda: self.tidy(hold.delete(command.checkpoints)))
 
     def tidy(self, steps: Steps[object]) -> Steps[bool]:

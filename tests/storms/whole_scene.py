@@ -77,7 +77,7 @@ def one_step(value: str, step: int) -> str:
 
 @functools.cache
 def chain(step: int) -> str:
-    """Return the state after so many steps of an uninterrupted run."""
+    """Return the state after `steps` of an uninterrupted run."""
     return START if step == 0 else one_step(chain(step - 1), step)
 
 

@@ -190,7 +190,7 @@ class Run:
         lines = self.below()
         of = {
             "script": [pid for pid, line in lines.items() if "train.py" in line and "windfall" not in line.split()[:4]],
-            "agent": [pid for pid, line in lines.items() if "windfall.cli.agent" in line],
+            "agent": [pid for pid, line in lines.items() if "windfall.cli.agent_process" in line],
             "supervisor": [self.process.pid],
             "tree": list(lines),
         }

@@ -23,7 +23,7 @@ from typing import Any
 
 from tests.real.machines import alive, descendants
 from tests.strangers import losing
-from windfall.agent import kernel
+from windfall.linux import processes
 
 SCRIPTS = Path(__file__).parent / "scripts"
 BIN = Path(sys.executable).parent
@@ -187,11 +187,11 @@ class Stranger:
         for pid in descendants(self.process.pid):
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                is_agent = any(word.startswith(b"windfall.cli.agent") for word in words)
+                is_agent = any(word.startswith(b"windfall.cli.agent_process") for word in words)
                 is_script = self.file.name.encode() in words and b"windfall.agent.supervisor" not in b" ".join(words)
                 # The supervisor's command line names the script too: its children are the script's own processes.
                 is_script = is_script and not any(b"supervisor" in word for word in words)
-                if is_agent if way == "agent" else is_script and kernel.children_of(pid) is not None:
+                if is_agent if way == "agent" else is_script and processes.children_of(pid) is not None:
                     os.kill(pid, signal.SIGKILL)
 
     def live(self, seed: int, middle: int = 2) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -68,7 +69,7 @@ def test_losses_on_the_local_market(tmp_path: Path, mttp: str) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "train.py").write_text(SCRIPT)
     numbers = {"STEPS": str(run.steps), "STEP_S": str(STEP_S), "EVERY": "50", "STEPS_LOG": str(run.log)}
-    job = {"name": "lost", "workdir": ".", "run": f"{sys.executable} train.py", "envs": numbers}
+    job = {"name": "lost", "workdir": ".", "run": f"{shlex.quote(sys.executable)} train.py", "envs": numbers}
     (tmp_path / "work" / "job.yaml").write_text(json.dumps(job))
     environment = run.environment() | {"XDG_STATE_HOME": str(state)}
 
@@ -82,7 +83,7 @@ def test_losses_on_the_local_market(tmp_path: Path, mttp: str) -> None:
 
     say("run", "-y", "job.yaml", "--inject", f"mttp={mttp},seed=5,notice=none")
     told = cost("lost", environment)
-    losses = sum(one["how"].startswith("taken") for one in told["machines"])
+    losses = sum(one["outcome"] == "preempted" for one in told["machines"])
     held_s = sum(one["hours"] for one in told["machines"]) * 3600
     counted = count(read_lives(run.log))
 

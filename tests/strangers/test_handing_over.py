@@ -192,7 +192,7 @@ def test_what_several_ranks_hand_over_may_be_deleted_by_them(ranks: str, tmp_pat
     """Each rank deletes its file a second after it handed it over, while the uplink is still busy: it is stored."""
     process, _ = execute(tmp_path, NEWEST_ONLY, "--uplink", "1MB/s", "--policy", "never", RANKS=ranks)
     assert ended(process, tmp_path) == 0, printed(tmp_path)
-    assert [point["step"] for point in say("points", str(tmp_path / "run"))] == [5], printed(tmp_path)
+    assert [checkpoint["step"] for checkpoint in say("checkpoints", str(tmp_path / "run"))] == [5], printed(tmp_path)
 
 
 @pytest.mark.trial("A5")
@@ -213,7 +213,7 @@ def test_saves_against_losses_go_when_the_run_is_done(tmp_path: Path) -> None:
     """A dozen insurance saves in a run of seconds: when it is done, two are left, in the list and on the disk."""
     process, _ = execute(tmp_path, MANY_SAVES, "--policy", "every 5 steps")
     assert ended(process, tmp_path) == 0, printed(tmp_path)
-    assert len(say("points", str(tmp_path / "run"))) == 2
+    assert len(say("checkpoints", str(tmp_path / "run"))) == 2
     sizes = [file.stat().st_size for file in (tmp_path / "run").rglob("*") if file.is_file()]
     assert sum(size == 10_000 for size in sizes) == 2
 
@@ -227,7 +227,7 @@ def test_no_step_is_done_behind_a_stored_emergency_save(ranks: str, tmp_path: Pa
     time.sleep(1.0)
     process.send_signal(signal.SIGTERM)
     assert ended(process, tmp_path) == 75, printed(tmp_path)
-    newest = max(int(str(point["step"])) for point in say("points", str(tmp_path / "run")))
+    newest = max(int(str(checkpoint["step"])) for checkpoint in say("checkpoints", str(tmp_path / "run")))
     done = [int((here / f"steps-{rank}").read_text().split()[-1]) for rank in range(int(ranks))]
     assert done == [newest] * int(ranks), printed(tmp_path)
 
@@ -242,8 +242,8 @@ def test_no_step_is_done_behind_a_stored_emergency_save(ranks: str, tmp_path: Pa
         'wf.backup("")',
         'message(b"{")',
         'message(b"[1]")',
-        'message(b\'{"it": "phase", "name": "tea", "duration_ns": 1}\')',
-        'message(b\'{"it": "backup", "step": -1, "request": "x", "path": 7}\')',
+        'message(b\'{"type": "phase", "name": "tea", "duration_ns": 1}\')',
+        'message(b\'{"type": "backup", "step": -1, "request": "x", "path": 7}\')',
         "wf.step.__self__._words[7] = 99",
     ],
     ids=["dangling", "nul", "huge", "empty", "half", "list", "phase", "backup", "page"],
@@ -256,5 +256,5 @@ def test_what_a_script_says_costs_no_later_checkpoint(said: str, tmp_path: Path)
     ended(process, tmp_path)
     assert printed(tmp_path).count("the script has ended") == 1, printed(tmp_path)
     assert "Traceback" not in printed(tmp_path)
-    assert [point["step"] for point in say("points", str(tmp_path / "run"))] == [40], printed(tmp_path)
+    assert [checkpoint["step"] for checkpoint in say("checkpoints", str(tmp_path / "run"))] == [40], printed(tmp_path)
     assert not stored(tmp_path, tmp_path / "machine" / "large")

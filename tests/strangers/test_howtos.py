@@ -18,7 +18,7 @@ from tests.storage.databases import no_postgres, postgres_server
 from tests.strangers import pages
 from tests.strangers.reader import Reader, a_reader, until_it_works
 from tests.strangers.support import wait_until
-from windfall.errors import EXIT_AGAIN, EXIT_STOPPED
+from windfall.errors import EXIT_RETRY, EXIT_STOPPED
 
 HOWTOS = {page.stem: page for page in pages.PAGES if page.parent.name == "howto" and pages.commands(page)}
 WITH_A_STORE = {"emergency-saves", "s3-gcs-azure", "several-machines", "slurm"}
@@ -122,7 +122,7 @@ def other_languages(reader: Reader) -> None:
     (reader.folder / "simulate").write_text("#!/bin/sh\nexit 0\n")
     (reader.folder / "simulate").chmod(0o755)
     reader.types("windfall exec runs/loop -- sh loop.sh")
-    assert "1000" in reader.types("windfall points runs/loop")
+    assert "1000" in reader.types("windfall checkpoints runs/loop")
 
 
 STAGES: dict[str, Callable[[Reader], None]] = {
@@ -149,7 +149,7 @@ def test_a_page_can_be_typed_from_its_first_line_to_its_last(page: str, reader: 
             reader.exports(line.replace("http://127.0.0.1:9000", store))
         elif line.startswith("windfall inject"):
             until_it_works(reader, line)
-            assert reader.ends() in (EXIT_AGAIN, 128 + signal.SIGKILL, -signal.SIGKILL)
+            assert reader.ends() in (EXIT_RETRY, 128 + signal.SIGKILL, -signal.SIGKILL)
         else:
             reader.types(line.removesuffix("&"))
     if page == "emergency-saves":
@@ -230,6 +230,6 @@ def test_a_second_controller_on_the_same_database_takes_over(page: str, reader: 
         assert any("http://127.0.0.1:" in said for said in first.stdout)
         second = reader.terminal = reader.start(f"{line} --port 0 --state two")
         first.communicate(timeout=120)
-        assert first.returncode == EXIT_AGAIN
+        assert first.returncode == EXIT_RETRY
         second.send_signal(signal.SIGINT)
         reader.ends()

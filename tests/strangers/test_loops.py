@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +42,7 @@ for j in range(4):
     os.makedirs(f"try-{j}"); open(f"try-{j}/model", "w").write(str(j)); wf.backup(f"try-{j}/model")
 """
 SHELL = f"""
-for i in 1 2 3; do sleep 0.1; echo $i > s$i; {" ".join(WINDFALL)} backup s$i; done
+for i in 1 2 3; do sleep 0.1; echo $i > s$i; {shlex.join(WINDFALL)} backup s$i; done
 """
 
 
@@ -81,8 +82,10 @@ def test_work_ahead_of_a_save_is_training_and_the_save_the_user_s_own(tmp_path: 
     """One save for each epoch, then the step, with a request at each: all stay, and the work is no standstill."""
     said = execute(tmp_path, EPOCHS, "--policy", "every:1steps")
     assert "crashed" not in said
-    points = told(tmp_path, "points", "runs/one")
-    assert [(point["step"], point["kind"]) for point in points] == [(step, "periodic") for step in range(5, -1, -1)]
+    checkpoints = told(tmp_path, "checkpoints", "runs/one")
+    assert [(checkpoint["step"], checkpoint["kind"]) for checkpoint in checkpoints] == [
+        (step, "periodic") for step in range(5, -1, -1)
+    ]
     where = spent(tmp_path)
     assert where["compute_s"] >= 5 * 0.3, where
     assert where["save_s"] <= 0.3, where
@@ -101,8 +104,10 @@ def test_the_work_of_a_script_without_steps_is_training(tmp_path: Path) -> None:
 def test_saves_from_a_shell_are_the_user_s_own_and_the_work_between_them_training(tmp_path: Path) -> None:
     """Nobody can ask a shell script for a save: each of its own stays, whatever was asked for meanwhile."""
     execute(tmp_path, SHELL, "--policy", "every:1steps", runner="sh")
-    points = told(tmp_path, "points", "runs/one")
-    assert [(point["step"], point["kind"]) for point in points] == [(step, "periodic") for step in (3, 2, 1)]
+    checkpoints = told(tmp_path, "checkpoints", "runs/one")
+    assert [(checkpoint["step"], checkpoint["kind"]) for checkpoint in checkpoints] == [
+        (step, "periodic") for step in (3, 2, 1)
+    ]
     where = spent(tmp_path)
     assert where["start_s"] < where["compute_s"] / 5, where
 
@@ -111,8 +116,8 @@ def test_saves_from_a_shell_are_the_user_s_own_and_the_work_between_them_trainin
 def test_nothing_handed_over_within_a_step_is_lost_when_the_script_ends_there(tmp_path: Path) -> None:
     """Four paths of one name at a step that never ends: the first is the checkpoint, the others are results by name."""
     execute(tmp_path, SEVERAL)
-    results = {result["name"] for result in told(tmp_path, "points", "runs/one", "--results")}
+    results = {result["name"] for result in told(tmp_path, "checkpoints", "runs/one", "--results")}
     assert results == {"model", "try-1-model", "try-2-model"}
-    assert [point["step"] for point in told(tmp_path, "points", "runs/one")] == [1]
+    assert [checkpoint["step"] for checkpoint in told(tmp_path, "checkpoints", "runs/one")] == [1]
     subprocess.run([*WINDFALL, "get", "runs/one", "out", "--results"], cwd=tmp_path, check=True, timeout=60)
     assert sorted(path.read_text() for path in (tmp_path / "out").rglob("*") if path.is_file()) == ["1", "2", "3"]

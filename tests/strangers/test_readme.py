@@ -74,7 +74,7 @@ def test_every_verb_of_the_readme_does_what_it_says(reader: Reader) -> None:
     assert len(told["machines"]) >= 2
     types("windfall cost line --plot lives.png")
     assert (reader.folder / "lives.png").stat().st_size > 0
-    assert 0 < json.loads(types("windfall points line --json").splitlines()[0])["step"] <= STEPS
+    assert 0 < json.loads(types("windfall checkpoints line --json").splitlines()[0])["step"] <= STEPS
     types("windfall get line back")
     assert list((reader.folder / "back").rglob("*"))
     types("windfall events line")

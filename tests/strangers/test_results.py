@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -54,7 +55,7 @@ def start(run: Run, script: str, *, options: tuple[str, ...] = fast(), **environ
 
 
 def results(run: Run) -> list[dict[str, object]]:
-    return [json.loads(line) for line in run.say("points", run.url, "--results", "--json").stdout.splitlines()]
+    return [json.loads(line) for line in run.say("checkpoints", run.url, "--results", "--json").stdout.splitlines()]
 
 
 def brought(run: Run, *what: str) -> dict[str, bytes]:
@@ -159,7 +160,7 @@ def _is_agent_of(pid: int, supervisor: int) -> bool:
         parent = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
     except OSError:
         return False
-    return b"windfall.cli.agent" in command and parent == supervisor
+    return b"windfall.cli.agent_process" in command and parent == supervisor
 
 
 @pytest.mark.real
@@ -168,7 +169,7 @@ def test_a_shell_script_hands_a_result_over(tmp_path: Path) -> None:
     """`windfall backup PATH --result NAME` ends no step, and is no checkpoint."""
     run = new_run(tmp_path)
     script = run.folder / "train.sh"
-    windfall = f"{sys.executable} -m windfall.cli.main"
+    windfall = f"{shlex.quote(sys.executable)} -m windfall.cli.main"
     script.write_text(
         f"echo 1 > one; {windfall} backup one --step 7\necho done > report.txt; {windfall} backup report.txt --result report"
     )
@@ -176,7 +177,7 @@ def test_a_shell_script_hands_a_result_over(tmp_path: Path) -> None:
     assert machine.code() == 0, machine.text
     assert brought(run, "--results") == {"report": b"done\n"}
     assert brought(run) == {"one": b"1\n"}
-    assert [point.step for point in run.state().checkpoints] == [7]
+    assert [checkpoint.step for checkpoint in run.state().checkpoints] == [7]
 
 
 RANKS = """
@@ -220,6 +221,6 @@ def test_a_run_whose_result_cannot_be_stored_is_not_done(tmp_path: Path) -> None
     assert again.code() == 0, again.text
     assert brought(run, "--results") == {"never-written": b"now"}
     assert run.say("get", run.url, str(tmp_path / "x"), "--result", "other").returncode == 2
-    assert run.say("get", run.url, str(tmp_path / "x"), "--result", "a", "--point", "b").returncode == 2
+    assert run.say("get", run.url, str(tmp_path / "x"), "--result", "a", "--checkpoint", "b").returncode == 2
     assert run.say("backup", str(run.folder / "train.py"), "--result", "a/b").returncode == 2
     eventually(lambda: not (tmp_path / "x").exists(), "nothing was made")

@@ -157,7 +157,7 @@ class Bucket:
     def committed(self) -> list[int]:
         """The steps whose checkpoints the store holds, newest first; nothing if there is no run yet."""
         done = subprocess.run(
-            [*WINDFALL, "points", "--json", self.url], env=self.environment(direct=True), capture_output=True,
+            [*WINDFALL, "checkpoints", "--json", self.url], env=self.environment(direct=True), capture_output=True,
             text=True, timeout=120, check=False,
         )  # fmt: skip
         return [int(json.loads(line)["step"]) for line in done.stdout.splitlines() if line.startswith("{")]

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 from windfall import codec
 from windfall.channels.direct import DirectChannel
-from windfall.control.conductor import Conductor, ConductorPorts
-from windfall.control.looking import Pace
+from windfall.control.job_loop import JobLoop, JobLoopPorts
+from windfall.control.poller import PollingPace
 from windfall.core import driver
 from windfall.errors import ControllerReplaced
 from windfall.events import Row
-from windfall.fleet import Directive, Doing, Lifetime, Report
-from windfall.jobs import Job, Want
+from windfall.fleet import Directive, Lifetime, MachineStatus, Report
+from windfall.jobs import Job, Resources
 from windfall.market import Answer, Boot, Machine, Order
-from windfall.simulation.clock import WALL_START, Timeline, VirtualClock
-from windfall.simulation.provider import Market, SimulatedProvider
+from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
+from windfall.simulation.virtual_time import WALL_START, Timeline, VirtualClock
 from windfall.terms import (
     CheckpointRef,
     Holder,
@@ -37,23 +37,23 @@ from windfall.terms import (
 )
 
 OWNER, JOB = "home", "job"
-PACE = Pace(
+PACE = PollingPace(
     turn_s=Seconds(2.0), list_s=Seconds(4.0), offers_s=Seconds(10.0), bill_s=Seconds(60.0), run_s=Seconds(4.0),
-    beliefs_s=Seconds(300.0), silent_after_s=Seconds(30.0),
+    estimates_s=Seconds(300.0), silent_after_s=Seconds(30.0),
 )  # fmt: skip
 BOOT_S, TICK_S, SAVE_EVERY = 3.0, 1.0, 10
 
 
-def market(zone: str = "a", price: float = 1.0, **more: object) -> Market:
+def market(zone: str = "a", price: float = 1.0, **more: object) -> SimulatedMarket:
     """One type of machine in a zone: two seconds from order to start."""
     words = {"notice_s": Seconds(30.0), "allocate_s": (2.0, 2.0), "startup_s": Seconds(2.0)} | more
-    return Market("m4", zone, Reliability.TRANSIENT, ((0.0, price),), 4.0, **words)  # type: ignore[arg-type]
+    return SimulatedMarket("m4", zone, Reliability.TRANSIENT, ((0.0, price),), 4.0, **words)  # type: ignore[arg-type]
 
 
 def job(**more: object) -> Job:
     """A job for one machine."""
     return Job(**({"job_id": JOB, "name": JOB, "user": "ada", "run_url": "memory://r", "command": ("train",),
-                   "wants": (Want(),)} | more))  # type: ignore[arg-type]  # fmt: skip
+                   "resources": (Resources(),)} | more))  # type: ignore[arg-type]  # fmt: skip
 
 
 @dataclass
@@ -62,12 +62,12 @@ class Worker:
 
     world: World
     machine: Machine
-    doing: Doing = Doing.SETUP
+    status: MachineStatus = MachineStatus.SETUP
     step: int = 0
     sequence: int = 0
     deadline: float | None = None
     alive: bool = True
-    mute: bool = False
+    sdk_inactive: bool = False
     hung: bool = False
 
     @property
@@ -79,38 +79,38 @@ class Worker:
         if not self.alive:
             return
         told = self.report()
-        if told is not None and self.doing is not Doing.SETUP:
-            self.obey(told)
-        if self.doing is Doing.TRAINING and not self.hung:
+        if told is not None and self.status is not MachineStatus.SETUP:
+            self.execute(told)
+        if self.status is MachineStatus.TRAINING and not self.hung:
             self.world.trained(self)
         self.world.at(TICK_S, self.tick)
 
     def hangs(self) -> None:
         """It runs, is billed, and does nothing more."""
-        self.mute = self.hung = True
+        self.sdk_inactive = self.hung = True
 
     def report(self) -> Directive | None:
         """Tell the controller how it stands; None if nobody answers."""
         self.sequence += 1
         left_s = None if self.deadline is None else Seconds(self.deadline - self.world.time)
-        training = self.doing is Doing.TRAINING
+        training = self.status is MachineStatus.TRAINING
         report = Report(
-            self.name, self.sequence, "life", self.doing, step=Step(self.step) if training else None,
-            level=None if left_s is None else NoticeLevel.ANNOUNCED, taken_in_s=left_s, address=f"{self.name}:1",
+            self.name, self.sequence, "life", self.status, step=Step(self.step) if training else None,
+            level=None if left_s is None else NoticeLevel.ANNOUNCED, preemption_in_s=left_s, address=f"{self.name}:1",
         )  # fmt: skip
-        return None if self.mute else self.world.deliver(report)
+        return None if self.sdk_inactive else self.world.deliver(report)
 
-    def obey(self, told: Directive) -> None:
+    def execute(self, told: Directive) -> None:
         """Take part, or wait."""
         if self.deadline is None:
-            self.doing = Doing.TRAINING if self.world.may_train(self, told) else Doing.WAITING
+            self.status = MachineStatus.TRAINING if self.world.may_train(self, told) else MachineStatus.WAITING
 
 
 class Provider(SimulatedProvider):
     """The market, whose calls a test may bend: `bent["order"](call)` stands between controller and market."""
 
-    def __init__(self, world: World, markets: tuple[Market, ...]) -> None:
-        super().__init__("sim", world, markets, random.Random("market"), tenant=world)
+    def __init__(self, world: World, markets: tuple[SimulatedMarket, ...]) -> None:
+        super().__init__("sim", world, markets, random.Random("market"), listener=world)
         self.bent: dict[str, Callable[[Callable[[], object]], object]] = {}
         self.orders: list[Order] = []
         self.released: list[str] = []
@@ -170,7 +170,7 @@ class Tap:
 
     world: World
     term: Term
-    conductor: Conductor
+    job_loop: JobLoop
     direct: DirectChannel
     dead: bool = False
 
@@ -178,7 +178,7 @@ class Tap:
         if self.dead:
             return
         try:
-            wait_s = self.conductor.turn()
+            wait_s = self.job_loop.turn()
         except ControllerReplaced:
             self.dead = True
             return
@@ -189,7 +189,7 @@ class Tap:
 class World(Timeline):
     """Time, the market, the machines, the run, and the controllers."""
 
-    def __init__(self, wanted: Job, *markets: Market, steps: int = 10**9) -> None:
+    def __init__(self, wanted: Job, *markets: SimulatedMarket, steps: int = 10**9) -> None:
         super().__init__()
         self.job, self.steps = wanted, steps
         self.lines: list[str] = []
@@ -211,13 +211,13 @@ class World(Timeline):
         self.term = Term(self.term + 1)
         direct = DirectChannel(lambda: None)
         clock = VirtualClock(self)
-        ports = ConductorPorts(
+        ports = JobLoopPorts(
             controller=self.term, owner=OWNER, clock=clock, journal=_Journal(self, self.term),
             providers={"sim": self.provider}, channels=(direct,), run=_Watch(self),
-            boot=lambda order: Boot(("keeper",)), notify=lambda event, sentence: None, rates=tuple,
-            record_lives=self.pool.extend, say=self.told.append, pace=PACE,
+            boot=lambda order: Boot(("keeper",)), notify=lambda event, message: None, rates=tuple,
+            record_lifetimes=self.pool.extend, log=self.told.append, pace=PACE,
         )  # fmt: skip
-        tap = Tap(self, self.term, Conductor(self.job, ports), direct)
+        tap = Tap(self, self.term, JobLoop(self.job, ports), direct)
         self.controllers.append(tap)
         tap.turn()
         return tap
@@ -228,7 +228,7 @@ class World(Timeline):
 
     @property
     def summary(self) -> driver.JobSummary:
-        return self.controllers[-1].conductor.summary()
+        return self.controllers[-1].job_loop.summary()
 
     def rows(self) -> list[Row]:
         return [codec.row_from_line(line) for line in self.lines]
@@ -240,7 +240,7 @@ class World(Timeline):
         self.provider.born.append(machine.machine_id)
         self.lives[machine.machine_id] = (self.time, None)
         self.at(0.2, worker.tick)
-        self.at(BOOT_S, lambda: setattr(worker, "doing", Doing.WAITING))
+        self.at(BOOT_S, lambda: setattr(worker, "status", MachineStatus.WAITING))
 
     def noticed(self, machine_id: str, level: NoticeLevel, left_s: Seconds | None) -> None:
         worker = self.workers[machine_id]
@@ -250,8 +250,8 @@ class World(Timeline):
             worker.deadline = self.time + left_s
             if self.holder == machine_id:
                 self.saved, self.holder = worker.step, None
-            if worker.doing is Doing.TRAINING:
-                worker.doing = Doing.WAITING
+            if worker.status is MachineStatus.TRAINING:
+                worker.status = MachineStatus.WAITING
 
     def ended(self, machine: Machine) -> None:
         worker = self.workers.get(machine.machine_id)
@@ -261,19 +261,21 @@ class World(Timeline):
         began, told = self.lives[machine.machine_id]
         self.lives[machine.machine_id] = (began, self.time if told is None else told)
 
-    def living(self) -> list[str]:
+    def lifetime_source(self) -> list[str]:
         """Machines that are promised or run, by the market's truth."""
         return [machine.machine_id for machine in self.provider.alive(JOB)]
 
     def training(self) -> list[str]:
         """Machines whose script runs."""
-        return [worker.name for worker in self.workers.values() if worker.alive and worker.doing is Doing.TRAINING]
+        return [
+            worker.name for worker in self.workers.values() if worker.alive and worker.status is MachineStatus.TRAINING
+        ]
 
     # -------------------------------------------------------------------------------------------------------- the run
 
     def may_train(self, worker: Worker, told: Directive) -> bool:
         """Whether it leads the run, or is a member of a generation; taking it restores what was saved."""
-        if self.outcome is not Outcome.RUNNING or str(told.direction) != "run":
+        if self.outcome is not Outcome.RUNNING or str(told.desired_state) != "run":
             return False
         if told.generation:
             names = [peer.machine_id for peer in told.peers]
@@ -291,18 +293,24 @@ class World(Timeline):
             self.saved = max(self.saved, worker.step)
         if worker.step >= self.steps:
             self.outcome, self.holder = Outcome.DONE, None
-            worker.doing = Doing.WAITING
+            worker.status = MachineStatus.WAITING
 
     def run_state(self) -> RunState | None:
         if not self.run_term:
             return None
         name = self.holder
         holder = None if name is None else Holder(name, name, 1, 1, 0, name)
-        point = CheckpointRef(
+        checkpoint = CheckpointRef(
             f"p{self.saved}", Step(self.saved), SaveKind.INSURANCE, Term(1), 0, 1, "manifest", "digest", WallTime(0.0)
         )
         return RunState(
-            "run", Term(self.run_term), self.outcome, holder, WallTime(WALL_START), Seconds(10.0), checkpoints=(point,)
+            "run",
+            Term(self.run_term),
+            self.outcome,
+            holder,
+            WallTime(WALL_START),
+            Seconds(10.0),
+            checkpoints=(checkpoint,),
         )
 
     # ------------------------------------------------------------------------------------------------------- passing
@@ -312,7 +320,7 @@ class World(Timeline):
         end = self.time + limit_s
         while not done():
             soon = self.next_at()
-            assert soon is not None and soon <= end, f"not within {limit_s:g} s: {self.summary.sentence}"  # noqa: PT018
+            assert soon is not None and soon <= end, f"not within {limit_s:g} s: {self.summary.message}"  # noqa: PT018
             self.run(soon)
 
     def trains(self, count: int = 1, limit_s: float = 600.0) -> None:

@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from windfall import events as ev
-from windfall.core.lifecycle import Stage
-from windfall.core.state import WorkerState
+from windfall.core.lifecycle import WorkerStage
+from windfall.core.worker_state import WorkerState
 from windfall.terms import Cause, CheckpointRef, NoticeLevel, Phase
 
 if TYPE_CHECKING:
@@ -72,20 +72,20 @@ class Checks:
             self._decided(decision)
         script = self.machine.script
         if script is not None and script.alive and script.attempt == self.machine.state.attempt:
-            for point in self.machine.state.checkpoints:
+            for checkpoint in self.machine.state.checkpoints:
                 demand(
-                    point.whole or min(self._steps()) <= point.step + 12,
-                    f"a point that every rank has passed is stored or given up, not forgotten: {point}",
+                    checkpoint.complete or min(self._steps()) <= checkpoint.step + 12,
+                    f"a point that every rank has passed is stored or given up, not forgotten: {checkpoint}",
                 )
 
     def _saw(self, before: WorkerState, fact: ev.Fact, commands: tuple[ev.Command, ...]) -> None:
-        if isinstance(fact, ev.FenceLost) and before.stage is not Stage.ENDED:
+        if isinstance(fact, ev.FenceLost) and before.stage is not WorkerStage.ENDED:
             self.fence_seen = True
             kinds = [type(command) for command in commands]
             demand(kinds[-2:] == [ev.KillScript, ev.ExitAgent], "whoever lost the run stops at once")
         elif isinstance(fact, ev.ScriptExited) and fact.status != 0:
             self.blemish("script")
-            self.failures += before.ending is None
+            self.failures += before.shutdown is None
         elif isinstance(fact, ev.NoticeReceived):
             self.announced = fact.notice.level is NoticeLevel.ANNOUNCED
             if self.announced and before.script and self._steps():
@@ -94,7 +94,7 @@ class Checks:
                 self.promised = None
 
     def _decided(self, decision: ev.Decision) -> None:
-        numbers = {item.name: item.value for item in decision.because}
+        numbers = {item.name: item.value for item in decision.rationale}
         if "interval" in numbers:
             self.intervals.append(numbers["interval"])
         scene = self.world.scene
@@ -141,7 +141,7 @@ class Checks:
 
     # -------------------------------------------------------------------------------------------------------- commands
 
-    def obeyed(self, command: ev.Command) -> None:
+    def check_executed(self, command: ev.Command) -> None:
         """A command is about to be carried out."""
         if isinstance(command, ev.CommitCheckpoint | ev.UploadShard | ev.PublishSave):
             demand(not self.fence_seen, "nothing is saved after the fence was lost")
@@ -157,18 +157,22 @@ class Checks:
                 self.failures < self.world.scene.failures_max, "a failing script is started a bounded number of times"
             )
 
-    def committed(self, point: CheckpointRef) -> None:
+    def committed(self, checkpoint: CheckpointRef) -> None:
         """A point was committed."""
-        content = self.world.store.content[point.checkpoint_id]
+        content = self.world.store.content[checkpoint.checkpoint_id]
         scene = self.world.scene
         wanted = set(range(scene.ranks)) if scene.sharded else {0}
         demand({rank for rank, _ in content} == wanted, f"a point holds every rank's part, not {sorted(content)}")
-        demand({step for _, step in content} == {point.step}, f"all parts are of one step, not {sorted(content)}")
-        self.world.count(f"committed {point.kind}")
+        demand({step for _, step in content} == {checkpoint.step}, f"all parts are of one step, not {sorted(content)}")
+        self.world.count(f"committed {checkpoint.kind}")
 
     def deleted(self) -> None:
         """Points were deleted."""
-        known = [point for point in self.world.store.live if point.checkpoint_id not in self.machine.state.damaged]
+        known = [
+            checkpoint
+            for checkpoint in self.world.store.live
+            if checkpoint.checkpoint_id not in self.machine.state.damaged
+        ]
         demand(len(known) >= 2, "two points that are whole as far as anyone knows always stay")
 
     def released(self, command: ev.ReleaseRun) -> None:

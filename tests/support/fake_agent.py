@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from windfall.wire import environment, page
+from windfall.wire import environment, script_page
 
 DEADLINE_S = 60.0
 
@@ -46,25 +46,25 @@ class FakeAgent:
 
     def words(self, rank: int = 0) -> memoryview:
         """Return a rank's page, waiting until the rank has made it."""
-        path = self.folder / page.page_name(rank)
+        path = self.folder / script_page.page_name(rank)
         wait_for(path.exists, f"the page of rank {rank}")
-        return page.attach(str(path))
+        return script_page.attach(str(path))
 
     def request(self, step: int, *, rank: int = 0, exact: bool = False, kind: str = "insurance") -> int:
         """Ask for a save at `step` or later; return the request's number."""
         self._requests += 1
-        number, kind_index = self._requests, page.KINDS.index(kind)
-        page.publish(self.words(rank), request=number, target=step, exact=exact, kind=kind_index)
+        number, kind_index = self._requests, script_page.KINDS.index(kind)
+        script_page.publish(self.words(rank), request=number, target=step, exact=exact, kind=kind_index)
         return number
 
     def messages(self, rank: int = 0) -> list[dict[str, object]]:
         """Return what a rank has written so far."""
-        path = self.folder / page.messages_name(rank)
+        path = self.folder / script_page.messages_name(rank)
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def backups(self, rank: int = 0) -> list[dict[str, object]]:
         """Return the hand-overs of a rank."""
-        return [message for message in self.messages(rank) if message["it"] == "backup"]
+        return [message for message in self.messages(rank) if message["type"] == "backup"]
 
     def start(self, script: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         """Start a Python script (its text) inside the session."""

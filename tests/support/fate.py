@@ -78,4 +78,4 @@ class Fate:
         elif self.kind == "stolen":
             world.next_machine(0.0)
         else:
-            self.machine.lasting_fact(ev.StopAsked(self.kind == "stop now", "user"))
+            self.machine.lasting_fact(ev.RunStopRequested(self.kind == "stop now", "user"))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from windfall import wiring
 from windfall.events import Fact, Row
-from windfall.storage import journal, log
+from windfall.storage import run_log, spool_journal
 from windfall.terms import RunState
 
 WINDFALL = (sys.executable, "-m", "windfall.cli.main")
@@ -143,13 +143,13 @@ class Run:
 
     def state(self) -> RunState:
         """The newest state that the log knows."""
-        head = wiring.open_reader(self.url).run(log.read_head())
+        head = wiring.open_reader(self.url).run(run_log.read_head())
         assert head is not None
         return head.state
 
     def rows(self) -> tuple[Row, ...]:
         """The journal so far."""
-        return wiring.open_reader(self.url).run(journal.read_journal()).rows
+        return wiring.open_reader(self.url).run(spool_journal.read_journal()).rows
 
     def facts(self, kind: type[Fact]) -> list[Fact]:
         """Facts of one kind, oldest first."""

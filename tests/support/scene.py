@@ -79,7 +79,7 @@ class Store:
 
     def whole(self) -> list[CheckpointRef]:
         """Points that a restart can use."""
-        return [point for point in self.live if point.checkpoint_id not in self.damaged]
+        return [checkpoint for checkpoint in self.live if checkpoint.checkpoint_id not in self.damaged]
 
     @property
     def step(self) -> int:

@@ -121,7 +121,7 @@ class Script:
         self._later(stall_s, hand_over)
 
     def _move_on(self, rank: Rank, step: int) -> None:
-        self.machine.script_fact(ev.RankMovedOn(rank.number, step))
+        self.machine.script_fact(ev.RankAdvanced(rank.number, step))
         self._evaluate(rank)
 
     def _evaluate(self, rank: Rank) -> None:

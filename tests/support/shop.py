@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -31,7 +32,8 @@ idle_exit: 5s
 JOB = """
 name: tiny
 workdir: .
-run: exec {python} train.py
+run: |
+  exec {python} train.py
 envs: {{STEPS: "{steps}", STEP_S: "{step_s}", AT_STEP: "{at_step}"}}
 work: {{steps: {steps}}}
 """
@@ -56,7 +58,7 @@ class Shop:
         code = self.folder / "code"
         code.mkdir(exist_ok=True)
         (code / "train.py").write_text(TRAINER)
-        text = JOB.format(python=sys.executable, steps=steps, step_s=step_s, at_step=at_step)
+        text = JOB.format(python=shlex.quote(sys.executable), steps=steps, step_s=step_s, at_step=at_step)
         (code / "job.yaml").write_text(text + more)
         return code
 

@@ -16,8 +16,8 @@ import xxhash
 
 from windfall.errors import StoreUnreachable
 from windfall.ports import Get, List, Pause, SimpleOp, Steps, StoreOp, Together
-from windfall.simulation.clock import Timeline
-from windfall.storage.executor import perform
+from windfall.simulation.virtual_time import Timeline
+from windfall.storage.store_operations import perform
 from windfall.terms import Bytes, Instant, Seconds, WallTime
 
 
@@ -51,7 +51,7 @@ class MemoryStore:
         return sorted(key for key in self.objects if key.startswith(prefix))
 
     def put_range(
-        self, key: str, path: str, offset: int, size_bytes: int, unwanted: Callable[[], bool] | None = None
+        self, key: str, path: str, offset: int, size_bytes: int, cancelled: Callable[[], bool] | None = None
     ) -> str:
         with open(path, "rb") as file:
             data = os.pread(file.fileno(), size_bytes, offset)
@@ -81,7 +81,7 @@ class ManualClock:
     def now(self) -> Instant:
         return Instant(self.at)
 
-    def wall(self) -> WallTime:
+    def wall_time(self) -> WallTime:
         return WallTime(1_800_000_000.0 + self.at)
 
     def sleep(self, duration_s: Seconds) -> None:
@@ -119,7 +119,7 @@ class Actor:
     def now(self) -> Instant:
         return Instant(self.monotonic_offset + self.world.time * (1 + self.drift))
 
-    def wall(self) -> WallTime:
+    def wall_time(self) -> WallTime:
         return WallTime(1_800_000_000.0 + self.world.time + self.wall_offset)
 
     def sleep(self, duration_s: Seconds) -> None:
@@ -247,11 +247,11 @@ class World(Timeline):
             ("crash after", self.faults.crash / 2),
             ("clock jump", self.faults.clock_jump),
         )
-        point = self.rng.random()
+        checkpoint = self.rng.random()
         for name, chance in chances:
-            if point < chance:
+            if checkpoint < chance:
                 return name
-            point -= chance
+            checkpoint -= chance
         return None
 
     def kill(self, actor: Actor) -> None:

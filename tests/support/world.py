@@ -1,7 +1,7 @@
 """A world for the worker's reducer on virtual time: machines that die, a store that fails, ranks that train.
 
 Everything is drawn from one seed.  The agent is the reducer plus the simplest loop around it; it follows the contract of
-`events` and `wire.page`: what a rank did is seen in order, a look follows each published request.
+`events` and `wire.script_page`: what a rank did is seen in order, a look follows each published request.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Machine:
         self.exited = False
         self.agent_life = 1
         self.agent_alive = True
-        self.state = worker.begin()
+        self.state = worker.initial_state()
         self.rows: list[ev.Row] = []
         self.inbox: list[ev.Fact] = []
         self.script_inbox: list[ev.Fact] = []
@@ -106,7 +106,7 @@ class Machine:
         self.uplink_free = 0.0
         self.abandoned: set[str] = set()
         self.upload_began: dict[str, float] = {}
-        self.began = world.now
+        self.started = world.now
         self.checks = self.new_checks()
 
     def new_checks(self) -> Checks:
@@ -125,7 +125,7 @@ class Machine:
         """Take the run."""
         store, scene = self.world.store, self.world.scene
         self.inbox.append(
-            ev.WorkerBegan(
+            ev.WorkerStarted(
                 run="run",
                 term=self.term,
                 policy=scene.policy,
@@ -134,7 +134,7 @@ class Machine:
                 attempt=store.attempts + 1,
                 failures=store.failures,
                 failures_max=scene.failures_max,
-                lives_s=0.0,
+                lifetimes_s=0.0,
                 costs=store.costs,
                 preemptions=store.preemptions,
                 announced=store.announced,
@@ -184,10 +184,10 @@ class Machine:
         self.observe = False
         facts += self.inbox + self.lasting_inbox
         self.inbox, self.lasting_inbox = [], []
-        due = [why for why, at in self.timers.items() if at <= self.world.now]
-        for why in due:
-            del self.timers[why]
-            facts.append(ev.Woke(why))
+        due = [reason for reason, at in self.timers.items() if at <= self.world.now]
+        for reason in due:
+            del self.timers[reason]
+            facts.append(ev.TimerFired(reason))
         if facts:
             self.react(tuple(facts))
 
@@ -205,12 +205,12 @@ class Machine:
             self.later(pause_s, lambda: self._go_on(commands))
             return
         for command in commands:
-            self.obey(command)
+            self.execute(command)
 
     def _go_on(self, commands: tuple[ev.Command, ...]) -> None:
         self.busy = False
         for command in commands:
-            self.obey(command)
+            self.execute(command)
         self._soon()
 
     def agent_dies(self) -> None:
@@ -227,7 +227,7 @@ class Machine:
         if not self.alive or self.exited:
             return
         self.agent_alive = True
-        self.state = worker.begin()
+        self.state = worker.initial_state()
         for row in self.rows:
             self.state, decisions, commands = worker.react(self.state, row.at, row.facts)
             if (decisions, commands) != (row.decisions, row.commands):
@@ -247,11 +247,11 @@ class Machine:
 
     # -------------------------------------------------------------------------------------------------- the commands
 
-    def obey(self, command: ev.Command) -> None:
+    def execute(self, command: ev.Command) -> None:
         """Carry a command out."""
         if self.exited:
             return
-        self.checks.obeyed(command)
+        self.checks.check_executed(command)
         getattr(self, f"_do_{type(command).__name__}", lambda _: None)(command)
 
     def _do_StartScript(self, command: ev.StartScript) -> None:  # noqa: N802
@@ -341,25 +341,27 @@ class Machine:
             self.checks.blemish("store")
             answer = ev.CommitFailed(command.checkpoint_id, "no answer")
         else:
-            known = [point for point in store.live if point.checkpoint_id == command.checkpoint_id]
+            known = [checkpoint for checkpoint in store.live if checkpoint.checkpoint_id == command.checkpoint_id]
             if not known:
                 store.records += 1
-                point = _point_of(command, self.term, self.world.now)
-                store.live.append(point)
-                store.content[point.checkpoint_id] = _content_of(command)
-                self.checks.committed(point)
-                self.checks.uploads_since_change = self.upload_began[point.checkpoint_id]
+                checkpoint = _point_of(command, self.term, self.world.now)
+                store.live.append(checkpoint)
+                store.content[checkpoint.checkpoint_id] = _content_of(command)
+                self.checks.committed(checkpoint)
+                self.checks.uploads_since_change = self.upload_began[checkpoint.checkpoint_id]
                 if costs := worker.save_costs(self.state):
                     store.costs, store.upload_began = costs, self.checks.uploads_since_change
-                known = [point]
+                known = [checkpoint]
             answer = ev.CheckpointCommitted(known[0], store.records, took_s)
         if life == self.agent_life:
             self.fact(answer)
 
     def _do_DeleteCheckpoints(self, command: ev.DeleteCheckpoints) -> None:  # noqa: N802
         if self.world.store.term == self.term:
-            gone = {point.checkpoint_id for point in command.checkpoints}
-            self.world.store.live = [point for point in self.world.store.live if point.checkpoint_id not in gone]
+            gone = {checkpoint.checkpoint_id for checkpoint in command.checkpoints}
+            self.world.store.live = [
+                checkpoint for checkpoint in self.world.store.live if checkpoint.checkpoint_id not in gone
+            ]
             self.world.count("deleted")
             self.checks.deleted()
 
@@ -391,8 +393,8 @@ class Machine:
             self.world.store.failures = 0
         self.world.next_machine(self.world.jitter(5.0))
 
-    def _do_WakeAt(self, command: ev.WakeAt) -> None:  # noqa: N802
-        self.timers[command.why] = command.at
+    def _do_SetTimer(self, command: ev.SetTimer) -> None:  # noqa: N802
+        self.timers[command.name] = command.at
         self.later(max(command.at - self.world.now, 0.0), self._soon)
 
     def dies(self) -> None:

@@ -1,15 +1,17 @@
 """The supervisor: the foreground process of `windfall exec`, parent of agent and guard.
 
-It is tiny and of the standard library alone, so that it hardly ever has a reason to die.  It keeps the script's exit
-status over the agent's death, starts a dead agent again, writes everything the script prints to its own output and to
-the session's log file, and turns signals into messages.  Its own death ends agent, script and every descendant.
+It is small and imports the standard library only, so it has few reasons to fail.  It keeps the script's exit status if the
+agent dies, restarts a dead agent, copies everything the script prints to its own output and to the session's log file,
+and turns signals into messages.  Its own death ends the agent, the script and every descendant.
 
 Messages are JSON lines over a socket pair.
 
-    agent -> supervisor   {"do": "start", "attempt", "argv", "cwd", "env"} | {"do": "kill"} | {"do": "say", "text"}
-                          {"do": "vanish", "in_s"} | {"do": "exit", "code"}
-    supervisor -> agent   {"it": "hello", "attempt", "running", "status"} | {"it": "exited", "attempt", "status"}
-                          {"it": "signal", "number", "at_ns"} | {"it": "refused", "attempt", "sentence"}
+    agent -> supervisor   {"type": "start", "attempt", "argv", "cwd", "env"} | {"type": "kill"} | {"type": "log", "text"}
+                          {"type": "vanish", "in_s"} | {"type": "exit", "code"}
+    supervisor -> agent   {"type": "hello", "attempt", "running", "status", "refused"}
+                          {"type": "exited", "attempt", "status", "refused"} | {"type": "signal", "number", "at_ns"}
+
+`refused` says why the script could not be isolated as requested; null otherwise.
 """
 
 from __future__ import annotations
@@ -26,18 +28,18 @@ import sys
 import time
 from collections.abc import Callable
 
-from windfall.agent import guard, kernel
-from windfall.agent.session import CRASHES, SIGNALS
-from windfall.errors import EXIT_AGAIN, EXIT_STOPPED
-from windfall.wire.programs import program
+from windfall.agent.exec_session import CRASHES, SIGNALS
+from windfall.errors import EXIT_RETRY, EXIT_STOPPED
+from windfall.linux import guard, processes
+from windfall.wire.python_programs import program
 
-AGENT = program("windfall.cli.agent")
-"""What runs as the agent; the session folder and the socket's number follow."""
+AGENT = program("windfall.cli.agent_process")
+"""The agent's command line; the session folder and the socket's descriptor are appended."""
 _AGENT_TRIES_MAX = 5
-"""How often the agent may die in a row while no script runs before the supervisor gives up."""
+"""After this many deaths of the agent in a row while no script runs, the supervisor gives up."""
 _RESTART_PAUSE_S_MAX = 5.0
-_DEAF_DEATHS_MAX = 3
-"""How often the agent may die after a signal before the supervisor obeys it by itself."""
+_UNHANDLED_SIGNAL_DEATHS_MAX = 3
+"""After this many deaths of the agent following a signal, the supervisor acts on the signal itself."""
 
 
 class Supervisor:
@@ -48,10 +50,10 @@ class Supervisor:
         self._isolation = isolation
         self._agent_command = agent
         self._select = selectors.DefaultSelector()
-        self._log = os.open(os.path.join(session, "output.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._log_fd = os.open(os.path.join(session, "output.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._agent: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
-        self._inbox = b""
+        self._received = b""
         self._agent_deaths = 0
         self._deaths_since_signal = 0
         self._signals: list[dict[str, object]] = []
@@ -64,18 +66,18 @@ class Supervisor:
         self._exit_code: int | None = None
 
     def run(self) -> int:
-        """Supervise until the agent says how to exit; return that code."""
-        kernel.become_subreaper()
+        """Supervise until the agent orders the exit; return the exit code."""
+        processes.become_subreaper()
         self._catch_signals()
         self._start_agent()
         while self._exit_code is None:
-            for key, _ in self._select.select(self._patience_s()):
-                # An earlier event of this batch may have closed this one's file, and its number may be in use again.
+            for key, _ in self._select.select(self._timeout_s()):
+                # An earlier event of this batch may have closed this file, and its descriptor may be in use again.
                 if self._select.get_map().get(key.fd) is key:
                     key.data()
-            self._ring_timers()
+            self._fire_timers()
         self._kill_script()
-        guard.kill_descendants(os.getpid())
+        processes.kill_descendants(os.getpid())
         self._drain_output()
         return self._exit_code
 
@@ -86,12 +88,12 @@ class Supervisor:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         for number in SIGNALS:
             signal.signal(number, lambda *_: None)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # `windfall exec` kept them for this moment
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # blocked by `windfall exec` until now
 
         def deliver() -> None:
             at_ns = time.monotonic_ns()
             for number in os.read(reader, 64):
-                self._signals.append({"it": "signal", "number": number, "at_ns": at_ns})
+                self._signals.append({"type": "signal", "number": number, "at_ns": at_ns})
                 self._send(self._signals[-1])
 
         self._select.register(reader, selectors.EVENT_READ, deliver)
@@ -106,16 +108,16 @@ class Supervisor:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=lambda: kernel.die_with_parent(parent),  # noqa: PLW1509 - the supervisor has one thread
+            preexec_fn=lambda: processes.die_with_parent(parent),  # noqa: PLW1509 - the supervisor has one thread
         )
         theirs.close()
-        self._channel, self._inbox = ours, b""
-        self._select.register(ours, selectors.EVENT_READ, self._hear_agent)
+        self._channel, self._received = ours, b""
+        self._select.register(ours, selectors.EVENT_READ, self._receive_from_agent)
         running = self._guard is not None
-        hello = {"it": "hello", "attempt": self._attempt, "running": running, "status": self._status}
+        hello = {"type": "hello", "attempt": self._attempt, "running": running, "status": self._status}
         self._send({**hello, "refused": self._refused})
         for message in self._signals:
-            # An earlier agent may have died before it heard of them, or before it wrote them down.
+            # An earlier agent may have died before it received them or wrote them to the journal.
             self._send(message)
 
     def _send(self, message: dict[str, object]) -> None:
@@ -123,20 +125,20 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 self._channel.sendall(json.dumps(message).encode() + b"\n")
 
-    def _hear_agent(self) -> None:
+    def _receive_from_agent(self) -> None:
         assert self._channel is not None
         try:
             data = self._channel.recv(1 << 20)
         except ConnectionResetError:
             data = b""
         if not data:
-            self._bury_agent()
+            self._reap_agent()
             return
-        *lines, self._inbox = (self._inbox + data).split(b"\n")
+        *lines, self._received = (self._received + data).split(b"\n")
         for line in lines:
-            self._obey(json.loads(line))
+            self._execute(json.loads(line))
 
-    def _bury_agent(self) -> None:
+    def _reap_agent(self) -> None:
         assert self._channel is not None
         assert self._agent is not None
         self._select.unregister(self._channel)
@@ -146,37 +148,37 @@ class Supervisor:
         self._agent.wait()
         self._agent_deaths += 1
         self._deaths_since_signal += bool(self._signals)
-        if self._deaths_since_signal >= _DEAF_DEATHS_MAX:
-            self._say("the agent dies before it can obey: everything is ended, nothing more is saved")
+        if self._deaths_since_signal >= _UNHANDLED_SIGNAL_DEATHS_MAX:
+            self._log("the agent keeps crashing and cannot handle the signal: stopping the script without a save")
             stopped = self._signals[0]["number"] == signal.SIGINT
-            self._exit_code = EXIT_STOPPED if stopped else EXIT_AGAIN
+            self._exit_code = EXIT_STOPPED if stopped else EXIT_RETRY
             return
         if self._guard is None and self._agent_deaths >= _AGENT_TRIES_MAX:
-            when = "before the script was started" if self._attempt == 0 else "after the script had ended"
-            self._say(f"the agent died {self._agent_deaths} times {when}; giving up")
+            when = "before the script started" if self._attempt == 0 else "after the script ended"
+            self._log(f"the agent crashed {self._agent_deaths} times {when}: giving up")
             self._exit_code = 1
             return
         pause_s = min(0.05 * 2**self._agent_deaths, _RESTART_PAUSE_S_MAX)
         self._timers["agent"] = (time.monotonic() + pause_s, self._start_agent)
 
-    def _obey(self, message: dict[str, object]) -> None:
-        kind = message["do"]
+    def _execute(self, message: dict[str, object]) -> None:
+        kind = message["type"]
         if kind == "start":
             self._start_script(message)
         elif kind == "kill":
             self._kill_script()
-        elif kind == "say":
-            self._say(str(message["text"]))
+        elif kind == "log":
+            self._log(str(message["text"]))
         elif kind == "vanish":
             at = time.monotonic() + float(str(message["in_s"]))
             self._timers["vanish"] = (at, lambda: os.kill(os.getpid(), signal.SIGKILL))
         elif kind == "exit":
             self._exit_code = int(str(message["code"]))
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         line = f"windfall: {text}\n".encode()
         _write_all(2, line)
-        _write_all(self._log, line)
+        _write_all(self._log_fd, line)
 
     # -------------------------------------------------------------------------------------------------------- script
 
@@ -189,7 +191,7 @@ class Supervisor:
         out, out_w = os.pipe()
         err, err_w = os.pipe()
         status, status_w = os.pipe()
-        launch = guard.Launch(tuple(argv), str(message["cwd"]), env, out_w, err_w, status_w, self._isolation)
+        launch = guard.ScriptLaunch(tuple(argv), str(message["cwd"]), env, out_w, err_w, status_w, self._isolation)
         supervisor_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -211,16 +213,16 @@ class Supervisor:
             del self._outputs[source]
             return
         _write_all(self._outputs[source], data)
-        _write_all(self._log, data)
+        _write_all(self._log_fd, data)
 
     def _drain_output(self) -> None:
-        """Copy what is left in the pipes: every process that could write to them is dead, so they end."""
+        """Copy what is left in the pipes; every process that could write to them is dead, so they end."""
         for source in tuple(self._outputs):
             while source in self._outputs:
                 self._copy(source)
 
     def _script_ended(self, status_fd: int) -> None:
-        """The status pipe spoke or closed: the script has ended, or guard and script were killed."""
+        """Handle the status pipe: the script has ended, or guard and script were killed."""
         text = os.read(status_fd, 4096).decode(errors="replace").strip()
         self._select.unregister(status_fd)
         os.close(status_fd)
@@ -230,29 +232,29 @@ class Supervisor:
             os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         spare = frozenset({self._agent.pid}) if self._agent is not None else frozenset[int]()
-        guard.kill_descendants(os.getpid(), spare)
+        processes.kill_descendants(os.getpid(), spare)
         self._drain_output()
         self._agent_deaths = 0
         if text.startswith("!"):
             self._status, self._refused = 126, text[2:]
         else:
             self._status = int(text) if text else 128 + signal.SIGKILL
-        self._send({"it": "exited", "attempt": self._attempt, "status": self._status, "refused": self._refused})
+        self._send({"type": "exited", "attempt": self._attempt, "status": self._status, "refused": self._refused})
 
     def _kill_script(self) -> None:
         if self._guard is not None:
-            # In a namespace this kills PID 1 and with it everything; without one, `_script_ended` walks what is left.
+            # In a namespace this kills PID 1 and with it everything; without one, `_script_ended` kills what is left.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._guard, signal.SIGKILL)
 
     # --------------------------------------------------------------------------------------------------------- timers
 
-    def _patience_s(self) -> float | None:
+    def _timeout_s(self) -> float | None:
         if not self._timers:
             return None
         return max(0.0, min(at for at, _ in self._timers.values()) - time.monotonic())
 
-    def _ring_timers(self) -> None:
+    def _fire_timers(self) -> None:
         now = time.monotonic()
         for name, (at, action) in list(self._timers.items()):
             if at <= now:
@@ -261,22 +263,22 @@ class Supervisor:
 
 
 def _write_all(fd: int, data: bytes) -> None:
-    """Write everything; a reader that went away (a closed terminal) or a full disk must not end the run."""
+    """Write everything; a reader that is gone (a closed terminal) or a full disk must not end the run."""
     view = memoryview(data)
     with contextlib.suppress(OSError):
         while view:
             view = view[os.write(fd, view) :]
 
 
-def _close_all_but(keep: set[int]) -> None:
+def _close_all_but(spared: set[int]) -> None:
     for name in os.listdir("/proc/self/fd"):
-        if int(name) not in keep:
+        if int(name) not in spared:
             with contextlib.suppress(OSError):
                 os.close(int(name))
 
 
 def main() -> int:
-    """Run as `python -m windfall.agent.supervisor SESSION PAGES ISOLATION`, in the place of `windfall exec`."""
+    """Run as `python -m windfall.agent.supervisor SESSION PAGES ISOLATION`, which `windfall exec` becomes."""
     session, pages, isolation = sys.argv[1:4]
     code = Supervisor(session, isolation).run()
     shutil.rmtree(pages, ignore_errors=True)

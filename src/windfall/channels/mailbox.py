@@ -1,7 +1,7 @@
-"""The mailbox: how a controller and machines that cannot reach each other talk through the run's store.
+"""The mailbox: a channel through the run's store, for a controller and machines that cannot reach each other.
 
-Each side writes its own objects and reads the other's; nothing is ever appended or locked, the newest counts.  The
-machine's side is in `agent.keeper`.
+Each side writes its own objects and reads the other's; nothing is appended or locked, and the newest version counts.
+The machine's side is in `agent.node_agent`.
 """
 
 from __future__ import annotations
@@ -16,40 +16,38 @@ from windfall.errors import StoreError, WindfallError
 from windfall.fleet import Directive, Report
 from windfall.ports import Channel, Clock, ObjectStore
 from windfall.terms import Instant, Seconds, Term
-from windfall.wire.layout import CONTROLLER, directive_key, report_key
+from windfall.wire.run_layout import CONTROLLER, directive_key, report_key
 
 _NEVER = Instant(float("-inf"))
 _BACKOFF_S_MAX = 30.0
-
-
-_LOOK_S, _BEAT_S, _AGAIN_S, _PERIOD_S = Seconds(2.0), Seconds(10.0), Seconds(60.0), Seconds(1.0)
+_POLL_S, _HEARTBEAT_S, _REWRITE_S, _PERIOD_S = Seconds(2.0), Seconds(10.0), Seconds(60.0), Seconds(1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class MailPace:
+class MailboxPace:
     """How often the controller uses the store.
 
     Each machine costs about 0.001 USD an hour at 0.0004 USD per 1000 reads (Amazon S3, standard, 2024), the heartbeat
     0.002 a job.
 
     Attributes:
-        look_s: the least time between two looks at one machine's report [s].
-        beat_s: between two heartbeats [s]; many must fit into every job's dead-man limit.
-        again_s: a directive that has not changed is written again after so long, in case a controller that has been
-            replaced wrote over it [s].
-        at_once: how many machines one call reads, and writes to, at most: a call is bounded.
+        poll_s: the least time between two reads of one machine's report [s].
+        heartbeat_s: between two heartbeats; many must fit into every job's dead-man limit [s].
+        rewrite_s: after this time an unchanged directive is written again, in case a replaced controller has overwritten
+            it [s].
+        batch_max: how many machines one call reads, and writes to, at most.
     """
 
-    look_s: Seconds = _LOOK_S
-    beat_s: Seconds = _BEAT_S
-    again_s: Seconds = _AGAIN_S
-    at_once: int = 32
+    poll_s: Seconds = _POLL_S
+    heartbeat_s: Seconds = _HEARTBEAT_S
+    rewrite_s: Seconds = _REWRITE_S
+    batch_max: int = 32
 
 
 class MailboxChannel:
-    """`ports.Channel` over a run's store; a store that fails is left alone for a while, and never raised to the caller.
+    """`ports.Channel` through a run's store; a store that fails is retried after a pause and never raises to the caller.
 
-    Its calls do what they have to in the caller's thread; `BackgroundChannel` moves them out of the way.
+    Its calls use the store in the caller's thread; `BackgroundChannel` moves them to another one.
     """
 
     name = "mailbox"
@@ -60,43 +58,43 @@ class MailboxChannel:
         clock: Clock,
         controller: Term,
         machine_ids: Callable[[], Iterable[str]],
-        pace: MailPace | None = None,
+        pace: MailboxPace | None = None,
     ) -> None:
         """Prepare; nothing is read or written yet.
 
         Args:
             store: of the job's run.
             clock: for the pace.
-            controller: term of the controller that speaks.
-            machine_ids: says which machines of the job live, at each call.
+            controller: term of the controller that sends.
+            machine_ids: returns the machines of the job that are alive.
             pace: how often the store is used.
         """
         self._store, self._clock, self._controller, self._machine_ids = store, clock, controller, machine_ids
-        self._pace = pace or MailPace()
+        self._pace = pace or MailboxPace()
         self._read: dict[str, bytes] = {}
-        self._looked_at: dict[str, Instant] = {}
+        self._polled_at: dict[str, Instant] = {}
         self._written: dict[str, tuple[Directive, Instant]] = {}
         self._counter = 0
-        self._beaten_at = _NEVER
+        self._heartbeat_at = _NEVER
         self._failures = 0
-        self._rests_until = _NEVER
+        self._retry_at = _NEVER
 
-    def hear(self) -> tuple[Report, ...]:
-        """Return the reports that are new, of the machines whose turn it is."""
+    def receive(self) -> tuple[Report, ...]:
+        """Return new reports of the machines that are due."""
         alive = tuple(self._machine_ids())
         self._forget(alive)
         now = self._clock.now()
-        due = [name for name in alive if now >= self._looked_at.get(name, _NEVER) + self._pace.look_s]
-        due.sort(key=lambda name: (self._looked_at.get(name, _NEVER), name))
+        due = [name for name in alive if now >= self._polled_at.get(name, _NEVER) + self._pace.poll_s]
+        due.sort(key=lambda name: (self._polled_at.get(name, _NEVER), name))
         found: list[Report] = []
-        for name in due[: self._pace.at_once]:
-            if not self._works(lambda name=name: self._look(name, found)):  # type: ignore[misc]
+        for name in due[: self._pace.batch_max]:
+            if not self._try(lambda name=name: self._read_report(name, found)):  # type: ignore[misc]
                 break
         return tuple(found)
 
-    def _look(self, machine_id: str, found: list[Report]) -> None:
+    def _read_report(self, machine_id: str, found: list[Report]) -> None:
         data = self._store.get(report_key(machine_id))
-        self._looked_at[machine_id] = self._clock.now()
+        self._polled_at[machine_id] = self._clock.now()
         if data is None or data == self._read.get(machine_id):
             return
         self._read[machine_id] = data
@@ -104,64 +102,64 @@ class MailboxChannel:
         if report is not None and report.machine_id == machine_id:
             found.append(report)
 
-    def tell(self, directives: dict[str, Directive]) -> None:
-        """Write what has changed, and the heartbeat when it is due."""
+    def send(self, directives: dict[str, Directive]) -> None:
+        """Write the directives that have changed, and the heartbeat if it is due."""
         now = self._clock.now()
-        if now >= self._beaten_at + self._pace.beat_s and self._works(self._beat):
-            self._beaten_at = now
-        changed = [name for name, told in directives.items() if self._is_news(name, told, now)]
-        for name in changed[: self._pace.at_once]:
-            if not self._works(lambda name=name: self._write(name, directives[name])):  # type: ignore[misc]
+        if now >= self._heartbeat_at + self._pace.heartbeat_s and self._try(self._write_heartbeat):
+            self._heartbeat_at = now
+        changed = [name for name, directive in directives.items() if self._changed(name, directive, now)]
+        for name in changed[: self._pace.batch_max]:
+            if not self._try(lambda name=name: self._write(name, directives[name])):  # type: ignore[misc]
                 break
 
-    def _is_news(self, machine_id: str, told: Directive, now: Instant) -> bool:
+    def _changed(self, machine_id: str, directive: Directive, now: Instant) -> bool:
         written, at = self._written.get(machine_id, (None, _NEVER))
-        return told != written or now >= at + self._pace.again_s
+        return directive != written or now >= at + self._pace.rewrite_s
 
-    def _write(self, machine_id: str, told: Directive) -> None:
-        self._store.put(directive_key(machine_id), codec.sealed(fleet.VERSION, "directive", told))
-        self._written[machine_id] = (told, self._clock.now())
+    def _write(self, machine_id: str, directive: Directive) -> None:
+        self._store.put(directive_key(machine_id), codec.encode_document(fleet.VERSION, "directive", directive))
+        self._written[machine_id] = (directive, self._clock.now())
 
-    def _beat(self) -> None:
+    def _write_heartbeat(self) -> None:
         self._counter += 1
-        said = {"v": 1, "term": self._controller, "counter": self._counter}
-        self._store.put(CONTROLLER, json.dumps(said).encode())
+        heartbeat = {"version": 1, "term": self._controller, "counter": self._counter}
+        self._store.put(CONTROLLER, json.dumps(heartbeat).encode())
 
-    def _works(self, action: Callable[[], None]) -> bool:
-        """Use the store unless it failed a moment ago; say whether it worked."""
-        if self._clock.now() < self._rests_until:
+    def _try(self, action: Callable[[], None]) -> bool:
+        """Use the store unless it has just failed; return whether the action succeeded."""
+        if self._clock.now() < self._retry_at:
             return False
         try:
             action()
         except StoreError:
             self._failures += 1
-            rest_s = min(2.0 ** min(self._failures, 8) / 2, _BACKOFF_S_MAX)
-            self._rests_until = Instant(self._clock.now() + rest_s)
+            pause_s = min(2.0 ** min(self._failures, 8) / 2, _BACKOFF_S_MAX)
+            self._retry_at = Instant(self._clock.now() + pause_s)
             return False
         self._failures = 0
         return True
 
     def _forget(self, alive: tuple[str, ...]) -> None:
-        """Keep nothing of machines that are gone: there may be many in a job's life."""
-        for known in (self._read, self._looked_at, self._written):
+        """Forget machines that are gone; a job may have many."""
+        for known in (self._read, self._polled_at, self._written):
             for name in known.keys() - set(alive):
                 del known[name]
 
 
 def parse_report(data: bytes) -> Report | None:
-    """Return a machine's report; None if it is none that can be read."""
+    """Return a machine's report; None if it is invalid."""
     try:
-        report: Report = codec.opened(data, "report", Report, version=fleet.VERSION, what="a report")
+        report: Report = codec.decode_document(data, "report", Report, version=fleet.VERSION, what="a report")
     except (ValueError, WindfallError):
         return None
     return report
 
 
 class BackgroundChannel:
-    """Another channel in a thread of its own: `hear` and `tell` never wait, a store's retries delay nobody else."""
+    """Runs another channel in its own thread, so that `receive` and `send` never wait for a store."""
 
     def __init__(
-        self, channel: Channel, clock: Clock, *, period_s: Seconds = _PERIOD_S, say: Callable[[str], None] | None = None
+        self, channel: Channel, clock: Clock, *, period_s: Seconds = _PERIOD_S, log: Callable[[str], None] | None = None
     ) -> None:
         """Start the thread.
 
@@ -169,44 +167,44 @@ class BackgroundChannel:
             channel: the one that may block.
             clock: for the pauses.
             period_s: between two uses of it [s].
-            say: takes what nobody foresaw; the channel goes on.
+            log: takes unexpected errors; the channel continues after them.
         """
-        self._say = say
+        self._log = log
         self.name = channel.name
         self._channel, self._clock, self._period_s = channel, clock, period_s
         self._lock = threading.Lock()
-        self._heard: dict[str, Report] = {}
-        self._wanted: dict[str, Directive] = {}
+        self._received: dict[str, Report] = {}
+        self._directives: dict[str, Directive] = {}
         self._closed = threading.Event()
         threading.Thread(target=self._run, name=f"channel-{self.name}", daemon=True).start()
 
-    def hear(self) -> tuple[Report, ...]:
+    def receive(self) -> tuple[Report, ...]:
         """Return the newest report of each machine that came since the last call."""
         with self._lock:
-            heard, self._heard = self._heard, {}
-        return tuple(heard.values())
+            received, self._received = self._received, {}
+        return tuple(received.values())
 
-    def tell(self, directives: dict[str, Directive]) -> None:
-        """Make these the newest directives; they leave within a period."""
+    def send(self, directives: dict[str, Directive]) -> None:
+        """Make these the newest directives; they are sent within a period."""
         with self._lock:
-            self._wanted = dict(directives)
+            self._directives = dict(directives)
 
     def close(self) -> None:
-        """Let the thread end after what it is doing."""
+        """End the thread after its current call."""
         self._closed.set()
 
     def _run(self) -> None:
         while not self._closed.is_set():
             with self._lock:
-                wanted = self._wanted
+                directives = self._directives
             try:
-                self._channel.tell(wanted)
-                heard = self._channel.hear()
+                self._channel.send(directives)
+                received = self._channel.receive()
             except Exception as error:
-                # Whatever lies in the store, the job's machines must go on being heard.
-                heard = ()
-                if self._say is not None:
-                    self._say(f"the {self.name} failed, and goes on: {type(error).__name__}: {error}")
+                # Whatever is in the store, the channel must keep receiving.
+                received = ()
+                if self._log is not None:
+                    self._log(f"unexpected error in the {self.name}; it continues: {type(error).__name__}: {error}")
             with self._lock:
-                self._heard |= {report.machine_id: report for report in heard}
+                self._received |= {report.machine_id: report for report in received}
             self._clock.sleep(self._period_s)

@@ -1,7 +1,7 @@
-"""How the verbs reach a controller: the embedded one of this user, started when it is needed, or a team's.
+"""How the verbs reach a controller: this user's embedded one, started on demand, or a team's.
 
-The embedded controller is a process of its own session with its log in the state folder; it outlives the terminal, and
-leaves when it has had nothing to do for a while.
+The embedded controller runs in its own session and logs to the state folder; it outlives the terminal, and exits after
+some time without work.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import httpx
 import pydantic
 
 from windfall import codec
-from windfall.cli.places import ADDRESS, LOG, TOKEN, prepare
-from windfall.control.service import GcView, JobView, Json, KnownView, OffersView, RowView, StatusView
+from windfall.cli.state_folder import ADDRESS, LOG, TOKEN, prepare
+from windfall.control.controller_views import GcView, JobView, Json, OffersView, PlanInputsView, RowView, StatusView
 from windfall.errors import (
-    EXIT_AGAIN,
     EXIT_INFEASIBLE,
     EXIT_MISUSE,
+    EXIT_RETRY,
     ControllerError,
     ControllerReplaced,
     ControllerUnreachable,
@@ -33,40 +33,40 @@ from windfall.errors import (
     Misuse,
     WindfallError,
 )
-from windfall.jobs import Job, Measured
+from windfall.jobs import Job, Measurement
+from windfall.linux.clock import SystemClock
 from windfall.market import Offer
-from windfall.storage.clocks import SystemClock
 from windfall.terms import Seconds
-from windfall.wire.programs import our_environment, program
+from windfall.wire.python_programs import program, program_environment
 
 V = TypeVar("V")
-EMBEDDED = program("windfall.cli.controller")
+EMBEDDED = program("windfall.cli.controller_process")
 """The embedded controller's command; the state folder follows."""
 _START_LOCK = "start.lock"
-_START_S = 40.0
-"""How long a controller may take from its start to its first answer."""
+_START_TIMEOUT_S = 40.0
+"""How long a controller may take from its start to its first answer [s]."""
 _PING_S = 3.0
-_LOOK_S = Seconds(0.05)
+_POLL_S = Seconds(0.05)
 _REQUEST_TIMEOUT = httpx.Timeout(120.0, connect=10.0)
-"""Plans and listings ask providers, which may take their time."""
+"""Plans and listings query providers, which can be slow."""
 _IDLE_LIMITS = httpx.Limits(keepalive_expiry=2.0)
-"""A connection is given up well before the controller does that (5 s): none is closed in the moment it is used."""
+"""Idle connections close well before the controller closes them (5 s), so that none is closed while it is used."""
 _SUBMIT_TRIES = 3
 _LOG_TAIL_CHARACTERS = 600
 _BY_EXIT_CODE: tuple[tuple[int, type[WindfallError]], ...] = (
     (EXIT_MISUSE, Misuse),
     (EXIT_INFEASIBLE, Infeasible),
-    (EXIT_AGAIN, ControllerReplaced),
+    (EXIT_RETRY, ControllerReplaced),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ControllerAddress:
     """Where a controller answers.
 
     Attributes:
-        hint: what a user can do when it does not.
-        process: of the embedded controller on this machine; None for a team's.
+        hint: what a user can do if it does not answer.
+        process: id of the embedded controller's process on this machine; None for a team's.
     """
 
     url: str
@@ -75,8 +75,8 @@ class Place:
     process: int | None = None
 
 
-def is_teams() -> bool:
-    """Say whether a team's controller is meant, not this user's own."""
+def uses_team_controller() -> bool:
+    """Return whether a team's controller is configured, instead of this user's own."""
     return bool(os.environ.get("WINDFALL_CONTROLLER"))
 
 
@@ -85,16 +85,17 @@ def connect(state: Path, *, start: bool, launch: Sequence[str] = EMBEDDED) -> Cl
 
     Args:
         state: the state folder of this user.
-        start: start the embedded controller if it does not run.
+        start: start the embedded controller if it is not running.
         launch: its command.
 
     Raises:
-        ControllerUnreachable: nothing answers, and nothing was, or could be, started.
+        ControllerUnreachable: nothing answers, and none was started.
         Misuse: a token is missing.
     """
     url = os.environ.get("WINDFALL_CONTROLLER")
     if url:
-        return Client(lambda: Place(url.rstrip("/"), _team_token(), "check WINDFALL_CONTROLLER and whether it runs"))
+        hint = "check WINDFALL_CONTROLLER, and that the controller is running"
+        return Client(lambda: ControllerAddress(url.rstrip("/"), _team_token(), hint))
     return Client(lambda: _embedded(state, start=start, launch=launch))
 
 
@@ -104,21 +105,21 @@ def _team_token() -> str:
     path = os.environ.get("WINDFALL_TOKEN_FILE")
     if not path:
         raise Misuse(
-            "WINDFALL_CONTROLLER names a controller but no token: set WINDFALL_TOKEN, or WINDFALL_TOKEN_FILE to a file "
-            "with it; whoever runs the controller makes one with `windfall serve --add-user NAME`"
+            "WINDFALL_CONTROLLER is set, but no token: set WINDFALL_TOKEN, or WINDFALL_TOKEN_FILE to a file with it; the "
+            "controller's admin creates one with `windfall serve --add-user NAME`"
         )
     try:
         return Path(path).read_text().strip()
     except OSError as error:
-        raise Misuse(f"WINDFALL_TOKEN_FILE {path} cannot be read: {error.strerror}") from error
+        raise Misuse(f"cannot read WINDFALL_TOKEN_FILE {path}: {error.strerror}") from error
 
 
 class Client:
-    """A controller, as typed calls; each may raise `ControllerUnreachable` or the error that the controller tells."""
+    """A controller as typed calls; each may raise `ControllerUnreachable`, or the error that the controller returns."""
 
-    def __init__(self, find: Callable[[], Place]) -> None:
+    def __init__(self, find: Callable[[], ControllerAddress]) -> None:
         self._find = find
-        self.place = find()
+        self.address = find()
         self._http = self._open()
 
     def __enter__(self) -> Client:
@@ -128,14 +129,14 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; the controller goes on."""
+        """Close the connection; the controller keeps running."""
         self._http.close()
 
     def submit(self, job: Job, secrets: Mapping[str, str]) -> str:
         """Submit a job with the values of its secrets; return its id.
 
-        A lost answer is asked for again: the same job is the same submission, and a user who started it once more by
-        hand would have two.
+        If the answer is lost, the call is repeated: submitting the same job twice is one submission, but a user who
+        repeated it by hand would have two jobs.
         """
         body: Json = {"job": codec.encode(job), "secrets": dict(secrets)}
         for _ in range(_SUBMIT_TRIES - 1):
@@ -148,13 +149,13 @@ class Client:
         return _read(list[JobView], self._get("/v1/jobs"))
 
     def job(self, job_id: str) -> JobView:
-        """Return how a job stands."""
-        return _read(JobView, self._get(f"/v1/jobs/{_part(job_id)}"))
+        """Return the status of a job."""
+        return _read(JobView, self._get(f"/v1/jobs/{_path_segment(job_id)}"))
 
     def rows(self, job_id: str, after: int = 0) -> Iterator[RowView]:
-        """Yield the rows of a job's journal behind row `after`, up to the newest."""
+        """Yield the rows of a job's journal after row `after`, up to the newest."""
         while True:
-            page = _read(list[RowView], self._get(f"/v1/jobs/{_part(job_id)}/rows", {"after": after}))
+            page = _read(list[RowView], self._get(f"/v1/jobs/{_path_segment(job_id)}/rows", {"after": after}))
             yield from page
             if not page:
                 return
@@ -162,53 +163,53 @@ class Client:
 
     def stop(self, job_id: str, *, now: bool = False) -> None:
         """Stop a job after a save, or now."""
-        self._post(f"/v1/jobs/{_part(job_id)}/stop", {"now": now})
+        self._post(f"/v1/jobs/{_path_segment(job_id)}/stop", {"now": now})
 
     def resume(self, job_id: str) -> None:
-        """Let a stopped job go on."""
-        self._post(f"/v1/jobs/{_part(job_id)}/resume", {})
+        """Resume a stopped job."""
+        self._post(f"/v1/jobs/{_path_segment(job_id)}/resume", {})
 
     def preempt(self, job_id: str, machine_id: str, notice_s: float | None) -> None:
-        """Let a machine of a job be taken, with so much notice, None for none."""
-        self._post(f"/v1/jobs/{_part(job_id)}/preempt", {"machine_id": machine_id, "notice_s": notice_s})
+        """Preempt a machine of a job with `notice_s` of notice [s]; None for none."""
+        self._post(f"/v1/jobs/{_path_segment(job_id)}/preempt", {"machine_id": machine_id, "notice_s": notice_s})
 
     def plan(self, job: Job) -> Json:
-        """Ask what a job would cost; nothing is bought."""
+        """Return what a job would cost; nothing is ordered."""
         answer: Json = self._post("/v1/plan", {"job": codec.encode(job)})
         return answer
 
-    def learn(self, job: Job, measured: Measured) -> None:
-        """Keep what a drill of a job showed, for later plans."""
+    def learn(self, job: Job, measured: Measurement) -> None:
+        """Store the measurements of a job's drill, for later plans."""
         self._post("/v1/measured", {"job": codec.encode(job), "measured": codec.encode(measured)})
 
-    def known(self, job: Job) -> KnownView:
-        """Ask what a plan of a job rests on."""
-        return _read(KnownView, self._post("/v1/known", {"job": codec.encode(job)}))
+    def known(self, job: Job) -> PlanInputsView:
+        """Return the data that a plan of a job is based on."""
+        return _read(PlanInputsView, self._post("/v1/plan-inputs", {"job": codec.encode(job)}))
 
     def offers(self) -> OffersView:
-        """Ask what can be bought now."""
+        """Return the present offers."""
         return _read(OffersView, self._get("/v1/offers"))
 
     def status(self) -> StatusView:
-        """Ask how the controller stands."""
+        """Return the controller's status."""
         return _read(StatusView, self._get("/v1/status"))
 
     def unneeded(self) -> GcView:
-        """Ask for machines of this installation that no job needs."""
+        """Return the machines of this installation that no job needs."""
         return _read(GcView, self._get("/v1/gc"))
 
     def collect(self, machine_ids: Sequence[str]) -> GcView:
-        """Release machines that no job needs; returns those that were."""
+        """Release machines that no job needs; return those that were released."""
         return _read(GcView, self._post("/v1/gc", {"machine_ids": list(machine_ids)}))
 
     def _open(self) -> httpx.Client:
-        # No proxy stands between this user and their own controller.
+        # There is no proxy between this user and their own controller.
         return httpx.Client(
-            base_url=self.place.url,
-            headers={"authorization": f"Bearer {self.place.token}"},
+            base_url=self.address.url,
+            headers={"authorization": f"Bearer {self.address.token}"},
             timeout=_REQUEST_TIMEOUT,
             limits=_IDLE_LIMITS,
-            trust_env=self.place.process is None,
+            trust_env=self.address.process is None,
         )
 
     def _get(self, path: str, query: Mapping[str, int] | None = None) -> Any:
@@ -226,25 +227,27 @@ class Client:
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
         if not away:
-            return self._understand(answer)
-        # It was not carried out: an embedded controller that was leaving, or has been killed, is followed by another.
+            return self._decode(answer)
+        # The request was not executed: the embedded controller was exiting or was killed, and another one replaces it.
         self.close()
-        self.place = self._find()
+        self.address = self._find()
         self._http = self._open()
         try:
-            return self._understand(self._http.request(method, path, **options))
+            return self._decode(self._http.request(method, path, **options))
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: Exception) -> ControllerUnreachable:
-        return ControllerUnreachable(f"the controller at {self.place.url} does not answer ({error}): {self.place.hint}")
+        return ControllerUnreachable(
+            f"the controller at {self.address.url} does not answer ({error}): {self.address.hint}"
+        )
 
-    def _understand(self, answer: httpx.Response) -> Any:
+    def _decode(self, answer: httpx.Response) -> Any:
         try:
             data = answer.json()
         except ValueError as error:
             raise ControllerError(
-                f"what answers at {self.place.url} is no Windfall controller (HTTP {answer.status_code}): {self.place.hint}"
+                f"{self.address.url} is not a Windfall controller (HTTP {answer.status_code}): {self.address.hint}"
             ) from error
         if answer.is_success:
             return data
@@ -252,15 +255,15 @@ class Client:
 
 
 def offer_of(plan: Json) -> Offer:
-    """Return the offer that a plan has chosen."""
+    """Return the offer that a plan chose."""
     return _read(Offer, plan["chosen"]["offer"])
 
 
 def _raise(data: Any, status: int) -> None:
-    told = data if isinstance(data, dict) else {}
-    code = told.get("exit_code", 1)
+    fields = data if isinstance(data, dict) else {}
+    code = fields.get("exit_code", 1)
     kind = next((kind for number, kind in _BY_EXIT_CODE if number == code), ControllerError)
-    error = kind(str(told.get("error", f"the controller answered with HTTP {status}")))
+    error = kind(str(fields.get("error", f"the controller answered with HTTP {status}")))
     error.exit_code = code
     raise error
 
@@ -270,36 +273,37 @@ def _read(kind: type[V], data: Any) -> V:
         view: V = pydantic.TypeAdapter(kind).validate_python(data)
     except pydantic.ValidationError as error:
         raise ControllerError(
-            "the controller's answer cannot be understood: are both Windfalls of one version?"
+            "cannot read the controller's answer: use the same version of Windfall here and for the controller"
         ) from error
     return view
 
 
-def _part(name: str) -> str:
+def _path_segment(name: str) -> str:
     if not name or "/" in name:
-        raise Misuse(f"there is no job {name!r}: see `windfall ps`")
+        raise Misuse(f"no job {name!r}: list jobs with `windfall ps`")
     return quote(name, safe="")
 
 
 # --------------------------------------------------------------------------------------------- the embedded controller
 
 
-def _embedded(state: Path, *, start: bool, launch: Sequence[str]) -> Place:
-    place = _alive(state)
-    if place is not None:
-        return place
+def _embedded(state: Path, *, start: bool, launch: Sequence[str]) -> ControllerAddress:
+    address = _find_running(state)
+    if address is not None:
+        return address
     if not start:
         raise ControllerUnreachable(
-            f"no controller runs here (state folder {state}): `windfall run` starts one, WINDFALL_CONTROLLER names a team's"
+            f"no controller is running (state folder {state}): `windfall run` starts one; for a team's, set "
+            "WINDFALL_CONTROLLER"
         )
     prepare(state)
-    with _starting(state):
-        # Whoever held the lock before us may have started it.
-        return _alive(state) or _start(state, launch)
+    with _start_lock(state):
+        # The process that held the lock before may have started it.
+        return _find_running(state) or _start(state, launch)
 
 
 @contextlib.contextmanager
-def _starting(state: Path) -> Iterator[None]:
+def _start_lock(state: Path) -> Iterator[None]:
     handle = os.open(state / _START_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -308,51 +312,53 @@ def _starting(state: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _alive(state: Path) -> Place | None:
-    """Return where the controller of this folder answers, None if it does not."""
+def _find_running(state: Path) -> ControllerAddress | None:
+    """Return the address of this folder's controller; None if none answers."""
     try:
-        address = json.loads((state / ADDRESS).read_text())
-        place = Place(address["url"], (state / TOKEN).read_text().strip(), _hint(state), int(address["pid"]))
+        written = json.loads((state / ADDRESS).read_text())
+        address = ControllerAddress(
+            written["url"], (state / TOKEN).read_text().strip(), _hint(state), int(written["pid"])
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
     try:
-        answer = httpx.get(f"{place.url}/v1/ping", timeout=_PING_S, trust_env=False)
+        answer = httpx.get(f"{address.url}/v1/ping", timeout=_PING_S, trust_env=False)
     except httpx.HTTPError:
         return None
-    return place if answer.status_code == 200 and "windfall" in answer.text else None
+    return address if answer.status_code == 200 and "windfall" in answer.text else None
 
 
 def _hint(state: Path) -> str:
-    return f"its log is {state / LOG}; the same command again starts another"
+    return f"see its log {state / LOG}; running the same command again starts another"
 
 
-def _start(state: Path, launch: Sequence[str]) -> Place:
+def _start(state: Path, launch: Sequence[str]) -> ControllerAddress:
     clock = SystemClock()
     pid = _spawn(state, launch)
-    deadline = clock.now() + _START_S
+    deadline = clock.now() + _START_TIMEOUT_S
     while clock.now() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)
-        place = _alive(state)
-        if place is not None:
-            return place
+        address = _find_running(state)
+        if address is not None:
+            return address
         if ended:
             raise ControllerUnreachable(
-                f"the controller ended at its start (exit code {os.waitstatus_to_exitcode(status)}): {_last_words(state)}"
+                f"the controller failed to start (exit code {os.waitstatus_to_exitcode(status)}): {_last_log_line(state)}"
             )
-        clock.sleep(_LOOK_S)
+        clock.sleep(_POLL_S)
     raise ControllerUnreachable(
-        f"the controller (process {pid}) did not answer within {_START_S:.0f} s of its start: {_last_words(state)}"
+        f"the controller (process {pid}) did not answer within {_START_TIMEOUT_S:.0f} s of its start: {_last_log_line(state)}"
     )
 
 
 def _spawn(state: Path, launch: Sequence[str]) -> int:
-    """Start the controller in a session of its own, so that no terminal's end reaches it; return its process."""
+    """Start the controller in its own session, so that closing the terminal does not end it; return its process id."""
     log = os.open(state / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         return os.posix_spawn(
             launch[0],
             [*launch, str(state.absolute())],
-            our_environment(os.environ),
+            program_environment(os.environ),
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, log, 1),
@@ -364,9 +370,9 @@ def _spawn(state: Path, launch: Sequence[str]) -> int:
         os.close(log)
 
 
-def _last_words(state: Path) -> str:
+def _last_log_line(state: Path) -> str:
     with contextlib.suppress(OSError):
         lines = (state / LOG).read_bytes()[-_LOG_TAIL_CHARACTERS:].decode(errors="replace").strip().splitlines()
         if lines:
             return lines[-1].removeprefix("windfall: ")
-    return f"its log {state / LOG} says nothing"
+    return f"its log {state / LOG} is empty"

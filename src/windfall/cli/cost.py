@@ -1,4 +1,4 @@
-"""`windfall cost`: where a run's time went, in words, as a picture, as data."""
+"""`windfall cost`: where a run's time and money went, as text, as a chart, as JSON."""
 
 from __future__ import annotations
 
@@ -13,78 +13,80 @@ from types import MappingProxyType
 from rich.console import Console
 
 from windfall import wiring
-from windfall.cli import jobs, named
-from windfall.cli.runs import Folder, Json, open_run
+from windfall.cli import job_verbs, run_reference
+from windfall.cli.options import Json, Plot, StateFolder
+from windfall.cli.run_verbs import open_run
 from windfall.errors import Misuse, RunFailed, StoreError
 from windfall.events import Row
 from windfall.ports import Steps
-from windfall.report import bill, bill_tables, lives, tables, timeline
-from windfall.report.account import Account, Tenure, account, as_json
-from windfall.report.showing import console
-from windfall.storage import journal, log
+from windfall.report import account_tables, attempt_timeline, bill, machine_timeline
+from windfall.report.account import Account, Lease, account, as_json
+from windfall.report.console import console
+from windfall.storage import run_log, spool_journal
 from windfall.terms import CheckpointRef, Record, RecordKind, Term, WallTime
 
 
-def cost(run: str, *, plot: Path | None = None, state: Folder = None, json_: Json = False) -> None:
-    """Say what it cost, where the time went, what was lost and why.
+def cost(run: str, /, *, plot: Plot = None, state: StateFolder = None, json_: Json = False) -> None:
+    """Show what a job or run cost, where its time went, and what was lost and why.
 
-    Of a job: hours and dollars of each machine, estimated and settled apart, and what the same would have cost on demand.
+    For a job: hours and dollars of each machine, estimated and settled separately, and the cost of the same hours on
+    demand.
 
     Example: `windfall cost gpt-3f9a2c --plot timeline.png`
 
     Args:
-        run: a job, or a run's URL.
-        plot: write the timeline as a picture (PNG or SVG) to this file.
-        state: this installation's folder (default: $XDG_STATE_HOME/windfall).
-        json_: one JSON object.
+        run: a job, or the URL of a run.
+        plot: also draw the timeline to this file (.png or .svg).
+        state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
+        json_: print one JSON object.
     """
     if plot is not None:
         if plot.suffix not in (".png", ".svg"):
             raise Misuse(f"--plot: {plot} must end in .png or .svg")
         if not os.access(plot.absolute().parent, os.W_OK):
-            raise Misuse(f"--plot: {plot} cannot be written: name a file in a folder that exists and is yours")
-    if not named.is_url(run):
+            raise Misuse(f"--plot: cannot write {plot}: choose a file in an existing folder that you can write to")
+    if not run_reference.is_url(run):
         _cost_of_job(run, state, plot, json_=json_)
         return
     made = account_of(run)
     if plot is not None:
-        timeline.draw(made, plot, title=run)
+        attempt_timeline.draw(made, plot, title=run)
     if json_:
         print(json.dumps(as_json(made)))
         return
     screen = console()
-    screen.print(tables.whole(made))
-    screen.print(timeline.text(made, columns=min(screen.width, 100)))
+    screen.print(account_tables.render(made))
+    screen.print(attempt_timeline.text(made, columns=min(screen.width, 100)))
     _name_plot(screen, plot)
 
 
 def _cost_of_job(reference: str, state: Path | None, plot: Path | None, *, json_: bool) -> None:
-    with named.controller(state) as client:
-        view = named.find(client, reference)
-        made = bill.bill(jobs.rows_of(client, view.job_id), WallTime(time.time()))
+    with run_reference.controller(state) as client:
+        view = run_reference.find(client, reference)
+        made = bill.bill(job_verbs.rows_of(client, view.job_id), WallTime(time.time()))
     if made is None:
-        raise RunFailed(f"nothing has happened to {view.job_id} yet: ask again in a moment")
+        raise RunFailed(f"{view.job_id} has no events yet: try again in a moment")
     run, unread = None, ""
     try:
         if view.run_deleted:
-            raise Misuse("the run was deleted, and its journal with it.")
+            raise Misuse("its run was deleted, with its journal")
         run = account_of(view.run_url, made.ends())
     except (Misuse, StoreError, ValueError) as error:
-        unread = f"Where the time went is not known: {error}"
+        unread = f"no account of the run's time: {error}"
     if plot is not None:
-        lives.draw(made, run, plot)
+        machine_timeline.draw(made, run, plot)
     if json_:
         undisturbed = None if run is None else made.undisturbed_usd(run)
-        told = bill.as_json(made) | {
+        data = bill.as_json(made) | {
             "run_deleted": view.run_deleted,
             "undisturbed_usd": undisturbed,
             "run": None if run is None else as_json(run),
         }
-        print(json.dumps(told))
+        print(json.dumps(data))
         return
     screen = console()
-    screen.print(bill_tables.whole(made, run, unread))
-    screen.print(lives.text(made, run, columns=min(screen.width, 100)))
+    screen.print(bill.render(made, run, unread))
+    screen.print(machine_timeline.text(made, run, columns=min(screen.width, 100)))
     _name_plot(screen, plot)
 
 
@@ -94,60 +96,62 @@ def _name_plot(screen: Console, plot: Path | None) -> None:
 
 
 def account_of(url: str, gone: Mapping[str, WallTime] = MappingProxyType({})) -> Account:
-    """Read a run's log and journal and make its account.
+    """Compute a run's account from its log and journal.
 
     Args:
-        url: the run's.
-        gone: when machines ended, by what their provider says.
+        url: of the run.
+        gone: when machines ended, as their provider reports it.
     """
     reader, state = open_run(url)
     records = reader.run(_records())
     rows: dict[Term, list[Row]] = {}
-    for row in reader.run(journal.read_journal()).rows:
+    for row in reader.run(spool_journal.read_journal()).rows:
         rows.setdefault(row.term, []).append(row)
     alive = state.term if state.holder is not None and _beats(reader, state.term) else None
-    tenures = [_with_reach(reader, tenure, gone.get(tenure.holder)) for tenure in _tenures(records)]
-    return account(rows, tenures, commits=_commits(records), alive=alive)
+    leases = [_with_reach(reader, lease, gone.get(lease.holder)) for lease in _leases(records)]
+    return account(rows, leases, commits=_commits(records), alive=alive)
 
 
-def _with_reach(reader: wiring.Reader, tenure: Tenure, gone_at: WallTime | None) -> Tenure:
-    """Add what is known of the end of a machine that never released the run."""
-    if tenure.released_at is not None:
-        return tenure
-    reached = tenure.reached
-    if reached is None and (last := reader.run(log.read_beat(tenure.term))) is not None:
+def _with_reach(reader: wiring.Reader, lease: Lease, gone_at: WallTime | None) -> Lease:
+    """Add what is known about the end of a machine that never released the run."""
+    if lease.released_at is not None:
+        return lease
+    reached = lease.reached
+    if reached is None and (last := reader.run(run_log.read_heartbeat(lease.term))) is not None:
         reached = last.reached
-    return dataclasses.replace(tenure, reached=reached, gone_at=gone_at)
+    return dataclasses.replace(lease, reached=reached, gone_at=gone_at)
 
 
 def _records() -> Steps[list[Record]]:
     records: list[Record] = []
-    while (found := (yield from log.read_record(len(records) + 1))) is not None:
+    while (found := (yield from run_log.read_record(len(records) + 1))) is not None:
         records.append(found)
     return records
 
 
-def _tenures(records: list[Record]) -> list[Tenure]:
-    tenures: dict[Term, Tenure] = {}
+def _leases(records: list[Record]) -> list[Lease]:
+    leases: dict[Term, Lease] = {}
     for record in records:
         state = record.state
-        if record.kind is RecordKind.TAKE and state.holder is not None:
-            if state.losses and (lost := tenures.get(state.losses[-1].term)) is not None and lost.released_at is None:
-                tenures[lost.term] = dataclasses.replace(lost, reached=state.losses[-1].reached)
-            tenures[state.term] = Tenure(state.term, state.holder.host, state.holder_since)
+        if record.kind is RecordKind.ACQUIRE and state.holder is not None:
+            if state.losses and (lost := leases.get(state.losses[-1].term)) is not None and lost.released_at is None:
+                leases[lost.term] = dataclasses.replace(lost, reached=state.losses[-1].reached)
+            leases[state.term] = Lease(state.term, state.holder.host, state.holder_since)
         elif record.kind is RecordKind.RELEASE:
-            begun = tenures[state.term]
+            taken = leases[state.term]
             cause = state.losses[-1].cause
-            tenures[state.term] = Tenure(begun.term, begun.holder, begun.taken_at, record.wall, cause)
-    return list(tenures.values())
+            leases[state.term] = Lease(taken.term, taken.holder, taken.acquired_at, record.wall_time, cause)
+    return list(leases.values())
 
 
 def _commits(records: list[Record]) -> list[CheckpointRef]:
-    points = {point.checkpoint_id: point for record in records for point in record.state.checkpoints}
-    return list(points.values())
+    checkpoints = {
+        checkpoint.checkpoint_id: checkpoint for record in records for checkpoint in record.state.checkpoints
+    }
+    return list(checkpoints.values())
 
 
 def _beats(reader: wiring.Reader, term: Term) -> bool:
-    """Whether the holder's last sign of life, by its own wall clock, is younger than half a minute."""
-    last = reader.run(log.read_beat(term))
-    return last is not None and reader.clock.wall() - last.wall < 30
+    """Whether the holder's last heartbeat, by its own wall clock, is less than half a minute old."""
+    last = reader.run(run_log.read_heartbeat(term))
+    return last is not None and reader.clock.wall_time() - last.wall_time < 30

@@ -1,4 +1,4 @@
-"""`windfall doctor`: will a run on this machine, at this place, keep its promises?"""
+"""`windfall doctor`: can this machine, and this store, do what a run needs?"""
 
 from __future__ import annotations
 
@@ -11,60 +11,65 @@ import statistics
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from windfall import units, wiring
-from windfall.cli import machine
+from windfall.cli import machine_checks
 from windfall.cli.exec import absolute_url, provider_of, state_folder
-from windfall.cli.places import web_address
-from windfall.cli.runs import Json
+from windfall.cli.options import Json, OptionalUrl, StateFolder
+from windfall.cli.state_folder import web_address
 from windfall.errors import EXIT_FAILED, StoreError, WindfallError
+from windfall.linux.clock import SystemClock
 from windfall.ports import GetRange, PutRange, Steps
-from windfall.report import checks
-from windfall.report.checks import Check, Verdict
-from windfall.report.showing import console
-from windfall.storage import log
-from windfall.storage.clocks import SystemClock
-from windfall.storage.mounts import file_system_of, is_shared
-from windfall.storage.objects import open_store, prove_conditions
-from windfall.storage.operations import delete_all, get, keys_under, put, ranges
-from windfall.storage.taking import parse_marker
+from windfall.report import doctor_checks
+from windfall.report.console import console
+from windfall.report.doctor_checks import Check, Verdict
+from windfall.storage import run_log
+from windfall.storage.acquire_run import parse_marker
+from windfall.storage.object_stores import file_system_of, is_shared, open_store, prove_conditions
+from windfall.storage.store_operations import delete_all, get, keys_under, put, ranges
 from windfall.terms import Bytes, Outcome
 from windfall.units import duration_text, size_text
-from windfall.wire.layout import MARKER, SHARDS, probe_key
+from windfall.wire.run_layout import MARKER, SHARDS, probe_key
 
 STREAMS = 8
-"""As many stretches move side by side as the uploader moves."""
+"""Parallel transfers, as many as the uploader uses."""
 SMALL_OBJECTS = 10
 SHARE_OF_NOTICE = 0.8
-"""What is promised of a notice's time: the rest is for the step under way, the snapshot and the commit."""
+"""Share of a notice that an upload may use; the rest is for the present step, the snapshot and the commit."""
 NOTICES_S = (30.0, 120.0)
-"""Google's and Azure's warning, and AWS's."""
+"""The notice of Google and Azure, and of AWS [s]."""
 SLOW_S = 1.0
-"""A commit is about four small requests: with more than this for each, short notices go to waste."""
+"""A commit takes about four small requests: if each takes longer than this [s], short notices are wasted."""
 
 
 def doctor(
     url: str | None = None,
+    /,
     *,
-    size: str = "64MB",
-    provider: str = "auto",
-    metadata_url: str | None = None,
-    state: Path | None = None,
+    size: Annotated[str, Parameter(metavar="SIZE")] = "64MB",
+    provider: Annotated[str, Parameter(metavar="NAME")] = "auto",
+    metadata_url: OptionalUrl = None,
+    state: StateFolder = None,
     json_: Json = False,
 ) -> int:
-    """Check this machine, and a place for runs.
+    """Check that this machine, and a store, can run Windfall.
 
-    Of a place: credentials, conditions, speed; nothing is left behind.  Exit code 0 if nothing failed, else 1.
+    In the store, it checks credentials, conditional writes and speed, and leaves nothing behind.
+
+    Exit codes: 0 no check failed, 1 a check failed.
 
     Example: `windfall doctor s3://lab/run42`
 
     Args:
-        url: a run, or where one shall be; without it only this machine is looked at.
-        size: how much data to send and fetch for the measurement of speed.
-        provider: whose notices to look for (auto, aws, google, azure, slurm, kubernetes, local).
-        metadata_url: where the provider's metadata service answers, if not at its usual address.
+        url: an existing or future run; without it, only this machine is checked.
+        size: how much data to upload and download to measure the speed.
+        provider: whose preemption notices to check: auto, aws, google, azure, slurm, kubernetes or local.
+        metadata_url: address of the provider's metadata service, if not the usual one.
         state: folder for this machine's own files (default: $XDG_STATE_HOME/windfall).
-        json_: one JSON object a line.
+        json_: print one JSON object per line.
     """
     amount, chosen = Bytes(units.size_bytes(size, "--size")), provider_of(provider)
     found: list[Check] = []
@@ -79,32 +84,32 @@ def doctor(
 def _all(
     url: str | None, amount: Bytes, provider: str, metadata_url: str | None, state: Path | None
 ) -> Iterator[Check]:
-    yield from machine.checks(provider, metadata_url, state)
+    yield from machine_checks.checks(provider, metadata_url, state)
     if url is not None:
-        yield from place(absolute_url(url), amount, state or state_folder())
+        yield from check_store(absolute_url(url), amount, state or state_folder())
 
 
 def _show(check: Check, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(checks.as_json(check)), flush=True)
+        print(json.dumps(doctor_checks.as_json(check)), flush=True)
     else:
-        console().print(checks.table([check]))
+        console().print(doctor_checks.table([check]))
 
 
-def place(url: str, amount: Bytes, state: Path) -> Iterator[Check]:
-    """Look at a place for runs; what it wrote there is gone when it ends, also after an error.
+def check_store(url: str, amount: Bytes, state: Path) -> Iterator[Check]:
+    """Check a store for runs; everything written there is deleted at the end, also after an error.
 
     Args:
         url: of a run that may not exist yet.
-        amount: data to send and fetch [B].
-        state: folder in which the data lies meanwhile.
+        amount: data to upload and download [B].
+        state: folder for the data meanwhile.
 
     Raises:
-        Misuse: the URL is none.
+        Misuse: the URL is not valid.
     """
     reader = wiring.Reader(open_store(url), SystemClock())
     folder = Path(reader.store.url.removeprefix("file://")) if reader.store.url.startswith("file://") else None
-    with _as_it_was(folder), _cleaned(reader, nonce := wiring.new_nonce()):
+    with _restored(folder), _cleaned(reader, nonce := wiring.new_nonce()):
         yield (first := _reach(reader))
         if first.verdict is Verdict.FAIL:
             return
@@ -121,9 +126,9 @@ def _reach(reader: wiring.Reader) -> Check:
     try:
         data = reader.run(get(MARKER))
         if data is None:
-            says = f"{reader.store.url} answers; no run is there yet"
+            says = f"{reader.store.url} answers; there is no run yet"
         else:
-            head = reader.run(log.read_head())
+            head = reader.run(run_log.read_head())
             outcome = "not started" if head is None else head.state.outcome.value
             says = f"{reader.store.url} answers; run {parse_marker(data)} is {outcome}"
     except WindfallError as error:
@@ -136,14 +141,14 @@ def _conditions(reader: wiring.Reader, nonce: str) -> Check:
         reader.run(prove_conditions(nonce))
     except StoreError as error:
         return Check("conditions", Verdict.FAIL, str(error))
-    return Check("conditions", Verdict.OK, "a second creation is refused: two machines cannot hold one run")
+    return Check("conditions", Verdict.OK, "conditional writes work: two machines cannot hold one run")
 
 
 def _disk(folder: Path) -> Check:
     kind = file_system_of(str(folder))
     if is_shared(kind):
-        return Check("reach", Verdict.OK, f"{folder} is on {kind}: every machine that mounts it can take the run over")
-    advice = "for other machines use a shared disk, or s3://, gs://, az://"
+        return Check("reach", Verdict.OK, f"{folder} is on {kind}: every machine that mounts it can take over the run")
+    advice = "to resume on other machines, use a shared disk, s3://, gs:// or az://"
     return Check("reach", Verdict.WARN, f"{folder} is on {kind or 'a local disk'}: this machine only", advice)
 
 
@@ -161,12 +166,12 @@ def _latency(reader: wiring.Reader, nonce: str) -> Check:
     numbers = {"write_s": write_s, "read_s": read_s}
     says = f"written in {write_s * 1000:.1f} ms, read in {read_s * 1000:.1f} ms"
     if max(write_s, read_s) > SLOW_S:
-        return Check("small objects", Verdict.WARN, says, "use a store that is nearer", numbers)
+        return Check("small objects", Verdict.WARN, says, "use a store that is closer", numbers)
     return Check("small objects", Verdict.OK, says, numbers=numbers)
 
 
 def _speed(reader: wiring.Reader, nonce: str, amount: Bytes, state: Path) -> Iterator[Check]:
-    """Send random bytes as the uploader sends a checkpoint, fetch them as a restore does."""
+    """Upload random bytes as the uploader does, and download them as a restore does."""
     stretches = _stretches(nonce, amount)
     try:
         state.mkdir(parents=True, exist_ok=True)
@@ -181,7 +186,7 @@ def _speed(reader: wiring.Reader, nonce: str, amount: Bytes, state: Path) -> Ite
             down_s = _timed(reader, ranges(tuple(GetRange(key, fetched, at, length) for key, at, length in stretches)))
             yield _rate("speed down", amount, down_s)
     except OSError as error:
-        advice = "name another place with --state, or a smaller --size"
+        advice = "choose another folder with --state, or a smaller --size"
         yield Check("speed up", Verdict.FAIL, f"{state} cannot hold {size_text(amount)} ({error.strerror})", advice)
     except StoreError as error:
         yield Check("speed up", Verdict.FAIL, str(error))
@@ -194,7 +199,7 @@ def _stretches(nonce: str, amount: Bytes) -> list[tuple[str, int, int]]:
 
 
 def _write_random(path: str, amount: Bytes, nonce: str) -> None:
-    # Nothing on the way can compress them or store them once.
+    # Random, so that nothing on the way can compress or deduplicate them.
     block = random.Random(nonce).randbytes(1 << 20)  # noqa: S311 - bytes to send, no secret
     with open(path, "wb") as file:
         blocks = range(-(-amount // len(block)))
@@ -211,7 +216,7 @@ def _rate(name: str, amount: Bytes, took_s: float) -> Check:
 def _fits(bytes_per_s: float) -> Check:
     sizes = {f"fits_in_{notice_s:g}_s_bytes": SHARE_OF_NOTICE * notice_s * bytes_per_s for notice_s in NOTICES_S}
     short, long = (size_text(size) for size in sizes.values())
-    says = f"a checkpoint of {short} fits into 30 s of notice, {long} into 120 s"
+    says = f"within 30 s of notice, {short} can be saved; within 120 s, {long}"
     return Check("emergency", Verdict.OK, says, numbers=sizes)
 
 
@@ -222,30 +227,30 @@ def _leftovers(reader: wiring.Reader, nonce: str) -> Check:
         return Check("leftovers", Verdict.FAIL, str(error))
     if not left:
         return Check("leftovers", Verdict.OK, "none")
-    advice = "the next `windfall exec` removes what dead machines left in shards/; probes may be deleted by hand"
-    return Check("leftovers", Verdict.WARN, f"{len(left)} objects that nothing needs (such as {left[0]})", advice)
+    advice = "the next `windfall exec` deletes leftover shards; probe/ can be deleted by hand"
+    return Check("leftovers", Verdict.WARN, f"{len(left)} unneeded objects, such as {left[0]}", advice)
 
 
 def _left_behind(nonce: str) -> Steps[list[str]]:
-    """Return probes of others, and bytes of points that a run does not need, unless a machine holds it now."""
+    """Return other processes' probes, and shards of checkpoints that the run does not need unless it is held now."""
     probes = [key for key in (yield from keys_under("probe/")) if nonce not in key]
-    head = yield from log.read_head()
+    head = yield from run_log.read_head()
     if head is None or head.state.outcome is Outcome.RUNNING:
         return probes
-    live = {point.checkpoint_id for point in head.state.checkpoints}
+    live = {checkpoint.checkpoint_id for checkpoint in head.state.checkpoints}
     parts = yield from keys_under(SHARDS)
     return probes + [key for key in parts if key.split("/")[2] not in live]
 
 
 def _timed(reader: wiring.Reader, steps: Steps[object]) -> float:
-    began = reader.clock.now()
+    started = reader.clock.now()
     reader.run(steps)
-    return max(reader.clock.now() - began, 1e-6)
+    return max(reader.clock.now() - started, 1e-6)
 
 
 @contextlib.contextmanager
 def _cleaned(reader: wiring.Reader, nonce: str) -> Iterator[None]:
-    """Delete this look's probes at the end; a store that fails even then has been told of already."""
+    """Delete this check's probes at the end; if the store fails even then, that has been reported already."""
     try:
         yield
     finally:
@@ -259,8 +264,8 @@ def _remove_probes(nonce: str) -> Steps[None]:
 
 
 @contextlib.contextmanager
-def _as_it_was(folder: Path | None) -> Iterator[None]:
-    """Remove the folders that a look at a file store made."""
+def _restored(folder: Path | None) -> Iterator[None]:
+    """Remove the folders that checking a file store created."""
     if folder is None:
         yield
         return

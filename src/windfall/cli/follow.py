@@ -1,4 +1,4 @@
-"""Following a job in the terminal: what its script prints, what happens to its machines, what becomes of it."""
+"""Follow a job in the terminal: its output, what happens to its machines, and how it ends."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from rich.status import Status
 
 from windfall import codec, wiring
 from windfall.cli.client import Client
-from windfall.control.service import JobView
+from windfall.control.controller_views import JobView
 from windfall.errors import EXIT_DONE, EXIT_FAILED, ControllerError, StoreError
 from windfall.events import Row
 from windfall.fleet import TERMINAL, JobPhase, JobSubmitted
 from windfall.jobs import Work
-from windfall.report.happenings import Happenings
-from windfall.report.showing import console
+from windfall.report.console import console
+from windfall.report.event_log import EventLog
 from windfall.spelling import plain
-from windfall.storage.operations import get, keys_under
+from windfall.storage.store_operations import get, keys_under
 from windfall.terms import Unit
 from windfall.units import duration_text
-from windfall.wire.layout import OUTPUT
+from windfall.wire.run_layout import OUTPUT
 
 POLL_S = 0.3
 RATE_OVER_S = 30.0
-"""The speed that is shown is that of so much time."""
+"""The speed shown is the average over this time [s]."""
 RATE_FROM_S = 4.0
-"""None is shown before so much was seen: steps are heard of a second's worth at a time."""
+"""No speed is shown before this time [s]: steps are reported about once a second."""
 _COLUMNS_MAX = 100
 
 
 def follow(client: Client, job_id: str, *, after: int | None = 0, seen: Iterable[str] = (), json_: bool = False) -> int:
-    """Print what happens until the job has ended; return its exit code.  Ctrl-C lets go of it, and says so.
+    """Print what happens until the job has ended; return its exit code.  Ctrl-C detaches.
 
     Args:
         client: of the controller.
         job_id: the job.
-        after: the row of its journal behind which it is told; None: its newest.
-        seen: objects of its output that need not be printed again.
-        json_: one journal row a line, and one object at the end.
+        after: print events after this row of its journal; None: after its newest.
+        seen: objects of its output that are already printed.
+        json_: print one journal row per line, and one object at the end.
     """
     follower = None
     interrupted = threading.Event()
@@ -57,10 +57,10 @@ def follow(client: Client, job_id: str, *, after: int | None = 0, seen: Iterable
     except KeyboardInterrupt:
         if follower is not None:
             follower.close()
-        place = client.place
-        process = "" if place.process is None else f", process {place.process} of this machine"
+        address = client.address
+        process = "" if address.process is None else f", process {address.process} of this machine"
         print(
-            f"\nwindfall: detached; {job_id} goes on under the controller at {place.url}{process}\n"
+            f"\nwindfall: detached; {job_id} keeps running under the controller at {address.url}{process}\n"
             f"  windfall logs -f {job_id}    follow it again\n  windfall stop {job_id}       save and stop",
             file=sys.stderr,
         )
@@ -72,13 +72,13 @@ def follow(client: Client, job_id: str, *, after: int | None = 0, seen: Iterable
 
 
 def _interrupt(interrupted: threading.Event, *_: object) -> None:
-    """Remember Ctrl-C too: raised while an object is finalised, the exception would be printed and forgotten."""
+    """Also record Ctrl-C: an exception raised while an object is finalised would be printed and lost."""
     interrupted.set()
     raise KeyboardInterrupt
 
 
 def printed(url: str) -> frozenset[str]:
-    """Return the objects that the script's output consists of so far."""
+    """Return the keys of the script's output so far."""
     try:
         return frozenset(wiring.open_reader(url).run(keys_under(OUTPUT)))
     except StoreError:
@@ -86,7 +86,7 @@ def printed(url: str) -> frozenset[str]:
 
 
 class Follower:
-    """What was shown so far."""
+    """What has been printed of a job so far."""
 
     def __init__(self, client: Client, view: JobView, *, after: int | None, seen: Iterable[str], json_: bool) -> None:
         self._client = client
@@ -97,12 +97,12 @@ class Follower:
         self._sentence = ""
         self._seen = set(seen)
         self._store = wiring.open_reader(view.run_url)
-        self._away = False
-        self._happenings = Happenings()
-        self._progress = Progress(shown=not json_ and sys.stdout.isatty() and sys.stderr.isatty())
+        self._controller_away = False
+        self._event_log = EventLog()
+        self._progress = FollowedProgress(shown=not json_ and sys.stdout.isatty() and sys.stderr.isatty())
 
     def close(self) -> None:
-        """Take the line of progress away."""
+        """Remove the progress line."""
         self._progress.hide()
 
     def run(self, interrupted: threading.Event) -> int:
@@ -110,66 +110,66 @@ class Follower:
         while True:
             if interrupted.is_set():
                 raise KeyboardInterrupt
-            over = self._look()
+            over = self._poll()
             self._print_output()
             if over:
                 return self._end()
             self._progress.show(self._view, time.monotonic())
             time.sleep(POLL_S)
 
-    def _look(self) -> bool:
-        """Print the news; return whether the job has ended.  A controller that is away is waited for."""
+    def _poll(self) -> bool:
+        """Print what is new; return whether the job has ended.  If the controller is away, wait for it."""
         try:
             rows = list(self._client.rows(self._view.job_id, self._row))
             view = self._client.job(self._view.job_id)
         except ControllerError as error:
-            # It is away, or its database is: the job was there a moment ago, and is no reason to end.
-            if not self._away:
-                self._say(f"{error}; the machines go on meanwhile, and this goes on when one answers")
-            self._away = True
+            # The controller or its database is away; the job was there a moment ago, so keep following.
+            if not self._controller_away:
+                self._print(f"{error}; the machines keep running, and following continues when a controller answers")
+            self._controller_away = True
             return False
-        self._away = False
+        self._controller_away = False
         self._view = view
         for row in rows:
             self._row = row.sequence
-            self._take(codec.row_from_line(row.line), row.line)
+            self._print_row(codec.row_from_line(row.line), row.line)
         if self._after is None:
             self._after = self._row
         if view.phase is JobPhase.WAITING:
-            self._tell_waiting(view.sentence)
+            self._print_waiting(view.message)
         return view.phase in TERMINAL
 
-    def _tell_waiting(self, sentence: str) -> None:
-        # The time until the next try is counted down: only another reason is news.
-        reason = sentence.partition("; tried again")[0]
+    def _print_waiting(self, message: str) -> None:
+        # The time until the next try counts down: only another reason is new.
+        reason = message.partition("; tried again")[0]
         if reason != self._sentence:
             self._sentence = reason
-            self._say(sentence)
+            self._print(message)
 
-    def _take(self, row: Row, line: str) -> None:
-        self._progress.learn(row)
-        told = list(self._happenings.of(row))
+    def _print_row(self, row: Row, line: str) -> None:
+        self._progress.read_work(row)
+        sentences = list(self._event_log.of(row))
         if self._after is None or row.sequence <= self._after:
-            return  # the past: it is only remembered
+            return  # an old row: recorded, not printed
         if self._json:
             print(line, flush=True)
             return
-        for sentence in told:
-            self._say(sentence, row.wall)
+        for message in sentences:
+            self._print(message, row.wall_time)
 
-    def _say(self, sentence: str, wall: float | None = None) -> None:
+    def _print(self, message: str, wall_time: float | None = None) -> None:
         if self._json:
             return
         self._progress.hide()
-        when = time.strftime("%H:%M:%S", time.localtime(wall))
+        when = time.strftime("%H:%M:%S", time.localtime(wall_time))
         width = min(shutil.get_terminal_size().columns, _COLUMNS_MAX) if sys.stderr.isatty() else 10_000
         text = textwrap.fill(
-            f"{when} windfall: {plain(sentence)}", max(width, 40), subsequent_indent=" " * 9, break_on_hyphens=False
+            f"{when} windfall: {plain(message)}", max(width, 40), subsequent_indent=" " * 9, break_on_hyphens=False
         )
         print(text, file=sys.stderr, flush=True)
 
     def _print_output(self) -> None:
-        """Print what the script printed since the last look, as far as it has come to the store."""
+        """Print the script's output since the last poll, as far as it has reached the store."""
         if self._json:
             return
         try:
@@ -181,20 +181,20 @@ class Follower:
                     sys.stdout.buffer.write(data or b"")
             sys.stdout.buffer.flush()
         except StoreError:
-            return  # the run's output can be read again later; the job does not depend on it
+            return  # the output can be read later; the job does not depend on it
 
     def _end(self) -> int:
         view = self._view
         if self._json:
             print(json.dumps({"job_id": view.job_id, "phase": view.phase, "exit_code": view.exit_code}))
         else:
-            self._say(f"{view.job_id} is {view.phase}: {view.sentence}")
-            print(f"windfall: `windfall cost {view.job_id}` has the account", file=sys.stderr)
+            self._print(f"{view.job_id} is {view.phase}: {view.message}")
+            print(f"windfall: see where its time and money went: `windfall cost {view.job_id}`", file=sys.stderr)
         return EXIT_FAILED if view.exit_code is None else view.exit_code
 
 
-class Progress:
-    """The last line of a terminal: how far the job is, how fast, and when it may be done."""
+class FollowedProgress:
+    """The last line of the terminal: the job's progress, speed and time left."""
 
     def __init__(self, *, shown: bool) -> None:
         self._status = Status("", console=console(stderr=True)) if shown else None
@@ -202,14 +202,14 @@ class Progress:
         self._work: Work | None = None
         self._steps: collections.deque[tuple[float, int]] = collections.deque()
 
-    def learn(self, row: Row) -> None:
-        """Take in what there is to do, where a row tells it."""
+    def read_work(self, row: Row) -> None:
+        """Read the amount of work from a row, if it has it."""
         for fact in row.facts:
             if isinstance(fact, JobSubmitted):
                 self._work = fact.job.work
 
     def show(self, view: JobView, now: float) -> None:
-        """Draw the line anew."""
+        """Redraw the line."""
         step = int(view.details.get("step", 0))
         while self._steps and (step < self._steps[-1][1] or now - self._steps[0][0] > RATE_OVER_S):
             self._steps.popleft()
@@ -222,20 +222,22 @@ class Progress:
             self._running = True
 
     def hide(self) -> None:
-        """Take the line away, so that something else can be printed."""
+        """Remove the line, so that something else can be printed."""
         if self._status is not None and self._running:
             self._status.stop()
             self._running = False
 
     def text(self, view: JobView, step: int) -> str:
-        """Return the line: `step 120 of 300 (40 %), 3.1 steps/s, 58 s to go; 0.0012 USD`."""
-        (began, first), (ended, last) = self._steps[0], self._steps[-1]
-        speed = (last - first) / (ended - began) if ended - began > RATE_FROM_S else 0.0
+        """Return the line: `step 120 of 300 (40 %), 3.1 steps/s, 58 s left; 0.0012 USD`."""
+        (started, first), (ended, last) = self._steps[0], self._steps[-1]
+        speed = (last - first) / (ended - started) if ended - started > RATE_FROM_S else 0.0
         steps = self._work.amount if self._work is not None and self._work.unit is Unit.STEP else None
-        told = f"step {step}" if steps is None else f"step {step} of {steps:g} ({step / steps:.0%})".replace("%", " %")
+        sentences = (
+            f"step {step}" if steps is None else f"step {step} of {steps:g} ({step / steps:.0%})".replace("%", " %")
+        )
         if speed > 0 and view.phase is JobPhase.RUNNING:
-            told += f", {speed:.3g} steps/s"
+            sentences += f", {speed:.3g} steps/s"
             if steps is not None and steps > step:
-                told += f", {duration_text((steps - step) / speed)} to go"
+                sentences += f", {duration_text((steps - step) / speed)} left"
         cost = view.details.get("money", {}).get("due_usd", 0.0)
-        return f"{view.phase}: {told}; {cost:.4f} USD"
+        return f"{view.phase}: {sentences}; {cost:.4f} USD"

@@ -1,40 +1,40 @@
-"""`windfall import`: other tools' files as job files."""
+"""`windfall import`: convert other tools' task files to job files."""
 
 from __future__ import annotations
 
 import json
 import sys
 
-from windfall.cli.runs import Json
-from windfall.spec.needed import needed
+from windfall.cli.options import Json
+from windfall.spec.spec_packages import needed
 
 
-def import_(file: str, *, json_: Json = False) -> None:
-    """Print a SkyPilot or dstack task as a job file.
+def import_(file: str, /, *, json_: Json = False) -> None:
+    """Convert a SkyPilot or dstack task file to a job file.
 
-    What does not carry over is listed on stderr, key by key, with the reason.  What nobody but you knows is left to be
-    filled in: the job file is refused until it is.
+    Keys that cannot be converted are listed on stderr, with the reason.  Values that only you know are marked for you to
+    fill in; until then, the job file does not run.
 
     Example: `windfall import sky.yaml > job.yaml`
 
     Args:
-        file: the other tool's file.  It is taken for dstack's if it has a `type`.
-        json_: one JSON object instead: the file, and what did not carry over.
+        file: the task file; a file with a `type` key is read as dstack's.
+        json_: print one JSON object: the job file, and the keys that were not converted.
     """
     with needed():
-        from windfall.spec import carry, dstack, places, sky  # noqa: PLC0415 - their packages are an extra
+        from windfall.spec import dstack, import_draft, sky, yaml_positions  # noqa: PLC0415 - their packages are an extra
 
-    text = places.read(file)
-    ours = dstack.import_dstack if "type" in carry.document_of(text, file).value else sky.import_sky
+    text = yaml_positions.read(file)
+    ours = dstack.import_dstack if "type" in import_draft.document_of(text, file).value else sky.import_sky
     made = ours(text, file)
     if json_:
-        dropped = [{"place": str(one.place), "key": one.key, "why": one.why} for one in made.dropped]
+        dropped = [{"position": str(one.position), "key": one.key, "reason": one.reason} for one in made.dropped]
         print(json.dumps({"yaml": made.text, "dropped": dropped, "unfilled": list(made.unfilled)}))
         return
     print(made.text, end="")
     for one in made.dropped:
-        print(f"{one.place}: {one.key} {one.why}", file=sys.stderr)
+        print(f"{one.position}: {one.key} {one.reason}", file=sys.stderr)
     if made.unfilled:
         count = len(made.unfilled)
-        places_ = f"{count} place{'' if count == 1 else 's'}"
-        print(f"windfall: {places_} to fill in before it runs: {', '.join(made.unfilled)}", file=sys.stderr)
+        values = f"{count} value{'' if count == 1 else 's'}"
+        print(f"windfall: {values} to fill in before it runs: {', '.join(made.unfilled)}", file=sys.stderr)

@@ -1,6 +1,6 @@
-"""The command `windfall`: nobody who presses Ctrl-C, or closes the pipe that it prints to, is shown a traceback.
+"""The command `windfall`: Ctrl-C, or closing the pipe that it prints to, never shows a traceback.
 
-Imports next to nothing itself: while the verbs are imported, Ctrl-C ends the process at once, in one line.
+It imports almost nothing itself: while the verbs are imported, Ctrl-C ends the process at once, with one line.
 """
 
 from __future__ import annotations
@@ -13,54 +13,54 @@ from collections.abc import Sequence
 
 INTERRUPTED = 128 + signal.SIGINT
 PIPE_CLOSED = 128 + signal.SIGPIPE
-"""What a shell shows of a program that a closed pipe has ended, as it does for `cat` and `grep`."""
+"""The exit code that a shell shows for a program ended by a closed pipe, such as `cat` or `grep`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; no traceback reaches a user.
 
     Args:
-        argv: its words; None for those of this process, which then ends with this call.
+        argv: its words; None for those of this process, which ends with this call.
     """
     alone = argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if alone:
         signal.signal(signal.SIGINT, _interrupted)
     try:
-        from windfall.cli import verbs  # noqa: PLC0415 - Ctrl-C is heard before all of it is loaded
+        from windfall.cli import verbs  # noqa: PLC0415 - Ctrl-C works before all of it is loaded
 
-        code = verbs.run(sys.argv[1:] if argv is None else argv, loaded=_listen if alone else _nothing)
+        code = verbs.run(sys.argv[1:] if argv is None else argv, loaded=_restore_interrupt if alone else _ignore)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
     except KeyboardInterrupt:
-        code = _say_interrupted()
+        code = _print_interrupted()
     except (BrokenPipeError, SystemExit) as error:
-        # Rich, which draws the tables, leaves with a code of its own where the pipe is closed.
+        # Rich, which draws the tables, exits with its own code if the pipe is closed.
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        # The reader of our output (a pager, head) has seen enough; Python must not complain of it at its end.
+        # The reader of the output (a pager, head) has seen enough; Python must not complain about it at exit.
         _drop_output()
         code = PIPE_CLOSED
     if alone:
-        # Nothing is left that Ctrl-C could spoil.
+        # Nothing is left that Ctrl-C could damage.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     return code
 
 
-def _nothing() -> None:
-    """Leave the signals as they are: the process is somebody else's."""
+def _ignore() -> None:
+    """Leave the signals as they are: the caller owns the process."""
 
 
-def _listen() -> None:
+def _restore_interrupt() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _interrupted(*_: object) -> None:
-    """End the process: nothing has begun."""
-    os._exit(_say_interrupted())
+    """End the process: nothing has started."""
+    os._exit(_print_interrupted())
 
 
-def _say_interrupted() -> int:
-    """Write past the streams, which the interrupted code may be in the middle of."""
+def _print_interrupted() -> int:
+    """Write past the streams, which the interrupted code may be using."""
     with contextlib.suppress(OSError):
         os.write(2, b"windfall: interrupted\n")
     return INTERRUPTED

@@ -5,103 +5,99 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
 from rich.prompt import Confirm
 
 from windfall.cli.exec import state_folder
-from windfall.cli.named import extra
+from windfall.cli.options import Detach, InjectSpec, Json, SetValues, StateFolder, Switch, Yes
+from windfall.cli.run_reference import extra
 from windfall.errors import Misuse
-from windfall.report.showing import console
+from windfall.report.console import console
 
 if TYPE_CHECKING:
-    from windfall.cli.starting import Draft
-
-Json = Annotated[bool, Parameter(name="--json", negative="")]
+    from windfall.cli.client import Client
+    from windfall.cli.job_submit import Draft
 
 
 def plan(
-    file: Path,
+    job_file: Path,
+    /,
     *,
-    set_: Annotated[tuple[str, ...], Parameter(name="--set")] = (),
-    inject: str | None = None,
-    all_: Annotated[bool, Parameter(name="--all", negative="")] = False,
-    state: Path | None = None,
+    set_: SetValues = (),
+    inject: InjectSpec = None,
+    all_: Switch = False,
+    state: StateFolder = None,
     json_: Json = False,
 ) -> None:
-    """Say what a job would cost and when it would be done; nothing is ever bought.
+    """Show what a job would cost and when it would finish.  Never buys anything.
 
     Example: `windfall plan job.yaml`
 
     Args:
-        file: the job file.
-        set_: replace a value of the file: `--set resources.zone=zone-b`.
-        inject: rehearse preemptions: "mttp=90s+300s,seed=7,notice=10s".
-        all_: the other offers too, what all this rests on, and what is unknown, one by one.
-        state: this installation's folder (default: $XDG_STATE_HOME/windfall).
-        json_: one JSON object.
+        job_file: the job file (YAML).
+        set_: override a value of the job file: `--set resources.zone=zone-b`.  Repeatable.
+        inject: plan with rehearsed preemptions: "mttp=90s+300s,seed=7,notice=10s".
+        all_: also show the other offers, and every number with its source.
+        state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
+        json_: print one JSON object.
     """
     with extra():
-        from windfall.cli import client, odds, starting  # noqa: PLC0415 - their packages are an extra
+        from windfall.cli import client, job_submit  # noqa: PLC0415 - their packages are an extra
     folder = state or state_folder()
-    draft = starting.read(file, set_, inject, folder, pack=True)
-    job = draft.job()
+    draft = job_submit.read(job_file, set_, inject, folder, pack=True)
     with client.connect(folder, start=True) as controller:
-        told = controller.plan(job)
-        told["odds"] = odds.of_plan(controller, job, told)
-        draft.complete(told)
+        planned = _planned(controller, draft)
     if json_:
-        print(json.dumps(told))
+        print(json.dumps(planned))
     else:
-        _show(draft, told, whole=all_)
+        _show(draft, planned, whole=all_)
 
 
 def run(
-    file: Path,
+    job_file: Path,
+    /,
     *,
-    yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = False,
-    detach: Annotated[bool, Parameter(name=("--detach", "-d"))] = False,
-    set_: Annotated[tuple[str, ...], Parameter(name="--set")] = (),
-    inject: str | None = None,
-    state: Path | None = None,
+    yes: Yes = False,
+    detach: Detach = False,
+    set_: SetValues = (),
+    inject: InjectSpec = None,
+    state: StateFolder = None,
     json_: Json = False,
 ) -> int:
-    """Run a job on machines that are bought for it, and replaced when they are taken away.
+    """Run a job on machines that Windfall orders, and replaces when they are preempted.
 
-    Shows the plan, asks, then follows the job to its end.  Ctrl-C detaches: the job goes on.
+    Shows the plan, asks for confirmation, then follows the job to its end.  Ctrl-C detaches; the job keeps running.
 
-    Exit code 0: done.  1: failed.  2: a mistake in file or command line.  3: nothing that can be bought does it.  4: stopped.
+    Exit codes: 0 done, 1 failed, 2 wrong job file or command line, 3 no offer meets the job, 4 stopped by its budget
+    or max_duration, 6 stopped by a user.
 
     Example: `windfall run job.yaml`
 
     Args:
-        file: the job file.
-        yes: do not ask.
-        detach: do not follow; print the job's id.
-        set_: replace a value of the file: `--set resources.zone=zone-b`.
+        job_file: the job file (YAML).
+        yes: start without asking.
+        detach: return once the job is submitted, and print only its id on standard output.
+        set_: override a value of the job file: `--set resources.zone=zone-b`.  Repeatable.
         inject: rehearse preemptions: "mttp=90s+300s,seed=7,notice=10s".
-        state: this installation's folder (default: $XDG_STATE_HOME/windfall).
-        json_: one JSON object a line.
+        state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
+        json_: print one JSON object per line.
     """
     with extra():
-        from windfall.cli import client, odds, starting  # noqa: PLC0415 - their packages are an extra
+        from windfall.cli import client, job_submit  # noqa: PLC0415 - their packages are an extra
         from windfall.cli.follow import follow  # noqa: PLC0415
     folder = state or state_folder()
-    draft = starting.read(file, set_, inject, folder, pack=True)
-    secrets = starting.secrets_of(draft.file)
+    draft = job_submit.read(job_file, set_, inject, folder, pack=True)
+    secrets = job_submit.secrets_of(draft.file)
     with client.connect(folder, start=True) as controller:
-        planned = draft.job()
-        told = controller.plan(planned)
-        told["odds"] = odds.of_plan(controller, planned, told)
-        draft.complete(told)
+        planned = _planned(controller, draft)
         if json_:
-            print(json.dumps({"plan": told}), flush=True)
+            print(json.dumps({"plan": planned}), flush=True)
         else:
-            _show(draft, told, whole=False, starts=True, detached=detach)
+            _show(draft, planned, whole=False, starts=True, detached=detach)
         if not yes and not _confirmed(json_=json_):
             return 0
-        job = starting.with_code(draft)
+        job = job_submit.upload_code(draft)
         controller.submit(job, secrets)
         if detach:
             print(json.dumps({"job_id": job.job_id, "run_url": job.run_url}) if json_ else job.job_id)
@@ -109,14 +105,25 @@ def run(
         return follow(controller, job.job_id, json_=json_)
 
 
-def _show(draft: Draft, told: dict[str, Any], *, whole: bool, starts: bool = False, detached: bool = False) -> None:
-    """Print a plan; where the output is a job's id, for a script to take, the plan goes to people alone."""
-    for line in draft.lines(told, whole=whole, starts=starts):
+def _planned(controller: Client, draft: Draft) -> dict[str, Any]:
+    """Return the plan of a job as JSON, with its odds and its code."""
+    with extra():
+        from windfall.cli import plan_odds  # noqa: PLC0415 - its packages are an extra
+    job = draft.job()
+    planned = controller.plan(job)
+    planned["odds"] = plan_odds.of_plan(controller, job, planned)
+    draft.complete(planned)
+    return planned
+
+
+def _show(draft: Draft, planned: dict[str, Any], *, whole: bool, starts: bool = False, detached: bool = False) -> None:
+    """Print a plan; with --detach on standard error, because standard output holds the job's id alone."""
+    for line in draft.lines(planned, whole=whole, starts=starts):
         print(line, file=sys.stderr if detached else sys.stdout)
     sys.stdout.flush()
 
 
 def _confirmed(*, json_: bool) -> bool:
     if json_ or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Misuse("nobody is here to say yes to spending: add --yes (-y) if the plan may be carried out")
+        raise Misuse("not a terminal: pass --yes (-y) to approve the cost")
     return Confirm.ask("Start?", default=False, console=console())

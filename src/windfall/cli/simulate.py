@@ -1,4 +1,4 @@
-"""`windfall simulate`: what a job would cost and when it would be done, under several policies, before anything is spent."""
+"""`windfall simulate`: a job's cost and finish under several policies, before anything is spent."""
 
 from __future__ import annotations
 
@@ -16,38 +16,39 @@ from cyclopts import Parameter
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from windfall.cli.exec import state_folder
-from windfall.cli.named import extra
-from windfall.cli.runs import Json
+from windfall.cli.options import InjectSpec, Json, Plot, SetValues, StateFolder, Switch
+from windfall.cli.run_reference import extra
 from windfall.errors import Infeasible, Misuse, WindfallError
 from windfall.extras import install
-from windfall.policies.saving.decide import parse_policy
-from windfall.report.showing import console
+from windfall.policies.checkpointing.decision import parse_policy
+from windfall.report.console import console
 from windfall.units import duration_s
 
 if TYPE_CHECKING:
-    from windfall.control.service import KnownView
+    from windfall.control.controller_views import PlanInputsView
     from windfall.jobs import Job
     from windfall.market import Offer
-    from windfall.report.simulated import Answer
-    from windfall.simulation.from_job import Given, Posed
-    from windfall.simulation.living import Living, Priced
-    from windfall.simulation.policies import Injected
-    from windfall.simulation.scenario import Range
+    from windfall.report.simulate_report import PolicyOutcome
+    from windfall.simulation.lifetime_source import LifetimeSource, PriceSource
+    from windfall.simulation.scenario import DurationRange
+    from windfall.simulation.scenario_from_job import BuiltScenario, Overrides
+    from windfall.simulation.simulated_policies import UserPolicy
 
 TRIALS_MAX = 5_000_000
 COMPARED = ("adaptive", "thesis", "young-daly", "optimal")
-"""With the job's own policy, what is compared where none is named."""
+"""The policies that are compared with the job's own, by default."""
 _PLOTS = (".png", ".svg", ".pdf")
 
-Switch = Annotated[bool, Parameter(negative="")]
-Length = Annotated[str | None, Parameter(group="Instead of what was measured (4.6s, or a range: 4.5s..4.8s)")]
-Number = Annotated[float | None, Parameter(group="Instead of what was measured (4.6s, or a range: 4.5s..4.8s)")]
-Count = Annotated[int | None, Parameter(group="Instead of what was measured (4.6s, or a range: 4.5s..4.8s)")]
+_OVERRIDES = "Override measured values (a duration such as 4.6s, or a range: 4.5s..4.8s)"
+Length = Annotated[str | None, Parameter(group=_OVERRIDES, metavar="DURATION")]
+Share = Annotated[float | None, Parameter(group=_OVERRIDES, metavar="SHARE")]
+Price = Annotated[float | None, Parameter(group=_OVERRIDES, metavar="USD")]
+Count = Annotated[int | None, Parameter(group=_OVERRIDES)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Words:
-    """The numbers as the user wrote them."""
+class _NumberOptions:
+    """The measured values that the user overrides, as written."""
 
     steps: int | None
     step: str | None
@@ -62,12 +63,13 @@ class _Words:
 
 
 def simulate(
-    file: Path,
+    job_file: Path,
+    /,
     *,
     trials: int = 100_000,
-    policy: str | None = None,
-    trace: str | None = None,
-    model: str | None = None,
+    policy: Annotated[str | None, Parameter(metavar="LIST")] = None,
+    trace: Annotated[str | None, Parameter(metavar="TRACE")] = None,
+    model: Annotated[str | None, Parameter(metavar="NAME")] = None,
     steps: Count = None,
     step: Length = None,
     save: Length = None,
@@ -76,79 +78,82 @@ def simulate(
     prepare: Length = None,
     mttp: Length = None,
     notice: Length = None,
-    announced: Number = None,
-    price: Number = None,
-    unit: str | None = None,
-    set_: Annotated[tuple[str, ...], Parameter(name="--set")] = (),
-    inject: str | None = None,
+    announced: Share = None,
+    price: Price = None,
+    unit: Annotated[str | None, Parameter(metavar="UNIT")] = None,
+    set_: SetValues = (),
+    inject: InjectSpec = None,
     seed: int = 0,
-    plot: Path | None = None,
+    plot: Plot = None,
     dark: Switch = False,
-    state: Path | None = None,
+    state: StateFolder = None,
     json_: Json = False,
 ) -> None:
-    """Play a job many times, and say what it costs, when it is done, how sure that is, and under which policy it is best.
+    """Simulate a job many times: its cost, finish and risk under several save policies.
 
-    Nothing is bought.  The numbers are those of `windfall plan`: what earlier runs of the job, and this installation's
-    machines, have shown; what the market offers; what you say.  All policies meet the same machines, trial by trial.
+    Never buys anything.  Uses the numbers of `windfall plan`: measurements of earlier runs and machines, the present
+    offers, and what you override.  All policies get the same machines, trial by trial.
 
     Example: `windfall simulate job.yaml --policy adaptive,young-daly,every:100 --model bathtub`
 
     Args:
-        file: the job file.
-        trials: how often the job is played under each policy.
-        policy: a list: adaptive, optimal, thesis, young-daly, never, every:100 (steps), every:10m, or FILE.py:FUNCTION;
-            without it, the job's own and adaptive, thesis, young-daly, optimal.
-        trace: when machines can be had, how long they live, or what they cost: FILE[:[TYPE@]ZONE][:FROM..TO].
-        model: a law of lifetimes: exponential, weibull, gompertz-makeham, blended, bathtub, piecewise, kaplan-meier.
-        steps: of the run.
-        step: how long a step takes.
-        save: how long the script stands still for a save.
-        upload: from there until the save is in the store.
-        allocate: from an order to the machine's start.
-        prepare: from there to the first step.
-        mttp: mean life of a machine; with --model or --trace, their lives are stretched to it.
-        notice: before a machine is taken; 0s for none.
-        announced: share of losses that come with the notice, 0 to 1.
-        price: of a machine [USD per hour].
-        unit: of the trace's times, where neither file nor name says it: ms, s, m or h.
-        set_: replace a value of the file: `--set resources.zone=zone-b`.
-        inject: rehearse preemptions: "mttp=90s+300s,seed=7,notice=10s".
-        seed: of the draws; the same seed gives the same answer.
-        plot: draw the distributions to this file (PNG, SVG or PDF).
-        dark: draw on dark paper.
-        state: this installation's folder (default: $XDG_STATE_HOME/windfall).
-        json_: one JSON object.
+        job_file: the job file (YAML).
+        trials: number of simulated runs per policy.
+        policy: policies to compare, separated by commas: adaptive, optimal, thesis, young-daly, never, every:100 (steps),
+            every:10m, or FILE.py:FUNCTION (default: the job's own, adaptive, thesis, young-daly and optimal).
+        trace: trace of availability, lifetimes or prices: FILE[:[TYPE@]ZONE][:FROM..TO].
+        model: distribution of lifetimes: exponential, weibull, gompertz-makeham, blended, bathtub, piecewise or
+            kaplan-meier.
+        steps: number of steps of the run.
+        step: length of a step.
+        save: how long a save blocks the script.
+        upload: time from the save until it is committed.
+        allocate: time from an order to the machine's start.
+        prepare: time from the machine's start to its first step.
+        mttp: mean lifetime of a machine; lifetimes of --model or --trace are scaled to it.
+        notice: notice before a machine is preempted; 0s for none.
+        announced: share of losses with a notice, 0 to 1.
+        price: price of a machine [USD/h].
+        unit: unit of the trace's times, if the file does not say it: ms, s, m or h.
+        set_: override a value of the job file: `--set resources.zone=zone-b`.  Repeatable.
+        inject: simulate rehearsed preemptions: "mttp=90s+300s,seed=7,notice=10s".
+        seed: random seed; the same seed gives the same result.
+        plot: draw the distributions to this file (.png, .svg or .pdf).
+        dark: draw on a dark background.
+        state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
+        json_: print one JSON object.
     """
     _check(trials, seed, plot, announced, price)
-    words = _Words(steps, step, save, upload, allocate, prepare, mttp, notice, announced, price)
+    options = _NumberOptions(steps, step, save, upload, allocate, prepare, mttp, notice, announced, price)
     with needed(), extra():
-        from windfall.cli import starting  # noqa: PLC0415 - its packages are an extra
-        from windfall.report import simulated, simulated_plot  # noqa: PLC0415 - need numpy, an extra
-        from windfall.simulation import from_job  # noqa: PLC0415
+        from windfall.cli import job_submit  # noqa: PLC0415 - its packages are an extra
+        from windfall.report import simulate_plot, simulate_report  # noqa: PLC0415 - need numpy, an extra
+        from windfall.simulation import scenario_from_job  # noqa: PLC0415
 
-        given = _given(words)
+        given = _given(options)
         folder = state or state_folder()
-        draft = starting.read(file, set_, inject, folder)
-        job = from_job.with_work(draft.job(), given)
+        draft = job_submit.read(job_file, set_, inject, folder)
+        job = scenario_from_job.with_work(draft.job(), given)
         policies = _policies(policy, job.checkpointing.policy)
-        posed, head = _posed(job, given, folder, _Lives(model, trace, unit))
-        answers, left_out = _played(posed, policies, _Trials(trials, seed, named=policy is not None), shown=not json_)
-        posed = replace(posed, notes=(*posed.notes, *left_out))
+        built, head = _build(job, given, folder, _LifetimeOptions(model, trace, unit))
+        answers, left_out = _simulate_policies(
+            built, policies, _Trials(trials, seed, named=policy is not None), shown=not json_
+        )
+        built = replace(built, notes=(*built.notes, *left_out))
     if plot is not None:
-        simulated_plot.draw(answers, job.objective, plot, title=head, dark=dark)
+        simulate_plot.draw(answers, job.objective, plot, title=head, dark=dark)
     if json_:
-        print(json.dumps(simulated.as_json(posed, answers, job.objective, seed=seed)))
+        print(json.dumps(simulate_report.as_json(built, answers, job.objective, seed=seed)))
         return
     screen = console()
-    screen.print(simulated.whole(f"{head}; {trials} trials each", posed, answers, job.objective))
     if plot is not None:
-        screen.print(f"picture: {plot}")
+        screen.print(f"plot: {plot}")
+    screen.print(simulate_report.render(f"{head}; {trials} trials each", built, answers, job.objective))
 
 
 @contextlib.contextmanager
 def needed() -> Iterator[None]:
-    """Turn a missing numeric package into a sentence; put the imports that need it inside.
+    """Turn a missing numeric package into a message; put the imports that need it inside.
 
     Raises:
         Misuse: numpy or numba is not installed.
@@ -159,43 +164,43 @@ def needed() -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package not in ("numpy", "numba", "llvmlite"):
             raise
-        raise Misuse(f"a simulation needs {package}, which is not installed here: {install('control')}") from error
+        raise Misuse(f"a simulation needs {package}, which is not installed: {install('control')}") from error
 
 
 def _check(trials: int, seed: int, plot: Path | None, announced: float | None, price: float | None) -> None:
     if not 1 <= trials <= TRIALS_MAX:
-        raise Misuse(f"--trials: {trials} trials cannot be played; give a number from 1 to {TRIALS_MAX}")
+        raise Misuse(f"--trials: must be 1 to {TRIALS_MAX}, not {trials}")
     if not 0 <= seed < 2**63:
-        raise Misuse(f"--seed: {seed} is no seed; give a whole number, 0 or more")
+        raise Misuse(f"--seed: must be 0 or more, not {seed}")
     if plot is not None and (plot.suffix not in _PLOTS or not os.access(plot.absolute().parent, os.W_OK)):
-        raise Misuse(f"--plot: {plot} must be a .png, .svg or .pdf in a folder that exists and is yours")
+        raise Misuse(f"--plot: must be a .png, .svg or .pdf in an existing folder that you can write to, not {plot}")
     if announced is not None and not 0.0 <= announced <= 1.0:
-        raise Misuse(f"--announced: {announced:g} is no share; give a number from 0 to 1")
+        raise Misuse(f"--announced: must be 0 to 1, not {announced:g}")
     if price is not None and not (0.0 <= price < math.inf):
-        raise Misuse(f"--price: {price:g} is no price; give USD per hour, 0 or more")
+        raise Misuse(f"--price: must be 0 or more [USD/h], not {price:g}")
 
 
-def _given(words: _Words) -> Given:
-    from windfall.simulation.from_job import Given  # noqa: PLC0415 - needs numpy, an extra
+def _given(options: _NumberOptions) -> Overrides:
+    from windfall.simulation.scenario_from_job import Overrides  # noqa: PLC0415 - needs numpy, an extra
 
-    if words.steps is not None and words.steps < 1:
-        raise Misuse(f"--steps: {words.steps} steps are no work; give 1 or more")
-    step_s, mttp_s = _range(words.step, "--step"), _one(words.mttp, "--mttp")
+    if options.steps is not None and options.steps < 1:
+        raise Misuse(f"--steps: must be 1 or more, not {options.steps}")
+    step_s, mttp_s = _range(options.step, "--step"), _one(options.mttp, "--mttp")
     if step_s is not None and step_s.low_s <= 0.0:
-        raise Misuse(f"--step: {words.step} is no length of a step; give a time above 0, such as 4.6s")
+        raise Misuse(f"--step: must be more than 0s, such as 4.6s, not {options.step}")
     if mttp_s is not None and mttp_s <= 0.0:
-        raise Misuse("--mttp: machines live longer than 0 s on average; give a mean life such as 3h")
-    return Given(
-        steps=words.steps,
+        raise Misuse("--mttp: must be more than 0s, for example 3h")
+    return Overrides(
+        steps=options.steps,
         step_s=step_s,
-        stall_s=_range(words.save, "--save"),
-        upload_s=_range(words.upload, "--upload"),
-        allocate_s=_range(words.allocate, "--allocate"),
-        prepare_s=_range(words.prepare, "--prepare"),
+        stall_s=_range(options.save, "--save"),
+        upload_s=_range(options.upload, "--upload"),
+        allocate_s=_range(options.allocate, "--allocate"),
+        prepare_s=_range(options.prepare, "--prepare"),
         mttp_s=mttp_s,
-        notice_s=_one(words.notice, "--notice"),
-        announced_share=words.announced,
-        price_usd_per_hour=words.price,
+        notice_s=_one(options.notice, "--notice"),
+        announced_share=options.announced,
+        price_usd_per_hour=options.price,
     )
 
 
@@ -203,8 +208,8 @@ def _one(text: str | None, what: str) -> float | None:
     return None if text is None else float(duration_s(text, what))
 
 
-def _range(text: str | None, what: str) -> Range | None:
-    from windfall.simulation.scenario import Range  # noqa: PLC0415
+def _range(text: str | None, what: str) -> DurationRange | None:
+    from windfall.simulation.scenario import DurationRange  # noqa: PLC0415
 
     if text is None:
         return None
@@ -212,20 +217,20 @@ def _range(text: str | None, what: str) -> Range | None:
     low_s = float(duration_s(low, what))
     high_s = float(duration_s(high, what)) if dots else low_s
     if high_s < low_s:
-        raise Misuse(f"{what}: {text} begins with the longer one; write {high}..{low}")
-    return Range(low_s, high_s)
+        raise Misuse(f"{what}: the shorter time comes first: {high}..{low}, not {text}")
+    return DurationRange(low_s, high_s)
 
 
 # ------------------------------------------------------------------------------------------------------------ policies
 
 
-def _policies(text: str | None, own: str) -> tuple[str | Injected, ...]:
+def _policies(text: str | None, own: str) -> tuple[str | UserPolicy, ...]:
     """Return the policies that are asked about, each once."""
-    words = [own, *COMPARED] if text is None else [word.strip() for word in text.split(",") if word.strip()]
-    if not words:
-        raise Misuse("--policy: no policy is named; write for example --policy adaptive,young-daly,every:100")
-    found: dict[str, str | Injected] = {}
-    for word in words:
+    options = [own, *COMPARED] if text is None else [word.strip() for word in text.split(",") if word.strip()]
+    if not options:
+        raise Misuse("--policy: the list is empty; write for example --policy adaptive,young-daly,every:100")
+    found: dict[str, str | UserPolicy] = {}
+    for word in options:
         if ".py:" in word or word.endswith(".py"):
             loaded = _injected(word)
             found.setdefault(loaded.name, loaded)
@@ -235,8 +240,8 @@ def _policies(text: str | None, own: str) -> tuple[str | Injected, ...]:
     return tuple(found.values())
 
 
-def _injected(text: str) -> Injected:
-    from windfall.simulation.policies import load  # noqa: PLC0415 - needs numba, an extra
+def _injected(text: str) -> UserPolicy:
+    from windfall.simulation.simulated_policies import load  # noqa: PLC0415 - needs numba, an extra
 
     loaded = load(text)
     print(f"windfall: compiling {text}", file=sys.stderr)
@@ -247,31 +252,33 @@ def _injected(text: str) -> Injected:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lives:
-    """Where lives come from, in the user's words."""
+class _LifetimeOptions:
+    """Where lifetimes come from, as the user wrote it."""
 
     model: str | None
     trace: str | None
     unit: str | None
 
 
-def _posed(job: Job, given: Given, folder: Path, words: _Lives) -> tuple[Posed, str]:
-    """Return the scenario, and the job in a line."""
-    from windfall.cli.odds import believed  # noqa: PLC0415
-    from windfall.simulation.from_job import pose  # noqa: PLC0415
+def _build(job: Job, given: Overrides, folder: Path, options: _LifetimeOptions) -> tuple[BuiltScenario, str]:
+    """Return the scenario, and the job in one line."""
+    from windfall.cli.plan_odds import estimated  # noqa: PLC0415
+    from windfall.simulation.scenario_from_job import build_scenario  # noqa: PLC0415
 
-    offer, known = _asked(job, given, folder)
-    living, priced = _lived(words, job, given, offer, known)
-    posed = pose(job, believed(job, offer, known), known.measured, given, living=living, priced=priced)
+    offer, known = _query_controller(job, given, folder)
+    lifetime_source, priced = _lifetime_inputs(options, job, given, offer, known)
+    built = build_scenario(
+        job, estimated(job, offer, known), known.measured, given, lifetime_source=lifetime_source, price_source=priced
+    )
     count = f"{job.nodes} x " if job.nodes > 1 else ""
     place = f" in {offer.zone}" if offer.zone else ""
-    return posed, f"{job.name}: {posed.scenario.steps} steps on {count}{offer.machine_type}{place} of {offer.provider}"
+    return built, f"{job.name}: {built.scenario.steps} steps on {count}{offer.machine_type}{place} of {offer.provider}"
 
 
-def _asked(job: Job, given: Given, folder: Path) -> tuple[Offer, KnownView]:
-    """Ask the controller for the best offer and for what is known; deadline and budget do not rule an offer out here."""
+def _query_controller(job: Job, given: Overrides, folder: Path) -> tuple[Offer, PlanInputsView]:
+    """Return the best offer and the known data from the controller; deadline and budget rule no offer out here."""
     from windfall.cli import client  # noqa: PLC0415
-    from windfall.simulation.from_job import made_offer  # noqa: PLC0415
+    from windfall.simulation.scenario_from_job import made_offer  # noqa: PLC0415
 
     asked = replace(job, objective=replace(job.objective, deadline_s=None, budget_usd=None), max_duration_s=None)
     with client.connect(folder, start=True) as controller:
@@ -282,26 +289,26 @@ def _asked(job: Job, given: Given, folder: Path) -> tuple[Offer, KnownView]:
             offer = made_offer(job, given)
             if offer is None:
                 raise Infeasible(
-                    f"{error}; a machine that is not for sale here is simulated with --price 0.50"
+                    f"{error}; to simulate a machine that is not on offer, give its price: --price 0.50"
                 ) from error
             return offer, known
 
 
-def _lived(
-    words: _Lives, job: Job, given: Given, offer: Offer, known: KnownView
-) -> tuple[Living | None, Priced | None]:
-    from windfall.simulation import living, living_traced  # noqa: PLC0415
+def _lifetime_inputs(
+    options: _LifetimeOptions, job: Job, given: Overrides, offer: Offer, known: PlanInputsView
+) -> tuple[LifetimeSource | None, PriceSource | None]:
+    from windfall.simulation import lifetime_source as sources  # noqa: PLC0415
 
-    lived: Living | None = None
-    priced: Priced | None = None
-    if words.trace is not None:
-        traced = living_traced.by_trace(words.trace, machines=job.nodes, unit=words.unit, mttp_s=given.mttp_s)
-        lived, priced = traced.living, traced.priced
-        if lived is not None and words.model is not None:
-            raise Misuse("--trace already says how long machines live: leave out --model, or take a trace of prices")
-    if words.model is not None:
-        lived = living.by_model(
-            words.model, known.lifetimes, provider=offer.provider, now=known.now, mttp_s=given.mttp_s
+    lived: LifetimeSource | None = None
+    priced: PriceSource | None = None
+    if options.trace is not None:
+        traced = sources.by_trace(options.trace, machines=job.nodes, unit=options.unit, mttp_s=given.mttp_s)
+        lived, priced = traced.lifetime_source, traced.price_source
+        if lived is not None and options.model is not None:
+            raise Misuse("--trace already has lifetimes: leave out --model, or use a trace of prices")
+    if options.model is not None:
+        lived = sources.by_model(
+            options.model, known.lifetimes, provider=offer.provider, now=known.now, mttp_s=given.mttp_s
         )
     return lived, priced
 
@@ -311,32 +318,30 @@ def _lived(
 
 @dataclass(frozen=True, slots=True)
 class _Trials:
-    """How often to play, with which draws, and whether the user named the policies: what is named is not left out."""
+    """Number of trials, their seed, and whether the user named the policies: named policies are never left out."""
 
     count: int
     seed: int
     named: bool
 
 
-def _played(
-    posed: Posed, policies: tuple[str | Injected, ...], trials: _Trials, *, shown: bool
-) -> tuple[list[Answer], list[str]]:
-    """Play all policies; a line of progress on a terminal.  Returns the answers, and why a policy was left out."""
-    from windfall.report import simulated  # noqa: PLC0415
+def _simulate_policies(
+    built: BuiltScenario, policies: tuple[str | UserPolicy, ...], trials: _Trials, *, shown: bool
+) -> tuple[list[PolicyOutcome], list[str]]:
+    """Simulate all policies, with a progress bar on a terminal; return the answers, and why policies were left out."""
+    from windfall.report import simulate_report  # noqa: PLC0415
     from windfall.simulation import kernels, outcomes  # noqa: PLC0415
 
-    if kernels.compiles(posed.scenario):
-        print(
-            "windfall: the simulation is compiled first, once for this installation (some ten seconds)", file=sys.stderr
-        )
-    answers: list[Answer] = []
+    if kernels.compiles(built.scenario):
+        print("windfall: compiling the simulation, once for this installation (about ten seconds)", file=sys.stderr)
+    answers: list[PolicyOutcome] = []
     left_out: list[str] = []
-    price = posed.scenario.price_usd_per_hour
+    price = built.scenario.price_usd_per_hour
     with _bar(shown=shown) as track:
         for one in policies:
             injected = None if isinstance(one, str) else one
             name = one if isinstance(one, str) else one.name
-            scenario = posed.scenario if injected else replace(posed.scenario, policy=name)
+            scenario = built.scenario if injected else replace(built.scenario, policy=name)
             progress = track(name)
             try:
                 done = kernels.simulate(
@@ -345,9 +350,9 @@ def _played(
             except WindfallError as error:
                 if trials.named or not answers:
                     raise
-                left_out.append(f"policy {name} is left out: {error}")
+                left_out.append(f"policy {name} left out: {error}")
                 continue
-            answers.append(simulated.answer(outcomes.summarise(name, done, price), done, price))
+            answers.append(simulate_report.policy_outcome(outcomes.summarise(name, done, price), done, price))
     return answers, left_out
 
 
@@ -356,7 +361,7 @@ Track = Callable[[int, int], None]
 
 @contextlib.contextmanager
 def _bar(*, shown: bool) -> Iterator[Callable[[str], Track | None]]:
-    """Show how far a simulation is, on a terminal; yields what begins a line and returns what moves it on."""
+    """Show the progress of a simulation on a terminal; yields a function that starts a bar and returns its updater."""
     screen = console(stderr=True)
     if not (shown and screen.is_terminal):
         yield lambda _: None
@@ -364,8 +369,8 @@ def _bar(*, shown: bool) -> Iterator[Callable[[str], Track | None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=screen, transient=True) as progress:
 
-        def begin(name: str) -> Track:
+        def start_bar(name: str) -> Track:
             task = progress.add_task(name, total=None)
             return lambda done, of: progress.update(task, completed=done, total=of)
 
-        yield begin
+        yield start_bar

@@ -1,7 +1,7 @@
 """The controller's HTTP API: routes under /v1, JSON in and out, errors as `{"error": sentence, "exit_code": n}`.
 
-A job of somebody else is answered like one that does not exist.  Nothing that was sent is repeated in an error: secrets
-may be in it.  Routes are plain functions, which the server runs in threads.
+Another user's job looks like one that does not exist.  An error repeats nothing of the request, which may hold secrets.
+Routes are plain functions, which the server runs in threads.
 """
 
 from __future__ import annotations
@@ -21,8 +21,18 @@ from starlette.exceptions import HTTPException
 from windfall import codec
 from windfall.control.auth import Caller, MachineCaller, User, open_credential
 from windfall.control.connections import Connections
-from windfall.control.gate import Gate, Presence
-from windfall.control.service import Claimed, GcView, JobView, Json, KnownView, OffersView, RowView, Service, StatusView
+from windfall.control.controller_views import (
+    ClaimView,
+    GcView,
+    JobView,
+    Json,
+    OffersView,
+    PlanInputsView,
+    RowView,
+    Service,
+    StatusView,
+)
+from windfall.control.request_gate import Gate, Presence
 from windfall.errors import (
     EXIT_MISUSE,
     ControllerError,
@@ -35,16 +45,16 @@ from windfall.errors import (
     WindfallError,
 )
 from windfall.fleet import Report
-from windfall.jobs import DRILL, Job, Measured
-from windfall.policies import admitting
+from windfall.jobs import DRILL, Job, Measurement
+from windfall.policies.planning import job_checks
 from windfall.terms import Seconds
 
-Word = TypeVar("Word")
+Decoded = TypeVar("Decoded")
 ROWS_MAX = 2000
-"""Journal rows in one answer."""
+"""Most journal rows in one answer."""
 _NUMBER_MAX = 2**53
 MACHINES_MAX = 10_000
-"""Machines in one request to release them."""
+"""Most machines in one request to release them."""
 _STATUS: tuple[tuple[type[WindfallError], int], ...] = (
     (Infeasible, 422),
     (Misuse, 400),
@@ -55,55 +65,55 @@ _STATUS: tuple[tuple[type[WindfallError], int], ...] = (
     (ControllerError, 409),
     (WindfallError, 500),
 )
-"""The first that fits."""
+"""HTTP status by error type; the first match counts."""
 
 
-class _Body(BaseModel):
+class _ApiBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class SubmitBody(_Body):
+class SubmitBody(_ApiBody):
     """A job as `codec.encode` writes it, and the values of its secrets."""
 
     job: Json
     secrets: dict[str, SecretStr] = Field(default_factory=dict)
 
 
-class PlanBody(_Body):
+class PlanBody(_ApiBody):
     """A job as `codec.encode` writes it."""
 
     job: Json
 
 
 class MeasuredBody(PlanBody):
-    """What a drill of a job showed, as `codec.encode` writes it."""
+    """A job and the measurements of its drill, as `codec.encode` writes them."""
 
     measured: Json
 
 
-class StopBody(_Body):
+class StopBody(_ApiBody):
     """Whether to stop without a save."""
 
     now: bool = False
 
 
-class PreemptBody(_Body):
-    """Which machine to take, and with how much notice [s]; null for none."""
+class PreemptBody(_ApiBody):
+    """Which machine to preempt, and with how much notice [s]; null for none."""
 
     machine_id: Annotated[str, Field(min_length=1, max_length=512)]
     notice_s: Annotated[float, Field(ge=0, le=86400)] | None = None
 
 
-class GcBody(_Body):
+class GcBody(_ApiBody):
     """Which machines to release."""
 
     machine_ids: Annotated[list[str], Field(max_length=MACHINES_MAX)]
 
 
-class ClaimBody(_Body):
-    """What a machine was born with.
+class ClaimBody(_ApiBody):
+    """A machine's id and the credential from its order.
 
-    `boot_id` names this boot of it: the same one may claim again after a lost answer, no other.
+    `boot_id` names this boot of the machine: after a lost answer the same boot may claim again, another may not.
     """
 
     machine_id: Annotated[str, Field(min_length=1, max_length=512)]
@@ -111,24 +121,24 @@ class ClaimBody(_Body):
     boot_id: Annotated[str, Field(min_length=1, max_length=128)]
 
 
-class _Request(Request):
-    """A request whose JSON is read as all other input is."""
+class _JsonRequest(Request):
+    """A request whose JSON is parsed by `codec`, as all other input is."""
 
     async def json(self) -> Any:
         try:
             return codec.parse(await self.body())
         except ValueError as error:
-            raise HTTPException(400, f"the request's body is no JSON: {error}") from None
+            raise HTTPException(400, f"the request body is not JSON: {error}") from None
 
 
 class _Route(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
-        async def with_our_json(request: Request) -> Response:
-            return await handle(_Request(request.scope, request.receive))
+        async def with_codec_json(request: Request) -> Response:
+            return await handle(_JsonRequest(request.scope, request.receive))
 
-        return with_our_json
+        return with_codec_json
 
 
 def build(
@@ -144,17 +154,17 @@ def build(
     Args:
         service: does the work.
         key: the installation's, for credentials.
-        caller: tells who a bearer token belongs to (`auth.Doorkeeper.caller`); may block.
-        presence: is told of each request.
-        connections: is told who showed a token.
+        caller: returns who a bearer token belongs to (`auth.Authenticator.caller`); may block.
+        presence: counts the requests in progress.
+        connections: tracks which connections have shown a token.
     """
     app = FastAPI(title="Windfall", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.service, app.state.key = service, key
     app.router.route_class = _Route
     app.add_middleware(Gate, caller=caller, presence=presence, connections=connections)
-    app.add_exception_handler(WindfallError, _told)
-    app.add_exception_handler(RequestValidationError, _malformed)
-    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(WindfallError, _windfall_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
     gets: tuple[tuple[str, Callable[..., Any]], ...] = (
         ("/v1/ping", ping),
         ("/v1/openapi.json", openapi),
@@ -171,8 +181,8 @@ def build(
         ("/v1/jobs/{job_id}/resume", resume),
         ("/v1/jobs/{job_id}/preempt", preempt),
         ("/v1/plan", plan),
-        ("/v1/known", known),
-        ("/v1/measured", learn),
+        ("/v1/plan-inputs", plan_inputs),
+        ("/v1/measured", add_measurement),
         ("/v1/gc", collect),
         ("/v1/machines/claim", claim),
         ("/v1/machines/{machine_id:path}/report", report),
@@ -184,7 +194,7 @@ def build(
     return app
 
 
-# --------------------------------------------------------------------------------------------------------- who asks
+# ------------------------------------------------------------------------------------------------------- the caller
 
 
 def _service(request: Request) -> Service:
@@ -202,15 +212,15 @@ def _user(request: Request) -> User:
 def _admin(request: Request) -> User:
     user = _user(request)
     if not user.admin:
-        raise HTTPException(403, f"{user.name} is no admin: machines that nobody needs may be anybody's")
+        raise HTTPException(403, f"{user.name} is not an admin: only admins may list and release unneeded machines")
     return user
 
 
 def _own_job(request: Request, job_id: str) -> str:
     user = _user(request)
-    owner = None if admitting.wrong_id(job_id) else _service(request).owner_of(job_id)
+    owner = None if job_checks.id_problem(job_id) else _service(request).owner_of(job_id)
     if owner is None or not (user.admin or owner == user.name):
-        raise HTTPException(404, f"there is no job {job_id!r} of {user.name}: see `windfall ps`")
+        raise HTTPException(404, f"{user.name} has no job {job_id!r}: `windfall ps` lists your jobs")
     return job_id
 
 
@@ -224,7 +234,7 @@ _OwnJob = Annotated[str, Depends(_own_job)]
 
 
 def ping() -> Json:
-    """Say that a controller is here."""
+    """Answer that a controller runs here."""
     return {"windfall": 1}
 
 
@@ -235,26 +245,26 @@ def openapi(request: Request, user: _User) -> Json:  # noqa: ARG001 - only users
 
 
 def submit(body: SubmitBody, service: _Service, user: _User) -> Json:
-    """Take a job in."""
+    """Submit a job."""
     job = _job(body.job, user)
     if job.notify.command is not None and not user.admin:
         raise Misuse(
-            f"notify.command runs on the controller, and {user.name} is no admin there: use notify.webhook, or ask an admin"
+            f"notify.command runs on the controller, where {user.name} is not an admin: use notify.webhook, or ask an admin"
         )
     secrets = {name: value.get_secret_value() for name, value in body.secrets.items()}
     missing = sorted({secret.name for secret in job.secrets} - secrets.keys())
     if missing:
-        raise Misuse(f"the job needs the secret {missing[0]}, which was not sent with it: set it in your environment")
+        raise Misuse(f"the job needs the secret {missing[0]}, which was not sent: set it in your environment")
     return {"job_id": service.submit(job, secrets)}
 
 
 def list_jobs(service: _Service, user: _User) -> list[JobView]:
-    """Return the user's jobs, or everybody's for an admin."""
+    """Return the user's jobs, or all users' jobs for an admin."""
     return list(service.jobs(None if user.admin else user.name))
 
 
 def get_job(job_id: _OwnJob, service: _Service) -> JobView:
-    """Return how a job stands."""
+    """Return a job's status."""
     return service.job(job_id)
 
 
@@ -275,47 +285,47 @@ def stop(job_id: _OwnJob, body: StopBody, service: _Service, user: _User) -> Jso
 
 
 def resume(job_id: _OwnJob, service: _Service, user: _User) -> Json:
-    """Let a stopped job go on."""
+    """Resume a stopped or failed job."""
     service.resume(job_id, user.name)
     return {}
 
 
 def preempt(job_id: _OwnJob, body: PreemptBody, service: _Service, user: _User) -> Json:
-    """Let a machine be taken."""
+    """Preempt a machine, as a rehearsal."""
     notice_s = None if body.notice_s is None else Seconds(body.notice_s)
     service.preempt(job_id, body.machine_id, user.name, notice_s=notice_s)
     return {}
 
 
 def plan(body: PlanBody, service: _Service, user: _User) -> Json:
-    """Say what a job would cost."""
+    """Return what a job would cost."""
     return service.plan(_job(body.job, user))
 
 
-def known(body: PlanBody, service: _Service, user: _User) -> KnownView:
-    """Return what a plan of a job rests on."""
-    return service.known(_job(body.job, user))
+def plan_inputs(body: PlanBody, service: _Service, user: _User) -> PlanInputsView:
+    """Return what a job's plan is calculated from."""
+    return service.plan_inputs(_job(body.job, user))
 
 
-def learn(body: MeasuredBody, service: _Service, user: _User) -> Json:
-    """Keep what a drill of a job showed, for its plans."""
-    measured = _understood(body.measured, Measured, "these are no measurements")
-    service.learn(_job(body.job, user), dataclasses.replace(measured, provider=DRILL))
+def add_measurement(body: MeasuredBody, service: _Service, user: _User) -> Json:
+    """Store the measurements of a job's drill for its plans."""
+    measured = _decode(body.measured, Measurement, "measurements")
+    service.add_measurement(_job(body.job, user), dataclasses.replace(measured, provider=DRILL))
     return {}
 
 
 def get_offers(service: _Service, user: _User) -> OffersView:  # noqa: ARG001 - any user may ask
-    """Return what can be bought."""
+    """Return the offers of all providers."""
     return service.offers()
 
 
 def get_status(service: _Service, user: _User) -> StatusView:  # noqa: ARG001 - any user may ask
-    """Return how the controller stands."""
+    """Return the controller's status."""
     return service.status()
 
 
 def get_gc(service: _Service, user: _Admin) -> GcView:  # noqa: ARG001 - any admin may ask
-    """Return machines that no job needs."""
+    """Return the machines that no job needs."""
     return service.unneeded()
 
 
@@ -325,71 +335,71 @@ def collect(body: GcBody, service: _Service, user: _Admin) -> GcView:  # noqa: A
 
 
 def _job(data: Json, user: User) -> Job:
-    """Decode a job by its type, and repeat the checks of the job file: whoever sends it may have made none."""
-    job = _understood(data, Job, "this is no job")
-    admitting.check(job)
+    """Decode a job and repeat the job file's checks, since the client may have skipped them."""
+    job = _decode(data, Job, "a job")
+    job_checks.check(job)
     return dataclasses.replace(job, user=user.name)
 
 
-def _understood(data: Json, kind: type[Word], sentence: str) -> Word:
+def _decode(data: Json, kind: type[Decoded], name: str) -> Decoded:
     try:
-        word: Word = codec.decode(data, kind)
+        decoded: Decoded = codec.decode(data, kind)
     except ValueError as error:
         raise Misuse(
-            f"{sentence} that this controller understands ({error}): are both Windfalls of one version?"
+            f"the controller cannot read {name} in this request ({error}): use the same version of Windfall on both sides"
         ) from error
-    return word
+    return decoded
 
 
 # --------------------------------------------------------------------------------------------------------- machines
 
 
-def claim(body: ClaimBody, request: Request, service: _Service) -> Claimed:
+def claim(body: ClaimBody, request: Request, service: _Service) -> ClaimView:
     """Exchange a machine's credential for its token and what its job needs."""
     opened = open_credential(request.app.state.key, body.credential.get_secret_value())
     claimed = None if opened is None else service.claim(*opened, body.machine_id, body.boot_id)
     if claimed is None:
-        raise HTTPException(403, "this credential is not valid for this machine, or another boot has used it")
+        raise HTTPException(403, "this credential is not valid for this machine, or another boot has already used it")
     return claimed
 
 
 def report(machine_id: str, body: Json, request: Request, service: _Service) -> Response:
-    """Take a machine's report; answer with its directive, 204 if there is none yet."""
+    """Receive a machine's report; answer with its directive, 204 if there is none yet."""
     who = request.scope["windfall"]
     if not isinstance(who, MachineCaller) or who.machine_id != machine_id:
         raise HTTPException(403, "a machine may only report for itself")
-    said = _understood(body, Report, "this is no report")
-    if said.machine_id != machine_id:
+    received = _decode(body, Report, "a report")
+    if received.machine_id != machine_id:
         raise HTTPException(403, "a machine may only report for itself")
-    directive = service.report(who.job_id, said)
+    directive = service.report(who.job_id, received)
     return Response(status_code=204) if directive is None else JSONResponse(codec.encode(directive))
 
 
 # ----------------------------------------------------------------------------------------------------------- errors
 
 
-def _error(status: int, sentence: str, exit_code: int) -> JSONResponse:
-    return JSONResponse({"error": sentence, "exit_code": exit_code}, status)
+def _error(status: int, message: str, exit_code: int) -> JSONResponse:
+    return JSONResponse({"error": message, "exit_code": exit_code}, status)
 
 
-async def _told(_: Request, error: Exception) -> JSONResponse:
+async def _windfall_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, WindfallError)
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
     return _error(status, str(error), error.exit_code)
 
 
-async def _malformed(_: Request, error: Exception) -> JSONResponse:
+async def _validation_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    # A field that nobody knows may be named by anything, also by what should have been its value.
+    # An unknown field may have any name, even what should have been its value, so its name is not repeated.
     known = first["loc"][:-1] if first["type"] == "extra_forbidden" else first["loc"]
     place = ".".join(str(part) for part in known)
-    return _error(400, f"the request is wrong at {place}: {first['type'].replace('_', ' ')}", EXIT_MISUSE)
+    return _error(400, f"invalid request at {place}: {first['type'].replace('_', ' ')}", EXIT_MISUSE)
 
 
-async def _refused(_: Request, error: Exception) -> JSONResponse:
+async def _http_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    sentence = error.detail
-    if error.status_code in (404, 405) and sentence == HTTPStatus(error.status_code).phrase:
-        sentence = "the controller has no such request: are both Windfalls of one version?"
-    return _error(error.status_code, sentence, EXIT_MISUSE)
+    message = error.detail
+    if error.status_code in (404, 405) and message == HTTPStatus(error.status_code).phrase:
+        message = "the controller does not know this request: use the same version of Windfall on both sides"
+    return _error(error.status_code, message, EXIT_MISUSE)

@@ -1,12 +1,12 @@
-"""Who may do what at the controller.
+"""Authentication at the controller.
 
 Kinds of bearer tokens:
 
-- a *user's* is random and kept as its SHA-256 alone: 256 random bits need no slow hash;
-- a *machine's* names its job and its machine and carries an HMAC-SHA256 by the installation's key, so that none of them is
-  stored and each survives the controller;
-- a *credential* is what an order's machines are born with: it names job and order under another purpose of the same key,
-  and buys each machine of that order its machine token once (`Database.claim` keeps who did).
+- a *user's* token is random, and only its SHA-256 is stored: 256 random bits need no slow hash;
+- a *machine's* token names its job and machine and carries an HMAC-SHA256 by the installation's key, so that none is
+  stored and each outlives the controller's process;
+- a *credential* is given to an order's machines at boot: it names job and order under another purpose of the same key,
+  and each machine of the order exchanges it for its machine token once (`Database.claim` records which did).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Protocol
 
 USER_PREFIX, MACHINE_PREFIX, CREDENTIAL_PREFIX, PEERS_PREFIX = "wu", "wm", "wc", "wp"
 _TOKEN_CHARACTERS_MAX = 4096
-"""Longest token that is looked at."""
+"""Longest token that is checked."""
 
 
 class Purpose(enum.StrEnum):
@@ -35,7 +35,7 @@ class Purpose(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody who called with a valid token; an admin sees and stops everybody's jobs, and machines nobody needs."""
+    """A user who called with a valid token; an admin may see and stop all jobs, and release unneeded machines."""
 
     name: str
     admin: bool
@@ -43,7 +43,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class MachineCaller:
-    """A machine that called with its token; it may report for itself and nothing else."""
+    """A machine that called with its token; it may only report for itself."""
 
     job_id: str
     machine_id: str
@@ -57,17 +57,17 @@ class KnownUser(Protocol):
 
     @property
     def name(self) -> str:
-        """Return what they are called."""
+        """Return the user's name."""
         ...
 
     @property
     def token_hash(self) -> str:
-        """Return `hash_of` their token."""
+        """Return `hash_of` the user's token."""
         ...
 
     @property
     def admin(self) -> bool:
-        """Say whether they may see and stop everybody's jobs."""
+        """Return whether the user may see and stop all jobs."""
         ...
 
 
@@ -77,36 +77,36 @@ def user_token(randomness: str) -> str:
 
 
 def hash_of(token: str) -> str:
-    """Return what is kept of a user's token."""
+    """Return the hash of a user's token, which is all that is stored of it."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def machine_token(key: bytes, job_id: str, machine_id: str) -> str:
-    """Return the token of one machine; the same at each call."""
+    """Return one machine's token; the same at each call."""
     return _derive(key, Purpose.MACHINE, (job_id, machine_id))
 
 
 def credential(key: bytes, job_id: str, order_token: str) -> str:
-    """Return what an order's machines are born with; the same at each call, so that an order can be repeated."""
+    """Return the credential of an order's machines; the same at each call, so that an order can be repeated."""
     return _derive(key, Purpose.CREDENTIAL, (job_id, order_token))
 
 
 def peers_token(key: bytes, job_id: str) -> str:
-    """Return by what the machines of one job know each other; the same at each call."""
+    """Return the secret by which one job's machines authenticate one another; the same at each call."""
     return _derive(key, Purpose.PEERS, (job_id, "peers"))
 
 
 def open_credential(key: bytes, text: str) -> tuple[str, str] | None:
-    """Return (job, order token) of a credential, None if this installation never gave it out."""
+    """Return (job, order token) of a credential, None if this installation did not issue it."""
     return _open(key, Purpose.CREDENTIAL, text)
 
 
-class Doorkeeper:
-    """Tells who a bearer token belongs to.
+class Authenticator:
+    """Maps bearer tokens to callers.
 
     Args:
         key: the installation's.
-        users: everybody who has a token, asked at each call, so that one who was removed is out at once.
+        users: returns all users; called each time, so that a removed user is refused at once.
     """
 
     def __init__(self, key: bytes, users: Callable[[], Iterable[KnownUser]]) -> None:
@@ -114,7 +114,7 @@ class Doorkeeper:
         self._users = users
 
     def caller(self, token: str) -> Caller | None:
-        """Return who calls, None if nobody has this token; takes as long for a nearly right one as for a wrong one."""
+        """Return the caller, None if the token is unknown; a nearly right token takes as long as a wrong one."""
         if len(token) > _TOKEN_CHARACTERS_MAX:
             return None
         if token.startswith(f"{MACHINE_PREFIX}."):

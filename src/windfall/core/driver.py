@@ -1,8 +1,8 @@
 """The driver's reducer: facts about a job's machines in, decisions and commands out.
 
 `react` is a pure function: it reads no clock and does nothing.  Facts that happened together come as one batch; each is
-taken in first, and what follows from all of them is decided once, in this order: machines that are due, the end of the
-job, orders, the next generation.  So sixty machines that are taken at once are one decision and one order.
+applied first, and what follows from all of them is decided once, in this order: machines that are due, the end of the
+job, orders, the next generation.  So sixty machines preempted at once are one decision and one order.
 
 When a machine is bought, and when not:
 
@@ -10,72 +10,206 @@ When a machine is bought, and when not:
   and it is silent on every channel);
 * for a slot whose machine has itself reported an announced end;
 * never because of a hint, of a provider's word alone, of silence alone, of one listing alone;
-* never while it is not known what came of an order for the same slot, and never before the provider's whole listing was
-  compared since the controller began.
+* never while the outcome of an order for the same slot is unknown, and never before the provider's complete listing was
+  compared since the controller started.
+
+Generations (which machines train together) and the directives for each machine.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from windfall.core import closing, generations, ledger, machines, orders, schedules
-from windfall.core.fleet_state import FleetState, FleetTurn, SlotState
-from windfall.core.generations import directives
+from windfall.core import job_end, ledger, machines, orders, save_schedules
+from windfall.core.fleet_state import ACTIVE, FleetState, FleetTurn, SlotState, TrackedMachine
+from windfall.core.job_summary import JobSummary, lifetimes, summary
 from windfall.core.lifecycle import MachineState, OrderState
-from windfall.core.views import JobSummary, lifetimes, summary
-from windfall.events import Command, Decision, Fact, WakeAt, Woke
+from windfall.core.orders import expect
+from windfall.events import Command, Decision, Fact, SetTimer, TimerFired
 from windfall.fleet import (
     TERMINAL,
-    BeliefsPooled,
-    ChargesSeen,
-    ControllerBegan,
-    Doing,
+    ChargesObserved,
+    ControllerStarted,
+    DesiredState,
+    Directive,
+    EstimatesPooled,
     Event,
+    FormGeneration,
     JobPhase,
+    JobResumeRequested,
+    JobStopRequested,
     JobSubmitted,
-    ListedAll,
-    MachineHeard,
+    ListingCompleted,
+    MachineReported,
     MachineSilent,
     MachinesMissing,
-    MachinesSeen,
+    MachinesObserved,
+    MachineStatus,
     NotifyUser,
-    OffersSeen,
+    OffersObserved,
     OrderAnswered,
     OrderUnanswered,
+    Peer,
     PlaceOrder,
-    PreemptWanted,
-    ResumeWanted,
+    PreemptionRequested,
     RunObserved,
-    ScheduleMade,
-    StopWanted,
+    ScheduleComputed,
 )
 from windfall.market import Machine
-from windfall.terms import Instant
+from windfall.models import lifetime_pool
+from windfall.terms import Generation, Instant, Layout, Seconds, Term
+
+
+def form(turn: FleetTurn) -> None:
+    """Form the next generation once every slot has a ready machine, if it differs from the current one.
+
+    Survivors stay, and new machines join for lost ones; a generation of the same members is formed again if it fell apart.
+    """
+    if len(turn.slots) < 2 or not turn.active:
+        return
+    plannable = Instant(turn.now + expect(turn).lead_s)
+    members: list[str] = []
+    for slot in turn.slots:
+        unit = _candidate(turn, slot, plannable)
+        if unit is None:
+            return
+        members.append(unit.machine_id)
+    current = turn.state.generation
+    if current is not None and current.members == tuple(members) and not _fell_apart(turn, current):
+        return
+    number = 1 if current is None else current.number + 1
+    generation = Generation(number, tuple(members), Layout(machines=len(members)))
+    turn.change(generation=generation)
+    turn.emit(FormGeneration(generation))
+
+
+def _candidate(turn: FleetTurn, slot: SlotState, plannable: Instant) -> TrackedMachine | None:
+    """Return the machine that takes part for a slot; one with an announced end only if it trains or has enough time left."""
+    incumbent = None if slot.incumbent is None else turn.units[slot.incumbent]
+    if incumbent is not None and incumbent.ready and incumbent.report is not None and incumbent.report.address:
+        lasting = incumbent.ends_at is None or incumbent.ends_at >= plannable
+        if lasting or incumbent.status is MachineStatus.TRAINING:
+            return incumbent
+    successor = None if slot.successor is None else turn.units[slot.successor]
+    if successor is not None and successor.ready and successor.report is not None and successor.report.address:
+        return successor
+    return None
+
+
+def _fell_apart(turn: FleetTurn, generation: Generation) -> bool:
+    """Return whether a generation has trained and every member is waiting now."""
+    units = [turn.units[machine_id] for machine_id in generation.members]
+    return all(unit.status is MachineStatus.WAITING for unit in units) and any(
+        unit.trained_generation >= generation.number for unit in units
+    )
+
+
+def directives(state: FleetState, controller: Term) -> dict[str, Directive]:
+    """Return the directive for each machine.
+
+    `WAIT` stops nothing that runs; it only forbids a new start.  A machine whose end is announced and that has released the
+    run waits, so that it does not take the lease from its successor.
+
+    Args:
+        state: the driver's.
+        controller: term of the controller that sends it.
+    """
+    if state.job is None:
+        return {}
+    peers = _peers(state)
+    members = {peer.machine_id for peer in peers}
+    assigned: dict[str, Directive] = {}
+    for machine_id, unit in state.units.items():
+        machine = unit.machine
+        mttp_s, restart_s = _loss_estimates(state, machine)
+        desired_state = _desired_state(state, unit, machine_id in members)
+        inside = desired_state is DesiredState.RUN and len(state.slots) > 1
+        assigned[machine_id] = Directive(
+            controller,
+            desired_state,
+            state.generation.number if inside and state.generation is not None else 0,
+            peers if inside else (),
+            mttp_s,
+            restart_s,
+            state.schedules[machine_id].schedule if machine_id in state.schedules else None,
+            _notice_s(state, unit),
+        )
+    return assigned
+
+
+def _notice_s(state: FleetState, unit: TrackedMachine) -> Seconds | None:
+    """Return the notice that a machine should expect [s]: the injector's or its offer's; None if unknown."""
+    given = state.the_job.injection
+    if given is not None:
+        return Seconds(given.notice_s or 0.0)
+    return None if unit.offer is None else unit.offer.notice_s
+
+
+def _loss_estimates(state: FleetState, machine: Machine) -> tuple[Seconds | None, Seconds | None]:
+    """Return the MTTP and restart time sent to a machine; the injector's means where it preempts machines."""
+    mttp_s, restart_s = lifetime_pool.mttp_and_restart(
+        state.rates, machine.provider, machine.machine_type, machine.zone, len(state.slots)
+    )
+    given = state.the_job.injection
+    if given is not None:
+        mttp_s = Seconds(math.fsum(given.mttp_s) / len(given.mttp_s) / len(state.slots))
+    return mttp_s, restart_s
+
+
+def _desired_state(state: FleetState, unit: TrackedMachine, member: bool) -> DesiredState:
+    if unit.state is MachineState.RELEASING or unit.slot is None:
+        return DesiredState.STOP
+    if state.pending_end is not None or state.phase not in ACTIVE:
+        return DesiredState.WAIT
+    if (
+        unit.state is MachineState.PREEMPTING
+        and unit.status is not MachineStatus.TRAINING
+        and unit.trained_generation >= 0
+    ):
+        return DesiredState.WAIT
+    if len(state.slots) > 1 and not member:
+        return DesiredState.WAIT
+    return DesiredState.RUN
+
+
+def _peers(state: FleetState) -> tuple[Peer, ...]:
+    """Return the members of the current generation; none once one of them is gone or released."""
+    if state.generation is None:
+        return ()
+    peers: list[Peer] = []
+    for machine_id in state.generation.members:
+        unit = state.units.get(machine_id)
+        if unit is None or unit.state is MachineState.RELEASING or unit.report is None:
+            return ()
+        peers.append(Peer(machine_id, unit.report.address))
+    return tuple(peers)
+
 
 __all__ = [
     "FleetState",
     "JobSummary",
     "awaits_listing",
-    "begin",
     "buys",
     "directives",
+    "initial_state",
     "known_machines",
     "lifetimes",
+    "needs_bill",
     "phase",
     "react",
     "summary",
     "unanswered",
-    "wants_bill",
 ]
 
-WAKE = "due"
-"""The one timer of the driver: the earliest instant at which anything is to be looked at again."""
+TIMER = "due"
+"""The only timer of the driver: the earliest instant at which something is due."""
 _APART_S = 1e-3
 
 
-def begin() -> FleetState:
+def initial_state() -> FleetState:
     """Return the state before the first fact."""
     return FleetState()
 
@@ -83,7 +217,7 @@ def begin() -> FleetState:
 def react(
     state: FleetState, now: Instant, facts: tuple[Fact, ...]
 ) -> tuple[FleetState, tuple[Decision, ...], tuple[Command, ...]]:
-    """Take in a batch of facts.
+    """Apply a batch of facts.
 
     Args:
         state: as the last call returned it.
@@ -91,10 +225,10 @@ def react(
         facts: what happened, oldest first.
 
     Returns:
-        The new state, the decisions taken, the commands to carry out in this order.
+        The new state, the decisions taken, the commands to execute in this order.
 
     Raises:
-        IllegalMove: a state was asked to become one that it cannot become; the given state is unchanged.
+        IllegalTransition: a transition that the tables do not allow; the given state is unchanged.
     """
     turn = FleetTurn(state, now)
     for fact in facts:
@@ -109,48 +243,48 @@ def react(
     return after, tuple(turn.decisions), commands
 
 
-# ---------------------------------------------------------------------------------------------------- for the conductor
+# ----------------------------------------------------------------------------------------------------- for the job loop
 
 
 def phase(state: FleetState) -> JobPhase:
-    """Return where the job is."""
+    """Return the job's phase."""
     return state.phase
 
 
 def known_machines(state: FleetState) -> dict[str, Machine]:
-    """Return every machine as it is known, those that are gone and may still be listed among them."""
+    """Return every known machine, including gone ones that may still be listed."""
     known = {machine_id: gone.machine for machine_id, gone in state.gone.items()}
     known.update((machine_id, unit.machine) for machine_id, unit in state.units.items())
     return known
 
 
 def unanswered(state: FleetState, provider: str) -> tuple[str, ...]:
-    """Return the tokens of a provider's orders of which nobody knows whether they were taken."""
+    """Return the tokens of a provider's orders of unknown outcome."""
     return tuple(
         token
         for token, entry in state.orders.items()
-        if entry.order.offer.provider == provider and (entry.state is OrderState.UNKNOWN or entry.unsure)
+        if entry.order.offer.provider == provider and (entry.state is OrderState.UNKNOWN or entry.outcome_unknown)
     )
 
 
 def awaits_listing(state: FleetState, provider: str) -> bool:
-    """Say whether the driver wants to be told of the next whole listing of a provider (`ListedAll`)."""
+    """Return whether the driver needs the next complete listing of a provider (`ListingCompleted`)."""
     if provider not in state.listed:
         return True
     return any(
         entry.order.offer.provider == provider
-        and ((entry.state is OrderState.UNKNOWN and entry.ask_at is None) or entry.unsure)
+        and ((entry.state is OrderState.UNKNOWN and entry.resend_at is None) or entry.outcome_unknown)
         for entry in state.orders.values()
     )
 
 
 def buys(state: FleetState) -> bool:
-    """Say whether offers matter now."""
-    return state.phase not in TERMINAL and state.closing is None
+    """Return whether the job may buy machines now."""
+    return state.phase not in TERMINAL and state.pending_end is None
 
 
-def wants_bill(state: FleetState) -> bool:
-    """Say whether the job has ended while a machine's bill is still open: then bills are worth asking for soon."""
+def needs_bill(state: FleetState) -> bool:
+    """Return whether the job has ended while a machine's bill is open; bills are then polled sooner."""
     return state.phase in TERMINAL and bool(state.ledger.open)
 
 
@@ -158,130 +292,132 @@ def wants_bill(state: FleetState) -> bool:
 
 
 def _job_submitted(turn: FleetTurn, fact: JobSubmitted) -> None:
-    turn.change(job=fact.job, owner=fact.owner, measured=fact.measured, began_at=turn.now)
+    turn.change(job=fact.job, owner=fact.owner, measured=fact.measurements, submitted_at=turn.now)
     turn.slots = [SlotState(index) for index in range(fact.job.nodes)]
 
 
-def _beliefs_pooled(turn: FleetTurn, fact: BeliefsPooled) -> None:
+def _estimates_pooled(turn: FleetTurn, fact: EstimatesPooled) -> None:
     turn.change(rates=fact.rates)
 
 
-def _charges_seen(turn: FleetTurn, fact: ChargesSeen) -> None:
+def _charges_seen(turn: FleetTurn, fact: ChargesObserved) -> None:
     turn.charges.extend(fact.charges)
 
 
-def _woke(turn: FleetTurn, fact: Woke) -> None:
-    if fact.why == WAKE:
-        turn.change(wake_at=None)
+def _woke(turn: FleetTurn, fact: TimerFired) -> None:
+    if fact.name == TIMER:
+        turn.change(timer_at=None)
 
 
 _HANDLERS: Mapping[type[Fact], Callable[[FleetTurn, Any], None]] = MappingProxyType(
     {
         JobSubmitted: _job_submitted,
-        ControllerBegan: orders.controller_began,
-        OffersSeen: orders.offers_seen,
-        BeliefsPooled: _beliefs_pooled,
-        ScheduleMade: schedules.made,
+        ControllerStarted: orders.controller_started,
+        OffersObserved: orders.offers_seen,
+        EstimatesPooled: _estimates_pooled,
+        ScheduleComputed: save_schedules.schedule_computed,
         OrderAnswered: orders.answered,
         OrderUnanswered: orders.unanswered,
-        ListedAll: orders.listed_all,
-        MachinesSeen: machines.seen,
+        ListingCompleted: orders.listed_all,
+        MachinesObserved: machines.seen,
         MachinesMissing: machines.missing,
-        MachineHeard: machines.heard,
+        MachineReported: machines.report_received,
         MachineSilent: machines.silent,
-        PreemptWanted: machines.preempt_wanted,
-        RunObserved: closing.run_observed,
-        ChargesSeen: _charges_seen,
-        StopWanted: closing.stop_wanted,
-        ResumeWanted: closing.resume_wanted,
-        Woke: _woke,
+        PreemptionRequested: machines.preempt_requested,
+        RunObserved: job_end.run_observed,
+        ChargesObserved: _charges_seen,
+        JobStopRequested: job_end.stop_requested,
+        JobResumeRequested: job_end.resume_requested,
+        TimerFired: _woke,
     }
 )
 
 
-# -------------------------------------------------------------------------------------------------------------- settling
+# ------------------------------------------------------------------------------------------------------------- decisions
 
 
 def _settle(turn: FleetTurn) -> None:
-    """Decide, once, what follows from all facts of the batch."""
-    _book(turn)
+    """Decide once what follows from all facts of the batch."""
+    _update_ledger(turn)
     machines.watch(turn)
-    closing.consider(turn)
+    job_end.consider(turn)
     orders.settle(turn)
-    if turn.state.closing is not None:
-        closing.consider(turn)  # the budget did not bear what was about to be bought
-    _book(turn)
-    generations.form(turn)
-    _tell_losses(turn)
+    if turn.state.pending_end is not None:
+        job_end.consider(turn)  # the budget did not cover the purchase
+    _update_ledger(turn)
+    form(turn)
+    _notify_losses(turn)
     _set_phase(turn)
-    _wake(turn)
+    _set_timer(turn)
 
 
-def _book(turn: FleetTurn) -> None:
-    book = turn.state.ledger
+def _update_ledger(turn: FleetTurn) -> None:
+    current = turn.state.ledger
     if turn.touched:
-        book = ledger.observe(book, turn.touched.values())
+        current = ledger.observe(current, turn.touched.values())
         turn.touched = {}
     if turn.charges:
-        book = ledger.charge_lines(book, turn.charges)
+        current = ledger.charge_lines(current, turn.charges)
         turn.charges = []
-    if book is not turn.state.ledger:
-        turn.change(ledger=book)
+    if current is not turn.state.ledger:
+        turn.change(ledger=current)
 
 
-def _tell_losses(turn: FleetTurn) -> None:
+def _notify_losses(turn: FleetTurn) -> None:
     if not turn.lost or not turn.active:
         return
     index, machine_id = turn.lost[0]
     more = f" and {len(turn.lost) - 1} more" if len(turn.lost) > 1 else ""
     verb = "were" if more else "was"
-    sentence = f"{machine_id} of node-{index}{more} {verb} lost and will be replaced"
-    turn.order(NotifyUser(Event.PREEMPTED, sentence))
+    message = f"{machine_id} of node-{index}{more} {verb} lost and will be replaced"
+    turn.emit(NotifyUser(Event.PREEMPTED, message))
 
 
 def _set_phase(turn: FleetTurn) -> None:
     if not turn.active:
         return
-    living = [
+    active = [
         unit for unit in turn.units.values() if unit.slot is not None and unit.state is not MachineState.RELEASING
     ]
-    if any(unit.doing is Doing.TRAINING for unit in living):
+    if any(unit.status is MachineStatus.TRAINING for unit in active):
         turn.enter(JobPhase.RUNNING)
-    elif not living and turn.state.refused and not any(slot.awaits is not None for slot in turn.slots):
+    elif not active and turn.state.refused and not any(slot.awaits is not None for slot in turn.slots):
         turn.enter(JobPhase.WAITING)
     else:
         turn.enter(JobPhase.BUYING)
-    if living:
-        turn.change(waiting_told=False)
-    elif turn.state.phase is JobPhase.WAITING and not turn.state.waiting_told:
-        # Once, however often it is tried again in vain.
-        turn.change(waiting_told=True)
-        turn.order(NotifyUser(Event.WAITING, f"waiting: {turn.state.refused[0]}"))
+    if active:
+        turn.change(waiting_notified=False)
+    elif turn.state.phase is JobPhase.WAITING and not turn.state.waiting_notified:
+        # Only once, however often buying is retried.
+        turn.change(waiting_notified=True)
+        turn.emit(NotifyUser(Event.WAITING, f"waiting: {turn.state.refused[0]}"))
 
 
-def _wake(turn: FleetTurn) -> None:
-    """Ask to be woken at the earliest instant at which something is due; an earlier wish that stands is enough."""
+def _set_timer(turn: FleetTurn) -> None:
+    """Set the timer to the earliest instant at which something is due, unless an earlier one is set."""
     at = min((instant for instant in turn.later if instant > turn.now), default=None)
     if at is None:
         return
-    asked = turn.state.wake_at
+    asked = turn.state.timer_at
     if asked is None or asked <= turn.now or at < asked - _APART_S:
-        turn.change(wake_at=at)
-        turn.order(WakeAt(at, WAKE))
+        turn.change(timer_at=at)
+        turn.emit(SetTimer(at, TIMER))
 
 
 def _assert_invariants(before: FleetState, after: FleetState, commands: tuple[Command, ...]) -> None:
-    """What holds after every batch, whatever the facts."""
-    assert len(after.__dict__) == len(before.__dict__), "only fields that are there were changed"
+    """Check what must hold after every batch, whatever the facts."""
+    assert len(after.__dict__) == len(before.__dict__), "only existing fields were changed"
     assert after.now >= before.now, "the journal clock goes forward"
-    assert after.sequence >= before.sequence, "numbers of orders grow"
+    assert after.sequence >= before.sequence, "order numbers grow"
     buying = False
     for slot in after.slots:
         assert slot.incumbent is not None or slot.successor is None, "a successor without an incumbent is the incumbent"
-        assert slot.successor is None or slot.awaits is None, "at most one machine on its way beside the incumbent"
-        assert slot.awaits is None or slot.awaits in after.orders, "what a slot awaits was ordered"
+        assert slot.successor is None or slot.awaits is None, "at most one machine is expected besides the incumbent"
+        assert slot.awaits is None or slot.awaits in after.orders, "a slot only waits for an order that exists"
         buying = buying or slot.awaits is not None
     new = [command.order.token for command in commands if isinstance(command, PlaceOrder)]
-    assert len(new) == len(set(new)), "an order is asked once a turn"
-    assert not new or buying, "nothing is bought that no slot awaits"
-    assert not new or (after.closing is None and after.phase not in TERMINAL), "nothing is bought for a job that ends"
+    assert len(new) == len(set(new)), "an order is placed once per turn"
+    assert not new or buying, "nothing is bought that no slot waits for"
+    assert not new or (after.pending_end is None and after.phase not in TERMINAL), (
+        "nothing is bought for a job that is ending"
+    )

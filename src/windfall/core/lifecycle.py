@@ -1,8 +1,8 @@
-"""What a worker, a checkpoint, a job, a machine and an order may become: the legal moves as tables.
+"""The legal state transitions of workers, checkpoints, jobs, machines and orders, as tables.
 
 Code and diagrams are made from them.
 
-A move that is not in the table raises `IllegalMove` and changes nothing.
+A transition that is not in the table raises `IllegalTransition` and changes nothing.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from typing import TypeVar
 from windfall.fleet import JobPhase
 
 
-class Stage(enum.StrEnum):
-    """What a worker is about."""
+class WorkerStage(enum.StrEnum):
+    """The stage of a worker."""
 
-    __hash__ = str.__hash__  # of the enumeration's own, written in Python, a turn would feel the time
+    __hash__ = str.__hash__  # the enumeration's own hash is written in Python and slows down a turn
 
     NEW = "new"
-    """Nothing has begun."""
-    STARTING = "starting"
-    """A point is being restored and the script started, or the next attempt waits for its turn."""
+    """Nothing has started."""
+    RESTORING = "restoring"
+    """A checkpoint is being restored and the script started, or the next attempt is waiting."""
     RUNNING = "running"
     """The script trains."""
     SAVING = "saving"
-    """The last save of this machine is asked for or under way: a notice or a stop is in force."""
+    """The last save of this machine is requested or in progress: a notice or a stop is in force."""
     DRAINING = "draining"
-    """The script has ended; what it handed over is still being stored."""
+    """The script has exited; its last saves are still being stored."""
     ENDED = "ended"
-    """Everything is said; the agent exits."""
+    """The final commands are issued; the agent exits."""
 
 
-class PointState(enum.StrEnum):
-    """What has become of a checkpoint."""
+class CheckpointState(enum.StrEnum):
+    """The state of a checkpoint."""
 
     __hash__ = str.__hash__
 
     ASKED = "asked"
-    """A request for it is published, or the script's own schedule has come."""
+    """A request for it is published, or the script's own schedule is due."""
     HANDED_OVER = "handed over"
-    """At least one rank's part lies on the local disk; the others' are awaited, or the uplink is."""
+    """At least one rank's shard is on the local disk; it waits for the other ranks or for the uplink."""
     UPLOADING = "uploading"
     UPLOADED = "uploaded"
-    """All parts are durable in the store, but no record names them."""
+    """All shards are durable in the store, but no record names them."""
     COMMITTING = "committing"
     COMMITTED = "committed"
     """A record of the log names it: a restart restores it."""
@@ -54,65 +54,65 @@ class PointState(enum.StrEnum):
 
 
 class MachineState(enum.StrEnum):
-    """What has become of a machine, as the driver knows it."""
+    """The state of a machine, as the driver knows it."""
 
     PROMISED = "promised"
-    """An order was answered with it; no listing has it yet."""
+    """The answer to an order names it; no listing shows it yet."""
     PENDING = "pending"
     """Listed, not started, not billed."""
-    STARTING = "starting"
-    """It runs, and has not spoken yet."""
+    BOOTING = "booting"
+    """It runs and has not reported yet."""
     LIVE = "live"
-    """It has spoken, on any channel."""
-    DOOMED = "doomed"
-    """It has said itself that its end is announced: its successor may be bought."""
+    """It has reported, on any channel."""
+    PREEMPTING = "preempting"
+    """It has itself reported an announced end: its successor may be bought."""
     RELEASING = "releasing"
-    """We gave it back; it costs until its provider says that it is gone."""
+    """Released; it costs money until its provider confirms that it is gone."""
     GONE = "gone"
 
 
 class OrderState(enum.StrEnum):
-    """What has become of an order."""
+    """The state of an order."""
 
     ASKED = "asked"
     """The provider is being asked."""
     UNKNOWN = "unknown"
-    """Nobody knows whether it was taken: a listing, or the same order again, will tell."""
+    """The outcome is unknown until a listing, or a retry of the same order, shows it."""
     ANSWERED = "answered"
-    """Its machines are known, and no more will come."""
+    """Its machines are known; there will be no more."""
     CANCELLED = "cancelled"
-    """Nothing more is wanted of it; what comes of it all the same is released."""
+    """No longer needed; any machine that it still delivers is released."""
 
 
-class IllegalMove(AssertionError):
-    """A state was asked to become one that it cannot become: a defect of Windfall."""
+class IllegalTransition(AssertionError):
+    """A transition that the table does not allow: a bug in Windfall."""
 
 
 S = TypeVar("S", bound=enum.StrEnum)
-Table = Mapping[S, frozenset[S]]
+Transitions = Mapping[S, frozenset[S]]
 
-WORKER: Table[Stage] = MappingProxyType(
+WORKER: Transitions[WorkerStage] = MappingProxyType(
     {
-        Stage.NEW: frozenset({Stage.STARTING}),
-        Stage.STARTING: frozenset({Stage.RUNNING, Stage.DRAINING, Stage.ENDED}),
-        Stage.RUNNING: frozenset({Stage.SAVING, Stage.DRAINING, Stage.ENDED}),
-        Stage.SAVING: frozenset({Stage.RUNNING, Stage.DRAINING, Stage.ENDED}),
-        Stage.DRAINING: frozenset({Stage.STARTING, Stage.ENDED}),
-        Stage.ENDED: frozenset(),
+        WorkerStage.NEW: frozenset({WorkerStage.RESTORING}),
+        WorkerStage.RESTORING: frozenset({WorkerStage.RUNNING, WorkerStage.DRAINING, WorkerStage.ENDED}),
+        WorkerStage.RUNNING: frozenset({WorkerStage.SAVING, WorkerStage.DRAINING, WorkerStage.ENDED}),
+        WorkerStage.SAVING: frozenset({WorkerStage.RUNNING, WorkerStage.DRAINING, WorkerStage.ENDED}),
+        WorkerStage.DRAINING: frozenset({WorkerStage.RESTORING, WorkerStage.ENDED}),
+        WorkerStage.ENDED: frozenset(),
     }
 )
-POINT: Table[PointState] = MappingProxyType(
+CHECKPOINT: Transitions[CheckpointState] = MappingProxyType(
     {
-        PointState.ASKED: frozenset({PointState.HANDED_OVER, PointState.ABANDONED}),
-        PointState.HANDED_OVER: frozenset({PointState.UPLOADING, PointState.ABANDONED}),
-        PointState.UPLOADING: frozenset({PointState.UPLOADED, PointState.ABANDONED}),
-        PointState.UPLOADED: frozenset({PointState.COMMITTING}),
-        PointState.COMMITTING: frozenset({PointState.COMMITTED, PointState.ABANDONED}),
-        PointState.COMMITTED: frozenset(),
-        PointState.ABANDONED: frozenset(),
+        CheckpointState.ASKED: frozenset({CheckpointState.HANDED_OVER, CheckpointState.ABANDONED}),
+        CheckpointState.HANDED_OVER: frozenset({CheckpointState.UPLOADING, CheckpointState.ABANDONED}),
+        CheckpointState.UPLOADING: frozenset({CheckpointState.UPLOADED, CheckpointState.ABANDONED}),
+        CheckpointState.UPLOADED: frozenset({CheckpointState.COMMITTING}),
+        CheckpointState.COMMITTING: frozenset({CheckpointState.COMMITTED, CheckpointState.ABANDONED}),
+        CheckpointState.COMMITTED: frozenset(),
+        CheckpointState.ABANDONED: frozenset(),
     }
 )
-JOB: Table[JobPhase] = MappingProxyType(
+JOB: Transitions[JobPhase] = MappingProxyType(
     {
         JobPhase.BUYING: frozenset({JobPhase.RUNNING, JobPhase.WAITING, JobPhase.STOPPING}),
         JobPhase.RUNNING: frozenset({JobPhase.BUYING, JobPhase.WAITING, JobPhase.STOPPING}),
@@ -124,19 +124,19 @@ JOB: Table[JobPhase] = MappingProxyType(
     }
 )
 _MACHINE_ENDS = frozenset({MachineState.RELEASING, MachineState.GONE})
-MACHINE: Table[MachineState] = MappingProxyType(
+MACHINE: Transitions[MachineState] = MappingProxyType(
     {
-        MachineState.PROMISED: frozenset({MachineState.PENDING, MachineState.STARTING, MachineState.LIVE})
+        MachineState.PROMISED: frozenset({MachineState.PENDING, MachineState.BOOTING, MachineState.LIVE})
         | _MACHINE_ENDS,
-        MachineState.PENDING: frozenset({MachineState.STARTING, MachineState.LIVE}) | _MACHINE_ENDS,
-        MachineState.STARTING: frozenset({MachineState.LIVE}) | _MACHINE_ENDS,
-        MachineState.LIVE: frozenset({MachineState.DOOMED}) | _MACHINE_ENDS,
-        MachineState.DOOMED: frozenset({MachineState.LIVE}) | _MACHINE_ENDS,
+        MachineState.PENDING: frozenset({MachineState.BOOTING, MachineState.LIVE}) | _MACHINE_ENDS,
+        MachineState.BOOTING: frozenset({MachineState.LIVE}) | _MACHINE_ENDS,
+        MachineState.LIVE: frozenset({MachineState.PREEMPTING}) | _MACHINE_ENDS,
+        MachineState.PREEMPTING: frozenset({MachineState.LIVE}) | _MACHINE_ENDS,
         MachineState.RELEASING: frozenset({MachineState.GONE}),
         MachineState.GONE: frozenset(),
     }
 )
-ORDER: Table[OrderState] = MappingProxyType(
+ORDER: Transitions[OrderState] = MappingProxyType(
     {
         OrderState.ASKED: frozenset({OrderState.UNKNOWN, OrderState.ANSWERED, OrderState.CANCELLED}),
         OrderState.UNKNOWN: frozenset({OrderState.ASKED, OrderState.ANSWERED, OrderState.CANCELLED}),
@@ -146,19 +146,19 @@ ORDER: Table[OrderState] = MappingProxyType(
 )
 
 
-def move(table: Table[S], current: S, wanted: S) -> S:
-    """Return the state wanted.
+def transition(table: Transitions[S], current: S, target: S) -> S:
+    """Return the target state.
 
     Raises:
-        IllegalMove: the table does not allow it.
+        IllegalTransition: the table does not allow it.
     """
-    if wanted not in table[current]:
+    if target not in table[current]:
         legal = ", ".join(sorted(table[current])) or "nothing"
-        raise IllegalMove(f"{current!s} cannot become {wanted!s}: only {legal}")
-    return wanted
+        raise IllegalTransition(f"{current!s} cannot become {target!s}: only {legal}")
+    return target
 
 
-def mermaid(table: Table[S]) -> str:
+def mermaid(table: Transitions[S]) -> str:
     """Return the table as a Mermaid state diagram, in the order of the states' definition."""
     states = list(table)
     lines = ["stateDiagram-v2", *(f'    state "{state}" as {state.name}' for state in states)]

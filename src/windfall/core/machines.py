@@ -1,8 +1,12 @@
-"""What becomes of machines: they appear, speak, fall silent, are announced, taken, released, and gone."""
+"""The machines of a job: they appear, report, fall silent, announce their end, are released or preempted, and are gone.
+
+The difference between a provider's listing and the machines that the driver knows.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from windfall.core.fleet_state import (
@@ -10,48 +14,50 @@ from windfall.core.fleet_state import (
     NO_TIME,
     READY,
     RELEASE_AGAIN_S,
-    STRANGERS_KEPT,
+    UNKNOWN_MACHINES_KEPT,
     FleetTurn,
-    Gone,
+    GoneMachine,
     SlotState,
-    Unit,
+    TrackedMachine,
 )
 from windfall.core.lifecycle import MachineState, OrderState
 from windfall.fleet import (
     SUPERSEDED,
     CancelOrder,
     DeclareGone,
-    Doing,
-    MachineHeard,
+    MachineReported,
     MachineSilent,
     MachinesMissing,
-    MachinesSeen,
+    MachinesObserved,
+    MachineStatus,
+    PreemptionRequested,
     PreemptMachine,
-    PreemptWanted,
     ReleaseMachine,
     Report,
 )
-from windfall.market import Ended, Life, Machine, Offer, Refusal
-from windfall.models.injection import life_s
-from windfall.policies.keeping import backoff
+from windfall.market import Machine, MachineEndCause, MachineLifecycle, Offer, Refusal
+from windfall.models.injection import lifetime_s
+from windfall.policies.acquisition import offer_choice
 from windfall.records import renewed
 from windfall.terms import Instant, NoticeLevel
 
 PROMISE_S = 120.0
-"""A machine that was promised may be missing from listings for so long [s]: providers list what they sold late."""
+"""How long a promised machine may be missing from listings [s]: providers list new machines with a delay."""
 ZOMBIE_S = 300.0
-"""A machine that is listed as running and silent on every channel for so long is released [s]."""
-SPEECHLESS_S = 1200.0
-"""A machine that runs and has never spoken for so long is released [s]."""
-_YOUNG = frozenset({MachineState.PROMISED, MachineState.PENDING, MachineState.STARTING})
-_BY_LIFE = MappingProxyType({Life.PENDING: MachineState.PENDING, Life.RUNNING: MachineState.STARTING})
+"""A machine listed as running is released after this time without contact on any channel [s]."""
+UNRESPONSIVE_S = 1200.0
+"""A running machine is released if it has not reported after this time [s]."""
+_YOUNG = frozenset({MachineState.PROMISED, MachineState.PENDING, MachineState.BOOTING})
+_BY_LIFE = MappingProxyType(
+    {MachineLifecycle.PENDING: MachineState.PENDING, MachineLifecycle.RUNNING: MachineState.BOOTING}
+)
 
 
 # ------------------------------------------------------------------------------------------------------------- listings
 
 
-def seen(turn: FleetTurn, fact: MachinesSeen) -> None:
-    """Machines are new in a listing, or listed otherwise."""
+def seen(turn: FleetTurn, fact: MachinesObserved) -> None:
+    """Record machines that are new in a listing or have changed."""
     for machine in fact.machines:
         unit = turn.units.get(machine.machine_id)
         if unit is not None:
@@ -61,34 +67,34 @@ def seen(turn: FleetTurn, fact: MachinesSeen) -> None:
 
 
 def promised(turn: FleetTurn, machine_id: str, token: str) -> None:
-    """An order was answered with a machine."""
+    """Track a machine that the answer to an order names."""
     if machine_id in turn.units or machine_id in turn.gone:
         return
     entry = turn.orders[token]
     order, offer = entry.order, entry.order.offer
     machine = Machine(
         machine_id, order.owner, order.job_id, token, offer.provider, offer.machine_type, offer.zone, offer.reliability,
-        offer.price_usd_per_hour, Life.PENDING,
+        offer.price_usd_per_hour, MachineLifecycle.PENDING,
     )  # fmt: skip
-    _take_in(turn, Unit(machine, MachineState.PROMISED, offer, entry.placed_at))
+    _assign(turn, TrackedMachine(machine, MachineState.PROMISED, offer, entry.placed_at))
 
 
 def _appeared(turn: FleetTurn, machine: Machine) -> None:
-    """Take in a machine that a listing shows and nobody named before."""
+    """Track a machine that appears in a listing for the first time."""
     entry = turn.orders.get(machine.token)
     offer = entry.order.offer if entry is not None else _offer_of(turn, machine)
-    if machine.life is Life.GONE:
+    if machine.lifecycle is MachineLifecycle.GONE:
         known = machine.machine_id in turn.gone
         announced = known and turn.gone[machine.machine_id].announced
-        _remember(turn, Gone(machine, announced, known and turn.gone[machine.machine_id].rehearsed))
+        _remember_gone(turn, GoneMachine(machine, announced, known and turn.gone[machine.machine_id].injected))
         if known or entry is not None or turn.state.ledger.knows(machine.machine_id):
             turn.touched[machine.machine_id] = (machine, offer)
         if entry is not None and not known:
-            _born_dead(turn, machine)
+            _gone_before_listed(turn, machine)
         return
     turn.gone.pop(machine.machine_id, None)
     at = turn.now if entry is None else entry.placed_at
-    unit = _take_in(turn, Unit(machine, _BY_LIFE[machine.life], offer, at))
+    unit = _assign(turn, TrackedMachine(machine, _BY_LIFE[machine.lifecycle], offer, at))
     _listed(turn, unit, machine)
 
 
@@ -97,23 +103,23 @@ def _offer_of(turn: FleetTurn, machine: Machine) -> Offer | None:
     return next((offer for offer in turn.state.offers if offer.key == key), None)
 
 
-def _take_in(turn: FleetTurn, unit: Unit) -> Unit:
-    """Give a new machine to the slot that waits for it, or to one that needs it, or back."""
+def _assign(turn: FleetTurn, unit: TrackedMachine) -> TrackedMachine:
+    """Assign a new machine to the slot that waits for it, or to one that needs it; otherwise release it."""
     token = unit.machine.token
     slot = _slot_for(turn, token)
     unit = turn.set_unit(unit)
-    turn.account(unit)
+    turn.update_ledger(unit)
     if slot is None:
         turn.release(unit, "no slot needs it")
         return turn.units[unit.machine_id]
     role = "incumbent" if slot.incumbent is None else "successor"
-    slot = turn.set_slot(slot, awaits=None, lives=slot.lives + 1, **{role: unit.machine_id})
-    unit = turn.set_unit(unit, slot=slot.index, life=slot.lives)
-    stranger = turn.state.strangers.get(unit.machine_id)
-    if stranger is not None:
-        others = {name: fact for name, fact in turn.state.strangers.items() if name != unit.machine_id}
-        turn.change(strangers=MappingProxyType(others))
-        heard(turn, stranger)
+    slot = turn.set_slot(slot, awaits=None, machine_count=slot.machine_count + 1, **{role: unit.machine_id})
+    unit = turn.set_unit(unit, slot=slot.index, ordinal=slot.machine_count)
+    known = turn.state.unknown_machines.get(unit.machine_id)
+    if known is not None:
+        others = {name: fact for name, fact in turn.state.unknown_machines.items() if name != unit.machine_id}
+        turn.change(unknown_machines=MappingProxyType(others))
+        report_received(turn, known)
     return turn.units[unit.machine_id]
 
 
@@ -129,181 +135,183 @@ def _slot_for(turn: FleetTurn, token: str) -> SlotState | None:
     return next((slot for slot in turn.slots if slot.incumbent is None and slot.awaits is None), None)
 
 
-def _born_dead(turn: FleetTurn, machine: Machine) -> None:
-    """A machine of an order came and went between two listings: its slot waits for it no longer."""
+def _gone_before_listed(turn: FleetTurn, machine: Machine) -> None:
+    """Record a machine that came and went between two listings; its slot no longer waits for it."""
     slot = _slot_for(turn, machine.token)
     if slot is not None:
-        turn.set_slot(slot, awaits=None, lives=slot.lives + 1)
+        turn.set_slot(slot, awaits=None, machine_count=slot.machine_count + 1)
         turn.lost.append((slot.index, machine.machine_id))
-        turn.change(preemptions=turn.state.preemptions + (machine.cause is Ended.PREEMPTED))
+        turn.change(preemptions=turn.state.preemptions + (machine.cause is MachineEndCause.PREEMPTED))
 
 
-def _listed(turn: FleetTurn, unit: Unit, machine: Machine) -> None:
+def _listed(turn: FleetTurn, unit: TrackedMachine, machine: Machine) -> None:
     unit = turn.set_unit(unit, machine=machine)
-    turn.account(unit)
-    if machine.life is Life.GONE:
-        lost(turn, unit, taken=machine.cause is Ended.PREEMPTED)
+    turn.update_ledger(unit)
+    if machine.lifecycle is MachineLifecycle.GONE:
+        lost(turn, unit, preempted=machine.cause is MachineEndCause.PREEMPTED)
         return
-    if machine.life is Life.PENDING and unit.state is MachineState.PROMISED:
+    if machine.lifecycle is MachineLifecycle.PENDING and unit.state is MachineState.PROMISED:
         turn.become(unit, MachineState.PENDING)
-    elif machine.life is Life.RUNNING and unit.running_at is None:
+    elif machine.lifecycle is MachineLifecycle.RUNNING and unit.running_at is None:
         _runs(turn, unit)
 
 
-def _runs(turn: FleetTurn, unit: Unit) -> None:
-    """A machine was seen to run for the first time."""
-    began = unit.machine.began
-    # Its provider's clock may differ from ours: it began after the order, and before now.
-    age_s = 0.0 if began is None else min(max(turn.now - began, 0.0), max(turn.now - unit.ordered_at, 0.0))
+def _runs(turn: FleetTurn, unit: TrackedMachine) -> None:
+    """Record that a machine was seen running for the first time."""
+    started = unit.machine.started
+    # The provider's clock may differ from ours: the machine started after the order and before now.
+    age_s = 0.0 if started is None else min(max(turn.now - started, 0.0), max(turn.now - unit.ordered_at, 0.0))
     running_at = Instant(turn.now - age_s)
     turn.change(allocations=turn.state.allocations.add(max(running_at - unit.ordered_at, 0.0)))
-    injection, dies_at = turn.job.injection, None
+    injection, preempt_at = turn.job.injection, None
     if injection is not None and unit.slot is not None:
-        dies_at = Instant(running_at + life_s(injection, unit.slot, unit.life))
-    unit = turn.set_unit(unit, running_at=running_at, dies_at=dies_at)
+        preempt_at = Instant(running_at + lifetime_s(injection, unit.slot, unit.ordinal))
+    unit = turn.set_unit(unit, running_at=running_at, preempt_at=preempt_at)
     if unit.state in {MachineState.PROMISED, MachineState.PENDING}:
-        turn.become(unit, MachineState.STARTING)
+        turn.become(unit, MachineState.BOOTING)
 
 
 def missing(turn: FleetTurn, fact: MachinesMissing) -> None:
-    """Two listings in a row lack machines: gone, if they are silent on every channel too."""
+    """Record machines that two listings in a row lack; they count as gone if they are silent on every channel too."""
     for machine_id in fact.machine_ids:
         turn.gone.pop(machine_id, None)
         unit = turn.units.get(machine_id)
         if unit is None:
             continue
-        young = unit.running_at is None and turn.now < unit.ordered_at + PROMISE_S
-        mute = unit.report is None or unit.silent_since is not None
-        if unit.state is MachineState.RELEASING or (mute and not young):
-            machine = replace(unit.machine, life=Life.GONE, ended=turn.wall())
+        recent = unit.running_at is None and turn.now < unit.ordered_at + PROMISE_S
+        no_contact = unit.report is None or unit.silent_since is not None
+        if unit.state is MachineState.RELEASING or (no_contact and not recent):
+            machine = replace(unit.machine, lifecycle=MachineLifecycle.GONE, ended=turn.wall_time())
             unit = turn.set_unit(unit, machine=machine)
-            turn.account(unit)
-            lost(turn, unit, taken=unit.state is not MachineState.RELEASING)
+            turn.update_ledger(unit)
+            lost(turn, unit, preempted=unit.state is not MachineState.RELEASING)
 
 
-def lost(turn: FleetTurn, unit: Unit, *, taken: bool) -> None:
-    """A machine is gone, as its provider confirms.
+def lost(turn: FleetTurn, unit: TrackedMachine, *, preempted: bool) -> None:
+    """Remove a machine that is gone, as its provider confirms.
 
     Args:
-        turn: the present one.
-        unit: its newest self.
-        taken: whether somebody else took it.
+        turn: the current turn.
+        unit: the machine, up to date.
+        preempted: whether it was preempted.
     """
     index, ours = unit.slot, unit.state is MachineState.RELEASING
     unit = turn.detach(unit)
     turn.become(unit, MachineState.GONE)
     del turn.units[unit.machine_id]
-    _remember(turn, Gone(unit.machine, unit.ends_at is not None, unit.injected))
+    _remember_gone(turn, GoneMachine(unit.machine, unit.ends_at is not None, unit.injected))
     run = turn.state.run
-    if unit.trained_in >= 0 or (run is not None and run.holder == unit.machine_id):
-        turn.order(DeclareGone(unit.machine_id))
-    _free_room(turn, unit)
+    if unit.trained_generation >= 0 or (run is not None and run.holder == unit.machine_id):
+        turn.emit(DeclareGone(unit.machine_id))
+    _free_quota(turn, unit)
     if ours or not turn.active:
         return
     if index is not None:
         turn.lost.append((index, unit.machine_id))
-    turn.change(preemptions=turn.state.preemptions + taken)
-    if unit.report is None and not taken:
-        stillborn(turn, unit)
+    turn.change(preemptions=turn.state.preemptions + preempted)
+    if unit.report is None and not preempted:
+        failed_to_start(turn, unit)
     elif index is not None:
-        _went(turn, unit)
+        _count_loss(turn, unit)
 
 
-def stillborn(turn: FleetTurn, unit: Unit) -> None:
-    """A machine died, or was given up, before it spoke: its offer is left alone for a while."""
-    turn.change(stillborn=turn.state.stillborn + 1)
-    _calm(turn, turn.state.stillborn)
-    sentence = "the machine ended before its agent spoke"
-    turn.blocks[unit.key] = backoff.blocked(turn.blocks.get(unit.key), None, sentence, turn.now)
+def failed_to_start(turn: FleetTurn, unit: TrackedMachine) -> None:
+    """Record that a machine ended, or was given up, before its first report; its offer is not tried for a while."""
+    turn.change(failed_to_start=turn.state.failed_to_start + 1)
+    _pause_buying(turn, turn.state.failed_to_start)
+    message = "the machine ended before its agent reported"
+    turn.blocks[unit.key] = offer_choice.block_after(turn.blocks.get(unit.key), None, message, turn.now)
 
 
-def _went(turn: FleetTurn, unit: Unit) -> None:
-    """A machine of a slot has come and gone: for nothing, if its script ran and did not get further."""
-    if unit.trained_in >= 0 and not unit.moved:
-        turn.change(barren=turn.state.barren + 1)
+def _count_loss(turn: FleetTurn, unit: TrackedMachine) -> None:
+    """Count a lost machine whose script ran and made no progress."""
+    if unit.trained_generation >= 0 and not unit.progressed:
+        turn.change(losses_without_progress=turn.state.losses_without_progress + 1)
 
 
-def _calm(turn: FleetTurn, lives: int) -> None:
-    """Machines that are dead before they speak are not replaced at once: from the second round on there is a growing pause."""
-    rounds = lives // len(turn.slots)
+def _pause_buying(turn: FleetTurn, failures: int) -> None:
+    """Pause buying when machines keep failing to start; from the second round on, with a growing pause."""
+    rounds = failures // len(turn.slots)
     if rounds >= 2:
-        turn.change(calm_until=Instant(turn.now + backoff.pause_s(rounds - 1)))
+        turn.change(buying_paused_until=Instant(turn.now + offer_choice.pause_s(rounds - 1)))
 
 
-def _moves(turn: FleetTurn, unit: Unit, step: int) -> None:
-    """A machine told its step: beyond where it began, that is progress."""
+def _track_progress(turn: FleetTurn, unit: TrackedMachine, step: int) -> None:
+    """Record a reported step; beyond the machine's first one it is progress."""
     stored = 0 if turn.state.run is None else turn.state.run.saved_step
-    if step > (max(stored, 0) if unit.began_step is None else unit.began_step):
-        turn.change(barren=0, calm_until=NO_TIME)
-        unit = turn.set_unit(unit, moved=True)
-    if unit.began_step is None:
-        turn.set_unit(unit, began_step=step)
+    if step > (max(stored, 0) if unit.first_step is None else unit.first_step):
+        turn.change(losses_without_progress=0, buying_paused_until=NO_TIME)
+        unit = turn.set_unit(unit, progressed=True)
+    if unit.first_step is None:
+        turn.set_unit(unit, first_step=step)
 
 
-def _free_room(turn: FleetTurn, unit: Unit) -> None:
-    """A machine that is gone no longer counts against its provider's quota."""
+def _free_quota(turn: FleetTurn, unit: TrackedMachine) -> None:
+    """Unblock offers refused for quota: a gone machine no longer counts against it."""
     full = [key for key, block in turn.blocks.items() if block.refusal is Refusal.QUOTA and key[:2] == unit.key[:2]]
     for key in full:
         del turn.blocks[key]
 
 
-def _remember(turn: FleetTurn, gone: Gone) -> None:
+def _remember_gone(turn: FleetTurn, gone: GoneMachine) -> None:
     turn.gone[gone.machine.machine_id] = gone
     if len(turn.gone) > max(GONE_KEPT, 8 * len(turn.slots)):
         del turn.gone[next(iter(turn.gone))]
 
 
-# --------------------------------------------------------------------------------------------------------------- voices
+# -------------------------------------------------------------------------------------------------------------- reports
 
 
-def heard(turn: FleetTurn, fact: MachineHeard) -> None:
-    """A machine spoke, on any channel."""
+def report_received(turn: FleetTurn, fact: MachineReported) -> None:
+    """Record a report of a machine, on any channel."""
     report = fact.report
     unit = turn.units.get(report.machine_id)
     if unit is None:
         if report.machine_id not in turn.gone:
-            strangers = {**turn.state.strangers, report.machine_id: fact}
-            kept = dict(list(strangers.items())[-STRANGERS_KEPT:])
-            turn.change(strangers=MappingProxyType(kept))
+            unknown_machines = {**turn.state.unknown_machines, report.machine_id: fact}
+            kept = dict(list(unknown_machines.items())[-UNKNOWN_MACHINES_KEPT:])
+            turn.change(unknown_machines=MappingProxyType(kept))
         return
     if _stale(unit, report):
         return
     if unit.report is None:
-        turn.change(stillborn=0)
-    unit = turn.set_unit(unit, report=report, heard_at=turn.now, silent_since=None)
+        turn.change(failed_to_start=0)
+    unit = turn.set_unit(unit, report=report, last_contact_at=turn.now, silent_since=None)
     if unit.state in _YOUNG:
         unit = turn.become(unit, MachineState.LIVE)
-    if report.doing in READY and unit.ready_at is None:
+    if report.status in READY and unit.ready_at is None:
         since = unit.ordered_at if unit.running_at is None else unit.running_at
         turn.change(boots=turn.state.boots.add(max(turn.now - since, 0.0)))
         unit = turn.set_unit(unit, ready_at=turn.now)
-    if report.doing is Doing.TRAINING:
-        unit = turn.set_unit(unit, trained_in=max(unit.trained_in, report.generation))
-    if report.step is not None and not unit.moved:
-        _moves(turn, unit, report.step)
+    if report.status is MachineStatus.TRAINING:
+        unit = turn.set_unit(unit, trained_generation=max(unit.trained_generation, report.generation))
+    if report.step is not None and not unit.progressed:
+        _track_progress(turn, unit, report.step)
         unit = turn.units[unit.machine_id]
-    _noticed(turn, unit, report.level, fact.taken_at)
+    _notice_reported(turn, unit, report.level, fact.preemption_at)
 
 
-def _stale(unit: Unit, report: Report) -> bool:
+def _stale(unit: TrackedMachine, report: Report) -> bool:
     old = unit.report
-    return old is not None and old.life == report.life and report.sequence < old.sequence
+    return old is not None and old.incarnation == report.incarnation and report.sequence < old.sequence
 
 
-def _noticed(turn: FleetTurn, unit: Unit, level: NoticeLevel | None, taken_at: Instant | None) -> None:
-    """Take in what a machine itself says of its end; a hint says nothing that could be acted on."""
+def _notice_reported(
+    turn: FleetTurn, unit: TrackedMachine, level: NoticeLevel | None, preemption_at: Instant | None
+) -> None:
+    """Record what a machine itself reports about its end; a hint changes nothing."""
     if unit.state is MachineState.RELEASING:
         return
     if level in {NoticeLevel.ANNOUNCED, NoticeLevel.GONE}:
-        ends_at = turn.now if taken_at is None or level is NoticeLevel.GONE else taken_at
-        turn.become(unit, MachineState.DOOMED, ends_at=ends_at)
-    elif level is NoticeLevel.WITHDRAWN and unit.state is MachineState.DOOMED:
+        ends_at = turn.now if preemption_at is None or level is NoticeLevel.GONE else preemption_at
+        turn.become(unit, MachineState.PREEMPTING, ends_at=ends_at)
+    elif level is NoticeLevel.WITHDRAWN and unit.state is MachineState.PREEMPTING:
         unit = turn.become(unit, MachineState.LIVE, ends_at=None)
         _withdraw_successor(turn, unit)
 
 
-def _withdraw_successor(turn: FleetTurn, unit: Unit) -> None:
-    """What was announced will not happen: nobody is needed in the machine's place."""
+def _withdraw_successor(turn: FleetTurn, unit: TrackedMachine) -> None:
+    """Withdraw the successor of a machine whose announced end was withdrawn."""
     if unit.slot is None:
         return
     slot = turn.slots[unit.slot]
@@ -319,127 +327,156 @@ def _withdraw_successor(turn: FleetTurn, unit: Unit) -> None:
         if entry.waiting == 0:
             cancel(turn, token)
     if slot.successor is not None:
-        # It stays the slot's until it is gone: should the end be announced again, there must not be a third machine.
+        # It stays in the slot until it is gone, so a second notice cannot buy a third machine.
         turn.release(turn.units[slot.successor], "the notice was withdrawn")
 
 
 def cancel(turn: FleetTurn, token: str) -> None:
-    """Cancel an order of which nothing is wanted any more."""
+    """Cancel an order that is no longer needed."""
     entry = turn.orders[token]
     if entry.state is OrderState.CANCELLED:
         return
-    turn.order(CancelOrder(token, entry.order.offer.provider))
-    turn.orders[token] = renewed(entry, state=OrderState.CANCELLED, waiting=0, ask_at=None, unsure=True)
+    turn.emit(CancelOrder(token, entry.order.offer.provider))
+    turn.orders[token] = renewed(entry, state=OrderState.CANCELLED, waiting=0, resend_at=None, outcome_unknown=True)
 
 
 def silent(turn: FleetTurn, fact: MachineSilent) -> None:
-    """Nothing was heard of a machine on any channel for a while."""
+    """Record that there has been no contact with a machine on any channel for a while."""
     unit = turn.units.get(fact.machine_id)
     if unit is None or (unit.report is None and unit.running_at is None):
-        return  # what has not started owes no word
-    since = Instant(turn.now - fact.for_s)
-    if unit.heard_at is not None:
-        since = max(since, unit.heard_at)
+        return  # a machine that has not started is not expected to report
+    since = Instant(turn.now - fact.silent_s)
+    if unit.last_contact_at is not None:
+        since = max(since, unit.last_contact_at)
     turn.set_unit(unit, silent_since=since)
 
 
 def alive_by_run(turn: FleetTurn, machine_id: str | None) -> None:
-    """The run's log shows progress of its holder: that is a sign of life, whatever the channels say."""
+    """Count progress of the holder in the run's log as contact, whatever the channels say."""
     unit = None if machine_id is None else turn.units.get(machine_id)
     if unit is not None and unit.report is not None:
-        turn.set_unit(unit, heard_at=turn.now, silent_since=None)
+        turn.set_unit(unit, last_contact_at=turn.now, silent_since=None)
 
 
 # ----------------------------------------------------------------------------------------------------------- every turn
 
 
 def watch(turn: FleetTurn) -> None:
-    """Look at every machine once: who is due to be released, taken, or given back again."""
+    """Check every machine once: which are due to be released, preempted, or released again."""
     for unit in list(turn.units.values()):
         if unit.state is MachineState.RELEASING:
             _release_again(turn, unit)
         elif unit.silent_since is not None or unit.report is None:
-            _speechless(turn, unit)
-        elif unit.doing is Doing.FAILED:
+            _unresponsive(turn, unit)
+        elif unit.status is MachineStatus.FAILED:
             _failed(turn, unit)
-        if unit.dies_at is not None and not unit.injected:
+        if unit.preempt_at is not None and not unit.injected:
             _inject(turn, unit)
         if unit.ends_at is not None:
             _superseded(turn, unit)
 
 
-def _release_again(turn: FleetTurn, unit: Unit) -> None:
+def _release_again(turn: FleetTurn, unit: TrackedMachine) -> None:
     again_at = Instant(unit.released_at + RELEASE_AGAIN_S)
     if turn.now >= again_at:
         turn.set_unit(unit, released_at=turn.now)
-        turn.order(ReleaseMachine(unit.machine_id, unit.machine.provider, unit.why))
+        turn.emit(ReleaseMachine(unit.machine_id, unit.machine.provider, unit.reason))
         again_at = Instant(turn.now + RELEASE_AGAIN_S)
     turn.later.append(again_at)
 
 
-def _speechless(turn: FleetTurn, unit: Unit) -> None:
-    """Release a machine that runs, as far as its provider knows, but does not speak; it is replaced once it is gone."""
-    if unit.machine.life is not Life.RUNNING:
+def _unresponsive(turn: FleetTurn, unit: TrackedMachine) -> None:
+    """Release a machine that is listed as running but does not report; it is replaced once it is gone."""
+    if unit.machine.lifecycle is not MachineLifecycle.RUNNING:
         return
     if unit.report is None:
-        assert unit.running_at is not None, "a listing that says running was taken in"
-        limit, why = Instant(unit.running_at + SPEECHLESS_S), "it has never spoken"
+        assert unit.running_at is not None, "a running machine has a start"
+        limit, reason = Instant(unit.running_at + UNRESPONSIVE_S), "it never reported"
     else:
-        assert unit.silent_since is not None, "it spoke, and fell silent"
-        limit, why = Instant(unit.silent_since + ZOMBIE_S), "listed as running, but silent on every channel"
+        assert unit.silent_since is not None, "it reported, then fell silent"
+        limit, reason = (
+            Instant(unit.silent_since + ZOMBIE_S),
+            "it is listed as running, but there is no contact on any channel",
+        )
     if turn.now < limit:
         turn.later.append(limit)
         return
     if unit.report is None:
-        stillborn(turn, unit)
-    turn.tell(f"{unit.machine_id} is given back: {why}")
-    turn.release(unit, why)
+        failed_to_start(turn, unit)
+    turn.log(f"released {unit.machine_id}: {reason}")
+    turn.release(unit, reason)
 
 
-def _failed(turn: FleetTurn, unit: Unit) -> None:
-    """A machine cannot do the job: that is the job's failure, not a preemption."""
-    assert unit.report is not None, "it said so"
-    sentence = unit.report.sentence or "it does not say why"
-    turn.change(machine_failures=turn.state.machine_failures + 1, failure=f"{unit.machine_id}: {sentence}")
-    turn.tell(f"{unit.machine_id} cannot do the job: {sentence}")
+def _failed(turn: FleetTurn, unit: TrackedMachine) -> None:
+    """Release a machine that cannot do the job; this counts as a failure of the job, not as a preemption."""
+    assert unit.report is not None, "it reported the failure"
+    message = unit.report.message or "it gives no reason"
+    turn.change(machine_failures=turn.state.machine_failures + 1, failure=f"{unit.machine_id}: {message}")
+    turn.log(f"{unit.machine_id} cannot do the job: {message}")
     turn.release(unit, "it failed")
 
 
-def _inject(turn: FleetTurn, unit: Unit) -> None:
-    injection, dies_at = turn.job.injection, unit.dies_at
-    assert injection is not None, "only an injection sets a machine's end"
-    assert dies_at is not None, "this one has such an end"
-    if turn.now < dies_at:
-        turn.later.append(dies_at)
+def _inject(turn: FleetTurn, unit: TrackedMachine) -> None:
+    injection, preempt_at = turn.job.injection, unit.preempt_at
+    assert injection is not None, "only an injection sets the end of a machine"
+    assert preempt_at is not None, "this machine has such an end"
+    if turn.now < preempt_at:
+        turn.later.append(preempt_at)
     elif turn.units[unit.machine_id].state is not MachineState.RELEASING:
         turn.set_unit(turn.units[unit.machine_id], injected=True)
-        turn.order(PreemptMachine(unit.machine_id, unit.machine.provider, injection.notice_s))
+        turn.emit(PreemptMachine(unit.machine_id, unit.machine.provider, injection.notice_s))
 
 
-def preempt_wanted(turn: FleetTurn, fact: PreemptWanted) -> None:
-    """A user rehearses: the provider takes the machine, and its life says nothing of the market."""
+def preempt_requested(turn: FleetTurn, fact: PreemptionRequested) -> None:
+    """Preempt a machine at a user's request; its lifetime does not count as the market's."""
     unit = turn.units.get(fact.machine_id)
     if unit is not None and unit.state is not MachineState.RELEASING:
         turn.set_unit(unit, injected=True)
-        turn.order(PreemptMachine(unit.machine_id, unit.machine.provider, fact.notice_s))
+        turn.emit(PreemptMachine(unit.machine_id, unit.machine.provider, fact.notice_s))
 
 
-def _superseded(turn: FleetTurn, unit: Unit) -> None:
-    """Release a machine whose end was announced once its successor can do without it."""
-    if unit.slot is None or turn.units[unit.machine_id].state is not MachineState.DOOMED:
+def _superseded(turn: FleetTurn, unit: TrackedMachine) -> None:
+    """Release a machine whose end was announced once its successor can take over."""
+    if unit.slot is None or turn.units[unit.machine_id].state is not MachineState.PREEMPTING:
         return
     slot = turn.slots[unit.slot]
     successor = None if slot.successor is None else turn.units[slot.successor]
-    assert unit.ends_at is not None, "a doomed machine has an end"
+    assert unit.ends_at is not None, "a preempting machine has an end"
     if turn.now < unit.ends_at:
         turn.later.append(unit.ends_at)
     if successor is None or not successor.ready or slot.incumbent != unit.machine_id:
         return
     holds = turn.state.run is not None and turn.state.run.holder == successor.machine_id
-    idle = unit.doing is not Doing.TRAINING and unit.trained_in >= 0
+    idle = unit.status is not MachineStatus.TRAINING and unit.trained_generation >= 0
     if turn.now >= unit.ends_at or holds or idle:
-        # It would have been taken: giving it back a little earlier makes it no less a preemption.
+        # It was about to be preempted: an earlier release still counts as a preemption.
         turn.change(preemptions=turn.state.preemptions + 1)
         index = unit.slot
-        _went(turn, unit)
+        _count_loss(turn, unit)
         turn.release(turn.set_unit(turn.detach(unit), superseded_in=index), SUPERSEDED)
+
+
+@dataclass(frozen=True, slots=True)
+class ListingDifference:
+    """The difference between a listing and the known machines.
+
+    Attributes:
+        seen: machines that are new or have changed, in the listing's order.
+        missing: known machines that are not listed, sorted; includes machines known to be gone, which can be forgotten
+            once their provider no longer lists them.
+    """
+
+    seen: tuple[Machine, ...]
+    missing: tuple[str, ...]
+
+
+def compare(known: Mapping[str, Machine], listing: tuple[Machine, ...]) -> ListingDifference:
+    """Compare one provider's complete listing with its known machines.
+
+    Args:
+        known: from `driver.known_machines`, only this provider's and this job's.
+        listing: as the provider returned it, only this job's machines; of a machine listed twice, the last entry counts.
+    """
+    listed = {machine.machine_id: machine for machine in listing}
+    seen = tuple(machine for machine_id, machine in listed.items() if known.get(machine_id) != machine)
+    return ListingDifference(seen, tuple(sorted(known.keys() - listed.keys())))

@@ -1,4 +1,4 @@
-"""What is bought: the needs of a batch become one decision; an order's outcome is an answer, or what a listing shows."""
+"""Orders: the needs of a batch become one decision; the outcome of an order is its answer or what a listing shows."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from windfall.core import closing, machines
+from windfall.core import job_end, machines
 from windfall.core.fleet_state import CANCELLED_KEPT, FleetTurn, OrderEntry
-from windfall.core.lifecycle import ORDER, MachineState, OrderState, move
-from windfall.events import Because, Decision
+from windfall.core.lifecycle import ORDER, MachineState, OrderState, transition
+from windfall.events import ComparedValue, Decision
 from windfall.fleet import (
-    AskListing,
     CancelOrder,
-    ControllerBegan,
-    ListedAll,
-    OffersSeen,
+    ControllerStarted,
+    ListingCompleted,
+    OffersObserved,
     OrderAnswered,
     OrderUnanswered,
     PlaceOrder,
+    RequestListing,
 )
 from windfall.market import Offer, Order, Refusal
-from windfall.policies import buying, replacement
-from windfall.policies.keeping import backoff, choice
-from windfall.policies.replacement import Expected
+from windfall.policies.acquisition import offer_choice
+from windfall.policies.acquisition import ranking as offer_ranking
+from windfall.policies.replacement import successor
+from windfall.policies.replacement.successor import ReplacementTime
 from windfall.records import renewed
 from windfall.terms import Instant
 
@@ -34,7 +35,7 @@ _VERSION = 1
 
 
 def answered(turn: FleetTurn, fact: OrderAnswered) -> None:
-    """The provider answered: its machines are assigned, the rest of the slots may ask elsewhere."""
+    """Record a provider's answer: assign its machines; the remaining slots may order elsewhere."""
     entry = turn.orders.get(fact.token)
     if entry is None:
         return
@@ -42,103 +43,103 @@ def answered(turn: FleetTurn, fact: OrderAnswered) -> None:
         machines.promised(turn, machine_id, fact.token)
     entry = turn.orders[fact.token]
     if entry.state is not OrderState.CANCELLED:
-        move(ORDER, entry.state, OrderState.ANSWERED)
+        transition(ORDER, entry.state, OrderState.ANSWERED)
         refusal = fact.refusal
         if refusal is None and len(fact.machine_ids) < entry.order.count_max:
             refusal = Refusal.NO_CAPACITY
-        _learn(turn, entry.order.offer, bool(fact.machine_ids), refusal, fact.sentence)
-    _close(turn, fact.token)
+        _update_block(turn, entry.order.offer, bool(fact.machine_ids), refusal, fact.message)
+    _close_order(turn, fact.token)
 
 
-def _learn(turn: FleetTurn, offer: Offer, some: bool, refusal: Refusal | None, sentence: str) -> None:
-    """Remember what an answer says of an offer: it has machines again, or it is left alone for a while."""
+def _update_block(turn: FleetTurn, offer: Offer, some: bool, refusal: Refusal | None, message: str) -> None:
+    """Update the block of an offer from an answer: it has machines again, or it is not tried for a while."""
     before = turn.blocks.pop(offer.key, None)
     if refusal is not None and refusal is not Refusal.CANCELLED:
-        turn.blocks[offer.key] = backoff.blocked(None if some else before, refusal, sentence, turn.now)
+        turn.blocks[offer.key] = offer_choice.block_after(None if some else before, refusal, message, turn.now)
     elif before is not None and before.refusal is None:
-        turn.blocks[offer.key] = before  # that its machines die early is not mended by selling one more
+        turn.blocks[offer.key] = before  # one more sale does not mean that its machines live longer
 
 
-def _close(turn: FleetTurn, token: str) -> None:
-    """Nothing more comes of an order: slots that still await it are open again."""
+def _close_order(turn: FleetTurn, token: str) -> None:
+    """Close an order; slots that still wait for it are open again."""
     waiting = turn.awaiting(token)
     while waiting:
         turn.set_slot(turn.slots[waiting.pop()], awaits=None)
     entry = turn.orders[token]
     if entry.state is OrderState.CANCELLED:
-        turn.orders[token] = renewed(entry, unsure=False)
+        turn.orders[token] = renewed(entry, outcome_unknown=False)
     else:
         del turn.orders[token]
 
 
 def unanswered(turn: FleetTurn, fact: OrderUnanswered) -> None:
-    """Nobody knows whether an order was taken: until a listing tells, nothing is asked in its place."""
+    """Record an order of unknown outcome; nothing replaces it until a listing shows the outcome."""
     entry = turn.orders.get(fact.token)
     if entry is None:
         return
     if entry.state is OrderState.ASKED:
-        state = move(ORDER, entry.state, OrderState.UNKNOWN)
-        turn.orders[fact.token] = renewed(entry, state=state, tries=entry.tries + 1, ask_at=None)
-    turn.order(AskListing(entry.order.offer.provider))
+        state = transition(ORDER, entry.state, OrderState.UNKNOWN)
+        turn.orders[fact.token] = renewed(entry, state=state, tries=entry.tries + 1, resend_at=None)
+    turn.emit(RequestListing(entry.order.offer.provider))
 
 
-def listed_all(turn: FleetTurn, fact: ListedAll) -> None:
-    """A provider's whole listing was compared: what it has of our orders is known."""
+def listed_all(turn: FleetTurn, fact: ListingCompleted) -> None:
+    """Record that a provider's complete listing was compared, so the outcome of its orders is known."""
     turn.change(listed=turn.state.listed | {fact.provider})
     for token, entry in list(turn.orders.items()):
         if entry.order.offer.provider != fact.provider:
             continue
-        if entry.state is OrderState.UNKNOWN and entry.ask_at is None:
-            pause_s = 0.0 if entry.tries == 0 else backoff.pause_s(entry.tries)
-            turn.orders[token] = renewed(entry, ask_at=Instant(turn.now + pause_s))
-        elif entry.state is OrderState.CANCELLED and entry.unsure:
-            turn.orders[token] = renewed(entry, unsure=False)
+        if entry.state is OrderState.UNKNOWN and entry.resend_at is None:
+            pause_s = 0.0 if entry.tries == 0 else offer_choice.pause_s(entry.tries)
+            turn.orders[token] = renewed(entry, resend_at=Instant(turn.now + pause_s))
+        elif entry.state is OrderState.CANCELLED and entry.outcome_unknown:
+            turn.orders[token] = renewed(entry, outcome_unknown=False)
 
 
-def controller_began(turn: FleetTurn, fact: ControllerBegan) -> None:
-    """What was under way when the last controller ended is not known any more."""
+def controller_started(turn: FleetTurn, fact: ControllerStarted) -> None:
+    """Mark everything in progress as unknown, because a new controller started."""
     del fact
     providers = {offer.provider for offer in turn.state.offers}
     for token, entry in list(turn.orders.items()):
         providers.add(entry.order.offer.provider)
         state = entry.state
         if state is OrderState.ASKED:
-            state = move(ORDER, state, OrderState.UNKNOWN)
-        if state is OrderState.CANCELLED and entry.unsure:
-            turn.order(CancelOrder(token, entry.order.offer.provider))
-        turn.orders[token] = renewed(entry, state=state, ask_at=None)
+            state = transition(ORDER, state, OrderState.UNKNOWN)
+        if state is OrderState.CANCELLED and entry.outcome_unknown:
+            turn.emit(CancelOrder(token, entry.order.offer.provider))
+        turn.orders[token] = renewed(entry, state=state, resend_at=None)
     for unit in list(turn.units.values()):
         providers.add(unit.machine.provider)
-        # Everybody gets the benefit of the doubt: nobody listened meanwhile.
+        # Contact times restart: no controller was listening meanwhile.
         changes: dict[str, object] = {
             "silent_since": None,
-            "injected": unit.injected and unit.state is MachineState.DOOMED,
+            "injected": unit.injected and unit.state is MachineState.PREEMPTING,
         }
-        if unit.heard_at is not None:
-            changes["heard_at"] = turn.now
+        if unit.last_contact_at is not None:
+            changes["last_contact_at"] = turn.now
         if unit.state is MachineState.RELEASING:
             changes["released_at"] = Instant(-math.inf)
         turn.set_unit(unit, **changes)
-    turn.change(listed=frozenset(), wake_at=None)
+    turn.change(listed=frozenset(), timer_at=None)
     for provider in sorted(providers):
-        turn.order(AskListing(provider))
+        turn.emit(RequestListing(provider))
 
 
-def offers_seen(turn: FleetTurn, fact: OffersSeen) -> None:
-    """The market has changed: providers that answer again with offers are asked again."""
-    turn.change(offers_at=turn.now, offers=fact.offers, quotas=fact.quotas, troubles=fact.troubles)
-    troubled = {provider for provider, _, _ in fact.troubles}
+def offers_seen(turn: FleetTurn, fact: OffersObserved) -> None:
+    """Record new offers, and unblock offers whose credentials, quota or listing have changed."""
+    turn.change(offers_at=turn.now, offers=fact.offers, quotas=fact.quotas, provider_errors=fact.provider_errors)
+    troubled = {provider for provider, _, _ in fact.provider_errors}
     answering = {offer.provider for offer in fact.offers} - troubled
     known = {offer.key for offer in fact.offers}
     for key, block in list(turn.blocks.items()):
-        again = block.refusal is Refusal.CREDENTIALS and key[0] in answering
+        accepted = block.refusal is Refusal.CREDENTIALS and key[0] in answering
         forgotten = key not in known and turn.now >= block.until
         raised = block.refusal is Refusal.QUOTA and _has_room(fact, key)
-        if again or forgotten or raised:
+        if accepted or forgotten or raised:
             del turn.blocks[key]
 
 
-def _has_room(fact: OffersSeen, key: tuple[object, ...]) -> bool:
+def _has_room(fact: OffersObserved, key: tuple[object, ...]) -> bool:
     rooms = [
         quota.limit - quota.used
         for quota in fact.quotas
@@ -152,7 +153,7 @@ def _has_room(fact: OffersSeen, key: tuple[object, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """Slots that want a machine now: those that have none, and those whose machine's end is announced."""
+    """Slots that need a machine now: those without one, and those whose machine's end is announced."""
 
     open: tuple[int, ...]
     announced: tuple[int, ...]
@@ -165,46 +166,48 @@ class _Needs:
 
 
 def settle(turn: FleetTurn) -> None:
-    """After all facts: close and repeat orders, then buy what lacks."""
-    _tidy(turn)
+    """Close and resend orders, then buy missing machines; runs after all facts of a batch."""
+    _close_orders(turn)
     if turn.active:
-        _ask_again(turn)
-        if turn.now < turn.state.calm_until and not any(slot.incumbent for slot in turn.slots):
-            turn.later.append(turn.state.calm_until)
+        _resend(turn)
+        if turn.now < turn.state.buying_paused_until and not any(slot.incumbent for slot in turn.slots):
+            turn.later.append(turn.state.buying_paused_until)
         else:
             _buy(turn)
 
 
-def _tidy(turn: FleetTurn) -> None:
-    """Close orders of which every machine has come, and forget the oldest cancelled ones."""
+def _close_orders(turn: FleetTurn) -> None:
+    """Close orders whose machines have all come, and drop the oldest cancelled ones."""
     for token, entry in list(turn.orders.items()):
         if entry.waiting == 0 and entry.state is OrderState.UNKNOWN:
-            move(ORDER, entry.state, OrderState.ANSWERED)
+            transition(ORDER, entry.state, OrderState.ANSWERED)
             turn.blocks.pop(entry.order.offer.key, None)
             del turn.orders[token]
     cancelled = [
-        token for token, entry in turn.orders.items() if entry.state is OrderState.CANCELLED and not entry.unsure
+        token
+        for token, entry in turn.orders.items()
+        if entry.state is OrderState.CANCELLED and not entry.outcome_unknown
     ]
     for token in cancelled[:-CANCELLED_KEPT]:
         del turn.orders[token]
 
 
-def _ask_again(turn: FleetTurn) -> None:
-    """Ask an order of unknown outcome again, with the same token: it buys nothing twice.
+def _resend(turn: FleetTurn) -> None:
+    """Resend an order of unknown outcome with the same token, so that it never buys twice.
 
-    If it was never taken it buys what is still awaited: a slot may have withdrawn its notice meanwhile.
+    If it was never accepted, it buys only what is still needed: a notice may have been withdrawn meanwhile.
     """
     for token, entry in list(turn.orders.items()):
-        if entry.state is not OrderState.UNKNOWN or entry.ask_at is None:
+        if entry.state is not OrderState.UNKNOWN or entry.resend_at is None:
             continue
-        if turn.now < entry.ask_at:
-            turn.later.append(entry.ask_at)
+        if turn.now < entry.resend_at:
+            turn.later.append(entry.resend_at)
         elif entry.order.offer.provider in turn.state.listed:
-            taken = any(unit.machine.token == token for unit in turn.units.values())
-            order = entry.order if taken else replace(entry.order, count_max=entry.waiting)
-            asked = move(ORDER, entry.state, OrderState.ASKED)
-            turn.orders[token] = renewed(entry, order=order, state=asked, ask_at=None)
-            turn.order(PlaceOrder(order))
+            accepted = any(unit.machine.token == token for unit in turn.units.values())
+            order = entry.order if accepted else replace(entry.order, count_max=entry.waiting)
+            asked = transition(ORDER, entry.state, OrderState.ASKED)
+            turn.orders[token] = renewed(entry, order=order, state=asked, resend_at=None)
+            turn.emit(PlaceOrder(order))
 
 
 def _buy(turn: FleetTurn) -> None:
@@ -214,30 +217,32 @@ def _buy(turn: FleetTurn) -> None:
         turn.change(refused=(), retry_at=None)
         return
     state = turn.state
-    ranking = buying.rank(turn.job, state.offers, state.rates, state.measured)
+    ranking = offer_ranking.rank(turn.job, state.offers, state.rates, state.measured)
     listed = state.listed
-    market = choice.Market(ranking, turn.blocks, state.quotas, state.troubles, lambda provider: provider in listed)
-    chosen = choice.choose(market, len(needs.slots), turn.now)
-    turn.change(refused=chosen.reasons if chosen.lacking else (), retry_at=chosen.retry_at if chosen.lacking else None)
-    if chosen.lacking and chosen.retry_at is not None:
+    market = offer_choice.OfferMarket(
+        ranking, turn.blocks, state.quotas, state.provider_errors, lambda provider: provider in listed
+    )
+    chosen = offer_choice.choose(market, len(needs.slots), turn.now)
+    turn.change(refused=chosen.reasons if chosen.unmet else (), retry_at=chosen.retry_at if chosen.unmet else None)
+    if chosen.unmet and chosen.retry_at is not None:
         turn.later.append(chosen.retry_at)
     if chosen.orders and not _affordable(turn, chosen):
         return
-    _place(turn, chosen, needs, expected)
+    _place_orders(turn, chosen, needs, expected)
 
 
-def expect(turn: FleetTurn) -> Expected:
-    """Return what a replacement is expected to take: as the job has seen, or as the offers say."""
+def expect(turn: FleetTurn) -> ReplacementTime:
+    """Return the expected time of a replacement, from the job's own machines or from the offers."""
     state = turn.state
-    said = [offer.startup_s for offer in state.offers if offer.startup_s is not None]
-    return replacement.expect(max(said, default=None), state.allocations.mean, state.boots.mean)
+    startups_s = [offer.startup_s for offer in state.offers if offer.startup_s is not None]
+    return successor.expect(max(startups_s, default=None), state.allocations.mean, state.boots.mean)
 
 
-def _needs(turn: FleetTurn, expected: Expected) -> _Needs:
+def _needs(turn: FleetTurn, expected: ReplacementTime) -> _Needs:
     opened: list[int] = []
     announced: list[int] = []
     left_s = math.inf
-    # A successor that is announced itself has to wait until the machine that it superseded is really gone.
+    # A successor with an announced end gets no successor before the machine that it replaced is gone.
     leaving = {unit.superseded_in for unit in turn.units.values() if unit.superseded_in is not None}
     for slot in turn.slots:
         if slot.awaits is not None:
@@ -246,9 +251,9 @@ def _needs(turn: FleetTurn, expected: Expected) -> _Needs:
             opened.append(slot.index)
         elif slot.successor is None:
             unit = turn.units[slot.incumbent]
-            if unit.state is not MachineState.DOOMED or unit.ends_at is None or slot.index in leaving:
+            if unit.state is not MachineState.PREEMPTING or unit.ends_at is None or slot.index in leaving:
                 continue
-            order_at = replacement.order_at(unit.ends_at, expected)
+            order_at = successor.order_at(unit.ends_at, expected)
             if turn.now < order_at:
                 turn.later.append(order_at)
                 continue
@@ -257,14 +262,14 @@ def _needs(turn: FleetTurn, expected: Expected) -> _Needs:
     return _Needs(tuple(opened), tuple(announced), left_s)
 
 
-def _affordable(turn: FleetTurn, chosen: choice.Choice) -> bool:
-    """Say whether the budget bears what would be bought; if not, the job ends."""
+def _affordable(turn: FleetTurn, chosen: offer_choice.OfferChoice) -> bool:
+    """Return whether the budget covers the purchase; if not, the job ends."""
     more = sum(ranked.offer.price_usd_per_hour * count for ranked, count in chosen.orders)
-    return not closing.over_budget(turn, more)
+    return not job_end.over_budget(turn, more)
 
 
-def _place(turn: FleetTurn, chosen: choice.Choice, needs: _Needs, expected: Expected) -> None:
-    """Take one decision for all needs; one order an offer."""
+def _place_orders(turn: FleetTurn, chosen: offer_choice.OfferChoice, needs: _Needs, expected: ReplacementTime) -> None:
+    """Make one decision for all needs, with one order per offer."""
     slots = list(reversed(needs.slots))
     choices: list[str] = []
     for ranked, count in chosen.orders:
@@ -272,20 +277,20 @@ def _place(turn: FleetTurn, chosen: choice.Choice, needs: _Needs, expected: Expe
         turn.change(sequence=sequence)
         order = _order(turn, ranked.offer, count, sequence)
         turn.orders[order.token] = OrderEntry(order, OrderState.ASKED, turn.now, count)
-        _await(turn, order.token, [slots.pop() for _ in range(count)])
-        turn.order(PlaceOrder(order))
+        _set_awaits(turn, order.token, [slots.pop() for _ in range(count)])
+        turn.emit(PlaceOrder(order))
         offer = ranked.offer
         choices.append(f"order {count} {offer.machine_type} in {offer.zone} at {offer.price_usd_per_hour:g} USD/h")
     if not choices:
         return
-    because = [Because("machines lacking", len(needs.open), "")]
+    rationale = [ComparedValue("machines missing", len(needs.open), "")]
     if needs.announced:
-        because += replacement.because(len(needs.announced), needs.left_s, expected)
-    because += chosen.orders[0][0].because
+        rationale += successor.rationale(len(needs.announced), needs.left_s, expected)
+    rationale += chosen.orders[0][0].rationale
     if chosen.reasons:
-        turn.tell(f"better offers cannot be had now: {'; '.join(chosen.reasons)}")
-    policy = "replacement" if needs.announced and not needs.open else "keeping"
-    turn.decisions.append(Decision(policy, _VERSION, "; ".join(choices), tuple(because), chosen.reasons or ("wait",)))
+        turn.log(f"better offers are unavailable now: {'; '.join(chosen.reasons)}")
+    policy = "replacement" if needs.announced and not needs.open else "acquisition"
+    turn.decisions.append(Decision(policy, _VERSION, "; ".join(choices), tuple(rationale), chosen.reasons or ("wait",)))
 
 
 def _order(turn: FleetTurn, offer: Offer, count: int, sequence: int) -> Order:
@@ -295,6 +300,6 @@ def _order(turn: FleetTurn, offer: Offer, count: int, sequence: int) -> Order:
     return Order(token, turn.state.owner, job.job_id, offer, 1, count, bid)
 
 
-def _await(turn: FleetTurn, token: str, indexes: Iterable[int]) -> None:
+def _set_awaits(turn: FleetTurn, token: str, indexes: Iterable[int]) -> None:
     for index in indexes:
         turn.set_slot(turn.slots[index], awaits=token)

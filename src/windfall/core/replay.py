@@ -1,4 +1,4 @@
-"""The journal fed back: the same facts must lead to the same decisions and commands; and what each decision compared."""
+"""Replay of a journal (the same facts must give the same decisions and commands), and explanations of its decisions."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from windfall.core import driver, worker
-from windfall.events import Decision, Row, WorkerBegan
-from windfall.fleet import ControllerBegan, JobSubmitted
+from windfall.events import Decision, Row, WorkerStarted
+from windfall.fleet import ControllerStarted, JobSubmitted
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """Where the journal and its replay part.
+class ReplayDifference:
+    """One place where the journal and its replay differ.
 
     Attributes:
-        what: `decisions`, `commands`, `gap` (rows are missing) or `facts` (ones that cannot have been): behind the last
-            two the rest of the term cannot be replayed.
-        recorded, replayed: in words.
+        what: `decisions`, `commands`, `gap` (rows are missing) or `facts` (impossible ones); after a `gap` or `facts`
+            difference the rest of the term cannot be replayed.
+        recorded, replayed: both versions as text.
     """
 
     term: int
@@ -30,15 +30,15 @@ class Difference:
     replayed: str
 
 
-def replay(rows: Iterable[Row]) -> list[Difference]:
+def replay(rows: Iterable[Row]) -> list[ReplayDifference]:
     """Feed a journal's facts back to the reducer that wrote it.
 
     Args:
-        rows: of one or more terms of a machine, each term's in order; or of one job at a controller, whose first row
-            has the submission and which is one sequence over all controllers.
+        rows: of one or more terms of a machine, in order within each term; or of one job at a controller: one sequence
+            over all controllers, whose first row has the submission.
 
     Returns:
-        All differences, none if the reducer decides today as it did then.
+        All differences; none if the reducer still decides as it did then.
     """
     following = iter(rows)
     first = next(following, None)
@@ -46,45 +46,47 @@ def replay(rows: Iterable[Row]) -> list[Difference]:
         return []
     together = itertools.chain((first,), following)
     if any(isinstance(fact, JobSubmitted) for fact in first.facts):
-        return _feed(together, driver.begin(), driver.react)
-    differences: list[Difference] = []
+        return _feed(together, driver.initial_state(), driver.react)
+    differences: list[ReplayDifference] = []
     for _, term in itertools.groupby(together, key=lambda row: row.term):
-        differences += _feed(term, worker.begin(), worker.react)
+        differences += _feed(term, worker.initial_state(), worker.react)
     return differences
 
 
-def _feed(rows: Iterator[Row], state: Any, react: Callable[..., tuple[Any, ...]]) -> list[Difference]:
-    """Feed one sequence of rows to a reducer."""
-    differences: list[Difference] = []
+def _feed(rows: Iterator[Row], state: Any, react: Callable[..., tuple[Any, ...]]) -> list[ReplayDifference]:
+    """Feed one sequence of rows to a reducer and collect the differences."""
+    differences: list[ReplayDifference] = []
     for expected, row in enumerate(rows, 1):
         if row.sequence != expected:
-            found, wanted = f"row {row.sequence}", f"row {expected} expected"
-            return [*differences, Difference(row.term, row.sequence, "gap", found, wanted)]
+            found, missing = f"row {row.sequence}", f"row {expected} expected"
+            return [*differences, ReplayDifference(row.term, row.sequence, "gap", found, missing)]
         try:
             state, decisions, commands = react(state, row.at, row.facts)
-        except Exception as error:  # a journal that somebody has changed can say anything
-            cannot = f"{type(error).__name__}: {error}"
-            return [*differences, Difference(row.term, row.sequence, "facts", repr(row.facts), cannot)]
+        except Exception as error:  # an edited journal can contain anything
+            failure = f"{type(error).__name__}: {error}"
+            return [*differences, ReplayDifference(row.term, row.sequence, "facts", repr(row.facts), failure)]
         if decisions != row.decisions:
-            differences.append(Difference(row.term, row.sequence, "decisions", repr(row.decisions), repr(decisions)))
+            differences.append(
+                ReplayDifference(row.term, row.sequence, "decisions", repr(row.decisions), repr(decisions))
+            )
         if commands != row.commands:
-            differences.append(Difference(row.term, row.sequence, "commands", repr(row.commands), repr(commands)))
+            differences.append(ReplayDifference(row.term, row.sequence, "commands", repr(row.commands), repr(commands)))
     return differences
 
 
 def explain(rows: Iterable[Row], number: int | None = None) -> list[str]:
-    """Return why each decision was taken, for people: the choice, the numbers compared, the alternatives.
+    """Return the reasons for each decision as text: the choice, the numbers compared, the alternatives.
 
     Args:
         rows: the journal.
-        number: only this decision, counted from 1; None for all.
+        number: the only decision to explain, counted from 1; None for all.
     """
     lines: list[str] = []
     count = 0
     for row in rows:
-        if any(isinstance(fact, WorkerBegan) for fact in row.facts):
+        if any(isinstance(fact, WorkerStarted) for fact in row.facts):
             lines += [] if number is not None else [f"term {row.term}"]
-        if any(isinstance(fact, ControllerBegan) for fact in row.facts):
+        if any(isinstance(fact, ControllerStarted) for fact in row.facts):
             lines += [] if number is not None else [f"controller {row.term}"]
         for decision in row.decisions:
             count += 1
@@ -94,9 +96,9 @@ def explain(rows: Iterable[Row], number: int | None = None) -> list[str]:
 
 
 def _sentences(number: int, row: Row, decision: Decision) -> list[str]:
-    clock = dt.datetime.fromtimestamp(row.wall, tz=dt.UTC).strftime("%H:%M:%S")
+    clock = dt.datetime.fromtimestamp(row.wall_time, tz=dt.UTC).strftime("%H:%M:%S")
     lines = [f"{number:4d}  {clock}  {decision.choice}  ({decision.policy}, version {decision.version})"]
-    lines += [f"        {item.name} = {_number(item.value)} {item.unit}".rstrip() for item in decision.because]
+    lines += [f"        {item.name} = {_number(item.value)} {item.unit}".rstrip() for item in decision.rationale]
     if decision.alternatives:
         lines.append(f"        instead of: {'; '.join(decision.alternatives)}")
     return lines

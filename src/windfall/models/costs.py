@@ -1,6 +1,6 @@
-"""What saving costs on this machine: bounded windows of measurements, and what they predict.
+"""What saving costs on this machine: bounded windows of measurements, and predictions from them.
 
-All values are immutable: adding a measurement gives a new value.
+All values are immutable: adding a measurement returns a new value.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from functools import cached_property
 from windfall.records import record, renewed
 from windfall.terms import Phase
 
-WINDOW = 64
-"""How many measurements a window holds; older ones are forgotten, so that estimates follow a changing run."""
-PAIRS = WINDOW // 4
-"""The same for what is a pair of numbers."""
+WINDOW_VALUES = 64
+"""How many measurements a window holds; older ones are dropped, so that estimates follow a changing run."""
+WINDOW_PAIRS = WINDOW_VALUES // 4
+"""The same for pairs of numbers."""
 DEFAULT_STALL_S = 1.0
-"""Time that a save holds the script up, before one was measured [s]."""
+"""Assumed stall of a save before one was measured [s]."""
 
 
 @record
 class Window:
-    """The last `WINDOW` values of a quantity; what follows from them is worked out once, when it is first asked for."""
+    """The last `WINDOW_VALUES` values of a quantity; its statistics are computed once, on first use."""
 
     __slots__ = ("__dict__",)
 
     values: tuple[float, ...] = ()
 
     def add(self, value: float) -> Window:
-        """Return the window with one more value, the oldest forgotten if it is full."""
-        if self.values.count(value) == WINDOW:
+        """Return the window with one more value, without the oldest if it is full."""
+        if self.values.count(value) == WINDOW_VALUES:
             return self
-        return Window((*self.values[1 - WINDOW :], value))
+        return Window((*self.values[1 - WINDOW_VALUES :], value))
 
     @cached_property
     def mean(self) -> float | None:
@@ -55,11 +55,11 @@ class Steps:
     values: tuple[tuple[int, float], ...] = ()
 
     def add(self, count: int, mean_s: float) -> Steps:
-        """Return them with one more window, the oldest forgotten if there are too many."""
+        """Return them with one more window, without the oldest if there are too many."""
         value = count, mean_s
-        if self.values.count(value) == PAIRS:
+        if self.values.count(value) == WINDOW_PAIRS:
             return self
-        return Steps((*self.values[1 - PAIRS :], value))
+        return Steps((*self.values[1 - WINDOW_PAIRS :], value))
 
     @cached_property
     def mean_s(self) -> float | None:
@@ -80,11 +80,11 @@ class Uploads:
         return len(self.values)
 
     def add(self, size_bytes: int, duration_s: float) -> Uploads:
-        """Return them with one more, the oldest forgotten if there are too many."""
+        """Return them with one more, without the oldest if there are too many."""
         value = size_bytes, duration_s
-        if self.values.count(value) == PAIRS:
+        if self.values.count(value) == WINDOW_PAIRS:
             return self
-        return Uploads((*self.values[1 - PAIRS :], value))
+        return Uploads((*self.values[1 - WINDOW_PAIRS :], value))
 
     @cached_property
     def line(self) -> tuple[float, float]:
@@ -93,14 +93,14 @@ class Uploads:
 
     @cached_property
     def slowness(self) -> float:
-        """How much longer than expected the slow ones took: 95th percentile, at least 1."""
+        """The 95th percentile of actual over expected duration, at least 1."""
         latency_s, s_per_byte = self.line
         expected = [(latency_s + size * s_per_byte, duration_s) for size, duration_s in self.values]
         ratios = Window(tuple([duration_s / expected_s for expected_s, duration_s in expected if expected_s > 0.0]))
         return max(ratios.p95 or 1.0, 1.0)
 
 
-_NOTHING, _NO_STEPS, _NO_UPLOADS = Window(), Steps(), Uploads()
+_EMPTY_WINDOW, _NO_STEPS, _NO_UPLOADS = Window(), Steps(), Uploads()
 
 
 @record
@@ -110,30 +110,30 @@ class Costs:
     Attributes:
         step_windows: the newest windows of steps.
         step_longest: longest step of each window [s].
-        steps: steps measured in all; with `steps_s` [s] the running average of the thesis.
-        phases: durations of each uninterruptible phase but steps [s].
-        stalls: how long the script stood still for a save [s].
-        uploads: of the newest points.
+        steps: total steps measured; with `steps_s` [s] the running average of the thesis.
+        phases: durations of each uninterruptible phase except steps [s].
+        stalls: how long saves stalled the script [s].
+        uploads: of the newest checkpoints.
         commits: durations of commits [s].
-        state_bytes: size of the newest point [B]; None before the first.
+        state_bytes: size of the newest checkpoint [B]; None before the first.
     """
 
     __slots__ = ("__dict__",)
 
     step_windows: Steps = _NO_STEPS
-    step_longest: Window = _NOTHING
+    step_longest: Window = _EMPTY_WINDOW
     steps: int = 0
     steps_s: float = 0.0
     phases: tuple[tuple[Phase, Window], ...] = ()
-    stalls: Window = _NOTHING
+    stalls: Window = _EMPTY_WINDOW
     uploads: Uploads = _NO_UPLOADS
-    commits: Window = _NOTHING
+    commits: Window = _EMPTY_WINDOW
     state_bytes: int | None = None
 
     def add_steps(self, count: int, mean_s: float, longest_s: float) -> Costs:
-        """Return the costs with a window of `count` steps more.
+        """Return the costs with one more window of `count` steps.
 
-        A script that saves before it ends a step shows steps of no length: they say nothing of how long a step takes.
+        A script that saves before it ends a step reports steps of zero length, which do not count for the step time.
         """
         assert count > 0, "a window of steps has steps"
         return renewed(
@@ -147,16 +147,16 @@ class Costs:
     def add_phase(self, phase: Phase, duration_s: float) -> Costs:
         """Return the costs with one more duration of a phase."""
         known = dict(self.phases)
-        known[phase] = known.get(phase, _NOTHING).add(duration_s)
+        known[phase] = known.get(phase, _EMPTY_WINDOW).add(duration_s)
         return renewed(self, phases=tuple(sorted(known.items())))
 
     def add_stall(self, stall_s: float) -> Costs:
-        """Return the costs with one more standstill for a save."""
+        """Return the costs with one more stall for a save."""
         stalls = self.stalls.add(stall_s)
         return self if stalls is self.stalls else renewed(self, stalls=stalls)
 
     def add_upload(self, size_bytes: int, duration_s: float) -> Costs:
-        """Return the costs with the upload of one more point."""
+        """Return the costs with the upload of one more checkpoint."""
         uploads = self.uploads.add(size_bytes, duration_s)
         if uploads is self.uploads and size_bytes == self.state_bytes:
             return self
@@ -179,7 +179,7 @@ class Costs:
 
     @property
     def step_p95_s(self) -> float | None:
-        """95th percentile of the windows' longest steps [s]: an upper bound of the steps' own."""
+        """95th percentile of the windows' longest steps [s]: an upper bound for single steps."""
         return self.step_longest.p95
 
     def phase_p95_s(self, phase: Phase) -> float | None:
@@ -188,17 +188,17 @@ class Costs:
             return self.step_p95_s
         if phase is Phase.SAVE:
             return self.stalls.p95
-        return dict(self.phases).get(phase, _NOTHING).p95
+        return dict(self.phases).get(phase, _EMPTY_WINDOW).p95
 
     @property
     def stall_s(self) -> float:
-        """Mean standstill for a save [s]; `DEFAULT_STALL_S` before one was measured."""
+        """Mean stall for a save [s]; `DEFAULT_STALL_S` before one was measured."""
         mean = self.stalls.mean
         return DEFAULT_STALL_S if mean is None else mean
 
     @property
     def measured(self) -> bool:
-        """Whether a save has been measured from standstill to commit on this machine."""
+        """Whether a save has been measured from stall to commit on this machine."""
         return bool(self.stalls.values and self.uploads.values and self.commits.values)
 
     def upload_s(self, size_bytes: int) -> float:
@@ -212,7 +212,7 @@ class Costs:
 
     @property
     def to_durable_s(self) -> float:
-        """From the begin of a save to its commit, as expected for a state of the last size [s]."""
+        """Expected time from the start of a save to its commit, for a state of the last size [s]."""
         return self.stall_s + self.upload_s(self.state_bytes or 0) + (self.commits.mean or 0.0)
 
 

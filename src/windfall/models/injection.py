@@ -1,9 +1,9 @@
-"""The thesis' preemption injector: how long each machine of a slot lives, drawn from a seed and nothing else.
+"""The thesis' preemption injector: the lifetime of each machine of a slot, drawn from a seed alone.
 
-The injector is given a machine and "a list of MTTP values" and takes the machine at intervals "sampled from an
-exponential distribution ... parameterized by the given MTTP" (thesis, section 6.2.1).  The list is read as its Table
-6.1 uses it, one machine after the other: the first machine of a slot lives for a draw with the first mean, its
-replacement for one with the second, and after the last mean the list begins again.
+The injector gets a machine and "a list of MTTP values" and takes the machine at intervals "sampled from an
+exponential distribution ... parameterized by the given MTTP" (thesis, section 6.2.1).  The list is used as in its Table
+6.1, one machine after the other: the lifetime of a slot's first machine is a draw with the first mean, that of its
+replacement a draw with the second, and after the last mean the list starts over.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from windfall.terms import Seconds
 
 _BITS = 53
 _STEPS_MIN, _STEPS_MAX = 500, 4000
-"""How many steps in time `mean_mttp_s` takes."""
+"""How many time steps `mean_mttp_s` uses."""
 
 
-def life_s(injection: Injection, slot_index: int, n: int) -> Seconds:
-    """Return how long the n-th machine of a slot lives: x = -MTTP ln(U), U uniform in (0, 1).
+def lifetime_s(injection: Injection, slot_index: int, n: int) -> Seconds:
+    """Return the lifetime of the n-th machine of a slot: x = -MTTP ln(U), U uniform in (0, 1).
 
-    U comes from SHA-256 of (seed, slot, n), so that a draw depends on no other draw, on no order of calls and on no
-    interpreter: a controller that restarts gets the same lives again.
+    U comes from SHA-256 of (seed, slot, n), so that a draw does not depend on other draws, on the order of calls or on
+    the interpreter: a controller that restarts gets the same lifetimes.
 
     Args:
         injection: means [s] and seed.
@@ -45,17 +45,17 @@ def life_s(injection: Injection, slot_index: int, n: int) -> Seconds:
     return Seconds(-mean_s * math.log(uniform))
 
 
-@functools.lru_cache(maxsize=64)  # offers are compared with each loss, and each asks the same
+@functools.lru_cache(maxsize=64)  # offers are compared at each loss, with the same arguments
 def mean_mttp_s(injection: Injection, horizon_s: float) -> Seconds:
     """Return the mean time between a slot's preemptions over its first `horizon_s`: horizon / E[preemptions].
 
-    The slot is at one place of the list; at place i it moves on at the rate 1 / MTTP_i.  The shares of the places are
-    followed in steps of at most a twentieth of the shortest mean (Euler), for at most two hundred shortest means, after
-    which the slot has forgotten where it began.
+    The slot is at one place of the list; from place i it moves to the next at the rate 1 / MTTP_i.  The probabilities of
+    the places are integrated in steps of at most a twentieth of the shortest mean (Euler), for at most two hundred
+    shortest means, after which the start no longer matters.
 
     Args:
         injection: its means [s].
-        horizon_s: how long the slot is watched [s], > 0.
+        horizon_s: how long the slot is observed [s], > 0.
 
     Returns:
         [s]; tends to the first mean for short horizons and to the mean of the list for long ones.
@@ -63,13 +63,13 @@ def mean_mttp_s(injection: Injection, horizon_s: float) -> Seconds:
     Example:
         90 s and 300 s: 90.6 s over the first second, 195 s in the long run.
     """
-    means = injection.mttp_s
-    if len(set(means)) == 1:
-        return means[0]
-    step_s = min(horizon_s / _STEPS_MIN, min(means) / 20.0)
+    mttps_s = injection.mttp_s
+    if len(set(mttps_s)) == 1:
+        return mttps_s[0]
+    step_s = min(horizon_s / _STEPS_MIN, min(mttps_s) / 20.0)
     steps = min(round(horizon_s / step_s), _STEPS_MAX)
-    leaving = [step_s / mean_s for mean_s in means]
-    share = [1.0, *(0.0 for _ in means[1:])]
+    leaving = [step_s / mean_s for mean_s in mttps_s]
+    share = [1.0, *(0.0 for _ in mttps_s[1:])]
     preemptions = 0.0
     for _ in range(steps):
         moving = [here * leave for here, leave in zip(share, leaving, strict=True)]

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from windfall.notices.http import Answer, NoAnswer, ask
-from windfall.notices.polling import CLOCK_ERROR_S, POLL_S, Told, backoff_s, pause
+from windfall.notices.metadata_http import (
+    CLOCK_ERROR_S,
+    POLL_S,
+    MetadataResponse,
+    MetadataUnavailable,
+    NoticeDeduplicator,
+    backoff_s,
+    fetch,
+    pause,
+)
 from windfall.ports import Clock
 from windfall.terms import Instant, Notice, Seconds
-from windfall.wire.notices import (
+from windfall.wire.notice_formats import (
     AWS_ACTION_PATH,
     AWS_REBALANCE_PATH,
     AWS_TOKEN_HEADER,
@@ -24,7 +32,7 @@ AWS_URL = "http://169.254.169.254"
 REQUEST_S = Seconds(2.0)
 """Limit on one request; the service answers in milliseconds [s]."""
 TOKEN_TTL_S = 21_600
-"""Life of a session token, the longest that the service grants [s]."""
+"""Lifetime of a session token, the longest that the service grants [s]."""
 
 _READERS: tuple[tuple[str, Callable[[bytes], CloudNotice]], ...] = (
     (AWS_ACTION_PATH, parse_aws_action),
@@ -55,9 +63,9 @@ class AwsNotices:
         Args:
             clock: this machine's clocks.
             base_url: where the service answers.
-            poll_s: between two looks; AWS advises 5 s, a second costs two requests on the machine itself [s].
-            margin_s: taken off each deadline, for the error between the clocks [s].
-            token_ttl_s: life asked for each session token [s].
+            poll_s: between two polls; AWS advises 5 s, but polling each second costs only two local requests [s].
+            margin_s: subtracted from each deadline, for the difference between the clocks [s].
+            token_ttl_s: lifetime requested for each session token [s].
         """
         self._clock, self._base_url = clock, base_url.rstrip("/")
         self._poll_s, self._margin_s, self._token_ttl_s = poll_s, margin_s, token_ttl_s
@@ -65,40 +73,48 @@ class AwsNotices:
 
     def watch(self, deliver: Callable[[Notice], None], stopped: Callable[[], bool]) -> None:
         """Deliver each change once; see `ports.NoticeSource`."""
-        told = {path: Told(self.name, self._clock, self._margin_s, deliver) for path, _ in _READERS}
+        deduplicator = {
+            path: NoticeDeduplicator(self.name, self._clock, self._margin_s, deliver) for path, _ in _READERS
+        }
         failures = 0
         while not stopped():
-            began = self._clock.now()
-            looks = [self._look(path, parse, told[path], stopped) for path, parse in _READERS]
-            failures = 0 if all(looks) else failures + 1
-            pause(self._clock, Instant(began + backoff_s(self._poll_s, failures)), stopped)
+            started = self._clock.now()
+            polled = [self._poll(path, parse, deduplicator[path], stopped) for path, parse in _READERS]
+            failures = 0 if all(polled) else failures + 1
+            pause(self._clock, Instant(started + backoff_s(self._poll_s, failures)), stopped)
 
     def acknowledge(self, notice: Notice) -> None:
         """Do nothing: EC2 has no acknowledgement."""
 
-    def _look(self, path: str, parse: Callable[[bytes], CloudNotice], told: Told, stopped: Callable[[], bool]) -> bool:
+    def _poll(
+        self,
+        path: str,
+        parse: Callable[[bytes], CloudNotice],
+        deduplicator: NoticeDeduplicator,
+        stopped: Callable[[], bool],
+    ) -> bool:
         try:
-            answer = self._get(path, stopped)
-            if answer.status not in (200, 404):
+            response = self._get(path, stopped)
+            if response.status not in (200, 404):
                 return False
-            said = () if answer.status == 404 else (parse(answer.body),)
-        except (NoAnswer, Malformed):
+            current = () if response.status == 404 else (parse(response.body),)
+        except (MetadataUnavailable, Malformed):
             return False
-        told.observe(said, unspoken=self._clock.now())
+        deduplicator.observe(current, default_deadline=self._clock.now())
         return True
 
-    def _get(self, path: str, stopped: Callable[[], bool]) -> Answer:
+    def _get(self, path: str, stopped: Callable[[], bool]) -> MetadataResponse:
         if self._token is not None:
-            answer = self._ask(path, "GET", {AWS_TOKEN_HEADER: self._token}, stopped)
-            if answer.status != 401:
-                return answer
+            response = self._fetch(path, "GET", {AWS_TOKEN_HEADER: self._token}, stopped)
+            if response.status != 401:
+                return response
         self._token = None
-        issued = self._ask(AWS_TOKEN_PATH, "PUT", {AWS_TOKEN_TTL_HEADER: str(self._token_ttl_s)}, stopped)
+        issued = self._fetch(AWS_TOKEN_PATH, "PUT", {AWS_TOKEN_TTL_HEADER: str(self._token_ttl_s)}, stopped)
         if issued.status != 200:
-            raise NoAnswer(f"no session token: status {issued.status}")
+            raise MetadataUnavailable(f"no session token: status {issued.status}")
         self._token = issued.body.decode("ascii", errors="replace").strip()
-        return self._ask(path, "GET", {AWS_TOKEN_HEADER: self._token}, stopped)
+        return self._fetch(path, "GET", {AWS_TOKEN_HEADER: self._token}, stopped)
 
-    def _ask(self, path: str, method: str, headers: dict[str, str], stopped: Callable[[], bool]) -> Answer:
+    def _fetch(self, path: str, method: str, headers: dict[str, str], stopped: Callable[[], bool]) -> MetadataResponse:
         url = self._base_url + path
-        return ask(url, clock=self._clock, timeout_s=REQUEST_S, stopped=stopped, method=method, headers=headers)
+        return fetch(url, clock=self._clock, timeout_s=REQUEST_S, stopped=stopped, method=method, headers=headers)

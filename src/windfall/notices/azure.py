@@ -5,11 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from windfall.notices.http import Answer, NoAnswer, ask
-from windfall.notices.polling import CLOCK_ERROR_S, POLL_S, Told, backoff_s, pause
+from windfall.notices.metadata_http import (
+    CLOCK_ERROR_S,
+    POLL_S,
+    MetadataResponse,
+    MetadataUnavailable,
+    NoticeDeduplicator,
+    backoff_s,
+    fetch,
+    pause,
+)
 from windfall.ports import Clock
 from windfall.terms import Instant, Notice, NoticeLevel, Seconds
-from windfall.wire.notices import (
+from windfall.wire.notice_formats import (
     AZURE_EVENTS_PATH,
     AZURE_EVENTS_QUERY,
     AZURE_HEADER,
@@ -26,16 +34,16 @@ AZURE_URL = "http://169.254.169.254"
 REQUEST_S = Seconds(2.0)
 """Limit on one request [s]."""
 FIRST_REQUEST_S = Seconds(130.0)
-"""Limit on the request that switches the service on: it may take two minutes [s]."""
+"""Limit on the first request, which enables the service and may take two minutes [s]."""
 ACKNOWLEDGE_TRIES = 3
 MACHINE_NAME = r"[\w.-]{1,128}"
-"""What a resource name looks like."""
+"""Pattern of a resource name."""
 
 
 class AzureNotices:
-    """Polls Scheduled Events each second from boot on, and keeps the events that name this machine.
+    """Polls Scheduled Events each second from boot on, for events that name this machine.
 
-    The first call switches the service on for the machine, which may take minutes: start at boot.  `Preempt`,
+    The first call enables the service for the machine, which may take minutes, so start at boot.  `Preempt`,
     `Terminate`, `Redeploy` and `Reboot` announce the machine's end; `Freeze` and unknown types are hints.
 
     Attributes:
@@ -58,32 +66,32 @@ class AzureNotices:
         Args:
             clock: this machine's clocks.
             base_url: where the service answers.
-            machine: this machine's resource name; None to ask the service.  While it is unknown every event is a hint.
-            poll_s: between two looks [s].
-            margin_s: taken off each deadline, for the error between the clocks [s].
+            machine: this machine's resource name; None to ask the service.  While it is unknown, every event is a hint.
+            poll_s: between two polls [s].
+            margin_s: subtracted from each deadline, for the difference between the clocks [s].
         """
         self._clock, self._base_url, self._machine = clock, base_url.rstrip("/"), machine
         self._poll_s, self._margin_s = poll_s, margin_s
 
     def watch(self, deliver: Callable[[Notice], None], stopped: Callable[[], bool]) -> None:
         """Deliver each change once; see `ports.NoticeSource`."""
-        told = Told(self.name, self._clock, self._margin_s, deliver)
+        deduplicator = NoticeDeduplicator(self.name, self._clock, self._margin_s, deliver)
         failures, limit_s = 0, FIRST_REQUEST_S
         while not stopped():
-            began = self._clock.now()
+            started = self._clock.now()
             try:
                 document = self._document(limit_s, stopped)
-                self._learn_name(stopped)
-                told.observe(azure_notices(document, self._machine), unspoken=self._clock.now())
+                self._fetch_name(stopped)
+                deduplicator.observe(azure_notices(document, self._machine), default_deadline=self._clock.now())
                 failures, limit_s = 0, REQUEST_S
-            except (NoAnswer, Malformed):
+            except (MetadataUnavailable, Malformed):
                 failures += 1
-            pause(self._clock, Instant(began + backoff_s(self._poll_s, failures)), stopped)
+            pause(self._clock, Instant(started + backoff_s(self._poll_s, failures)), stopped)
 
     def acknowledge(self, notice: Notice) -> None:
-        """Approve an announced event, which hastens it; call only after the last save is committed.
+        """Approve an announced event, which speeds it up; call only after the last save is committed.
 
-        An approval counts for every machine that the event lists: an event that lists others too is left alone.
+        An approval counts for every machine of the event, so an event with other machines is not approved.
         """
         if notice.source != self.name or notice.level is not NoticeLevel.ANNOUNCED:
             return
@@ -95,30 +103,30 @@ class AzureNotices:
                     return
                 approval = render_azure_start_requests([notice.notice_id])
                 url = f"{self._base_url}{AZURE_EVENTS_PATH}?{AZURE_EVENTS_QUERY}"
-                if self._ask(url, REQUEST_S, _never, method="POST", body=approval).status == 200:
+                if self._fetch(url, REQUEST_S, _never, method="POST", body=approval).status == 200:
                     return
-            except (NoAnswer, Malformed):
+            except (MetadataUnavailable, Malformed):
                 continue
 
     def _document(self, limit_s: Seconds, stopped: Callable[[], bool]) -> AzureDocument:
-        answer = self._ask(f"{self._base_url}{AZURE_EVENTS_PATH}?{AZURE_EVENTS_QUERY}", limit_s, stopped)
-        if answer.status != 200:
-            raise NoAnswer(f"status {answer.status}")
-        return parse_azure_events(answer.body)
+        response = self._fetch(f"{self._base_url}{AZURE_EVENTS_PATH}?{AZURE_EVENTS_QUERY}", limit_s, stopped)
+        if response.status != 200:
+            raise MetadataUnavailable(f"status {response.status}")
+        return parse_azure_events(response.body)
 
-    def _learn_name(self, stopped: Callable[[], bool]) -> None:
+    def _fetch_name(self, stopped: Callable[[], bool]) -> None:
         if self._machine is not None:
             return
         try:
-            answer = self._ask(f"{self._base_url}{AZURE_NAME_PATH}?{AZURE_NAME_QUERY}", REQUEST_S, stopped)
-        except NoAnswer:
+            response = self._fetch(f"{self._base_url}{AZURE_NAME_PATH}?{AZURE_NAME_QUERY}", REQUEST_S, stopped)
+        except MetadataUnavailable:
             return
-        name = answer.body.decode("utf-8", errors="replace").strip()
-        # An error page taken for a name would make every later event somebody else's.
-        if answer.status == 200 and re.fullmatch(MACHINE_NAME, name):
+        name = response.body.decode("utf-8", errors="replace").strip()
+        # If an error page were taken for the name, every later event would belong to another machine.
+        if response.status == 200 and re.fullmatch(MACHINE_NAME, name):
             self._machine = name
 
-    def _ask(
+    def _fetch(
         self,
         url: str,
         limit_s: Seconds,
@@ -126,9 +134,9 @@ class AzureNotices:
         *,
         method: str = "GET",
         body: bytes | None = None,
-    ) -> Answer:
+    ) -> MetadataResponse:
         headers = {AZURE_HEADER: "true"}
-        return ask(
+        return fetch(
             url, clock=self._clock, timeout_s=limit_s, stopped=stopped, method=method, headers=headers, body=body
         )
 

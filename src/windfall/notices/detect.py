@@ -1,4 +1,4 @@
-"""Whose machine this is, told from its firmware's texts and its environment: no network, no waiting."""
+"""Detects the provider of this machine from its firmware and its environment, without network access."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ AZURE_CHASSIS = "7783-7084-3265-9085-8269-3286-77"
 
 
 def detect(environ: Mapping[str, str], dmi_root: Path = DMI_ROOT) -> str:
-    """Return the provider whose habits of notice apply.
+    """Return the provider whose notices to watch.
 
-    A cloud's firmware counts before a scheduler's environment, since a cloud takes machines from schedulers too; the
-    scheduler's signal is heard in any case.
+    A cloud's firmware takes precedence over a scheduler's environment, because a cloud preempts a scheduler's machines
+    too; the scheduler's signal is handled in any case.
 
     Args:
         environ: the process environment.
-        dmi_root: folder of the firmware's texts; unreadable files count as empty.
+        dmi_root: folder with the firmware's text files; unreadable files count as empty.
 
     Returns:
         `aws`, `google`, `azure`, `slurm`, `kubernetes` or `local`.
@@ -37,8 +37,8 @@ def detect(environ: Mapping[str, str], dmi_root: Path = DMI_ROOT) -> str:
 
 
 def _is_aws(dmi_root: Path) -> bool:
-    # Nitro machines carry the vendor and an instance id, Xen ones `4.11.amazon`; the UUID that begins with ec2 is
-    # readable by root alone, and one in 4096 other machines has such a one.
+    # Nitro machines have the vendor and an instance id, Xen machines `4.11.amazon`.  The UUID that starts with ec2 is
+    # readable by root only, and one in 4096 other machines has one too.
     return (
         _text(dmi_root, "sys_vendor") == "amazon ec2"
         or _text(dmi_root, "board_asset_tag").startswith("i-")

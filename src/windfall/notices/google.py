@@ -5,11 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from windfall.notices.http import SLICE_S, Answer, NoAnswer, ask
-from windfall.notices.polling import CLOCK_ERROR_S, POLL_S, Told, backoff_s, pause
+from windfall.notices.metadata_http import (
+    CLOCK_ERROR_S,
+    POLL_S,
+    SLICE_S,
+    MetadataResponse,
+    MetadataUnavailable,
+    NoticeDeduplicator,
+    backoff_s,
+    fetch,
+    pause,
+)
 from windfall.ports import Clock
 from windfall.terms import Instant, Notice, Seconds
-from windfall.wire.notices import (
+from windfall.wire.notice_formats import (
     GOOGLE_FLAVOR,
     GOOGLE_FLAVOR_HEADER,
     GOOGLE_MAINTENANCE_PATH,
@@ -21,9 +30,9 @@ from windfall.wire.notices import (
 )
 
 GOOGLE_URL = "http://169.254.169.254"
-"""The documented address of `metadata.google.internal`: a name would have to be resolved first."""
+"""The documented address of `metadata.google.internal`, which needs no name resolution."""
 REQUEST_S = Seconds(2.0)
-"""Limit on a request beyond the time that the server was asked to wait [s]."""
+"""Limit on a request, in addition to the time that the server may hold it [s]."""
 PREEMPTION_NOTICE_S = Seconds(30.0)
 """From TRUE to the end, unless the machine was created with a longer notice [s]."""
 MAINTENANCE_NOTICE_S = Seconds(60.0)
@@ -31,10 +40,10 @@ MAINTENANCE_NOTICE_S = Seconds(60.0)
 
 
 class GoogleNotices:
-    """Waits on `instance/preempted` and `instance/maintenance-event` by long poll, each in its own thread.
+    """Watches `instance/preempted` and `instance/maintenance-event` by long polling, each in its own thread.
 
-    The documents name no time: the deadline is the moment of the change plus the notice that the machine was created
-    with.  A change that happened while the server could not be asked counts from the last answer before it.
+    The documents have no time: the deadline is the time of the change plus the machine's notice.  A change that happened
+    while the server did not answer counts from the last response before it.
 
     Attributes:
         name: the `source` of its notices.
@@ -60,10 +69,10 @@ class GoogleNotices:
             base_url: where the server answers.
             notice_s: the machine's `preemptionNoticeDuration`, or the 30 s of every Spot VM [s].
             maintenance_notice_s: the warning before host maintenance [s].
-            poll_s: between two looks if the server does not hold requests back [s].
-            wait_s: how long the server is asked to hold one; short, because a connection that died in silence must
-                cost a fraction of the notice [s].
-            margin_s: taken off each deadline [s].
+            poll_s: between two polls if the server does not hold requests [s].
+            wait_s: how long the server may hold a request; short, because a silently dead connection must cost only a
+                fraction of the notice [s].
+            margin_s: subtracted from each deadline [s].
         """
         self._clock, self._base_url = clock, base_url.rstrip("/")
         self._notice_s, self._maintenance_notice_s = notice_s, maintenance_notice_s
@@ -102,38 +111,38 @@ class GoogleNotices:
         deliver: Callable[[Notice], None],
         stopped: Callable[[], bool],
     ) -> None:
-        told = Told(self.name, self._clock, self._margin_s, deliver)
+        deduplicator = NoticeDeduplicator(self.name, self._clock, self._margin_s, deliver)
         failures, etag = 0, ""
         answered_at: Instant | None = None
         before: CloudNotice | None = None
         while not stopped():
-            began = self._clock.now()
+            started = self._clock.now()
             try:
-                answer = self._get(path, etag, stopped)
-                said = parse(answer.body)
-            except (NoAnswer, Malformed):
+                response = self._get(path, etag, stopped)
+                current = parse(response.body)
+            except (MetadataUnavailable, Malformed):
                 failures, etag = failures + 1, ""
-                pause(self._clock, Instant(began + backoff_s(self._poll_s, failures)), stopped)
+                pause(self._clock, Instant(started + backoff_s(self._poll_s, failures)), stopped)
                 continue
             now = self._clock.now()
-            watched = answered_at is None or (bool(etag) and began - answered_at < SLICE_S)
+            watched = answered_at is None or (bool(etag) and started - answered_at < SLICE_S)
             changed_at = now if watched or answered_at is None else answered_at
-            told.observe(() if said is None else (said,), unspoken=Instant(changed_at + notice_s))
-            waited_in_vain = bool(etag) and said == before
-            failures, answered_at, before, etag = 0, now, said, answer.headers.get("etag", "")
+            deduplicator.observe(() if current is None else (current,), default_deadline=Instant(changed_at + notice_s))
+            waited_in_vain = bool(etag) and current == before
+            failures, answered_at, before, etag = 0, now, current, response.headers.get("etag", "")
             if waited_in_vain or not etag:
-                # A server that does not hold requests back is polled instead; after a full wait this is no pause.
-                pause(self._clock, Instant(began + self._poll_s), stopped)
+                # A server that does not hold requests is polled; after a full wait this does not pause.
+                pause(self._clock, Instant(started + self._poll_s), stopped)
 
-    def _get(self, path: str, etag: str, stopped: Callable[[], bool]) -> Answer:
+    def _get(self, path: str, etag: str, stopped: Callable[[], bool]) -> MetadataResponse:
         wait = f"?wait_for_change=true&timeout_sec={self._wait_s}&last_etag={etag}" if etag else ""
-        answer = ask(
+        response = fetch(
             self._base_url + path + wait,
             clock=self._clock,
             timeout_s=Seconds(REQUEST_S + (self._wait_s if etag else 0)),
             stopped=stopped,
             headers={GOOGLE_FLAVOR_HEADER: GOOGLE_FLAVOR},
         )
-        if answer.status != 200:
-            raise NoAnswer(f"status {answer.status}")
-        return answer
+        if response.status != 200:
+            raise MetadataUnavailable(f"status {response.status}")
+        return response

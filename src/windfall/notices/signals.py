@@ -5,14 +5,14 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable
 
-from windfall.notices.http import SLICE_S
+from windfall.notices.metadata_http import SLICE_S
 from windfall.terms import Instant, Notice, NoticeLevel, Seconds
 
 
 class SignalNotices:
-    """Turns the first signal into an announcement whose deadline is the signal's moment plus the grace period.
+    """Turns the first signal into an announcement whose deadline is the time of the signal plus the grace period.
 
-    Later signals announce nothing new: their deadline would be later than the one that stands.
+    Later signals are ignored, because their deadline would be later.
 
     Attributes:
         name: the `source` of its notices.
@@ -24,13 +24,13 @@ class SignalNotices:
         """Prepare to watch.
 
         Args:
-            grace_s: from the signal to SIGKILL: the smallest of scheduler, kubelet and launcher [s].
+            grace_s: from the signal to SIGKILL: the shortest of scheduler, kubelet and launcher [s].
         """
         self._grace_s = grace_s
         self._signals: queue.SimpleQueue[Instant] = queue.SimpleQueue()
 
     def deliver_signal(self, at: Instant) -> None:
-        """Say that a signal arrived at an instant; may be called inside a signal handler and from any thread."""
+        """Report a signal at an instant; safe in a signal handler and from any thread."""
         self._signals.put(at)
 
     def watch(self, deliver: Callable[[Notice], None], stopped: Callable[[], bool]) -> None:
@@ -46,4 +46,4 @@ class SignalNotices:
                 deliver(Notice(NoticeLevel.ANNOUNCED, self.name, "signal", Instant(at + self._grace_s)))
 
     def acknowledge(self, notice: Notice) -> None:
-        """Do nothing: nobody listens behind a signal."""
+        """Do nothing: a signal cannot be acknowledged."""

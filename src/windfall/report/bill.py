@@ -1,49 +1,74 @@
-"""What a job cost, and on which machines: a view of the controller's journal.
+"""What a job cost, machine by machine: a view of the controller's journal.
 
-The sums are those of `core.ledger`, found by replaying the driver, which decides by them; nothing is added up a second way.
+The totals come from `core.ledger`: replaying the driver computes them exactly as the budget checks did.
+
+A bill as tables for a terminal of 80 columns.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import enum
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
 from windfall.core import driver, ledger
-from windfall.core.ledger import Sums
+from windfall.core.ledger import LedgerTotals
 from windfall.events import Row
 from windfall.fleet import (
-    RUN_DONE,
-    SUPERSEDED,
-    ChargesSeen,
+    ChargesObserved,
     JobPhase,
-    MachineHeard,
+    MachineReported,
     MachinesMissing,
-    MachinesSeen,
+    MachinesObserved,
     PreemptMachine,
     ReleaseMachine,
 )
 from windfall.jobs import Job
-from windfall.market import Ended, Life, Machine
+from windfall.market import Machine, MachineEndCause, MachineLifecycle
+from windfall.report import account_tables
 from windfall.report.account import Account
-from windfall.report.kinds import Kind
+from windfall.report.interval_kinds import Kind
 from windfall.terms import NoticeLevel, Reliability, Seconds, Usd, WallTime
+from windfall.units import duration_text
 
 _UNKNOWN_MAX = 0.05
-"""If more than this share of the time is unknown, so is what the work would have cost undisturbed."""
+"""If a larger share of the time is unknown, so is the cost of the work without preemptions."""
+
+
+class MachineOutcome(enum.StrEnum):
+    """What a machine of a bill is doing, or how it ended."""
+
+    ORDERED = "ordered"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    RELEASED = "released"
+    STOPPED = "stopped"
+    """It shut down on its own."""
+    FAILED = "failed"
+    UNLISTED = "unlisted"
+    """The provider no longer lists it and never said how it ended."""
+
+
+_OUTCOME_TEXT = {MachineOutcome.STOPPED: "stopped on its own", MachineOutcome.UNLISTED: "no longer listed"}
 
 
 @dataclass(frozen=True, slots=True)
-class Machined:
+class MachineCost:
     """One machine of a job.
 
     Attributes:
-        hours: on the meter, until it ended or now [h].
+        hours: billed time, until its end or now [h].
         estimated_usd: hours x the price at the purchase.
-        settled_usd: what was billed for good; None as long as its bill is open.
+        settled_usd: the final charge; None while its bill is open.
         disputed: the settled bill differs from the estimate by more than a cent and more than 1 %.
-        how: how it ended, or what it is, in words.
+        outcome: what it is doing, or how it ended.
+        detail: the notice of a preemption, or the reason of a release; may be empty.
     """
 
     machine: Machine
@@ -51,91 +76,119 @@ class Machined:
     estimated_usd: Usd
     settled_usd: Usd | None
     disputed: bool
-    how: str
+    outcome: MachineOutcome
+    detail: str = ""
+
+    @property
+    def lost(self) -> bool:
+        """Whether it was preempted or failed."""
+        return self.outcome in (MachineOutcome.PREEMPTED, MachineOutcome.FAILED)
+
+    @property
+    def label(self) -> str:
+        """The outcome in a few words: `preempted (announced)`, `released`."""
+        text = _OUTCOME_TEXT.get(self.outcome, self.outcome.value)
+        return f"{text} ({self.detail})" if self.outcome is MachineOutcome.PREEMPTED else text
+
+    @property
+    def text(self) -> str:
+        """The outcome with its reason: `released: the run is done`."""
+        released = self.outcome is MachineOutcome.RELEASED and self.detail
+        return f"{self.label}: {self.detail}" if released else self.label
 
 
 @dataclass(frozen=True, slots=True)
-class Bill:
+class JobBill:
     """What a job cost.
 
     Attributes:
-        begin: when it was submitted.
-        now: until when machines that live were counted.
-        free: its machines cost no dollars: only their hours count.
+        start: when it was submitted.
+        now: until when running machines are counted.
     """
 
     job: Job
     phase: JobPhase
-    begin: WallTime
+    start: WallTime
     now: WallTime
-    sums: Sums
-    machines: tuple[Machined, ...]
+    sums: LedgerTotals
+    machines: tuple[MachineCost, ...]
 
     @property
     def free(self) -> bool:
-        """Whether nothing of it costs dollars."""
-        return not (self.sums.due_usd or self.sums.twin_usd or self.sums.settled_usd)
+        """Whether its machines cost no dollars, so that only their hours count."""
+        return not (self.sums.due_usd or self.sums.baseline_usd or self.sums.settled_usd)
 
     @property
     def savings_percent(self) -> float | None:
-        """How much less it cost than the same hours on demand; None where those cost nothing."""
-        return None if self.sums.twin_usd <= 0 else 100.0 * (1.0 - self.sums.due_usd / self.sums.twin_usd)
+        """How much less it cost than the same hours on demand [%]; None if those cost nothing."""
+        return None if self.sums.baseline_usd <= 0 else 100.0 * (1.0 - self.sums.due_usd / self.sums.baseline_usd)
 
     def ends(self) -> dict[str, WallTime]:
-        """When the machines ended of which the provider has said so."""
+        """When each machine ended, for those whose end the provider reported."""
         named = ((one.machine.machine_id, one.machine.ended) for one in self.machines)
         return {name: ended for name, ended in named if ended is not None}
 
-    def undisturbed_usd(self, made: Account) -> Usd | None:
-        """Return what machines that cannot be taken would have cost for the same work; None if that is not known.
+    def undisturbed_usd(self, account: Account) -> Usd | None:
+        """Return what the same work would have cost on machines that cannot be preempted; None if unknown.
 
-        They would have started once, redone and restored nothing, and waited for nobody.
+        They would have started once, redone and restored nothing, and never waited.
 
         Args:
-            made: where the time of the job's run went.
+            account: where the time of the job's run went.
         """
-        unknown_s = made.of(Kind.UNKNOWN) + made.of(Kind.UNSEEN)
-        if self.sums.hours <= 0 or unknown_s > _UNKNOWN_MAX * made.total_s:
+        unknown_s = account.of(Kind.UNKNOWN) + account.of(Kind.UNSEEN)
+        if self.sums.hours <= 0 or unknown_s > _UNKNOWN_MAX * account.total_s:
             return None
-        first = min((spell.term for spell in made.spells), default=None)
-        start_s = sum(spell.duration_s for spell in made.spells if spell.term == first and spell.kind is Kind.START)
+        first = min((interval.term for interval in account.intervals), default=None)
+        start_s = sum(
+            interval.duration_s
+            for interval in account.intervals
+            if interval.term == first and interval.kind is Kind.START
+        )
         kinds = (Kind.COMPUTE, Kind.SAVE, Kind.OTHER, Kind.FINISH)
-        spent_s = start_s + sum(made.of(kind) for kind in kinds)
-        usd_per_hour = self.sums.twin_usd / self.sums.hours
+        spent_s = start_s + sum(account.of(kind) for kind in kinds)
+        usd_per_hour = self.sums.baseline_usd / self.sums.hours
         return Usd(spent_s / ledger.HOUR_S * usd_per_hour * self.job.nodes)
 
 
 @dataclass(slots=True)
 class _Machines:
-    """What the journal told of each machine."""
+    """What the journal says about each machine."""
 
     machines: dict[str, Machine] = field(default_factory=dict)
-    accounts: dict[str, ledger.Account] = field(default_factory=dict)
+    accounts: dict[str, ledger.LedgerAccount] = field(default_factory=dict)
     announced: set[str] = field(default_factory=set)
     injected: dict[str, Seconds | None] = field(default_factory=dict)
     released: dict[str, str] = field(default_factory=dict)
+    superseded: set[str] = field(default_factory=set)
 
-    def take(self, row: Row, state: driver.FleetState) -> None:
-        """Take in a row, and what the driver's ledger has of the machines that it tells of."""
+    def add(self, row: Row, state: driver.FleetState) -> None:
+        """Add a row, and the driver's ledger entries of the machines it names."""
         names: set[str] = set()
         for fact in row.facts:
-            if isinstance(fact, MachinesSeen):
+            if isinstance(fact, MachinesObserved):
                 names |= {machine.machine_id for machine in fact.machines}
             elif isinstance(fact, MachinesMissing):
                 names |= set(fact.machine_ids)
-            elif isinstance(fact, ChargesSeen):
+            elif isinstance(fact, ChargesObserved):
                 names |= {charge.machine_id for charge in fact.charges}
-            elif isinstance(fact, MachineHeard) and fact.report.level is NoticeLevel.ANNOUNCED:
+            elif isinstance(fact, MachineReported) and fact.report.level is NoticeLevel.ANNOUNCED:
                 self.announced.add(fact.report.machine_id)
         for command in row.commands:
             if isinstance(command, PreemptMachine):
                 self.injected[command.machine_id] = command.notice_s
             elif isinstance(command, ReleaseMachine):
-                self.released.setdefault(command.machine_id, command.why)
+                self._release(command, state)
         if names:
-            self._note(names, state)
+            self._update(names, state)
 
-    def _note(self, names: set[str], state: driver.FleetState) -> None:
+    def _release(self, command: ReleaseMachine, state: driver.FleetState) -> None:
+        self.released.setdefault(command.machine_id, command.reason)
+        unit = state.units.get(command.machine_id)
+        if unit is not None and unit.superseded_in is not None:
+            self.superseded.add(command.machine_id)
+
+    def _update(self, names: set[str], state: driver.FleetState) -> None:
         for name in names:
             unit, gone = state.units.get(name), state.gone.get(name)
             if unit is not None or gone is not None:
@@ -144,78 +197,80 @@ class _Machines:
             if account is not None:
                 self.accounts[name] = account
 
-    def machined(self, name: str, now: WallTime) -> Machined:
-        """Return one machine's line."""
+    def cost(self, name: str, now: WallTime) -> MachineCost:
+        """Return one machine's line of the bill."""
         machine, account = self.machines[name], self.accounts[name]
-        return Machined(
+        outcome, detail = self._outcome(machine)
+        return MachineCost(
             machine=machine,
             hours=account.hours(now),
             estimated_usd=Usd(account.estimated_usd(now)),
             settled_usd=Usd(account.settled_usd) if account.closed else None,
             disputed=account.disputed,
-            how=self._how(machine),
+            outcome=outcome,
+            detail=detail,
         )
 
-    def _how(self, machine: Machine) -> str:
+    def _outcome(self, machine: Machine) -> tuple[MachineOutcome, str]:
+        """Return what a machine is doing or how it ended, and the detail of that."""
         name = machine.machine_id
-        if machine.life is not Life.GONE:
-            return "runs" if machine.life is Life.RUNNING else "ordered"
-        if machine.cause is Ended.PREEMPTED:
-            if name in self.injected:
-                notice_s = self.injected[name]
-                return f"taken (injected, {'no notice' if notice_s is None else f'{notice_s:g} s of notice'})"
-            return f"taken ({'announced' if name in self.announced else 'no notice'})"
-        if machine.cause is Ended.RELEASED or name in self.released:
-            return self._why_released(name)
+        if machine.lifecycle is not MachineLifecycle.GONE:
+            running = machine.lifecycle is MachineLifecycle.RUNNING
+            return (MachineOutcome.RUNNING if running else MachineOutcome.ORDERED), ""
+        if machine.cause is MachineEndCause.PREEMPTED:
+            return MachineOutcome.PREEMPTED, self._notice(name)
+        if name in self.superseded:
+            # Its end was announced, and the successor had the run before it came: a preemption all the same.
+            origin = "injected" if name in self.injected else "announced"
+            return MachineOutcome.PREEMPTED, f"{origin}, replaced before"
+        if machine.cause is MachineEndCause.RELEASED or name in self.released:
+            return MachineOutcome.RELEASED, self.released.get(name, "")
         if machine.cause is None:
-            return "no longer listed"
-        return "stopped by itself" if machine.cause is Ended.STOPPED else "broke"
+            return MachineOutcome.UNLISTED, ""
+        stopped = machine.cause is MachineEndCause.STOPPED
+        return (MachineOutcome.STOPPED if stopped else MachineOutcome.FAILED), ""
 
-    def _why_released(self, name: str) -> str:
-        why = self.released.get(name, "")
-        if why != SUPERSEDED:
-            return f"given back: {'done' if why.startswith(RUN_DONE) else why}" if why else "given back"
-        told = "injected" if name in self.injected else "announced"
-        return f"taken ({told}), replaced before"
+    def _notice(self, name: str) -> str:
+        if name in self.injected:
+            notice_s = self.injected[name]
+            return f"injected, {'no notice' if notice_s is None else f'{notice_s:g} s of notice'}"
+        return "announced" if name in self.announced else "no notice"
 
 
-def bill(rows: Iterable[Row], now: WallTime) -> Bill | None:
-    """Make the bill of a job.
+def bill(rows: Iterable[Row], now: WallTime) -> JobBill | None:
+    """Return the bill of a job; None if its journal is empty.
 
     Args:
-        rows: the controller's journal of it, from the first row on.
-        now: until when machines that live have cost, on the providers' clock.
-
-    Returns:
-        None if the journal is empty.
+        rows: the job's journal as the controller wrote it, from the first row.
+        now: until when running machines are billed, on the providers' clock.
     """
-    state, told, begin = driver.begin(), _Machines(), None
+    state, machines, start = driver.initial_state(), _Machines(), None
     for row in rows:
-        begin = row.wall if begin is None else begin
+        start = row.wall_time if start is None else start
         state, _, _ = driver.react(state, row.at, row.facts)
-        told.take(row, state)
-    if begin is None:
+        machines.add(row, state)
+    if start is None:
         return None
-    names = sorted(told.accounts, key=lambda name: (told.machines[name].began or now, name))
-    return Bill(
+    names = sorted(machines.accounts, key=lambda name: (machines.machines[name].started or now, name))
+    return JobBill(
         job=state.the_job,
         phase=state.phase,
-        begin=begin,
+        start=start,
         now=now,
-        sums=ledger.sums(state.ledger, now),
-        machines=tuple(told.machined(name, now) for name in names),
+        sums=ledger.totals(state.ledger, now),
+        machines=tuple(machines.cost(name, now) for name in names),
     )
 
 
-def as_json(made: Bill) -> dict[str, Any]:
-    """Turn a bill into what `json.dumps` accepts; units are in the names, moments in seconds since 1970."""
+def as_json(bill: JobBill) -> dict[str, Any]:
+    """Return a bill as data for `json.dumps`; units are in the names, times in seconds since 1970."""
     return {
-        "job_id": made.job.job_id,
-        "phase": made.phase.value,
-        "begin": made.begin,
-        "now": made.now,
-        "money": dataclasses.asdict(made.sums),
-        "savings_percent": made.savings_percent,
+        "job_id": bill.job.job_id,
+        "phase": bill.phase.value,
+        "start": bill.start,
+        "now": bill.now,
+        "money": dataclasses.asdict(bill.sums),
+        "savings_percent": bill.savings_percent,
         "machines": [
             {
                 "machine_id": one.machine.machine_id,
@@ -224,14 +279,107 @@ def as_json(made: Bill) -> dict[str, Any]:
                 "zone": one.machine.zone,
                 "spot": one.machine.reliability is Reliability.TRANSIENT,
                 "usd_per_hour": one.machine.price_usd_per_hour,
-                "began": one.machine.began,
+                "started": one.machine.started,
                 "ended": one.machine.ended,
                 "hours": one.hours,
                 "estimated_usd": one.estimated_usd,
                 "settled_usd": one.settled_usd,
                 "disputed": one.disputed,
-                "how": one.how,
+                "outcome": one.outcome.value,
+                "detail": one.detail,
             }
-            for one in made.machines
+            for one in bill.machines
         ],
     }
+
+
+def usd(amount: float) -> str:
+    """Write dollars: to the cent, with more digits for small amounts."""
+    digits = 2 if abs(amount) >= 10 else 4 if abs(amount) >= 0.1 else 6
+    return f"{amount:.{digits}f}"
+
+
+def clock(seconds: float) -> str:
+    """Write a duration for a column: `0:27`, `1:02:05`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def render(bill: JobBill, run: Account | None, unread: str) -> RenderableType:
+    """Return the bill as `windfall cost JOB` prints it, with where the time went.
+
+    Args:
+        bill: the bill.
+        run: the account of the job's run; None if there is none.
+        unread: one sentence on why there is none.
+    """
+    parts: list[RenderableType] = [Text(line) for line in sums(bill, run)]
+    if bill.machines:
+        parts += [Text(), machines(bill)]
+    parts += [Text(), account_tables.render(run) if run is not None else Text(unread)]
+    return Group(*parts)
+
+
+def sums(bill: JobBill, run: Account | None) -> Iterator[str]:
+    """Yield the totals, line by line."""
+    total = bill.sums
+    count = len(bill.machines)
+    yield (
+        f"{bill.job.job_id} is {bill.phase}: {count} machine{'s' * (count != 1)}, {total.hours:.4f} machine-hours in "
+        f"{duration_text(_span_s(bill))}."
+    )
+    if bill.free:
+        yield "Its machines cost no dollars."
+        return
+    yield f"cost        {usd(total.due_usd)} USD: settled where the bill is closed, otherwise estimated"
+    yield f"  estimated {usd(total.estimated_usd)} USD, machine-hours x price at the purchase"
+    open_ = f", {total.unsettled} machine{'s' * (total.unsettled != 1)} not billed yet" if total.unsettled else ""
+    yield f"  settled   {usd(total.settled_usd)} USD{open_ or ', all machines billed'}"
+    if total.disputed:
+        few = f"{total.disputed} machine{'s' * (total.disputed != 1)}"
+        yield f"  disputed  {few}, billed {usd(total.disputed_usd)} USD off the estimate: ask the provider"
+    if total.unexplained_usd:
+        yield f"  unknown   {usd(total.unexplained_usd)} USD for machines that this job never had: ask the provider"
+    if bill.savings_percent is not None:
+        yield f"on demand   {usd(total.baseline_usd)} USD for the same hours; saved {bill.savings_percent:.0f} %"
+    undisturbed = None if run is None else bill.undisturbed_usd(run)
+    if undisturbed:
+        less = 100 * (1 - total.due_usd / undisturbed)
+        yield f"            {usd(undisturbed)} USD for the same work without preemptions; saved {less:.0f} %"
+
+
+def machines(bill: JobBill) -> Table:
+    """Return every machine with its type, time, cost and outcome."""
+    table = Table(title="Machines", title_justify="left", box=None, pad_edge=False, show_footer=True)
+    table.add_column("machine", no_wrap=True, footer="total")
+    table.add_column("type")
+    for name in ("USD/h", "from", "for"):
+        table.add_column(name, justify="right", no_wrap=True)
+    total = bill.sums.due_usd - bill.sums.unexplained_usd
+    table.add_column("USD", justify="right", no_wrap=True, footer=usd(total))
+    table.add_column("outcome")
+    for one in bill.machines:
+        machine = one.machine
+        started = "-" if machine.started is None else f"+{clock(max(machine.started - bill.start, 0.0))}"
+        table.add_row(
+            machine.machine_id,
+            f"{machine.machine_type} {machine.zone}",
+            f"{machine.price_usd_per_hour:.4f}",
+            started,
+            clock(one.hours * 3600),
+            _cost(one),
+            one.text,
+        )
+    return table
+
+
+def _cost(one: MachineCost) -> str:
+    if one.settled_usd is None:
+        return f"~{usd(one.estimated_usd)}"
+    return f"{usd(one.settled_usd)}{' !' if one.disputed else ''}"
+
+
+def _span_s(bill: JobBill) -> float:
+    ends = [one.machine.ended or bill.now for one in bill.machines]
+    return max([*ends, bill.start]) - bill.start

@@ -1,6 +1,6 @@
-"""Context managers of a session, and how what a script gives is written down.
+"""Context managers of a session, and the text form of the messages a script sends.
 
-Standard library only, like all that `import windfall` can lead to.
+Standard library only, like everything that `import windfall` loads.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import os
 from time import monotonic_ns
 from types import TracebackType
 
-from windfall.wire import page
-from windfall.wire.page import PHASE, PHASE_SINCE_NS
+from windfall.wire import script_page
+from windfall.wire.script_page import PHASE, PHASE_SINCE_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 USER_PHASES = ("evaluation", "compile", "data", "save")
 WHY_MAX = 200
-"""So much of an error's words is passed on."""
+"""Longest error text that a message carries [characters]."""
 
 
 class StepContext:
-    """From `enter_step` to `exit_step`."""
+    """Calls `enter_step` on entry and `exit_step` on exit; an exception leaves the step incomplete."""
 
     __slots__ = ("_session",)
 
@@ -41,9 +41,9 @@ class StepContext:
 
 
 class PhaseContext:
-    """A phase on the page, and its length in the message file; phases may nest."""
+    """Shows a phase on the page and writes its duration to the message file; phases may nest."""
 
-    __slots__ = ("_before", "_begin_ns", "_name", "_session")
+    __slots__ = ("_before", "_name", "_session", "_start_ns")
 
     def __init__(self, session: Session, name: str) -> None:
         self._session = session
@@ -52,19 +52,19 @@ class PhaseContext:
     def __enter__(self) -> None:
         words = self._session._words
         self._before = words[PHASE], words[PHASE_SINCE_NS]
-        self._begin_ns = words[PHASE_SINCE_NS] = monotonic_ns()
-        words[PHASE] = page.PHASES.index(self._name)
+        self._start_ns = words[PHASE_SINCE_NS] = monotonic_ns()
+        words[PHASE] = script_page.PHASES.index(self._name)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         words = self._session._words
         words[PHASE], words[PHASE_SINCE_NS] = self._before
-        self._session._tell_phase(self._name, monotonic_ns() - self._begin_ns)
+        self._session._report_phase(self._name, monotonic_ns() - self._start_ns)
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """Return the absolute path; as it is if it is none, or if the working folder is gone."""
+    """Return the absolute path; unchanged if it is empty or the working folder no longer exists."""
     text = os.fsdecode(path)
     try:
         return os.path.abspath(text) if text else text
@@ -73,7 +73,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
 
 def plain(value: object) -> object:
-    """Turn what JSON does not know into a number where that is possible, else into text."""
+    """Convert a value that JSON cannot represent to a number if possible, otherwise to text."""
     try:
         return float(value)  # type: ignore[arg-type]  # tensors and numpy's scalars have __float__
     except (TypeError, ValueError, RuntimeError):
@@ -81,16 +81,16 @@ def plain(value: object) -> object:
 
 
 def check_phase(name: str) -> None:
-    """Refuse a phase that does not exist."""
+    """Raise ValueError if a phase does not exist."""
     if name not in USER_PHASES:
-        raise ValueError(f"there is no phase {name!r}: the phases are {', '.join(USER_PHASES)}")
+        raise ValueError(f"unknown phase {name!r}: use one of {', '.join(USER_PHASES)}")
 
 
 def line_of(message: dict[str, object]) -> bytes:
-    """Return a message as a line; one that cannot be written says so in its place."""
+    """Return a message as one line of JSON; a message that cannot be encoded is replaced by one that says why."""
     try:
         text = json.dumps(message, default=plain)
     except (ValueError, TypeError, RecursionError) as error:
-        why = str(error)[:WHY_MAX]
-        text = json.dumps({"seq": message["seq"], "it": "unsaid", "what": message["it"], "why": why})
+        reason = str(error)[:WHY_MAX]
+        text = json.dumps({"seq": message["seq"], "type": "unencodable", "what": message["type"], "reason": reason})
     return text.encode() + b"\n"

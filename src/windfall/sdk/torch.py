@@ -1,4 +1,4 @@
-"""Checkpoints of a plain PyTorch script, whole enough that a resumed run equals an uninterrupted one bit for bit.
+"""Checkpoints for plain PyTorch scripts: a resumed run equals an uninterrupted one bit for bit.
 
     checkpoint = Checkpoint(model=model, optimizer=optimizer, scheduler=scheduler)
     batches = checkpoint.loader(train_set, batch_size=32, shuffle=True)
@@ -8,8 +8,8 @@
             ...
             checkpoint.step()
 
-Saved with the objects' states are the random generators (Python, numpy, torch, CUDA) and the position in the data: which
-epoch, and how many of its batches the loop has received.  Batches that workers have only prefetched do not count.
+A checkpoint holds the objects' states, the random generators (Python, numpy, torch, CUDA) and the position in the data:
+the epoch, and how many of its batches the loop has received.  Batches that workers have only prefetched do not count.
 """
 
 from __future__ import annotations
@@ -33,38 +33,41 @@ from windfall.wire import environment
 
 FORMAT_VERSION = 1
 KEPT_FILES = 2
-"""How many of its own files a `Checkpoint` leaves on the local disk: the newest, and the one still being uploaded."""
+"""Files that a `Checkpoint` leaves on the local disk: the newest, and the one still being uploaded."""
 
 
 class Stateful(Protocol):
-    """Anything with a state: modules, optimizers, schedulers, scalers, loaders, the user's own objects."""
+    """Anything with a state: modules, optimizers, schedulers, scalers, loaders, objects of your own."""
 
     def state_dict(self) -> Any:
         """Return the state."""
         ...
 
     def load_state_dict(self, state: Any) -> Any:
-        """Take the state."""
+        """Restore the state."""
         ...
 
 
 class Position(NamedTuple):
-    """Where training begins: `step` steps are complete, `epoch` is the one to begin or to go on with."""
+    """Where training starts or resumes: in epoch `epoch`, with `step` steps complete."""
 
     epoch: int
     step: int
 
 
 class Checkpoint:
-    """Saves and restores the state of a training loop.
+    """Save and restore the state of a training loop.
 
-    With several ranks the first one's file has the objects' states, every other rank's only what is its own: its random
-    generators and its position in the data.  With `sharded` each rank saves its own objects as well.
+    With several ranks, rank 0 saves the objects' states, and every other rank saves only its random generators and its
+    position in the data.  With `sharded`, each rank saves its own objects too.
+
+    Outside a Windfall run `resume` restores nothing and `step` never saves; `save` still writes the file.
 
     Args:
-        folder: where the files are made; inside the session's folder if not given, else in `checkpoints`.
+        folder: where checkpoint files are written; default: `checkpoints` inside the session's folder, or inside the
+            current folder outside a run.
         sharded: whether the objects' states differ between ranks.
-        objects: by name, everything with `state_dict` and `load_state_dict`; None is left out.
+        objects: by name, anything with `state_dict` and `load_state_dict`; None is left out.
     """
 
     def __init__(self, *, folder: str | None = None, sharded: bool = False, **objects: Stateful | None) -> None:
@@ -79,40 +82,46 @@ class Checkpoint:
         self._made = 0
 
     def loader(self, source: Any, *, seed: int = 0, **options: Any) -> Loader:
-        """Return a loader whose position is part of the checkpoint.
+        """Return a data loader whose position is part of the checkpoint.
 
         Args:
-            source: a `DataLoader`, or a dataset to make one of with `options`.
+            source: a `DataLoader`, or a dataset to build one from with `options`.
             seed: of the shuffling.
-            options: `DataLoader`'s own.
+            options: passed to `DataLoader`.
 
         Raises:
-            ValueError: an iterable dataset, which has no positions.
+            ValueError: the dataset is iterable, so it has no positions to resume from.
         """
         loader = Loader(source, seed=seed, **options)
         self._loaders[f"loader-{len(self._loaders)}"] = loader
         return loader
 
     def resume(self) -> Position:
-        """Take the state of the restored checkpoint, if there is one; return where training begins.
+        """Restore the state from the run's checkpoint, if there is one; return where training resumes.
+
+        Call it once, before the training loop.  Without a checkpoint it returns the first epoch and step 0.
+
+        Returns:
+            A `Position(epoch, step)`.
 
         Raises:
-            ValueError: the checkpoint is of another kind, of other objects, or of another number of ranks.
+            ValueError: the checkpoint was not written by this class, or has other objects or another number of ranks.
         """
         path = windfall.last()
         rank, world_size = _rank_and_world_size()
         if world_size > 1 and windfall.context().rank != rank:
             raise ValueError(
-                f"torch.distributed says that this is rank {rank}, the environment says {windfall.context().rank}: "
-                "start the script with torchrun, or set RANK and LOCAL_WORLD_SIZE before the first call of windfall"
+                f"torch.distributed has this process as rank {rank}, the environment as rank "
+                f"{windfall.context().rank}: start the script with torchrun, or set RANK and LOCAL_WORLD_SIZE before the "
+                "first call of windfall"
             )
         if path is None:
             return Position(self._epoch(), 0)
         own = _read(path)
         if own["world_size"] != world_size or own["rank"] != rank:
             raise ValueError(
-                f"{path} is the part of rank {own['rank']} of {own['world_size']}, this is rank {rank} of {world_size}: "
-                f"start the script with {own['world_size']} ranks"
+                f"{path} is the shard of rank {own['rank']} of {own['world_size']}, but this is rank {rank} of "
+                f"{world_size}: start the script with {own['world_size']} ranks"
             )
         shared = own if own["objects"] is not None else _read(os.environ[environment.CHECKPOINT])
         _load_all(self._objects, shared["objects"], path)
@@ -121,21 +130,26 @@ class Checkpoint:
         return Position(self._epoch(), own["step"])
 
     def step(self, step: int | None = None) -> bool:
-        """End a step and save if that is asked for; return whether it was.
+        """End a training step; save a checkpoint if Windfall requests one.
+
+        Call it once after every step.
 
         Args:
-            step: how many steps are complete since the run began; counted by one if not given.
+            step: number of complete steps since the start of the run; default: one more than before.
+
+        Returns:
+            Whether a checkpoint was saved.
         """
-        asked = windfall.step(step)
-        if asked:
+        requested = windfall.step(step)
+        if requested:
             self.save()
-        return asked
+        return requested
 
     def save(self) -> None:
-        """Save now and hand the file over.
+        """Save a checkpoint now and hand it to Windfall for upload.
 
-        A file that cannot be written is a warning, not an error: training goes on, and the hand-over of a file that is
-        not there keeps this checkpoint from being committed.
+        A file that cannot be written is a warning, not an error: training continues, and this checkpoint is not
+        committed.
         """
         rank, world_size = _rank_and_world_size()
         step = windfall.context().step
@@ -157,7 +171,11 @@ class Checkpoint:
             os.replace(draft, path)
         except (OSError, RuntimeError) as error:
             _remove(draft)
-            warnings.warn(f"the checkpoint {path} could not be written: {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"cannot write the checkpoint {path}: {error}; training continues without it",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         windfall.backup(path)
         self._files.append(path)
         for old in self._files[:-KEPT_FILES]:
@@ -169,15 +187,15 @@ class Checkpoint:
 
 
 class Loader:
-    """A data loader that can stop after any batch and go on there: each sample once per epoch over any number of resumes.
+    """A data loader that can resume after any batch: each sample comes once per epoch, over any number of resumes.
 
-    The order of an epoch depends on the seed and the epoch alone.  Beginning to iterate begins the next epoch, except
-    for the first time and after `load_state_dict`, where it goes on at the position.  With workers each batch is made
-    under a seed of its own, so that random augmentation does not depend on which worker made it, nor on resumes.
-    Workers do not die of a SIGTERM that is sent to every process of the machine: the last save needs their batches.
+    The order of an epoch depends only on the seed and the epoch.  Each `iter()` starts the next epoch, except the first
+    one and the one after `load_state_dict`, which resumes at the stored position.  With workers, each batch has its own
+    seed, so random augmentation depends neither on the worker that made the batch nor on resumes.  Workers survive a
+    SIGTERM that is sent to every process of the machine: the last save needs their batches.
 
     Attributes:
-        epoch: the epoch under way, or the first to come.
+        epoch: the current epoch, or the first one before iteration starts.
         position: how many of its batches have been received.
     """
 
@@ -185,8 +203,8 @@ class Loader:
         loader = source if isinstance(source, DataLoader) else DataLoader(source, **options)
         if isinstance(loader.dataset, IterableDataset):
             raise ValueError(
-                f"{type(loader.dataset).__name__} is an iterable dataset, which has no positions to go on from: "
-                "give the checkpoint an object of your own with state_dict and load_state_dict"
+                f"{type(loader.dataset).__name__} is an iterable dataset, which has no position to resume from: pass "
+                "the checkpoint an object of your own with state_dict and load_state_dict"
             )
         self.epoch = 0
         self.position = 0
@@ -195,16 +213,16 @@ class Loader:
         self._order = _Order()
         self._generator = torch.Generator()
         self._inner = self._rebuilt(loader)
-        self._begun = False
+        self._started = False
 
     def __len__(self) -> int:
         return len(_sampler_of(self._source))
 
     def __iter__(self) -> Iterator[Any]:
-        if self._begun:
+        if self._started:
             self.epoch += 1
             self.position = 0
-        self._begun = True
+        self._started = True
         batches = self._drawn()
         seeds = range(len(batches)) if self._inner.num_workers else None
         numbered = [(self._mixed(number), batches[number]) for number in seeds] if seeds is not None else batches
@@ -223,21 +241,21 @@ class Loader:
         return {"epoch": self.epoch, "position": self.position, "batches": len(self), "seed": self._seed}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on at a position.
+        """Continue at a stored position.
 
         Raises:
-            ValueError: the epoch was under way and has another number of batches now.
+            ValueError: the position lies within an epoch that now has another number of batches.
         """
         if state["batches"] != len(self) and 0 < state["position"] < state["batches"]:
             raise ValueError(
-                f"the checkpoint was made within an epoch of {state['batches']} batches, the loader now has {len(self)}: "
+                f"the checkpoint lies within an epoch of {state['batches']} batches, but the loader now has {len(self)}: "
                 "restore the data and the batch size, or start a new run"
             )
         self.epoch, self.position, self._seed = state["epoch"], state["position"], state["seed"]
-        self._begun = False
+        self._started = False
 
     def _rebuilt(self, loader: Any) -> Any:
-        """Return the user's loader with an order of ours: everything else stays as it was asked for."""
+        """Return the user's loader with its order replaced; every other option stays as it was."""
         by_batch = loader.batch_sampler is not None
         order = {"batch_sampler": self._order} if by_batch else {"sampler": self._order, "batch_size": None}
         return DataLoader(
@@ -255,12 +273,12 @@ class Loader:
         )
 
     def _mixed(self, number: int) -> int:
-        """Return a seed for batch `number` of this epoch, different for every seed, epoch and number in any real run."""
+        """Return the seed of batch `number` of this epoch; it differs for each seed, epoch and number in practice."""
         digest = hashlib.blake2b(f"{self._seed}/{self.epoch}/{number}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") >> 1
 
     def _drawn(self) -> list[Any]:
-        """Let the user's own sampler draw this epoch's order under this epoch's seed."""
+        """Return this epoch's order, drawn by the user's own sampler with this epoch's seed."""
         sampler = _sampler_of(self._source)
         seed = self._mixed(-1)
         parts: list[Any] = [sampler, getattr(sampler, "sampler", None)]
@@ -278,42 +296,42 @@ class Loader:
 
 
 class ShieldedWorker:
-    """A `worker_init_fn` after which SIGTERM no longer ends the worker, unless its own parent sent it."""
+    """A `worker_init_fn` that shields the worker from SIGTERM, unless its own parent sends it."""
 
     def __init__(self, then: Callable[[int], None] | None = None) -> None:
         self._then = then
 
     def __call__(self, worker: int) -> None:
-        """Shield this worker, then do what the user's own function does."""
+        """Shield this worker, then call the user's own `worker_init_fn`."""
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_obey_the_parent_alone, daemon=True).start()
+        threading.Thread(target=_exit_when_parent_terminates, daemon=True).start()
         if self._then is not None:
             self._then(worker)
 
 
 def shield_workers(loader: Any) -> None:
-    """Let the workers of a `DataLoader` that somebody else iterates outlive a SIGTERM to every process.
+    """Shield the workers of a `DataLoader` that a framework iterates from a SIGTERM to every process.
 
-    Each worker shields itself once it runs; a signal in the instant before still ends it, as it does not with `Loader`.
+    Each worker shields itself once it runs; a signal just before that still ends it, unlike with `Loader`.
     """
-    for one in (loader, getattr(loader, "base_dataloader", None)):  # accelerate's loaders hold the one that iterates
+    for one in (loader, getattr(loader, "base_dataloader", None)):  # accelerate wraps the loader that iterates
         if isinstance(one, DataLoader) and one.num_workers and not isinstance(one.worker_init_fn, ShieldedWorker):
             one.worker_init_fn = ShieldedWorker(one.worker_init_fn)
 
 
 def random_state(*, cuda: bool = True) -> dict[str, Any]:
-    """Return the states of the random generators: Python's, numpy's if it is loaded, torch's, CUDA's if it is in use."""
+    """Return the states of the random generators: Python, numpy if loaded, torch, CUDA if in use."""
     state = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if "numpy" in sys.modules:
         name, keys, *rest = sys.modules["numpy"].random.get_state()
-        state["numpy"] = (name, keys.tolist(), *rest)  # plain numbers: Lightning loads nothing else
+        state["numpy"] = (name, keys.tolist(), *rest)  # plain numbers: Lightning refuses to load anything else
     if cuda and torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Put the random generators back into a state of `random_state`."""
+    """Restore the random generators to a state returned by `random_state`."""
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
     if "numpy" in state and "numpy" in sys.modules:
@@ -323,7 +341,7 @@ def set_random_state(state: Mapping[str, Any]) -> None:
 
 
 class _Order:
-    """The batches of an epoch that are still to come, as a sampler."""
+    """The remaining batches of an epoch, as a sampler."""
 
     def __init__(self) -> None:
         self.entries: list[Any] = []
@@ -336,7 +354,7 @@ class _Order:
 
 
 class _SeededData:
-    """The user's dataset in a worker; an index comes with the seed under which to make it."""
+    """The user's dataset in a worker; each index comes with the seed to use for it."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -357,7 +375,7 @@ class _SeededData:
 
 
 def _seed_all(seed: int) -> None:
-    """Seed Python's, numpy's and torch's generators; not CUDA's, which `torch.manual_seed` would."""
+    """Seed the generators of Python, numpy and torch, but not CUDA's, which `torch.manual_seed` would seed too."""
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
     if "numpy" in sys.modules:
@@ -370,7 +388,7 @@ def _sampler_of(loader: Any) -> Any:
 
 @contextmanager
 def _sigterm_waits(needed: bool) -> Iterator[None]:
-    """Hold SIGTERM back while workers start: they inherit the mask, and the signal reaches this process afterwards."""
+    """Block SIGTERM while workers start: they inherit the mask, and this process gets the signal afterwards."""
     if not needed:
         yield
         return
@@ -381,8 +399,8 @@ def _sigterm_waits(needed: bool) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _obey_the_parent_alone() -> None:
-    """End the worker when its parent terminates it, so that a blocked signal does not hang the script's exit."""
+def _exit_when_parent_terminates() -> None:
+    """End the worker when its parent terminates it; otherwise the blocked signal would hang the script's exit."""
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
         continue
     os._exit(0)
@@ -401,17 +419,19 @@ def _states(objects: Mapping[str, Stateful]) -> dict[str, Any]:
 
 def _load_all(objects: Mapping[str, Stateful], states: Mapping[str, Any], path: str) -> None:
     if set(objects) != set(states):
-        raise ValueError(f"{path} holds {sorted(states)}, the script gives {sorted(objects)}: give the same names")
+        raise ValueError(
+            f"{path} holds {sorted(states)}, but the script passes {sorted(objects)}: pass the same names to Checkpoint"
+        )
     for name, thing in objects.items():
         thing.load_state_dict(states[name])
 
 
 def _read(path: str) -> dict[str, Any]:
-    # The states of the user's own objects may be of any class; the file is one that this run wrote, and verified.
+    # The states of user objects may be of any class; the file was written by this run, and its digest verified.
     state = torch.load(path, map_location="cpu", weights_only=False)
     if not isinstance(state, dict) or state.get("windfall") != FORMAT_VERSION:
         raise ValueError(
-            f"{path} was not made by this version of windfall.sdk.torch.Checkpoint: load it as it was saved"
+            f"{path} was not written by this version of windfall.sdk.torch.Checkpoint: load it with the code that saved it"
         )
     return state
 

@@ -1,9 +1,9 @@
 """The machines of a trial in a kernel: ordered, started, ready, lost, replaced, billed.
 
-A slot has the machine that trains or is waited for, and perhaps an old one: on notice, not gone yet, its successor
-ordered.  The driver orders no third one beside them, and gives the old one back once its successor is ready and it has
-itself let the run go, or once its successor has the run (`core.orders`, `core.machines`).  In all functions `w` is a
-record of `WORLD`, `s` one of `STATE`, `m` the `Machines`.
+A compiled copy of `core.orders` and `core.machines`, held equal to them by the agreement tests.  A slot has the machine
+that trains or is awaited, and perhaps an old one: on notice, still running, its successor ordered.  The driver orders no
+third one beside them.  It releases the old one once its successor is ready and the old one has released the run, or once
+the successor has the run.  In all functions `w` is a record of `WORLD`, `s` one of `STATE`, `m` the `KernelMachines`.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from windfall.simulation import chance
+from windfall.simulation import random_draws
 from windfall.simulation.kernel_world import part
-from windfall.simulation.sampling import WINDOWS, life_s, window, within
+from windfall.simulation.sampling import WINDOWS, lifetime_s, window, within
 
 START: Final = 0
 READY: Final = 1
@@ -23,15 +23,15 @@ END: Final = 2
 GONE: Final = 3
 TRAINED: Final = 4
 NEXT: Final = 5
-"""A slot's machine: when it starts, is prepared, hears of its end or is gone, is gone; 1 once it has trained; when its
-successor is ordered, where that is still to come."""
+"""A slot's machine: the times of its start, readiness, notice (or end) and end; 1 once it has trained; the time of its
+successor's order, while that is still ahead."""
 OLD_START: Final = 6
 OLD_GONE: Final = 7
 OLD_IDLE: Final = 8
-"""The old machine: when it started; when it is taken, infinite if there is none; from when on it is idle after training."""
+"""The old machine: its start; its preemption, infinite without an old machine; the start of its idle time after training."""
 COLUMNS: Final = 9
-MOST: Final = (1 << chance.SLOT_BITS) - 1
-"""So many machines of a slot have a chance of their own: a job that needs more has no end, and the last one stays."""
+MOST: Final = (1 << random_draws.SLOT_BITS) - 1
+"""How many machines of a slot have draws of their own: a job that needs more is stuck, and the last one remains."""
 
 
 @part
@@ -39,20 +39,20 @@ def order(w, s, m, slot, at_s):
     """Order the next machine of a slot."""
     number = m.numbers[slot] = m.numbers[slot] + 1
     row = m.slots[slot]
-    which = chance.machine(slot, number)
-    start_s = at_s + within(w.allocate_low, w.allocate_high, s.key, chance.ALLOCATE, which)
+    which = random_draws.machine(slot, number)
+    start_s = at_s + within(w.allocate_low, w.allocate_high, s.key, random_draws.ALLOCATE, which)
     if w.kind == WINDOWS:
         from_s, to_s = window(m.tables.values, w.length_s, s.offset_s + start_s)
         start_s, end_s = from_s - s.offset_s, to_s - s.offset_s
     else:
-        end_s = start_s + life_s(w.kind, m.tables.values, s.key, slot, number)
+        end_s = start_s + lifetime_s(w.kind, m.tables.values, s.key, slot, number)
     if number >= MOST:
         s.stuck, end_s = True, math.inf
     row[START] = start_s
-    row[READY] = start_s + within(w.prepare_low, w.prepare_high, s.key, chance.PREPARE, which)
+    row[READY] = start_s + within(w.prepare_low, w.prepare_high, s.key, random_draws.PREPARE, which)
     row[END] = row[GONE] = end_s
-    if w.notice_s > 0.0 and chance.uniform(s.key, chance.ANNOUNCED, which) < w.announced_share:
-        if w.to_notice:
+    if w.notice_s > 0.0 and random_draws.uniform(s.key, random_draws.ANNOUNCED, which) < w.announced_share:
+        if w.ends_at_notice:
             row[GONE] = end_s + w.notice_s
         else:
             row[END] = max(end_s - w.notice_s, start_s)
@@ -67,7 +67,7 @@ def _bill(s, start_s, gone_s):
 
 @part
 def _old_leaves(row):
-    """When the old machine is taken or, before that, given back; minus infinity without one."""
+    """Return when the old machine is preempted or, before that, released; minus infinity without one."""
     if row[OLD_GONE] == math.inf:
         return -math.inf
     back_s = max(row[READY], row[OLD_IDLE])
@@ -85,7 +85,7 @@ def _old_left(s, row, at_s):
 
 @part
 def taken_over(s, m):
-    """Give back the leader's old machine: its successor has the run now, even if it never trained itself."""
+    """Release the leader's old machine: its successor has the run now, even if the old one never trained."""
     row = m.slots[0]
     if row[OLD_GONE] < math.inf:
         _bill(s, row[OLD_START], min(row[OLD_GONE], s.now))
@@ -93,18 +93,18 @@ def taken_over(s, m):
 
 
 @part
-def _succeeded(w, s, row, now_s):
-    """Let a machine whose life is over make room: return whether its successor is ordered by now, at `row[NEXT]`."""
+def _makes_room(w, s, row, now_s):
+    """Make room for the successor of a machine at its end; return whether it is ordered by now, at `row[NEXT]`."""
     old_leaves_s = _old_leaves(row)
-    # On notice itself, it is followed once the machine before it has left; gone before that one, it makes room at once.
-    stays = row[GONE] > row[END] and w.at_notice and row[GONE] >= old_leaves_s
-    row[NEXT] = max(row[END], old_leaves_s) if stays else row[GONE]
+    # On notice, its successor is ordered once the machine before it has left; ended before that one, it makes room at once.
+    remains = row[GONE] > row[END] and w.at_notice and row[GONE] >= old_leaves_s
+    row[NEXT] = max(row[END], old_leaves_s) if remains else row[GONE]
     if row[NEXT] > now_s:
         return False
     _old_left(s, row, row[NEXT])
-    if stays:
+    if remains:
         row[OLD_START], row[OLD_GONE] = row[START], row[GONE]
-        row[OLD_IDLE] = max(row[END], s.let_go) if row[TRAINED] else math.inf
+        row[OLD_IDLE] = max(row[END], s.released) if row[TRAINED] else math.inf
     else:
         _bill(s, row[START], row[GONE])
     return True
@@ -112,17 +112,17 @@ def _succeeded(w, s, row, now_s):
 
 @part
 def replace(w, s, m, now_s):
-    """Order successors for all machines whose life is over by now, and for theirs."""
+    """Order successors for all machines at their end by now, and for their successors."""
     for slot in range(w.machines):
         row = m.slots[slot]
-        while row[END] <= now_s and _succeeded(w, s, row, now_s):
+        while row[END] <= now_s and _makes_room(w, s, row, now_s):
             order(w, s, m, slot, row[NEXT])
         _old_left(s, row, now_s)
 
 
 @part
 def gather(w, s, m):
-    """Wait until all machines are ready, from `s.now` on, which becomes the instant of it."""
+    """Advance `s.now` until all machines are ready."""
     while True:
         replace(w, s, m, s.now)
         ready_s, next_s, missing, over = s.now, math.inf, False, False
@@ -149,8 +149,8 @@ def gather(w, s, m):
 
 @part
 def close(w, s, m):
-    """Bill what is left at the end of the job, `s.now`."""
-    s.let_go = math.inf
+    """Bill the remaining machines at the end of the job, `s.now`."""
+    s.released = math.inf
     replace(w, s, m, s.now)
     for slot in range(w.machines):
         row = m.slots[slot]

@@ -1,8 +1,9 @@
-"""A spell of training in a kernel: from all machines ready until the run is let go, or to the last step.
+"""An interval of training in a kernel: from all machines ready until the run is released, or to the last step.
 
-`walk` goes from event to event: the first step, which shows how long a step takes; saves; commits; ends of machines.  In
-all functions `w` is a record of `WORLD`, `s` one of `STATE`, `m` the `Machines`; `log` takes the saves, (machine, step,
-kind, committed), as far as it is long.
+A compiled copy of `core.worker` over a script, held equal to it by the agreement tests.  `walk` goes from event to event:
+the first step, which gives the length of a step; saves; commits; ends of machines.  In all functions `w` is a record of
+`WORLD`, `s` one of `STATE`, `m` the `KernelMachines`; `log` receives the saves (machine, step, kind, committed), up to its
+length.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from windfall.simulation import kernel_asking as asking
+from windfall.simulation import kernel_saves
 from windfall.simulation import kernel_world as world
 from windfall.simulation.kernel_machines import END, GONE, TRAINED, taken_over
 from windfall.simulation.kernel_world import NONE, STALLED, STILL, TRAINING, part
@@ -25,17 +26,17 @@ HANDOVER: Final = 4
 
 
 @part
-def begin(w, s, m):
-    """Begin a spell at `s.now`, from the newest committed point; the worker knows what its run's earlier ones measured."""
-    s.begun = s.since = s.now
-    s.spell_save_s = 0.0
+def start_interval(w, s, m):
+    """Start an interval at `s.now`, from the newest committed checkpoint, with the measurements of the run's earlier ones."""
+    s.started = s.since = s.now
+    s.interval_save_s = 0.0
     s.base = s.step = s.anchor = s.committed
     s.phase, s.measured, s.emergency = TRAINING, False, False
     s.stalls = s.uploads = s.commits = s.known
     s.pending = s.held = s.active = s.queued = NONE
-    s.commit_at = s.deadline = s.leave_at = s.let_go = math.inf
+    s.commit_at = s.deadline = s.leave_at = s.released = math.inf
     s.noticed = s.counted = False
-    s.belief = NONE
+    s.estimate_key = NONE
     s.end_at = _next_end(w, m, s.now)
     for slot in range(w.machines):
         m.slots[slot, TRAINED] = 1.0
@@ -45,7 +46,7 @@ def begin(w, s, m):
     elif w.policy == world.OPTIMAL:
         left = (w.steps - s.base + w.unit - 1) // w.unit
         s.table, s.table_end = m.tables.offsets[left], m.tables.offsets[left + 1]
-    asking.plan(w, s, m.tables, s.now)
+    kernel_saves.plan(w, s, m.tables, s.now)
 
 
 @part
@@ -59,13 +60,13 @@ def _next_end(w, m, now_s):
 
 @part
 def _next(w, s):
-    """When the next event of the training or of an upload comes, and which."""
+    """Return the time and kind of the next event of the training or an upload."""
     at_s, what = s.commit_at, COMMIT
     if s.phase == TRAINING:
         last_s = s.since + (w.steps - s.step) * s.step_s
         if last_s < at_s:
             at_s, what = last_s, FINISH
-        first_s = s.begun + s.step_s
+        first_s = s.started + s.step_s
         if not s.measured and first_s < at_s:
             at_s, what = first_s, MEASURE
         if s.pending != NONE and s.pending < w.steps:
@@ -79,13 +80,13 @@ def _next(w, s):
 
 @part
 def walk(w, s, m, log):
-    """Train from `begin` on until the job is done (`s.done`) or the run let go, which is at `s.now`."""
+    """Train from `start_interval` until the job is done (`s.done`) or the run is released, at `s.now`."""
     over = False
     while not over:
         at_s, what = _next(w, s)
         if min(s.end_at, s.deadline) < at_s:
             s.now = min(s.end_at, s.deadline)
-            over = _taken(w, s, m)
+            over = _machine_ends(w, s, m)
             continue
         s.now = at_s
         if what == FINISH:
@@ -95,7 +96,7 @@ def walk(w, s, m, log):
         elif what == MEASURE:
             s.measured = True
             over = _leaves(s)
-            asking.plan(w, s, m.tables, s.now)
+            kernel_saves.plan(w, s, m.tables, s.now)
         elif what == SAVE:
             s.since, s.step, s.phase = s.now, s.pending, STALLED
         else:
@@ -106,31 +107,31 @@ def walk(w, s, m, log):
 
 @part
 def _settle(s):
-    """Divide the spell's time: what is neither standing still nor kept was made for nothing."""
-    s.let_go = s.now
+    """Account for the interval's time: what is neither stalled nor stored is redo."""
+    s.released = s.now
     if s.phase != TRAINING:
         s.save_s += s.now - s.since
-        s.spell_save_s += s.now - s.since
+        s.interval_save_s += s.now - s.since
     if not s.done:
-        s.redo_s += s.now - s.begun - s.spell_save_s - (s.committed - s.base) * s.step_s
+        s.redo_s += s.now - s.started - s.interval_save_s - (s.committed - s.base) * s.step_s
 
 
 @part
 def _release(s):
-    """The run is let go in order: its record says what saves cost."""
+    """Release the run: its record keeps the costs of saves."""
     s.known = s.known or (s.stalls and s.uploads and s.commits)
     s.announced += s.noticed
     return True
 
 
 @part
-def _taken(w, s, m):
-    """A machine's life ends, or one that was on notice is gone: return whether the spell is over."""
+def _machine_ends(w, s, m):
+    """End a machine's lifetime or its notice; return whether the interval is over."""
     leader = m.slots[0]
-    if leader[END] == leader[GONE] == s.now:  # it cannot say anything any more
+    if leader[END] == leader[GONE] == s.now:  # it can report nothing any more
         return True
     if s.now == s.deadline:
-        return _gone(s, m)
+        return _deadline(s, m)
     for slot in range(w.machines):
         row = m.slots[slot]
         if row[END] != s.now:
@@ -140,43 +141,43 @@ def _taken(w, s, m):
         first = not s.noticed
         s.noticed = True
         s.deadline = min(s.deadline, row[GONE])
-        s.leave_at = s.deadline - world.leave_margin_s(s.deadline - s.now)
+        s.leave_at = s.deadline - world.release_margin_s(s.deadline - s.now)
         if first:
-            asking.notice(w, s, s.now)
+            kernel_saves.notice(w, s, s.now)
     s.end_at = _next_end(w, m, s.now)
     return False
 
 
 @part
-def _gone(s, m):
-    """The announced end: the last moment in which the run can be let go."""
+def _deadline(s, m):
+    """Handle the announced end, the last moment to release the run."""
     return _leaves(s) or m.slots[0, GONE] == s.now or _release(s)
 
 
 @part
 def _leaves(s):
-    """Whether the run is let go because the end is near: nothing is on its way to the store that could still arrive."""
+    """Release the run near its end if no upload under way can still arrive; return whether it did."""
     if s.now < s.leave_at:
         return False
     if s.active != NONE:
-        rest_s = (s.upload_s if s.uploads else 0.0) - (s.now - s.active_begun)
+        rest_s = (s.upload_s if s.uploads else 0.0) - (s.now - s.active_since)
         measured = s.stalls and s.uploads and s.commits
-        if not world.lets_go(measured, rest_s, s.deadline - s.now, s.deadline - s.leave_at):
+        if not world.releases_now(measured, rest_s, s.deadline - s.now, s.deadline - s.leave_at):
             return False
     return _release(s)
 
 
 @part
 def _upload(s, place, step, last):
-    s.active, s.active_step, s.active_last, s.active_begun = place, step, last, s.now
+    s.active, s.active_step, s.active_last, s.active_since = place, step, last, s.now
     s.commit_at = s.now + s.upload_s
 
 
 @part
 def _hand_over(w, s, m, log):
-    """A save lies on the local disk: it takes the uplink, waits for it, or takes the place of the one that waits."""
+    """Handle a save on the local disk: it takes the uplink, waits for it, or replaces the waiting one."""
     s.save_s += s.now - s.since
-    s.spell_save_s += s.now - s.since
+    s.interval_save_s += s.now - s.since
     place, last = s.saves, s.emergency or s.counted
     if place < len(log):
         log[place, 0], log[place, 1], log[place, 2], log[place, 3] = m.numbers[0], s.step, s.emergency, 0
@@ -190,36 +191,36 @@ def _hand_over(w, s, m, log):
         s.queued, s.queued_step, s.queued_last = place, s.step, last
     if _leaves(s):
         return True
-    asking.plan(w, s, m.tables, s.now)
+    kernel_saves.plan(w, s, m.tables, s.now)
     return False
 
 
 @part
 def _must_yield(s):
     upload_s = s.upload_s if s.uploads else 0.0
-    rest_s = max(upload_s - (s.now - s.active_begun), 0.0)
+    rest_s = max(upload_s - (s.now - s.active_since), 0.0)
     return world.must_yield(rest_s, upload_s, 0.0, s.deadline - s.now)
 
 
 @part
 def _commit(w, s, m, log):
-    """A save is safe: return whether the run is let go with it."""
+    """Commit a save; return whether the run is released with it."""
     if s.active < len(log):
         log[s.active, 3] = 1
     s.committed, last = s.active_step, s.active_last
     s.uploads = True
-    asking.plan(w, s, m.tables, s.now)  # what the upload took is known before the commit is
-    s.known = s.known or s.commits  # the record of a point is written before its own commit has been measured
+    kernel_saves.plan(w, s, m.tables, s.now)  # the upload is measured before the commit
+    s.known = s.known or s.commits  # a checkpoint's record is written before its own commit is measured
     s.active, s.commit_at = NONE, math.inf
     if s.queued != NONE:
         place, s.queued = s.queued, NONE
         _upload(s, place, s.queued_step, s.queued_last)
-    if not last and _leaves(s):  # decided with the upload: so is the record of this release
+    if not last and _leaves(s):  # decided with the upload, as is the record of this release
         return True
     s.commits = True
     if last:
         return _release(s)
     if _leaves(s):
         return True
-    asking.plan(w, s, m.tables, s.now)
+    kernel_saves.plan(w, s, m.tables, s.now)
     return False

@@ -1,8 +1,9 @@
-"""Monte Carlo in compiled loops: the same world as the event engine's, trial by trial, on all cores.
+"""Monte Carlo in compiled loops, on all cores: the same world as the event engine's, trial by trial.
 
-The kernels are compiled once and kept on disk, beside the package or, where that cannot be written, in the user's cache
-(numba's `NUMBA_CACHE_DIR` names another place).  A trial is a function of (seed, number) alone, so that what comes out
-does not depend on how many cores there are.
+The kernels are a second, compiled implementation of the reducers' decisions; the agreement tests hold the two equal.  They
+are compiled once and cached on disk, beside the package or, where that is not writable, in the user's cache (numba's
+`NUMBA_CACHE_DIR` names another place).  A trial is a function of (seed, number) alone, so that the result does not depend
+on the number of cores.
 """
 
 from __future__ import annotations
@@ -19,22 +20,31 @@ from numba.core.errors import NumbaError
 
 from windfall.errors import Infeasible, Misuse
 from windfall.simulation import kernel_trial as kernel
-from windfall.simulation.kernel_rows import JUMPING, OUTCOMES, OVER, REFUSED, STAGE, STUCK, WALKING, rows_of
-from windfall.simulation.kernel_world import numbers_of
-from windfall.simulation.outcomes import Saved, Trial, Trials
-from windfall.simulation.policies import ARGUMENTS, Injected, plan_of
+from windfall.simulation.kernel_world import (
+    JUMPING,
+    OUTCOMES,
+    OVER,
+    REFUSED,
+    STAGE,
+    STUCK,
+    WALKING,
+    numbers_of,
+    rows_of,
+)
+from windfall.simulation.outcomes import SimulatedSave, Trial, Trials
 from windfall.simulation.sampling import pack
 from windfall.simulation.scenario import Scenario
+from windfall.simulation.simulated_policies import ARGUMENTS, UserPolicy, kernel_plan
 from windfall.terms import SaveKind
 
 Progress = Callable[[int, int], None]
-"""Told how many trials of how many are done."""
+"""Called with the number of finished trials and of all trials."""
 PIECES: Final = 200
-"""The trials are handed out in so many pieces ..."""
+"""The trials are split into this many pieces ..."""
 PIECE: Final = 500
-"""... or in more, of so many trials: who is asked to stop ends its piece first."""
+"""... or into more pieces, of this many trials, so that an interrupted simulation stops soon."""
 PIECES_OF_CORE, PIECE_JUMPED = 8, 4096
-"""Where trials take no time there are fewer: so many for each core, or more, of so many trials."""
+"""For fast trials there are fewer pieces: this many per core, or more, of this many trials."""
 SAVES: Final = 4096
 _SIGNATURE: Final = float64(*(float64,) * len(ARGUMENTS))
 
@@ -45,7 +55,7 @@ def simulate(
     trials: int,
     seed: int = 0,
     first: int = 0,
-    policy: Injected | None = None,
+    policy: UserPolicy | None = None,
     progress: Progress | None = None,
     cores: int | None = None,
 ) -> Trials:
@@ -56,55 +66,59 @@ def simulate(
         trials: how many, at least 1.
         seed: of all chance, 0 or more.
         first: number of the first trial.
-        policy: a user's own instead of the scenario's; it is compiled first.
-        progress: told now and then how far it is.
-        cores: on how many; None: on all that this process may use.
+        policy: a user's own, in place of the scenario's; it is compiled first.
+        progress: called from time to time.
+        cores: how many to use; None: all that this process may use.
 
     Raises:
-        Misuse: the policy cannot be compiled, or gives an interval that is none.
+        Misuse: the policy cannot be compiled, or gives an invalid interval.
         Infeasible: the job needs a million machines.
     """
     if trials < 1 or seed < 0 or first < 0:
-        raise Misuse(f"{trials} trials from {first} on with seed {seed}: at least one trial, and no negative number")
-    w, tables = numbers_of(scenario, plan_of(scenario, policy))
-    known, lone, log = scenario.believed.costs_known, _alone(scenario), np.empty((0, 4), np.int64)
+        raise Misuse(
+            f"cannot simulate {trials} trials from number {first} with seed {seed}: give at least 1 trial, and no "
+            "negative numbers"
+        )
+    w, tables = numbers_of(scenario, kernel_plan(scenario, policy))
+    known, lone, log = scenario.estimates.costs_known, _alone(scenario), np.empty((0, 4), np.int64)
     out = np.empty((OUTCOMES, trials))
 
-    def run(begin: int, end: int) -> int:
-        number, rows = (seed, first + begin), rows_of(end - begin, known, JUMPING if lone else WALKING)
+    def run(start: int, end: int) -> int:
+        number, rows = (seed, first + start), rows_of(end - start, known, JUMPING if lone else WALKING)
         while True:
             if lone:
-                kernel.jumper(int(w["kind"]))(w, tables.values, policy and _asks(policy), number, rows)
+                kernel.jumper(int(w["kind"]))(w, tables.values, policy and _compiled_policy(policy), number, rows)
             if (rows[:, STAGE] == OVER).all():
                 break
-            kernel.walker()(w, tables, _asks(policy), number, rows, log, lone)
+            kernel.walker()(w, tables, _compiled_policy(policy), number, rows, log, lone)
             _check(rows[:, STAGE].max(), policy)
-        out[:, begin:end] = rows[:, :OUTCOMES].T
-        return end - begin
+        out[:, start:end] = rows[:, :OUTCOMES].T
+        return end - start
 
     cores = cores or len(os.sched_getaffinity(0))
     size = min(-(-trials // PIECES), PIECE)
     if _jumps(scenario):
         size = max(size, min(trials // (PIECES_OF_CORE * cores), PIECE_JUMPED))
-    pieces = [(begin, min(begin + size, trials)) for begin in range(0, trials, size)]
+    pieces = [(start, min(start + size, trials)) for start in range(0, trials, size)]
     _in_pieces(run, pieces, cores, progress)
     return Trials(*out)
 
 
-def decisions(scenario: Scenario, *, seed: int, trial: int, policy: Injected | None = None) -> Trial:
-    """Run one trial and tell every save; arguments and errors as in `simulate`."""
-    w, tables = numbers_of(scenario, plan_of(scenario, policy))
+def decisions(scenario: Scenario, *, seed: int, trial: int, policy: UserPolicy | None = None) -> Trial:
+    """Run one trial and return it with all its saves; arguments and errors as in `simulate`."""
+    w, tables = numbers_of(scenario, kernel_plan(scenario, policy))
     log = np.zeros((SAVES, 4), np.int64)
     while True:
-        rows = rows_of(1, scenario.believed.costs_known, WALKING)
-        saves = kernel.walker()(w, tables, _asks(policy), (seed, trial), rows, log, False)
+        rows = rows_of(1, scenario.estimates.costs_known, WALKING)
+        saves = kernel.walker()(w, tables, _compiled_policy(policy), (seed, trial), rows, log, False)
         _check(rows[0, STAGE], policy)
         if saves <= len(log):
             break
         log = np.zeros((saves, 4), np.int64)
     kinds = (SaveKind.INSURANCE, SaveKind.EMERGENCY)
     made = tuple(
-        Saved(int(machine), int(step), kinds[kind], bool(committed)) for machine, step, kind, committed in log[:saves]
+        SimulatedSave(int(machine), int(step), kinds[kind], bool(committed))
+        for machine, step, kind, committed in log[:saves]
     )
     finish_s, billed_s, redo_s, save_s, allocate_s, prepare_s, preemptions = (
         float(value) for value in rows[0, :OUTCOMES]
@@ -113,35 +127,36 @@ def decisions(scenario: Scenario, *, seed: int, trial: int, policy: Injected | N
 
 
 def compiles(scenario: Scenario | None = None) -> bool:
-    """Return whether the next `simulate` compiles first, some seconds once for each installation.
+    """Return whether the next `simulate` compiles first: some seconds, once per installation.
 
     Args:
-        scenario: what will be simulated; None: one that needs all there is.
+        scenario: what will be simulated; None: one that needs every kernel.
     """
     if scenario is None or not _jumps(scenario):
-        return not kernel.kept(kernel.walker())
-    return not kernel.kept(kernel.jumper(pack(scenario.lives).kind))
+        return not kernel.is_compiled(kernel.walker())
+    return not kernel.is_compiled(kernel.jumper(pack(scenario.lifetimes).kind))
 
 
 def _alone(scenario: Scenario) -> bool:
-    """Whether there is one machine at a time, and no notice."""
+    """Return whether there is one machine at a time, and no notice."""
     return scenario.machines == 1 and (scenario.notice_s <= 0.0 or scenario.announced_share <= 0.0)
 
 
 def _jumps(scenario: Scenario) -> bool:
-    """Whether machines are jumped over from the first one on, as long as no save overtakes another."""
-    taught = scenario.policy.startswith("every:") or scenario.policy == "never" or scenario.believed.costs_known
-    return _alone(scenario) and taught and scenario.policy != "optimal"
+    """Return whether machines are jumped over from the first one on, while no save overtakes another."""
+    costs_given = scenario.policy.startswith("every:") or scenario.policy == "never" or scenario.estimates.costs_known
+    return _alone(scenario) and costs_given and scenario.policy != "optimal"
 
 
-def _check(stage: float, policy: Injected | None) -> None:
+def _check(stage: float, policy: UserPolicy | None) -> None:
     if stage == STUCK:
         raise Infeasible(
-            "the job does not finish on these machines: it lost a million of them, so short are their lives"
+            "the job does not finish on these machines: it lost a million of them; save more often, or use machines that "
+            "live longer"
         )
     if stage == REFUSED:
         name = "the policy" if policy is None else f"policy {policy.name}"
-        raise Misuse(f"{name} gave an interval that is none: return seconds above 0, infinity to never save")
+        raise Misuse(f"{name} gave an invalid interval: return seconds above 0, or infinity to never save")
 
 
 # ---------------------------------------------------------------------------------------------------------- all cores
@@ -150,27 +165,27 @@ def _check(stage: float, policy: Injected | None) -> None:
 def _in_pieces(
     run: Callable[[int, int], int], pieces: list[tuple[int, int]], cores: int, progress: Progress | None
 ) -> None:
-    """Do a first piece alone, which compiles what is not compiled yet, and the others on all cores."""
+    """Run the first piece alone, which compiles what is not compiled yet, and the others on all cores."""
     first, *others = pieces
     trials, done = pieces[-1][1], run(*first)
-    tell = progress if progress is not None else _nobody
-    tell(done, trials)
+    notify = progress if progress is not None else _ignore
+    notify(done, trials)
     if cores == 1:
         for piece in others:
             done += run(*piece)
-            tell(done, trials)
+            notify(done, trials)
         return
     with ThreadPoolExecutor(cores) as pool:
         running = [pool.submit(run, *piece) for piece in others]
         try:
             for each in as_completed(running):
                 done += each.result()
-                tell(done, trials)
+                notify(done, trials)
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _nobody(done: int, trials: int) -> None:
+def _ignore(done: int, trials: int) -> None:
     del done, trials
 
 
@@ -178,21 +193,21 @@ def _nobody(done: int, trials: int) -> None:
 
 
 @functools.cache
-def _asks(policy: Injected | None) -> Any:
-    """Return a policy as the kernels call it.
+def _compiled_policy(policy: UserPolicy | None) -> Any:
+    """Return a policy as a C function for the kernels.
 
     Raises:
         Misuse: numba cannot compile it.
     """
     if policy is None:
-        return cfunc(_SIGNATURE, cache=True)(_silent)
+        return cfunc(_SIGNATURE, cache=True)(_unused)
     try:
         inner = njit(_SIGNATURE, error_model="numpy")(policy.interval_s)
     except NumbaError as error:
-        why = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
         raise Misuse(
-            f"policy {policy.name} cannot be compiled: use numbers, `math` and `if` alone, and return a number "
-            f"(the compiler says: {why})"
+            f"policy {policy.name} cannot be compiled: use only numbers, `math` and `if`, and return a number "
+            f"(numba: {reason})"
         ) from error
 
     def ask(age_s, work_left_s, stall_s, durable_s, mttp_s, restart_s):  # type: ignore[no-untyped-def]  # noqa: PLR0917
@@ -201,5 +216,5 @@ def _asks(policy: Injected | None) -> Any:
     return cfunc(_SIGNATURE)(ask)
 
 
-def _silent(age_s, work_left_s, stall_s, durable_s, mttp_s, restart_s):  # type: ignore[no-untyped-def]  # noqa: PLR0917
+def _unused(age_s, work_left_s, stall_s, durable_s, mttp_s, restart_s):  # type: ignore[no-untyped-def]  # noqa: PLR0917
     return age_s + work_left_s + stall_s + durable_s + mttp_s + restart_s

@@ -1,6 +1,6 @@
-"""What came of trials: one by one for the engine, in arrays for the kernels, and in a row for people.
+"""Results of trials: one by one for the engine, in arrays for the kernels, and summarised in a row per policy.
 
-The row has `policy`, and of cost and finish the mean, its standard error and the quantiles; of the parts the means.
+A row has `policy`, mean, standard error and quantiles of cost and finish, and the means of the parts.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """A save that a script made.
+class SimulatedSave:
+    """A save of a simulated script.
 
     Attributes:
-        machine: on which machine of slot 0, counted from 0.
-        step: after which step.
-        kind: why.
-        committed: whether it was in the store before the machine was gone, or the job was done.
+        machine: its number within slot 0, from 0.
+        step: the last step in the save.
+        committed: whether it was stored before the machine ended, or the job was done.
     """
 
     machine: int
@@ -40,8 +39,8 @@ class Trial:
         finish_s: from the submission to the last step [s]; the parts below and the work itself add up to it.
         billed_s: of all machines together [s].
         redo_s, save_s, allocate_s, prepare_s: as `scenario` divides time [s].
-        preemptions: machines that were taken.
-        saves: every save in the order made; empty where nobody asked for them.
+        preemptions: how many machines were preempted.
+        saves: all of them in order; empty where they are not recorded.
     """
 
     finish_s: float
@@ -51,7 +50,7 @@ class Trial:
     allocate_s: float
     prepare_s: float
     preemptions: int
-    saves: tuple[Saved, ...] = ()
+    saves: tuple[SimulatedSave, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -83,8 +82,8 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
-    """What a policy does to a job, over many trials; times [s]."""
+class PolicySummary:
+    """The outcome of a job under a policy, over many trials; times [s]."""
 
     policy: str
     cost_usd: Spread
@@ -98,15 +97,15 @@ class Simulated:
 
 
 def spread(values: Floats) -> Spread:
-    """Return mean, quantiles, and the standard error of the mean; of one trial there is no error, which is then 0."""
+    """Return mean, quantiles, and the standard error of the mean, which is 0 for a single trial."""
     p10, p50, p90, p99 = (float(value) for value in np.quantile(values, (0.1, 0.5, 0.9, 0.99)))
     stderr = float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
     return Spread(float(values.mean()), p10, p50, p90, p99, stderr)
 
 
-def summarise(policy: str, trials: Trials, price_usd_per_hour: float) -> Simulated:
-    """Return the row of a policy's trials; every machine costs the same price [USD per hour]."""
-    return Simulated(
+def summarise(policy: str, trials: Trials, price_usd_per_hour: float) -> PolicySummary:
+    """Return the row of a policy's trials; each machine has the same price [USD per hour]."""
+    return PolicySummary(
         policy=policy,
         cost_usd=spread(trials.billed_s * (price_usd_per_hour / 3600.0)),
         finish_s=spread(trials.finish_s),

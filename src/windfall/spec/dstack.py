@@ -1,4 +1,4 @@
-"""dstack's task files: other keys and ways of writing, most of them with a counterpart here."""
+"""dstack's task files: other keys and notations, most of them with a counterpart in a job file."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from windfall.spec.carry import Carry, Imported, document_of, finish
 from windfall.spec.fields import shown
-from windfall.spec.places import Path
+from windfall.spec.import_draft import Carry, Imported, document_of, finish
+from windfall.spec.yaml_positions import YamlPath
 
-_MACHINE = "is the provider's business: any machine with enough of `resources` will do"
-_IMAGE = "is not there yet: machines run their provider's own image; install what you need in setup"
-_NO_NETWORK = "is not there: a job opens no ports to the outside"
+_MACHINE = "is chosen by the provider: any machine that meets `resources` is used"
+_IMAGE = "is not supported yet: machines run their provider's image; install what you need in setup"
+_NO_NETWORK = "is not supported: a job opens no ports to the outside"
+_ONE_JOB = "is not supported: machines are ordered for one job and released after it"
+_FUTURE = "is for providers that are not supported yet"
 _LATER: Mapping[str, str] = {
     "python": _IMAGE,
     "image": _IMAGE,
@@ -24,25 +26,25 @@ _LATER: Mapping[str, str] = {
     "entrypoint": _IMAGE,
     "registry_auth": _IMAGE,
     "home_dir": _IMAGE,
-    "shell": "is not there: run is for bash where there is one, else sh",
+    "shell": "is not supported: run uses bash if the machine has it, else sh",
     "ports": _NO_NETWORK,
-    "backends": "names providers that are not there yet",
-    "regions": "names zones of providers that are not there yet",
-    "availability_zones": "names zones of providers that are not there yet",
-    "instance_types": "names machines of providers that are not there yet",
+    "backends": _FUTURE,
+    "regions": _FUTURE,
+    "availability_zones": _FUTURE,
+    "instance_types": _FUTURE,
     "reservation": _MACHINE,
-    "fleets": "is not there: machines are bought for one job and released after it",
-    "creation_policy": "is not there: machines are bought for one job and released after it",
-    "idle_duration": "is not there: machines are bought for one job and released after it",
-    "instances": "is not there: machines are bought for one job and released after it",
-    "volumes": "is not there yet: what must outlast a machine goes into the checkpoint store",
-    "files": "is not there yet: put code under workdir",
-    "utilization_policy": "is not there yet; max_duration bounds what an idle job may cost",
-    "schedule": "is not there: start `windfall run` by cron",
-    "startup_order": "is not there: all machines start alike",
-    "stop_criteria": "is not there: the job is done when its first machine's script is",
-    "priority": "is not there: every job buys its own machines",
-    "tags": "is not there yet: machines carry Windfall's own tags",
+    "fleets": _ONE_JOB,
+    "creation_policy": _ONE_JOB,
+    "idle_duration": _ONE_JOB,
+    "instances": _ONE_JOB,
+    "volumes": "is not supported yet: store what must outlast a machine in checkpoint.store",
+    "files": "is not supported yet: put code under workdir",
+    "utilization_policy": "is not supported yet: limit the cost of an idle job with max_duration",
+    "schedule": "is not supported: run `windfall run` from cron",
+    "startup_order": "is not supported: all machines start at the same time",
+    "stop_criteria": "is not supported: the job is done when the script of its first machine is done",
+    "priority": "is not supported: every job orders its own machines",
+    "tags": "is not supported yet: machines carry Windfall's own tags",
 }
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:GB|gb|G)?(?:\.\..*)?")
 _COUNT = re.compile(r"(?:[a-z0-9]+:)?([0-9]+)(?:\.\.[0-9]*)?")
@@ -53,38 +55,38 @@ _SECRET = re.compile(r"\$\{\{ *secrets\.([A-Za-z_][A-Za-z0-9_]*) *\}\}")
 
 
 def import_dstack(text: str, name: str) -> Imported:
-    """Return our file for a dstack task.
+    """Return the job file for a dstack task.
 
     Args:
         text: the configuration.
         name: its path, for messages.
 
     Raises:
-        Misspelt: it is a service, a development environment or the like, or wrong in itself.
+        InvalidFile: it is not a task (a service, a development environment), or is not valid.
     """
     document = document_of(text, name)
     carry = Carry(document)
     kind = document.value.get("type")
     if kind != "task":
-        raise carry.refuse(("type",), f"is {shown(kind)}, and only a task has an end, as a job has")
+        raise carry.refuse(("type",), f"is {shown(kind)}: only a task can become a job")
     if "commands" not in document.value:
-        raise carry.refuse(("type",), "is task, but it has no commands: there is nothing to run")
+        raise carry.refuse(("type",), "is task, but the file has no commands to run")
     if "spot_policy" not in document.value:
-        # What is not said means machines that stay there, and machines that may go here.
+        # Without the key, dstack means on-demand machines and a job file spot machines.
         carry.put(("spot_policy",), "on-demand", ("type",))
     for key, value in document.value.items():
         if key in _HANDLERS:
             _HANDLERS[key](carry, (key,), value)
         elif key != "type":
-            carry.drop((key,), _LATER.get(key, "is not known here"))
+            carry.drop((key,), _LATER.get(key, "has no counterpart in a job file"))
     return finish(carry)
 
 
-def _same(ours: str) -> Callable[[Carry, Path, Any], None]:
-    return lambda carry, path, value: carry.put((ours,), value, path)
+def _same(target: str) -> Callable[[Carry, YamlPath, Any], None]:
+    return lambda carry, path, value: carry.put((target,), value, path)
 
 
-def _commands(carry: Carry, path: Path, value: Any) -> None:
+def _commands(carry: Carry, path: YamlPath, value: Any) -> None:
     lines = value if isinstance(value, list) else [value]
     for number, line in enumerate(lines):
         if not isinstance(line, str):
@@ -94,92 +96,92 @@ def _commands(carry: Carry, path: Path, value: Any) -> None:
     carry.put(("run",), "\n".join([*into, *lines]), path)
 
 
-def _env(carry: Carry, path: Path, value: Any) -> None:
-    pairs: list[tuple[str, str | None, Path]] = []
+def _env(carry: Carry, path: YamlPath, value: Any) -> None:
+    pairs: list[tuple[str, str | None, YamlPath]] = []
     if isinstance(value, dict):
         raw = carry.document.raw
         pairs = [
-            (name, None if said is None else raw.get((*path, name)), (*path, name)) for name, said in value.items()
+            (name, None if given is None else raw.get((*path, name)), (*path, name)) for name, given in value.items()
         ]
     elif isinstance(value, list) and all(isinstance(item, str) for item in value):
         for number, item in enumerate(value):
-            name, equals, said = item.partition("=")
-            pairs.append((name, said if equals else None, (*path, number)))
+            name, equals, given = item.partition("=")
+            pairs.append((name, given if equals else None, (*path, number)))
     else:
         raise carry.refuse(path, f"must be a list of NAME=value, or a map, not {shown(value)}")
     secrets = []
-    for name, written, theirs in pairs:
+    for name, written, source in pairs:
         secret = _SECRET.search(written or "")
         if written is None or (secret and secret[1] == name and secret[0] == written.strip()):
             secrets.append(name)
         elif secret:
-            carry.drop(theirs, f"holds the secret {secret[1]}, whose name must be the variable's own here")
+            carry.drop(source, f"uses the secret {secret[1]}: in a job file, variable and secret need the same name")
         else:
-            carry.put(("envs", name), written, theirs)
+            carry.put(("envs", name), written, source)
     if secrets:
         carry.put(("secrets",), secrets, path)
 
 
-def _resources(carry: Carry, path: Path, value: Any) -> None:
+def _resources(carry: Carry, path: YamlPath, value: Any) -> None:
     if not isinstance(value, dict):
         raise carry.refuse(path, f"must be a map of keys and values, not {shown(value)}")
-    for key, said in value.items():
-        theirs = (*path, key)
+    for key, given in value.items():
+        source = (*path, key)
         if key == "gpu":
-            _gpu(carry, theirs, said)
+            _gpu(carry, source, given)
         elif key in ("cpu", "memory"):
-            _at_least(carry, theirs, said)
+            _at_least(carry, source, given)
         else:
-            carry.drop(theirs, "is not there yet: the machine type decides")
+            carry.drop(source, "is not supported yet: the machine type decides")
 
 
-def _at_least(carry: Carry, path: Path, value: Any) -> None:
+def _at_least(carry: Carry, path: YamlPath, value: Any) -> None:
     if isinstance(value, dict):
         value = value.get("min", value.get("count"))
-    ours, form = ("cpus", _COUNT) if path[-1] == "cpu" else ("memory", _SIZE)
+    target, form = ("cpus", _COUNT) if path[-1] == "cpu" else ("memory", _SIZE)
     match = form.fullmatch(str(value))
     if match is None:
-        carry.drop(path, f"says no least amount ({shown(value)}): any machine will do")
+        carry.drop(path, f"has no minimum ({shown(value)}): any amount is accepted")
         return
-    carry.put(("resources", ours), f"{match[1]}+", path)
+    carry.put(("resources", target), f"{match[1]}+", path)
 
 
-def _gpu(carry: Carry, path: Path, value: Any) -> None:
+def _gpu(carry: Carry, path: YamlPath, value: Any) -> None:
     if isinstance(value, dict):
         named = value.get("name")
         names = named if isinstance(named, list) else str(named or "").split(",")
         count = _GPU_COUNT.fullmatch(str(value.get("count", 1)))
         for key in value:
             if key not in ("name", "count"):
-                carry.drop((*path, key), "is not asked for yet: accelerators are chosen by name")
+                carry.drop((*path, key), "is not supported yet: accelerators are chosen by name")
     else:
         parts = [part for part in str(value).split(":") if part.lower() not in _VENDORS]
         names = [name for part in parts if part[:1].isalpha() for name in part.split(",")]
         count = next((match for part in parts if (match := _GPU_COUNT.fullmatch(part))), None)
         if any(_GPU_MEMORY.fullmatch(part) and not _GPU_COUNT.fullmatch(part) for part in parts):
-            carry.drop(path, "says how much memory, which is not asked for yet: accelerators are chosen by name")
-    wanted = [f"{name.strip()}:{count[1] if count else 1}" for name in names if name.strip()]
-    if not wanted:
+            carry.drop(path, "has a memory size, which is not supported yet: accelerators are chosen by name")
+    accelerators = [f"{name.strip()}:{count[1] if count else 1}" for name in names if name.strip()]
+    if not accelerators:
         carry.drop(path, f"names no accelerator ({shown(value)}): write accelerators: NAME:COUNT")
         return
-    carry.put(("resources", "accelerators"), wanted[0] if len(wanted) == 1 else wanted, path)
+    carry.put(("resources", "accelerators"), accelerators[0] if len(accelerators) == 1 else accelerators, path)
 
 
-def _duration(ours: Path) -> Callable[[Carry, Path, Any], None]:
-    def handle(carry: Carry, path: Path, value: Any) -> None:
+def _duration(target: YamlPath) -> Callable[[Carry, YamlPath, Any], None]:
+    def handle(carry: Carry, path: YamlPath, value: Any) -> None:
         if value is False or value == "off":
-            carry.drop(path, "is off: nothing is limited unless it is said, and the last save always has a limit")
+            carry.drop(path, "is off: a job has no limit by default, and the last save always has one")
         else:
-            carry.put(ours, f"{value}s" if isinstance(value, int) else value, path)
+            carry.put(target, f"{value}s" if isinstance(value, int) else value, path)
 
     return handle
 
 
-def _retry(carry: Carry, path: Path, value: Any) -> None:
+def _retry(carry: Carry, path: YamlPath, value: Any) -> None:
     if isinstance(value, dict):
         if "duration" in value:
-            why = "is not there: machines are waited for until max_duration, the budget or `windfall stop`"
-            carry.drop((*path, "duration"), why)
+            reason = "is not supported: a job waits for machines until max_duration, its budget or `windfall stop`"
+            carry.drop((*path, "duration"), reason)
         events = value.get("on_events", [])
         failing = isinstance(events, list) and "error" in events
     else:
@@ -187,10 +189,10 @@ def _retry(carry: Carry, path: Path, value: Any) -> None:
     if not failing:
         carry.put(("job_recovery", "max_restarts_on_errors"), 0, path)
     if value is False:
-        carry.drop(path, "is off there: here lost machines are always replaced")
+        carry.drop(path, "is off: Windfall always replaces lost machines")
 
 
-def _repos(carry: Carry, path: Path, value: Any) -> None:
+def _repos(carry: Carry, path: YamlPath, value: Any) -> None:
     found = value if isinstance(value, list) else [value]
     local = [
         item for item in found if isinstance(item, str) and "://" not in item and "@" not in item and ":" not in item
@@ -198,16 +200,16 @@ def _repos(carry: Carry, path: Path, value: Any) -> None:
     if len(found) == 1 and local:
         carry.put(("workdir",), local[0], path)
     else:
-        carry.drop(path, "is not there yet: clone the repository, and give its folder as workdir")
+        carry.drop(path, "is not supported yet: clone the repository, and give its folder as workdir")
 
 
-def _folder(carry: Carry, path: Path, value: Any) -> None:
-    # It is the first line of `run`; only what is no folder's name has to be told.
+def _folder(carry: Carry, path: YamlPath, value: Any) -> None:
+    # It is the first line of `run`; only a value that is not a folder's name is reported.
     if not isinstance(value, str):
         carry.drop(path, f"must be text, not {shown(value)}")
 
 
-_HANDLERS: Mapping[str, Callable[[Carry, Path, Any], None]] = {
+_HANDLERS: Mapping[str, Callable[[Carry, YamlPath, Any], None]] = {
     "name": _same("name"),
     "nodes": _same("num_nodes"),
     "commands": _commands,

@@ -1,4 +1,4 @@
-"""The kinds of values a job file may hold: how each is written, checked, and shown in the JSON Schema."""
+"""The types of values in a job file: how each is written, checked, and described in the JSON Schema."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, WithJsonSchema
 
-from windfall.policies import admitting
-from windfall.policies.saving.decide import parse_policy
+from windfall.policies.checkpointing.decision import parse_policy
+from windfall.policies.planning import job_checks
 from windfall.spelling import nearest
 from windfall.units import duration_s
 
 PROVIDERS = ("local",)
-"""What `infra` may name."""
+"""The providers that `infra` can name."""
 PROVIDERS_LATER = ("slurm", "ray", "aws", "gcp", "azure", "kubernetes", "k8s", "lambda", "runpod", "oci", "vast")
-"""What others call providers that are not there yet."""
-STORES, DURATION_S_MAX = admitting.STORES, admitting.DURATION_S_MAX
+"""Providers that are not supported yet, as other tools name them."""
+STORES, DURATION_S_MAX = job_checks.STORES, job_checks.DURATION_S_MAX
 _DURATION = r"(?=.*[1-9])([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+"
 _STEPS = r"[1-9][0-9]* *steps?"
-_NAME, _VARIABLE, _WEBHOOK = admitting.NAME, admitting.VARIABLE, admitting.WEBHOOK
+_NAME, _VARIABLE, _WEBHOOK = job_checks.NAME, job_checks.VARIABLE, job_checks.WEBHOOK
 _AMOUNT = r"(?=[^eE]*[1-9])[0-9][0-9_]*(\.[0-9]+)?([eE]\+?[0-9]{1,2})?"
 _LEAST = r"(?=.*[1-9])[0-9]+(\.[0-9]+)?"
 _MEMORY_UNIT = r" ?(GB|GiB|G|gb|g)?"
@@ -33,7 +33,7 @@ _CREDENTIALS = re.compile(r"^[a-z0-9+]+://[^/@]*@")
 
 @dataclass(frozen=True, slots=True)
 class Infra:
-    """Where to buy: None for anywhere."""
+    """Where to order machines: None for anywhere."""
 
     provider: str | None
     zone: str | None
@@ -48,15 +48,15 @@ class Accelerator:
 
 
 class Below(ValueError):
-    """What is wrong stands deeper than the field: at this key or item of it."""
+    """The fault is deeper than the field: at this key or item of it."""
 
-    def __init__(self, below: str | int, sentence: str) -> None:
-        super().__init__(sentence)
+    def __init__(self, below: str | int, message: str) -> None:
+        super().__init__(message)
         self.below = below
 
 
 def shown(value: object) -> str:
-    """Return a wrong value as a sentence quotes it: plain values by what they are, lists and maps by their kind."""
+    """Return a wrong value for a message: a plain value itself, a list or map by its kind."""
     if isinstance(value, dict):
         return "a map"
     if isinstance(value, (list, tuple)):
@@ -92,7 +92,7 @@ def _duration(value: object) -> float:
         if length_s <= DURATION_S_MAX:
             return length_s
         raise ValueError(f"{shown(value)} is more than 30 years")
-    unit = f", and say the unit ({value}s? {value}m? {value}h?)" if _is_number(value) else ""
+    unit = f"; add a unit ({value}s? {value}m? {value}h?)" if _is_number(value) else ""
     raise ValueError(f"must be a duration above zero such as 30s, 10m or 1h30m, not {shown(value)}{unit}")
 
 
@@ -104,7 +104,7 @@ def _money(value: Any) -> float:
     if (
         isinstance(value, (int, float))
         and not isinstance(value, bool)
-        and 0 < value < admitting.MONEY_USD_MAX
+        and 0 < value < job_checks.MONEY_USD_MAX
         and math.isfinite(value)
     ):
         return float(value)
@@ -123,7 +123,7 @@ def _least(unit: str, example: str) -> Callable[[object], float]:
         written = str(value) if _is_number(value) or isinstance(value, str) else ""
         if match := re.fullmatch(rf"({_LEAST}){unit}\+?", written):
             return float(match[1])
-        raise ValueError(f"must be the least that will do, such as {example}, not {shown(value)}")
+        raise ValueError(f"must be a minimum such as {example}, not {shown(value)}")
 
     return check
 
@@ -151,8 +151,10 @@ def _infra(value: object) -> Infra:
     zone = None if not rest or rest[-1] == "*" else rest[-1]
     if provider != "*" and provider not in PROVIDERS:
         if provider.lower() in PROVIDERS_LATER:
-            raise ValueError(f"names the provider {provider}, which is not there yet; there is {', '.join(PROVIDERS)}")
-        raise ValueError(f"names the provider {provider}, which is not known; {nearest(provider, PROVIDERS)}")
+            raise ValueError(
+                f"names the provider {provider}, which is not supported yet; supported: {', '.join(PROVIDERS)}"
+            )
+        raise ValueError(f"names the unknown provider {provider}; {nearest(provider, PROVIDERS)}")
     return Infra(None if provider == "*" else provider, zone)
 
 
@@ -163,7 +165,7 @@ def _insure(value: object) -> str:
     if written in {"never", "optimal"}:
         return written
     if re.fullmatch(_DURATION, written) or re.fullmatch(_STEPS, written):
-        # Its own words have no milliseconds and no days, so lengths are handed over in seconds.
+        # Policies have no milliseconds and no days, so lengths are passed in seconds.
         length = f"{_duration(written):.10g}s" if re.fullmatch(_DURATION, written) else written
         return parse_policy(f"every {length}")
     raise ValueError(
@@ -182,9 +184,9 @@ def _store(value: object) -> str:
     text = _text(value, "s3://lab/runs")
     scheme, separator, rest = text.partition("://")
     if _CREDENTIALS.match(text):
-        raise ValueError("holds credentials; leave them out, they are read from the environment")
+        raise ValueError("must not contain credentials: they are read from the environment")
     if separator and scheme not in STORES:
-        raise ValueError(f"begins with {scheme}://; {nearest(scheme, STORES)}")
+        raise ValueError(f"has the unknown scheme {scheme}://; {nearest(scheme, STORES)}")
     if not text.strip() or (separator and not rest.strip("/")) or (not separator and ":" in text):
         raise ValueError(f"must be a folder or a URL such as s3://lab/runs, not {shown(text)}")
     return text
@@ -195,12 +197,12 @@ def _webhook(value: object) -> str:
     if re.fullmatch(_WEBHOOK, text):
         return text
     # The value is not repeated: the address of a webhook is a secret.
-    raise ValueError("must be an address that begins with https:// or http://, without a name or password in it")
+    raise ValueError("must be an https:// or http:// address without a user name or password")
 
 
 def _name(value: object) -> str:
     text = _text(value, "gpt-small")
-    if wrong := admitting.wrong_name(text):
+    if wrong := job_checks.name_problem(text):
         raise ValueError(f"{wrong}, not {shown(text)}")
     return text
 
@@ -212,7 +214,7 @@ def _words(value: object) -> str:
     return text
 
 
-variable_name = admitting.wrong_variable
+variable_name = job_checks.variable_problem
 
 
 def _envs(value: object) -> dict[str, str]:
@@ -222,7 +224,7 @@ def _envs(value: object) -> dict[str, str]:
         if wrong := variable_name(name):
             raise Below(name, wrong)
         if written is None:
-            raise Below(name, f"has no value; give it one (--set envs.{name}=...), or list it under secrets")
+            raise Below(name, f"has no value: set one (--set envs.{name}=...), or list the name under secrets")
         if not isinstance(written, str):
             raise Below(name, f"must be text or a number, not {shown(written)}")
     return dict(value)
@@ -237,14 +239,14 @@ def _secrets(value: object) -> tuple[str, ...]:
         if wrong := variable_name(name):
             raise Below(below, wrong)
         if written is not None:
-            raise Below(below, "has a value; leave it out, it is taken from your environment at `windfall run`")
+            raise Below(below, "has a value; leave it out: `windfall run` takes it from your environment")
     return tuple(named)
 
 
 def _exit_codes(value: object) -> tuple[int, ...]:
     codes = value if isinstance(value, list) else [value]
     for code in codes:
-        if not isinstance(code, int) or isinstance(code, bool) or not 1 <= code <= admitting.EXIT_CODE_MAX:
+        if not isinstance(code, int) or isinstance(code, bool) or not 1 <= code <= job_checks.EXIT_CODE_MAX:
             raise ValueError(f"must be exit codes from 1 to 255 such as [42, 43], not {shown(code)}")
     return tuple(codes)
 
@@ -265,14 +267,14 @@ Duration = Annotated[float, *_kind(_duration, _pattern(_DURATION))]
 Money = Annotated[float, *_kind(_money, {**_POSITIVE, "exclusiveMaximum": 1e12})]
 """Dollars above zero [USD]."""
 Amount = Annotated[float, *_kind(_amount, {"anyOf": [_POSITIVE, _pattern(_AMOUNT)]})]
-"""A number above zero, `3e9` too, which YAML 1.1 takes for text."""
+"""A number above zero; also `3e9`, which YAML 1.1 reads as text."""
 Cpus = Annotated[float, *_kind(_least("", "4+ or 4"), {"anyOf": [_POSITIVE, _pattern(rf"{_LEAST}\+?")]})]
-"""At least so many processors."""
+"""The least number of processors."""
 Memory = Annotated[
     float,
     *_kind(_least(_MEMORY_UNIT, "16+ or 16GB"), {"anyOf": [_POSITIVE, _pattern(rf"{_LEAST}{_MEMORY_UNIT}\+?")]}),
 ]
-"""At least so much memory [GiB]."""
+"""The least amount of memory [GiB]."""
 Accelerators = Annotated[
     tuple[Accelerator, ...],
     *_kind(
@@ -280,19 +282,19 @@ Accelerators = Annotated[
         {"anyOf": [_ONE_ACCELERATOR, {"type": "array", "minItems": 1, "items": _ONE_ACCELERATOR}, _COUNTS]},
     ),
 ]
-"""One kind of accelerator, or several of which any will do."""
+"""One kind of accelerator, or several alternatives."""
 Where = Annotated[Infra, *_kind(_infra, _pattern(rf"(\*|{'|'.join(PROVIDERS)})(/[A-Za-z0-9*._-]+){{0,2}}"))]
-"""Where to buy."""
+"""Where to order machines."""
 Insure = Annotated[str, *_kind(_insure, _pattern("auto", "optimal", "never", _DURATION, _STEPS))]
-"""When to insure, as `policies.saving` names it."""
+"""When to make insurance saves, as `policies.checkpointing` names it."""
 Every = Annotated[str, *_kind(_every, _pattern(_DURATION, _STEPS))]
-"""A rhythm in steps or time."""
+"""An interval in steps or time."""
 _STORE = rf"(?![a-z0-9+]+://[^/@]*@)(({'|'.join(STORES)})://.*[^/].*|(?=.*[^ ])[^:]+)"
 Store = Annotated[str, *_kind(_store, _pattern(_STORE))]
-"""Where a run lives."""
+"""Where a run is stored."""
 Webhook = Annotated[str, *_kind(_webhook, _pattern(_WEBHOOK))]
-"""An address that takes JSON."""
-Name = Annotated[str, *_kind(_name, {**_pattern(_NAME), "maxLength": admitting.NAME_CHARACTERS_MAX})]
+"""A web address that accepts JSON."""
+Name = Annotated[str, *_kind(_name, {**_pattern(_NAME), "maxLength": job_checks.NAME_CHARACTERS_MAX})]
 """A job's name."""
 Words = Annotated[str, *_kind(_words, {"type": "string", "pattern": "[^ \\t\\n]"})]
 """Text that is not empty."""

@@ -1,28 +1,28 @@
-"""SkyPilot's task files: most of what they say, ours says in the same words."""
+"""SkyPilot's task files: most of their keys mean the same in a job file."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
-from windfall.spec.carry import Carry, Imported, document_of, finish
 from windfall.spec.fields import PROVIDERS
-from windfall.spec.loading import LATER
-from windfall.spec.places import Path
+from windfall.spec.import_draft import Carry, Imported, document_of, finish
+from windfall.spec.job_loader import LATER
+from windfall.spec.yaml_positions import YamlPath
 
 _NO_TASK = ("service", "pool")
-_ELSEWHERE = "names machines of a provider that is not there yet"
+_ELSEWHERE = "is for a provider that is not supported yet"
 
 
 def import_sky(text: str, name: str) -> Imported:
-    """Return our file for a SkyPilot task.
+    """Return the job file for a SkyPilot task.
 
     Args:
         text: the task file.
         name: its path, for messages.
 
     Raises:
-        Misspelt: it is no task, or wrong in itself.
+        InvalidFile: it is not a task, or is not valid.
     """
     document = document_of(text, name)
     carry = Carry(document, copy.deepcopy(document.value))
@@ -31,7 +31,7 @@ def import_sky(text: str, name: str) -> Imported:
             raise carry.refuse((key,), LATER[key])
     _variables(carry)
     if isinstance(carry.value.get("workdir"), dict):
-        _leave(carry, carry.value, ("workdir",), "is a repository there; clone it, and give its folder")
+        _leave(carry, carry.value, ("workdir",), "is a repository: clone it, and give its folder")
     resources = carry.value.setdefault("resources", {})
     if not _names_types(resources):
         carry.unnamed = 0
@@ -41,16 +41,16 @@ def import_sky(text: str, name: str) -> Imported:
 
 
 def _names_types(resources: Any) -> bool:
-    """Whether machines are asked for by their type, which may have accelerators that are not named."""
+    """Whether the task requests machine types, which can have accelerators that it does not name."""
     if isinstance(resources, dict):
         return "instance_type" in resources or any(_names_types(below) for below in resources.values())
     return isinstance(resources, list) and any(_names_types(below) for below in resources)
 
 
-def _leave(carry: Carry, block: dict[str, Any], path: Path, why: str) -> None:
+def _leave(carry: Carry, block: dict[str, Any], path: YamlPath, reason: str) -> None:
     if path[-1] in block:
         del block[str(path[-1])]
-        carry.drop(path, why)
+        carry.drop(path, reason)
 
 
 def _variables(carry: Carry) -> None:
@@ -91,11 +91,11 @@ def _resources(carry: Carry, resources: dict[str, Any]) -> None:
     _recovery(carry, resources)
     everyone = [resources, *resources.get("any_of", []), *resources.get("ordered", [])]
     if not any(isinstance(one, dict) and "use_spot" in one for one in everyone):
-        # What is not said means machines that stay there, and machines that may go here.
+        # Without the key, SkyPilot means on-demand machines and a job file spot machines.
         resources["use_spot"] = False
 
 
-def _machines(carry: Carry, block: dict[str, Any], path: Path) -> None:
+def _machines(carry: Carry, block: dict[str, Any], path: YamlPath) -> None:
     provider, *rest = str(block.get("infra", block.get("cloud", "*"))).split("/")
     if provider in PROVIDERS:
         zone = rest[-1] if rest else block.get("zone", block.get("region"))
@@ -103,7 +103,7 @@ def _machines(carry: Carry, block: dict[str, Any], path: Path) -> None:
             block.pop(key, None)
         block["infra"] = f"{provider}/{zone}" if zone else provider
         return
-    # Zones and machine types are a provider's own words: they mean nothing at another.
+    # Zones and machine types are a provider's own names: they mean nothing to another.
     for key in ("cloud", "region", "zone", "instance_type"):
         _leave(carry, block, (*path, key), _ELSEWHERE)
     if provider != "*":
@@ -111,13 +111,11 @@ def _machines(carry: Carry, block: dict[str, Any], path: Path) -> None:
 
 
 def _recovery(carry: Carry, resources: dict[str, Any]) -> None:
-    path: Path = ("resources", "job_recovery")
+    path: YamlPath = ("resources", "job_recovery")
     recovery = resources.get("job_recovery")
     if isinstance(recovery, dict):
         _leave(carry, recovery, (*path, "strategy"), LATER["job_recovery.strategy"])
     elif "job_recovery" in resources:
-        _leave(
-            carry, resources, path, "names a strategy; lost machines are always replaced, in every zone that will do"
-        )
+        _leave(carry, resources, path, "names a strategy: Windfall always replaces lost machines, in any suitable zone")
     if resources.get("job_recovery") == {}:
         del resources["job_recovery"]

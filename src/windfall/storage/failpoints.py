@@ -1,8 +1,8 @@
-"""Named places where a test or a drill may kill this very process, as a lost machine would.
+"""Failpoints: named places where a test or a drill can kill this process, like the loss of its machine.
 
 `WINDFALL_FAILPOINT=store.create:after:3` sends SIGKILL to the process when it passes `store.create:after` the third
-time; `WINDFALL_FAILPOINT_TRACE=FILE` appends the name of every point that is passed, which is how a test learns the
-names that it must visit.  Both are read at the first pass of a process and stay as they are.
+time; `WINDFALL_FAILPOINT_TRACE=FILE` appends the name of each failpoint that is passed, so that a test can find all names.
+Both are read at the first failpoint of a process, and never again.
 
 Names are `<port>.<operation>:before|middle|after`; the operations of the file writer are `file.*`, those of an object
 store `store.*`.
@@ -20,36 +20,36 @@ from dataclasses import dataclass, field
 
 from windfall.errors import Misuse
 from windfall.ports import ObjectStore
-from windfall.storage.disk import FileOps
+from windfall.storage.disk_operations import FileOps
 from windfall.terms import Bytes
 from windfall.wire import environment
 
 
 def hit(name: str) -> None:
-    """Pass a point: nothing happens unless the environment armed it (about 0.1 us then)."""
-    arming = _arming()
-    if arming is not None:
-        arming.hit(name)
+    """Pass a failpoint; does nothing (about 0.1 us) unless the environment enables it."""
+    armed = _armed()
+    if armed is not None:
+        armed.hit(name)
 
 
 def active() -> bool:
-    """Tell whether this process traces or may die at a point; wrappers are left out where it does neither."""
-    return _arming() is not None
+    """Return whether failpoints are enabled in this process; if not, no wrappers are needed."""
+    return _armed() is not None
 
 
 @contextlib.contextmanager
 def around(operation: str) -> Iterator[None]:
-    """Pass `<operation>:before`, carry out the block, pass `<operation>:after` unless the block raised."""
+    """Pass `<operation>:before`, execute the block, pass `<operation>:after` unless the block raised."""
     hit(f"{operation}:before")
     yield
     hit(f"{operation}:after")
 
 
 @dataclass(slots=True)
-class _Arming:
-    """What the environment asked for, and how often the deadly point may still be passed."""
+class _ArmedFailpoint:
+    """The configuration from the environment, and how often the failpoint may still be passed."""
 
-    deadly: str | None
+    kill_at: str | None
     passes_left: int
     trace_path: str | None
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -57,7 +57,7 @@ class _Arming:
     def hit(self, name: str) -> None:
         if self.trace_path is not None:
             _append(self.trace_path, f"{name}\n".encode())
-        if name != self.deadly:
+        if name != self.kill_at:
             return
         with self.lock:
             self.passes_left -= 1
@@ -67,13 +67,13 @@ class _Arming:
 
 
 @functools.cache
-def _arming() -> _Arming | None:
-    deadly = os.environ.get(environment.FAILPOINT)
+def _armed() -> _ArmedFailpoint | None:
+    kill_at = os.environ.get(environment.FAILPOINT)
     trace_path = os.environ.get(environment.FAILPOINT_TRACE)
-    if not deadly and not trace_path:
+    if not kill_at and not trace_path:
         return None
-    name, count = _parse(deadly) if deadly else (None, 0)
-    return _Arming(deadly=name, passes_left=count, trace_path=trace_path)
+    name, count = _parse(kill_at) if kill_at else (None, 0)
+    return _ArmedFailpoint(kill_at=name, passes_left=count, trace_path=trace_path)
 
 
 def _parse(text: str) -> tuple[str, int]:
@@ -82,12 +82,12 @@ def _parse(text: str) -> tuple[str, int]:
     if not colon or not last.isdecimal():
         return text, 1
     if int(last) < 1:
-        raise Misuse(f"{environment.FAILPOINT}={text} counts passes from 1; write {name}:1 for the first one")
+        raise Misuse(f"{environment.FAILPOINT}={text}: passes are counted from 1; write {name}:1 for the first one")
     return name, int(last)
 
 
 def _append(path: str, line: bytes) -> None:
-    # One write to a file opened for appending: lines of several processes do not mix.
+    # One write to a file opened for appending, so that lines of several processes do not mix.
     trace = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.write(trace, line)
@@ -96,7 +96,7 @@ def _append(path: str, line: bytes) -> None:
 
 
 class FailpointStore:
-    """An `ObjectStore` with a failpoint before and after every call (`store.middle` points are passed by the inner one)."""
+    """An `ObjectStore` with a failpoint before and after every call (`:middle` failpoints are in the inner store)."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner
@@ -118,7 +118,7 @@ class FailpointStore:
             return self._inner.get(key)
 
     def size(self, key: str) -> Bytes | None:
-        """Ask the inner store for a length."""
+        """Get a length from the inner store."""
         with around("store.size"):
             return self._inner.size(key)
 
@@ -133,14 +133,14 @@ class FailpointStore:
             return self._inner.list(prefix)
 
     def put_range(
-        self, key: str, path: str, offset: int, size_bytes: int, unwanted: Callable[[], bool] | None = None
+        self, key: str, path: str, offset: int, size_bytes: int, cancelled: Callable[[], bool] | None = None
     ) -> str:
-        """Store a stretch of a file through the inner store."""
+        """Store a range of a file through the inner store."""
         with around("store.put_range"):
-            return self._inner.put_range(key, path, offset, size_bytes, unwanted)
+            return self._inner.put_range(key, path, offset, size_bytes, cancelled)
 
     def get_range(self, key: str, path: str, offset: int, size_bytes: int) -> str | None:
-        """Restore a stretch of a file through the inner store."""
+        """Restore a range of a file through the inner store."""
         with around("store.get_range"):
             return self._inner.get_range(key, path, offset, size_bytes)
 

@@ -6,21 +6,21 @@ import xxhash
 
 from windfall import codec
 from windfall.errors import CheckpointDamaged
-from windfall.storage import checked
+from windfall.storage import store_checks
 from windfall.terms import Checkpoint
 
 VERSION = 2
-"""Of the manifest's format."""
+"""Version of the manifest's format."""
 
 
 def digest_of(data: bytes) -> str:
-    """Return the digest of bytes as the log and the manifests write it: `xxh3-128:<hex>`."""
+    """Return the digest of bytes in the form used by log and manifests: `xxh3-128:<hex>`."""
     return f"xxh3-128:{xxhash.xxh3_128_hexdigest(data)}"
 
 
-def to_bytes(point: Checkpoint) -> bytes:
+def to_bytes(checkpoint: Checkpoint) -> bytes:
     """Write a manifest as JSON, version first."""
-    return codec.sealed(VERSION, "checkpoint", point)
+    return codec.encode_document(VERSION, "checkpoint", checkpoint)
 
 
 def from_bytes(data: bytes, key: str) -> Checkpoint:
@@ -28,17 +28,17 @@ def from_bytes(data: bytes, key: str) -> Checkpoint:
 
     Args:
         data: the object's content.
-        key: where it was found, for the message.
+        key: its key, for the error message.
 
     Raises:
-        NewerFormat, OlderFormat: another Windfall wrote it.
+        NewerFormat, OlderFormat: it was written by another version of Windfall.
         CheckpointDamaged: it is not a manifest.
     """
     try:
-        point: Checkpoint = codec.opened(data, "checkpoint", Checkpoint, version=VERSION, what=key)
+        checkpoint: Checkpoint = codec.decode_document(data, "checkpoint", Checkpoint, version=VERSION, what=key)
     except ValueError as error:
         raise CheckpointDamaged(f"{key} is not a manifest ({error})") from error
-    wrong = checked.wrong_with_checkpoint(point)
+    wrong = store_checks.wrong_with_checkpoint(checkpoint)
     if wrong is not None:
-        raise CheckpointDamaged(f"{key} is no manifest of ours: {wrong}")
-    return point
+        raise CheckpointDamaged(f"{key} is not a valid manifest: {wrong}")
+    return checkpoint

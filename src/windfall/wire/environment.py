@@ -1,48 +1,48 @@
-"""The environment variables that a script started by Windfall finds, and what each says.
+"""The environment variables that Windfall sets for a script.
 
-They are the whole interface for scripts in other languages; the Python SDK reads the same ones.  Standard library
-only; imports nothing of ours.
+They are the complete interface for scripts in other languages; the Python SDK reads the same variables.  Uses only the
+standard library, and no other module of Windfall.
 """
 
 from collections.abc import Mapping
 
 SESSION = "WINDFALL_SESSION"
-"""Folder of this attempt's pages and message files.  Without it the SDK does nothing."""
+"""Folder of this attempt's pages and message files; if it is not set, the SDK does nothing."""
 RUN = "WINDFALL_RUN"
 """URL of the run."""
 TERM = "WINDFALL_TERM"
 ATTEMPT = "WINDFALL_ATTEMPT"
-"""Number of this start of the script within the run, from 1."""
+"""Number of this attempt within the run, from 1."""
 STEP = "WINDFALL_STEP"
 """Step of the restored checkpoint; 0 on a fresh start."""
 CHECKPOINT_DIR = "WINDFALL_CHECKPOINT_DIR"
-"""Folder of the restored checkpoint: one sub-folder `<rank>` per shard, holding the file or folder that was handed over."""
+"""Folder of the restored checkpoint: one sub-folder `<rank>` per shard, with the file or folder handed over."""
 CHECKPOINT = "WINDFALL_CHECKPOINT"
-"""Path of the newest verified checkpoint of the lowest rank; unset on a fresh start."""
+"""Path of the lowest rank's file or folder of the restored checkpoint; unset on a fresh start."""
 NOTICE_FILE = "WINDFALL_NOTICE_FILE"
-"""A file that appears (JSON: level, seconds_left, deadline_unix, source) when a notice arrives and goes if it is withdrawn."""
+"""File that exists while a notice is active (JSON: level, seconds_left, deadline_unix, source)."""
 NODE_RANK = "WINDFALL_NODE_RANK"
 """Number of this machine among those of the run, from 0."""
 NODE_COUNT = "WINDFALL_NODE_COUNT"
 MASTER_ADDR = "WINDFALL_MASTER_ADDR"
-"""Host of machine 0, where the ranks of all machines meet; unset where one machine trains alone."""
+"""Host of machine 0, the rendezvous of all ranks; unset if one machine trains alone."""
 MASTER_PORT = "WINDFALL_MASTER_PORT"
-"""A port of machine 0 for that meeting, another one for each start of the script."""
+"""Port of the rendezvous on machine 0, different for each attempt."""
 NODE_ADDRESSES = "WINDFALL_NODE_ADDRESSES"
-"""The hosts of all machines in the order of their numbers, with commas between."""
+"""Hosts of all machines in the order of their numbers, separated by commas."""
 PEERS_TOKEN = "WINDFALL_PEERS_TOKEN"
-"""What the machines of a generation know one another by; set for `windfall exec`, never shown to a script."""
-LENT = "WINDFALL_LENT"
-"""Names, with commas between, of variables that the controller lent a machine for the run's store; no script finds them."""
+"""Shared secret with which the machines of a generation authenticate each other; hidden from the script."""
+STORE_VARIABLES = "WINDFALL_STORE_VARIABLES"
+"""Names, separated by commas, of the store credentials that the controller passed to a machine; hidden from the script."""
 PATIENCE = "WINDFALL_PATIENCE"
-"""How long every verb goes on asking a store that does not answer (`30s`); two minutes if not set, `--patience` wins."""
+"""How long to retry a store that does not answer (`30s`); default two minutes, overridden by `--patience`."""
 FAILPOINT = "WINDFALL_FAILPOINT"
-"""`name` or `name:n`: the process kills itself with SIGKILL at the n-th pass of that point (tests and drills only)."""
+"""`name` or `name:n`: the process kills itself with SIGKILL at the n-th pass of this failpoint (tests and drills only)."""
 FAILPOINT_TRACE = "WINDFALL_FAILPOINT_TRACE"
-"""Path of a file to which every failpoint that is passed appends its name (tests only)."""
+"""File to which each failpoint appends its name when it is passed (tests only)."""
 
 
-def without_lent(env: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment as a user's own program may have it: without what the controller lent its machine."""
-    lent = {LENT, *env.get(LENT, "").split(",")}
-    return {name: value for name, value in env.items() if name not in lent}
+def without_store_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment for the user's programs: without the store credentials passed by the controller."""
+    hidden = {STORE_VARIABLES, *env.get(STORE_VARIABLES, "").split(",")}
+    return {name: value for name, value in env.items() if name not in hidden}

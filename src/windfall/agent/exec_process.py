@@ -1,0 +1,184 @@
+"""Runs `windfall exec` for the node agent: one process at a time, stopped by signals as from a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from windfall.agent import status_files
+from windfall.agent.node_agent import Secrets
+from windfall.core.node_agent_state import RunStatus, StartExec
+from windfall.errors import EXIT_FAILED
+from windfall.events import Fact
+from windfall.wire.boot_data import RESERVED_VARIABLES, UPLINK, BootData
+from windfall.wire.environment import STORE_VARIABLES
+from windfall.wire.python_programs import program, program_environment, user_environment
+
+_STATUS_FILE = "status.json"
+_ESTIMATES = "estimates.json"
+_MESSAGE_PREFIX = b"windfall: "
+_LINE_BYTES_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class MachineContext:
+    """The run and the machine that a node agent works for.
+
+    Attributes:
+        folder: the node agent's own; the agent's sessions are below it.
+        provider, metadata_url: as `windfall exec` takes them.
+        environ: the machine's own environment.
+    """
+
+    url: str
+    machine_id: str
+    folder: str
+    provider: str
+    metadata_url: str | None
+    environ: Mapping[str, str]
+
+    def path(self, *names: str) -> str:
+        """Return a path inside the node agent's folder."""
+        return os.path.join(self.folder, *names)
+
+    def work(self, boot: BootData) -> str:
+        """Return the folder in which the setup and the script run."""
+        return self.path("work") if boot.bundle is not None else os.path.dirname(self.folder)
+
+    def environment(self, boot: BootData, secrets: Secrets) -> dict[str, str]:
+        """Return the environment of `exec`: the machine's, the job's and its secrets, without the node agent's variables.
+
+        Variables that the controller lent for the store stay marked as lent, unless the job sets them itself.
+        """
+        machine_environment = user_environment(
+            {name: value for name, value in self.environ.items() if name not in RESERVED_VARIABLES}
+        )
+        given = dict(boot.envs) | dict(secrets)
+        lent = [name for name in machine_environment.get(STORE_VARIABLES, "").split(",") if name and name not in given]
+        return machine_environment | given | {STORE_VARIABLES: ",".join(lent)}
+
+
+def exec_argv(machine: MachineContext, boot: BootData, start: StartExec) -> list[str]:
+    """Return the command line of `windfall exec` for a job on a machine; it contains no secret."""
+    options = {
+        "--machine": machine.machine_id,
+        "--status": machine.path(_STATUS_FILE),
+        "--estimates": machine.path(_ESTIMATES),
+        "--state": machine.path("state"),
+        "--policy": boot.policy,
+        "--max-failures": str(boot.failures_max),
+        "--grace": f"{boot.grace_s:.3f}s",
+        "--lease": f"{boot.lease_s:.3f}s",
+        "--provider": machine.provider,
+    }
+    if machine.metadata_url is not None:
+        options["--metadata-url"] = machine.metadata_url
+    if boot.retry_codes:
+        options["--retry-codes"] = ",".join(str(code) for code in boot.retry_codes)
+    if boot.keep is not None:
+        options["--keep"] = str(boot.keep)
+    if uplink := boot.uplink or machine.environ.get(UPLINK):
+        options["--uplink"] = uplink
+    if start.mttp_s is not None:
+        options["--mttp"] = f"{start.mttp_s:.3f}s"
+    if start.generation > 0:
+        options["--generation"] = str(start.generation)
+        options["--node-rank"] = str(start.rank)
+        options["--peers"] = ",".join(peer.address for peer in start.peers)
+    arguments = [word for option in options.items() for word in option]
+    return [*program("windfall.cli.main", "exec", "--wait", *arguments, machine.url, "--", *boot.command)]
+
+
+class ExecProcess:
+    """`node_agent_ports.Exec` as a process; used by the node agent's one thread and its signal handler (`terminate`)."""
+
+    def __init__(self, machine: MachineContext) -> None:
+        self._machine = machine
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pump: threading.Thread | None = None
+        self._last_line = b""
+        self._interrupts = 0
+        self._failed_to_start = False
+
+    def start(self, boot: BootData, secrets: Secrets, options: StartExec) -> None:
+        """Start it in its own session; its output goes to this process's output."""
+        # Files of the previous process would report its status, and give estimates for its run, as this one's.
+        for name in (_STATUS_FILE, _ESTIMATES):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._machine.path(name))
+        self._last_line, self._interrupts, self._failed_to_start = b"", 0, False
+        try:
+            self._process = subprocess.Popen(
+                exec_argv(self._machine, boot, options),
+                cwd=self._machine.work(boot),
+                env=program_environment(self._machine.environment(boot, secrets)),
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._last_line, self._failed_to_start = f"cannot start windfall exec: {error.strerror}".encode(), True
+            return
+        assert self._process.stderr is not None
+        self._pump = threading.Thread(target=self._copy, args=(self._process.stderr,), name="exec-stderr", daemon=True)
+        self._pump.start()
+
+    def _copy(self, source: IO[bytes]) -> None:
+        with source:
+            while line := source.readline(_LINE_BYTES_MAX):
+                if line.startswith(_MESSAGE_PREFIX):
+                    self._last_line = line
+                with contextlib.suppress(OSError):  # no reader is left: the run continues
+                    os.write(2, line)
+
+    def notify(self, facts: Sequence[Fact]) -> None:
+        """Leave facts for its agent."""
+        status_files.write(self._machine.path(_ESTIMATES), facts)
+
+    def stop(self, *, now: bool) -> None:
+        """Interrupt it once to stop after a save, twice to stop at once; `poll` sends the second, so the two do not merge."""
+        self._interrupts = 1 if now else 0
+        self._signal(signal.SIGINT)
+
+    def terminate(self) -> None:
+        """Pass on that this machine is being preempted."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the supervisor; the kernel and the guard kill everything below it."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def poll(self) -> int | None:
+        """Return its exit code as a shell shows it, once."""
+        if self._process is None:
+            failed, self._failed_to_start = self._failed_to_start, False
+            return EXIT_FAILED if failed else None
+        code = self._process.poll()
+        if code is None:
+            if self._interrupts:
+                self._interrupts = 0
+                self._signal(signal.SIGINT)
+            return None
+        self._process = None
+        if self._pump is not None:
+            # A process that inherited the pipe may keep it open forever.
+            self._pump.join(1.0)
+        return code if code >= 0 else 128 - code
+
+    def run_status(self) -> RunStatus | None:
+        """Read what its agent wrote."""
+        return status_files.read(self._machine.path(_STATUS_FILE))
+
+    def last_message(self) -> str:
+        """Return Windfall's newest message on its standard error."""
+        return self._last_line.removeprefix(_MESSAGE_PREFIX).decode(errors="replace").strip()

@@ -1,0 +1,145 @@
+"""From a job file to a job: read it, check it, plan it, upload its code."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from windfall import wiring
+from windfall.cli import client
+from windfall.cli.exec import absolute_url
+from windfall.cli.state_folder import local_user
+from windfall.errors import ControllerError, Misuse
+from windfall.jobs import Injection, Job
+from windfall.report.plan_report import code_json, code_warnings, plan_lines
+from windfall.spec.job_file import JobFile, parse_injection, to_job
+from windfall.spec.job_loader import load
+from windfall.storage import bundle
+from windfall.storage.bundle import PackedBundle
+from windfall.storage.object_stores import check_url, folder_url
+from windfall.storage.run_clone import clone_checkpoint
+from windfall.terms import Bundle
+
+_RUNS = "runs"
+_FOLDER = "file://"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A job that is not submitted yet: its file, its id and where its run will be stored."""
+
+    file: JobFile
+    job_id: str
+    run_url: str
+    injection: Injection | None
+    code: PackedBundle | None = None
+
+    def lines(self, plan: dict[str, Any], *, whole: bool, starts: bool) -> Iterator[str]:
+        """Yield a plan of this job as lines; if it `starts`, with the URL of its run."""
+        return plan_lines(self.job(), plan, whole=whole, starts=starts)
+
+    def complete(self, plan: dict[str, Any]) -> None:
+        """Add to a plan what only this side knows: the code that would be uploaded, and warnings about it."""
+        plan["code"] = code_json(self.code)
+        plan["warnings"] = [*plan["warnings"], *code_warnings(self.file.run, self.file.setup, self.code)]
+
+    def job(self, packed: Bundle | None = None, code: str | None = None) -> Job:
+        """Return the job, with its code if that is uploaded."""
+        return to_job(
+            self.file,
+            job_id=self.job_id,
+            user=local_user(),
+            run_url=self.run_url,
+            code=code,
+            bundle=packed,
+            injection=self.injection,
+        )
+
+
+def read(file: Path, sets: tuple[str, ...], inject: str | None, state: Path, *, pack: bool = False) -> Draft:
+    """Read a job file and give the job an id.
+
+    Args:
+        file: the job file.
+        sets: `key=value` that override it.
+        inject: an injection as text.
+        state: this installation's folder, which stores runs whose job file names no store.
+        pack: the job is to run: pack its code too, and ask a team's controller where its run is stored.
+
+    Raises:
+        Misuse: something in them is wrong; the message says where.
+        ControllerError: a team's controller has no store for runs.
+    """
+    overrides = {}
+    for text in sets:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise Misuse(f"--set: must be KEY=VALUE, for example --set resources.zone=zone-b, not {text!r}")
+        overrides[key] = value
+    found = load(str(file), overrides=overrides, warn=lambda message: print(f"windfall: {message}", file=sys.stderr))
+    job_id = f"{found.name}-{wiring.new_nonce()[:6]}"
+    store = found.checkpoint.store or folder_url(str(state / _RUNS))
+    base = absolute_url(store).rstrip("/")
+    check_url(base)
+    if pack and client.uses_team_controller():
+        base = _team_store(found.checkpoint.store, base, state)
+    code = None if found.workdir is None or not pack else bundle.pack_for_others(found.workdir)
+    return Draft(found, job_id, f"{base}/{job_id}", None if inject is None else parse_injection(inject), code)
+
+
+def _team_store(named: str | None, base: str, state: Path) -> str:
+    """Return where a run under a team's controller is stored: the job file's store, or else the controller's.
+
+    Raises:
+        Misuse: it would be a folder that the controller, or this machine, cannot reach.
+    """
+    if named is not None:
+        if base.startswith(_FOLDER):
+            raise Misuse(
+                f"checkpoint.store: {named} is a folder on this machine, which the controller and its machines cannot "
+                "reach: use an object store (s3://..., gs://..., az://...), or leave the key out to use the controller's"
+            )
+        return base
+    with client.connect(state, start=False) as controller:
+        status = controller.status()
+    if not status.store:
+        raise ControllerError("the controller has no store for runs: set checkpoint.store in the job file")
+    if status.store.startswith(_FOLDER) and status.host != socket.gethostname():
+        raise Misuse(
+            f"checkpoint.store is missing: the controller keeps runs in a folder on {status.host}, which this machine "
+            "cannot reach; set an object store, or start the controller with `windfall serve --store s3://...`"
+        )
+    return status.store
+
+
+def secrets_of(file: JobFile) -> dict[str, str]:
+    """Return the values of the job's secrets from this environment.
+
+    Raises:
+        Misuse: one of them is not set.
+    """
+    values = {}
+    for name in file.secrets:
+        if name not in os.environ:
+            raise Misuse(f"secret {name} is not set: export {name}, then run `windfall run` again")
+        values[name] = os.environ[name]
+    return values
+
+
+def upload_code(draft: Draft) -> Job:
+    """Upload code and initial checkpoint to the run's store; the digest links measurements to the code version."""
+    if draft.file.checkpoint.from_ is not None:
+        source = wiring.open_reader(absolute_url(draft.file.checkpoint.from_))
+        target = wiring.open_reader(draft.run_url)
+        clone_checkpoint(source.store, target.store, target.clock, wiring.new_nonce)
+    if draft.code is None:
+        return draft.job()
+    reader = wiring.open_reader(draft.run_url)
+    packed = reader.run(bundle.store(draft.code.data))
+    code = reader.run(bundle.store_listing(bundle.listing(draft.code.folder)))
+    return draft.job(packed, code)

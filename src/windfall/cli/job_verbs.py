@@ -1,0 +1,274 @@
+"""The job side of the verbs: requests to the controller, and what its journal holds."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from windfall import codec
+from windfall.cli import run_reference
+from windfall.control.controller_views import JobView
+from windfall.core import replay as core_replay
+from windfall.errors import Misuse
+from windfall.events import Row
+from windfall.fleet import TERMINAL, JobPhase
+from windfall.report.console import console
+from windfall.spelling import plain
+from windfall.units import duration_text
+
+if TYPE_CHECKING:
+    from windfall.cli.client import Client
+
+_POLL_S = 0.3
+_RESUME_S = 10.0
+_COLUMNS_MAX = 160
+
+
+def rows_of(client: Client, job_id: str) -> Iterator[Row]:
+    """Yield a job's journal."""
+    for row in client.rows(job_id):
+        yield codec.row_from_line(row.line)
+
+
+# ---------------------------------------------------------------------------------------------------------------- ps
+
+
+def ps(references: tuple[str, ...], state: Path | None, *, json_: bool) -> None:
+    """List all jobs, or show some in detail."""
+    if not references and not run_reference.may_have_jobs(state):
+        _list([], json_=json_)
+        return
+    with run_reference.controller(state) as client:
+        views = client.jobs() if not references else [run_reference.find(client, reference) for reference in references]
+    if not references:
+        _list(views, json_=json_)
+    for view in views if references else ():
+        if json_:
+            print(json.dumps(view_as_json(view)))
+        else:
+            _show(view)
+
+
+def view_as_json(view: JobView) -> dict[str, Any]:
+    """Return a view as a JSON object."""
+    return {name: getattr(view, name) for name in JobView.__dataclass_fields__}
+
+
+def _list(views: list[JobView], *, json_: bool) -> None:
+    if json_:
+        for view in views:
+            print(json.dumps(view_as_json(view)))
+        return
+    if not views:
+        print("no jobs yet: start one with `windfall run job.yaml`")
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("job", "user", "phase"):
+        table.add_column(name, no_wrap=True)
+    for name in ("age", "step", "time left", "USD", "USD/h"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("status")
+    for view in views:
+        details = view.details
+        cost, rate = _usd(details.get("money", {}).get("due_usd", 0.0)), _usd(details.get("rate_usd_per_hour", 0.0))
+        now = time.time()
+        left = "-" if view.finish_at is None else duration_text(max(0.0, view.finish_at - now))
+        age, step = duration_text(max(0.0, now - view.created)), str(details.get("step", 0))
+        who = (plain(view.job_id), plain(view.user), str(view.phase))
+        table.add_row(*who, age, step, left, cost, rate, plain(view.message))
+    console(width=_width()).print(table)
+
+
+def _width() -> int | None:
+    """Return the width of a table: the terminal's, or wide enough for a file or pipe."""
+    return None if sys.stdout.isatty() else _COLUMNS_MAX
+
+
+def _since(view: JobView) -> str:
+    """Return when a job was submitted, how long ago that was, and the time left at its present pace, if known."""
+    now = time.time()
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(view.created))
+    left = "" if view.finish_at is None else f", {duration_text(max(0.0, view.finish_at - now))} left at this pace"
+    return f"{at}, {duration_text(max(0.0, now - view.created))} ago{left}"
+
+
+def _usd(amount: float) -> str:
+    return f"{amount:.4f}" if abs(amount) < 1 else f"{amount:.2f}"
+
+
+def _show(view: JobView) -> None:
+    details = view.details
+    screen = console(width=_width())
+    money = details.get("money", {})
+    cost = f"{_usd(money.get('due_usd', 0.0))} USD so far, {_usd(details.get('rate_usd_per_hour', 0.0))} USD/h now"
+    saved = details.get("saved_step", 0)
+    code = "" if view.exit_code is None else f" (exit code {view.exit_code})"
+    lines = [
+        ("job", f"{view.job_id} (user {view.user})"),
+        ("since", _since(view)),
+        ("phase", f"{view.phase}{code}: {view.message}"),
+        ("step", f"{details.get('step', 0)} ({f'last checkpoint: {saved}' if saved else 'no checkpoint yet'})"),
+        ("cost", f"{cost}, {money.get('hours', 0.0):.3f} machine-hours"),
+        ("losses", f"{details.get('preemptions', 0)} machines lost, {details.get('failures', 0)} script failures"),
+        ("run", f"{view.run_url}{' (deleted)' if view.run_deleted else ''}"),
+    ]
+    lines += [("waiting", reason) for reason in details.get("reasons", ())]
+    for label, text in lines:
+        print(f"{label:<8}{plain(text)}")
+    table = Table(box=None, pad_edge=False)
+    for name in ("slot", "machine", "type", "zone", "USD/h", "state"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("status")
+    for row in _machine_rows(details):
+        table.add_row(*map(plain, row))
+    if table.row_count:
+        screen.print()
+        screen.print(table)
+
+
+def _machine_rows(details: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for slot in details.get("slots", ()):
+        if not slot["machines"]:
+            expected = f"waiting for order {slot['awaits']}" if slot["awaits"] else "no machine"
+            yield (slot["name"], "-", "", "", "", "", expected)
+        for machine in slot["machines"]:
+            yield (slot["name"], *_machine_row(machine))
+    for machine in details.get("surplus", ()):
+        yield ("-", *_machine_row(machine))
+
+
+def _machine_row(machine: dict[str, Any]) -> tuple[str, ...]:
+    status = machine["status"] or "no report yet"
+    notes = [
+        f"{machine['role']}: {status}" if machine["role"] != "incumbent" else str(status),
+        "no contact" if machine["silent"] else "",
+        f"preemption announced for {time.strftime('%H:%M:%S', time.localtime(machine['ends_at']))}"
+        if machine["ends_at"]
+        else "",
+        machine["message"],
+    ]
+    price = f"{machine['price_usd_per_hour']:.4g}"
+    place = (machine["machine_id"], machine["machine_type"], machine["zone"])
+    return (*place, price, machine["state"], ", ".join(note for note in notes if note))
+
+
+# ------------------------------------------------------------------------------------------------------ stop and resume
+
+
+def stop(reference: str, state: Path | None, *, now: bool, wait: bool) -> int:
+    """Stop a job, and wait until it has stopped."""
+    with run_reference.controller(state) as client:
+        view = run_reference.find(client, reference)
+        if view.phase in TERMINAL:
+            print(f"nothing to stop: {view.job_id} is {view.phase}{_and_deleted(view)}")
+            return 0
+        client.stop(view.job_id, now=now)
+        started = time.monotonic()
+        printed = ""
+        while wait and view.phase not in TERMINAL:
+            if view.message != printed:
+                printed = view.message
+                print(f"windfall: {printed}", file=sys.stderr)
+            time.sleep(_POLL_S)
+            view = client.job(view.job_id)
+    if not wait:
+        print("stop requested")
+        if not now:
+            print(f"windfall: saving first; `windfall ps {view.job_id}` shows the time limit", file=sys.stderr)
+        return 0
+    saved = view.details.get("saved_step", 0)
+    checkpoint = f"last checkpoint: step {saved}" if saved else "no checkpoint yet"
+    print(f"{view.phase} after {duration_text(time.monotonic() - started)}: {view.message} ({checkpoint})")
+    if view.phase is JobPhase.STOPPED:
+        print(f"windfall: resume with `windfall resume {view.job_id}`", file=sys.stderr)
+    return 0
+
+
+def _and_deleted(view: JobView) -> str:
+    return ", and its run was deleted" if view.run_deleted else ""
+
+
+def resume(reference: str, state: Path | None, *, detach: bool) -> int:
+    """Resume a stopped or failed job, and follow it."""
+    with run_reference.controller(state) as client:
+        view = run_reference.find(client, reference)
+        if view.phase not in TERMINAL:
+            print(f"windfall: {view.job_id} is already active: {view.message}", file=sys.stderr)
+        else:
+            last = max((row.sequence for row in client.rows(view.job_id)), default=0)
+            client.resume(view.job_id)
+            if not detach:
+                return _follow_from_now(client, view.job_id, last)
+        if detach:
+            print(view.job_id)
+            return 0
+        return _follow_from_now(client, view.job_id, None)
+
+
+def _follow_from_now(client: Client, job_id: str, last: int | None) -> int:
+    """Follow a job from now on.
+
+    Args:
+        client: of the controller.
+        job_id: the job.
+        last: the newest row before a job was resumed; None if it had not ended.
+    """
+    from windfall.cli.follow import follow, printed  # noqa: PLC0415 - its packages are an extra
+
+    started = time.monotonic()
+    while last is not None and time.monotonic() - started < _RESUME_S and client.job(job_id).phase in TERMINAL:
+        time.sleep(_POLL_S)
+    return follow(client, job_id, after=last, seen=printed(client.job(job_id).run_url))
+
+
+def logs_following(reference: str, state: Path | None) -> int:
+    """Print the script's output, and from now on what happens to the job's machines too."""
+    with run_reference.controller(state) as client:
+        from windfall.cli.follow import follow  # noqa: PLC0415 - its packages are an extra
+
+        view = run_reference.find(client, reference)
+        if view.run_deleted:
+            raise Misuse(run_reference.deleted(view))
+        last = max((row.sequence for row in client.rows(view.job_id)), default=0)
+        return follow(client, view.job_id, after=last)
+
+
+# ------------------------------------------------------------------------------------------------------------ rehearsals
+
+
+def inject(reference: str, state: Path | None, *, notice: str, notice_s: float | None) -> None:
+    """Have the provider preempt the machine that is training."""
+    with run_reference.controller(state) as client:
+        view = run_reference.find(client, reference)
+        machines = [machine for slot in view.details.get("slots", ()) for machine in slot["machines"]]
+        training = [machine for machine in machines if machine["status"] == "training"]
+        chosen = next(iter(training or machines), None)
+        if chosen is None:
+            raise Misuse(f"{view.job_id} has no machine to preempt: {view.message}")
+        client.preempt(view.job_id, chosen["machine_id"], notice_s)
+    how = "without notice" if notice_s is None else f"with {notice} notice"
+    print(f"{chosen['machine_id']} of {view.job_id} will be preempted {how}")
+
+
+# ---------------------------------------------------------------------------------------------------------- the journal
+
+
+def rows(reference: str, state: Path | None) -> list[Row]:
+    """Return the controller's journal of a job."""
+    with run_reference.controller(state) as client:
+        view = run_reference.find(client, reference)
+        if view.run_deleted:
+            print(f"windfall: {run_reference.deleted(view)}, and so is what the controller did", file=sys.stderr)
+        return list(rows_of(client, view.job_id))
+
+
+def replay(reference: str, state: Path | None) -> tuple[list[Row], list[core_replay.ReplayDifference]]:
+    """Replay the controller's journal of a job; return it and the decisions that differ."""
+    found = rows(reference, state)
+    return found, core_replay.replay(found)

@@ -1,0 +1,113 @@
+"""The odds of a plan: P50 and P90 of its cost and finish, computed where the plan is shown."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Protocol
+
+from windfall.cli.client import offer_of
+from windfall.control.controller_views import PlanInputsView
+from windfall.errors import Infeasible, WindfallError
+from windfall.extras import install
+from windfall.jobs import Job
+from windfall.market import Offer
+from windfall.models import lifetime_pool
+from windfall.policies.planning.estimates import Knowledge, OfferEstimate, offer_estimate
+from windfall.report.job_measurements import merge
+from windfall.units import share_text
+
+if TYPE_CHECKING:
+    from windfall.simulation.odds import Odds
+    from windfall.simulation.outcomes import Trials
+    from windfall.simulation.scenario import Scenario
+
+NUMERIC = ("numpy", "numba", "llvmlite")
+SEED = 0
+TRIALS_MIN = 1_000
+_LOSSES = 2e7
+"""The most losses to simulate, so that the user does not wait too long."""
+_SAVES = 1.5e6
+"""The most saves to simulate, one by one: a second or two on one core."""
+_SAVES_MAX = 6_000
+"""If a run has more saves than this, not even the fewest trials are simulated."""
+
+
+class KnowledgeSource(Protocol):
+    """Where the inputs of a plan come from: `cli.client.Client`."""
+
+    def known(self, job: Job) -> PlanInputsView:
+        """Return the data that a plan of a job is based on."""
+        ...
+
+
+def estimated(job: Job, offer: Offer, known: PlanInputsView) -> OfferEstimate:
+    """Return the estimate of a job on an offer, from the data that the controller has."""
+    pooled = lifetime_pool.pool(known.lifetimes, known.now)
+    return offer_estimate(job, offer, Knowledge((), merge(known.measured), pooled, known.poll_s))
+
+
+def of_plan(controller: KnowledgeSource, job: Job, plan: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the odds of a plan as JSON; None if its cost and finish are unknown.
+
+    Args:
+        controller: has the data that the plan is based on.
+        job: what is planned.
+        plan: the plan as JSON.
+    """
+    expected = plan["chosen"]["expected"]
+    if expected is None:
+        return None
+    trials = int(_LOSSES / (1.0 + expected["preemptions"]))
+    if trials < TRIALS_MIN:
+        return _unknown(f"not computed: a run is expected to lose {expected['preemptions']:.0f} machines")
+    try:
+        from windfall.simulation import odds  # noqa: PLC0415 - needs numpy, where trials are played numba too
+        from windfall.simulation.scenario_from_job import build_scenario  # noqa: PLC0415
+
+        known = controller.known(job)
+        estimate = estimated(job, offer_of(plan), known)
+        built = build_scenario(job, estimate, known.measured)
+        trials = _trials(estimate, min(trials, odds.TRIALS))
+        found = odds.odds(built.scenario, job.objective, _play, trials=trials, seed=SEED)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in NUMERIC:
+            raise
+        return _unknown(f"P50 and P90 need {package}: {install('control')}")
+    except WindfallError as error:
+        return _unknown(f"P50 and P90 are unknown: {error}")
+    return _as_json(found)
+
+
+def _trials(found: OfferEstimate, most: int) -> int:
+    """Return how many runs to simulate in a short time; 0 if even the fewest take too long."""
+    saves = (found.work_s or 0.0) / found.saving.interval_s
+    if saves > _SAVES_MAX:
+        return 0
+    return max(min(most, int(_SAVES / (1.0 + saves))), TRIALS_MIN)
+
+
+def _play(scenario: Scenario, trials: int, seed: int) -> Trials:
+    if not trials:
+        raise Infeasible("a run has too many saves for a quick answer; use `windfall simulate`")
+    from windfall.simulation import kernels  # noqa: PLC0415 - needs numba, and compiles
+
+    if kernels.compiles(scenario):
+        print("windfall: compiling the simulation, once for this installation (about ten seconds)", file=sys.stderr)
+    return kernels.simulate(scenario, trials=trials, seed=seed)
+
+
+def _unknown(says: str) -> dict[str, Any]:
+    return {"cost_usd": None, "finish_s": None, "in_time": None, "in_budget": None, "trials": 0, "says": says}
+
+
+def _as_json(found: Odds) -> dict[str, Any]:
+    pairs = {name: dict(zip(("p50", "p90"), getattr(found, name), strict=True)) for name in ("cost_usd", "finish_s")}
+    counted = f"from {found.trials} simulated runs" if found.trials else "computed exactly"
+    kept = ", ".join(
+        f"{what} in {share_text(share)} of runs"
+        for what, share in (("done by the deadline", found.in_time), ("within the budget", found.in_budget))
+        if share is not None
+    )
+    says = f"{kept}; P50 and P90 {counted}; details: `windfall simulate`".removeprefix("; ")
+    return {**pairs, "in_time": found.in_time, "in_budget": found.in_budget, "trials": found.trials, "says": says}

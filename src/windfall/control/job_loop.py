@@ -1,0 +1,397 @@
+"""One job's loop at the controller: gather facts, let `core.driver` decide, write the row, execute the commands.
+
+`turn` is synchronous and touches the world only through ports, so that storms drive this same object in one thread.  A
+crash at any call loses nothing: the journal holds the decisions, the providers' listings show their effects.
+
+The journal clock: the time of a job's driver.
+
+The controller's record of each machine's reports on any channel: which are news, and which machines are silent.
+
+Times are from this process's monotonic clock, so that a jump of the wall clock makes no machine silent.  After a pause of
+the controller itself, every machine counts as just heard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import queue
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from windfall import codec
+from windfall.control.command_executor import CommandExecutor
+from windfall.control.poller import Poller, PollingPace
+from windfall.control.schedule_builder import InBackground, ScheduleBuilder, Scheduler, in_thread
+from windfall.core import driver
+from windfall.errors import WindfallError
+from windfall.events import Command, Fact, LogMessage, Row, SetTimer, TimerFired
+from windfall.fleet import (
+    ChargesObserved,
+    ControllerStarted,
+    Event,
+    JobSubmitted,
+    Lifetime,
+    MachineReported,
+    MachineSilent,
+    MachinesObserved,
+    NotifyUser,
+    Report,
+)
+from windfall.jobs import Job, Measurement
+from windfall.market import Boot, MachineLifecycle, Order
+from windfall.ports import Channel, Clock, Journal, Provider, RunWatch
+from windfall.terms import Instant, Seconds, Term
+
+
+class JournalClock:
+    """Unix seconds at a job's first row, advancing with the monotonic clock; restarts never turn it back.
+
+    A jump of the wall clock while the controller runs changes nothing.  After a restart only the wall clock shows how
+    long the controller was away; if that is negative, no time has passed.
+    """
+
+    def __init__(self, clock: Clock, last: Row | None) -> None:
+        self._clock = clock
+        self._began = clock.now()
+        wall_time = clock.wall_time()
+        self._base = wall_time if last is None else last.at + max(0.0, wall_time - last.wall_time)
+
+    def now(self) -> Instant:
+        """Return the present instant of the journal."""
+        return Instant(self._base + (self._clock.now() - self._began))
+
+
+_SHIFT_S = 2.0
+"""An announced end that moves by more than this is news [s]."""
+
+
+@dataclass(slots=True)
+class _Contact:
+    """A machine's newest report, and when its silence was last reported."""
+
+    received_at: Instant
+    report: Report | None = None
+    preemption_at: Instant | None = None
+    silence_reported_at: Instant | None = None
+
+
+class LivenessTracker:
+    """The newest report of each machine of a job, and when it was received."""
+
+    def __init__(self, silent_after_s: Seconds) -> None:
+        self._silent_after_s = silent_after_s
+        self._contacts: dict[str, _Contact] = {}
+        self._looked_at: Instant | None = None
+
+    def receive(
+        self, reports: Iterable[Report], channel: str, now: Instant, journal_now: Instant
+    ) -> list[MachineReported]:
+        """Record reports; return a fact for each that changes what the driver decides by.
+
+        Args:
+            reports: in order of arrival.
+            channel: the channel they came on.
+            now: monotonic time of this process.
+            journal_now: the same moment on the journal clock.
+        """
+        news = []
+        for report in reports:
+            contact = self._contacts.setdefault(report.machine_id, _Contact(now))
+            if (
+                contact.report is not None
+                and report.incarnation == contact.report.incarnation
+                and report.sequence <= contact.report.sequence
+            ):
+                continue  # the slower channel repeats what the faster one brought: not a sign of life
+            preemption_at = None if report.preemption_in_s is None else Instant(journal_now + report.preemption_in_s)
+            if contact.silence_reported_at is not None or _is_news(contact, report, preemption_at):
+                news.append(MachineReported(report, channel, preemption_at))
+                contact.preemption_at = preemption_at
+            contact.received_at, contact.silence_reported_at, contact.report = now, None, report
+        return news
+
+    def newest(self) -> dict[str, Report]:
+        """Return the newest report of each machine."""
+        return {name: contact.report for name, contact in self._contacts.items() if contact.report is not None}
+
+    def silent(self, alive: Iterable[str], now: Instant) -> list[MachineSilent]:
+        """Return the machines that have become silent, and at intervals those that still are.
+
+        The repetition matters because the driver may meanwhile have counted something else as a sign of life.
+
+        Args:
+            alive: machines that are expected to report; all others are forgotten.
+            now: monotonic time of this process.
+        """
+        paused_s = 0.0 if self._looked_at is None else max(0.0, now - self._looked_at - self._silent_after_s / 2)
+        self._looked_at = now
+        expected = set(alive)
+        self._contacts = {
+            machine_id: contact
+            for machine_id, contact in self._contacts.items()
+            if machine_id in expected or now - contact.received_at < self._silent_after_s
+        }
+        found = []
+        for machine_id in sorted(expected):
+            contact = self._contacts.setdefault(machine_id, _Contact(now))
+            reported_at = contact.silence_reported_at
+            if paused_s:
+                contact.received_at = now
+                contact.silence_reported_at = None if reported_at is None else now
+            elif now - (contact.received_at if reported_at is None else reported_at) > self._silent_after_s:
+                contact.silence_reported_at = now
+                found.append(MachineSilent(machine_id, Seconds(now - contact.received_at)))
+        return found
+
+
+def _is_news(contact: _Contact, report: Report, preemption_at: Instant | None) -> bool:
+    """Return whether a report changes what a driver decides by; steps and sequence numbers always grow."""
+    old = contact.report
+    if old is None or (preemption_at is None) != (contact.preemption_at is None):
+        return True
+    if (
+        preemption_at is not None
+        and contact.preemption_at is not None
+        and abs(preemption_at - contact.preemption_at) > _SHIFT_S
+    ):
+        return True
+    return _substance(old) != _substance(report)
+
+
+def _substance(report: Report) -> tuple[object, ...]:
+    return (
+        report.incarnation,
+        report.status,
+        report.term,
+        report.exit_code,
+        report.level,
+        report.generation,
+        report.address,
+        report.message,
+        report.sdk_inactive,
+    )
+
+
+_BILL_MARGIN_S = 86400.0
+"""A bill's last lines are awaited for twice the providers' stated lag plus this, then left unsettled [s]."""
+_FACTS_ROUNDS_MAX = 20
+"""Most rounds within one turn in which facts from executed commands lead to new decisions."""
+
+
+@dataclass(slots=True)
+class JobLoopPorts:
+    """The job loop's ports.
+
+    Attributes:
+        boot: makes what a machine starts with; the same for the same order.
+        notify: notifies the user; must not block.
+        rates: returns the loss rates of the installation's machines, as `fleet.EstimatesPooled` has them.
+        measured: returns the measurements of earlier runs of this job; called once, when the job starts.
+        record_lifetimes: adds machines' lifetimes to the pool behind `rates`; a machine's newer one replaces its older.
+        log: writes a message to the job's log.
+        schedule: makes a machine's save schedule; None if no job has one.
+        in_background: runs `schedule` without blocking the job loop.
+    """
+
+    controller: Term
+    owner: str
+    clock: Clock
+    journal: Journal
+    providers: Mapping[str, Provider]
+    channels: Sequence[Channel]
+    run: RunWatch
+    boot: Callable[[Order], Boot]
+    notify: Callable[[Event, str], None]
+    rates: Callable[[], tuple[tuple[str, str, str, Seconds, Seconds | None], ...]]
+    record_lifetimes: Callable[[tuple[Lifetime, ...]], None]
+    log: Callable[[str], None]
+    pace: PollingPace = field(default_factory=PollingPace)
+    measured: Callable[[], tuple[Measurement, ...]] = tuple
+    schedule: Scheduler | None = None
+    in_background: InBackground = in_thread
+
+
+class JournalUnreadable(WindfallError):
+    """A job's journal cannot be read: retrying is useless, so the job is set aside."""
+
+
+class JobLoop:
+    """Runs one job; created from the journal at each start of the controller.
+
+    Attributes:
+        state: the driver's.
+        job: what was submitted.
+    """
+
+    def __init__(self, job: Job, ports: JobLoopPorts) -> None:
+        self.job = job
+        self.requests: queue.SimpleQueue[Fact] = queue.SimpleQueue()
+        self._ports = ports
+        self._timer_heap: list[tuple[Instant, int, str]] = []
+        self._timer_due: dict[str, Instant] = {}
+        self._timer_count = 0
+        self.state = driver.initial_state()
+        last = self._replay()
+        self._sequence = 0 if last is None else last.sequence
+        self._time = JournalClock(ports.clock, last)
+        self._liveness = LivenessTracker(ports.pace.silent_after_s)
+        self._executor = CommandExecutor(ports)
+        self._poller = Poller(job, ports, cursors=self._cursors)
+        self._schedule_builder = ScheduleBuilder(ports)
+        if last is None:
+            self._new_facts: list[Fact] = [
+                JobSubmitted(job, ports.owner, ports.measured()),
+                ControllerStarted(ports.controller),
+            ]
+        else:
+            self._new_facts = [ControllerStarted(ports.controller)]
+            self._executor.requeue(last.commands)
+
+    # ------------------------------------------------------------------------------------------------------ a restart
+
+    def _replay(self) -> Row | None:
+        """Replay the journal into the driver's state; timers that were set and have not fired are set again."""
+        last = None
+        self._cursors: dict[str, str] = {}
+        for number, line in enumerate(self._ports.journal.rows(), 1):
+            try:
+                last = codec.row_from_line(line)
+                self._apply_facts(last.facts)
+                self.state, _, _ = driver.react(self.state, last.at, last.facts)
+            except (WindfallError, ValueError) as error:
+                raise JournalUnreadable(f"row {number} of its journal cannot be read ({error})") from error
+            except Exception as error:
+                # A row that fits no state fails at each start, just as one that cannot be parsed.
+                raise JournalUnreadable(
+                    f"row {number} of its journal does not fit the rows before it ({type(error).__name__})"
+                ) from error
+            for command in last.commands:
+                self._note_timer(command)
+        return last
+
+    def _apply_facts(self, facts: Sequence[Fact]) -> None:
+        for fact in facts:
+            if isinstance(fact, TimerFired):
+                self._timer_due.pop(fact.name, None)
+            elif isinstance(fact, ChargesObserved) and fact.provider:
+                self._cursors[fact.provider] = fact.cursor
+
+    def _note_timer(self, command: Command) -> None:
+        """Set a timer, if the command is one: this loop fires timers itself."""
+        if isinstance(command, SetTimer):
+            self._timer_count += 1
+            self._timer_due[command.name] = command.at
+            heapq.heappush(self._timer_heap, (command.at, self._timer_count, command.name))
+
+    # ---------------------------------------------------------------------------------------------------------- a turn
+
+    def turn(self) -> Seconds:
+        """Process one batch of facts: decide, write the row, execute the commands.
+
+        Returns:
+            How long to wait until the next turn, if no request comes [s].
+
+        Raises:
+            ControllerReplaced: another controller took over the installation; this object must not be used again.
+        """
+        facts, self._new_facts = [*self._new_facts, *self._gather()], []
+        for _ in range(_FACTS_ROUNDS_MAX):
+            if not facts:
+                break
+            self._react(facts)
+            facts, self._new_facts = [*self._new_facts, *self._executor.take_facts()], []
+        self._new_facts = facts
+        directives = driver.directives(self.state, self._ports.controller)
+        for channel in self._ports.channels:
+            channel.send(directives)
+        return self._wait_s()
+
+    def summary(self) -> driver.JobSummary:
+        """Return the job's summary."""
+        return driver.summary(self.state, self._time.now())
+
+    def alive(self) -> tuple[str, ...]:
+        """Return the machines that run, according to the providers' listings."""
+        known = driver.known_machines(self.state).values()
+        return tuple(machine.machine_id for machine in known if machine.lifecycle is MachineLifecycle.RUNNING)
+
+    def _gather(self) -> list[Fact]:
+        facts: list[Fact] = []
+        while not self.requests.empty():
+            facts.append(self.requests.get_nowait())
+        now, journal_now = self._ports.clock.now(), self._time.now()
+        for channel in self._ports.channels:
+            facts += self._liveness.receive(channel.receive(), channel.name, now, journal_now)
+        facts += self._poller.poll(self.state, now)
+        # A machine that was never listed as running may have reported, so its silence counts too.
+        known = driver.known_machines(self.state).values()
+        alive = [machine.machine_id for machine in known if machine.lifecycle is not MachineLifecycle.GONE]
+        facts += self._liveness.silent(alive, now)
+        facts += self._executor.run(now)
+        facts += self._schedule_builder.poll(self.state, self._liveness.newest(), now, journal_now)
+        return facts + self._due(self._time.now())
+
+    def _due(self, now: Instant) -> list[Fact]:
+        facts: list[Fact] = []
+        while self._timer_heap and self._timer_heap[0][0] <= now:
+            at, _, name = heapq.heappop(self._timer_heap)
+            if self._timer_due.get(name) == at:
+                del self._timer_due[name]
+                facts.append(TimerFired(name))
+        return facts
+
+    def _react(self, facts: list[Fact]) -> None:
+        now = self._time.now()
+        before = self.state
+        state, decisions, commands = driver.react(before, now, tuple(facts))
+        row = Row(
+            self._ports.controller,
+            self._sequence + 1,
+            now,
+            self._ports.clock.wall_time(),
+            tuple(facts),
+            decisions,
+            commands,
+        )
+        self._ports.journal.append(codec.row_to_line(row))
+        self.state, self._sequence = state, row.sequence
+        self._apply_facts(facts)
+        if any(isinstance(fact, MachinesObserved) for fact in facts):
+            self._ports.record_lifetimes(driver.lifetimes(before, state, tuple(facts)))
+        for command in commands:
+            self._note_timer(command)
+            if isinstance(command, NotifyUser):
+                self._ports.notify(command.event, command.message)
+            elif isinstance(command, LogMessage):
+                self._ports.log(command.message)
+            else:
+                self._executor.execute(command, self._ports.clock.now())
+
+    def _wait_s(self) -> Seconds:
+        if self._new_facts:
+            return Seconds(0.0)
+        now = self._ports.clock.now()
+        soon = min(self._poller.next_at(now), self._executor.next_at(now)) - now
+        if self._timer_heap:
+            soon = min(soon, self._timer_heap[0][0] - self._time.now())
+        return Seconds(min(max(soon, 0.0), self._ports.pace.turn_s))
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to do until a user makes a request.
+
+        The job has ended, its bill is complete or long overdue, and every provider has received the cancellations.
+        """
+        end = self.state.ended
+        if end is None or self._new_facts or self._executor.cancelling:
+            return False
+        return not driver.needs_bill(self.state) or self._time.now() >= end.since + self._bill_wait_s
+
+    @property
+    def _bill_wait_s(self) -> Seconds:
+        lags = [0.0]
+        for provider in self._ports.providers.values():
+            with contextlib.suppress(WindfallError):
+                lags.append(provider.capabilities().bill_lag_s)
+        return Seconds(_BILL_MARGIN_S + 2.0 * max(lags))

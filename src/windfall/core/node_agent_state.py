@@ -1,0 +1,441 @@
+"""The node agent of a machine that was bought for a job: its facts, its actions, its state.
+
+It prepares the machine, starts and restarts `windfall exec`, reports on two channels, and follows the newest directive of
+the newest controller.  It never buys and never decides about the run: whatever it does, the run's log keeps the run
+consistent.
+
+Contact with the controller is a direct answer, a new directive, or a changed heartbeat in the store.  Without contact
+nothing changes until the dead-man limit; then the run is saved and the machine shuts down.  A machine with nothing to run
+waits at most `IDLE_S`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from windfall.events import EstimatesChanged, ScheduleAssigned
+from windfall.fleet import Directive, MachineStatus, Peer, Report
+from windfall.jobs import DEAD_MAN_S, SAVE_TIMEOUT_S
+from windfall.terms import Instant, Notice, NoticeLevel, Outcome, SaveCosts, Seconds, Step, Term
+
+PREFER_DIRECT_S = Seconds(5.0)
+"""How long after a direct answer the mailbox's directive, which may be older, is ignored [s]."""
+ANSWER_S = Seconds(2.0)
+"""How long an `exec` without the lease may take to acquire it or to exit [s]."""
+LATE_S = Seconds(30.0)
+"""How long after a missed announced end the machine starts work again [s]."""
+QUICK_S = Seconds(10.0)
+"""An `exec` that exits earlier than this is restarted after a growing pause [s]."""
+PAUSE_S_MIN, PAUSE_S_MAX = 0.25, 30.0
+ESTIMATE_CHANGE_MIN = 0.1
+"""The agent is notified when an estimate of the controller changes by more than this share."""
+TRIES_MAX = 5
+"""How many times in a row `exec` may exit in an unexpected way, without a save in between."""
+STRIDE_S_MAX = Seconds(10.0)
+"""The most that one turn adds to the silence [s]: a machine that was itself paused received nothing, which proves nothing."""
+IDLE_S = Seconds(600.0)
+"""How long a machine with nothing to run waits for a controller that is out of contact, at most [s]."""
+FINAL_REPORT_S = Seconds(5.0)
+"""How long a machine that shuts down waits for its final report to be sent [s]."""
+
+
+_NO_TIME = Instant(0.0)
+_NO_TERM = Term(0)
+_DIRECT_S, _MAILBOX_S, _MAILBOX_ALONE_S, _POLL_S = Seconds(1.0), Seconds(10.0), Seconds(2.0), Seconds(0.25)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAgentPace:
+    """How often a node agent reports.
+
+    With these values the mailbox of a machine costs about 0.002 USD per hour at 0.005 USD per 1000 writes and 0.0004 USD
+    per 1000 reads (Amazon S3, standard, 2024), and five times as much while the direct channel fails.
+
+    Attributes:
+        direct_s: between two direct reports [s].
+        mailbox_s: between two visits to the mailbox, each one write and two reads [s].
+        mailbox_alone_s: the same while the direct channel fails or does not exist [s].
+        poll_s: the longest pause between two turns, and so the delay until an exit of `exec` is seen [s].
+    """
+
+    direct_s: Seconds = _DIRECT_S
+    mailbox_s: Seconds = _MAILBOX_S
+    mailbox_alone_s: Seconds = _MAILBOX_ALONE_S
+    poll_s: Seconds = _POLL_S
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """The status of the run on this machine, as its agent wrote it; none before the machine holds the lease.
+
+    Attributes:
+        step: complete steps of the fastest rank.
+        saved_step: step of the newest committed checkpoint.
+        attempt: number of the script's latest start.
+        training: whether the script runs.
+        released: how the run was released; None if it was not.
+        step_s, costs: measured time of a step and costs of saves; None before the first measurement.
+        sdk_inactive: the script has not called Windfall, and a warning was logged.
+    """
+
+    term: Term
+    step: Step
+    saved_step: Step
+    attempt: int
+    training: bool
+    released: Outcome | None = None
+    step_s: Seconds | None = None
+    costs: SaveCosts | None = None
+    sdk_inactive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAgentIdentity:
+    """The identity of this node agent.
+
+    Attributes:
+        incarnation: random; a new value means that the node agent restarted.
+        direct: whether it knows an address of its controller.
+        address: host:port at which the job's other machines reach its agent.
+    """
+
+    machine_id: str
+    incarnation: str
+    direct: bool
+    address: str = ""
+    pace: NodeAgentPace = field(default_factory=NodeAgentPace)
+
+
+@dataclass(frozen=True, slots=True)
+class JobLimits:
+    """The parts of a job that the node agent's decisions need."""
+
+    nodes: int = 1
+    dead_man_s: Seconds = DEAD_MAN_S
+    save_timeout_s: Seconds = SAVE_TIMEOUT_S
+
+
+# ------------------------------------------------------------------------------------------------------------ facts
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The controller accepted this machine's credential."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobDataRead:
+    """The job's data are here, secrets included."""
+
+    job_limits: JobLimits
+
+
+@dataclass(frozen=True, slots=True)
+class JobDataUnavailable:
+    """The job's data are not here yet; why not."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Code and setup are in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotPrepared:
+    """Code or setup failed; `final`: a retry is useless."""
+
+    message: str
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatusRead:
+    """The current content of the agent's status file."""
+
+    run_status: RunStatus | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExecEnded:
+    """`windfall exec` exited; `message` is its last line."""
+
+    code: int
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """A notice about this machine."""
+
+    notice: Notice
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The controller answered directly; it may have no directive yet."""
+
+    directive: Directive | None
+
+
+@dataclass(frozen=True, slots=True)
+class NotAnswered:
+    """The controller did not answer, or refused, with its reason."""
+
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxRead:
+    """What the mailbox holds: this machine's directive, and (term, counter) of the controller's heartbeat."""
+
+    directive: Directive | None
+    heartbeat: tuple[Term, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxFailed:
+    """The store did not answer, or refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """A user on this machine asked it to save and shut down."""
+
+
+NodeAgentFact = (
+    Joined | JobDataRead | JobDataUnavailable | Prepared | NotPrepared | RunStatusRead | ExecEnded | Noticed | Answered
+    | NotAnswered | MailboxRead | MailboxFailed | StopRequested
+)  # fmt: skip
+
+# ---------------------------------------------------------------------------------------------------------- actions
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Present the credential; answered by `Joined` and `JobDataRead`, or by `NotAnswered`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadJobData:
+    """Read the job's data from the store; answered by `JobDataRead` or `JobDataUnavailable`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Fetch the code and run the setup; answered by `Prepared` or `NotPrepared`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendReport:
+    """Report directly; answered by `Answered` or `NotAnswered`."""
+
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class SyncMailbox:
+    """Write a report to the mailbox and read it; answered by `MailboxRead` or `MailboxFailed`."""
+
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class StartExec:
+    """Start `windfall exec`; answered by `ExecEnded` when it exits."""
+
+    generation: int = 0
+    rank: int = 0
+    peers: tuple[Peer, ...] = ()
+    mttp_s: Seconds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyExec:
+    """Pass the controller's estimates to the run's agent."""
+
+    facts: tuple[EstimatesChanged | ScheduleAssigned, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopExec:
+    """Ask `exec` to exit, after a save or `now`."""
+
+    now: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KillExec:
+    """Kill `exec` and all its descendants."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndMachine:
+    """End the node agent, and with it the machine."""
+
+    reason: str
+
+
+NodeAgentAction = (
+    Join | ReadJobData | Prepare | SendReport | SyncMailbox | StartExec | NotifyExec | StopExec | KillExec | EndMachine
+)
+
+# ------------------------------------------------------------------------------------------------------------ state
+
+
+@dataclass(frozen=True, slots=True)
+class RunningExec:
+    """A running `exec`.
+
+    Attributes:
+        asked_at: when it was asked to exit (`now`: without a save).
+        notified: the directive that its agent was last notified of.
+    """
+
+    since: Instant
+    generation: int = 0
+    run_status: RunStatus | None = None
+    asked_at: Instant | None = None
+    now: bool = False
+    killed: bool = False
+    notified: Directive | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MachineShutdown:
+    """Why this machine shuts down, and whether the run is saved first."""
+
+    reason: str
+    save: bool
+    since: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelState:
+    """One channel: when it is used next and its recent failures; `again`: there was news while it was busy."""
+
+    due: Instant
+    busy: bool = False
+    again: bool = False
+    failures: int = 0
+
+    def with_news(self, now: Instant) -> ChannelState:
+        """Return the channel due at once, or as soon as it is free, because there is news."""
+        return replace(self, again=True) if self.busy else replace(self, due=now)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAgentState:
+    """The state of one node agent.
+
+    Attributes:
+        silence_s: time since the last contact, as far as this machine can know [s].
+        ready: the machine is prepared; `preparing` while this is in progress; not tried before `prepare_at`.
+        failed: why this machine cannot do the job; None if it can.
+        exit_code, last: of the last `exec`: its exit code and the run's last status.
+        done: `exec` is not restarted; `stopped`: only restarted after a directive to wait and then one to run.
+        directive_checked: the newest directive was read on some channel since the last `exec` exited.
+        restart_at: when `exec` may be restarted; `quick_exits` counts short executions in a row.
+        bad_exits: unexpected exits in a row; `bad_exits_step` is the saved step at the last one.
+        mailbox_directive: the newest directive from the mailbox; `heartbeat` the newest heartbeat there.
+        answered_at: when the last direct answer came.
+        over: the machine is shutting down and takes no more turns.
+        last_reported: the content of the last report that matters; `sequence` is its number.
+    """
+
+    identity: NodeAgentIdentity
+    last_turn_at: Instant
+    direct: ChannelState
+    mailbox: ChannelState
+    silence_s: float = 0.0
+    joined: bool = False
+    job_limits: JobLimits | None = None
+    reading_job_data: bool = False
+    ready: bool = False
+    preparing: bool = False
+    prepare_at: Instant = _NO_TIME
+    prepare_failures: int = 0
+    failed: str | None = None
+    running: RunningExec | None = None
+    exit_code: int | None = None
+    last: RunStatus | None = None
+    done: bool = False
+    stopped: bool = False
+    directive_checked: bool = True
+    restart_at: Instant = _NO_TIME
+    quick_exits: int = 0
+    bad_exits: int = 0
+    bad_exits_step: int = 0
+    directive: Directive | None = None
+    controller: Term = _NO_TERM
+    mailbox_directive: Directive | None = None
+    heartbeat: tuple[Term, int] | None = None
+    answered_at: Instant | None = None
+    notices: tuple[Notice, ...] = ()
+    withdrawn: bool = False
+    shutdown: MachineShutdown | None = None
+    over: bool = False
+    problem: str = ""
+    sequence: int = 0
+    last_reported: tuple[object, ...] = ()
+
+    @property
+    def status(self) -> MachineStatus:
+        """The status that this machine reports."""
+        if self.shutdown is not None:
+            return MachineStatus.STOPPING
+        if self.failed is not None:
+            return MachineStatus.FAILED
+        if not self.ready:
+            return MachineStatus.SETUP
+        run_status = self.running.run_status if self.running is not None else None
+        return MachineStatus.TRAINING if run_status is not None and run_status.training else MachineStatus.WAITING
+
+    @property
+    def deadline(self) -> Instant | None:
+        """The earliest announced end."""
+        ends = [notice.deadline for notice in self.notices if notice.level is NoticeLevel.ANNOUNCED]
+        return min((end for end in ends if end is not None), default=None)
+
+    def announced(self, now: Instant) -> bool:
+        """Return whether this machine is about to be preempted."""
+        return self.deadline is not None and now < self.deadline + LATE_S
+
+
+def initial_state(identity: NodeAgentIdentity, now: Instant) -> NodeAgentState:
+    """Return the state before any fact."""
+    return NodeAgentState(identity, last_turn_at=now, direct=ChannelState(now), mailbox=ChannelState(now))
+
+
+def report(state: NodeAgentState, now: Instant) -> Report:
+    """Return the report to send now."""
+    run_status = state.running.run_status if state.running is not None else state.last
+    problem = state.shutdown.reason if state.shutdown is not None else state.failed or state.problem
+    several = state.ready and state.job_limits is not None and state.job_limits.nodes > 1
+    return Report(
+        machine_id=state.identity.machine_id,
+        sequence=state.sequence,
+        incarnation=state.identity.incarnation,
+        status=state.status,
+        term=None if run_status is None else run_status.term,
+        step=None if run_status is None else run_status.step,
+        saved_step=None if run_status is None else run_status.saved_step,
+        exit_code=state.exit_code,
+        level=_level(state),
+        preemption_in_s=None if state.deadline is None else Seconds(state.deadline - now),
+        generation=0 if state.running is None else state.running.generation,
+        address=state.identity.address if several else "",
+        message=problem,
+        step_s=None if run_status is None else run_status.step_s,
+        costs=None if run_status is None else run_status.costs,
+        sdk_inactive=run_status is not None and run_status.sdk_inactive,
+    )
+
+
+def _level(state: NodeAgentState) -> NoticeLevel | None:
+    if state.deadline is not None:
+        return NoticeLevel.ANNOUNCED
+    if state.withdrawn:
+        return NoticeLevel.WITHDRAWN  # before a hint: a successor may have been ordered for the withdrawn end
+    return NoticeLevel.HINT if state.notices else None

@@ -1,0 +1,139 @@
+"""`windfall lab replicate`: published numbers next to computed ones."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from windfall.cli.options import Json
+from windfall.errors import Misuse
+from windfall.extras import install
+from windfall.lab import replicate_report as shown
+from windfall.lab.fit_verb import read_lifetimes
+from windfall.report.console import console
+from windfall.spelling import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from windfall.lab.published_rows import Progress, PublishedRow
+    from windfall.models.lifetimes.observations import Lifetimes
+
+PAPERS = ("thesis", "scispot")
+TRIALS, TRIALS_MAX = 200, 1_000_000
+"""With 200 trials the totals' standard error is below 0.1 %, and the longest table takes a few seconds."""
+_KEYS = (("type", ("machine_type", "type")), ("zone", ("zone",)))
+
+
+def replicate(
+    paper: str,
+    *,
+    item: Annotated[tuple[str, ...] | None, Parameter(negative="")] = None,
+    data: Path | None = None,
+    trials: int = TRIALS,
+    seed: int = 0,
+    plot: Path | None = None,
+    json_: Json = False,
+) -> None:
+    """Compute the numbers of a paper and compare them with the published ones.
+
+    Each row has a verdict: `match` (within the tolerance that its method names), `differs` (the reason says why, with
+    the arithmetic if the paper is wrong), or `cannot` (the necessary data are not published, or were not passed).
+
+    Papers: `thesis` (adaptive checkpointing: Tables 6.1 to 6.3, Figures 6.1 to 6.3, its rule, its slips), `scispot`
+    (lifetimes, checkpoint program, reuse policy, evaluation).
+
+    Example: `windfall lab replicate thesis --item table-6.2`
+
+    Args:
+        paper: thesis or scispot.
+        item: compute only the parts whose name starts with this: a table or figure (`table-6.2`, `figure`), or a column
+            or job (`adaptive`); can be repeated.
+        data: machine lifetimes for SciSpot's fits (CSV as for `lab fit`, with machine_type and zone).
+        trials: trials of each simulated column; 0: closed forms only.
+        seed: seed of the simulation.
+        plot: draw the computed figures into this folder, with light and with dark background.
+        json_: print one JSON array.
+    """
+    if paper not in PAPERS:
+        raise Misuse(f"unknown paper {paper!r}; {nearest(paper, PAPERS)}")
+    if not 0 <= trials <= TRIALS_MAX:
+        raise Misuse(f"--trials must be between 0 and {TRIALS_MAX}; 0 computes closed forms only")
+    if plot is not None:
+        _prepare(plot)
+    lifetimes = None if data is None else _lifetimes(data)
+    with _show_progress(shown=not json_ and sys.stderr.isatty()) as progress:
+        rows = _replicated(paper, item or (), (trials, seed, lifetimes), progress)
+        drawn = [] if plot is None else _drawn(rows, plot, progress)
+    if json_:
+        print(json.dumps(shown.as_json(rows)))
+        return
+    screen = console()
+    screen.print(shown.render(rows))
+    for path in drawn:
+        screen.print(f"picture: {path}", soft_wrap=True)
+    if plot is not None and not drawn:
+        screen.print("no picture: the requested items are in no figure")
+
+
+def _replicated(
+    paper: str, items: tuple[str, ...], options: tuple[int, int, Lifetimes | None], progress: Progress
+) -> tuple[PublishedRow, ...]:
+    progress(f"loading the packages for {paper}")
+    try:
+        from windfall.lab import (  # noqa: PLC0415 - its packages are an extra
+            published_rows,
+            scispot,
+            thesis,
+        )
+    except ImportError as error:
+        raise Misuse(f"this needs numpy, scipy and numba: {install('lab')}") from error
+    of_paper = {"thesis": thesis.PARTS, "scispot": scispot.PARTS}[paper]
+    return published_rows.replicated(of_paper, items, published_rows.Options(*options), progress)
+
+
+def _prepare(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise Misuse(f"--plot: cannot create the folder {folder}: {error.strerror or error}") from error
+
+
+def _drawn(rows: tuple[PublishedRow, ...], folder: Path, progress: Progress) -> list[Path]:
+    from windfall.lab import replicate_plots  # noqa: PLC0415 - needs matplotlib, an extra
+
+    progress("drawing")
+    return replicate_plots.draw(rows, folder)
+
+
+def _lifetimes(file: Path) -> Lifetimes:
+    """Read lifetimes with their machine types and zones, if the table has these columns."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as opened:
+            head = {name.strip().lower() for name in next(csv.reader(opened), [])}
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise Misuse(f"--data: cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
+    read, keys = read_lifetimes(file), {}
+    for key, names in _KEYS:
+        column = next((name for name in names if name in head), None)
+        if column is not None:
+            keys[key] = read_lifetimes(file, column).keys[column]
+    return dataclasses.replace(read, keys=keys)
+
+
+@contextmanager
+def _show_progress(*, shown: bool) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows its argument on the last line of the terminal, until the context ends."""
+    if not shown:
+        yield lambda _words: None
+        return
+    with console(stderr=True).status("") as status:
+        yield status.update

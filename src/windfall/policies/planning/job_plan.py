@@ -1,0 +1,281 @@
+"""Plan a job before anything is bought: its expected cost and finish, or a refusal.
+
+The expected time of a run is the sum of these parts, and so is its cost (`models.expected_runtime` has the formulas):
+
+    work        the work itself at the speed measured in earlier runs
+    redo        work done again after losses that no save covered, including checkpoints that were still uploading
+    save        the script stalled by insurance saves, and by emergency saves at notices
+    allocate    waiting for machines: the first allocation, and after each loss the part that the notice does not cover.
+                After an emergency save commits, the script stalls (another machine may then take the run), so the wait
+                is the allocation less the rest of the current step; without an emergency save the old machine trains
+                until it is preempted, and the wait is only max(0, allocate - notice)
+    prepare     boot, setup, restore, the script's start and first step, for the first machine and each replacement;
+                repeated where a machine is lost meanwhile
+    finish      the upload of the last checkpoint
+
+Each machine is billed from its start to its end: allocation is free (nothing runs), the time in which a machine on
+notice and its successor both run counts twice, and so does the time until a finished run's machines are released.  The
+controller acts on a silent loss, and releases a finished run's machines, half a polling interval later on average.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from windfall.errors import Infeasible
+from windfall.events import ComparedValue
+from windfall.jobs import Job, Measurement
+from windfall.market import Offer
+from windfall.models import lifetime_pool
+from windfall.models.expected_runtime import Expectation
+from windfall.policies.acquisition.ranking import Ranked, rank_with
+from windfall.policies.planning import feasibility
+from windfall.policies.planning.estimates import (
+    POLL_S,
+    Knowledge,
+    NumberBasis,
+    OfferEstimate,
+    PlanNumber,
+    PlanNumberKey,
+)
+from windfall.terms import Reliability, Seconds, Usd, WallTime
+
+ALTERNATIVES_MAX = 5
+"""How many other offers a plan shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanItem:
+    """One part of the expected time and cost."""
+
+    name: str
+    duration_s: Seconds
+    cost_usd: Usd
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedOutcome:
+    """The expected outcome of the job on one offer.
+
+    Attributes:
+        wall_s: from now to the script's end [s].
+        finish: now + wall.
+        machine_hours: billed, of all machines together [h].
+        parts: durations add up to `wall_s`, costs to `cost_usd`; the cost of `allocate` is for the other machines
+            while one is missing, and for machines that run beside their successors, less what is not billed.
+    """
+
+    cost_usd: Usd
+    wall_s: Seconds
+    finish: WallTime
+    machine_hours: float
+    preemptions: float
+    parts: tuple[PlanItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCandidate:
+    """An offer and its expected outcome.
+
+    Attributes:
+        usd_per_hour: of all the job's machines together, now.
+        usd_per_work_hour: of one machine, per hour of kept work; None if no work is expected to be kept.
+        expected: None if unknown.
+        planned_at: when `expected` starts.
+    """
+
+    offer: Offer
+    machines: int
+    usd_per_hour: float
+    usd_per_work_hour: float | None
+    expected: ExpectedOutcome | None
+    planned_at: WallTime
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedOffer:
+    """An offer that was not considered, and the reason."""
+
+    offer: Offer
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """What to buy for a job, and the expected outcome.
+
+    Attributes:
+        quoted_at: when the plan was made; prices are the offers' own.
+        alternatives: the next best, best first.
+        refused: offers that cannot be used.
+        baseline: the same machines on demand; None if unknown.
+        savings_percent: relative to the on-demand baseline; None if unknown, or if on-demand machines were chosen.
+        notice: what the provider's notice can save, as one sentence.
+        notice_suffices: whether an emergency save fits it; None if unknown.
+        numbers: the inputs, each with its source.
+        unknown: what is unknown, one sentence each.
+        warnings: what the user should know before approving.
+        rationale: the numbers by which the chosen offer won.
+    """
+
+    job_id: str
+    quoted_at: WallTime
+    chosen: PlanCandidate
+    alternatives: tuple[PlanCandidate, ...]
+    refused: tuple[RefusedOffer, ...]
+    baseline: ExpectedOutcome | None
+    savings_percent: float | None
+    notice: str
+    notice_suffices: bool | None
+    numbers: tuple[PlanNumber, ...]
+    unknown: tuple[str, ...]
+    warnings: tuple[str, ...]
+    rationale: tuple[ComparedValue, ...]
+
+
+def plan(
+    job: Job,
+    offers: Iterable[Offer],
+    rates: tuple[lifetime_pool.Rate, ...],
+    measured: tuple[Measurement, ...],
+    now: WallTime,
+    *,
+    pooled: tuple[lifetime_pool.PooledEstimate, ...] = (),
+    poll_s: float = POLL_S,
+) -> JobPlan:
+    """Return what to buy first for a job and the expected outcome, without spending.
+
+    The chosen offer is the best in the order of `ranking.rank` that meets deadline and budget and makes progress.
+
+    Args:
+        job: as submitted.
+        offers: the providers' current offers.
+        rates: MTTP and restart time per (provider, type, zone), as `fleet.EstimatesPooled` carries them.
+        measured: measurements from earlier runs of this job; without them cost and finish are unknown.
+        now: the current time, from which finish and deadline count.
+        pooled: the rates with their evidence, and the shares of losses without notice; replaces `rates`.
+        poll_s: how often the controller polls machines and run [s].
+
+    Raises:
+        Infeasible: no offer can do the job; the message has the arithmetic.
+    """
+    knowledge = Knowledge(tuple(row.rate for row in pooled) or rates, measured, pooled, poll_s)
+    ranking = rank_with(job, offers, knowledge)
+    if not ranking.ranked:
+        raise Infeasible(feasibility.no_matching_offer(job, ranking.refused))
+    rows = [(row, _candidate(row, now)) for row in ranking.ranked]
+    comparable = any(candidate.expected is not None for _, candidate in rows)
+    met: list[tuple[Ranked, PlanCandidate]] = []
+    objected: list[tuple[feasibility.Objection, ...]] = []
+    refused = [RefusedOffer(offer, reason) for offer, reason in ranking.refused]
+    for row, candidate in rows:
+        objections = feasibility.objections_to(job, row.offer_estimate, comparable=comparable)
+        if objections:
+            objected.append(objections)
+            refused.append(RefusedOffer(row.offer, "; ".join(objection.message for objection in objections)))
+        else:
+            met.append((row, candidate))
+    if not met:
+        raise Infeasible(feasibility.nearest_objections(objected))
+    (row, chosen), *others = met
+    return _plan(job, row, chosen, tuple(other for _, other in others[:ALTERNATIVES_MAX]), tuple(refused))
+
+
+def _plan(
+    job: Job, row: Ranked, chosen: PlanCandidate, others: tuple[PlanCandidate, ...], refused: tuple[RefusedOffer, ...]
+) -> JobPlan:
+    found = row.offer_estimate
+    now = chosen.planned_at
+    baseline = None
+    savings: float | None = None
+    if found.work_s is not None:
+        baseline = _expected(found.reliable, found.reliable.expect(found.work_s), now)
+    spot = found.offer.reliability is Reliability.TRANSIENT
+    if spot and baseline is not None and chosen.expected is not None and baseline.cost_usd > 0.0:
+        savings = 100.0 * (1.0 - chosen.expected.cost_usd / baseline.cost_usd)
+    return JobPlan(
+        job_id=job.job_id,
+        quoted_at=now,
+        chosen=chosen,
+        alternatives=others,
+        refused=refused,
+        baseline=baseline,
+        savings_percent=savings,
+        notice=_notice(found),
+        notice_suffices=found.fit.fits,
+        numbers=found.numbers,
+        unknown=tuple(
+            f"{number.name}: {number.source}"
+            for number in found.numbers
+            if number.value is None and number.basis is NumberBasis.UNKNOWN
+        ),
+        warnings=feasibility.warnings(job, found),
+        rationale=row.rationale,
+    )
+
+
+def _candidate(row: Ranked, now: WallTime) -> PlanCandidate:
+    found = row.offer_estimate
+    expected = None if found.work_s is None else _expected(found, found.expect(found.work_s), now)
+    return PlanCandidate(
+        offer=found.offer,
+        machines=found.machines,
+        usd_per_hour=found.machines * found.offer.price_usd_per_hour,
+        usd_per_work_hour=row.usd_per_work_hour if math.isfinite(row.usd_per_work_hour) else None,
+        expected=expected,
+        planned_at=now,
+    )
+
+
+def _expected(found: OfferEstimate, expectation: Expectation, now: WallTime) -> ExpectedOutcome | None:
+    if not math.isfinite(expectation.wall_s):
+        return None
+    cost_usd = found.cost_usd(expectation)
+    usd_per_s = found.machines * found.offer.price_usd_per_hour / 3600.0
+    billed = (
+        ("work", expectation.work_s),
+        ("redo", expectation.redo_s),
+        ("save", expectation.save_s),
+        ("prepare", expectation.prepare_s),
+        ("finish", expectation.finish_s),
+    )
+    parts = [PlanItem(name, Seconds(took_s), Usd(took_s * usd_per_s)) for name, took_s in billed]
+    rest_usd = cost_usd - math.fsum(part.cost_usd for part in parts)
+    parts.insert(3, PlanItem("allocate", Seconds(expectation.allocate_s), Usd(rest_usd)))
+    return ExpectedOutcome(
+        cost_usd=Usd(cost_usd),
+        wall_s=Seconds(expectation.wall_s),
+        finish=WallTime(now + expectation.wall_s),
+        machine_hours=found.billed_s(expectation) / 3600.0,
+        preemptions=expectation.preemptions,
+        parts=tuple(parts),
+    )
+
+
+def _notice(found: OfferEstimate) -> str:
+    """Return what the notice can save: the upload of the state compared with the time available."""
+    if found.offer.reliability is Reliability.RELIABLE:
+        return "this machine cannot be preempted: no notice is needed"
+    fit = found.fit
+    if fit.notice_s <= 0.0:
+        return "there is no notice: only saves at intervals protect the run"
+    known = {number.name: number.value for number in found.numbers}
+    if fit.fits is None or fit.needs_s is None:
+        return (
+            f"whether an emergency save fits the {fit.notice_s:g} s of notice is unknown: no save was measured yet; "
+            "the first run measures one early"
+        )
+    size, upload_s = known.get(PlanNumberKey.STATE_SIZE) or 0.0, known.get(PlanNumberKey.STATE_UPLOAD) or 0.0
+    upload = (
+        f"{feasibility.size_text(size)} upload in {upload_s:.1f} s" if size else f"the upload takes {upload_s:.1f} s"
+    )
+    needs = f"{upload}; with the step, the stall and the commit an emergency save takes {fit.needs_s:.1f} s"
+    if fit.fits:
+        return f"{needs} and fits the {fit.notice_s:g} s of notice: announced losses redo no work"
+    left_s = max(fit.notice_s - (fit.needs_s - upload_s), 0.0)
+    fitting = (
+        f", in which {feasibility.size_text(size * left_s / upload_s)} would fit" if size and upload_s > 0.0 else ""
+    )
+    return f"{needs}, more than the {fit.notice_s:g} s of notice{fitting}: every loss returns to the last save"

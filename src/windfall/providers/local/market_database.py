@@ -1,0 +1,240 @@
+"""The market's database: orders, machines and bills in one SQLite file; an answer is durable before a caller gets it.
+
+What a machine runs is not stored here but in the machine's own folder, since it may hold a credential.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from windfall.market import Answer, Bill, Charge, Machine, MachineEndCause, MachineLifecycle, Order, Refusal
+from windfall.providers.local.machine_folder import MachineEnd
+from windfall.providers.local.market_config import Billing
+from windfall.providers.local.market_meter import MachineUsage, lines
+from windfall.terms import Reliability, Usd, WallTime
+
+FILE = "market.db"
+NAME = "local"
+ADDRESS = "127.0.0.1"
+_DIGITS_MAX = 18
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS opening (one INTEGER PRIMARY KEY CHECK (one = 1), at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS orders (
+    token TEXT PRIMARY KEY, refusal TEXT, message TEXT NOT NULL, cancelled INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE IF NOT EXISTS machines (
+    machine_id TEXT PRIMARY KEY, token TEXT NOT NULL, owner TEXT NOT NULL, job_id TEXT NOT NULL,
+    machine_type TEXT NOT NULL, zone TEXT NOT NULL, reliability TEXT NOT NULL, price REAL NOT NULL, bid REAL,
+    billing TEXT NOT NULL, due REAL NOT NULL, started REAL, preemption_at REAL, ended REAL, cause TEXT,
+    closed INTEGER NOT NULL DEFAULT 0);
+CREATE INDEX IF NOT EXISTS machines_alive ON machines (ended) WHERE ended IS NULL;
+CREATE INDEX IF NOT EXISTS machines_open ON machines (closed) WHERE closed = 0;
+CREATE INDEX IF NOT EXISTS machines_of ON machines (owner, ended);
+CREATE INDEX IF NOT EXISTS machines_from ON machines (token);
+CREATE TABLE IF NOT EXISTS bill (
+    line INTEGER PRIMARY KEY AUTOINCREMENT, charge_id TEXT NOT NULL, machine_id TEXT NOT NULL, owner TEXT NOT NULL,
+    amount REAL NOT NULL, started REAL NOT NULL, ended REAL NOT NULL, settled INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS bill_of ON bill (owner, line);
+"""
+
+
+class MarketDatabase:
+    """The open file; every method is one transaction."""
+
+    def __init__(self, folder: Path) -> None:
+        self._db = sqlite3.connect(folder / FILE, check_same_thread=False, isolation_level=None)
+        self._db.row_factory = sqlite3.Row
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._db
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def opened_at(self, now: WallTime) -> WallTime:
+        """Return when this market was first opened, which is time 0 of its price series."""
+        with self._transaction() as db:
+            db.execute("INSERT OR IGNORE INTO opening (one, at) VALUES (1, ?)", (now,))
+            return WallTime(db.execute("SELECT at FROM opening").fetchone()["at"])
+
+    # -------------------------------------------------------------------------------------------------------- orders
+
+    def answer(self, token: str) -> Answer | None:
+        """Return the answer to an order's token; None if the token is unknown."""
+        row = self._db.execute("SELECT * FROM orders WHERE token = ?", (token,)).fetchone()
+        if row is None:
+            return None
+        found = self._db.execute("SELECT machine_id FROM machines WHERE token = ? ORDER BY machine_id", (token,))
+        refusal = Refusal.CANCELLED if row["cancelled"] else row["refusal"] and Refusal(row["refusal"])
+        return Answer(token, tuple(item["machine_id"] for item in found), refusal or None, row["message"])
+
+    def record(self, answer: Answer, order: Order, price: float, billing: Billing, due: WallTime) -> None:
+        """Store an order and its machines, in one transaction."""
+        with self._transaction() as db:
+            db.execute("INSERT INTO orders VALUES (?, ?, ?, 0)", (answer.token, answer.refusal, answer.message))
+            offer = order.offer
+            bought = (order.token, order.owner, order.job_id, offer.machine_type, offer.zone, offer.reliability)
+            terms = (price, order.bid_usd_per_hour, billing.model_dump_json(), due)
+            db.executemany(
+                "INSERT INTO machines (machine_id, token, owner, job_id, machine_type, zone, reliability, price, bid,"
+                " billing, due) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [(machine_id, *bought, *terms) for machine_id in answer.machine_ids],
+            )
+
+    def cancel(self, token: str) -> None:
+        """Mark a token as cancelled, ordered or not."""
+        message = "the order was cancelled"
+        with self._transaction() as db:
+            db.execute("INSERT OR IGNORE INTO orders VALUES (?, NULL, ?, 1)", (token, message))
+            db.execute("UPDATE orders SET cancelled = 1, message = ? WHERE token = ?", (message, token))
+
+    # ------------------------------------------------------------------------------------------------------- machines
+
+    def alive(self) -> list[sqlite3.Row]:
+        """Return the rows of all machines that have not ended, in the order of their due times."""
+        return self._db.execute("SELECT * FROM machines WHERE ended IS NULL ORDER BY due, machine_id").fetchall()
+
+    def machine(self, machine_id: str) -> sqlite3.Row | None:
+        """Return the row of a machine."""
+        row = self._db.execute("SELECT * FROM machines WHERE machine_id = ?", (machine_id,)).fetchone()
+        assert row is None or isinstance(row, sqlite3.Row)
+        return row
+
+    def listed(self, owner: str, since: WallTime) -> tuple[Machine, ...]:
+        """Return an owner's machines, without those that ended before `since`."""
+        rows = self._db.execute(
+            "SELECT * FROM machines WHERE owner = ? AND (ended IS NULL OR ended >= ?) ORDER BY due, machine_id",
+            (owner, since),
+        )
+        return tuple(_machine(row) for row in rows)
+
+    def started(self, machine_id: str, at: WallTime, preemption_at: WallTime | None) -> None:
+        """Record that a machine runs, and when it will be preempted."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE machines SET started = ?, preemption_at = ? WHERE machine_id = ?",
+                (at, preemption_at, machine_id),
+            )
+
+    def ended(self, machine_id: str, end: MachineEnd) -> None:
+        """Record a machine's end, and its lines on the bill, not yet settled."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE machines SET started = ?, preemption_at = ?, ended = ?, cause = ?, closed = ? WHERE machine_id = ?",
+                (end.started, end.preemption_at, end.ended, end.cause, end.started is None, machine_id),
+            )
+            row = db.execute("SELECT * FROM machines WHERE machine_id = ?", (machine_id,)).fetchone()
+            if end.started is not None:
+                self._enter(row, settled=False)
+
+    def settle(self, now: WallTime) -> None:
+        """Close the bills whose lag has passed."""
+        rows = self._db.execute("SELECT * FROM machines WHERE closed = 0 AND ended IS NOT NULL").fetchall()
+        due = [row for row in rows if row["ended"] + Billing.model_validate_json(row["billing"]).lag <= now]
+        if not due:
+            return
+        with self._transaction() as db:
+            for row in due:
+                db.execute("UPDATE machines SET closed = 1 WHERE machine_id = ?", (row["machine_id"],))
+                self._enter(row, settled=True)
+
+    def _enter(self, row: sqlite3.Row, *, settled: bool) -> None:
+        usage = MachineUsage(
+            row["machine_id"], row["price"], row["started"], row["ended"], MachineEndCause(row["cause"])
+        )
+        for line in lines(usage, Billing.model_validate_json(row["billing"]), settled=settled):
+            self._db.execute(
+                "INSERT INTO bill (charge_id, machine_id, owner, amount, started, ended, settled)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    line.charge_id,
+                    line.machine_id,
+                    row["owner"],
+                    line.amount_usd,
+                    line.started,
+                    line.ended,
+                    line.settled,
+                ),
+            )
+
+    def bill(self, owner: str, cursor: str) -> Bill:
+        """Return each line that is new or has changed since a cursor, in its newest version.
+
+        Raises:
+            ValueError: the cursor is invalid.
+        """
+        rows = self._db.execute(
+            "SELECT bill.*, job_id FROM bill JOIN machines USING (machine_id)"
+            " WHERE bill.owner = ? AND line > ? ORDER BY line",
+            (owner, _line(cursor)),
+        ).fetchall()
+        newest = {row["charge_id"]: row for row in rows}
+        return Bill(tuple(map(_charge, newest.values())), str(rows[-1]["line"]) if rows else cursor)
+
+    def forgettable(self, before: WallTime) -> Iterable[str]:
+        """Return the machines that ended before a moment and whose bills are settled."""
+        rows = self._db.execute("SELECT machine_id FROM machines WHERE closed = 1 AND ended < ?", (before,))
+        return [row["machine_id"] for row in rows]
+
+    def forget(self, machine_id: str) -> None:
+        """Record that a machine's folder is deleted; its row is kept, for tokens and bills."""
+        with self._transaction() as db:
+            db.execute("UPDATE machines SET closed = 2 WHERE machine_id = ?", (machine_id,))
+
+
+def _line(cursor: str) -> int:
+    if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= _DIGITS_MAX):
+        raise ValueError("the cursor is invalid")
+    return int(cursor or 0)
+
+
+def _charge(row: sqlite3.Row) -> Charge:
+    return Charge(
+        charge_id=row["charge_id"],
+        machine_id=row["machine_id"],
+        amount_usd=Usd(row["amount"]),
+        started=row["started"],
+        ended=row["ended"],
+        settled=bool(row["settled"]),
+        job_id=row["job_id"],
+    )
+
+
+def _machine(row: sqlite3.Row) -> Machine:
+    life = (
+        MachineLifecycle.GONE
+        if row["ended"] is not None
+        else MachineLifecycle.PENDING
+        if row["started"] is None
+        else MachineLifecycle.RUNNING
+    )
+    return Machine(
+        machine_id=row["machine_id"],
+        owner=row["owner"],
+        job_id=row["job_id"],
+        token=row["token"],
+        provider=NAME,
+        machine_type=row["machine_type"],
+        zone=row["zone"],
+        reliability=Reliability(row["reliability"]),
+        price_usd_per_hour=row["price"],
+        lifecycle=life,
+        started=row["started"],
+        ended=row["ended"],
+        cause=None if row["cause"] is None else MachineEndCause(row["cause"]),
+        preemption_at=row["preemption_at"],
+        address=ADDRESS,
+    )

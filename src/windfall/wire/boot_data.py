@@ -1,0 +1,150 @@
+"""What a machine of a controlled job needs to start: `job.json` in the run's store, and the answer to its claim.
+
+The store's copy contains the names of secrets, never their values.  Values are sent only in the answer to the claim,
+which uses up the machine's one-time credential.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from windfall.errors import ControllerError, NewerFormat
+from windfall.jobs import DEAD_MAN_S, SAVE_TIMEOUT_S
+from windfall.terms import Bundle, Seconds
+from windfall.wire.environment import PEERS_TOKEN
+
+VERSION = 1
+GRACE_S = Seconds(30.0)
+"""Default time a machine lives after SIGTERM [s]."""
+CREDENTIAL = "WINDFALL_CREDENTIAL"
+"""One-time credential, exchanged for a token of this machine at its first contact."""
+CONTROLLER = "WINDFALL_CONTROLLER"
+"""Base URL of the controller; if it is empty or unset, the store serves as the mailbox."""
+RUN_URL = "WINDFALL_RUN_URL"
+MACHINE_ID = "WINDFALL_MACHINE_ID"
+"""The machine's id at the provider, set by the provider."""
+PROVIDER = "WINDFALL_PROVIDER"
+"""Whose notices to watch, as for `exec --provider`."""
+METADATA_URL = "WINDFALL_METADATA_URL"
+ADDRESS = "WINDFALL_ADDRESS"
+"""Host name or address at which the job's other machines reach this one; detected if unset."""
+UPLINK = "WINDFALL_UPLINK"
+"""The machine's own limit on uploads, as for `exec --uplink`; unset for none."""
+RESERVED_VARIABLES = (UPLINK, CREDENTIAL, CONTROLLER, RUN_URL, MACHINE_ID, PROVIDER, METADATA_URL, ADDRESS)
+"""Variables of the node agent, hidden from setup and script."""
+LEASE_S = Seconds(30.0)
+"""Default time a heartbeat may stay unchanged [s]."""
+
+
+@dataclass(frozen=True, slots=True)
+class BootData:
+    """A job, as sent to its machines; derived from `jobs.Job` by the controller.
+
+    Attributes:
+        command: the script's command.
+        setup: shell script run once on each machine before the command; None for none.
+        envs: environment variables of setup and command.
+        secrets: names of variables whose values are sent only in the answer to the claim.
+        policy, keep, failures_max, retry_codes: as for `windfall exec`.
+        grace_s: how long a machine lives after SIGTERM [s].
+        lease_s: how long a heartbeat may stay unchanged before another machine may acquire the run [s].
+        dead_man_s: how long a machine keeps running without contact to its controller [s].
+        save_timeout_s: how long the last save may take after that [s].
+        nodes: number of machines that train together.
+        bundle: the code, unpacked where the script runs; None if it is already there.
+        uplink: as for `windfall exec --uplink`; None to use the machine's own limit.
+    """
+
+    job_id: str
+    command: tuple[str, ...]
+    setup: str | None = None
+    envs: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[str, ...] = ()
+    policy: str = "adaptive"
+    keep: int | None = None
+    failures_max: int = 3
+    retry_codes: tuple[int, ...] = ()
+    grace_s: Seconds = GRACE_S
+    lease_s: Seconds = LEASE_S
+    dead_man_s: Seconds = DEAD_MAN_S
+    save_timeout_s: Seconds = SAVE_TIMEOUT_S
+    nodes: int = 1
+    bundle: Bundle | None = None
+    uplink: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimResponse:
+    """The answer to a claim; its `repr` shows neither the token nor a secret.
+
+    Attributes:
+        token: authenticates the machine's reports.
+        secrets: names and values of the job's secrets; if several machines train together, also the token with which
+            they authenticate each other (`environment.PEERS_TOKEN`).
+    """
+
+    token: str
+    boot: BootData
+    secrets: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"ClaimResponse(boot={self.boot.job_id}, secrets={[name for name, _ in self.secrets]})"
+
+
+def boot_to_json(boot: BootData) -> dict[str, Any]:
+    """Convert boot data to what `json.dumps` accepts."""
+    return {"version": VERSION, **asdict(boot)}
+
+
+def boot_from_json(document: object) -> BootData:
+    """Read boot data.
+
+    Raises:
+        NewerFormat: they were written by a newer controller.
+        ControllerError: they are damaged.
+    """
+    try:
+        if not isinstance(document, dict):
+            raise TypeError(f"expected an object, not {type(document).__name__}")
+        if int(document["version"]) > VERSION:
+            raise NewerFormat(
+                f"the job's data has format {document['version']}, this Windfall reads up to {VERSION}: "
+                "install the controller's version of Windfall in the machine's image"
+            )
+        values = {field.name: document[field.name] for field in fields(BootData) if field.name in document}
+        values["command"] = tuple(str(word) for word in values["command"])
+        values["envs"] = tuple((str(name), str(value)) for name, value in values.get("envs", ()))
+        values["retry_codes"] = tuple(int(code) for code in values.get("retry_codes", ()))
+        values["secrets"] = tuple(str(name) for name in values.get("secrets", ()))
+        values["bundle"] = None if values.get("bundle") is None else Bundle(**values["bundle"])
+        return BootData(**values)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ControllerError(f"the job's data for its machines is damaged ({error!r})") from error
+
+
+def claimed_to_json(claimed: ClaimResponse) -> dict[str, Any]:
+    """Convert the answer to a claim to what `json.dumps` accepts."""
+    return {"token": claimed.token, "boot": boot_to_json(claimed.boot), "secrets": dict(claimed.secrets)}
+
+
+def claimed_from_json(document: object) -> ClaimResponse:
+    """Read the answer to a claim.
+
+    Raises:
+        NewerFormat: it was sent by a newer controller.
+        ControllerError: it is damaged; the message does not quote it.
+    """
+    if not isinstance(document, dict) or not isinstance(document.get("token"), str) or "boot" not in document:
+        raise ControllerError("the controller's answer to this machine's claim is invalid")
+    secrets = document.get("secrets") or {}
+    if not isinstance(secrets, dict):
+        raise ControllerError("the controller's answer to this machine's claim contains no secrets")
+    values = tuple((str(name), str(value)) for name, value in secrets.items())
+    return ClaimResponse(document["token"], boot_from_json(document["boot"]), values)
+
+
+def missing_secrets(boot: BootData, secrets: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    """Return the names of the secrets that the machine needs to run the job and does not have."""
+    needed = {*boot.secrets, *((PEERS_TOKEN,) if boot.nodes > 1 else ())}
+    return tuple(sorted(needed - {name for name, _ in secrets}))
