@@ -150,7 +150,8 @@ def row_from_line(line: str) -> events.Row:
 
 def _check_version(data: bytes | str, version: int, what: str) -> None:
     document = parse(data)
-    found = document.get("version") if isinstance(document, dict) else None
+    # Up to version 2 the number had another key.
+    found = document.get("version", document.get("v")) if isinstance(document, dict) else None
     if isinstance(found, bool) or not isinstance(found, int):
         return
     if found > version:

@@ -30,7 +30,7 @@ from windfall.terms import (
     WallTime,
 )
 
-VERSION = 2
+VERSION = 3
 _NO_LENGTH = Seconds(0.0)
 
 

@@ -250,13 +250,13 @@ def test_a_contender_that_slept_does_not_take_its_own_sleep_for_silence(bench: B
 
 def test_a_newer_record_is_refused(bench: Bench) -> None:
     """A run that a newer Windfall wrote is not touched by an older one."""
-    bench.store.put(record_key(1), b'{"version": 3, "record": {}}')
-    with pytest.raises(NewerFormat, match=r"log/00000001 has version 3, this Windfall reads up to 2: upgrade"):
+    bench.store.put(record_key(1), b'{"version": 4, "record": {}}')
+    with pytest.raises(NewerFormat, match=r"log/00000001 has version 4, this Windfall reads up to 3: upgrade"):
         bench.acquire("a")
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b'{"version": 2}', b'{"version": 2, "record": {"type": "Chunk"}}', b"\xff"]
+    "content", [b"", b"{", b"[]", b'{"version": 3}', b'{"version": 3, "record": {"type": "Chunk"}}', b"\xff"]
 )
 def test_a_damaged_record_is_named(bench: Bench, content: bytes) -> None:
     """Whatever lies in the log instead of a record, the sentence says which object it is."""
@@ -297,8 +297,9 @@ def test_the_holder_is_kept_whole_in_the_record(bench: Bench) -> None:
     assert record.state.holder == holder("a", "one")
 
 
-def test_a_record_of_before_the_first_release_is_refused(bench: Bench) -> None:
-    """An old store is refused in one sentence that says what to do, before anything of it is read."""
-    bench.store.put(record_key(1), b'{"version": 1, "record": {"type": "Record", "state": {"epoch": 1}}}')
-    with pytest.raises(OlderFormat, match=r"log/00000001 has version 1.*no longer supported: use another URL"):
+@pytest.mark.parametrize("key", ["v", "version"])
+def test_a_record_of_before_the_first_release_is_refused(bench: Bench, key: str) -> None:
+    """An old store is refused in one sentence that says what to do, whatever the key of its version is called."""
+    bench.store.put(record_key(1), b'{"%s": 2, "record": {"is": "Record", "state": {"epoch": 1}}}' % key.encode())
+    with pytest.raises(OlderFormat, match=r"log/00000001 has version 2.*no longer supported: use another URL"):
         bench.run(run_log.read_record(1))

@@ -197,7 +197,7 @@ def parse_marker(data: bytes) -> str:
     """
     try:
         document = codec.parse(data)
-        version: int = codec.decode(document["version"], int)
+        version: int = codec.decode(document["version"] if "version" in document else document["v"], int)
         run_id: str = codec.decode(document["run_id"], str)
     except (ValueError, KeyError, TypeError) as error:
         raise LogDamaged(f"{MARKER} is damaged ({error}): this is not a Windfall run") from error

@@ -9,7 +9,7 @@ from windfall.errors import CheckpointDamaged
 from windfall.storage import store_checks
 from windfall.terms import Checkpoint
 
-VERSION = 2
+VERSION = 3
 """Version of the manifest's format."""
 
 

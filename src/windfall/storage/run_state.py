@@ -32,7 +32,7 @@ from windfall.terms import (
     WallTime,
 )
 
-VERSION = 2
+VERSION = 3
 """Version of the records' format."""
 LOSSES_MAX = 64
 """Number of losses kept in the state: enough for estimates, small enough for every record."""

@@ -20,7 +20,7 @@ gone/00000007                           the provider reports that the machine of
 probe/<nonce>                           written by the first `exec` and by `doctor`, and deleted at once
 """
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MARKER = "windfall.json"
 INBOX = "inbox/"
 LOG = "log/"
