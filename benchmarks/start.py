@@ -11,27 +11,16 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.harness import Benchmark
 
-MARK = "WINDFALL_BENCHMARK_START"
+MARK = "START_BENCHMARK"
 REPEATS = 3
-# The first instruction of the script: the CPU time of every other process of this start, by the kernel's own clock.
-SCRIPT = f"""
-import os, time
-def cpu_s(pid):
-    try:
-        if b"{MARK}=" + os.environb[b"{MARK}"] not in open(f"/proc/{{pid}}/environ", "rb").read():
-            return 0.0
-        waited = open(f"/proc/{{pid}}/stat").read().rpartition(")")[2].split()[13:15]
-        return time.clock_gettime((~pid << 3) | 2) + sum(map(int, waited)) / os.sysconf("SC_CLK_TCK")
-    except OSError:
-        return 0.0
-others = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
-print(sum(map(cpu_s, others)), flush=True)
-"""
+# The script's first instruction tells the benchmark, outside its process namespace, to look; the script then waits.
+SCRIPT = "echo > started; read line < measured"
 
 
 def benchmarks() -> list[Callable[[], Benchmark]]:
@@ -76,17 +65,27 @@ def _help_cpu_s() -> float:
 
 def _exec_cpu_s() -> float:
     with tempfile.TemporaryDirectory() as folder:
-        line = [
-            sys.executable,
-            "-m",
-            "windfall.cli.main",
-            "exec",
-            str(Path(folder, "run")),
-            "--",
-            sys.executable,
-            "-c",
-            SCRIPT,
-        ]
+        started, measured = Path(folder, "started"), Path(folder, "measured")
+        os.mkfifo(started)
+        os.mkfifo(measured)
+        line = [sys.executable, "-m", "windfall.cli.main", "exec", str(Path(folder, "run")), "--", "sh", "-c", SCRIPT]
         environment = os.environ | {MARK: folder, "XDG_STATE_HOME": folder}
-        ran = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=True)
-    return float(ran.stdout.splitlines()[0])
+        with subprocess.Popen(line, cwd=folder, env=environment, stderr=subprocess.DEVNULL) as process:
+            started.read_text()
+            used = sum(_marked_cpu_s(int(name), folder) for name in os.listdir("/proc") if name.isdigit())
+            measured.write_text("\n")
+        assert process.returncode == 0, line
+    return used
+
+
+def _marked_cpu_s(pid: int, folder: str) -> float:
+    """Return what a process of this start and its ended children used, by the kernel's own clock [s]; 0 for any other."""
+    try:
+        proc = Path("/proc", str(pid))
+        if f"{MARK}={folder}".encode() not in (proc / "environ").read_bytes():
+            return 0.0
+        waited = (proc / "stat").read_text().rpartition(")")[2].split()[13:15]
+        # The clock of all threads of another process (clock_getcpuclockid).
+        return time.clock_gettime((~pid << 3) | 2) + sum(map(int, waited)) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        return 0.0
