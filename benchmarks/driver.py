@@ -6,7 +6,6 @@ import gc
 import time
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 
 from benchmarks.harness import Benchmark
 from windfall.core import driver
@@ -27,6 +26,7 @@ from windfall.fleet import (
 )
 from windfall.jobs import Job, Resources
 from windfall.market import Charge, Machine, MachineEndCause, MachineLifecycle, Offer, Order
+from windfall.structs import replace
 from windfall.terms import Reliability
 
 FEW, MANY = 20, 2000

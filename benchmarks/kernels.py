@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 from numba import njit
@@ -28,6 +27,7 @@ from windfall.simulation.scenario import (
     WorkerEstimates,
 )
 from windfall.simulation.simulated_policies import UserPolicy
+from windfall.structs import replace
 
 TRIALS = 400_000
 SHARE, INJECTED_SHARE = 0.7, 0.4

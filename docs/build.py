@@ -20,9 +20,11 @@ from rich.console import Console
 import windfall
 from windfall import errors, events, fleet, results, terms
 from windfall.cli import main as command
+from windfall.cli.verb_list import help_text
 from windfall.cli.verbs import build as build_cli
 from windfall.core import lifecycle
 from windfall.sdk.session import Session
+from windfall.structs import Tagged
 from windfall.wire import environment, run_layout
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -139,7 +141,7 @@ def page_cli() -> str:
     """Every verb's help, as the terminal shows it in 80 columns."""
     app = build_cli()
     verbs = sorted(name for name in app if not name.startswith("-"))
-    parts = [HEAD.format(source="cli"), "# Command line\n\n", helped(())]
+    parts = [HEAD.format(source="cli"), "# Command line\n\n", f"```\n{help_text(80)}\n```\n"]
     parts += [f"\n## windfall {verb}\n\n{helped((verb,))}" for verb in verbs]
     return "".join(parts)
 
@@ -169,7 +171,12 @@ def payload_of(module: ModuleType, base: type) -> list[type]:
     found = [
         value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__
     ]
-    return [cls for cls in found if cls.__bases__ == (base,) and hasattr(cls, "__dataclass_fields__") and fields(cls)]
+    return [cls for cls in found if issubclass(cls, Tagged) and _marker(cls) is base]
+
+
+def _marker(cls: type) -> type:
+    """What a value is besides a value: a fact, a command, or nothing else."""
+    return next((base for base in cls.__bases__ if not issubclass(base, Tagged)), object)
 
 
 def fields(cls: type) -> str:

@@ -20,6 +20,7 @@ __all__ = [
     "steps",
 ]
 
+__version__ = "0.1.0"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from windfall.sdk.session import Session

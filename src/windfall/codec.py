@@ -1,84 +1,72 @@
-"""Codec of the core types: frozen dataclasses to JSON and back, checked against the expected type.
+"""Codec of the core types: structs to JSON and back, checked against the expected type.
 
-A dataclass becomes an object whose `"type"` is the name of its class; enums become their values, tuples lists.  All input
+A struct becomes an object whose `"type"` is the name of its class; enums become their values, tuples lists.  All input
 is untrusted: msgspec checks each value against its type hints and rejects another class, an unknown field, a value of
-another type, a number that is not finite or does not fit into 64 bits, invalid Unicode, and too deep nesting.  No code is
-executed, and the data can only name the classes below.
-
-msgspec supports tags and unknown fields only for its own structs.  So each dataclass has a struct with the same fields,
-its *shape*, created once: JSON is checked against the shape and then converted to the dataclass.
+another type, a number that is not finite or an integer that does not fit into 64 bits, invalid Unicode, and too deep
+nesting.  No code is executed, and the data can only name the classes below.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import functools
 import json
 import math
-import sys
-import types
+import re
 import typing
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
-from windfall import events, fleet, jobs, market, results, terms
+from windfall import events, fleet, results
 from windfall.errors import WRITTEN_BEFORE_RELEASE, NewerFormat, OlderFormat
+from windfall.structs import Tagged
+from windfall.terms import Metric
 
-_TAG = "type"
-_BASES = (object, events.Fact, events.Command)
+_BASES: tuple[type, ...] = (events.Fact, events.Command)
 """Expected types that accept any of their subclasses."""
-_INT = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-_FLOAT = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
-_NUMBERS: dict[Any, Any] = {int: _INT, float: _FLOAT}
+_WORDS = (events, results, fleet)
 _BAD = (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError)
-_NOT_FINITE = ("nan", "inf", "-inf")
+NOT_FINITE = ("nan", "inf", "-inf")
+"""How a `Metric` that is not finite is written."""
 _COMPACT = (",", ":")
-_PLAIN = frozenset({str, int, bool, type(None)})
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+_INTEGERS = range(-(2**63), 2**63)
 
 
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
-def encode(value: object) -> object:
+def encode(value: object) -> Any:
     """Convert a value to what `json.dumps` accepts.
 
     Raises:
         TypeError: the value is not of a core type.
     """
-    kind: Any = type(value)
-    if kind in _PLAIN:
-        return value
-    if kind is float:
-        # JSON cannot represent non-finite numbers; only a `Metric` is read back from this text.
-        return value if math.isfinite(typing.cast("float", value)) else str(value)
-    if isinstance(value, (tuple, list)):
-        return [encode(item) for item in value]
-    names = _names(kind)
-    if names is not None:
-        fields = {name: encode(getattr(value, name)) for name in names}
-        return {_TAG: kind.__name__, **fields}
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, (str, int, float)):
-        return value
-    raise TypeError(f"{kind.__name__} cannot be stored in a journal")
+    try:
+        return msgspec.to_builtins(value, enc_hook=_number_to_json)
+    except TypeError:
+        raise TypeError(f"{type(value).__name__} cannot be stored in a journal") from None
 
 
-@functools.cache
-def _names(kind: Any) -> tuple[str, ...] | None:
-    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+def _number_to_json(value: object) -> float | str:
+    """Write a `Metric`: JSON cannot represent numbers that are not finite."""
+    if not isinstance(value, float):
+        raise TypeError
+    return float(value) if math.isfinite(value) else str(float(value))
 
 
 def encode_document(version: int, name: str, value: object) -> bytes:
     """Write a value as a JSON document, version first; `decode_document` reads it."""
-    return json.dumps({"version": version, name: encode(value)}, separators=_COMPACT).encode()
+    return _document(version, name, value).encode()
 
 
 def row_to_line(row: events.Row) -> str:
     """Write a journal row as one line of JSON, version first."""
-    return json.dumps({"version": events.VERSION, "row": encode(row)}, separators=_COMPACT)
+    return _document(events.VERSION, "row", row)
+
+
+def _document(version: int, name: str, value: object) -> str:
+    return json.dumps({"version": version, name: encode(value)}, separators=_COMPACT)
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -101,15 +89,17 @@ def decode(data: object, expected: Any) -> Any:
 
     Args:
         data: the parsed JSON.
-        expected: a class, a base (`Fact`, `Command`), `object` for any class, or a type composed of these.
+        expected: a class, a base (`Fact`, `Command`), or a type composed of these.
 
     Raises:
         ValueError: the data do not match `expected`; the message says where, without quoting the data.
     """
     try:
-        return _to_class(msgspec.convert(data, _shape(expected), dec_hook=_number), expected)
+        value = msgspec.convert(data, expected, dec_hook=_from_json)
+        _check_numbers(data)
     except _BAD as error:
         raise ValueError(_reason(error)) from None
+    return value
 
 
 def decode_document(data: bytes | str, name: str, expected: Any, *, version: int, what: str) -> Any:
@@ -127,14 +117,23 @@ def decode_document(data: bytes | str, name: str, expected: Any, *, version: int
         ValueError: it is damaged; the message says where.
     """
     try:
-        found = _envelopes(name, expected).decode(data)
-        if found.version == version:
-            return _to_class(getattr(found, name), expected)
+        found = _document_decoder(name, expected).decode(data)
+        if _LONG_NUMBER.search(data.encode() if isinstance(data, str) else data):
+            _check_numbers(msgspec.json.decode(data))
     except _BAD as error:
         _check_version(data, version, what)
         raise ValueError(_reason(error)) from None
-    _check_version(data, version, what)
-    raise ValueError(f"version {version} was expected")
+    if found.version != version:
+        _check_version(data, version, what)
+        raise ValueError(f"version {version} was expected")
+    return getattr(found, name)
+
+
+@functools.cache
+def _document_decoder(name: str, expected: Any) -> msgspec.json.Decoder[Any]:
+    fields = [("version", int), (name, expected)]
+    document = msgspec.defstruct("Document", fields, forbid_unknown_fields=True)
+    return msgspec.json.Decoder(document, dec_hook=_from_json)
 
 
 def row_from_line(line: str) -> events.Row:
@@ -146,6 +145,46 @@ def row_from_line(line: str) -> events.Row:
     """
     row: events.Row = decode_document(line, "row", events.Row, version=events.VERSION, what="the journal")
     return row
+
+
+def _from_json(expected: type, data: Any) -> Any:
+    """Read what msgspec does not know: a number that may not be finite, and a value by its base class."""
+    if expected is Metric:
+        if data in NOT_FINITE or (isinstance(data, (int, float)) and not isinstance(data, bool)):
+            return Metric(data)
+        raise ValueError("expected a number")
+    return msgspec.convert(data, _any_of(expected), dec_hook=_from_json)
+
+
+@functools.cache
+def _any_of(base: type) -> Any:
+    if base not in _BASES:
+        raise TypeError(f"{base.__name__} is not stored")
+    kinds = [kind for module in _WORDS for kind in vars(module).values() if isinstance(kind, type)]
+    return typing.Union[tuple(kind for kind in kinds if issubclass(kind, base) and issubclass(kind, Tagged))]  # noqa: UP007 - of a variable number of types
+
+
+def _check_numbers(data: Any) -> None:
+    """Reject numbers that databases and numeric code cannot hold; the names in `data` are known to be fields.
+
+    Raises:
+        ValueError: the message says where the first one is.
+    """
+    place = _bad_number(data)
+    if place is not None:
+        raise ValueError(f"a number is out of range at ${place}")
+
+
+def _bad_number(data: Any) -> str | None:
+    if isinstance(data, dict):
+        found = ((f".{name}", _bad_number(item)) for name, item in data.items())
+    elif isinstance(data, (list, tuple)):
+        found = ((f"[{place}]", _bad_number(item)) for place, item in enumerate(data))
+    elif isinstance(data, int):
+        return None if data in _INTEGERS else ""
+    else:
+        return "" if isinstance(data, float) and not math.isfinite(data) else None
+    return next((place + below for place, below in found if below is not None), None)
 
 
 def _check_version(data: bytes | str, version: int, what: str) -> None:
@@ -175,89 +214,3 @@ def _reason(error: Exception) -> str:
             what = quoting
     where = f" at {place.strip('`')}" if place else ""
     return f"{what[:1].lower() if what[1:2].islower() else what[:1]}{what[1:]}{where}"
-
-
-# -------------------------------------------------------------------------------------------------------------- shapes
-
-
-class _IsFloat(type):
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, float)
-
-
-class _Number(metaclass=_IsFloat):
-    """The shape of a `Metric`: a float, written as text if it is not finite."""
-
-
-def _number(_: type, data: object) -> float:
-    if data in _NOT_FINITE or (isinstance(data, (int, float)) and not isinstance(data, bool)):
-        return float(typing.cast("float", data))
-    raise ValueError("expected a number")
-
-
-@functools.cache
-def _classes() -> dict[str, type]:
-    named = [item for module in (terms, events, results, jobs, market, fleet) for item in vars(module).items()]
-    return {name: value for name, value in named if isinstance(value, type) and dataclasses.is_dataclass(value)}
-
-
-@functools.cache
-def _struct(cls: type) -> type[msgspec.Struct]:
-    """Create the shape of a dataclass."""
-    hints = typing.get_type_hints(cls)
-    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
-    for field in dataclasses.fields(cls):
-        hint = _shape(hints[field.name])
-        if field.default is not dataclasses.MISSING:
-            fields.append((field.name, hint, field.default))
-        elif field.default_factory is not dataclasses.MISSING:
-            fields.append((field.name, hint, msgspec.field(default_factory=field.default_factory)))
-        else:
-            fields.append((field.name, hint))
-    return msgspec.defstruct(
-        cls.__name__, fields, tag_field=_TAG, tag=cls.__name__, forbid_unknown_fields=True, kw_only=True, gc=False
-    )
-
-
-@functools.cache
-def _shape(hint: Any) -> Any:
-    """Return a type hint with each dataclass replaced by its shape, and numbers limited to their range."""
-    if hint is terms.Metric:
-        return _Number
-    hint = getattr(hint, "__supertype__", hint)
-    if hint in _BASES:
-        return _any_of(_struct(value) for value in _classes().values() if issubclass(value, hint))
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return _struct(hint)
-    return _NUMBERS.get(hint) or _compound(hint)
-
-
-def _compound(hint: Any) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return _any_of(_shape(one) for one in arguments)
-    if origin is tuple:
-        return tuple[tuple(one if one is Ellipsis else _shape(one) for one in arguments)]  # type: ignore[misc]
-    return hint
-
-
-def _any_of(kinds: typing.Iterable[Any]) -> Any:
-    return typing.Union[tuple(kinds)]  # noqa: UP007 - of a variable number of types
-
-
-@functools.cache
-def _envelopes(name: str, expected: Any) -> msgspec.json.Decoder[Any]:
-    fields = [("version", int), (name, _shape(expected))]
-    return msgspec.json.Decoder(
-        msgspec.defstruct("Envelope", fields, forbid_unknown_fields=True, gc=False), dec_hook=_number
-    )
-
-
-def _to_class(shape: Any, expected: Any) -> Any:
-    """Convert a checked shape to its dataclass."""
-    return msgspec.convert(shape, expected, from_attributes=True, dec_hook=_to_subclass)
-
-
-def _to_subclass(_: type, shape: Any) -> Any:
-    """Convert a shape where only its base class is expected."""
-    return _to_class(shape, _classes()[type(shape).__name__])

@@ -7,9 +7,7 @@ with the numbers it compared.  All are immutable values: the journal stores them
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from windfall.records import value
+from windfall.structs import Tagged
 from windfall.terms import (
     Bytes,
     Cause,
@@ -49,8 +47,7 @@ class Command:
 # ---------------------------------------------------------------------------------------------------------------- facts
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStarted(Fact):
+class WorkerStarted(Tagged, Fact, frozen=True):
     """The first fact of a term: everything the reducer needs and cannot observe.
 
     Attributes:
@@ -93,13 +90,11 @@ class WorkerStarted(Fact):
     managed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AgentResumed(Fact):
+class AgentResumed(Tagged, Fact, frozen=True):
     """The agent died and was restarted; commands in progress were lost, the script kept running."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRestored(Fact):
+class CheckpointRestored(Tagged, Fact, frozen=True):
     """The newest intact checkpoint is on the local disk (id None: a fresh start); `skipped`: what is wrong with newer ones."""
 
     checkpoint_id: str | None
@@ -109,15 +104,13 @@ class CheckpointRestored(Fact):
     skipped: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptStarted(Fact):
+class ScriptStarted(Tagged, Fact, frozen=True):
     """The script's process is running."""
 
     attempt: int
 
 
-@value
-class RankStatus:
+class RankStatus(Tagged, frozen=True):
     """Current state of a rank's page; `phase_since` is the start of the current phase."""
 
     rank: int
@@ -126,8 +119,7 @@ class RankStatus:
     phase_since: Instant
 
 
-@value
-class RanksObserved(Fact):
+class RanksObserved(Tagged, Fact, frozen=True):
     """The state of all pages; sent when a rank joins, with each window and notice, and after each published request.
 
     Attributes:
@@ -140,8 +132,7 @@ class RanksObserved(Fact):
     latency_s: Seconds = _NO_LENGTH
 
 
-@value
-class StepsMeasured(Fact):
+class StepsMeasured(Tagged, Fact, frozen=True):
     """A window of completed steps of the slowest rank: mean and longest step [s], excluding saves."""
 
     step: Step
@@ -150,8 +141,7 @@ class StepsMeasured(Fact):
     longest_s: Seconds
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseMeasured(Fact):
+class PhaseMeasured(Tagged, Fact, frozen=True):
     """A phase other than a step ended after `duration_s`."""
 
     rank: int
@@ -159,15 +149,13 @@ class PhaseMeasured(Fact):
     duration_s: Seconds
 
 
-@dataclass(frozen=True, slots=True)
-class NoticeReceived(Fact):
+class NoticeReceived(Tagged, Fact, frozen=True):
     """A notice arrived; its deadline is on this machine's clock, minus the clock's error."""
 
     notice: Notice
 
 
-@value
-class SaveAnswered(Fact):
+class SaveAnswered(Tagged, Fact, frozen=True):
     """`check_save` returned True for a request on this rank at this step."""
 
     rank: int
@@ -175,8 +163,7 @@ class SaveAnswered(Fact):
     step: Step
 
 
-@value
-class ShardHandedOver(Fact):
+class ShardHandedOver(Tagged, Fact, frozen=True):
     """`backup(path)` or `save_result(path)`: a rank's shard, or its result, is on the local disk.
 
     Attributes:
@@ -200,16 +187,14 @@ class ShardHandedOver(Fact):
     unrequested: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RankAdvanced(Fact):
+class RankAdvanced(Tagged, Fact, frozen=True):
     """A rank started the step after `step` without handing over (anything more): it has no (further) shard at `step`."""
 
     rank: int
     step: Step
 
 
-@value
-class ShardUploaded(Fact):
+class ShardUploaded(Tagged, Fact, frozen=True):
     """A shard is complete and durable in the store, but not yet committed."""
 
     checkpoint_id: str
@@ -219,8 +204,7 @@ class ShardUploaded(Fact):
     duration_s: Seconds
 
 
-@dataclass(frozen=True, slots=True)
-class ShardFailed(Fact):
+class ShardFailed(Tagged, Fact, frozen=True):
     """A shard could not be uploaded."""
 
     checkpoint_id: str
@@ -229,8 +213,7 @@ class ShardFailed(Fact):
     failure: Failure = Failure.OTHER
 
 
-@value
-class CheckpointCommitted(Fact):
+class CheckpointCommitted(Tagged, Fact, frozen=True):
     """The checkpoint's record is in the log; a restart now restores it."""
 
     checkpoint: CheckpointRef
@@ -238,8 +221,7 @@ class CheckpointCommitted(Fact):
     duration_s: Seconds
 
 
-@dataclass(frozen=True, slots=True)
-class CommitFailed(Fact):
+class CommitFailed(Tagged, Fact, frozen=True):
     """The commit failed for a reason other than the fence."""
 
     checkpoint_id: str
@@ -247,16 +229,14 @@ class CommitFailed(Fact):
     failure: Failure = Failure.OTHER
 
 
-@dataclass(frozen=True, slots=True)
-class FenceLost(Fact):
+class FenceLost(Tagged, Fact, frozen=True):
     """Another machine acquired the run, by record `record`."""
 
     record: int
     holder: str
 
 
-@dataclass(frozen=True, slots=True)
-class PagesRead(Fact):
+class PagesRead(Tagged, Fact, frozen=True):
     """How far the agent has read the script's messages, so that a restarted agent reads nothing twice.
 
     Attributes:
@@ -267,8 +247,7 @@ class PagesRead(Fact):
     positions: tuple[tuple[int, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsReported(Fact):
+class MetricsReported(Tagged, Fact, frozen=True):
     """`report(...)`: metrics reported by the script; no policy uses them."""
 
     rank: int
@@ -276,15 +255,13 @@ class MetricsReported(Fact):
     metrics: tuple[tuple[str, Metric], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptExited(Fact):
+class ScriptExited(Tagged, Fact, frozen=True):
     """The script's process ended; `status` as in a shell (128 + n for signal n)."""
 
     status: int
 
 
-@dataclass(frozen=True, slots=True)
-class PeerLost(Fact):
+class PeerLost(Tagged, Fact, frozen=True):
     """Another machine of this generation no longer responds: the generation has ended.
 
     Attributes:
@@ -296,16 +273,14 @@ class PeerLost(Fact):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class RunStopRequested(Fact):
+class RunStopRequested(Tagged, Fact, frozen=True):
     """The user requested a stop of the run, after a save or `now`."""
 
     now: bool
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class EstimatesChanged(Fact):
+class EstimatesChanged(Tagged, Fact, frozen=True):
     """New loss estimates from the controller, or from a message in the run's inbox."""
 
     mttp_s: Seconds | None = None
@@ -314,8 +289,7 @@ class EstimatesChanged(Fact):
     notice_s: Seconds | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleAssigned(Fact):
+class ScheduleAssigned(Tagged, Fact, frozen=True):
     """The controller assigned a save schedule to this machine; it replaces the previous one and ends with the term.
 
     Attributes:
@@ -329,8 +303,7 @@ class ScheduleAssigned(Fact):
     term: Term | None = None
 
 
-@value
-class TimerFired(Fact):
+class TimerFired(Tagged, Fact, frozen=True):
     """A timer set by an earlier `SetTimer` expired."""
 
     name: str
@@ -339,22 +312,19 @@ class TimerFired(Fact):
 # ------------------------------------------------------------------------------------------------------------- commands
 
 
-@dataclass(frozen=True, slots=True)
-class StartScript(Command):
+class StartScript(Tagged, Command, frozen=True):
     """Restore the newest intact checkpoint, then start the script."""
 
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class KillScript(Command):
+class KillScript(Tagged, Command, frozen=True):
     """End the script and every descendant, now."""
 
     reason: str
 
 
-@value
-class PublishSave(Command):
+class PublishSave(Tagged, Command, frozen=True):
     """Write a request into every page: save once `step` is complete (exactly then, if there are several ranks)."""
 
     request: int
@@ -363,22 +333,19 @@ class PublishSave(Command):
     exact: bool
 
 
-@dataclass(frozen=True, slots=True)
-class WithdrawSave(Command):
+class WithdrawSave(Tagged, Command, frozen=True):
     """Remove the request from every page."""
 
     request: int
 
 
-@dataclass(frozen=True, slots=True)
-class ShowNotice(Command):
+class ShowNotice(Tagged, Command, frozen=True):
     """Show a notice to the script, in its pages and the notice file."""
 
     notice: Notice
 
 
-@value
-class UploadShard(Command):
+class UploadShard(Tagged, Command, frozen=True):
     """Upload one rank's shard if it has not changed since it was handed over; answered by `ShardUploaded` or `ShardFailed`."""
 
     checkpoint_id: str
@@ -388,8 +355,7 @@ class UploadShard(Command):
     identity: str = ""
 
 
-@value
-class CommitCheckpoint(Command):
+class CommitCheckpoint(Tagged, Command, frozen=True):
     """Write the manifest, then the next log record; answered by `CheckpointCommitted`, `CommitFailed` or `FenceLost`."""
 
     checkpoint_id: str
@@ -399,30 +365,26 @@ class CommitCheckpoint(Command):
     shards: tuple[Shard, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AbandonCheckpoint(Command):
+class AbandonCheckpoint(Tagged, Command, frozen=True):
     """Abandon an uncommitted checkpoint and delete what was uploaded."""
 
     checkpoint_id: str
     reason: str
 
 
-@value
-class DeleteCheckpoints(Command):
+class DeleteCheckpoints(Tagged, Command, frozen=True):
     """Delete committed checkpoints that retention no longer keeps."""
 
     checkpoints: tuple[CheckpointRef, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AcknowledgeNotice(Command):
+class AcknowledgeNotice(Tagged, Command, frozen=True):
     """Acknowledge a notice: there is nothing left to save (Azure: speeds up the eviction)."""
 
     notice: Notice
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseRun(Command):
+class ReleaseRun(Tagged, Command, frozen=True):
     """Append the record that ends this term; `notice_s`: time between the notice, if any, and the end [s]."""
 
     outcome: Outcome
@@ -431,23 +393,20 @@ class ReleaseRun(Command):
     notice_s: Seconds | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExitAgent(Command):
+class ExitAgent(Tagged, Command, frozen=True):
     """Exit `windfall exec` with this code, after all earlier commands have been executed."""
 
     code: int
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class LogMessage(Command):
+class LogMessage(Tagged, Command, frozen=True):
     """Log a message for the user."""
 
     message: str
 
 
-@value
-class SetTimer(Command):
+class SetTimer(Tagged, Command, frozen=True):
     """Request `TimerFired(name)` at this instant; a later timer with the same name replaces it."""
 
     at: Instant
@@ -457,8 +416,7 @@ class SetTimer(Command):
 # ------------------------------------------------------------------------------------------------------------ decisions
 
 
-@value
-class ComparedValue:
+class ComparedValue(Tagged, frozen=True):
     """A number that a policy compared: `name = value unit`."""
 
     name: str
@@ -466,8 +424,7 @@ class ComparedValue:
     unit: str
 
 
-@value
-class Decision:
+class Decision(Tagged, frozen=True):
     """What a policy chose, with the numbers it compared.
 
     Attributes:
@@ -484,8 +441,7 @@ class Decision:
     alternatives: tuple[str, ...] = ()
 
 
-@value
-class Row:
+class Row(Tagged, frozen=True):
     """One row of the journal: a batch of facts, the decisions they led to, and the commands issued.
 
     Attributes:
@@ -500,4 +456,4 @@ class Row:
     wall_time: WallTime
     facts: tuple[Fact, ...]
     decisions: tuple[Decision, ...] = ()
-    commands: tuple[Command, ...] = field(default=())
+    commands: tuple[Command, ...] = ()

@@ -8,11 +8,11 @@ any host that replays it.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
 from windfall.events import Command, Fact, ScheduleAssigned
 from windfall.jobs import Job, Measurement
 from windfall.market import Charge, Machine, Offer, Order, Quota, Refusal
+from windfall.structs import Tagged
 from windfall.terms import Generation, Instant, NoticeLevel, Outcome, SaveCosts, Seconds, Step, Term, WallTime
 
 VERSION = 1
@@ -83,8 +83,7 @@ RUN_DONE = "the run is done"
 # ------------------------------------------------------------------------------- between controller and machine
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Tagged, frozen=True):
     """A machine's report to the controller; the newest counts, on whichever channel it arrived.
 
     Attributes:
@@ -119,16 +118,14 @@ class Report:
     sdk_inactive: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(Tagged, frozen=True):
     """A member of a generation, and its address."""
 
     machine_id: str
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class Directive:
+class Directive(Tagged, frozen=True):
     """The controller's instructions for a machine; derived from the driver's state and sent at each contact.
 
     Attributes:
@@ -152,8 +149,7 @@ class Directive:
 # ------------------------------------------------------------------------------------------------------------ facts
 
 
-@dataclass(frozen=True, slots=True)
-class JobSubmitted(Fact):
+class JobSubmitted(Tagged, Fact, frozen=True):
     """The first fact of a job; `measurements` are those of its earlier runs, one per kind of machine."""
 
     job: Job
@@ -161,15 +157,13 @@ class JobSubmitted(Fact):
     measurements: tuple[Measurement, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerStarted(Fact):
+class ControllerStarted(Tagged, Fact, frozen=True):
     """A controller took over the installation; it must list all machines before it buys any."""
 
     controller_term: Term
 
 
-@dataclass(frozen=True, slots=True)
-class OffersObserved(Fact):
+class OffersObserved(Tagged, Fact, frozen=True):
     """The current offers of all providers; sent when they change.
 
     Attributes:
@@ -181,15 +175,13 @@ class OffersObserved(Fact):
     provider_errors: tuple[tuple[str, Refusal, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class EstimatesPooled(Fact):
+class EstimatesPooled(Tagged, Fact, frozen=True):
     """Estimates over all runs of this installation; sent when they change: (provider, type, zone, MTTP, restart)."""
 
     rates: tuple[tuple[str, str, str, Seconds, Seconds | None], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Basis:
+class Basis(Tagged, frozen=True):
     """Inputs of a save schedule; times in seconds.
 
     Attributes:
@@ -206,8 +198,7 @@ class Basis:
     step_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleComputed(Fact):
+class ScheduleComputed(Tagged, Fact, frozen=True):
     """A save schedule was computed for a machine, or the reason why there is none.
 
     Attributes:
@@ -228,8 +219,7 @@ class ScheduleComputed(Fact):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OrderAnswered(Fact):
+class OrderAnswered(Tagged, Fact, frozen=True):
     """The provider answered an order."""
 
     token: str
@@ -238,30 +228,26 @@ class OrderAnswered(Fact):
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OrderUnanswered(Fact):
+class OrderUnanswered(Tagged, Fact, frozen=True):
     """It is unknown whether the order was accepted; a listing, or repeating the order, will show it."""
 
     token: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class MachinesObserved(Fact):
+class MachinesObserved(Tagged, Fact, frozen=True):
     """Machines of this job that are new or changed in the provider's listing."""
 
     machines: tuple[Machine, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MachinesMissing(Fact):
+class MachinesMissing(Tagged, Fact, frozen=True):
     """Machines that were listed before and that the provider no longer knows."""
 
     machine_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ListingCompleted(Fact):
+class ListingCompleted(Tagged, Fact, frozen=True):
     """A complete listing was compared, after a controller start or an unanswered order: all machines are known.
 
     Attributes:
@@ -272,8 +258,7 @@ class ListingCompleted(Fact):
     tokens: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MachineReported(Fact):
+class MachineReported(Tagged, Fact, frozen=True):
     """A machine sent a new report, or its first one after a silence.
 
     Attributes:
@@ -285,16 +270,14 @@ class MachineReported(Fact):
     preemption_at: Instant | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MachineSilent(Fact):
+class MachineSilent(Tagged, Fact, frozen=True):
     """No contact with a machine on any channel for `silent_s`, by the monotonic clock."""
 
     machine_id: str
     silent_s: Seconds
 
 
-@dataclass(frozen=True, slots=True)
-class RunObserved(Fact):
+class RunObserved(Tagged, Fact, frozen=True):
     """The state of the run's log; sent when it changes.
 
     Attributes:
@@ -309,8 +292,7 @@ class RunObserved(Fact):
     failures: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChargesObserved(Fact):
+class ChargesObserved(Tagged, Fact, frozen=True):
     """New or changed lines of a provider's bill; `cursor` is the cursor for the next query."""
 
     charges: tuple[Charge, ...]
@@ -318,23 +300,20 @@ class ChargesObserved(Fact):
     cursor: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class JobStopRequested(Fact):
+class JobStopRequested(Tagged, Fact, frozen=True):
     """A user requested a stop of the job, after a save or `now`."""
 
     now: bool
     user: str
 
 
-@dataclass(frozen=True, slots=True)
-class JobResumeRequested(Fact):
+class JobResumeRequested(Tagged, Fact, frozen=True):
     """A user requested to resume a stopped or failed job."""
 
     user: str
 
 
-@dataclass(frozen=True, slots=True)
-class PreemptionRequested(Fact):
+class PreemptionRequested(Tagged, Fact, frozen=True):
     """A user requested a preemption as a rehearsal (`windfall inject`); `notice_s` None: without notice."""
 
     machine_id: str
@@ -345,23 +324,20 @@ class PreemptionRequested(Fact):
 # --------------------------------------------------------------------------------------------------------- commands
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceOrder(Command):
+class PlaceOrder(Tagged, Command, frozen=True):
     """Place an order; its journal row is durable before the provider is called."""
 
     order: Order
 
 
-@dataclass(frozen=True, slots=True)
-class CancelOrder(Command):
+class CancelOrder(Tagged, Command, frozen=True):
     """Cancel a token, so that it yields no more machines."""
 
     token: str
     provider: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseMachine(Command):
+class ReleaseMachine(Tagged, Command, frozen=True):
     """Release a machine now."""
 
     machine_id: str
@@ -369,37 +345,32 @@ class ReleaseMachine(Command):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RequestListing(Command):
+class RequestListing(Tagged, Command, frozen=True):
     """Compare a provider's complete listing; answered by `ListingCompleted`."""
 
     provider: str
 
 
-@dataclass(frozen=True, slots=True)
-class DeclareGone(Command):
+class DeclareGone(Tagged, Command, frozen=True):
     """The provider reports that a machine is gone; if it holds the run, others need not wait for its lease."""
 
     machine_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class StopRun(Command):
+class StopRun(Tagged, Command, frozen=True):
     """Ask the holder of the run to stop it, after a save or `now`."""
 
     now: bool
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class FormGeneration(Command):
+class FormGeneration(Tagged, Command, frozen=True):
     """Start a generation; directives inform its members, and the run's log fences it."""
 
     generation: Generation
 
 
-@dataclass(frozen=True, slots=True)
-class PreemptMachine(Command):
+class PreemptMachine(Tagged, Command, frozen=True):
     """Preempt a machine, as the injector."""
 
     machine_id: str
@@ -407,16 +378,14 @@ class PreemptMachine(Command):
     notice_s: Seconds | None
 
 
-@dataclass(frozen=True, slots=True)
-class NotifyUser(Command):
+class NotifyUser(Tagged, Command, frozen=True):
     """Send a notification to the user."""
 
     event: Event
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class SettleJob(Command):
+class SettleJob(Tagged, Command, frozen=True):
     """Fetch the rest of the bill: the job has ended and all its machines are gone."""
 
     phase: JobPhase
@@ -424,8 +393,7 @@ class SettleJob(Command):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lifetime:
+class Lifetime(Tagged, frozen=True):
     """One machine's lifetime, for the pool of lifetimes; `ended` None: still running, so censored now."""
 
     machine_id: str

@@ -6,8 +6,8 @@ These are plain values; `spec` reads and validates the YAML job file.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
 
+from windfall.structs import Tagged
 from windfall.terms import Bundle, Seconds, Unit, Usd
 
 SAVE_TIMEOUT_S = Seconds(600.0)
@@ -34,15 +34,13 @@ class Use(enum.StrEnum):
     """Spot first, on-demand if spot is unavailable."""
 
 
-@dataclass(frozen=True, slots=True)
-class SecretRef:
+class SecretRef(Tagged, frozen=True):
     """The name of a secret; its value never appears in an event, a log or a command line."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
+class Resources(Tagged, frozen=True):
     """Requirements for one kind of machine; a job lists alternatives in order of preference (`any_of`).
 
     Attributes:
@@ -62,16 +60,14 @@ class Resources:
     memory_gib_min: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Tagged, frozen=True):
     """The total amount of work, over all restarts."""
 
     amount: float
     unit: Unit
 
 
-@dataclass(frozen=True, slots=True)
-class Objective:
+class Objective(Tagged, frozen=True):
     """The limits of a job, and what to minimize.
 
     Attributes:
@@ -84,8 +80,7 @@ class Objective:
     minimize: Minimize = Minimize.COST
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpointing:
+class Checkpointing(Tagged, frozen=True):
     """How the run is checkpointed.
 
     Attributes:
@@ -106,8 +101,7 @@ class Checkpointing:
     source: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(Tagged, frozen=True):
     """What happens after losses and failures.
 
     Attributes:
@@ -122,8 +116,7 @@ class Recovery:
     unproductive_machines_max: int = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Notify:
+class Notify(Tagged, frozen=True):
     """Where to send notifications of `preempted`, `waiting`, `done`, `failed`, `over-budget` and `late`.
 
     Attributes:
@@ -135,8 +128,7 @@ class Notify:
     webhook: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Injection:
+class Injection(Tagged, frozen=True):
     """The thesis' preemption injector (section 6.2.1): exponential lifetimes with these means, used in turn.
 
     The lifetime of the n-th machine of a slot is drawn with mean `mttp_s[(n - 1) % len(mttp_s)]`; the same seed gives
@@ -148,8 +140,7 @@ class Injection:
     notice_s: Seconds | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Tagged, frozen=True):
     """A job as submitted.
 
     Attributes:
@@ -184,10 +175,10 @@ class Job:
     max_price_usd_per_hour: float | None = None
     max_duration_s: Seconds | None = None
     work: Work | None = None
-    objective: Objective = field(default_factory=Objective)
-    checkpointing: Checkpointing = field(default_factory=Checkpointing)
-    recovery: Recovery = field(default_factory=Recovery)
-    notify: Notify = field(default_factory=Notify)
+    objective: Objective = Objective()
+    checkpointing: Checkpointing = Checkpointing()
+    recovery: Recovery = Recovery()
+    notify: Notify = Notify()
     injection: Injection | None = None
     code: str | None = None
     dead_man_s: Seconds = DEAD_MAN_S
@@ -197,8 +188,7 @@ DRILL = "drill"
 """Provider name of measurements made by a drill, on any machine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(Tagged, frozen=True):
     """Measurements of earlier runs of the same job (same command, same or older code) on one kind of machine.
 
     Attributes:

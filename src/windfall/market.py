@@ -6,8 +6,8 @@ Imports only `terms`.  Times are by the provider's wall clock, which is the basi
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
+from windfall.structs import Tagged
 from windfall.terms import Reliability, Seconds, Usd, WallTime
 
 
@@ -49,8 +49,7 @@ class MachineEndCause(enum.StrEnum):
     """Broke, or never started."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Tagged, frozen=True):
     """A machine type that a provider offers.
 
     Attributes:
@@ -86,8 +85,7 @@ class Offer:
         return self.provider, self.machine_type, self.zone, self.reliability
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Tagged, frozen=True):
     """An order for `count_min` to `count_max` machines.
 
     Attributes:
@@ -105,8 +103,7 @@ class Order:
     bid_usd_per_hour: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Boot:
+class Boot(Tagged, frozen=True):
     """How a machine starts.  Never written to the journal: the environment may contain a one-time credential.
 
     Attributes:
@@ -118,8 +115,7 @@ class Boot:
     env: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Tagged, frozen=True):
     """A provider's answer to an order.
 
     Attributes:
@@ -134,8 +130,7 @@ class Answer:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Tagged, frozen=True):
     """A machine in its provider's listing.
 
     Attributes:
@@ -165,8 +160,7 @@ class Machine:
     address: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(Tagged, frozen=True):
     """A line of a provider's bill.
 
     Attributes:
@@ -186,16 +180,14 @@ class Charge:
     job_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Bill:
+class Bill(Tagged, frozen=True):
     """The lines of a bill after a cursor; `cursor` is the cursor for the next query."""
 
     charges: tuple[Charge, ...]
     cursor: str
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(Tagged, frozen=True):
     """The account's limit for a machine type in a zone; `zone` None: over all zones."""
 
     machine_type: str
@@ -204,8 +196,7 @@ class Quota:
     used: int
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
+class Capabilities(Tagged, frozen=True):
     """What a provider can do.
 
     Attributes:

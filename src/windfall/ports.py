@@ -9,13 +9,13 @@ time, in the simulated storms.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from windfall.events import CommitCheckpoint, UploadShard
 from windfall.fleet import Directive, Report
 from windfall.market import Answer, Bill, Boot, Capabilities, Machine, Offer, Order, Quota
 from windfall.results import StoreResult
+from windfall.structs import Struct
 from windfall.terms import (
     Bytes,
     Cause,
@@ -117,45 +117,39 @@ class ObjectStore(Protocol):
 # ---------------------------------------------------------------------------------------------------- store operations
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(Struct, frozen=True):
     """`ObjectStore.create`; result bool."""
 
     key: str
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(Struct, frozen=True):
     """`ObjectStore.put`; result None."""
 
     key: str
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Get:
+class Get(Struct, frozen=True):
     """`ObjectStore.get`; result bytes or None."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(Struct, frozen=True):
     """`ObjectStore.delete`; result None."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class List:
+class List(Struct, frozen=True):
     """`ObjectStore.list`; result list of keys."""
 
     prefix: str
 
 
-@dataclass(frozen=True, slots=True)
-class PutRange:
+class PutRange(Struct, frozen=True):
     """`ObjectStore.put_range`; result digest."""
 
     key: str
@@ -164,8 +158,7 @@ class PutRange:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class GetRange:
+class GetRange(Struct, frozen=True):
     """`ObjectStore.get_range`; result digest or None."""
 
     key: str
@@ -174,8 +167,7 @@ class GetRange:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(Struct, frozen=True):
     """Wait on the caller's monotonic clock; result the `Instant` after the wait (`duration_s` 0 reads the clock)."""
 
     duration_s: Seconds
@@ -185,8 +177,7 @@ SimpleOp = Create | Put | Get | Delete | List | PutRange | GetRange | Pause
 """One operation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Together:
+class Together(Struct, frozen=True):
     """Independent operations, which the executor runs in parallel; result: the list of their results."""
 
     ops: tuple[SimpleOp, ...]
@@ -213,8 +204,7 @@ class NoticeSource(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(Struct, frozen=True):
     """Result of a restore.
 
     Attributes:
@@ -230,8 +220,7 @@ class Restored:
     skipped: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """The script's progress, as written into a heartbeat.
 
     Attributes:

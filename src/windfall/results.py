@@ -5,22 +5,19 @@ A result is kept, and never restored by a restart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from windfall.events import Command, Fact
+from windfall.structs import Tagged
 from windfall.terms import Result, Seconds, Shard, Step
 
 
-@dataclass(frozen=True, slots=True)
-class MessageRefused(Fact):
+class MessageRefused(Tagged, Fact, frozen=True):
     """A rank's message is invalid or cannot be executed; the reason starts with the kind of message."""
 
     rank: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ResultStored(Fact):
+class ResultStored(Tagged, Fact, frozen=True):
     """A result's record is in the log; the result is kept whatever happens to the run."""
 
     result: Result
@@ -28,8 +25,7 @@ class ResultStored(Fact):
     duration_s: Seconds
 
 
-@dataclass(frozen=True, slots=True)
-class StoreResult(Command):
+class StoreResult(Tagged, Command, frozen=True):
     """Write a result's manifest, then the next log record; answered by `ResultStored`, `CommitFailed` or `FenceLost`."""
 
     checkpoint_id: str

@@ -11,8 +11,9 @@ There are two clocks, which must not be mixed:
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
 from typing import NewType
+
+from windfall.structs import Tagged
 
 Seconds = NewType("Seconds", float)
 """A length of time [s]."""
@@ -26,10 +27,14 @@ Usd = NewType("Usd", float)
 """An amount of money [USD]."""
 Term = NewType("Term", int)
 """Number of the log record by which a holder acquired the run; larger is newer."""
-Metric = NewType("Metric", float)
-"""A number that a script reports; the only kind of number that may be infinite or NaN."""
 Step = NewType("Step", int)
 """Number of training steps completed since the start of the run; repeated steps are counted once."""
+
+
+class Metric(float):
+    """A number that a script reports; the only kind of number that may be infinite or NaN."""
+
+    __slots__ = ()
 
 
 class Reliability(enum.StrEnum):
@@ -128,8 +133,7 @@ class Failure(enum.StrEnum):
     FULL = "full"
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Tagged, frozen=True):
     """A message about this machine's end.
 
     Attributes:
@@ -144,8 +148,7 @@ class Notice:
     deadline: Instant | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Tagged, frozen=True):
     """The parallelism of a generation: data and pipeline ranks over its machines.  A restart cannot change it."""
 
     machines: int = 1
@@ -154,17 +157,15 @@ class Layout:
     pipeline_depth: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(Tagged, frozen=True):
     """The machines that train together and their layout; `number` grows with each change of membership."""
 
     number: int
     members: tuple[str, ...]
-    layout: Layout = field(default_factory=Layout)
+    layout: Layout = Layout()
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(Tagged, frozen=True):
     """A range of a file, stored as one object; `digest` is `xxh3-128:<hex>` of its bytes, `key` is relative to the run."""
 
     key: str
@@ -172,8 +173,7 @@ class Chunk:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class FileEntry:
+class FileEntry(Tagged, frozen=True):
     """One stored file of a shard: its chunks in order (none for an empty file).
 
     Attributes:
@@ -192,8 +192,7 @@ class FileEntry:
         return sum(chunk.size_bytes for chunk in self.chunks)
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Tagged, frozen=True):
     """What one rank handed over: the file or folder `name`, with its files."""
 
     rank: int
@@ -201,8 +200,7 @@ class Shard:
     files: tuple[FileEntry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRef:
+class CheckpointRef(Tagged, frozen=True):
     """A committed checkpoint, as recorded in the log.
 
     Attributes:
@@ -222,8 +220,7 @@ class CheckpointRef:
     committed_at: WallTime
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Tagged, frozen=True):
     """A checkpoint's manifest: everything needed to restore the run to its state after `step` steps."""
 
     checkpoint_id: str
@@ -240,8 +237,7 @@ class Checkpoint:
         return sum(entry.size_bytes for shard in self.shards for entry in shard.files)
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Tagged, frozen=True):
     """A named result handed over by one rank; a newer one with the same name and rank replaces it."""
 
     name: str
@@ -249,8 +245,7 @@ class Result:
     stored: CheckpointRef
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
+class Bundle(Tagged, frozen=True):
     """The user's code, content-addressed: `digest` is the SHA-256 of the archive stored at `key`."""
 
     digest: str
@@ -258,8 +253,7 @@ class Bundle:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Tagged, frozen=True):
     """The process that holds a run; identifies it well enough for another process on the machine to check if it is alive.
 
     Attributes:
@@ -277,8 +271,7 @@ class Holder:
     nonce: str
 
 
-@dataclass(frozen=True, slots=True)
-class SaveCosts:
+class SaveCosts(Tagged, frozen=True):
     """Cost of the run's last save, recorded so that the next machine does not have to measure it again.
 
     Attributes:
@@ -294,8 +287,7 @@ class SaveCosts:
     commit_s: Seconds
 
 
-@dataclass(frozen=True, slots=True)
-class SaveTable:
+class SaveTable(Tagged, frozen=True):
     """Save schedule of one machine, by the work done since its start; built by `policies.checkpointing.schedule_table`.
 
     Attributes:
@@ -311,8 +303,7 @@ class SaveTable:
     explanation: str
 
 
-@dataclass(frozen=True, slots=True)
-class LastProgress:
+class LastProgress(Tagged, frozen=True):
     """Last known progress of a holder that vanished, from its last heartbeat or its files on the local disk.
 
     Attributes:
@@ -332,8 +323,7 @@ class LastProgress:
     last: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(Tagged, frozen=True):
     """How one term of the run ended.
 
     Attributes:
@@ -372,8 +362,7 @@ class RecordKind(enum.StrEnum):
     """The holder released the run."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunState:
+class RunState(Tagged, frozen=True):
     """The full state of a run.  Each log record carries all of it, so a reader needs only the newest record.
 
     Attributes:
@@ -414,8 +403,7 @@ class RunState:
     results: tuple[Result, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Tagged, frozen=True):
     """One record of a run's log: `log/<number>`, created once, never changed.
 
     Attributes:

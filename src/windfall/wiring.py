@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import queue
-import secrets
 import shlex
 import socket
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from windfall.agent import exec_session, handshake, heartbeat
@@ -25,6 +22,7 @@ from windfall.errors import EXIT_DONE, EXIT_RETRY, GenerationIncomplete, Interru
 from windfall.events import Fact, RunStopRequested, WorkerStarted
 from windfall.linux import processes
 from windfall.linux.clock import StoppableClock, SystemClock
+from windfall.linux.random_names import new_nonce
 from windfall.notices.aws import AWS_URL, AwsNotices
 from windfall.notices.azure import AZURE_URL, AzureNotices
 from windfall.notices.google import GOOGLE_URL, GoogleNotices
@@ -34,13 +32,12 @@ from windfall.storage import acquire_run, local_leftovers, run_log, store_operat
 from windfall.storage.member_lease import MemberLease
 from windfall.storage.object_stores import file_system_of, folder_of, is_shared, open_store
 from windfall.storage.run_lease import LocalSession, StoreLease, reopen
-from windfall.storage.store_retry import BUDGET_S, RetryPolicy
+from windfall.storage.store_retry import RetryPolicy, patience_s
+from windfall.structs import Struct, replace
 from windfall.terms import Cause, Holder, Instant, LastProgress, Outcome, Record, Seconds, Term, noticed
-from windfall.units import duration_s
-from windfall.wire.environment import PATIENCE, PEERS_TOKEN
+from windfall.wire.environment import PEERS_TOKEN
 from windfall.wire.metadata_server import MetadataServer, serve
 
-VERSION = "0.1.0"
 _LOCAL_POLL_S = Seconds(0.25)
 _LOCAL_MARGIN_S = Seconds(0.05)
 _FOLDER_POLL_S = 0.5
@@ -59,8 +56,7 @@ _HOW_IT_ENDED = {
 """How the last machine's lease ended, as the next machine reports it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
+class Reader(Struct, frozen=True):
     """A run opened for reading, or for a message to its lease holder."""
 
     store: ObjectStore
@@ -77,23 +73,8 @@ def open_reader(url: str) -> Reader:
     return Reader(open_store(url, retry=RetryPolicy(clock, budget_s=patience_s(), log=_warn)), clock)
 
 
-def patience_s() -> float:
-    """Return how long requests to an unreachable store are retried, unless the command line sets it [s].
-
-    Raises:
-        Misuse: the environment variable is not a duration.
-    """
-    value = os.environ.get(PATIENCE)
-    return float(BUDGET_S if value is None else duration_s(value, PATIENCE))
-
-
 def _warn(message: str) -> None:
     sys.stderr.write(f"windfall: {message}\n")
-
-
-def new_nonce() -> str:
-    """Return a new random name."""
-    return secrets.token_hex(8)
 
 
 def run_agent(request: ExecRequest, channel: socket.socket) -> None:
@@ -136,9 +117,7 @@ def _run_agent(request: ExecRequest, supervision: SupervisorClient) -> None:
         # The links died with an earlier agent of this session: the generation is over, so the run is released.
         lease.release(Outcome.WAITING, Cause.STOPPED)
         raise GenerationIncomplete("the agent restarted and lost the other machines, so this generation ends")
-    request = dataclasses.replace(
-        request, cwd=acquire_run.place_code(store, local, lease.state, request.cwd, supervision.log)
-    )
+    request = replace(request, cwd=acquire_run.place_code(store, local, lease.state, request.cwd, supervision.log))
     metadata = (
         serve((), "aws", now=clock.wall_time) if request.provider == "local" and request.metadata_url is None else None
     )

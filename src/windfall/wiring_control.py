@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+import windfall
 from windfall import codec, wiring
 from windfall.channels.direct import DirectChannel
 from windfall.channels.mailbox import BackgroundChannel, MailboxChannel, MailboxPace
@@ -23,6 +24,7 @@ from windfall.errors import Misuse
 from windfall.extras import install
 from windfall.fleet import Lifetime, ScheduleComputed
 from windfall.jobs import Job, Measurement
+from windfall.linux.random_names import new_nonce
 from windfall.policies.checkpointing import replan
 from windfall.policies.checkpointing.replan import ScheduleRequest
 from windfall.ports import Clock, Provider
@@ -82,7 +84,7 @@ def build_service(
             term=term,
             owner=owner_tag(database),
             url=url,
-            version=wiring.VERSION,
+            version=windfall.__version__,
             clock=clock,
             records=database,
             providers=providers(state, clock, lambda: user_count(database)),
@@ -189,7 +191,7 @@ def _open(job: Job, clock: Clock, log: Callable[[str], None]) -> RunAccess:
         store_operations.run(put(JOB, json.dumps(boot).encode()), store, clock)
 
     return RunAccess(
-        watch=StoreWatch(store, clock, wiring.new_nonce),
+        watch=StoreWatch(store, clock, new_nonce),
         mailbox=mailbox,
         write_boot=write_boot,
         measure=lambda lines: _measure(job, lines, wiring.Reader(store, clock)),

@@ -21,6 +21,7 @@ from windfall.channels.direct import DirectReporter
 from windfall.core.node_agent_state import NodeAgentFact, NodeAgentIdentity, NodeAgentPace, Noticed, StopRequested
 from windfall.errors import Misuse, StoreError
 from windfall.linux.clock import SystemClock
+from windfall.linux.random_names import new_nonce
 from windfall.notices.detect import detect
 from windfall.ports import Clock, ObjectStore
 from windfall.storage import bundle, store_operations
@@ -110,7 +111,7 @@ def run_node_agent(environ: Mapping[str, str]) -> None:
     store, exec_ = open_store(url), ExecProcess(place)
     preparation = _Preparation(place, store, clock)
     controller = environ.get(names.CONTROLLER) or None
-    direct, life = None, wiring.new_nonce()
+    direct, life = None, new_nonce()
     if controller is not None:
         direct = DirectReporter(controller, place.machine_id, environ.get(names.CREDENTIAL, ""), life)
 

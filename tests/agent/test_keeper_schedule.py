@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from windfall.events import ScheduleAssigned
 from windfall.fleet import Directive, MachineStatus, Report
 from windfall.linux.clock import SystemClock
 from windfall.storage.object_stores import open_store
+from windfall.structs import replace
 from windfall.terms import SaveTable, Seconds, Step, Term
 
 pytestmark = pytest.mark.real

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from dataclasses import dataclass, field
 
@@ -13,6 +12,7 @@ from windfall import terms
 from windfall.agent.merged_pages import MergedPages
 from windfall.core import worker
 from windfall.events import RankStatus
+from windfall.structs import replace
 from windfall.terms import CheckpointRef, Instant, Phase, Seconds
 
 TICK_S = 0.001
@@ -201,7 +201,7 @@ def test_a_rank_on_another_machine_that_passed_the_step_unseen_withdraws_the_req
         assert world.state.request is not None
         assert not world.state.request.sure
     world.hear(1, [member.look(world.now)], request_published.number, world.now)
-    assert world.state.past[0] == dataclasses.replace(
+    assert world.state.past[0] == replace(
         request_published, withdrawn=True, answered=(0,), done_ranks=(0,), handed_over=True
     )
     assert world.state.misses == 1

@@ -7,7 +7,6 @@ import queue
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -20,6 +19,7 @@ from windfall.agent.peer_link import PeerLink
 from windfall.errors import GenerationIncomplete, Misuse
 from windfall.events import Fact, PeerLost
 from windfall.linux.clock import SystemClock
+from windfall.structs import replace
 
 
 class Leader:

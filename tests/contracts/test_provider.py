@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -22,6 +21,7 @@ from tests.contracts.trading import (
 from windfall.errors import ProviderDenied, ProviderUnreachable
 from windfall.market import MachineLifecycle, Refusal
 from windfall.ports import Provider
+from windfall.structs import replace
 from windfall.terms import Reliability
 
 CENT = 0.01

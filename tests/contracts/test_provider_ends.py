@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.contracts.providers import OTHER_ZONE, World
@@ -21,6 +19,7 @@ from tests.contracts.trading import (
 )
 from tests.support.world import LATE_S
 from windfall.market import Answer, Charge, MachineEndCause, MachineLifecycle, Refusal
+from windfall.structs import replace
 from windfall.terms import Seconds
 
 CENT = 0.01

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from windfall.cli import controller_process
@@ -32,6 +32,7 @@ from windfall.jobs import Job, Measurement, Resources, SecretRef
 from windfall.market import Machine, MachineLifecycle, Offer
 from windfall.ports import Clock
 from windfall.storage.database import Database
+from windfall.structs import replace
 from windfall.terms import Reliability, Seconds, Term, WallTime
 
 KEY = b"k" * 32

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 
 import httpx
@@ -16,6 +15,7 @@ from windfall.control.request_gate import BODY_BYTES_MAX
 from windfall.errors import DatabaseUnreachable
 from windfall.fleet import DesiredState, Directive, MachineStatus, Report
 from windfall.jobs import Notify
+from windfall.structs import replace
 
 SECRET = "hf_very_secret_value"
 
@@ -89,7 +89,7 @@ def test_a_database_that_fails_is_not_a_wrong_token(api: Api, ada: httpx.Client)
 
 def test_a_job_belongs_to_who_submits_it(api: Api, ada: httpx.Client) -> None:
     """The token says whose job it is, whatever the job itself says."""
-    wanted = codec.encode(dataclasses.replace(job(), user="root"))
+    wanted = codec.encode(replace(job(), user="root"))
 
     assert ada.post("/v1/jobs", json={"job": wanted}).json() == {"job_id": "gpt-1"}
     assert api.service.views["gpt-1"].user == "ada"
@@ -133,7 +133,7 @@ def test_rows_come_in_pages(api: Api, ada: httpx.Client) -> None:
 
 def test_an_infeasible_plan_is_its_arithmetic_and_exit_code_3(ada: httpx.Client) -> None:
     """The service's message reaches the user unchanged."""
-    answer = ada.post("/v1/plan", json={"job": codec.encode(dataclasses.replace(job(), nodes=2))})
+    answer = ada.post("/v1/plan", json={"job": codec.encode(replace(job(), nodes=2))})
 
     assert "lives 60 s" in error_of(answer, 422, 3)
 
@@ -322,7 +322,7 @@ def test_no_request_is_admitted_once_the_controller_shuts_down(api: Api, ada: ht
 
 def test_only_admins_have_commands_run_on_the_controller(api: Api, ada: httpx.Client, root: httpx.Client) -> None:
     """A job file must not be a way into the machine that holds all users' secrets."""
-    job_with_command = dataclasses.replace(job("gpt-1"), notify=Notify(command="mail ada"))
+    job_with_command = replace(job("gpt-1"), notify=Notify(command="mail ada"))
     refused = ada.post("/v1/jobs", json={"job": codec.encode(job_with_command)})
     assert error_of(refused, 400, 2).startswith("notify.command runs on the controller, where ada is not an admin")
     assert api.service.views == {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import pytest
@@ -23,6 +22,7 @@ from windfall.fleet import (
     StopRun,
 )
 from windfall.market import Order, Refusal
+from windfall.structs import replace
 from windfall.terms import Instant
 
 
@@ -37,7 +37,7 @@ def executor(house: House) -> CommandExecutor:
 
 
 def order(house: House, provider: str = "sim") -> Order:
-    offer = dataclasses.replace(house.market.offers()[0], provider=provider)
+    offer = replace(house.market.offers()[0], provider=provider)
     return Order("gpt-1-1", "home", "gpt-1", offer, 1, 1)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.core.fleet_story import Fleet
 from windfall.control.job_loop import LivenessTracker
 from windfall.fleet import MachineSilent, MachineStatus, Report
+from windfall.structs import replace
 from windfall.terms import Instant, NoticeLevel, Outcome, Seconds, Step
 
 SILENT_S = Seconds(20.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from windfall.jobs import Measurement, Notify, Resources, SecretRef
 from windfall.linux.clock import SystemClock
 from windfall.market import Boot, MachineLifecycle, Order
 from windfall.storage.database import open_database
+from windfall.structs import replace
 from windfall.terms import Outcome, Seconds, Step, Term, Unit
 
 MEASURED = Measurement("local", "m4", Unit.STEP, 2.0, Seconds(5.0), Seconds(3.0), 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import signal
@@ -25,6 +24,7 @@ from windfall.errors import ControllerError, ControllerUnreachable, Infeasible, 
 from windfall.fleet import JobPhase
 from windfall.linux.clock import SystemClock
 from windfall.storage.database import open_database
+from windfall.structs import replace
 
 IDLE_S = 600
 ROOT = Path(__file__).parents[2]
@@ -152,7 +152,7 @@ def test_a_controller_that_was_replaced_ends_with_the_reason(state: Path) -> Non
     """Once its service says that another took over the installation, the process ends, and its log says why."""
     with connect(state, start=True, launch=launch()) as client:
         pid = process_of(client)
-        client.plan(dataclasses.replace(job(), name="replaced"))
+        client.plan(replace(job(), name="replaced"))
         until(lambda: ended(pid))
 
     assert "another controller took over the installation" in log_of(state)
@@ -252,7 +252,7 @@ def test_the_controllers_errors_are_the_users_errors(api: Api, state: Path, monk
     team(api, monkeypatch, TOKENS["ada"])
     with connect(state, start=False) as client:
         with pytest.raises(Infeasible, match="lives 60 s"):
-            client.plan(dataclasses.replace(job(), nodes=2))
+            client.plan(replace(job(), nodes=2))
         with pytest.raises(Misuse, match=r"no job '\.\./x y'"):
             client.job("../x y")
         api.service.broken = RuntimeError("boom")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 import shutil
@@ -28,6 +27,7 @@ from windfall.control.http_server import ApiServer, Tls, check_exposure, listen
 from windfall.control.request_gate import Presence
 from windfall.errors import DatabaseUnreachable, Misuse
 from windfall.linux.clock import SystemClock
+from windfall.structs import replace
 from windfall.terms import Seconds, Term, WallTime
 
 ROOT = Path(__file__).parents[2]
@@ -199,8 +199,8 @@ def test_it_answers_again_after_its_database_was_killed(tmp_path: Path, capsys: 
 def test_it_says_which_machine_must_stay_on_and_until_when() -> None:
     """With unfinished jobs: the host, how many, the expected end if it is known, and the machines' own limit."""
     idle = StatusView("1", "lab7", 1, Term(1), 0, "sqlite:///x")
-    busy = dataclasses.replace(idle, unfinished=2, dead_man_s=Seconds(7200.0))
-    known = dataclasses.replace(busy, unfinished=1, finish_at=WallTime(1_800_000_000.0))
+    busy = replace(idle, unfinished=2, dead_man_s=Seconds(7200.0))
+    known = replace(busy, unfinished=1, finish_at=WallTime(1_800_000_000.0))
 
     assert (
         must_stay_on(RunningController("", idle)) == "lab7 must stay on while jobs are unfinished; there are none now"

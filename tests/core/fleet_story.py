@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TypeVar
 
 from windfall import events as ev
@@ -11,6 +10,7 @@ from windfall.core import driver
 from windfall.fleet import MachineReported, MachinesObserved, MachineStatus, OffersObserved, Report
 from windfall.jobs import Job, Resources, Use
 from windfall.market import Machine, MachineEndCause, MachineLifecycle, Offer, Order, Refusal
+from windfall.structs import replace
 from windfall.terms import NoticeLevel, Outcome, Reliability
 
 C = TypeVar("C", bound=ev.Command)

@@ -4,33 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.core.story import Story
 from tests.storms.test_worker import storm
 from windfall.core import save_requests, worker
 from windfall.models.costs import WINDOW_PAIRS, WINDOW_VALUES, Costs, Steps, Uploads, Window
-from windfall.records import record, renewed, value
 from windfall.terms import Bytes, SaveCosts, Seconds
 
 SEEDS = range(24)
 
 KNOWN = SaveCosts(Seconds(0.1), Bytes(1000), Seconds(1.0), Seconds(0.1))
-
-
-@record
-class Pair:
-    """Something to renew."""
-
-    left: int
-    right: int
-
-
-@value
-class Speck:
-    """Something small."""
-
-    left: int
 
 
 def outcomes(patch: pytest.MonkeyPatch) -> list[str]:
@@ -90,33 +75,14 @@ def test_a_turn_does_not_change_the_given_state(monkeypatch: pytest.MonkeyPatch)
     real = worker.react
 
     def watched(state: Any, now: Any, facts: Any) -> tuple[Any, ...]:
-        before = dict(vars(state))
+        before = msgspec.structs.asdict(state)
         after = real(state, now, facts)
-        assert all(vars(state)[name] is value for name, value in before.items())
+        assert all(getattr(state, name) is value for name, value in before.items())
         return after
 
     monkeypatch.setattr(worker, "react", watched)
     for seed in SEEDS:
         storm(seed)
-
-
-def test_a_renewed_record_leaves_the_old_one_alone() -> None:
-    """As `dataclasses.replace` does."""
-    old = Pair(1, 2)
-    assert (renewed(old, right=3), old) == (Pair(1, 3), Pair(1, 2))
-
-
-def test_a_field_that_is_not_there_cannot_be_renewed() -> None:
-    """A misspelt name is found at once."""
-    with pytest.raises(AssertionError, match="only existing fields"):
-        renewed(Pair(1, 2), rigth=3)
-
-
-def test_records_and_values_are_compared_by_content() -> None:
-    """As frozen dataclasses are: equal ones are equal, and are found in sets."""
-    assert {Pair(1, 2), renewed(Pair(1, 3), right=2)} == {Pair(1, 2)}
-    assert {Speck(1), Speck(1)} == {Speck(1)}
-    assert not hasattr(Speck(1), "__dict__")
 
 
 def test_windows_keep_the_newest_and_say_the_same_twice() -> None:

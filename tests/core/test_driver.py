@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.core.fleet_story import FIRM, LARGE, LARGE_B, START, Fleet
@@ -15,6 +13,7 @@ from windfall.events import TimerFired
 from windfall.fleet import DesiredState, JobPhase, MachineStatus
 from windfall.jobs import Use
 from windfall.market import MachineEndCause, MachineLifecycle, Quota, Refusal
+from windfall.structs import replace
 from windfall.terms import NoticeLevel, Outcome
 
 

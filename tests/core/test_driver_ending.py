@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.core.fleet_story import FIRM, LARGE, Fleet
@@ -14,6 +12,7 @@ from windfall.events import LogMessage
 from windfall.fleet import DesiredState, Event, JobPhase, MachineStatus
 from windfall.jobs import Checkpointing, Objective, Use
 from windfall.market import Charge, MachineEndCause, MachineLifecycle
+from windfall.structs import replace
 from windfall.terms import Outcome
 
 QUICK = Checkpointing(save_timeout_s=60.0)

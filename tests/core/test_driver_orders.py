@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tests.core.fleet_story import LARGE, LARGE_B, Fleet
 from windfall import fleet
 from windfall.core import driver
@@ -13,6 +11,7 @@ from windfall.fleet import JobPhase, MachineStatus
 from windfall.jobs import Injection
 from windfall.market import MachineEndCause, MachineLifecycle, Refusal
 from windfall.models.injection import lifetime_s
+from windfall.structs import replace
 from windfall.terms import NoticeLevel, Outcome
 
 

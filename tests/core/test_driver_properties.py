@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +19,7 @@ from windfall.events import Fact, TimerFired
 from windfall.fleet import MachineStatus
 from windfall.jobs import Injection, Objective, Use
 from windfall.market import Charge, Machine, MachineEndCause, MachineLifecycle, Refusal
+from windfall.structs import replace
 from windfall.terms import NoticeLevel, Outcome, Reliability
 
 LEVELS = (None, NoticeLevel.HINT, NoticeLevel.ANNOUNCED, NoticeLevel.WITHDRAWN, NoticeLevel.GONE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -39,6 +39,7 @@ from windfall.core.node_agent_state import (
 )
 from windfall.events import EstimatesChanged, ScheduleAssigned
 from windfall.fleet import DesiredState, Directive, MachineStatus, Peer
+from windfall.structs import replace
 from windfall.terms import Instant, Notice, NoticeLevel, Outcome, SaveCosts, SaveTable, Seconds, Step, Term
 
 RUN, WAIT, LEAVE = (Directive(Term(3), desired_state) for desired_state in DesiredState)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.core.fleet_story import LARGE
 from windfall.core import ledger
 from windfall.core.ledger import CLOSED_KEPT, LINES_KEPT, Ledger
 from windfall.market import Charge, Machine, MachineEndCause, MachineLifecycle
+from windfall.structs import replace
 from windfall.terms import Reliability
 
 HOUR = 3600.0

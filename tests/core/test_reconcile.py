@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from windfall.core.machines import compare
 from windfall.market import Machine, MachineLifecycle
+from windfall.structs import replace
 from windfall.terms import Reliability
 
 ONE = Machine("m1", "o", "j", "j-1", "local", "large", "a", Reliability.TRANSIENT, 0.3, MachineLifecycle.RUNNING, 10.0)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tests.core.story import Story
 from windfall import codec
 from windfall import events as ev
 from windfall.core.replay import explain, replay
+from windfall.structs import replace
 
 
 def story() -> Story:

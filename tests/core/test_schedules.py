@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.core.fleet_story import LARGE, Fleet
@@ -22,6 +20,7 @@ from windfall.fleet import (
 )
 from windfall.jobs import Checkpointing, Injection, Work
 from windfall.policies.checkpointing.replan import ScheduleRequest
+from windfall.structs import replace
 from windfall.terms import SaveCosts, SaveTable, Seconds, Step, Term, Unit
 
 COSTS = SaveCosts(Seconds(20.0), 10**9, Seconds(15.0), Seconds(1.0))

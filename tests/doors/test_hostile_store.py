@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gzip
 import io
 import json
@@ -24,6 +23,7 @@ from windfall.errors import StoreError, WindfallError
 from windfall.storage import acquire_run, bundle, manifest, run_clone, run_log, store_operations
 from windfall.storage.object_stores import open_store
 from windfall.storage.run_lease import LocalSession
+from windfall.structs import replace
 from windfall.terms import Holder, Seconds
 
 Change = Callable[[dict[str, object]], None]
@@ -141,7 +141,7 @@ def test_a_checkpoint_of_a_hostile_run_plants_no_record(store: Path, tmp_path: P
     chunk |= {"key": "log/00000002", "digest": manifest.digest_of(planted), "size_bytes": len(planted)}
     path.write_text(json.dumps(told))
     (store / "log" / "00000002").write_bytes(planted)
-    only = dataclasses.replace(ref, manifest_digest=manifest.digest_of(path.read_bytes()))
+    only = replace(ref, manifest_digest=manifest.digest_of(path.read_bytes()))
     target = open_store(f"file://{tmp_path / 'new'}")
     with contextlib.suppress(WindfallError):
         run_clone._copy(only, source, target, clock)

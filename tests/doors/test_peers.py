@@ -7,7 +7,6 @@ import queue
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -19,6 +18,7 @@ from windfall.agent.handshake import PeerIdentity, join
 from windfall.agent.peer_link import SILENT_S_MAX
 from windfall.events import Fact, PeerLost, RanksObserved, RankStatus
 from windfall.linux.clock import SystemClock
+from windfall.structs import replace
 from windfall.terms import Instant, Notice, NoticeLevel, Phase, Seconds, Step
 from windfall.wire import peer_messages
 

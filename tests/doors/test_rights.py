@@ -10,7 +10,6 @@ import shlex
 import shutil
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -21,6 +20,7 @@ from tests.control.house import a_job
 from tests.doors.controllers import serving, windfall
 from windfall import codec
 from windfall.jobs import Job
+from windfall.structs import replace
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 LENT = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.control.conftest import until
@@ -23,7 +24,7 @@ def test_a_log_that_cannot_be_written_ends_no_job(monkeypatch: pytest.MonkeyPatc
     def full(_: str) -> None:
         raise OSError(28, "No space left on device")
 
-    object.__setattr__(job.running._hooks, "log", full)
+    msgspec.structs.force_setattr(job.running._hooks, "log", full)
     job.errors = [DatabaseUnreachable("gone")]
     job.running.start()
     until(lambda: job.turned == 1)

@@ -6,7 +6,6 @@ So short a notice needs a machine that keeps its pace: those tests belong to `ma
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from tests.emergency.cloud import Cloud, Work
 from tests.emergency.measured import Parts, parts_of
 from windfall import events as ev
+from windfall.structs import replace
 
 pytestmark = pytest.mark.real
 MARGIN, AMPLE = 1.2, 4.0

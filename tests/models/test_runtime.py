@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
 from windfall.models.expected_runtime import Hazard, Restart, Saving, expect, refunded_s, unsaved_s
+from windfall.structs import replace
 
 HOUR = 3600.0
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from windfall.jobs import Job, Measurement, Resources, Work
 from windfall.market import Offer
+from windfall.structs import replace
 from windfall.terms import Reliability, Seconds, Unit, WallTime
 
 HOUR = 3600.0

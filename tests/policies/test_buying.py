@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -12,6 +11,7 @@ from tests.policies.offers import HOUR, JOB, LARGE, MEASURED, ON_DEMAND, SPOT, r
 from windfall.jobs import Checkpointing, Minimize, Objective, Resources, Use
 from windfall.market import Offer
 from windfall.policies.acquisition.ranking import rank
+from windfall.structs import replace
 from windfall.terms import Reliability, Seconds
 
 

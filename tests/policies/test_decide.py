@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -19,6 +18,7 @@ from windfall.policies.checkpointing.decision import (
     parse_policy,
     time_to_step_s,
 )
+from windfall.structs import replace
 from windfall.terms import Phase
 
 

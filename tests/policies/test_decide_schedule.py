@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from windfall.models.costs import Costs
 from windfall.models.preemption_rates import PreemptionHistory
 from windfall.policies.checkpointing import rules
 from windfall.policies.checkpointing.decision import Estimates, RankProgress, SavingView, decide, parse_policy
+from windfall.structs import replace
 from windfall.terms import Phase, SaveKind, SaveTable
 
 SAVED = Costs().add_stall(4.0).add_upload(10**9, 10.0).add_commit(0.5)

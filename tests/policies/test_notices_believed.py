@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -11,6 +10,7 @@ from windfall.models.costs import Costs
 from windfall.models.preemption_rates import PreemptionHistory
 from windfall.policies.checkpointing import rules
 from windfall.policies.checkpointing.decision import Estimates, SavingView, decide
+from windfall.structs import replace
 
 MTTP_S, RESTART_S, STALL_S, UPLOAD_S, STEP_S = 10_800.0, 136.5, 2.5, 13.0, 1.0
 COSTS = Costs().add_steps(10, STEP_S, STEP_S).add_stall(STALL_S).add_upload(10**9, UPLOAD_S).add_commit(0.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -18,6 +17,7 @@ from windfall.market import Offer
 from windfall.models.lifetime_pool import pool
 from windfall.policies.checkpointing import rules
 from windfall.policies.planning.job_plan import JobPlan, plan
+from windfall.structs import replace
 from windfall.terms import Seconds, Unit, Usd, WallTime
 
 NOW = WallTime(1_000_000.0)

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from windfall.models.lifetimes import model_selection
 from windfall.policies.checkpointing import live_schedules
 from windfall.policies.checkpointing.optimal_schedule import Optimal, optimal
 from windfall.policies.checkpointing.replan import ScheduleRequest
+from windfall.structs import replace
 from windfall.terms import SaveCosts, SaveTable, Seconds, Step, Term, WallTime
 
 HOUR = 3_600.0

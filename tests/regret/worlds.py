@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_context
 
 import numpy as np
@@ -25,6 +25,7 @@ from windfall.models.preemption_rates import providers
 from windfall.policies.checkpointing import rules
 from windfall.simulation import kernels
 from windfall.simulation.scenario import DurationRange, MemorylessLifetimes, Scenario, WorkerEstimates
+from windfall.structs import replace
 
 WORLDS, HISTORIES, WORST, HISTORIES_AGAIN = 10_000, 300, 100, 20_000
 REGRET_MAX = 0.02

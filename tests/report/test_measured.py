@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.report.market_story import BEGIN, OFFER, heard, job, machine, row, seen
@@ -12,6 +10,7 @@ from windfall.fleet import MachineStatus, PlaceOrder
 from windfall.jobs import Measurement, Work
 from windfall.market import Order
 from windfall.report.job_measurements import measure, merge
+from windfall.structs import replace
 from windfall.terms import Instant, SaveCosts, Seconds, Step, Term, Unit, WallTime
 
 ORDERS = tuple(Order(f"gpt-1-{number}", "owner", "gpt-1", OFFER, 1, 1) for number in (1, 2))

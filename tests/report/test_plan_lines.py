@@ -11,6 +11,7 @@ from tests.report.market_story import BEGIN, OFFER, job
 from windfall.jobs import Job, Measurement
 from windfall.policies.planning import job_plan
 from windfall.report.plan_report import plan_lines
+from windfall.structs import replace
 from windfall.terms import Reliability, Seconds, Unit, WallTime
 
 MEASURED = Measurement(
@@ -29,8 +30,8 @@ MEASURED = Measurement(
 
 
 def lines(*measured: Measurement, whole: bool = False) -> list[str]:
-    on_demand = dataclasses.replace(OFFER, reliability=Reliability.RELIABLE, price_usd_per_hour=7.2)
-    other = dataclasses.replace(OFFER, zone="zone-b", price_usd_per_hour=4.0)
+    on_demand = replace(OFFER, reliability=Reliability.RELIABLE, price_usd_per_hour=7.2)
+    other = replace(OFFER, zone="zone-b", price_usd_per_hour=4.0)
     made: Job = job()
     found = job_plan.plan(made, (OFFER, other, on_demand), (), measured, WallTime(BEGIN))
     return list(plan_lines(made, dataclasses.asdict(found), whole=whole))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -18,6 +17,7 @@ from windfall.report.json_schema import schema
 from windfall.report.simulate_report import Floats, PolicyOutcome
 from windfall.simulation import lifetime_source, scenario_from_job
 from windfall.simulation.outcomes import Trials, summarise
+from windfall.structs import replace
 from windfall.terms import Seconds, Usd
 from windfall.units import share_text
 
@@ -132,7 +132,7 @@ def test_the_verdict_follows_the_objective_and_names_the_other_best() -> None:
     """A job that minimizes time gets the earliest finish; a second sentence says what is cheaper."""
     base = machines()
     quick, cheap = made("optimal", base), made("adaptive", base + 900.0)
-    cheap = dataclasses.replace(cheap, cost_usd=quick.cost_usd * 0.5)
+    cheap = replace(cheap, cost_usd=quick.cost_usd * 0.5)
     found = verdict(cheap, quick, objective=Objective(minimize=Minimize.TIME))
 
     assert found.startswith("Set `checkpoint: {insure: optimal}` in the job file: it finishes 7")
@@ -143,10 +143,7 @@ def test_the_verdict_follows_the_objective_and_names_the_other_best() -> None:
 def test_the_verdict_on_free_machines_is_about_time() -> None:
     """Where nothing costs anything there is no cheapest policy."""
     base = machines()
-    free = [
-        dataclasses.replace(one, cost_usd=np.zeros(TRIALS))
-        for one in (made("adaptive", base + 9.0), made("never", base))
-    ]
+    free = [replace(one, cost_usd=np.zeros(TRIALS)) for one in (made("adaptive", base + 9.0), made("never", base))]
 
     assert verdict(*free).startswith("Set `checkpoint: {insure: never}` in the job file: it finishes")
 

@@ -6,7 +6,6 @@ All moments are the journals' wall clocks, counted from the job's submission [s]
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from bisect import bisect_right
@@ -29,6 +28,7 @@ from windfall.fleet import JobSubmitted, MachineReported, MachinesObserved
 from windfall.market import Machine, MachineEndCause
 from windfall.models.preemption_rates import PreemptionHistory
 from windfall.simulation.scenario import DurationRange, RecordedLifetimes
+from windfall.structs import replace
 from windfall.terms import NoticeLevel, Phase, Term
 
 _TOLD = (NoticeLevel.ANNOUNCED, NoticeLevel.GONE)
@@ -336,5 +336,5 @@ def estimates(journals: Journals) -> tuple[PreemptionHistory, ...]:
                     "notice_given_s": fact.notice_s,
                 }
                 given = {name: value for name, value in told.items() if value is not None}
-                found[row.term] = dataclasses.replace(found[row.term], **given)
+                found[row.term] = replace(found[row.term], **given)
     return tuple(found.values())

@@ -18,11 +18,12 @@ from windfall.policies.planning import job_plan
 from windfall.policies.planning.estimates import Knowledge, OfferEstimate, offer_estimate
 from windfall.report.job_measurements import merge
 from windfall.simulation.scenario_from_job import BuiltScenario, Overrides, build_scenario, with_work
+from windfall.structs import replace
 from windfall.terms import Reliability, Seconds, Unit, WallTime
 
 NOW = WallTime(1_000_000.0)
 OFFER = Offer("local", "small", "zone-a", 3.6, 7.2, Reliability.TRANSIENT, Seconds(30.0), NOW)
-NO_NOTICE = dataclasses.replace(OFFER, notice_s=Seconds(0.0))
+NO_NOTICE = replace(OFFER, notice_s=Seconds(0.0))
 RUN = Measurement(
     "local",
     "small",

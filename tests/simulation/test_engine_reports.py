@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import pytest
@@ -21,6 +20,7 @@ from windfall.report.step_counts import StepRange as Figure
 from windfall.simulation import engine
 from windfall.simulation.scenario import DurationRange, MemorylessLifetimes, RecordedLifetimes
 from windfall.simulation.virtual_time import WALL_START
+from windfall.structs import replace
 from windfall.terms import Cause, RecordKind, Term, WallTime
 
 LOST = scenario((100.0,))
@@ -44,7 +44,7 @@ def _read(found: engine.History) -> Account:
         rows.setdefault(row.term, []).append(row)
     # Every row arrives in a simulated store: a machine that vanishes does nothing after its last, whatever a stamp leaves open.
     gone = {term: WallTime(told[-1].wall_time - STAMP_S) for term, told in rows.items()}
-    return account(rows, [dataclasses.replace(one, gone_at=gone.get(one.term)) for one in _leases(found)])
+    return account(rows, [replace(one, gone_at=gone.get(one.term)) for one in _leases(found)])
 
 
 def _leases(found: engine.History) -> list[Lease]:

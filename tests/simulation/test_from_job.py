@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
@@ -13,6 +12,7 @@ from windfall.fleet import Lifetime
 from windfall.jobs import DRILL, Injection, Work
 from windfall.simulation.scenario import DurationRange, MemorylessLifetimes
 from windfall.simulation.scenario_from_job import BuiltScenario, Overrides, made_offer
+from windfall.structs import replace
 from windfall.terms import Reliability, Seconds, Unit
 
 
@@ -36,7 +36,7 @@ def test_one_run_gives_the_mean_and_the_spread_that_runs_have_before_any_is_know
 
 def test_runs_that_agree_narrow_a_range_and_runs_that_differ_widen_it() -> None:
     """Allocations of 10 s in eight runs, against 7 s and 13 s in turns: by the module's equation."""
-    apart = [dataclasses.replace(RUN, allocate_s=Seconds(10.0 + 3.0 * (-1) ** n)) for n in range(8)]
+    apart = [replace(RUN, allocate_s=Seconds(10.0 + 3.0 * (-1) ** n)) for n in range(8)]
     alike, differing = built(job(), *[RUN] * 8).scenario.allocate_s, built(job(), *apart).scenario.allocate_s
 
     def half_s(variance: float) -> float:
@@ -120,7 +120,7 @@ def test_steps_and_their_length_are_enough_to_ask_before_any_run() -> None:
 
 def test_work_in_samples_takes_as_long_as_it_does_in_the_plan() -> None:
     """1 000 samples at 0.5 samples a second are 2000 s, in steps of a second."""
-    run = dataclasses.replace(RUN, unit=Unit.SAMPLE)
+    run = replace(RUN, unit=Unit.SAMPLE)
     scenario = built(job(work=Work(1000.0, Unit.SAMPLE)), run).scenario
 
     assert scenario.steps * scenario.step_s.mean_s == pytest.approx(2000.0)
@@ -138,7 +138,7 @@ def test_the_injectors_list_becomes_the_machines_lives() -> None:
 
 def test_machines_that_cannot_be_taken_back_are_not_lost() -> None:
     """On demand nothing is announced and nothing is lost."""
-    reliable = dataclasses.replace(OFFER, reliability=Reliability.RELIABLE)
+    reliable = replace(OFFER, reliability=Reliability.RELIABLE)
     scenario = built(job(), RUN, offer=reliable).scenario
 
     assert scenario.lifetimes == MemorylessLifetimes((math.inf,))
@@ -160,7 +160,7 @@ def test_a_price_alone_makes_an_offer_of_what_is_not_for_sale() -> None:
 
 def test_what_a_drill_measured_reaches_the_simulation() -> None:
     """Steps of 0.5 s and a start of 4 s, of which no step is taken off; what a drill cannot know stays the offer's."""
-    drill = dataclasses.replace(
+    drill = replace(
         RUN, provider=DRILL, machine_type="desk", work_per_s=2.0, prepare_s=Seconds(4.0), allocate_s=Seconds(0.0)
     )
     made = built(job(), drill)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,6 +25,7 @@ from windfall.simulation.scenario import (
     WorkerEstimates,
 )
 from windfall.simulation.simulated_policies import UserPolicy, load, scheduled
+from windfall.structs import replace
 
 TRIALS = 20_000
 FAMILY = 0.01

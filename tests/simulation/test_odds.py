@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -19,6 +18,7 @@ from windfall.simulation.scenario import (
     Scenario,
     WorkerEstimates,
 )
+from windfall.structs import replace
 from windfall.terms import Seconds, Usd
 
 MTTP_S = 7200.0
@@ -56,9 +56,9 @@ def near(exact: float, values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 @pytest.mark.parametrize("policy", ["young-daly", "every:100steps", "every:300s", "thesis", "never", "adaptive"])
 def test_the_exact_distribution_is_that_of_the_trials(policy: str) -> None:
     """P50 and P90 of finish and cost, and the odds of deadline and budget: calculated without a trial, and met by 6,000."""
-    scenario = dataclasses.replace(SCENARIO, policy=policy)
+    scenario = replace(SCENARIO, policy=policy)
     if policy == "never":
-        scenario = dataclasses.replace(scenario, steps=1000)
+        scenario = replace(scenario, steps=1000)
     found = odds(scenario, OBJECTIVE, never)
     played = play(scenario, 6000, 1)
     cost_usd = played.billed_s * scenario.price_usd_per_hour / 3600.0
@@ -88,12 +88,12 @@ def test_the_exact_distribution_is_that_of_the_trials(policy: str) -> None:
 def test_elsewhere_trials_are_played(changes: dict[str, object]) -> None:
     """Notice, several machines, other lifetimes, a schedule, long or vague restarts: not what the formula is of."""
     assert fixed(SCENARIO) is not None
-    assert fixed(dataclasses.replace(SCENARIO, **changes)) is None  # type: ignore[arg-type]
+    assert fixed(replace(SCENARIO, **changes)) is None  # type: ignore[arg-type]
 
 
 def test_what_is_played_is_counted() -> None:
     """With notice: quantiles and odds of the trials themselves; the same seed gives the same odds."""
-    scenario = dataclasses.replace(SCENARIO, notice_s=30.0, announced_share=0.5)
+    scenario = replace(SCENARIO, notice_s=30.0, announced_share=0.5)
     found = odds(scenario, OBJECTIVE, play, trials=2000, seed=5)
     finish_s = play(scenario, 2000, 5).finish_s
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from windfall.extras import install
 from windfall.simulation import kernels
 from windfall.simulation.outcomes import Trials
 from windfall.simulation.scenario import Scenario
+from windfall.structs import replace
 from windfall.terms import Seconds
 
 JOB = """
@@ -382,7 +382,7 @@ def test_a_job_that_never_ends_is_told_rather_than_played_for_ever(run_verb: Run
 
 def test_a_plan_of_many_saves_is_played_less_often(shop: Controller, run_verb: RunVerb) -> None:
     """Saves that cost nothing are made each 2 steps: 2,500 in a run; of 500,000 steps the odds are left to `simulate`."""
-    shop.measured = (dataclasses.replace(RUN, stall_s=Seconds(0.0)),)
+    shop.measured = (replace(RUN, stall_s=Seconds(0.0)),)
     odds = json.loads(run_verb("plan", "--json")[1])["odds"]
     more = json.loads(run_verb("plan", "--json", "--set", "work.steps=500000")[1])["odds"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from windfall.storage import run_log
 from windfall.storage.member_lease import MemberLease
 from windfall.storage.run_lease import LocalSession, StoreLease
 from windfall.storage.run_state import from_bytes
+from windfall.structs import replace
 from windfall.terms import Record, SaveKind, Shard, Step
 from windfall.wire.run_layout import record_key
 
@@ -116,7 +116,7 @@ def test_a_record_without_a_generation_is_read(bench: Bench) -> None:
     assert data is not None
     older = data.replace(b',"generation":0', b"")
     assert older != data
-    assert from_bytes(older, "log/1") == dataclasses.replace(head, nonce="a")
+    assert from_bytes(older, "log/1") == replace(head, nonce="a")
 
 
 def test_what_a_member_prints_is_beside_what_the_leader_prints(bench: Bench) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tests.support.simulated_store import MemoryStore
 from windfall.errors import ShardChanged, StoreUnreachable
 from windfall.events import UploadShard
 from windfall.storage.run_lease import LocalSession, StoreLease, reopen
+from windfall.structs import replace
 from windfall.terms import SaveKind
 
 WISH = "00000010-1-1.1"
@@ -78,7 +78,7 @@ def test_a_part_changed_between_two_tries_is_not_stored(bench: Bench, agent_rest
 def test_a_part_changed_before_its_first_try_is_not_stored(bench: Bench) -> None:
     """While it waits for the uplink a script may already write its next state under the same name."""
     hold, command = first_try(bench)
-    waiting = dataclasses.replace(command, checkpoint_id="00000011-1-2.2", identity=hold.identify(command.path))
+    waiting = replace(command, checkpoint_id="00000011-1-2.2", identity=hold.identify(command.path))
     write_again(waiting.path)
     with pytest.raises(ShardChanged):
         hold.upload(waiting, lambda: False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tests.support.simulated_store import ManualClock, MemoryStore
 from windfall.errors import Fenced, LogDamaged, NewerFormat, OlderFormat, RunHeld, StoreUnreachable
 from windfall.ports import Create, Get, Pause, Progress, Steps, StoreOp
 from windfall.storage import run_log, run_state
+from windfall.structs import replace
 from windfall.terms import Cause, LastProgress, Outcome, Record, RecordKind, RunState, Seconds, Step, WallTime
 from windfall.wire.run_layout import heartbeat_key, record_key
 
@@ -52,7 +52,7 @@ def test_the_head_is_found_from_any_hint_in_few_reads(length: int, hint: int) ->
         wall_time=0,
     )
     for number in range(1, length + 1):
-        store.put(record_key(number), run_state.to_bytes(dataclasses.replace(first, number=number)))
+        store.put(record_key(number), run_state.to_bytes(replace(first, number=number)))
     bench = Bench(Path(), store, clock)
     reads: list[StoreOp] = []
     head = drive(bench, run_log.read_head(hint), reads.append)

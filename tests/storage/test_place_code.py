@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.storage.make import Bench, claim
 from windfall.storage import acquire_run, bundle, run_log
 from windfall.storage.run_lease import LocalSession
+from windfall.structs import replace
 from windfall.terms import RunState
 
 

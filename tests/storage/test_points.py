@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from tests.storage.make import Bench, model
 from windfall.errors import CheckpointDamaged, Fenced, StoreError
 from windfall.storage import checkpoint_store, manifest
+from windfall.structs import replace
 from windfall.terms import Checkpoint, CheckpointRef, Record, SaveKind, Seconds
 from windfall.wire.run_layout import CHECKPOINTS, SHARDS
 
@@ -40,7 +39,7 @@ def test_a_commit_tried_again_is_the_same_commit(bench: Bench) -> None:
     head = bench.acquire("a").record
     ref, record = bench.save(head, 5, b"weights")
     there = bench.store.objects[ref.manifest_key]
-    later = dataclasses.replace(manifest.from_bytes(there, ""), created_at=123.0)
+    later = replace(manifest.from_bytes(there, ""), created_at=123.0)
     again = bench.run(checkpoint_store.commit(head, later, nonce="another", wall_time=bench.clock.wall_time()))
     assert again == (ref, record)
     assert bench.store.objects[ref.manifest_key] == there
@@ -50,7 +49,7 @@ def test_two_points_of_one_name_are_refused(bench: Bench) -> None:
     """A manifest that says something else is never replaced."""
     head = bench.acquire("a").record
     ref, _ = bench.save(head, 5, b"weights")
-    other = dataclasses.replace(manifest.from_bytes(bench.store.objects[ref.manifest_key], ""), shards=())
+    other = replace(manifest.from_bytes(bench.store.objects[ref.manifest_key], ""), shards=())
     with pytest.raises(StoreError, match="already describes another checkpoint"):
         bench.run(checkpoint_store.commit(head, other, nonce="n", wall_time=bench.clock.wall_time()))
 

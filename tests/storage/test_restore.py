@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from tests.storage.make import Bench, model, tree
 from windfall.errors import CheckpointDamaged, Misuse, NewerFormat, StoreFull
 from windfall.storage import manifest, restore, shard_transfer
+from windfall.structs import replace
 from windfall.terms import Checkpoint, CheckpointRef, Chunk, FileEntry, Record, SaveKind, Shard
 
 
@@ -89,7 +89,7 @@ def test_without_a_whole_point_nothing_is_started(bench: Bench, saved: Record) -
 def test_a_newer_manifest_is_not_passed_over(bench: Bench, saved: Record) -> None:
     """A point of a newer Windfall is no damaged one: going back behind it would lose work."""
     data = b'{"version": 4, "checkpoint": {}}'
-    newest = dataclasses.replace(saved.state.checkpoints[-1], manifest_digest=manifest.digest_of(data))
+    newest = replace(saved.state.checkpoints[-1], manifest_digest=manifest.digest_of(data))
     bench.store.put(newest.manifest_key, data)
     with pytest.raises(NewerFormat, match="version 4"):
         bench.run(restore.restore((newest, *saved.state.checkpoints[1::-1]), str(bench.folder / "r")))
@@ -146,10 +146,10 @@ def test_a_hostile_manifest_writes_nothing(bench: Bench, saved: Record) -> None:
     """A manifest whose names lead outside counts as damaged: the point before it is restored."""
     newest = saved.state.checkpoints[-1]
     checkpoint = manifest.from_bytes(bench.store.objects[newest.manifest_key], "")
-    entry = dataclasses.replace(checkpoint.shards[0].files[0], path="../../../../escaped")
-    data = manifest.to_bytes(dataclasses.replace(checkpoint, shards=(Shard(0, "m", (entry,)),)))
+    entry = replace(checkpoint.shards[0].files[0], path="../../../../escaped")
+    data = manifest.to_bytes(replace(checkpoint, shards=(Shard(0, "m", (entry,)),)))
     bench.store.put(newest.manifest_key, data)
-    hostile = dataclasses.replace(newest, manifest_digest=manifest.digest_of(data))
+    hostile = replace(newest, manifest_digest=manifest.digest_of(data))
     place = bench.folder / "r"
     restored = bench.run(restore.restore((hostile, *saved.state.checkpoints[1::-1]), str(place)))
     assert model(place) == b"weights 2"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +9,7 @@ from hypothesis import strategies as st
 from tests.storage.make import claim
 from windfall.errors import Fenced
 from windfall.storage import run_state
+from windfall.structs import replace
 from windfall.terms import (
     Bundle,
     Cause,
@@ -140,7 +139,7 @@ def test_nothing_follows_a_release_but_a_take() -> None:
     for act in (
         lambda: run_state.committed(now, ref(1)),
         lambda: run_state.attempted(now, attempts=2, failures=0),
-        lambda: run_state.dropped(dataclasses.replace(now, checkpoints=(ref(1), ref(2), ref(3))), {"1-1-x"}),
+        lambda: run_state.dropped(replace(now, checkpoints=(ref(1), ref(2), ref(3))), {"1-1-x"}),
     ):
         with pytest.raises(Fenced, match="term 1 has ended"):
             act()
@@ -153,9 +152,7 @@ def test_what_only_grows_cannot_fall(change: dict[str, int]) -> None:
     """A record that would take the run back in any count is a mistake of ours, caught before it is written."""
     head = first()
     with pytest.raises(AssertionError, match=r"never decreases|only an acquire record"):
-        run_state.next_record(
-            head, dataclasses.replace(head.state, **change), kind=RecordKind.COMMIT, nonce="n", wall_time=0.0
-        )
+        run_state.next_record(head, replace(head.state, **change), kind=RecordKind.COMMIT, nonce="n", wall_time=0.0)
 
 
 @given(
@@ -168,6 +165,6 @@ def test_what_only_grows_cannot_fall(change: dict[str, int]) -> None:
 def test_a_record_survives_being_written(steps: list[int], command: list[str], wall_time: float) -> None:
     """What is read back equals what was written, whatever the command line contains."""
     head = first(command=tuple(command))
-    now = dataclasses.replace(head.state, checkpoints=tuple(ref(step) for step in steps))
+    now = replace(head.state, checkpoints=tuple(ref(step) for step in steps))
     record = Record(1, "n", RecordKind.ACQUIRE, WallTime(wall_time), now)
     assert run_state.from_bytes(run_state.to_bytes(record), "log/00000001") == record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.storms.fleet_ports import FaultyProvider, FaultyStore, Gate, Killed, SimulatedJournal
@@ -18,6 +18,7 @@ from windfall.market import Boot, Order
 from windfall.ports import Channel
 from windfall.simulation.virtual_time import VirtualClock
 from windfall.storage.run_watch import StoreWatch
+from windfall.structs import replace
 from windfall.terms import Term
 
 if TYPE_CHECKING:

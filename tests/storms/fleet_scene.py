@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from tests.support.scene import Scene
 from windfall.control.poller import PollingPace
 from windfall.jobs import Checkpointing, Injection, Job, Objective, Resources, Use
 from windfall.simulation.simulated_provider import SimulatedMarket
+from windfall.structs import replace
 from windfall.terms import Reliability, Seconds, Usd
 
 OWNER = "storm"
@@ -163,7 +163,7 @@ def script(fleet: FleetScene) -> tuple[Scene, whole_scene.Habits]:
     """Draw the script and its store; the faults of a store that is a disk have their own storm."""
     scene, habits = whole_scene.draw(fleet.seed)
     calm_s = 0.0 if fleet.quiet else fleet.calm_s
-    scene = dataclasses.replace(scene, calm_s=calm_s, step_s=max(scene.step_s, 1.0))
+    scene = replace(scene, calm_s=calm_s, step_s=max(scene.step_s, 1.0))
     if fleet.scheduled:
-        scene = dataclasses.replace(scene, policy="optimal")
-    return scene, dataclasses.replace(habits, on_disk=False, power_cuts=0, decays=0)
+        scene = replace(scene, policy="optimal")
+    return scene, replace(habits, on_disk=False, power_cuts=0, decays=0)

@@ -11,7 +11,6 @@ import contextlib
 import os
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.storms.whole_machine import MachineChecks
@@ -24,6 +23,7 @@ from windfall.errors import StoreUnreachable
 from windfall.events import Fact, ScheduleAssigned
 from windfall.fleet import Directive, ScheduleComputed
 from windfall.policies.checkpointing.replan import ScheduleRequest, default_schedule, replan_reason
+from windfall.structs import replace
 from windfall.terms import Bytes, SaveCosts, SaveKind, SaveTable, Seconds
 
 if TYPE_CHECKING:

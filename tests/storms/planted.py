@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -13,6 +12,7 @@ from windfall.storage import checkpoint_store, manifest, run_log
 from windfall.storage.run_state import acquired as state_acquired
 from windfall.storage.run_state import committed as state_committed
 from windfall.storage.store_operations import delete_all
+from windfall.structs import replace
 from windfall.terms import Checkpoint, CheckpointRef, Record, RecordKind, RunState, Term
 from windfall.wire.run_layout import manifest_key
 
@@ -81,7 +81,7 @@ def _retire_newest(head: Record, refs: tuple[CheckpointRef, ...], **_: object) -
 
 
 def _without_points(state: RunState) -> RunState:
-    return dataclasses.replace(state, checkpoints=())
+    return replace(state, checkpoints=())
 
 
 def _reborn(previous: Record | None, *arguments: object, **named: object) -> RunState:
@@ -90,7 +90,7 @@ def _reborn(previous: Record | None, *arguments: object, **named: object) -> Run
 
 def _restarted_term(previous: Record | None, *arguments: object, **named: object) -> RunState:
     after = state_acquired(previous, *arguments, **named)
-    return after if previous is None else dataclasses.replace(after, term=Term(previous.state.term))
+    return after if previous is None else replace(after, term=Term(previous.state.term))
 
 
 def _create_replaces(world: World) -> Callable[[str, bytes], bool]:

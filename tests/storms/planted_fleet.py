@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -35,6 +34,7 @@ from windfall.fleet import (
 from windfall.market import Charge, Machine
 from windfall.policies.checkpointing import rules
 from windfall.simulation.simulated_provider import Meter
+from windfall.structs import replace
 from windfall.terms import Instant, NoticeLevel, Term, Usd
 
 if TYPE_CHECKING:

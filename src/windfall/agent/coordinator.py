@@ -12,7 +12,6 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
 
 from windfall import codec
 from windfall.agent.handshake import PeerIdentity
@@ -42,6 +41,7 @@ from windfall.events import (
 )
 from windfall.ports import Clock, Restored
 from windfall.results import MessageRefused
+from windfall.structs import Struct, replace
 from windfall.terms import Instant, Notice, NoticeLevel, Outcome, RunState, Seconds
 
 JOIN_S = 60.0
@@ -72,8 +72,7 @@ _PAGE_FACTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PeerMessage(Fact):
+class PeerMessage(Struct, Fact, frozen=True):
     """A message of another machine in the agent's inbox; the reducer never receives it in this form.
 
     Attributes:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO
 
 from windfall.agent import status_files
@@ -16,6 +15,7 @@ from windfall.agent.node_agent import Secrets
 from windfall.core.node_agent_state import RunStatus, StartExec
 from windfall.errors import EXIT_FAILED
 from windfall.events import Fact
+from windfall.structs import Struct
 from windfall.wire.boot_data import RESERVED_VARIABLES, UPLINK, BootData
 from windfall.wire.environment import STORE_VARIABLES
 from windfall.wire.python_programs import program, program_environment, user_environment
@@ -26,8 +26,7 @@ _MESSAGE_PREFIX = b"windfall: "
 _LINE_BYTES_MAX = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class MachineContext:
+class MachineContext(Struct, frozen=True):
     """The run and the machine that a node agent works for.
 
     Attributes:

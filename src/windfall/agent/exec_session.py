@@ -16,16 +16,15 @@ host how far it got (`storage.local_leftovers`); large files are removed at once
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import json
 import os
 import shutil
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 
 from windfall.linux import processes
+from windfall.structs import Struct, plain
 from windfall.terms import Seconds
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -44,8 +43,7 @@ CRASHES = "agent-crashes.log"
 """The agent's crash log; a session with this file is not removed at its end."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExecRequest:
+class ExecRequest(Struct, frozen=True):
     """One `windfall exec`, with all defaults filled in.
 
     Attributes:
@@ -104,7 +102,7 @@ class ExecRequest:
     def save(self) -> None:
         """Write the request into its session folder."""
         with open(os.path.join(self.session, "exec.json"), "w") as file:
-            json.dump(dataclasses.asdict(self), file)
+            json.dump(plain(self), file)
 
     @property
     def managed(self) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from dataclasses import dataclass
 
 from windfall.agent.peer_link import Message
 from windfall.errors import GenerationIncomplete, WindfallError
 from windfall.ports import Clock
+from windfall.structs import Struct
 from windfall.terms import Instant, Seconds
 from windfall.wire import peer_messages
 from windfall.wire.environment import PEERS_TOKEN
@@ -20,8 +20,7 @@ _LINE_BYTES_MAX = 4096
 _RETRY_S = Seconds(0.1)
 
 
-@dataclass(frozen=True, slots=True)
-class PeerIdentity:
+class PeerIdentity(Struct, frozen=True):
     """A machine's identity in a generation.
 
     Attributes:

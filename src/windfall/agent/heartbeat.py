@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from windfall import codec
 from windfall.errors import Fenced, StoreError
 from windfall.events import EstimatesChanged, Fact, FenceLost, RunStopRequested
 from windfall.ports import Clock, Progress, RunLease
+from windfall.structs import Struct
 from windfall.terms import Instant, Seconds
 
 _NOTICE_S_MAX = 1e9
@@ -79,8 +79,7 @@ _LATE_S = 0.2
 """A heartbeat is at most this factor and this time [s] later than the pause, unless the store is slow."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatCallbacks:
+class HeartbeatCallbacks(Struct, frozen=True):
     """Receivers of what the heartbeat and the shipping find, and the source of the progress.
 
     Attributes:

@@ -12,7 +12,7 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -39,6 +39,7 @@ from windfall.events import (
     UploadShard,
 )
 from windfall.ports import Clock, NoticeSource, Restored
+from windfall.structs import replace
 from windfall.terms import Instant, Notice, NoticeLevel, Outcome, RunState, Seconds, Shard, Step
 from windfall.wire import environment, script_page
 

@@ -9,7 +9,7 @@ the observation that could find its ranks silent, because each machine's facts k
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from windfall.events import (
     Fact,
@@ -21,6 +21,7 @@ from windfall.events import (
     ShardHandedOver,
     StepsMeasured,
 )
+from windfall.structs import replace
 from windfall.terms import Instant, Seconds, Step
 
 _EARLY_MAX = 256

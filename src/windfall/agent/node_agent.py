@@ -20,7 +20,6 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from windfall import codec, fleet
@@ -57,6 +56,7 @@ from windfall.errors import ControllerError, StoreError, WindfallError
 from windfall.events import Fact
 from windfall.fleet import Directive, Report
 from windfall.ports import Clock, ObjectStore
+from windfall.structs import Struct
 from windfall.terms import Seconds, Term
 from windfall.wire.boot_data import GRACE_S, BootData, ClaimResponse, boot_from_json, missing_secrets
 from windfall.wire.run_layout import CONTROLLER, JOB, directive_key, report_key
@@ -130,8 +130,7 @@ class CallRunner(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class NodeAgentPorts:
+class NodeAgentPorts(Struct, frozen=True):
     """Everything a node agent depends on.
 
     Attributes:

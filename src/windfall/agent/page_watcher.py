@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from windfall.agent import script_messages
 from windfall.agent.script_messages import HandOver, Message, Metrics, PhaseEnded, RefusedLine
@@ -34,6 +34,7 @@ from windfall.events import (
     StepsMeasured,
 )
 from windfall.results import MessageRefused
+from windfall.structs import replace
 from windfall.terms import Bytes, Instant, NoticeLevel, Phase, Seconds, Step
 from windfall.wire import script_page
 

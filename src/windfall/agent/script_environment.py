@@ -8,10 +8,10 @@ import os
 import shlex
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from windfall.agent.exec_session import ExecRequest
 from windfall.ports import Clock, Restored
+from windfall.structs import Struct
 from windfall.terms import Notice, NoticeLevel
 from windfall.wire import environment, peer_messages
 from windfall.wire.python_programs import program, user_environment
@@ -20,8 +20,7 @@ _LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "mpirun", "mpiexe
 _LAUNCHER_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptStart:
+class ScriptStart(Struct, frozen=True):
     """One start of the script on this machine.
 
     Attributes:

@@ -6,9 +6,9 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from windfall.structs import Struct
 from windfall.terms import Metric, Phase
 
 NUMBER_MAX = 1 << 62
@@ -19,8 +19,7 @@ SHOWN_MAX = 80
 _PHASES = frozenset({"evaluation", "compile", "data", "save"})
 
 
-@dataclass(frozen=True, slots=True)
-class HandOver:
+class HandOver(Struct, frozen=True):
     """`backup(path)` or, with the name of a result, `save_result(path)`; `path` None: this rank has no shard.
 
     Attributes:
@@ -40,8 +39,7 @@ class HandOver:
     counted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseEnded:
+class PhaseEnded(Struct, frozen=True):
     """The end of a phase other than a step."""
 
     step: int
@@ -49,8 +47,7 @@ class PhaseEnded:
     duration_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics:
+class Metrics(Struct, frozen=True):
     """`report(...)`: the numbers, and the reasons for values that were refused."""
 
     step: int
@@ -58,8 +55,7 @@ class Metrics:
     refused: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedLine:
+class RefusedLine(Struct, frozen=True):
     """An invalid line.
 
     Attributes:

@@ -12,13 +12,13 @@ import json
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 
 from windfall import codec
 from windfall.core.node_agent_state import RunStatus
 from windfall.errors import WindfallError
 from windfall.events import EstimatesChanged, Fact, ScheduleAssigned
 from windfall.ports import Clock
+from windfall.structs import replace
 from windfall.terms import Instant, Outcome, SaveCosts, Seconds, Step, Term
 
 WRITE_S = Seconds(0.5)

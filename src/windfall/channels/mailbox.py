@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from windfall import codec, fleet
 from windfall.errors import StoreError, WindfallError
 from windfall.fleet import Directive, Report
 from windfall.ports import Channel, Clock, ObjectStore
+from windfall.structs import Struct
 from windfall.terms import Instant, Seconds, Term
 from windfall.wire.run_layout import CONTROLLER, directive_key, report_key
 
@@ -23,8 +23,7 @@ _BACKOFF_S_MAX = 30.0
 _POLL_S, _HEARTBEAT_S, _REWRITE_S, _PERIOD_S = Seconds(2.0), Seconds(10.0), Seconds(60.0), Seconds(1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class MailboxPace:
+class MailboxPace(Struct, frozen=True):
     """How often the controller uses the store.
 
     Each machine costs about 0.001 USD an hour at 0.0004 USD per 1000 reads (Amazon S3, standard, 2024), the heartbeat

@@ -11,13 +11,11 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
-import pydantic
 
 from windfall import codec
 from windfall.cli.state_folder import ADDRESS, LOG, TOKEN, prepare
@@ -36,6 +34,7 @@ from windfall.errors import (
 from windfall.jobs import Job, Measurement
 from windfall.linux.clock import SystemClock
 from windfall.market import Offer
+from windfall.structs import Struct
 from windfall.terms import Seconds
 from windfall.wire.python_programs import program, program_environment
 
@@ -60,8 +59,7 @@ _BY_EXIT_CODE: tuple[tuple[int, type[WindfallError]], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerAddress:
+class ControllerAddress(Struct, frozen=True):
     """Where a controller answers.
 
     Attributes:
@@ -256,7 +254,7 @@ class Client:
 
 def offer_of(plan: Json) -> Offer:
     """Return the offer that a plan chose."""
-    return _read(Offer, plan["chosen"]["offer"])
+    return _read(Offer, {"type": Offer.__name__} | plan["chosen"]["offer"])
 
 
 def _raise(data: Any, status: int) -> None:
@@ -270,8 +268,8 @@ def _raise(data: Any, status: int) -> None:
 
 def _read(kind: type[V], data: Any) -> V:
     try:
-        view: V = pydantic.TypeAdapter(kind).validate_python(data)
-    except pydantic.ValidationError as error:
+        view: V = codec.decode(data, kind)
+    except ValueError as error:
         raise ControllerError(
             "cannot read the controller's answer: use the same version of Windfall here and for the controller"
         ) from error

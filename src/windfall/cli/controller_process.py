@@ -14,7 +14,6 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -30,6 +29,7 @@ from windfall.errors import EXIT_RETRY, Misuse, WindfallError
 from windfall.linux.clock import SystemClock
 from windfall.ports import Clock
 from windfall.storage.database import Database, UserEntry, open_database
+from windfall.structs import Struct
 from windfall.terms import Seconds, Term
 
 IDLE_S = Seconds(300.0)
@@ -69,8 +69,7 @@ class ServiceBuilder(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """The options of a controller.
 
     Attributes:
@@ -97,8 +96,7 @@ class Settings:
         return open_database(self.database or str((self.state / DATABASE).absolute()), SystemClock())
 
 
-@dataclass(frozen=True, slots=True)
-class RunningController:
+class RunningController(Struct, frozen=True):
     """The address and status of a controller that has started."""
 
     url: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import time
@@ -23,6 +22,7 @@ from windfall.report import account_tables, attempt_timeline, bill, machine_time
 from windfall.report.account import Account, Lease, account, as_json
 from windfall.report.console import console
 from windfall.storage import run_log, spool_journal
+from windfall.structs import replace
 from windfall.terms import CheckpointRef, Record, RecordKind, Term, WallTime
 
 
@@ -119,7 +119,7 @@ def _with_reach(reader: wiring.Reader, lease: Lease, gone_at: WallTime | None) -
     reached = lease.reached
     if reached is None and (last := reader.run(run_log.read_heartbeat(lease.term))) is not None:
         reached = last.reached
-    return dataclasses.replace(lease, reached=reached, gone_at=gone_at)
+    return replace(lease, reached=reached, gone_at=gone_at)
 
 
 def _records() -> Steps[list[Record]]:
@@ -135,7 +135,7 @@ def _leases(records: list[Record]) -> list[Lease]:
         state = record.state
         if record.kind is RecordKind.ACQUIRE and state.holder is not None:
             if state.losses and (lost := leases.get(state.losses[-1].term)) is not None and lost.released_at is None:
-                leases[lost.term] = dataclasses.replace(lost, reached=state.losses[-1].reached)
+                leases[lost.term] = replace(lost, reached=state.losses[-1].reached)
             leases[state.term] = Lease(state.term, state.holder.host, state.holder_since)
         elif record.kind is RecordKind.RELEASE:
             taken = leases[state.term]

@@ -22,6 +22,7 @@ from windfall.cli.options import Json, OptionalUrl, StateFolder
 from windfall.cli.state_folder import web_address
 from windfall.errors import EXIT_FAILED, StoreError, WindfallError
 from windfall.linux.clock import SystemClock
+from windfall.linux.random_names import new_nonce
 from windfall.ports import GetRange, PutRange, Steps
 from windfall.report import doctor_checks
 from windfall.report.console import console
@@ -109,7 +110,7 @@ def check_store(url: str, amount: Bytes, state: Path) -> Iterator[Check]:
     """
     reader = wiring.Reader(open_store(url), SystemClock())
     folder = Path(reader.store.url.removeprefix("file://")) if reader.store.url.startswith("file://") else None
-    with _restored(folder), _cleaned(reader, nonce := wiring.new_nonce()):
+    with _restored(folder), _cleaned(reader, nonce := new_nonce()):
         yield (first := _reach(reader))
         if first.verdict is Verdict.FAIL:
             return

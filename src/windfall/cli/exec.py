@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import os
 import re
@@ -22,14 +21,16 @@ from windfall.cli.options import Duration, OptionalDuration, OptionalUrl, StateF
 from windfall.cli.state_folder import web_address
 from windfall.errors import Misuse
 from windfall.linux import processes
+from windfall.linux.random_names import new_nonce
 from windfall.notices.detect import detect
 from windfall.policies.checkpointing.decision import parse_policy
 from windfall.spelling import nearest
 from windfall.storage.object_stores import check_url, folder_url
+from windfall.storage.store_retry import patience_s
+from windfall.structs import replace
 from windfall.units import duration_s, rate_bytes_per_s
 from windfall.wire.peer_messages import host_and_port
 from windfall.wire.python_programs import program, program_environment
-from windfall.wiring import new_nonce, patience_s
 
 PROVIDERS = ("auto", "aws", "google", "azure", "slurm", "kubernetes", "local")
 _SCHEMES = ("file", "s3", "gs", "az")
@@ -174,8 +175,8 @@ def become_supervisor(request: ExecRequest, state: Path) -> None:
         except OSError as error:
             raise Misuse(f"cannot create {folder} ({error.strerror}): choose another folder with --state") from error
     try:
-        named = dataclasses.replace(request, supervisor_pid=os.getpid(), nonce=new_nonce(), state=str(state))
-        dataclasses.replace(named, session=str(session), pages=str(pages)).save()
+        named = replace(request, supervisor_pid=os.getpid(), nonce=new_nonce(), state=str(state))
+        replace(named, session=str(session), pages=str(pages)).save()
         (pages / SESSION).write_text(str(session))
     except OSError as error:
         raise Misuse(f"cannot write to {session} ({error.strerror}): choose another folder with --state") from error

@@ -6,7 +6,6 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from windfall.cli.exec import absolute_url
 from windfall.cli.state_folder import local_user
 from windfall.errors import ControllerError, Misuse
 from windfall.jobs import Injection, Job
+from windfall.linux.random_names import new_nonce
 from windfall.report.plan_report import code_json, code_warnings, plan_lines
 from windfall.spec.job_file import JobFile, parse_injection, to_job
 from windfall.spec.job_loader import load
@@ -23,14 +23,14 @@ from windfall.storage import bundle
 from windfall.storage.bundle import PackedBundle
 from windfall.storage.object_stores import check_url, folder_url
 from windfall.storage.run_clone import clone_checkpoint
+from windfall.structs import Struct
 from windfall.terms import Bundle
 
 _RUNS = "runs"
 _FOLDER = "file://"
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """A job that is not submitted yet: its file, its id and where its run will be stored."""
 
     file: JobFile
@@ -82,7 +82,7 @@ def read(file: Path, sets: tuple[str, ...], inject: str | None, state: Path, *, 
             raise Misuse(f"--set: must be KEY=VALUE, for example --set resources.zone=zone-b, not {text!r}")
         overrides[key] = value
     found = load(str(file), overrides=overrides, warn=lambda message: print(f"windfall: {message}", file=sys.stderr))
-    job_id = f"{found.name}-{wiring.new_nonce()[:6]}"
+    job_id = f"{found.name}-{new_nonce()[:6]}"
     store = found.checkpoint.store or folder_url(str(state / _RUNS))
     base = absolute_url(store).rstrip("/")
     check_url(base)
@@ -136,7 +136,7 @@ def upload_code(draft: Draft) -> Job:
     if draft.file.checkpoint.from_ is not None:
         source = wiring.open_reader(absolute_url(draft.file.checkpoint.from_))
         target = wiring.open_reader(draft.run_url)
-        clone_checkpoint(source.store, target.store, target.clock, wiring.new_nonce)
+        clone_checkpoint(source.store, target.store, target.clock, new_nonce)
     if draft.code is None:
         return draft.job()
     reader = wiring.open_reader(draft.run_url)

@@ -57,7 +57,7 @@ def ps(references: tuple[str, ...], state: Path | None, *, json_: bool) -> None:
 
 def view_as_json(view: JobView) -> dict[str, Any]:
     """Return a view as a JSON object."""
-    return {name: getattr(view, name) for name in JobView.__dataclass_fields__}
+    return {name: getattr(view, name) for name in JobView.__struct_fields__}
 
 
 def _list(views: list[JobView], *, json_: bool) -> None:

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+_ABOUT = ("--help", "-h", "--version")
 INTERRUPTED = 128 + signal.SIGINT
 PIPE_CLOSED = 128 + signal.SIGPIPE
 """The exit code that a shell shows for a program ended by a closed pipe, such as `cat` or `grep`."""
@@ -25,10 +26,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     alone = argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if alone:
         signal.signal(signal.SIGINT, _interrupted)
+    words = sys.argv[1:] if argv is None else argv
     try:
-        from windfall.cli import verbs  # noqa: PLC0415 - Ctrl-C works before all of it is loaded
+        if not words or words[0] in _ABOUT:
+            from windfall.cli import verb_list  # noqa: PLC0415 - Ctrl-C works before anything is loaded
 
-        code = verbs.run(sys.argv[1:] if argv is None else argv, loaded=_restore_interrupt if alone else _ignore)
+            verb_list.print_about(words)
+            code = 0
+        else:
+            from windfall.cli import verbs  # noqa: PLC0415 - Ctrl-C works before all of it is loaded
+
+            code = verbs.run(words, loaded=_restore_interrupt if alone else _ignore)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
     except KeyboardInterrupt:

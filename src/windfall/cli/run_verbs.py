@@ -21,6 +21,7 @@ from windfall.cli.options import Detach, Json, StateFolder, Switch
 from windfall.core import replay as core_replay
 from windfall.errors import EXIT_FAILED, Misuse, RunFailed
 from windfall.events import Row
+from windfall.linux.random_names import new_nonce
 from windfall.report.console import console
 from windfall.spelling import plain
 from windfall.storage import restore, run_log, spool_journal
@@ -420,7 +421,7 @@ def inject(
 def _send(reader: wiring.Reader, state: RunState, message: dict[str, object]) -> None:
     """Write a message to the machine that holds the run now; a later holder ignores it."""
     addressed = message | {"term": state.term}
-    reader.store.create(inbox_key(wiring.new_nonce()), json.dumps(addressed).encode())
+    reader.store.create(inbox_key(new_nonce()), json.dumps(addressed).encode())
 
 
 def explain(

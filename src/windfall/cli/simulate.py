@@ -8,7 +8,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +21,7 @@ from windfall.errors import Infeasible, Misuse, WindfallError
 from windfall.extras import install
 from windfall.policies.checkpointing.decision import parse_policy
 from windfall.report.console import console
+from windfall.structs import Struct, replace
 from windfall.units import duration_s
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ Price = Annotated[float | None, Parameter(group=_OVERRIDES, metavar="USD")]
 Count = Annotated[int | None, Parameter(group=_OVERRIDES)]
 
 
-@dataclass(frozen=True, slots=True)
-class _NumberOptions:
+class _NumberOptions(Struct, frozen=True):
     """The measured values that the user overrides, as written."""
 
     steps: int | None
@@ -251,8 +250,7 @@ def _injected(text: str) -> UserPolicy:
 # --------------------------------------------------------------------------------------------------------- the scenario
 
 
-@dataclass(frozen=True, slots=True)
-class _LifetimeOptions:
+class _LifetimeOptions(Struct, frozen=True):
     """Where lifetimes come from, as the user wrote it."""
 
     model: str | None
@@ -316,8 +314,7 @@ def _lifetime_inputs(
 # ------------------------------------------------------------------------------------------------------------- playing
 
 
-@dataclass(frozen=True, slots=True)
-class _Trials:
+class _Trials(Struct, frozen=True):
     """Number of trials, their seed, and whether the user named the policies: named policies are never left out."""
 
     count: int

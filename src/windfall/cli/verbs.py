@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 import cyclopts
 from cyclopts.help import DefaultFormatter
 
+import windfall
+from windfall.cli.verb_list import INTRODUCTION, PEERS, SUBCOMMANDS, VERBS
 from windfall.errors import EXIT_FAILED, EXIT_MISUSE, WindfallError
 from windfall.spelling import plain
-from windfall.wiring import VERSION
 
 if TYPE_CHECKING:
     from cyclopts.help import HelpPanel
@@ -57,69 +58,7 @@ def plain_streams() -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
-_VERBS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "Run": (
-        ("cli.run:run", "run [OPTIONS] JOB_FILE"),
-        ("cli.exec:exec_", "exec [OPTIONS] URL [-- COMMAND ...]"),
-        ("cli.run_verbs:stop", "stop [OPTIONS] JOB|URL"),
-        ("cli.run_verbs:resume", "resume [OPTIONS] JOB"),
-    ),
-    "Watch": (
-        ("cli.run_verbs:ps", "ps [OPTIONS] [JOB|URL ...]"),
-        ("cli.run_verbs:logs", "logs [OPTIONS] JOB|URL"),
-        ("cli.cost:cost", "cost [OPTIONS] JOB|URL"),
-        ("cli.run_verbs:events", "events [OPTIONS] JOB|URL"),
-        ("cli.run_verbs:explain", "explain [OPTIONS] JOB|URL [NUMBER]"),
-        ("cli.run_verbs:replay", "replay [OPTIONS] JOB|URL"),
-    ),
-    "Recover": (
-        ("cli.run_verbs:checkpoints", "checkpoints [OPTIONS] JOB|URL"),
-        ("cli.run_verbs:get_", "get [OPTIONS] JOB|URL [FOLDER]"),
-    ),
-    "Plan and test": (
-        ("cli.run:plan", "plan [OPTIONS] JOB_FILE"),
-        ("cli.simulate:simulate", "simulate [OPTIONS] JOB_FILE"),
-        ("drill.drill_verb:drill", "drill [OPTIONS] JOB_FILE | -- COMMAND ..."),
-        ("cli.run_verbs:inject", "inject JOB|URL --notice DURATION|none"),
-        ("lab.fit_verb:fit", "lab fit [OPTIONS] FILE"),
-        ("lab.replicate_verb:replicate", "lab replicate [OPTIONS] thesis|scispot"),
-        ("lab.traces_verb:inspect", "lab traces inspect [OPTIONS] TRACE"),
-        ("lab.traces_verb:convert", "lab traces convert [OPTIONS] TRACE OUT"),
-    ),
-    "Set up and clean up": (
-        ("cli.doctor:doctor", "doctor [OPTIONS] [URL]"),
-        ("cli.serve:serve", "serve [OPTIONS]"),
-        ("cli.rm:rm", "rm [OPTIONS] JOB|URL"),
-        ("cli.gc:gc", "gc [OPTIONS]"),
-        ("cli.completion:completion", "completion [bash|zsh|fish]"),
-    ),
-    "For other programs": (
-        ("cli.backup:backup", "backup [OPTIONS] PATH"),
-        ("cli.import_:import_", "import [OPTIONS] FILE"),
-        ("cli.schema_verb:schema", "schema [NAME]"),
-    ),
-}
-"""By group of the help: module of this package and function, usage."""
-_PEERS: Mapping[str, str] = {
-    **dict.fromkeys(("status", "queue", "list", "ls", "top", "describe"), "`windfall ps`"),
-    **dict.fromkeys(("cancel", "down", "kill", "terminate"), "`windfall stop JOB`"),
-    **dict.fromkeys(("launch", "submit", "up", "apply", "start"), "`windfall run JOB_FILE`"),
-    **dict.fromkeys(("attach", "ssh", "tail", "log"), "`windfall logs -f JOB`"),
-    **dict.fromkeys(("delete", "remove"), "`windfall rm JOB`"),
-    **dict.fromkeys(("download", "restore"), "`windfall get JOB [FOLDER]`"),
-    "validate": "`windfall plan JOB_FILE`",
-    "check": "`windfall plan JOB_FILE` for a job file, `windfall doctor` for this machine",
-    "help": "`windfall --help`",
-    "version": "`windfall --version`",
-}
-"""What other tools call a verb, and what to type here."""
-
 _HELP = frozenset({"--help", "-h", "--version"})
-_GROUPS = {
-    "lab": "Study machine lifetimes and price traces, and replicate published results.",
-    "lab traces": "Inspect and convert traces of prices, availability and lifetimes.",
-}
-"""Help of the verbs that have subcommands."""
 _METAVARS = {"STR": "TEXT", "STR...": "TEXT", "INT": "N", "FLOAT": "NUMBER"}
 """Placeholders of values, in place of Python's types."""
 _NUMBERS: Mapping[type | None, str] = {int: "a whole number", float: "a number"}
@@ -162,55 +101,37 @@ def build(only: str | None = None) -> cyclopts.App:
     """
     app = cyclopts.App(
         name="windfall",
-        help="Train models on machines that can be preempted.\n\n"
-        "Run a job on spot machines that Windfall orders, and replaces when they are preempted:\n\n"
-        "```\nwindfall run job.yaml\n```\n\n"
-        "Or run a command on the machine you have.  Run the same command again, here or elsewhere, to resume:\n\n"
-        "```\nwindfall exec file:///data/runs/gpt -- python train.py\n```",
-        help_epilogue="Run `windfall COMMAND --help` for the arguments and options of a command.",
+        help=INTRODUCTION[0],
         usage="Usage: windfall COMMAND [OPTIONS]",
-        version=VERSION,
+        version=windfall.__version__,
         help_format="markdown",
         help_formatter=_HelpFormatter(),
         group_arguments=cyclopts.Group("Arguments", sort_key=0),
         group_parameters=cyclopts.Group("Options", sort_key=1),
-        group_commands=cyclopts.Group("Options", sort_key=99),
         default_parameter=cyclopts.Parameter(negative=(), show_default=_shown),
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
     parents = {"": app}
-    for order, (title, verbs) in enumerate(_VERBS.items()):
-        group = cyclopts.Group(title, sort_key=order)
-        for number, (path, usage) in enumerate(verbs):
-            *above, name = _words(usage)
-            if only in (None, usage.split()[0]):
-                place = _parent(parents, tuple(above), group, number)
-                options: dict[str, Any] = {"help_epilogue": ""} | ({} if above else {"group": group})
-                place.command(_load(path), name=name, usage=f"Usage: windfall {usage}", sort_key=number, **options)
+    for number, verb in enumerate(itertools.chain.from_iterable(VERBS.values())):
+        *above, name = verb.words
+        if only in (None, verb.words[0]):
+            place = _parent(parents, tuple(above), number)
+            place.command(_load(verb.path), name=name, usage=f"Usage: windfall {verb.usage}", sort_key=number)
     return app
 
 
-def _words(usage: str) -> tuple[str, ...]:
-    """Return the words of a verb: those before its options and arguments."""
-    return tuple(itertools.takewhile(lambda word: word.isalpha() and word.islower(), usage.split()))
-
-
-def _parent(
-    parents: dict[str, cyclopts.App], above: tuple[str, ...], group: cyclopts.Group, order: int
-) -> cyclopts.App:
+def _parent(parents: dict[str, cyclopts.App], above: tuple[str, ...], order: int) -> cyclopts.App:
     name = " ".join(above)
     if name not in parents:
         parents[name] = cyclopts.App(
             name=above[-1],
-            help=_GROUPS[name],
+            help=SUBCOMMANDS[name],
             usage=f"Usage: windfall {name} COMMAND [OPTIONS]",
             sort_key=order,
-            group=group if len(above) == 1 else None,
             group_commands=cyclopts.Group("Commands"),
-            help_epilogue="",
         )
-        _parent(parents, above[:-1], group, order).command(parents[name])
+        _parent(parents, above[:-1], order).command(parents[name])
     return parents[name]
 
 
@@ -241,7 +162,7 @@ def run(argv: Sequence[str], loaded: Callable[[], object]) -> int:
 
 def _run(arguments: list[str], loaded: Callable[[], object]) -> int:
     try:
-        known = {usage.split()[0] for usage in _usages().values()}
+        known = {words.split()[0] for words in _usages()}
         only = arguments[0] if arguments and arguments[0] in known else None
         app = build(only)
         loaded()
@@ -261,7 +182,7 @@ def _run(arguments: list[str], loaded: Callable[[], object]) -> int:
 
 def _usages() -> dict[str, str]:
     """Return the usage of each verb by its words."""
-    return {" ".join(_words(usage)): usage for verbs in _VERBS.values() for _, usage in verbs}
+    return {" ".join(verb.words): verb.usage for verbs in VERBS.values() for verb in verbs}
 
 
 def _misuse(error: cyclopts.CycloptsError, arguments: list[str]) -> str:
@@ -292,11 +213,11 @@ def _reason(error: cyclopts.CycloptsError) -> str:
 
 def _unknown(arguments: list[str], verbs: tuple[str, ...]) -> str:
     """Return the message for a verb or option that does not exist: what to type instead, if that can be known."""
-    word = arguments[0] if arguments[0] not in _GROUPS else " ".join(arguments[:2])
+    word = arguments[0] if arguments[0] not in SUBCOMMANDS else " ".join(arguments[:2])
     if word.startswith("-"):
         return f"unknown option {word!r} (see `windfall --help`)"
-    if word.lower() in _PEERS:
-        return f"unknown command {word!r}: use {_PEERS[word.lower()]}"
+    if word.lower() in PEERS:
+        return f"unknown command {word!r}: use {PEERS[word.lower()]}"
     close = difflib.get_close_matches(word.lower(), verbs, n=1, cutoff=_CLOSE)
     hint = f"did you mean {close[0]}? " if close else ""
     return f"unknown command {word!r}; {hint}`windfall --help` lists all commands"

@@ -6,11 +6,12 @@ Routes are plain functions, which the server runs in threads.
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from collections.abc import Callable, Coroutine
 from http import HTTPStatus
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
 
+import msgspec
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -47,6 +48,7 @@ from windfall.errors import (
 from windfall.fleet import Report
 from windfall.jobs import DRILL, Job, Measurement
 from windfall.policies.planning import job_checks
+from windfall.structs import replace
 from windfall.terms import Seconds
 
 Decoded = TypeVar("Decoded")
@@ -121,6 +123,10 @@ class ClaimBody(_ApiBody):
     boot_id: Annotated[str, Field(min_length=1, max_length=128)]
 
 
+_COMPONENT = "#/components/schemas/{name}"
+_VIEWS = (JobView, RowView, PlanInputsView, OffersView, StatusView, GcView, ClaimView)
+
+
 class _JsonRequest(Request):
     """A request whose JSON is parsed by `codec`, as all other input is."""
 
@@ -188,10 +194,30 @@ def build(
         ("/v1/machines/{machine_id:path}/report", report),
     )
     for path, route in gets:
-        app.get(path)(route)
+        app.get(path, response_model=None, responses=_described(route))(_as_json(route))
     for path, route in posts:
-        app.post(path)(route)
+        app.post(path, response_model=None, responses=_described(route))(_as_json(route))
     return app
+
+
+def _as_json(route: Callable[..., Any]) -> Callable[..., Response]:
+    """Let `codec` write what a route returns, as it writes all other JSON."""
+
+    @functools.wraps(route)
+    def with_codec_json(*args: Any, **kwargs: Any) -> Response:
+        found = route(*args, **kwargs)
+        return found if isinstance(found, Response) else JSONResponse(codec.encode(found))
+
+    return with_codec_json
+
+
+def _described(route: Callable[..., Any]) -> dict[int | str, dict[str, Any]]:
+    """Return what the API's description says of a route's answer."""
+    view = get_type_hints(route)["return"]
+    if view is Response:
+        return {}
+    (schema,), _ = msgspec.json.schema_components([view], ref_template=_COMPONENT)
+    return {200: {"content": {"application/json": {"schema": schema}}}}
 
 
 # ------------------------------------------------------------------------------------------------------- the caller
@@ -241,6 +267,8 @@ def ping() -> Json:
 def openapi(request: Request, user: _User) -> Json:  # noqa: ARG001 - only users may see it
     """Return the description of this API."""
     description: Json = request.app.openapi()
+    _, components = msgspec.json.schema_components(_VIEWS, ref_template=_COMPONENT)
+    description["components"]["schemas"].update(components)
     return description
 
 
@@ -310,7 +338,7 @@ def plan_inputs(body: PlanBody, service: _Service, user: _User) -> PlanInputsVie
 def add_measurement(body: MeasuredBody, service: _Service, user: _User) -> Json:
     """Store the measurements of a job's drill for its plans."""
     measured = _decode(body.measured, Measurement, "measurements")
-    service.add_measurement(_job(body.job, user), dataclasses.replace(measured, provider=DRILL))
+    service.add_measurement(_job(body.job, user), replace(measured, provider=DRILL))
     return {}
 
 
@@ -338,7 +366,7 @@ def _job(data: Json, user: User) -> Job:
     """Decode a job and repeat the job file's checks, since the client may have skipped them."""
     job = _decode(data, Job, "a job")
     job_checks.check(job)
-    return dataclasses.replace(job, user=user.name)
+    return replace(job, user=user.name)
 
 
 def _decode(data: Json, kind: type[Decoded], name: str) -> Decoded:

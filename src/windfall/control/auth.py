@@ -17,8 +17,9 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Protocol
+
+from windfall.structs import Struct
 
 USER_PREFIX, MACHINE_PREFIX, CREDENTIAL_PREFIX, PEERS_PREFIX = "wu", "wm", "wc", "wp"
 _TOKEN_CHARACTERS_MAX = 4096
@@ -33,16 +34,14 @@ class Purpose(enum.StrEnum):
     PEERS = PEERS_PREFIX
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(Struct, frozen=True):
     """A user who called with a valid token; an admin may see and stop all jobs, and release unneeded machines."""
 
     name: str
     admin: bool
 
 
-@dataclass(frozen=True, slots=True)
-class MachineCaller:
+class MachineCaller(Struct, frozen=True):
     """A machine that called with its token; it may only report for itself."""
 
     job_id: str

@@ -6,7 +6,6 @@ Implements `control.controller_views.Service` over ports and job loops.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import socket
@@ -41,6 +40,7 @@ from windfall.jobs import Job, Measurement
 from windfall.market import Boot, Machine, MachineLifecycle, Offer, Order, Quota, Refusal
 from windfall.models import lifetime_pool
 from windfall.policies.planning import job_plan
+from windfall.structs import plain
 from windfall.terms import Seconds
 from windfall.wire.boot_data import boot_to_json
 from windfall.wire.environment import PEERS_TOKEN
@@ -231,8 +231,8 @@ class Controller:
         poll_s = pace_of(job, self._dependencies.providers).list_s
         found = job_plan.plan(job, offered.offers, (), measured, wall_time, pooled=pooled, poll_s=poll_s)
         return {
-            **dataclasses.asdict(found),
-            "provider_errors": [dataclasses.asdict(row) for row in offered.provider_errors],
+            **plain(found),
+            "provider_errors": [plain(row) for row in offered.provider_errors],
         }
 
     def plan_inputs(self, job: Job) -> views.PlanInputsView:
@@ -437,7 +437,7 @@ class Controller:
 
     def _with_last_step(self, summary: JobSummary) -> dict[str, Any]:
         """Return a summary as it is stored, with the newest step that a machine reported."""
-        return dataclasses.asdict(summary) | {"step": max(summary.step, self._steps.get(summary.job_id, 0))}
+        return {**plain(summary), "step": max(summary.step, self._steps.get(summary.job_id, 0))}
 
     def _ended(self, job: Job) -> None:
         """Store the run's measurements for similar jobs, and release everything else."""

@@ -1,6 +1,6 @@
 """The controller's service interface, apart from HTTP, and the views it returns.
 
-Views are plain dataclasses, sent as JSON objects; a client of another version ignores unknown fields.
+Views are sent as JSON objects; a client of another version ignores their unknown fields.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
 from windfall.fleet import Directive, JobPhase, Lifetime, Report
 from windfall.jobs import Job, Measurement
 from windfall.market import Machine, Offer, Quota
+from windfall.structs import Struct
 from windfall.terms import Seconds, Term, WallTime
 
 Json = dict[str, Any]
 """A JSON object that the API passes on unchanged."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobView:
+class JobView(Struct, frozen=True):
     """A job's status.
 
     Attributes:
@@ -43,19 +45,17 @@ class JobView:
     finish_at: WallTime | None = None
     dead_man_s: Seconds | None = None
     run_deleted: bool = False
-    details: Json = field(default_factory=dict)
+    details: Json = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RowView:
+class RowView(Struct, frozen=True):
     """A row of a job's journal: its number and its line."""
 
     sequence: int
     line: str
 
 
-@dataclass(frozen=True, slots=True)
-class PlanInputsView:
+class PlanInputsView(Struct, frozen=True):
     """What a job's plan is calculated from, so that a client can calculate with it too.
 
     Attributes:
@@ -71,8 +71,7 @@ class PlanInputsView:
     lifetimes: tuple[Lifetime, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderErrorView:
+class ProviderErrorView(Struct, frozen=True):
     """A provider's error: what it refused, or that it could not be reached."""
 
     provider: str
@@ -80,8 +79,7 @@ class ProviderErrorView:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class OffersView:
+class OffersView(Struct, frozen=True):
     """What can be bought now, and the providers that did not answer."""
 
     offers: tuple[Offer, ...]
@@ -89,8 +87,7 @@ class OffersView:
     provider_errors: tuple[ProviderErrorView, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StatusView:
+class StatusView(Struct, frozen=True):
     """The controller's status.
 
     Attributes:
@@ -114,8 +111,7 @@ class StatusView:
     store: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GcView:
+class GcView(Struct, frozen=True):
     """Machines that carry this installation's tag and that no unfinished job needs."""
 
     machines: tuple[Machine, ...]
@@ -124,7 +120,7 @@ class GcView:
 
 @dataclass(frozen=True, slots=True)
 class ClaimView:
-    """What a machine gets in exchange for its credential.
+    """What a machine gets in exchange for its credential; a dataclass, because its `repr` leaves out the secrets.
 
     Attributes:
         token: authenticates its reports.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from windfall.control.controller_views import Json
@@ -11,6 +10,7 @@ from windfall.control.schedule_builder import Scheduler
 from windfall.fleet import Directive, JobPhase, Lifetime, Report
 from windfall.jobs import Job, Measurement
 from windfall.ports import Channel, Clock, Journal, Provider, RunWatch
+from windfall.structs import Struct
 from windfall.terms import Term, WallTime
 
 
@@ -148,8 +148,7 @@ class Mailbox(Channel, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RunAccess:
+class RunAccess(Struct, frozen=True):
     """The controller's access to a job's run.
 
     Attributes:
@@ -179,8 +178,7 @@ def _admit_all(_: Job) -> None:
     """Admit a job wherever its run is stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dependencies:
+class Dependencies(Struct, frozen=True):
     """The controller's dependencies; `wiring_control` builds them.
 
     Attributes:

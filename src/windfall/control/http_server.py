@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import ipaddress
 import signal
 import socket
@@ -18,6 +17,7 @@ from fastapi import FastAPI
 from windfall.control.connections import Connections, Listener
 from windfall.control.request_gate import Presence
 from windfall.errors import EXIT_DONE, Misuse, WindfallError
+from windfall.structs import Struct
 from windfall.terms import Seconds
 
 _GRACE_S = 5
@@ -29,8 +29,7 @@ _TICKS_PER_SWEEP = 10
 PORT_MAX = 65535
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Tls:
+class Tls(Struct, frozen=True):
     """Certificate chain and private key, PEM files."""
 
     certificate: Path

@@ -13,6 +13,7 @@ from windfall.errors import ControllerReplaced, WindfallError
 from windfall.events import Fact
 from windfall.fleet import Directive, Report
 from windfall.ports import Clock
+from windfall.structs import Struct
 from windfall.terms import Seconds
 
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.2, 15.0
@@ -34,8 +35,7 @@ def _ignore(_: str) -> None:
     """Do nothing with a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobHooks:
+class JobHooks(Struct, frozen=True):
     """A running job's callbacks.
 
     Attributes:

@@ -22,13 +22,13 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import httpx
 
 from windfall.fleet import Event
 from windfall.jobs import Job
 from windfall.ports import Clock
+from windfall.structs import Struct
 from windfall.terms import Seconds
 
 _INSIDE = tuple(
@@ -81,8 +81,7 @@ _QUEUE_MAX = 1000
 """Most notifications that wait; more are dropped, and the drop is logged."""
 
 
-@dataclass(frozen=True, slots=True)
-class Notification:
+class Notification(Struct, frozen=True):
     """One event of a job for its user."""
 
     job: Job

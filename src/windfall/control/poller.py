@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from windfall.control.command_executor import NO_ANSWER
@@ -22,14 +22,14 @@ from windfall.fleet import (
 from windfall.jobs import Job
 from windfall.market import Machine, Offer, Quota, Refusal
 from windfall.ports import Provider
+from windfall.structs import Struct, replace
 from windfall.terms import Instant, Seconds, Step, WallTime
 
 if TYPE_CHECKING:
     from windfall.control.job_loop import JobLoopPorts
 
 
-@dataclass(frozen=True, slots=True)
-class PollingPace:
+class PollingPace(Struct, frozen=True):
     """The controller's polling intervals [s]; a provider on this machine is polled more often than a cloud.
 
     Attributes:
@@ -40,14 +40,14 @@ class PollingPace:
         silent_after_s: a machine without a report on any channel for this long is silent.
     """
 
-    turn_s: Seconds = Seconds(0.5)  # noqa: RUF009 - an immutable number
-    list_s: Seconds = Seconds(5.0)  # noqa: RUF009
-    offers_s: Seconds = Seconds(30.0)  # noqa: RUF009
-    bill_s: Seconds = Seconds(60.0)  # noqa: RUF009
-    settle_s: Seconds = Seconds(15.0)  # noqa: RUF009
-    run_s: Seconds = Seconds(5.0)  # noqa: RUF009
-    estimates_s: Seconds = Seconds(60.0)  # noqa: RUF009
-    silent_after_s: Seconds = Seconds(60.0)  # noqa: RUF009
+    turn_s: Seconds = Seconds(0.5)
+    list_s: Seconds = Seconds(5.0)
+    offers_s: Seconds = Seconds(30.0)
+    bill_s: Seconds = Seconds(60.0)
+    settle_s: Seconds = Seconds(15.0)
+    run_s: Seconds = Seconds(5.0)
+    estimates_s: Seconds = Seconds(60.0)
+    silent_after_s: Seconds = Seconds(60.0)
 
 
 LOCAL_PACE = PollingPace(

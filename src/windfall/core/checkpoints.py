@@ -27,8 +27,8 @@ from windfall.events import (
     UploadShard,
 )
 from windfall.policies.checkpointing import rules
-from windfall.records import renewed
 from windfall.results import ResultStored, StoreResult
+from windfall.structs import replace
 from windfall.terms import CheckpointRef, Failure, Instant, SaveKind, Step
 
 INTACT_MIN = 2
@@ -147,14 +147,14 @@ def _complete(turn: WorkerTurn, checkpoint: TrackedCheckpoint) -> None:
         _start_upload(turn, checkpoint)
         return
     waiting = [one for one in turn.state.checkpoints if one.complete and not one.active]
-    turn.set_checkpoint(renewed(checkpoint, complete=True))
+    turn.set_checkpoint(replace(checkpoint, complete=True))
     for other in waiting:
         if other.step == checkpoint.step:
             continue  # both checkpoints of a step stay
         if other.by_user and not checkpoint.by_user and checkpoint.kind is SaveKind.INSURANCE:
             abandon(
                 turn,
-                renewed(checkpoint, complete=True),
+                replace(checkpoint, complete=True),
                 "the user's own save from about the same time is already queued",
             )
             return
@@ -193,11 +193,11 @@ def _start_next(turn: WorkerTurn) -> None:
 def _requeue(turn: WorkerTurn, result: TrackedCheckpoint) -> None:
     """Queue a displaced result again, under a new id: its partial upload is deleted."""
     number = turn.state.checkpoint_count + 1
-    again = renewed(
+    again = replace(
         result,
         checkpoint_id=f"{result.step:08d}-{turn.state.first.term}-r{number}",
         state=_HANDED_OVER,
-        shards=tuple([renewed(shard, stored=None, tries=0) for shard in result.shards]),
+        shards=tuple([replace(shard, stored=None, tries=0) for shard in result.shards]),
         upload_started_at=None,
         tries=0,
     )
@@ -207,7 +207,7 @@ def _requeue(turn: WorkerTurn, result: TrackedCheckpoint) -> None:
 def _start_upload(turn: WorkerTurn, waiting: TrackedCheckpoint) -> None:
     """Give the uplink to a complete checkpoint or result."""
     state = transition(CHECKPOINT, waiting.state, _UPLOADING)
-    checkpoint = renewed(waiting, complete=True, state=state, upload_started_at=turn.now)
+    checkpoint = replace(waiting, complete=True, state=state, upload_started_at=turn.now)
     turn.set_checkpoint(checkpoint)
     turn.emit(*uploads(checkpoint))
 
@@ -240,10 +240,10 @@ def uploaded(turn: WorkerTurn, fact: ShardUploaded) -> None:
     if checkpoint is None or checkpoint.state is not _UPLOADING:
         return
     shards = [
-        renewed(shard, stored=fact.shard, size_bytes=fact.size_bytes) if shard.rank == fact.rank else shard
+        replace(shard, stored=fact.shard, size_bytes=fact.size_bytes) if shard.rank == fact.rank else shard
         for shard in checkpoint.shards
     ]
-    checkpoint = renewed(checkpoint, shards=tuple(shards))
+    checkpoint = replace(checkpoint, shards=tuple(shards))
     distinct_shards = checkpoint.distinct_shards
     if None in [shard.stored for shard in distinct_shards]:
         turn.set_checkpoint(checkpoint)
@@ -253,7 +253,7 @@ def uploaded(turn: WorkerTurn, fact: ShardUploaded) -> None:
         took_s = fact.duration_s if alone else max(turn.now - checkpoint.upload_started_at, fact.duration_s)
         turn.change(costs=turn.state.costs.add_upload(checkpoint.size_bytes, took_s))
     stored = transition(CHECKPOINT, checkpoint.state, _UPLOADED)
-    checkpoint = renewed(checkpoint, state=transition(CHECKPOINT, stored, _COMMITTING))
+    checkpoint = replace(checkpoint, state=transition(CHECKPOINT, stored, _COMMITTING))
     turn.set_checkpoint(checkpoint)
     turn.emit(commit(turn, checkpoint))
 
@@ -292,8 +292,8 @@ def shard_failed(turn: WorkerTurn, fact: ShardFailed) -> None:
         _raise_floor(turn, checkpoint)
         _give_up(turn, checkpoint, reason, away=fact.failure is Failure.UNREACHABLE)
     else:
-        shards = tuple(renewed(shard, tries=tries) if shard.rank == fact.rank else shard for shard in checkpoint.shards)
-        turn.set_checkpoint(renewed(checkpoint, shards=shards, upload_started_at=None))
+        shards = tuple(replace(shard, tries=tries) if shard.rank == fact.rank else shard for shard in checkpoint.shards)
+        turn.set_checkpoint(replace(checkpoint, shards=shards, upload_started_at=None))
         turn.set_timer(f"upload {checkpoint.checkpoint_id}", _backoff_s(turn, tries))
 
 
@@ -316,7 +316,7 @@ def commit_failed(turn: WorkerTurn, fact: CommitFailed) -> None:
         _raise_floor(turn, checkpoint)
         _give_up(turn, checkpoint, fact.reason, away=fact.failure is Failure.UNREACHABLE)
         return
-    turn.set_checkpoint(renewed(checkpoint, tries=tries))
+    turn.set_checkpoint(replace(checkpoint, tries=tries))
     turn.set_timer(f"commit {checkpoint.checkpoint_id}", _backoff_s(turn, tries))
 
 

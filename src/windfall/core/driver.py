@@ -406,7 +406,6 @@ def _set_timer(turn: FleetTurn) -> None:
 
 def _assert_invariants(before: FleetState, after: FleetState, commands: tuple[Command, ...]) -> None:
     """Check what must hold after every batch, whatever the facts."""
-    assert len(after.__dict__) == len(before.__dict__), "only existing fields were changed"
     assert after.now >= before.now, "the journal clock goes forward"
     assert after.sequence >= before.sequence, "order numbers grow"
     buying = False

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
+
+import msgspec
 
 from windfall.core.ledger import Ledger, copied
 from windfall.core.lifecycle import JOB, MACHINE, MachineState, OrderState, transition
@@ -27,7 +30,7 @@ from windfall.jobs import Job, Measurement
 from windfall.market import Charge, Machine, Offer, Order, Quota, Refusal
 from windfall.models.costs import Window
 from windfall.policies.acquisition.offer_choice import OfferBlock
-from windfall.records import record, renewed, renewed_with
+from windfall.structs import Struct, replace
 from windfall.terms import Generation, Instant, Reliability, Seconds, WallTime
 
 NO_TIME = Instant(0.0)
@@ -45,8 +48,7 @@ ACTIVE = frozenset({JobPhase.BUYING, JobPhase.RUNNING, JobPhase.WAITING})
 READY = frozenset({MachineStatus.WAITING, MachineStatus.TRAINING})
 
 
-@record
-class TrackedMachine:
+class TrackedMachine(Struct, frozen=True):
     """A machine that is not known to be gone.
 
     Attributes:
@@ -108,8 +110,7 @@ class TrackedMachine:
         return machine.provider, machine.machine_type, machine.zone, machine.reliability
 
 
-@record
-class SlotState:
+class SlotState(Struct, frozen=True):
     """A need for one machine, and the machines that fill it.
 
     Attributes:
@@ -126,8 +127,7 @@ class SlotState:
     machine_count: int = 0
 
 
-@record
-class OrderEntry:
+class OrderEntry(Struct, frozen=True):
     """An open order, or a cancelled one.
 
     Attributes:
@@ -147,8 +147,7 @@ class OrderEntry:
     outcome_unknown: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GoneMachine:
+class GoneMachine(Struct, frozen=True):
     """A machine that is gone, kept while its provider still lists it."""
 
     machine: Machine
@@ -156,8 +155,7 @@ class GoneMachine:
     injected: bool
 
 
-@dataclass(frozen=True, slots=True)
-class JobEnd:
+class JobEnd(Struct, frozen=True):
     """How the job ends.
 
     Attributes:
@@ -179,8 +177,7 @@ class JobEnd:
     resume: bool = False
 
 
-@record
-class FleetState:
+class FleetState(Struct, frozen=True):
     """The driver's state: one job and its machines.
 
     Attributes:
@@ -214,11 +211,11 @@ class FleetState:
     submitted_at: Instant = NO_TIME
     now: Instant = NO_TIME
     phase: JobPhase = JobPhase.BUYING
-    units: Mapping[str, TrackedMachine] = field(default_factory=dict)
-    gone: Mapping[str, GoneMachine] = field(default_factory=dict)
-    unknown_machines: Mapping[str, MachineReported] = field(default_factory=dict)
+    units: Mapping[str, TrackedMachine] = msgspec.field(default_factory=dict)
+    gone: Mapping[str, GoneMachine] = msgspec.field(default_factory=dict)
+    unknown_machines: Mapping[str, MachineReported] = msgspec.field(default_factory=dict)
     slots: tuple[SlotState, ...] = ()
-    orders: Mapping[str, OrderEntry] = field(default_factory=dict)
+    orders: Mapping[str, OrderEntry] = msgspec.field(default_factory=dict)
     sequence: int = 0
     listed: frozenset[str] = frozenset()
     offers_at: Instant | None = None
@@ -226,7 +223,7 @@ class FleetState:
     quotas: tuple[Quota, ...] = ()
     provider_errors: tuple[tuple[str, Refusal, str], ...] = ()
     rates: Rates = ()
-    blocks: Mapping[OfferKey, OfferBlock] = field(default_factory=dict)
+    blocks: Mapping[OfferKey, OfferBlock] = msgspec.field(default_factory=dict)
     refused: tuple[str, ...] = ()
     retry_at: Instant | None = None
     run: RunObserved | None = None
@@ -238,13 +235,13 @@ class FleetState:
     buying_paused_until: Instant = NO_TIME
     preemptions: int = 0
     generation: Generation | None = None
-    allocations: Window = field(default_factory=Window)
-    boots: Window = field(default_factory=Window)
-    ledger: Ledger = field(default_factory=Ledger)
+    allocations: Window = Window()
+    boots: Window = Window()
+    ledger: Ledger = Ledger()
     timer_at: Instant | None = None
     waiting_notified: bool = False
     deadline_notified: bool = False
-    schedules: Mapping[str, ScheduleComputed] = field(default_factory=dict)
+    schedules: Mapping[str, ScheduleComputed] = msgspec.field(default_factory=dict)
     pending_end: JobEnd | None = None
     ended: JobEnd | None = None
 
@@ -281,7 +278,6 @@ class FleetTurn:
     lost: list[tuple[int, str]] = field(default_factory=list)
     later: list[Instant] = field(default_factory=list)
     _awaiting: dict[str, list[int]] | None = None
-    _own: bool = False
 
     def __post_init__(self) -> None:
         """Copy the tables."""
@@ -311,15 +307,10 @@ class FleetTurn:
         """Whether the job needs machines."""
         return self.state.phase in ACTIVE and self.state.pending_end is None
 
-    def change(self, **changes: object) -> None:
+    def change(self, **changes: Any) -> None:
         """Replace plain fields of the state."""
-        if self._own:
-            self.state.__dict__.update(changes)
-            return
-        for name, value in changes.items():
-            if getattr(self.state, name) is not value:
-                self.state, self._own = renewed_with(self.state, changes), True
-                return
+        if any(getattr(self.state, name) is not value for name, value in changes.items()):
+            self.state = replace(self.state, **changes)
 
     def emit(self, *commands: Command) -> None:
         """Append commands."""
@@ -329,13 +320,13 @@ class FleetTurn:
         """Log a message in the job's log."""
         self.emit(LogMessage(message))
 
-    def set_unit(self, unit: TrackedMachine, **changes: object) -> TrackedMachine:
+    def set_unit(self, unit: TrackedMachine, **changes: Any) -> TrackedMachine:
         """Replace a machine by its newer version."""
-        newer = renewed(unit, **changes) if changes else unit
+        newer = replace(unit, **changes) if changes else unit
         self.units[newer.machine_id] = newer
         return newer
 
-    def become(self, unit: TrackedMachine, state: MachineState, **changes: object) -> TrackedMachine:
+    def become(self, unit: TrackedMachine, state: MachineState, **changes: Any) -> TrackedMachine:
         """Change a machine's state, if the transition is legal."""
         if unit.state is not state:
             changes["state"] = transition(MACHINE, unit.state, state)
@@ -346,9 +337,9 @@ class FleetTurn:
         if self.state.phase is not phase:
             self.change(phase=transition(JOB, self.state.phase, phase))
 
-    def set_slot(self, slot: SlotState, **changes: object) -> SlotState:
+    def set_slot(self, slot: SlotState, **changes: Any) -> SlotState:
         """Replace a slot by its newer version."""
-        newer = renewed(slot, **changes)
+        newer = replace(slot, **changes)
         self.slots[newer.index] = newer
         return newer
 

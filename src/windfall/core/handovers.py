@@ -12,7 +12,7 @@ from windfall.core import checkpoints
 from windfall.core.lifecycle import CHECKPOINT, CheckpointState, transition
 from windfall.core.worker_state import TrackedCheckpoint, TrackedShard, WorkerTurn
 from windfall.events import RankAdvanced, ShardHandedOver
-from windfall.records import renewed
+from windfall.structs import replace
 from windfall.terms import SaveKind, Step
 
 OPEN_MAX = 4
@@ -65,7 +65,7 @@ def _updated(turn: WorkerTurn, fact: ShardHandedOver) -> bool:
             continue
         if any((shard.rank, shard.path) == (fact.rank, fact.path) for shard in checkpoint.shards):
             turn.set_checkpoint(
-                renewed(checkpoint, shards=_refreshed(checkpoint.shards, fact.path, fact.identity, fact.size_bytes))
+                replace(checkpoint, shards=_refreshed(checkpoint.shards, fact.path, fact.identity, fact.size_bytes))
             )
             return True
     return False
@@ -74,7 +74,7 @@ def _updated(turn: WorkerTurn, fact: ShardHandedOver) -> bool:
 def _refreshed(shards: tuple[TrackedShard, ...], path: str, identity: str, size_bytes: int) -> tuple[TrackedShard, ...]:
     """Return the shards with the current size and identity of those at a path."""
     return tuple(
-        [renewed(shard, identity=identity, size_bytes=size_bytes) if shard.path == path else shard for shard in shards]
+        [replace(shard, identity=identity, size_bytes=size_bytes) if shard.path == path else shard for shard in shards]
     )
 
 
@@ -122,7 +122,7 @@ def _resolve_unclear(turn: WorkerTurn, rank: int, step: Step) -> None:
     """Resolve unclear hand-overs of a rank that is past their step: each is the newest checkpoint of its step."""
     for checkpoint in turn.state.checkpoints:
         if checkpoint.unclear and checkpoint.step <= step and any(shard.rank == rank for shard in checkpoint.shards):
-            turn.set_checkpoint(renewed(checkpoint, unclear=False))
+            turn.set_checkpoint(replace(checkpoint, unclear=False))
 
 
 def _join(turn: WorkerTurn, checkpoint: TrackedCheckpoint, shard: TrackedShard, *, by_user: bool) -> None:
@@ -132,7 +132,7 @@ def _join(turn: WorkerTurn, checkpoint: TrackedCheckpoint, shard: TrackedShard, 
         max(checkpoint.request, shard.request),
     )
     turn.set_checkpoint(
-        renewed(checkpoint, shards=(*shards, shard), kind=kind, request=request, by_user=checkpoint.by_user or by_user)
+        replace(checkpoint, shards=(*shards, shard), kind=kind, request=request, by_user=checkpoint.by_user or by_user)
     )
 
 
@@ -164,7 +164,7 @@ def moved_on(turn: WorkerTurn, fact: RankAdvanced) -> None:
         if checkpoint.complete or checkpoint.step > fact.step or fact.rank in checkpoint.absent:
             continue
         if all(shard.rank != fact.rank for shard in checkpoint.shards):
-            turn.set_checkpoint(renewed(checkpoint, absent=(*checkpoint.absent, fact.rank)))
+            turn.set_checkpoint(replace(checkpoint, absent=(*checkpoint.absent, fact.rank)))
 
 
 def script_ended(turn: WorkerTurn, *, in_order: bool) -> None:
@@ -177,7 +177,7 @@ def script_ended(turn: WorkerTurn, *, in_order: bool) -> None:
             checkpoints.abandon(turn, checkpoint, "the script died before every rank handed over its shard")
             continue
         ranks = {status.rank for status in turn.state.ranks} - {shard.rank for shard in checkpoint.shards}
-        turn.set_checkpoint(renewed(checkpoint, absent=tuple(sorted(ranks))))
+        turn.set_checkpoint(replace(checkpoint, absent=tuple(sorted(ranks))))
 
 
 def settle_unclear(turn: WorkerTurn) -> None:
@@ -207,7 +207,7 @@ def _become_results(turn: WorkerTurn, checkpoint: TrackedCheckpoint, names: list
     for shard, name in zip(checkpoint.distinct_shards, names, strict=True):
         number = turn.state.checkpoint_count + 1
         turn.change(checkpoint_count=number)
-        result = renewed(
+        result = replace(
             checkpoint,
             checkpoint_id=f"{checkpoint.step:08d}-{turn.state.first.term}-r{number}",
             kind=SaveKind.RESULT,

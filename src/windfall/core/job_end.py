@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from windfall.core import ledger, machines
 from windfall.core.fleet_state import ACTIVE, NO_TIME, FleetTurn, JobEnd
 from windfall.core.lifecycle import OrderState
@@ -22,6 +20,7 @@ from windfall.fleet import (
     StopRun,
 )
 from windfall.policies.deadlines import limits
+from windfall.structs import replace
 from windfall.terms import Instant, Outcome, Step
 
 NOW_S = 15.0

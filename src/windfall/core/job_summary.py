@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from windfall.core import ledger
 from windfall.core.fleet_state import FleetState, GoneMachine, TrackedMachine
@@ -12,13 +11,13 @@ from windfall.core.lifecycle import MachineState, OrderState
 from windfall.events import Fact
 from windfall.fleet import JobPhase, Lifetime, MachinesMissing, MachinesObserved, MachineStatus
 from windfall.market import Machine, MachineEndCause, MachineLifecycle
+from windfall.structs import Struct
 from windfall.terms import Generation, Instant, Reliability, Step, WallTime
 
 SDK_INACTIVE = "the script has not called Windfall: no step is known and nothing is saved"
 
 
-@dataclass(frozen=True, slots=True)
-class MachineView:
+class MachineView(Struct, frozen=True):
     """A machine as shown to users.
 
     Attributes:
@@ -42,8 +41,7 @@ class MachineView:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class SlotView:
+class SlotView(Struct, frozen=True):
     """A slot and its machines; `awaits` is the order that will fill it."""
 
     name: str
@@ -52,8 +50,7 @@ class SlotView:
     machine_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class OrderView:
+class OrderView(Struct, frozen=True):
     """An order whose machines have not come yet."""
 
     token: str
@@ -65,8 +62,7 @@ class OrderView:
     placed_at: Instant
 
 
-@dataclass(frozen=True, slots=True)
-class JobSummary:
+class JobSummary(Struct, frozen=True):
     """The status of a job.
 
     Attributes:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
+import msgspec
+
 from windfall.market import Charge, Machine, MachineEndCause, MachineLifecycle, Offer
+from windfall.structs import Struct, replace
 from windfall.terms import Usd, WallTime
 
 HOUR_S = 3600.0
@@ -33,8 +35,7 @@ _COVERED_S = 1.0
 """A bill is complete if its lines reach the machine's end to within this time [s]."""
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerLine:
+class LedgerLine(Struct, frozen=True):
     """One line of a bill."""
 
     charge_id: str
@@ -43,8 +44,7 @@ class LedgerLine:
     settled: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerAccount:
+class LedgerAccount(Struct, frozen=True):
     """The cost of one machine.
 
     Attributes:
@@ -118,8 +118,7 @@ class LedgerAccount:
         return difference > DISPUTE_USD and difference > DISPUTE_SHARE * max(estimated, abs(self.settled_usd))
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerTotals:
+class LedgerTotals(Struct, frozen=True):
     """A job's total cost and hours.
 
     Attributes:
@@ -145,8 +144,7 @@ class LedgerTotals:
     unexplained_usd: Usd = _NOTHING
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(Struct, frozen=True):
     """The accounts of a job.
 
     Attributes:
@@ -156,10 +154,10 @@ class Ledger:
         strays: lines for unknown machines, by id.
     """
 
-    open: Mapping[str, LedgerAccount] = field(default_factory=dict)
-    closed: Mapping[str, LedgerAccount] = field(default_factory=dict)
-    past: LedgerTotals = field(default_factory=LedgerTotals)
-    strays: Mapping[str, Charge] = field(default_factory=dict)
+    open: Mapping[str, LedgerAccount] = msgspec.field(default_factory=dict)
+    closed: Mapping[str, LedgerAccount] = msgspec.field(default_factory=dict)
+    past: LedgerTotals = LedgerTotals()
+    strays: Mapping[str, Charge] = msgspec.field(default_factory=dict)
 
     def knows(self, machine_id: str) -> bool:
         """Return whether there is an account for this machine."""

@@ -6,7 +6,6 @@ The difference between a provider's listing and the machines that the driver kno
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from windfall.core.fleet_state import (
@@ -38,7 +37,7 @@ from windfall.fleet import (
 from windfall.market import Machine, MachineEndCause, MachineLifecycle, Offer, Refusal
 from windfall.models.injection import lifetime_s
 from windfall.policies.acquisition import offer_choice
-from windfall.records import renewed
+from windfall.structs import Struct, replace
 from windfall.terms import Instant, NoticeLevel
 
 PROMISE_S = 120.0
@@ -128,7 +127,7 @@ def _slot_for(turn: FleetTurn, token: str) -> SlotState | None:
     waiting = turn.awaiting(token)
     if waiting:
         if entry is not None:
-            turn.orders[token] = renewed(entry, waiting=entry.waiting - 1)
+            turn.orders[token] = replace(entry, waiting=entry.waiting - 1)
         return turn.slots[waiting.pop()]
     if entry is not None or not turn.active:
         return None
@@ -322,7 +321,7 @@ def _withdraw_successor(turn: FleetTurn, unit: TrackedMachine) -> None:
         turn.set_slot(slot, awaits=None)
         turn.awaiting(token)
         turn.awaiting(token)[:] = [index for index in turn.awaiting(token) if index != slot.index]
-        entry = renewed(turn.orders[token], waiting=turn.orders[token].waiting - 1)
+        entry = replace(turn.orders[token], waiting=turn.orders[token].waiting - 1)
         turn.orders[token] = entry
         if entry.waiting == 0:
             cancel(turn, token)
@@ -337,7 +336,7 @@ def cancel(turn: FleetTurn, token: str) -> None:
     if entry.state is OrderState.CANCELLED:
         return
     turn.emit(CancelOrder(token, entry.order.offer.provider))
-    turn.orders[token] = renewed(entry, state=OrderState.CANCELLED, waiting=0, resend_at=None, outcome_unknown=True)
+    turn.orders[token] = replace(entry, state=OrderState.CANCELLED, waiting=0, resend_at=None, outcome_unknown=True)
 
 
 def silent(turn: FleetTurn, fact: MachineSilent) -> None:
@@ -456,8 +455,7 @@ def _superseded(turn: FleetTurn, unit: TrackedMachine) -> None:
         turn.release(turn.set_unit(turn.detach(unit), superseded_in=index), SUPERSEDED)
 
 
-@dataclass(frozen=True, slots=True)
-class ListingDifference:
+class ListingDifference(Struct, frozen=True):
     """The difference between a listing and the known machines.
 
     Attributes:

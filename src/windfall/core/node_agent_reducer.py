@@ -5,7 +5,7 @@ How facts change the node agent's state; `core.node_agent_reducer` decides what 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from windfall.core.node_agent_state import (
     ANSWER_S,
@@ -53,6 +53,7 @@ from windfall.errors import EXIT_DONE, EXIT_FAILED, EXIT_MISUSE, EXIT_RETRY, EXI
 from windfall.events import EstimatesChanged, ScheduleAssigned
 from windfall.fleet import DesiredState, Directive, Report
 from windfall.jobs import DEAD_MAN_S, SAVE_TIMEOUT_S
+from windfall.structs import replace
 from windfall.terms import Instant, Notice, NoticeLevel, Outcome, Seconds
 
 

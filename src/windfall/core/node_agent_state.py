@@ -11,11 +11,10 @@ waits at most `IDLE_S`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-
 from windfall.events import EstimatesChanged, ScheduleAssigned
 from windfall.fleet import Directive, MachineStatus, Peer, Report
 from windfall.jobs import DEAD_MAN_S, SAVE_TIMEOUT_S
+from windfall.structs import Struct, replace
 from windfall.terms import Instant, Notice, NoticeLevel, Outcome, SaveCosts, Seconds, Step, Term
 
 PREFER_DIRECT_S = Seconds(5.0)
@@ -44,8 +43,7 @@ _NO_TERM = Term(0)
 _DIRECT_S, _MAILBOX_S, _MAILBOX_ALONE_S, _POLL_S = Seconds(1.0), Seconds(10.0), Seconds(2.0), Seconds(0.25)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeAgentPace:
+class NodeAgentPace(Struct, frozen=True):
     """How often a node agent reports.
 
     With these values the mailbox of a machine costs about 0.002 USD per hour at 0.005 USD per 1000 writes and 0.0004 USD
@@ -64,8 +62,7 @@ class NodeAgentPace:
     poll_s: Seconds = _POLL_S
 
 
-@dataclass(frozen=True, slots=True)
-class RunStatus:
+class RunStatus(Struct, frozen=True):
     """The status of the run on this machine, as its agent wrote it; none before the machine holds the lease.
 
     Attributes:
@@ -89,8 +86,7 @@ class RunStatus:
     sdk_inactive: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NodeAgentIdentity:
+class NodeAgentIdentity(Struct, frozen=True):
     """The identity of this node agent.
 
     Attributes:
@@ -103,11 +99,10 @@ class NodeAgentIdentity:
     incarnation: str
     direct: bool
     address: str = ""
-    pace: NodeAgentPace = field(default_factory=NodeAgentPace)
+    pace: NodeAgentPace = NodeAgentPace()
 
 
-@dataclass(frozen=True, slots=True)
-class JobLimits:
+class JobLimits(Struct, frozen=True):
     """The parts of a job that the node agent's decisions need."""
 
     nodes: int = 1
@@ -118,89 +113,76 @@ class JobLimits:
 # ------------------------------------------------------------------------------------------------------------ facts
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(Struct, frozen=True):
     """The controller accepted this machine's credential."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobDataRead:
+class JobDataRead(Struct, frozen=True):
     """The job's data are here, secrets included."""
 
     job_limits: JobLimits
 
 
-@dataclass(frozen=True, slots=True)
-class JobDataUnavailable:
+class JobDataUnavailable(Struct, frozen=True):
     """The job's data are not here yet; why not."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """Code and setup are in place."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotPrepared:
+class NotPrepared(Struct, frozen=True):
     """Code or setup failed; `final`: a retry is useless."""
 
     message: str
     final: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RunStatusRead:
+class RunStatusRead(Struct, frozen=True):
     """The current content of the agent's status file."""
 
     run_status: RunStatus | None
 
 
-@dataclass(frozen=True, slots=True)
-class ExecEnded:
+class ExecEnded(Struct, frozen=True):
     """`windfall exec` exited; `message` is its last line."""
 
     code: int
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Noticed:
+class Noticed(Struct, frozen=True):
     """A notice about this machine."""
 
     notice: Notice
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """The controller answered directly; it may have no directive yet."""
 
     directive: Directive | None
 
 
-@dataclass(frozen=True, slots=True)
-class NotAnswered:
+class NotAnswered(Struct, frozen=True):
     """The controller did not answer, or refused, with its reason."""
 
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MailboxRead:
+class MailboxRead(Struct, frozen=True):
     """What the mailbox holds: this machine's directive, and (term, counter) of the controller's heartbeat."""
 
     directive: Directive | None
     heartbeat: tuple[Term, int] | None
 
 
-@dataclass(frozen=True, slots=True)
-class MailboxFailed:
+class MailboxFailed(Struct, frozen=True):
     """The store did not answer, or refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class StopRequested:
+class StopRequested(Struct, frozen=True):
     """A user on this machine asked it to save and shut down."""
 
 
@@ -212,37 +194,31 @@ NodeAgentFact = (
 # ---------------------------------------------------------------------------------------------------------- actions
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(Struct, frozen=True):
     """Present the credential; answered by `Joined` and `JobDataRead`, or by `NotAnswered`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadJobData:
+class ReadJobData(Struct, frozen=True):
     """Read the job's data from the store; answered by `JobDataRead` or `JobDataUnavailable`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepare:
+class Prepare(Struct, frozen=True):
     """Fetch the code and run the setup; answered by `Prepared` or `NotPrepared`."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendReport:
+class SendReport(Struct, frozen=True):
     """Report directly; answered by `Answered` or `NotAnswered`."""
 
     report: Report
 
 
-@dataclass(frozen=True, slots=True)
-class SyncMailbox:
+class SyncMailbox(Struct, frozen=True):
     """Write a report to the mailbox and read it; answered by `MailboxRead` or `MailboxFailed`."""
 
     report: Report
 
 
-@dataclass(frozen=True, slots=True)
-class StartExec:
+class StartExec(Struct, frozen=True):
     """Start `windfall exec`; answered by `ExecEnded` when it exits."""
 
     generation: int = 0
@@ -251,27 +227,23 @@ class StartExec:
     mttp_s: Seconds | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NotifyExec:
+class NotifyExec(Struct, frozen=True):
     """Pass the controller's estimates to the run's agent."""
 
     facts: tuple[EstimatesChanged | ScheduleAssigned, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StopExec:
+class StopExec(Struct, frozen=True):
     """Ask `exec` to exit, after a save or `now`."""
 
     now: bool
 
 
-@dataclass(frozen=True, slots=True)
-class KillExec:
+class KillExec(Struct, frozen=True):
     """Kill `exec` and all its descendants."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndMachine:
+class EndMachine(Struct, frozen=True):
     """End the node agent, and with it the machine."""
 
     reason: str
@@ -284,8 +256,7 @@ NodeAgentAction = (
 # ------------------------------------------------------------------------------------------------------------ state
 
 
-@dataclass(frozen=True, slots=True)
-class RunningExec:
+class RunningExec(Struct, frozen=True):
     """A running `exec`.
 
     Attributes:
@@ -302,8 +273,7 @@ class RunningExec:
     notified: Directive | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MachineShutdown:
+class MachineShutdown(Struct, frozen=True):
     """Why this machine shuts down, and whether the run is saved first."""
 
     reason: str
@@ -311,8 +281,7 @@ class MachineShutdown:
     since: Instant
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelState:
+class ChannelState(Struct, frozen=True):
     """One channel: when it is used next and its recent failures; `again`: there was news while it was busy."""
 
     due: Instant
@@ -325,8 +294,7 @@ class ChannelState:
         return replace(self, again=True) if self.busy else replace(self, due=now)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeAgentState:
+class NodeAgentState(Struct, frozen=True):
     """The state of one node agent.
 
     Attributes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 from windfall.core import job_end, machines
 from windfall.core.fleet_state import CANCELLED_KEPT, FleetTurn, OrderEntry
@@ -25,7 +24,7 @@ from windfall.policies.acquisition import offer_choice
 from windfall.policies.acquisition import ranking as offer_ranking
 from windfall.policies.replacement import successor
 from windfall.policies.replacement.successor import ReplacementTime
-from windfall.records import renewed
+from windfall.structs import Struct, replace
 from windfall.terms import Instant
 
 _VERSION = 1
@@ -67,7 +66,7 @@ def _close_order(turn: FleetTurn, token: str) -> None:
         turn.set_slot(turn.slots[waiting.pop()], awaits=None)
     entry = turn.orders[token]
     if entry.state is OrderState.CANCELLED:
-        turn.orders[token] = renewed(entry, outcome_unknown=False)
+        turn.orders[token] = replace(entry, outcome_unknown=False)
     else:
         del turn.orders[token]
 
@@ -79,7 +78,7 @@ def unanswered(turn: FleetTurn, fact: OrderUnanswered) -> None:
         return
     if entry.state is OrderState.ASKED:
         state = transition(ORDER, entry.state, OrderState.UNKNOWN)
-        turn.orders[fact.token] = renewed(entry, state=state, tries=entry.tries + 1, resend_at=None)
+        turn.orders[fact.token] = replace(entry, state=state, tries=entry.tries + 1, resend_at=None)
     turn.emit(RequestListing(entry.order.offer.provider))
 
 
@@ -91,9 +90,9 @@ def listed_all(turn: FleetTurn, fact: ListingCompleted) -> None:
             continue
         if entry.state is OrderState.UNKNOWN and entry.resend_at is None:
             pause_s = 0.0 if entry.tries == 0 else offer_choice.pause_s(entry.tries)
-            turn.orders[token] = renewed(entry, resend_at=Instant(turn.now + pause_s))
+            turn.orders[token] = replace(entry, resend_at=Instant(turn.now + pause_s))
         elif entry.state is OrderState.CANCELLED and entry.outcome_unknown:
-            turn.orders[token] = renewed(entry, outcome_unknown=False)
+            turn.orders[token] = replace(entry, outcome_unknown=False)
 
 
 def controller_started(turn: FleetTurn, fact: ControllerStarted) -> None:
@@ -107,7 +106,7 @@ def controller_started(turn: FleetTurn, fact: ControllerStarted) -> None:
             state = transition(ORDER, state, OrderState.UNKNOWN)
         if state is OrderState.CANCELLED and entry.outcome_unknown:
             turn.emit(CancelOrder(token, entry.order.offer.provider))
-        turn.orders[token] = renewed(entry, state=state, resend_at=None)
+        turn.orders[token] = replace(entry, state=state, resend_at=None)
     for unit in list(turn.units.values()):
         providers.add(unit.machine.provider)
         # Contact times restart: no controller was listening meanwhile.
@@ -151,8 +150,7 @@ def _has_room(fact: OffersObserved, key: tuple[object, ...]) -> bool:
 # --------------------------------------------------------------------------------------------------------------- buying
 
 
-@dataclass(frozen=True, slots=True)
-class _Needs:
+class _Needs(Struct, frozen=True):
     """Slots that need a machine now: those without one, and those whose machine's end is announced."""
 
     open: tuple[int, ...]
@@ -206,7 +204,7 @@ def _resend(turn: FleetTurn) -> None:
             accepted = any(unit.machine.token == token for unit in turn.units.values())
             order = entry.order if accepted else replace(entry.order, count_max=entry.waiting)
             asked = transition(ORDER, entry.state, OrderState.ASKED)
-            turn.orders[token] = renewed(entry, order=order, state=asked, resend_at=None)
+            turn.orders[token] = replace(entry, order=order, state=asked, resend_at=None)
             turn.emit(PlaceOrder(order))
 
 

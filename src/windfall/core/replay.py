@@ -5,16 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from windfall.core import driver, worker
 from windfall.events import Decision, Row, WorkerStarted
 from windfall.fleet import ControllerStarted, JobSubmitted
+from windfall.structs import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayDifference:
+class ReplayDifference(Struct, frozen=True):
     """One place where the journal and its replay differ.
 
     Attributes:

@@ -8,7 +8,6 @@ read its pages again.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from windfall.core import checkpoints
@@ -17,7 +16,7 @@ from windfall.core.worker_state import REQUESTS_KEPT, SavePlan, SaveRequest, Wor
 from windfall.events import PublishSave, RanksObserved, RankStatus, SaveAnswered, WithdrawSave
 from windfall.policies.checkpointing import rules
 from windfall.policies.checkpointing.decision import SaveChoice, SavingView, cost_inputs, decide
-from windfall.records import renewed
+from windfall.structs import replace
 from windfall.terms import Instant, SaveKind, Step
 
 _RUNNING: Final = WorkerStage.RUNNING  # a module constant is looked up ten times as fast as an enumeration member
@@ -58,7 +57,7 @@ def publish(turn: WorkerTurn, choice: SaveChoice, kind: SaveKind) -> SaveRequest
     exact = len(state.ranks) > 1
     request = SaveRequest(state.requests + 1, Step(choice.save_at), kind, exact, sure=not exact)
     if state.request is not None:
-        _archive(turn, renewed(state.request, withdrawn=True))
+        _archive(turn, replace(state.request, withdrawn=True))
     turn.change(request=request, requests=request.number)
     turn.decisions.append(choice.decision)
     turn.commands.append(PublishSave(request.number, request.step, kind, exact))
@@ -69,7 +68,7 @@ def withdraw(turn: WorkerTurn) -> None:
     """Withdraw the pending request."""
     request = turn.state.request
     if request is not None:
-        _archive(turn, renewed(request, withdrawn=True))
+        _archive(turn, replace(request, withdrawn=True))
         turn.emit(WithdrawSave(request.number))
 
 
@@ -90,7 +89,7 @@ def answered(turn: WorkerTurn, fact: SaveAnswered) -> None:
 
 
 def _with_answer(request: SaveRequest, rank: int) -> SaveRequest:
-    return request if rank in request.answered else renewed(request, answered=(*request.answered, rank))
+    return request if rank in request.answered else replace(request, answered=(*request.answered, rank))
 
 
 def observed(turn: WorkerTurn, fact: RanksObserved) -> None:
@@ -136,7 +135,7 @@ def _check_agreement(turn: WorkerTurn, request: SaveRequest) -> None:
         _check_late(turn, request, silent)
         return
     if not silent:
-        turn.change(request=renewed(request, sure=True))
+        turn.change(request=replace(request, sure=True))
     elif not request.sure:
         turn.change(misses=turn.state.misses + 1, hinted=turn.state.hinted or request.hinted)
         withdraw(turn)
@@ -148,13 +147,13 @@ def _check_agreement(turn: WorkerTurn, request: SaveRequest) -> None:
             if checkpoint.request == request.number and not checkpoint.complete:
                 checkpoints.abandon(turn, checkpoint, f"rank {silent[0]} went past step {request.step} without saving")
     else:
-        turn.change(request=renewed(request, passed=silent))
+        turn.change(request=replace(request, passed=silent))
 
 
 def _check_late(turn: WorkerTurn, request: SaveRequest, silent: tuple[int, ...]) -> None:
     """Warn of ranks that finished two more steps without an answer; a late request may find a rank past its step."""
     if silent and request.late_at is None:
-        turn.change(request=renewed(request, late_at=turn.state.step))
+        turn.change(request=replace(request, late_at=turn.state.step))
     elif silent and request.late_at is not None and turn.state.step > request.late_at + 1:
         _warn_unasked(turn, silent)
 
@@ -185,7 +184,7 @@ def rank_done(turn: WorkerTurn, rank: int, step: Step, number: int | None) -> No
             return
     elif number != request.number:
         return
-    request = renewed(
+    request = replace(
         request,
         answered=request.answered if rank in request.answered else (*request.answered, rank),
         done_ranks=tuple(sorted({*request.done_ranks, rank})) if request.done_ranks else (rank,),
@@ -227,7 +226,7 @@ def plan(turn: WorkerTurn) -> None:
         return
     request = publish(turn, choice, _INSURANCE)
     if state.hinted:
-        request = renewed(request, hinted=True)
+        request = replace(request, hinted=True)
     held = (state.anchor_step, choice.save_at)
     turn.change(request=request, held=held, hinted=False, plan=_new_plan(turn, request.number, choice.save_at))
 

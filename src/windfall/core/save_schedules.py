@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 
 from windfall.core.fleet_state import FleetState, FleetTurn, TrackedMachine
@@ -17,6 +16,7 @@ from windfall.fleet import MachineStatus, Report, ScheduleComputed
 from windfall.models import lifetime_pool
 from windfall.policies.checkpointing.replan import POLICY, ScheduleRequest
 from windfall.policies.replacement import successor
+from windfall.structs import replace
 from windfall.terms import Instant, Seconds, Unit
 
 _VERSION = 1

@@ -6,7 +6,6 @@ save), and the agent exits; nothing is committed after that.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from windfall.core import checkpoints, handovers, save_requests
@@ -32,6 +31,7 @@ from windfall.events import (
 )
 from windfall.policies.checkpointing import rules
 from windfall.policies.checkpointing.decision import VERSION, SaveChoice
+from windfall.structs import replace
 from windfall.terms import Cause, Instant, Notice, NoticeLevel, Outcome, SaveKind, Seconds
 
 STOP_PATIENCE_S = 600.0

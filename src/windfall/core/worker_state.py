@@ -6,14 +6,16 @@ The state is immutable.  A `WorkerTurn` is local to one call of `worker.react`: 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from windfall.core.lifecycle import CheckpointState, WorkerStage
 from windfall.events import Command, Decision, LogMessage, RankStatus, SetTimer, WorkerStarted
 from windfall.models.costs import Costs
 from windfall.models.preemption_rates import PreemptionHistory
 from windfall.policies.checkpointing.decision import Estimates, RankProgress
-from windfall.records import record, renewed_with, value
+from windfall.structs import Struct, replace
 from windfall.terms import CheckpointRef, Instant, Notice, SaveKind, SaveTable, Seconds, Shard, Step
 
 _HANDED_OVER: Final = CheckpointState.HANDED_OVER
@@ -25,8 +27,7 @@ REQUESTS_KEPT = 16
 """How many earlier requests are kept, to match late answers."""
 
 
-@record
-class SaveRequest:
+class SaveRequest(Struct, frozen=True):
     """A save requested from the script.
 
     Attributes:
@@ -40,8 +41,6 @@ class SaveRequest:
         withdrawn: the request is withdrawn.
         hinted: made because of a hint that this machine may be preempted, regardless of the policy's interval.
     """
-
-    __slots__ = ("__dict__",)
 
     number: int
     step: Step
@@ -57,8 +56,7 @@ class SaveRequest:
     hinted: bool = False
 
 
-@value
-class SavePlan:
+class SavePlan(Struct, frozen=True):
     """The inputs of the plan for the pending insurance save: while none of them changes, nothing is replanned.
 
     Attributes:
@@ -77,11 +75,8 @@ class SavePlan:
     numbers: tuple[float | None, ...]
 
 
-@record
-class TrackedShard:
+class TrackedShard(Struct, frozen=True):
     """A shard that one rank handed over; `stored` once it is in the store, `source` is the path as the script named it."""
-
-    __slots__ = ("__dict__",)
 
     rank: int
     path: str
@@ -93,8 +88,7 @@ class TrackedShard:
     source: str = ""
 
 
-@record
-class TrackedCheckpoint:
+class TrackedCheckpoint(Struct, frozen=True):
     """A checkpoint that is not committed, or a result that is not stored yet.
 
     Attributes:
@@ -107,8 +101,6 @@ class TrackedCheckpoint:
         upload_started_at: when its upload started; None if unknown (the agent died meanwhile).
         tries: failed commits.
     """
-
-    __slots__ = ("__dict__",)
 
     checkpoint_id: str
     step: Step
@@ -151,8 +143,7 @@ class TrackedCheckpoint:
         return sum([shard.size_bytes for shard in self.distinct_shards])
 
 
-@dataclass(frozen=True)
-class WorkerShutdown:
+class WorkerShutdown(Struct, frozen=True):
     """The end of this machine's work: how it was requested, and its last save.
 
     Attributes:
@@ -170,8 +161,7 @@ class WorkerShutdown:
     notice_s: Seconds | None = None
 
 
-@record
-class WorkerState:
+class WorkerState(Struct, frozen=True):
     """The state of one term on one machine.
 
     Attributes:
@@ -208,13 +198,11 @@ class WorkerState:
         final_commands: the commands that ended the term.
     """
 
-    __slots__ = ("__dict__",)
-
     stage: WorkerStage = WorkerStage.NEW
     started: WorkerStarted | None = None
     started_at: Instant = _NO_TIME
-    losses: PreemptionHistory = field(default_factory=lambda: PreemptionHistory("local"))
-    costs: Costs = field(default_factory=Costs)
+    losses: PreemptionHistory = msgspec.field(default_factory=lambda: PreemptionHistory("local"))
+    costs: Costs = Costs()
     attempt: int = 0
     failures: int = 0
     script: bool = False
@@ -327,28 +315,17 @@ class WorkerState:
 
 @dataclass(slots=True)
 class WorkerTurn:
-    """One turn: the state so far, and the commands and decisions to return.
-
-    Attributes:
-        state: the given state until the first change; from then on this turn's own copy, changed in place, so that a
-            batch with many changes copies only once.
-    """
+    """One turn: the state so far, and the commands and decisions to return."""
 
     state: WorkerState
     now: Instant
     commands: list[Command] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
-    _own: bool = False
 
-    def change(self, **changes: object) -> None:
+    def change(self, **changes: Any) -> None:
         """Replace fields of the state."""
-        if self._own:
-            self.state.__dict__.update(changes)
-            return
-        for name, value_ in changes.items():
-            if getattr(self.state, name) is not value_:
-                self.state, self._own = renewed_with(self.state, changes), True
-                return
+        if any(getattr(self.state, name) is not value for name, value in changes.items()):
+            self.state = replace(self.state, **changes)
 
     def emit(self, *commands: Command) -> None:
         """Append commands."""

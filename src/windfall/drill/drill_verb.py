@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 from cyclopts import Parameter
 from rich.status import Status
 
-from windfall import wiring
 from windfall.cli.exec import absolute_url, state_folder
 from windfall.cli.run_reference import extra
 from windfall.drill import diagnosis as judging
@@ -31,6 +30,7 @@ from windfall.drill.drill_report import DrillCosts, DrillResult, as_json, folded
 from windfall.drill.drill_trace import ScriptTrace
 from windfall.errors import EXIT_DONE, EXIT_NOT_RESUMED, Misuse, RunFailed, WindfallError
 from windfall.linux.clock import SystemClock
+from windfall.linux.random_names import new_nonce
 from windfall.report.console import console
 from windfall.storage import bundle
 from windfall.storage.object_stores import folder_url
@@ -276,7 +276,7 @@ def _drilled(wanted: DrillRequest, store: str | None, show: _Show) -> DrillResul
     )
     saved_at, further = _checked(first, wanted)
     number = first.traces[0].numbers.get(saved_at - 1, saved_at)
-    place = f"{store.rstrip('/')}/drill-{wiring.new_nonce()}" if store else folder_url(f"{wanted.folder}/run")
+    place = f"{store.rstrip('/')}/drill-{new_nonce()}" if store else folder_url(f"{wanted.folder}/run")
     shards = {trace.rank: trace.saved[1] for trace in first.traces if trace.saved and trace.saved[1]}
     show("store the checkpoint")
     again: list[DrillPhase] = []

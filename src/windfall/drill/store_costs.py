@@ -15,6 +15,7 @@ from windfall.errors import Misuse
 from windfall.events import CommitCheckpoint, UploadShard
 from windfall.linux import processes
 from windfall.linux.clock import SystemClock
+from windfall.linux.random_names import new_nonce
 from windfall.ports import Restored
 from windfall.storage import acquire_run
 from windfall.storage.object_stores import folder_of
@@ -69,9 +70,7 @@ def stored(url: str, folder: Path, step: int, shards: dict[int, str]) -> Iterato
     if reader.store.list(""):
         raise Misuse(f"{url} is not empty: a drill needs an empty location")
     folder.mkdir(parents=True, exist_ok=True)
-    local = LocalSession(
-        reader.clock, wiring.new_nonce, str(folder), str(folder / "lease.json"), str(folder / "output.log")
-    )
+    local = LocalSession(reader.clock, new_nonce, str(folder), str(folder / "lease.json"), str(folder / "output.log"))
     request = acquire_run.AcquireRequest(
         _holder(), _LEASE_S, ("windfall", "drill"), str(folder), bundle=False, new_code=False, wait=False
     )
@@ -108,4 +107,4 @@ def _holder() -> Holder:
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot_id = file.read().strip()
     namespace = os.stat("/proc/self/ns/pid").st_ino
-    return Holder(socket.gethostname(), boot_id, namespace, pid, processes.started_at(pid) or 0, wiring.new_nonce())
+    return Holder(socket.gethostname(), boot_id, namespace, pid, processes.started_at(pid) or 0, new_nonce())

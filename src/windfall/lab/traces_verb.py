@@ -16,6 +16,7 @@ from windfall.report.console import console
 from windfall.simulation.traces import trace_format, trace_reader, trace_slices
 from windfall.simulation.traces.trace_events import ClockKind, Content, SamplingKind
 from windfall.simulation.traces.trace_survey import SeriesStats, TraceSurvey, survey, survey_of
+from windfall.structs import plain, replace
 from windfall.units import duration_text
 
 Unit = Annotated[str | None, Parameter(name="--unit")]
@@ -147,7 +148,7 @@ def _look(text: str, named: _Named) -> TraceSurvey:
     if part != trace_slices.TraceSlice(part.path, unit=named.unit):
         piece = trace_slices.cut_of(opened, part, found)
         part_of_it = survey_of(piece.located(), piece.header)
-        found = dataclasses.replace(part_of_it, skipped=found.skipped, skipped_count=found.skipped_count)
+        found = replace(part_of_it, skipped=found.skipped, skipped_count=found.skipped_count)
     return found
 
 
@@ -286,7 +287,7 @@ def as_json(name: str, found: TraceSurvey) -> dict[str, Any]:
         "machine_types": found.machine_types,
         "notes": header.notes,
         "gaps_count": found.gaps_count,
-        "gaps": [dataclasses.asdict(gap) for gap in found.gaps],
+        "gaps": [plain(gap) for gap in found.gaps],
         "series": [_series_json(one) for one in found.stats],
     }
 

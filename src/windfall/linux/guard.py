@@ -17,13 +17,12 @@ import os
 import select
 import shutil
 import signal
-from dataclasses import dataclass
 
 from windfall.linux import processes
+from windfall.structs import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptLaunch:
+class ScriptLaunch(Struct, frozen=True):
     """What to start and how.
 
     Attributes:

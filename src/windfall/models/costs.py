@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
-from windfall.records import record, renewed
+from windfall.structs import Struct, replace
 from windfall.terms import Phase
 
 WINDOW_VALUES = 64
@@ -19,11 +19,8 @@ DEFAULT_STALL_S = 1.0
 """Assumed stall of a save before one was measured [s]."""
 
 
-@record
-class Window:
+class Window(Struct, frozen=True, dict=True):
     """The last `WINDOW_VALUES` values of a quantity; its statistics are computed once, on first use."""
-
-    __slots__ = ("__dict__",)
 
     values: tuple[float, ...] = ()
 
@@ -46,11 +43,8 @@ class Window:
         return sorted(self.values)[math.ceil(0.95 * len(self.values)) - 1]
 
 
-@record
-class Steps:
+class Steps(Struct, frozen=True, dict=True):
     """The newest windows of steps: (how many, their mean [s])."""
-
-    __slots__ = ("__dict__",)
 
     values: tuple[tuple[int, float], ...] = ()
 
@@ -68,11 +62,8 @@ class Steps:
         return math.fsum([count * mean for count, mean in self.values]) / count if count else None
 
 
-@record
-class Uploads:
+class Uploads(Struct, frozen=True, dict=True):
     """The newest uploads: (size [B], duration [s])."""
-
-    __slots__ = ("__dict__",)
 
     values: tuple[tuple[int, float], ...] = ()
 
@@ -103,8 +94,7 @@ class Uploads:
 _EMPTY_WINDOW, _NO_STEPS, _NO_UPLOADS = Window(), Steps(), Uploads()
 
 
-@record
-class Costs:
+class Costs(Struct, frozen=True):
     """Measurements of one machine.
 
     Attributes:
@@ -117,8 +107,6 @@ class Costs:
         commits: durations of commits [s].
         state_bytes: size of the newest checkpoint [B]; None before the first.
     """
-
-    __slots__ = ("__dict__",)
 
     step_windows: Steps = _NO_STEPS
     step_longest: Window = _EMPTY_WINDOW
@@ -136,7 +124,7 @@ class Costs:
         A script that saves before it ends a step reports steps of zero length, which do not count for the step time.
         """
         assert count > 0, "a window of steps has steps"
-        return renewed(
+        return replace(
             self,
             step_windows=self.step_windows.add(count, mean_s) if mean_s > 0.0 else self.step_windows,
             step_longest=self.step_longest.add(longest_s),
@@ -148,24 +136,24 @@ class Costs:
         """Return the costs with one more duration of a phase."""
         known = dict(self.phases)
         known[phase] = known.get(phase, _EMPTY_WINDOW).add(duration_s)
-        return renewed(self, phases=tuple(sorted(known.items())))
+        return replace(self, phases=tuple(sorted(known.items())))
 
     def add_stall(self, stall_s: float) -> Costs:
         """Return the costs with one more stall for a save."""
         stalls = self.stalls.add(stall_s)
-        return self if stalls is self.stalls else renewed(self, stalls=stalls)
+        return self if stalls is self.stalls else replace(self, stalls=stalls)
 
     def add_upload(self, size_bytes: int, duration_s: float) -> Costs:
         """Return the costs with the upload of one more checkpoint."""
         uploads = self.uploads.add(size_bytes, duration_s)
         if uploads is self.uploads and size_bytes == self.state_bytes:
             return self
-        return renewed(self, uploads=uploads, state_bytes=size_bytes)
+        return replace(self, uploads=uploads, state_bytes=size_bytes)
 
     def add_commit(self, duration_s: float) -> Costs:
         """Return the costs with one more commit."""
         commits = self.commits.add(duration_s)
-        return self if commits is self.commits else renewed(self, commits=commits)
+        return self if commits is self.commits else replace(self, commits=commits)
 
     @property
     def step_mean_s(self) -> float | None:

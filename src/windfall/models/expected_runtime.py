@@ -54,14 +54,14 @@ several.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from windfall.structs import Struct
 
 _EXPONENT_MAX = 700.0
 """Beyond this a double overflows: the expectation is given as infinite."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hazard:
+class Hazard(Struct, frozen=True):
     """How machines are lost.
 
     Attributes:
@@ -85,8 +85,7 @@ class Hazard:
         return self.mttp_s / self.machines
 
 
-@dataclass(frozen=True, slots=True)
-class Saving:
+class Saving(Struct, frozen=True):
     """How the run is saved.
 
     Attributes:
@@ -102,8 +101,7 @@ class Saving:
     step_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Restart:
+class Restart(Struct, frozen=True):
     """How a machine joins the training.
 
     Attributes:
@@ -123,8 +121,7 @@ class Restart:
     release_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Expectation:
+class Expectation(Struct, frozen=True):
     """The expected course of a run; the parts add up to `wall_s`.
 
     Attributes:
@@ -150,8 +147,7 @@ class Expectation:
     finish_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class _LossKind:
+class _LossKind(Struct, frozen=True):
     """A kind of loss: its share, the save and the wait it leads to [s], the time billed beyond the gap [s]."""
 
     share: float
@@ -160,8 +156,7 @@ class _LossKind:
     overlap_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Gap:
+class _Gap(Struct, frozen=True):
     """An expected interruption: waiting [s], preparing [s], further losses in it."""
 
     wait_s: float

@@ -27,10 +27,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from windfall.fleet import Lifetime
 from windfall.models import preemption_rates
+from windfall.structs import Struct
 from windfall.terms import Seconds, WallTime
 
 ANY = ""
@@ -40,8 +40,7 @@ Rate = tuple[str, str, str, Seconds, Seconds | None]
 """(provider, type, zone, MTTP, restart), as `fleet.EstimatesPooled` carries it."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestartSample:
+class RestartSample(Struct, frozen=True):
     """A measured time from a loss on a kind of machine to training again [s]."""
 
     provider: str
@@ -50,8 +49,7 @@ class RestartSample:
     restart_s: Seconds
 
 
-@dataclass(frozen=True, slots=True)
-class PooledEstimate:
+class PooledEstimate(Struct, frozen=True):
     """The estimates for a kind of machine.
 
     Attributes:
@@ -77,8 +75,7 @@ class PooledEstimate:
         return self.provider, self.machine_type, self.zone, self.mttp_s, self.restart_s
 
 
-@dataclass(frozen=True, slots=True)
-class _Sums:
+class _Sums(Struct, frozen=True):
     """The observations of a level."""
 
     lifetime_s: float = 0.0
@@ -99,8 +96,7 @@ class _Sums:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _LevelEstimate:
+class _LevelEstimate(Struct, frozen=True):
     """An estimate on its way down the levels."""
 
     mttp_s: float

@@ -8,9 +8,8 @@ a preemption: they are censored, not ignored.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from windfall.errors import Misuse
+from windfall.structs import Struct
 
 PRIOR_MTTP_S = 10_800.0
 """Mean of the prior of the time to preemption [s]: 3 h, the thesis' MTTP."""
@@ -20,8 +19,7 @@ DEFAULT_RESTART_S = 136.5
 """Assumed time from a loss to training again before one was measured [s]: the thesis' allocation time."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreemptionPattern:
+class PreemptionPattern(Struct, frozen=True):
     """How a provider preempts machines, before any observation.
 
     Attributes:
@@ -64,8 +62,7 @@ def preemption_pattern(provider: str) -> PreemptionPattern:
     raise Misuse(f"provider {provider!r} is unknown: use one of {', '.join(providers())}")
 
 
-@dataclass(frozen=True, slots=True)
-class PreemptionHistory:
+class PreemptionHistory(Struct, frozen=True):
     """The preemptions that a run has observed, the given values, and the estimates from both.
 
     The estimate of notices combines observations (`preemptions`, `announced`, `notices_s`) with a prior: the given grace

@@ -15,11 +15,11 @@ import os
 import select
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from windfall.ports import Clock
+from windfall.structs import Struct
 from windfall.terms import Instant, Notice, NoticeLevel, Seconds
 from windfall.wire.notice_formats import CloudNotice
 
@@ -35,8 +35,7 @@ class MetadataUnavailable(Exception):
     """No usable response: the service is unreachable, too slow or broken, or the caller was stopped."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataResponse:
+class MetadataResponse(Struct, frozen=True):
     """A whole HTTP response; header names in lower case."""
 
     status: int

@@ -9,19 +9,17 @@ Saves that never reached the store, and the failures on the way to it.
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from windfall import events
 from windfall.report.interval_kinds import Interval, Kind
 from windfall.report.intervals import JournalWalk
 from windfall.report.step_counts import Lost, StepLedger, StepPace, StepRange, pace_of
+from windfall.structs import Struct, plain, replace
 from windfall.terms import (
     Bytes,
     Cause,
@@ -36,8 +34,7 @@ from windfall.terms import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AbandonedSave:
+class AbandonedSave(Struct, frozen=True):
     """A save that was started and never committed."""
 
     term: Term
@@ -46,8 +43,7 @@ class AbandonedSave:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class FailureCount:
+class FailureCount(Struct, frozen=True):
     """Transfers and commits that failed for one reason, whether or not a retry succeeded."""
 
     reason: str
@@ -85,8 +81,7 @@ STAMP_S = 1.0
 LOSSES = frozenset({Cause.PREEMPTED_SAVED, Cause.PREEMPTED_UNSAVED, Cause.VANISHED, Cause.SCRIPT_FAILED, Cause.FENCED})
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True):
     """One lease of the run, from the log.
 
     Attributes:
@@ -105,8 +100,7 @@ class Lease:
     gone_at: WallTime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptLoss:
+class AttemptLoss(Struct, frozen=True):
     """The end of an attempt that left work undone.
 
     Attributes:
@@ -125,8 +119,7 @@ class AttemptLoss:
     redo_s: Seconds
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedNotice:
+class ReceivedNotice(Struct, frozen=True):
     """A notice as it reached the machine; `deadline` by its wall clock, None if the notice names none."""
 
     at: WallTime
@@ -136,8 +129,7 @@ class ReceivedNotice:
     deadline: WallTime | None
 
 
-@dataclass(frozen=True, slots=True)
-class SaveCount:
+class SaveCount(Struct, frozen=True):
     """The number and size of the committed checkpoints of one kind."""
 
     kind: SaveKind
@@ -145,8 +137,7 @@ class SaveCount:
     size_bytes: Bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(Struct, frozen=True):
     """Where the time of a run went.
 
     Attributes:
@@ -296,20 +287,11 @@ def account(
 
 def as_json(made: Account) -> dict[str, Any]:
     """Return an account as data for `json.dumps`; units are in the names, times in seconds since 1970."""
-    plain = _plain(made)
-    assert isinstance(plain, dict)
-    plain["spent"] = {f"{kind.value}_s": seconds for kind, seconds in made.spent}
-    plain["machine_s"] = {"low": made.machine_s, "high": made.machine_s + plain.pop("uncertain_s")}
-    ranges = {name: _plain(getattr(made, name)) for name in ("compute_s", "redo_s", "machine_hours", "goodput")}
-    return plain | ranges | {"saves": _plain(made.saves), "total_s": made.total_s}
-
-
-def _plain(value: object) -> object:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, enum.Enum):
-        return value.value
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+    plain_account: dict[str, Any] = plain(made)
+    plain_account["spent"] = {f"{kind.value}_s": seconds for kind, seconds in made.spent}
+    plain_account["machine_s"] = {"low": made.machine_s, "high": made.machine_s + plain_account.pop("uncertain_s")}
+    ranges = {name: plain(getattr(made, name)) for name in ("compute_s", "redo_s", "machine_hours", "goodput")}
+    return plain_account | ranges | {"saves": plain(made.saves), "total_s": made.total_s}
 
 
 def _sum(intervals: Sequence[Interval], kind: Kind) -> Seconds:
@@ -322,7 +304,7 @@ def _all_leases(rows_by_term: Mapping[Term, Sequence[events.Row]], leases: Seque
     for term, rows in rows_by_term.items():
         if rows:
             lease = known.get(term, Lease(term, "?", rows[0].wall_time))
-            known[term] = dataclasses.replace(lease, acquired_at=min(lease.acquired_at, rows[0].wall_time))
+            known[term] = replace(lease, acquired_at=min(lease.acquired_at, rows[0].wall_time))
     return [known[term] for term in sorted(known)]
 
 
@@ -334,8 +316,7 @@ def _stored(commits: Sequence[CheckpointRef]) -> dict[Term, int]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(Struct, frozen=True):
     """What is known about a term from other sources than its rows.
 
     Attributes:
@@ -446,11 +427,7 @@ def _tile(
                 f"term {lease.term} and its successor overlap by {end - limit:.1f} s: the older machine was still alive, or "
                 "their clocks differ; the older machine's time is cut at the successor's start"
             )
-        joined += [
-            dataclasses.replace(interval, end=min(interval.end, limit))
-            for interval in intervals
-            if interval.start < limit
-        ]
+        joined += [replace(interval, end=min(interval.end, limit)) for interval in intervals if interval.start < limit]
         if limit > end:
             kind = Kind.WAITING if intervals else Kind.UNKNOWN
             attempt = intervals[-1].attempt if intervals else 0

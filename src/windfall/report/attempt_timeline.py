@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from windfall.errors import Misuse
 from windfall.extras import install
 from windfall.report.account import Account, AttemptLoss
 from windfall.report.interval_kinds import Interval, Kind
+from windfall.structs import Struct
 from windfall.terms import NoticeLevel, SaveKind
 from windfall.units import duration_text
 
@@ -67,8 +67,7 @@ class TimelineMark(enum.StrEnum):
     LOSS = "loss"
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineLine:
+class TimelineLine(Struct, frozen=True):
     """One attempt: its intervals without the waiting after it, and the loss that ended it, if any."""
 
     term: int

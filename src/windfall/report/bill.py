@@ -7,7 +7,6 @@ A bill as tables for a terminal of 80 columns.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ from windfall.market import Machine, MachineEndCause, MachineLifecycle
 from windfall.report import account_tables
 from windfall.report.account import Account
 from windfall.report.interval_kinds import Kind
+from windfall.structs import Struct, plain
 from windfall.terms import NoticeLevel, Reliability, Seconds, Usd, WallTime
 from windfall.units import duration_text
 
@@ -58,8 +58,7 @@ class MachineOutcome(enum.StrEnum):
 _OUTCOME_TEXT = {MachineOutcome.STOPPED: "stopped on its own", MachineOutcome.UNLISTED: "no longer listed"}
 
 
-@dataclass(frozen=True, slots=True)
-class MachineCost:
+class MachineCost(Struct, frozen=True):
     """One machine of a job.
 
     Attributes:
@@ -97,8 +96,7 @@ class MachineCost:
         return f"{self.label}: {self.detail}" if released else self.label
 
 
-@dataclass(frozen=True, slots=True)
-class JobBill:
+class JobBill(Struct, frozen=True):
     """What a job cost.
 
     Attributes:
@@ -269,7 +267,7 @@ def as_json(bill: JobBill) -> dict[str, Any]:
         "phase": bill.phase.value,
         "start": bill.start,
         "now": bill.now,
-        "money": dataclasses.asdict(bill.sums),
+        "money": plain(bill.sums),
         "savings_percent": bill.savings_percent,
         "machines": [
             {

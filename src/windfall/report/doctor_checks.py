@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
+import msgspec
 from rich.table import Table
 from rich.text import Text
+
+from windfall.structs import Struct
 
 
 class Verdict(enum.StrEnum):
@@ -23,8 +25,7 @@ class Verdict(enum.StrEnum):
 _STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """One check and its result.
 
     Attributes:
@@ -38,7 +39,7 @@ class Check:
     verdict: Verdict
     says: str
     advice: str = ""
-    numbers: dict[str, float] = field(default_factory=dict)
+    numbers: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 def table(checks: Iterable[Check]) -> Table:

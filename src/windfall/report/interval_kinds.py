@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
+from windfall.structs import Struct
 from windfall.terms import Seconds, Term, WallTime
 
 
@@ -33,8 +33,7 @@ class Kind(enum.StrEnum):
     """A machine held the run, or may have, and the rows about it never arrived."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(Struct, frozen=True):
     """A stretch of time of one kind.
 
     Attributes:

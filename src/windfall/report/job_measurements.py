@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from windfall.events import Row, StepsMeasured
 from windfall.fleet import MachineReported, MachinesObserved, MachineStatus, PlaceOrder
 from windfall.jobs import Job, Measurement
 from windfall.market import Machine
+from windfall.structs import replace
 from windfall.terms import SaveCosts, Seconds, Term, Unit
 
 _READY = (MachineStatus.WAITING, MachineStatus.TRAINING)

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from windfall import events, fleet, results, terms
+import msgspec
+
+from windfall import codec, events, fleet, results, terms
 from windfall.report.account import Account, SaveCount
 from windfall.report.doctor_checks import Verdict
 from windfall.report.interval_kinds import Kind
 from windfall.report.step_counts import StepRange
 from windfall.storage import manifest, run_state
+from windfall.structs import Struct
 from windfall.wire import run_layout
+
+Schema = dict[str, Any]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _WORDS = (events.__name__, results.__name__, fleet.__name__)
-_SCALARS = {str: "string", bool: "boolean", int: "integer", float: "number"}
+_SCALARS: Mapping[Any, Schema] = {
+    str: {"type": "string"},
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    type(None): {"type": "null"},
+    terms.Metric: {"anyOf": [{"type": "number"}, {"enum": list(codec.NOT_FINITE)}]},
+}
 _TEXT, _COUNT, _NUMBER = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "number"}
 _TEXT_OR_NULL = {"type": ["string", "null"]}
 _TEXTS = {"type": "array", "items": _TEXT}
-
-Schema = dict[str, Any]
 
 
 class SchemaDefinitions:
@@ -40,7 +48,7 @@ class SchemaDefinitions:
         self._tagged = tagged
 
     def of(self, hint: Any) -> Schema:
-        """Return the schema of a type hint: Windfall's dataclasses and enums, plain values, tuples, optional values.
+        """Return the schema of a type hint: structs and enums, plain values, tuples, optional values.
 
         Raises:
             TypeError: the hint cannot occur in a journal.
@@ -51,12 +59,10 @@ class SchemaDefinitions:
             return {"anyOf": [self.of(option) for option in arguments]}
         if origin is tuple:
             return self._array(arguments)
-        if hint is type(None):
-            return {"type": "null"}
         if hint in _SCALARS:
-            return {"type": _SCALARS[hint]}
-        if dataclasses.is_dataclass(hint) or hint in (events.Fact, events.Command):
-            return self._reference(typing.cast("type", hint))
+            return dict(_SCALARS[hint])
+        if isinstance(hint, type) and issubclass(hint, (Struct, events.Fact, events.Command)):
+            return self._reference(hint)
         if isinstance(hint, type) and issubclass(hint, enum.Enum):
             return {"enum": [member.value for member in hint]}
         raise TypeError(f"{hint!r} has no schema")
@@ -78,16 +84,13 @@ class SchemaDefinitions:
             )
         return {"$ref": f"#/$defs/{cls.__name__}"}
 
-    def _object(self, cls: type) -> Schema:
+    def _object(self, cls: type[Struct]) -> Schema:
         hints = typing.get_type_hints(cls)
-        fields = {field.name: self.of(hints[field.name]) for field in dataclasses.fields(cls)}
+        fields = {field.name: self.of(hints[field.name]) for field in msgspec.structs.fields(cls)}
         described = {"description": " ".join((cls.__doc__ or "").partition("\n\n")[0].split())}
         tag: Schema = {"type": {"const": cls.__name__}} if self._tagged else {}
-        missing = dataclasses.MISSING
         # Data from an older Windfall may lack a field that was added with a default.
-        required = [
-            field.name for field in dataclasses.fields(cls) if field.default is field.default_factory is missing
-        ]
+        required = [field.name for field in msgspec.structs.fields(cls) if field.required]
         return described | _closed(tag | fields, [*tag, *required])
 
 
@@ -172,8 +175,7 @@ def _simulate(_: SchemaDefinitions) -> Schema:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaDocument:
+class SchemaDocument(Struct, frozen=True):
     """A kind of data that has a schema.
 
     Attributes:

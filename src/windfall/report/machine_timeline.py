@@ -6,7 +6,6 @@ Each machine is a row, from the start of its billing to its end; colours show wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from windfall.report.account import Account
 from windfall.report.attempt_timeline import COLOURS, LETTERS, TimelineMark
 from windfall.report.bill import JobBill, MachineCost
 from windfall.report.interval_kinds import Interval, Kind
+from windfall.structs import Struct
 from windfall.terms import CheckpointRef, WallTime
 from windfall.units import duration_text
 
@@ -29,8 +29,7 @@ _NOT_SHOWN = frozenset({TimelineMark.LOSS, TimelineMark.NOTICE, Kind.WAITING})
 """Entries of the attempts' legend that this picture does not have."""
 
 
-@dataclass(frozen=True, slots=True)
-class MachineRow:
+class MachineRow(Struct, frozen=True):
     """One machine, and what it did while it held the run."""
 
     cost: MachineCost

@@ -8,7 +8,6 @@ that is far worse runs off the edge, with its mean and P99 as text, and does not
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from windfall.extras import install
 from windfall.jobs import Objective
 from windfall.report.simulate_report import Floats, PolicyOutcome, shown, undefeated, unit_of
 from windfall.simulation.outcomes import Spread
+from windfall.structs import Struct
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,8 +98,7 @@ def draw(
     figure.savefig(path, facecolor=colours["paper"])
 
 
-@dataclass(frozen=True, slots=True)
-class _Panel:
+class _Panel(Struct, frozen=True):
     """One side of the picture: the values of each policy in the panel's unit, and their spread in base units."""
 
     axes: Axes

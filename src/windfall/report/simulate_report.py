@@ -8,11 +8,9 @@ error that chance reaches in 5 % of cases, corrected for the number of compariso
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +25,7 @@ from windfall.policies.acquisition.ranking import SLOWDOWN_MAX
 from windfall.simulation.outcomes import PolicySummary, Spread, Trials
 from windfall.simulation.scenario import LifetimeQuantiles
 from windfall.simulation.scenario_from_job import BuiltScenario, Input
+from windfall.structs import Struct, plain
 from windfall.units import duration_text, share_text
 
 Floats = NDArray[np.float64]
@@ -40,8 +39,7 @@ _DECIMALS_MAX = 4
 _CENT = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyOutcome:
+class PolicyOutcome(Struct, frozen=True):
     """The trials of one policy.
 
     Attributes:
@@ -54,8 +52,7 @@ class PolicyOutcome:
     cost_usd: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Best:
+class Best(Struct, frozen=True):
     """Which policy has the smallest mean of a quantity, and how far behind the next one is.
 
     Attributes:
@@ -268,8 +265,7 @@ def _comparison(what: str, found: Best, mean: float, text: Callable[[float], str
     return f"Best {what}: {first}, {100.0 * share:.2g} % less than {second} ({apart})."
 
 
-@dataclass(frozen=True, slots=True)
-class _Quantity:
+class _Quantity(Struct, frozen=True):
     """What the verdict compares policies by.
 
     Attributes:
@@ -409,10 +405,10 @@ def as_json(
     odds = [(one.row.policy, *odds_met(one, objective)) for one in outcomes]
     note = beyond(built, outcomes)
     return {
-        "rows": [dataclasses.asdict(one.row) for one in outcomes],
+        "rows": [plain(one.row) for one in outcomes],
         "best": {"cost_usd": _best_json(by_cost(outcomes)), "finish_s": _best_json(by_finish(outcomes))},
         "odds": [{"policy": policy, "in_time": in_time, "in_budget": within} for policy, in_time, within in odds],
-        "inputs": [dataclasses.asdict(one) for one in built.inputs],
+        "inputs": [plain(one) for one in built.inputs],
         "verdict": verdict(built, outcomes, objective),
         "notes": [*built.notes, *([note] if note else []), *absurd(built, outcomes)],
         "seed": seed,
@@ -420,4 +416,4 @@ def as_json(
 
 
 def _best_json(found: Best) -> dict[str, Any]:
-    return dataclasses.asdict(found) | {"stderr": found.stderr if math.isfinite(found.stderr) else None}
+    return {**plain(found), "stderr": found.stderr if math.isfinite(found.stderr) else None}

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from windfall import events
 from windfall.report.interval_kinds import Kind
+from windfall.structs import Struct, replace
 from windfall.terms import Cause, Step, Term, WallTime
 
 _FASTEST_SHARE = 0.8
@@ -21,8 +22,7 @@ _LEAST_S = 1e-7
 """A window with shorter steps than a call of the SDK takes measured nothing [s]."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepRange:
+class StepRange(Struct, frozen=True):
     """A range from what is known to what is possible; `high` is None if unbounded."""
 
     low: float
@@ -46,8 +46,7 @@ class StepRange:
         return self.low, self.high
 
 
-@dataclass(frozen=True, slots=True)
-class StepPace:
+class StepPace(Struct, frozen=True):
     """The run's step time: mean over all windows, and the fastest window's mean [s]; 0 if none was measured."""
 
     mean_s: float = 0.0
@@ -71,8 +70,7 @@ def pace_of(rows: Iterable[events.Row]) -> StepPace:
     return StepPace(sum(fact.count * fact.mean_s for fact in windows) / count, min(fact.mean_s for fact in windows))
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """The end of an attempt that did not finish its work.
 
     Attributes:

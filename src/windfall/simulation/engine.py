@@ -19,7 +19,6 @@ import gc
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from windfall.errors import Infeasible
@@ -36,6 +35,7 @@ from windfall.simulation.scenario import Scenario
 from windfall.simulation.simulated_policies import UserPolicy, checked_interval_s, scheduled
 from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
 from windfall.simulation.virtual_time import Timeline
+from windfall.structs import Struct
 from windfall.terms import Bytes, NoticeLevel, Record, Reliability, SaveCosts, SaveTable, Seconds
 
 
@@ -86,8 +86,7 @@ def _optimal(scenario: Scenario, draws: Draws) -> SavingRule:
     return rule
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """What happened in one trial.
 
     Attributes:

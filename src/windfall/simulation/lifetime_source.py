@@ -12,10 +12,8 @@ table by Kaplan-Meier; prices their mean over time.  A trace that is shorter tha
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +42,7 @@ from windfall.simulation.traces.trace_events import (
     WatchedUntil,
 )
 from windfall.spelling import nearest
+from windfall.structs import Struct, replace
 from windfall.terms import WallTime
 from windfall.units import duration_text
 
@@ -70,8 +69,7 @@ Source: lifetimes published with SciSpot (arXiv 1911.05160)."""
 NAMES = (*(law.name for law in PUBLIC), KAPLAN)
 
 
-@dataclass(frozen=True, slots=True)
-class LifetimeSource:
+class LifetimeSource(Struct, frozen=True):
     """How long machines live.
 
     Attributes:
@@ -89,8 +87,7 @@ class LifetimeSource:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PriceSource:
+class PriceSource(Struct, frozen=True):
     """The price of a machine, from a trace or an offer.
 
     Attributes:
@@ -231,8 +228,7 @@ LIFETIMES_MAX = 1_000_000
 _SHOWN = 4
 
 
-@dataclass(frozen=True, slots=True)
-class TraceInputs:
+class TraceInputs(Struct, frozen=True):
     """Inputs of a simulation from a slice; None for what the slice does not hold."""
 
     lifetime_source: LifetimeSource | None
@@ -253,7 +249,7 @@ def by_trace(text: str, *, machines: int, unit: str | None = None, mttp_s: float
     """
     part = trace_slices.parse_slice(text, unit=unit)
     cut = trace_slices.cut(part)
-    text = str(dataclasses.replace(part, path=Path(part.path.name)))
+    text = str(replace(part, path=Path(part.path.name)))
     contents = {content for content, _ in cut.keys}
     lifetime_source: LifetimeSource | None = None
     if Content.COUNTS in contents:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from windfall.models.exact.finish_time import Distribution, FixedIntervalRun, fi
 from windfall.policies.checkpointing import decision, rules
 from windfall.simulation.outcomes import Trials
 from windfall.simulation.scenario import MemorylessLifetimes, Scenario
+from windfall.structs import Struct, replace
 from windfall.terms import Instant, Phase
 
 TRIALS = 10_000
@@ -42,8 +42,7 @@ _FREE = Distribution(0.0, 1.0, 1.0, np.zeros(1))
 RunTrials = Callable[[Scenario, int, int], Trials]
 
 
-@dataclass(frozen=True, slots=True)
-class Odds:
+class Odds(Struct, frozen=True):
     """The spread of cost and finish.
 
     Attributes:

@@ -5,18 +5,16 @@ A row has `policy`, mean, standard error and quantiles of cost and finish, and t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from windfall.structs import Struct
 from windfall.terms import SaveKind
 
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedSave:
+class SimulatedSave(Struct, frozen=True):
     """A save of a simulated script.
 
     Attributes:
@@ -31,8 +29,7 @@ class SimulatedSave:
     committed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """One history.
 
     Attributes:
@@ -53,8 +50,7 @@ class Trial:
     saves: tuple[SimulatedSave, ...] = ()
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Trials:
+class Trials(Struct, frozen=True, eq=False):
     """Many histories, an entry of each array a trial; fields as in `Trial`."""
 
     finish_s: Floats
@@ -69,8 +65,7 @@ class Trials:
         return len(self.finish_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """A quantity over trials."""
 
     mean: float
@@ -81,8 +76,7 @@ class Spread:
     stderr: float
 
 
-@dataclass(frozen=True, slots=True)
-class PolicySummary:
+class PolicySummary(Struct, frozen=True):
     """The outcome of a job under a policy, over many trials; times [s]."""
 
     policy: str

@@ -33,13 +33,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 
 from windfall.errors import Misuse
+from windfall.structs import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class DurationRange:
+class DurationRange(Struct, frozen=True):
     """A length of time that is uniform over the half-open interval [low, high) [s]; a constant if both are equal."""
 
     low_s: float
@@ -67,8 +66,7 @@ class DurationRange:
         return self.low_s + (self.high_s - self.low_s) * uniform
 
 
-@dataclass(frozen=True, slots=True)
-class MemorylessLifetimes:
+class MemorylessLifetimes(Struct, frozen=True):
     """Exponential lifetimes: the n-th machine of a slot lives `means_s[n % len]` on average (the injector's list) [s]."""
 
     means_s: tuple[float, ...]
@@ -78,8 +76,7 @@ class MemorylessLifetimes:
             raise Misuse("the mean time to preemption must be above 0 s (infinite for machines that are never lost)")
 
 
-@dataclass(frozen=True, slots=True)
-class LifetimeQuantiles:
+class LifetimeQuantiles(Struct, frozen=True):
     """Lifetimes by the inverse of their distribution: at u = i / (n - 1) the i-th age, linear in between.
 
     Attributes:
@@ -98,15 +95,13 @@ class LifetimeQuantiles:
             raise Misuse("a table of lifetimes needs at least two ages in seconds, none below 0, in rising order")
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedLifetimes:
+class RecordedLifetimes(Struct, frozen=True):
     """Recorded lifetimes: `lifetimes_s[slot][n]` of the n-th machine of a slot [s]; later machines are never lost."""
 
     lifetimes_s: tuple[tuple[float, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AvailabilityWindows:
+class AvailabilityWindows(Struct, frozen=True):
     """When machines are available, from a trace; all of a job's machines share it.
 
     A machine starts after its allocation, and not before the next window opens; it runs to the end of the window.
@@ -131,8 +126,7 @@ class AvailabilityWindows:
 LifetimeModel = MemorylessLifetimes | LifetimeQuantiles | RecordedLifetimes | AvailabilityWindows
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerEstimates:
+class WorkerEstimates(Struct, frozen=True):
     """The worker's estimates at its start.
 
     Attributes:
@@ -152,8 +146,7 @@ class WorkerEstimates:
     learns: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(Struct, frozen=True):
     """One job on one kind of machine; the module's docstring defines the terms.
 
     Attributes:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from windfall.errors import Misuse
 from windfall.jobs import DRILL, Job, Measurement, Work
@@ -29,6 +28,7 @@ from windfall.policies.planning.estimates import (
 )
 from windfall.simulation.lifetime_source import LifetimeSource, PriceSource
 from windfall.simulation.scenario import DurationRange, LifetimeModel, MemorylessLifetimes, Scenario, WorkerEstimates
+from windfall.structs import Struct, replace
 from windfall.terms import Reliability, Seconds, Unit, WallTime
 
 RUN_SHARE = 0.05
@@ -46,8 +46,7 @@ _BY_USER = "given by you"
 _Numbers = Mapping[PlanNumberKey, PlanNumber]
 
 
-@dataclass(frozen=True, slots=True)
-class Overrides:
+class Overrides(Struct, frozen=True):
     """Values from the user that replace measured ones; None where the user gave none.
 
     Attributes:
@@ -71,8 +70,10 @@ class Overrides:
     price_usd_per_hour: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+_NO_OVERRIDES = Overrides()
+
+
+class Input(Struct, frozen=True):
     """A number that the simulation rests on.
 
     Attributes:
@@ -87,8 +88,7 @@ class Input:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltScenario:
+class BuiltScenario(Struct, frozen=True):
     """A job as the simulation takes it.
 
     Attributes:
@@ -126,7 +126,7 @@ def build_scenario(
     job: Job,
     estimate: OfferEstimate,
     measured: Sequence[Measurement],
-    overrides: Overrides = Overrides(),
+    overrides: Overrides = _NO_OVERRIDES,
     *,
     lifetime_source: LifetimeSource | None = None,
     price_source: PriceSource | None = None,

@@ -17,7 +17,6 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -31,6 +30,7 @@ from windfall.policies.checkpointing import optimal_schedule
 from windfall.policies.checkpointing.decision import parse_policy
 from windfall.simulation import kernel_world as kernel
 from windfall.simulation.scenario import LifetimeQuantiles, MemorylessLifetimes, Scenario
+from windfall.structs import Struct
 
 ARGUMENTS: Final = ("age_s", "work_left_s", "stall_s", "durable_s", "mttp_s", "restart_s")
 Interval = Callable[[float, float, float, float, float, float], float]
@@ -48,8 +48,7 @@ _BUILT_IN: Final = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class UserPolicy:
+class UserPolicy(Struct, frozen=True):
     """A user's policy.
 
     Attributes:
@@ -61,8 +60,7 @@ class UserPolicy:
     interval_s: Interval
 
 
-@dataclass(frozen=True, slots=True)
-class OptimalSaves:
+class OptimalSaves(Struct, frozen=True):
     """The saves of the optimal schedule, from any number of units of work left.
 
     Attributes:

@@ -12,7 +12,6 @@ It shares no code with the ledger, on purpose: the storm tests compare the two t
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 from collections.abc import Callable, Mapping
@@ -35,6 +34,7 @@ from windfall.market import (
     Refusal,
 )
 from windfall.simulation.virtual_time import WALL_START, Timeline
+from windfall.structs import Struct, replace
 from windfall.terms import NoticeLevel, Reliability, Seconds, Usd, WallTime
 
 HOUR_S = 3600.0
@@ -94,7 +94,7 @@ class Meter:
 
     def settle(self, owner: str, lines: tuple[Charge, ...]) -> None:
         """Settle these charges."""
-        self._write(owner, [dataclasses.replace(line, settled=True) for line in lines])
+        self._write(owner, [replace(line, settled=True) for line in lines])
 
     def _write(self, owner: str, lines: list[Charge]) -> None:
         self._lines += [(owner, line) for line in lines]
@@ -104,7 +104,7 @@ class Meter:
         found = False
         for at, (owner, line) in enumerate(self._lines):
             if line.charge_id == f"{machine_id}/use":
-                self._lines[at] = (owner, dataclasses.replace(line, amount_usd=Usd(line.amount_usd + by_usd)))
+                self._lines[at] = (owner, replace(line, amount_usd=Usd(line.amount_usd + by_usd)))
                 found = True
         return found
 
@@ -129,8 +129,7 @@ LISTED_S = 3600.0
 """How long an ended machine stays in the listing [s]."""
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedMarket:
+class SimulatedMarket(Struct, frozen=True):
     """One type of machine in one zone, with or without the risk of losing it.
 
     Attributes:

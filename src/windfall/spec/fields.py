@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import PlainValidator, WithJsonSchema
@@ -13,6 +12,7 @@ from pydantic import PlainValidator, WithJsonSchema
 from windfall.policies.checkpointing.decision import parse_policy
 from windfall.policies.planning import job_checks
 from windfall.spelling import nearest
+from windfall.structs import Struct
 from windfall.units import duration_s
 
 PROVIDERS = ("local",)
@@ -31,16 +31,14 @@ _INFRA = r"(\*|[A-Za-z0-9_-]+)(/[A-Za-z0-9*._-]+){0,2}"
 _CREDENTIALS = re.compile(r"^[a-z0-9+]+://[^/@]*@")
 
 
-@dataclass(frozen=True, slots=True)
-class Infra:
+class Infra(Struct, frozen=True):
     """Where to order machines: None for anywhere."""
 
     provider: str | None
     zone: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Accelerator:
+class Accelerator(Struct, frozen=True):
     """`A100:8`."""
 
     name: str

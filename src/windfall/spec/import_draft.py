@@ -13,13 +13,13 @@ from windfall.spec import job_loader, yaml_positions
 from windfall.spec.job_file import JobFile
 from windfall.spec.job_loader import LINK
 from windfall.spec.yaml_positions import YamlDocument, YamlPath, YamlPosition, dotted
+from windfall.structs import Struct
 
 _PER_NODE = ("SKYPILOT_NUM_GPUS_PER_NODE", "SKYPILOT_SETUP_NUM_GPUS_PER_NODE", "DSTACK_GPUS_PER_NODE")
 _IN_ALL = "DSTACK_GPUS_NUM"
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(Struct, frozen=True):
     """A key of the other tool's file that is not in the job file.
 
     Attributes:
@@ -33,8 +33,7 @@ class Dropped:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
+class Imported(Struct, frozen=True):
     """A job file as YAML text, and what it lacks of the other tool's file.
 
     Attributes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -29,6 +28,7 @@ from windfall.spec.job_file import (
 )
 from windfall.spec.yaml_positions import YamlDocument, YamlPath, dotted
 from windfall.spelling import nearest
+from windfall.structs import Struct, replace
 from windfall.wire import environment
 
 LATER: Mapping[str, str] = {
@@ -111,8 +111,7 @@ _KINDS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """One mistake in a file.
 
     Attributes:

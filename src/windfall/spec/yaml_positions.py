@@ -16,6 +16,7 @@ import yaml
 
 from windfall.errors import InvalidFile, Misuse
 from windfall.spelling import nearest
+from windfall.structs import Struct
 
 SIZE_BYTES_MAX = 256 * 1024
 """The longest file that is read [B]: more than this is data, not a job."""
@@ -39,8 +40,7 @@ YamlPath = tuple[str | int, ...]
 """A position in the tree: keys and list indices from the top."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class YamlPosition:
+class YamlPosition(Struct, frozen=True, order=True):
     """A position in a file, counted from 1; line 0: not in a file but in the option `name`."""
 
     line: int
@@ -51,8 +51,7 @@ class YamlPosition:
         return f"{self.name}:{self.line}:{self.column}" if self.line else self.name
 
 
-@dataclass(frozen=True, slots=True)
-class YamlDocument:
+class YamlDocument(Struct, frozen=True):
     """The values of a file, with their positions.
 
     Attributes:

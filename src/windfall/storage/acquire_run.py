@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from windfall import codec
 from windfall.errors import WRITTEN_BEFORE_RELEASE, LogDamaged, Misuse, NewerFormat, OlderFormat
@@ -16,14 +15,14 @@ from windfall.storage.run_lease import LocalSession, StoreLease
 from windfall.storage.run_state import Claim
 from windfall.storage.store_operations import create, get, keys_under
 from windfall.storage.success_record import FinishedRun
+from windfall.structs import Struct
 from windfall.terms import Bundle, Cause, Holder, LastProgress, Outcome, Record, RunState, Seconds, Term
 from windfall.wire.run_layout import FORMAT_VERSION, LOG, MARKER
 
 _FILES_NAMED_MAX = 5
 
 
-@dataclass(frozen=True, slots=True)
-class AcquireRequest:
+class AcquireRequest(Struct, frozen=True):
     """A request to acquire a run.
 
     Attributes:
@@ -46,8 +45,7 @@ class AcquireRequest:
     poll_s_max: float = run_log.POLL_S_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class AcquireResult:
+class AcquireResult(Struct, frozen=True):
     """Result of acquiring a run; `lease` is None if the run is already done."""
 
     lease: StoreLease | None

@@ -25,7 +25,6 @@ import subprocess
 import tarfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from pathspec import GitIgnoreSpec
 
@@ -34,6 +33,7 @@ from windfall.errors import LogDamaged, Misuse, StoreError
 from windfall.ports import Steps
 from windfall.storage.manifest import digest_of
 from windfall.storage.store_operations import create, get
+from windfall.structs import Struct
 from windfall.terms import Bundle
 from windfall.wire.run_layout import MARKER, bundle_key, code_key
 
@@ -237,8 +237,7 @@ CODE_SUFFIXES = (
 """Files whose changes are reported; without JSON, which training scripts write next to their code."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackedBundle:
+class PackedBundle(Struct, frozen=True):
     """Code packed for upload.
 
     Attributes:

@@ -7,7 +7,6 @@ the meantime deletes nothing that is needed.  The pause before a deletion is for
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from windfall.errors import CheckpointDamaged, StoreError
@@ -17,6 +16,7 @@ from windfall.storage.restore import read_manifest
 from windfall.storage.run_log import append, refresh
 from windfall.storage.run_state import INTACT_CHECKPOINTS_MIN, committed, dropped, with_result
 from windfall.storage.store_operations import create, delete_all, get, keys_under, pause
+from windfall.structs import replace
 from windfall.terms import (
     Checkpoint,
     CheckpointRef,
@@ -136,7 +136,7 @@ def _earlier(head: Record, key: str, checkpoint: Checkpoint) -> Steps[bytes]:
             f"the store reports that {key} exists but does not return it: check what else writes to this location"
         )
     there = manifest.from_bytes(data, key)
-    if dataclasses.replace(there, created_at=checkpoint.created_at) != checkpoint:
+    if replace(there, created_at=checkpoint.created_at) != checkpoint:
         raise StoreError(f"{key} already describes another checkpoint: save again under a new name")
     return data
 

@@ -10,13 +10,12 @@ A job's journal in the controller's database: rows numbered without gaps, writte
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
@@ -41,6 +40,7 @@ from windfall.storage.database_schema import (
     reading,
     writing,
 )
+from windfall.structs import Struct
 from windfall.terms import Term, WallTime
 
 _PAGE = 500
@@ -125,8 +125,7 @@ def read_rows(engine: Engine, job_id: str, *, after: int, limit: int | None = No
 W = TypeVar("W")
 
 
-@dataclass(frozen=True, slots=True)
-class JobEntry:
+class JobEntry(Struct, frozen=True):
     """A row of the jobs table; the journal is authoritative, phase and summary are derived from it.
 
     Attributes:
@@ -139,8 +138,7 @@ class JobEntry:
     created: WallTime
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadableEntry:
+class UnreadableEntry(Struct, frozen=True):
     """A row of the jobs table that cannot be read; it is skipped.
 
     Attributes:
@@ -154,8 +152,7 @@ class UnreadableEntry:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class UserEntry:
+class UserEntry(Struct, frozen=True):
     """A user of the controller; the token itself is not stored."""
 
     name: str
@@ -324,7 +321,7 @@ class Database:
 
     def add_user(self, user: UserEntry) -> None:
         """Add a user, or replace their token; needs no term, because no controller has to run."""
-        values = dataclasses.asdict(user)
+        values = msgspec.structs.asdict(user)
         with writing(self._engine) as connection:
             change = _insert(connection, USERS).values(values)
             connection.execute(change.on_conflict_do_update(index_elements=["name"], set_=values))
@@ -344,7 +341,7 @@ class Database:
 
     def put_lifetimes(self, term: Term, lifetimes: Iterable[Lifetime]) -> None:
         """Store the lifetimes of machines; a machine's new entry replaces the old one."""
-        values = [dataclasses.asdict(lifetime) for lifetime in lifetimes]
+        values = [msgspec.structs.asdict(lifetime) for lifetime in lifetimes]
         if not values:
             return
         with self._fenced(term) as connection:

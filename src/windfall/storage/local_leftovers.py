@@ -7,18 +7,17 @@ step from the pages, and ships what the dead agent could not.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from windfall import codec
 from windfall.errors import StoreError
 from windfall.events import CheckpointRestored, Row, ScriptStarted
 from windfall.ports import Clock, ObjectStore
 from windfall.storage.run_lease import LocalSession, StoreLease
+from windfall.structs import Struct, replace
 from windfall.terms import Holder, LastProgress, Record, Seconds, Step, Term, WallTime
 from windfall.wire import script_page
 
@@ -29,8 +28,7 @@ _LOOK_S = Seconds(0.1)
 _SIGNS = (script_page.AGENT_NS, script_page.STEP_END_NS, script_page.STEP_START_NS, script_page.ACK_NS)
 
 
-@dataclass(frozen=True, slots=True)
-class SessionLeftovers:
+class SessionLeftovers(Struct, frozen=True):
     """The folders of a session whose processes are gone."""
 
     session: str
@@ -133,7 +131,7 @@ def ship_leftovers(
         request_data, lease_state = leftovers.request(), leftovers.lease_state()
         if lease_state is None or request_data.get("url") != url or not gone(leftovers.session):
             continue
-        leftovers = dataclasses.replace(leftovers, pages=str(request_data.get("pages", "")))
+        leftovers = replace(leftovers, pages=str(request_data.get("pages", "")))
         with contextlib.suppress(StoreError, OSError, ValueError, KeyError, TypeError):
             _ship(store, clock, head, leftovers, lease_state)
             leftovers.remove()
@@ -143,7 +141,7 @@ def _ship(
     store: ObjectStore, clock: Clock, head: Record, leftovers: SessionLeftovers, lease_state: dict[str, object]
 ) -> None:
     term = Term(int(str(lease_state["term"])))
-    record = dataclasses.replace(head, state=dataclasses.replace(head.state, term=term))
+    record = replace(head, state=replace(head.state, term=term))
     output = os.path.join(leftovers.session, "output.log")
     local = LocalSession(clock, str, leftovers.session, os.path.join(leftovers.session, STATE_FILE), output)
     shipped = lease_state["output_shipped"]

@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from windfall.errors import CheckpointDamaged, Misuse, StoreFull
 from windfall.ports import GetRange, Steps
 from windfall.storage.manifest import digest_of, from_bytes
 from windfall.storage.shard_transfer import SINGLE
 from windfall.storage.store_operations import get, ranges
+from windfall.structs import Struct
 from windfall.terms import Checkpoint, CheckpointRef, FileEntry, Shard
 
 CHUNKS_AT_ONCE = 32
 """Number of chunks fetched in parallel."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestoredCheckpoint:
+class RestoredCheckpoint(Struct, frozen=True):
     """A restored checkpoint.
 
     Attributes:

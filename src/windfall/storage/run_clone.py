@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 from windfall.errors import CheckpointDamaged, Misuse
@@ -12,6 +11,7 @@ from windfall.storage.acquire_run import open_marker
 from windfall.storage.restore import read_manifest
 from windfall.storage.run_state import to_bytes
 from windfall.storage.store_operations import create
+from windfall.structs import replace
 from windfall.terms import CheckpointRef, Outcome, Record, RecordKind, RunState, Seconds, Term
 from windfall.wire.run_layout import manifest_key, record_key
 
@@ -62,10 +62,10 @@ def _copy(ref: CheckpointRef, source: ObjectStore, target: ObjectStore, clock: C
                 if data is None or len(data) != chunk.size_bytes or manifest.digest_of(data) != chunk.digest:
                     raise CheckpointDamaged(f"{chunk.key} of the checkpoint at step {checkpoint.step} is damaged")
                 target.put(chunk.key, data)
-    first = dataclasses.replace(checkpoint, term=Term(1))
+    first = replace(checkpoint, term=Term(1))
     data = manifest.to_bytes(first)
     target.put(manifest_key(checkpoint.checkpoint_id), data)
-    return dataclasses.replace(ref, term=Term(1), manifest_digest=manifest.digest_of(data))
+    return replace(ref, term=Term(1), manifest_digest=manifest.digest_of(data))
 
 
 def _start_run(ref: CheckpointRef, target: ObjectStore, clock: Clock, new_nonce: Callable[[], str]) -> CheckpointRef:

@@ -12,7 +12,6 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from windfall import codec
 from windfall.errors import Fenced, StoreError, StoreFull, TransferCancelled, WindfallError
@@ -31,6 +30,7 @@ from windfall.storage import (
 from windfall.storage.run_state import attempted, dropped, released
 from windfall.storage.spool_journal import SpoolJournal
 from windfall.storage.success_record import FinishedRun
+from windfall.structs import Struct
 from windfall.terms import (
     Bytes,
     Cause,
@@ -56,8 +56,7 @@ _MESSAGES_AT_ONCE = 64
 """Maximum number of messages read per heartbeat, so that a full inbox cannot delay the heartbeat."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalSession:
+class LocalSession(Struct, frozen=True):
     """The local side of a lease: clock, nonces, and the session's files.
 
     Attributes:

@@ -9,10 +9,8 @@ The functions here are step functions (`ports.Steps`): they yield store operatio
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from windfall import codec
@@ -21,6 +19,7 @@ from windfall.ports import NO_PROGRESS, Progress, Steps
 from windfall.storage import store_checks
 from windfall.storage.run_state import Claim, acquired, from_bytes, next_record, refuse_older, to_bytes
 from windfall.storage.store_operations import create, get, get_all, pause, put
+from windfall.structs import Struct, plain
 from windfall.terms import Holder, LastProgress, Outcome, Record, RecordKind, RunState, Seconds, Step, Term, WallTime
 from windfall.wire.run_layout import gone_key, heartbeat_key, record_key
 
@@ -30,8 +29,7 @@ POLL_S_MAX = 5.0
 """The longest pause between two reads [s], so that `--wait` notices a release soon under a long lease."""
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True):
     """Content of a holder's heartbeat object.
 
     Attributes:
@@ -52,8 +50,7 @@ class Heartbeat:
         return self.reached.wall_time
 
 
-@dataclass(frozen=True, slots=True)
-class AcquiredTerm:
+class AcquiredTerm(Struct, frozen=True):
     """Result of `acquire`.
 
     Attributes:
@@ -205,7 +202,7 @@ def write_heartbeat(
 ) -> Steps[None]:
     """Write the term's heartbeat; several times per lease, with a growing counter."""
     document = {"version": 1, "counter": counter, "wall_time": wall_time, "head": head_number, "nonce": nonce}
-    line = json.dumps(document | dataclasses.asdict(progress))
+    line = json.dumps(document | plain(progress))
     yield from put(heartbeat_key(term), line.encode())
 
 
@@ -306,16 +303,14 @@ def _before(head: Record) -> Steps[Record | None]:
     return (yield from read_record(head.state.term - 1))
 
 
-@dataclass(frozen=True, slots=True)
-class _HolderCheck:
+class _HolderCheck(Struct, frozen=True):
     """The holder is dead (`reached`: its last progress), or the log has a newer record (`moved_to`)."""
 
     reached: LastProgress | None = None
     moved_to: Record | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _WatchOptions:
+class _WatchOptions(Struct, frozen=True):
     """How a contender watches a live holder: whether and how often it polls [s], and its callbacks."""
 
     wait: bool

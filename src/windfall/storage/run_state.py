@@ -6,13 +6,12 @@ grow (number, term, counts) are asserted to grow.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from windfall import codec
 from windfall.errors import Fenced, LogDamaged
 from windfall.storage import store_checks
+from windfall.structs import Struct, replace
 from windfall.terms import (
     Bundle,
     Cause,
@@ -44,8 +43,7 @@ _ANNOUNCED = (Cause.PREEMPTED_SAVED, Cause.PREEMPTED_UNSAVED)
 _PREEMPTIONS = (*_ANNOUNCED, Cause.VANISHED)
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """A request to acquire a run.
 
     Attributes:
@@ -105,7 +103,7 @@ def acquired(
         )  # fmt: skip
     old = previous.state
     ended = old if old.holder is None else _vanished(old, wall_time=wall_time, reached=reached)
-    return dataclasses.replace(
+    return replace(
         ended,
         term=Term(previous.number + 1),
         outcome=Outcome.RUNNING,
@@ -123,7 +121,7 @@ def acquired(
 
 def _vanished(old: RunState, *, wall_time: WallTime, reached: LastProgress | None) -> RunState:
     end = old.holder_since if reached is None else reached.wall_time
-    return dataclasses.replace(
+    return replace(
         old,
         lifetimes_s=_lived(old, end),
         preemptions=old.preemptions + 1,
@@ -164,7 +162,7 @@ def committed(
         return state
     _must_be_held(state)
     assert ref.term == state.term, "a holder commits only checkpoints of its own term"
-    after = dataclasses.replace(state, checkpoints=(*state.checkpoints, ref), costs=costs or state.costs)
+    after = replace(state, checkpoints=(*state.checkpoints, ref), costs=costs or state.costs)
     return _counted(after, attempts, failures)
 
 
@@ -178,7 +176,7 @@ def with_result(state: RunState, result: Result) -> RunState:
         return state
     _must_be_held(state)
     others = [other for other in state.results if (other.name, other.rank) != (result.name, result.rank)]
-    return dataclasses.replace(state, results=(*others, result))
+    return replace(state, results=(*others, result))
 
 
 def dropped(state: RunState, checkpoint_ids: Collection[str]) -> RunState:
@@ -196,7 +194,7 @@ def dropped(state: RunState, checkpoint_ids: Collection[str]) -> RunState:
         raise ValueError(
             f"{len(rest)} of {len(state.checkpoints)} checkpoints would remain, at least {INTACT_CHECKPOINTS_MIN} must"
         )
-    return dataclasses.replace(state, checkpoints=rest)
+    return replace(state, checkpoints=rest)
 
 
 def attempted(state: RunState, *, attempts: int, failures: int) -> RunState:
@@ -234,7 +232,7 @@ def released(
     if state.holder is None:
         return state
     assert outcome is not Outcome.RUNNING, "a released run is not running"
-    after = dataclasses.replace(
+    after = replace(
         state,
         outcome=outcome,
         holder=None,
@@ -248,7 +246,7 @@ def released(
 
 
 def _counted(state: RunState, attempts: int | None, failures: int | None) -> RunState:
-    return dataclasses.replace(
+    return replace(
         state,
         attempts=state.attempts if attempts is None else attempts,
         failures=state.failures if failures is None else failures,

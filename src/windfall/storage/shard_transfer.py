@@ -20,13 +20,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 
 import xxhash
 
 from windfall.errors import Misuse, ShardChanged
 from windfall.ports import PutRange, Steps
 from windfall.storage.store_operations import ranges
+from windfall.structs import Struct
 from windfall.terms import Bytes, Chunk, FileEntry, Shard
 
 CHUNK_BYTES = 64 * 1024 * 1024
@@ -37,8 +37,7 @@ SINGLE = "."
 """Path of the file of a shard that is a single file."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedFile:
+class PlannedFile(Struct, frozen=True):
     """A file or an empty folder of a shard, as planned.
 
     Attributes:
@@ -58,8 +57,7 @@ class PlannedFile:
     links: int
 
 
-@dataclass(frozen=True, slots=True)
-class ShardPlan:
+class ShardPlan(Struct, frozen=True):
     """A shard to be uploaded; `fingerprint` changes when any of its files does."""
 
     name: str

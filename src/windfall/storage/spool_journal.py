@@ -10,13 +10,13 @@ import errno
 import os
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from windfall import codec
 from windfall.errors import LogDamaged, StoreFull
 from windfall.events import ReleaseRun, Row
 from windfall.ports import Steps
 from windfall.storage.store_operations import get_all, keys_under, put
+from windfall.structs import Struct
 from windfall.terms import Term
 from windfall.wire.run_layout import SPOOL, spool_key
 
@@ -25,8 +25,7 @@ SEGMENT_BYTES_MAX = 4 * 1024 * 1024
 SEGMENTS_AT_ONCE = 16
 
 
-@dataclass(frozen=True, slots=True)
-class SpoolSegment:
+class SpoolSegment(Struct, frozen=True):
     """A range of complete rows to be shipped: the bytes of the spool from `start` to `end`."""
 
     key: str
@@ -127,8 +126,7 @@ def ship(journal: SpoolJournal) -> Steps[int]:
     return count
 
 
-@dataclass(frozen=True, slots=True)
-class JournalGap:
+class JournalGap(Struct, frozen=True):
     """Missing rows: those between `after` and `before` (None: unknown number, the end of the term is missing)."""
 
     term: Term
@@ -136,8 +134,7 @@ class JournalGap:
     before: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class MergedJournal:
+class MergedJournal(Struct, frozen=True):
     """The rows of all terms in order, and where rows are missing."""
 
     rows: tuple[Row, ...]

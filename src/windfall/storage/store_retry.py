@@ -13,6 +13,7 @@ A creation whose reply was lost is retried like the rest and then finds its own 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -20,6 +21,8 @@ from typing import TypeVar
 from windfall.errors import StoreMissing, StoreUnreachable, TransferCancelled
 from windfall.ports import Clock, ObjectStore
 from windfall.terms import Bytes, Instant, Seconds
+from windfall.units import duration_s
+from windfall.wire.environment import PATIENCE
 
 T = TypeVar("T")
 
@@ -31,6 +34,16 @@ BACKOFF_FIRST_S, BACKOFF_S_MAX = 0.1, 2.0
 """The first pause between two attempts, doubled up to the maximum [s]."""
 LOG_AFTER_S, LOG_EVERY_S = 2.0, 30.0
 """When the wait is logged first, and the interval between later messages [s]."""
+
+
+def patience_s() -> float:
+    """Return how long requests to an unreachable store are retried, unless the command line sets it [s].
+
+    Raises:
+        Misuse: the environment variable is not a duration.
+    """
+    value = os.environ.get(PATIENCE)
+    return float(BUDGET_S if value is None else duration_s(value, PATIENCE))
 
 
 class RetryPolicy:

@@ -10,16 +10,15 @@ import contextlib
 import hashlib
 import json
 import os
-from dataclasses import dataclass
 
 from windfall.ports import Clock, ObjectStore
 from windfall.storage import run_log, store_operations
 from windfall.storage.run_state import released
+from windfall.structs import Struct
 from windfall.terms import Cause, Outcome, RecordKind, RunState
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedRun:
+class FinishedRun(Struct, frozen=True):
     """One finished run.
 
     Attributes:

@@ -6,11 +6,12 @@ which uses up the machine's one-time credential.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from windfall import codec
 from windfall.errors import ControllerError, NewerFormat
 from windfall.jobs import DEAD_MAN_S, SAVE_TIMEOUT_S
+from windfall.structs import Struct
 from windfall.terms import Bundle, Seconds
 from windfall.wire.environment import PEERS_TOKEN
 
@@ -37,8 +38,7 @@ LEASE_S = Seconds(30.0)
 """Default time a heartbeat may stay unchanged [s]."""
 
 
-@dataclass(frozen=True, slots=True)
-class BootData:
+class BootData(Struct, frozen=True):
     """A job, as sent to its machines; derived from `jobs.Job` by the controller.
 
     Attributes:
@@ -74,8 +74,11 @@ class BootData:
     uplink: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimResponse:
+class _Version(Struct, frozen=True):
+    version: int
+
+
+class ClaimResponse(Struct, frozen=True):
     """The answer to a claim; its `repr` shows neither the token nor a secret.
 
     Attributes:
@@ -94,33 +97,27 @@ class ClaimResponse:
 
 def boot_to_json(boot: BootData) -> dict[str, Any]:
     """Convert boot data to what `json.dumps` accepts."""
-    return {"version": VERSION, **asdict(boot)}
+    return {"version": VERSION, **codec.encode(boot)}
 
 
 def boot_from_json(document: object) -> BootData:
-    """Read boot data.
+    """Read boot data; fields that a newer release added are ignored.
 
     Raises:
         NewerFormat: they were written by a newer controller.
         ControllerError: they are damaged.
     """
     try:
-        if not isinstance(document, dict):
-            raise TypeError(f"expected an object, not {type(document).__name__}")
-        if int(document["version"]) > VERSION:
+        version = codec.decode(document, _Version).version
+        if version > VERSION:
             raise NewerFormat(
-                f"the job's data has format {document['version']}, this Windfall reads up to {VERSION}: "
+                f"the job's data has format {version}, this Windfall reads up to {VERSION}: "
                 "install the controller's version of Windfall in the machine's image"
             )
-        values = {field.name: document[field.name] for field in fields(BootData) if field.name in document}
-        values["command"] = tuple(str(word) for word in values["command"])
-        values["envs"] = tuple((str(name), str(value)) for name, value in values.get("envs", ()))
-        values["retry_codes"] = tuple(int(code) for code in values.get("retry_codes", ()))
-        values["secrets"] = tuple(str(name) for name in values.get("secrets", ()))
-        values["bundle"] = None if values.get("bundle") is None else Bundle(**values["bundle"])
-        return BootData(**values)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ControllerError(f"the job's data for its machines is damaged ({error!r})") from error
+        boot: BootData = codec.decode(document, BootData)
+    except ValueError as error:
+        raise ControllerError(f"the job's data for its machines is damaged ({error})") from error
+    return boot
 
 
 def claimed_to_json(claimed: ClaimResponse) -> dict[str, Any]:

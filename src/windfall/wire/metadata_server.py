@@ -20,13 +20,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import msgspec
+
 from windfall.errors import Misuse
+from windfall.structs import Struct
 from windfall.terms import NoticeLevel, WallTime
 from windfall.wire import notice_formats as wire
 
@@ -62,8 +64,7 @@ NOTICE_S: Mapping[str, float] = {
 """Documented notice of each kind [s]."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptedEvent:
+class ScriptedEvent(Struct, frozen=True):
     """One event of a timeline.
 
     Attributes:
@@ -108,8 +109,7 @@ def load_script(text: str) -> tuple[ScriptedEvent, ...]:
     return tuple(events)
 
 
-@dataclass(frozen=True, slots=True)
-class _ActiveEvent:
+class _ActiveEvent(Struct, frozen=True):
     """An active event; `number` counts from 1 in the order of the timeline."""
 
     number: int
@@ -156,8 +156,7 @@ def _check(event: ScriptedEvent, provider: str) -> ScriptedEvent:
     return event
 
 
-@dataclass(frozen=True, slots=True)
-class _MetadataRequest:
+class _MetadataRequest(Struct, frozen=True):
     method: str
     path: str
     query: Mapping[str, str]
@@ -165,11 +164,10 @@ class _MetadataRequest:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _MetadataReply:
+class _MetadataReply(Struct, frozen=True):
     status: int
     body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class MetadataServer:

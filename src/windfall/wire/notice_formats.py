@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
 
+from windfall.structs import Struct
 from windfall.terms import NoticeLevel, WallTime
 
 AWS_TOKEN_PATH = "/latest/api/token"
@@ -46,8 +46,7 @@ class Malformed(ValueError):
     """A document is not in its format; nothing can be concluded from it."""
 
 
-@dataclass(frozen=True, slots=True)
-class CloudNotice:
+class CloudNotice(Struct, frozen=True):
     """What a metadata document says about this machine's end.
 
     Attributes:
@@ -142,8 +141,7 @@ def render_google_maintenance(notice: CloudNotice | None) -> bytes:
 # ---------------------------------------------------------------------------------------------------------------- Azure
 
 
-@dataclass(frozen=True, slots=True)
-class AzureEvent:
+class AzureEvent(Struct, frozen=True):
     """One entry of a Scheduled Events document.
 
     Attributes:
@@ -160,8 +158,7 @@ class AzureEvent:
     duration_s: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class AzureDocument:
+class AzureDocument(Struct, frozen=True):
     """A Scheduled Events document; `incarnation` changes with its events."""
 
     incarnation: int

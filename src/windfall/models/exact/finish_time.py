@@ -19,13 +19,13 @@ The atom of a run without any loss, e^(-(n w + w') / M), is stored separately, b
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from windfall.errors import Infeasible, Misuse
 from windfall.models.expected_runtime import unsaved_s
+from windfall.structs import Struct, replace
 
 Array = NDArray[np.float64]
 CELLS = 1 << 15
@@ -38,8 +38,7 @@ LOSSES_MAX = 1e9
 """A run with more expected losses than this does not end and is refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class FixedIntervalRun:
+class FixedIntervalRun(Struct, frozen=True):
     """A run with a fixed interval under memoryless losses.
 
     Attributes:
@@ -92,8 +91,7 @@ class FixedIntervalRun:
         return self.restart_s if self.restart_most_s is None else (self.restart_s + self.restart_most_s) / 2.0
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Distribution:
+class Distribution(Struct, frozen=True, eq=False):
     """The distribution of a duration or an amount of money.
 
     Attributes:

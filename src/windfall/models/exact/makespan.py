@@ -30,13 +30,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from windfall.errors import Infeasible, Misuse
+from windfall.structs import Struct
 
 Array = NDArray[np.float64]
 LogSurvivalFunction = Callable[[Array], Array]
@@ -47,8 +47,7 @@ _TINY = 1e-300
 """Survival below this counts as 0: its logarithm would leave the range of a double."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class SurvivalTable:
+class SurvivalTable(Struct, frozen=True, eq=False):
     """Survival at ages 0, c, 2c, ...; `tabulate` makes one from a law, `SurvivalTable.of` from survival values.
 
     Attributes:
@@ -175,8 +174,7 @@ Intervals = Sequence[int]
 """The number of units of work before each next save; the last interval ends with the work."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class MakespanWorld:
+class MakespanWorld(Struct, frozen=True, eq=False):
     """The lifetimes of machines and the costs of saves and losses.
 
     Attributes:
@@ -229,8 +227,7 @@ class MakespanWorld:
         return float((self.allocate_s + integral_s[0]) / survival[0])
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Schedule:
+class Schedule(Struct, frozen=True, eq=False):
     """When to save, on this machine and on any fresh one.
 
     Attributes:
@@ -257,8 +254,7 @@ class Schedule:
         return tuple(int(value) for value in self.flat[self.offsets[units] : self.offsets[units + 1]])
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Makespan:
+class Makespan(Struct, frozen=True, eq=False):
     """Expected times of a run [s], from the time at which the machine trains.
 
     Attributes:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from windfall.market import Offer, Quota, Refusal
 from windfall.policies.acquisition.ranking import Ranked, Ranking
+from windfall.structs import Struct
 from windfall.terms import Instant, Reliability, Seconds
 
 FIRST_S, FACTOR, LONGEST_S = 1.0, 2.0, 300.0
@@ -25,8 +25,7 @@ MANUAL_RETRY_S = 300.0
 """Pause before an automatic retry after a quota or credentials refusal, which a person has to fix [s]."""
 
 
-@dataclass(frozen=True, slots=True)
-class OfferBlock:
+class OfferBlock(Struct, frozen=True):
     """Why an offer cannot be ordered now.
 
     Attributes:
@@ -76,8 +75,7 @@ REASONS_MAX = 8
 """How many reasons are kept, those of the best-ranked offers first."""
 
 
-@dataclass(frozen=True, slots=True)
-class OfferMarket:
+class OfferMarket(Struct, frozen=True):
     """The state of the market.
 
     Attributes:
@@ -95,8 +93,7 @@ class OfferMarket:
     usable: Callable[[str], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class OfferChoice:
+class OfferChoice(Struct, frozen=True):
     """What to order.
 
     Attributes:

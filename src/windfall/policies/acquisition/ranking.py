@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from windfall.events import ComparedValue
 from windfall.jobs import Job, Measurement, Minimize, Resources, Use
@@ -28,6 +27,7 @@ from windfall.policies.planning.estimates import (
     PlanNumberKey,
     offer_estimate,
 )
+from windfall.structs import Struct
 from windfall.terms import Reliability
 
 _ASSUMED = ", assumed"
@@ -38,8 +38,7 @@ SLOWDOWN_MAX = 10.0
 """A job that losses make this many times longer is refused; if its work is unknown, it gets a warning."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(Struct, frozen=True):
     """An offer that matches the job, with its rank.
 
     Attributes:
@@ -57,8 +56,7 @@ class Ranked:
     offer_estimate: OfferEstimate
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
+class Ranking(Struct, frozen=True):
     """All offers: those that match, best first, and the others, each with the reason."""
 
     ranked: tuple[Ranked, ...]

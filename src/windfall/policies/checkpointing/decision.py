@@ -23,7 +23,7 @@ from windfall.events import ComparedValue, Decision
 from windfall.models.costs import Costs
 from windfall.models.preemption_rates import PreemptionHistory
 from windfall.policies.checkpointing import rules
-from windfall.records import value
+from windfall.structs import Struct
 from windfall.terms import Instant, Phase, SaveKind, SaveTable
 
 VERSION = 1
@@ -36,8 +36,7 @@ _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?) *(?:h|hours?))? *(?:(\d+(?:\.\d+)?) 
                        r"(?:(\d+(?:\.\d+)?) *(?:s|seconds?))?")  # fmt: skip
 
 
-@value
-class RankProgress:
+class RankProgress(Struct, frozen=True):
     """A rank's progress: complete steps, its phase, and how long it has been in that phase [s]."""
 
     step: int
@@ -45,8 +44,7 @@ class RankProgress:
     elapsed_s: float
 
 
-@value
-class SavingView:
+class SavingView(Struct, frozen=True):
     """The input of the saving policies.
 
     Attributes:
@@ -74,16 +72,14 @@ class SavingView:
     table_step: int = 0
 
 
-@value
-class Estimates:
+class Estimates(Struct, frozen=True):
     """The estimates of losses and of the costs of saving."""
 
     losses: PreemptionHistory
     costs: Costs
 
 
-@value
-class SaveChoice:
+class SaveChoice(Struct, frozen=True):
     """The choice of a save: as text for users (`decision`) and as values for the reducer.
 
     Attributes:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from windfall.models.lifetimes.observations import observed_lifetimes
 from windfall.policies.checkpointing.optimal_schedule import optimal
 from windfall.policies.checkpointing.replan import ScheduleRequest, default_schedule, lost_time_s, replan_reason
 from windfall.policies.checkpointing.schedule_table import LOSSES_MIN, Evidence, doubt, save_table
+from windfall.structs import Struct, replace
 from windfall.terms import SaveTable, Seconds, WallTime
 
 UNITS_MAX = 1200
@@ -50,8 +50,7 @@ REMAINING_LIFE_MAX_S = 30.0 * 86_400.0
 """The remaining lifetime is counted up to this bound [s], because some laws have no mean."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class ProviderFit:
+class ProviderFit(Struct, frozen=True, eq=False):
     """The fitted lifetime laws of one provider's machines.
 
     Attributes:
@@ -65,8 +64,7 @@ class ProviderFit:
     no_fit_reason: str = ""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class LawEstimate:
+class LawEstimate(Struct, frozen=True, eq=False):
     """The lifetime law for a machine, and its evidence."""
 
     law: Law

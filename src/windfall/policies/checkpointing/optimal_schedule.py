@@ -37,7 +37,6 @@ is 0 where no machine survives.  D(j, k) is U after the stall of a save, with wh
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
@@ -45,6 +44,7 @@ from numba import njit
 from windfall.errors import Infeasible, Misuse
 from windfall.models.exact import makespan
 from windfall.models.exact.makespan import Array, Makespan, MakespanWorld, Schedule
+from windfall.structs import Struct
 
 
 @njit(cache=True, nogil=True)
@@ -248,8 +248,7 @@ SURVIVAL_MIN = 1e-14
 _Grid = tuple[Array, Array, Array, Array, Array, Array, Array]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Optimal:
+class Optimal(Struct, frozen=True, eq=False):
     """The best schedule and its exact expectation.
 
     Attributes:

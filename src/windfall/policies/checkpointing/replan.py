@@ -11,13 +11,12 @@ at that save.  `live_schedules` computes it.  It is recomputed
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from windfall.events import ScheduleAssigned
 from windfall.fleet import Basis, ScheduleComputed
 from windfall.models.preemption_rates import PreemptionHistory, providers
 from windfall.policies.checkpointing import rules
 from windfall.policies.checkpointing.schedule_table import changed_input
+from windfall.structs import Struct
 from windfall.terms import SaveCosts, SaveTable, Seconds, Step, Term
 
 POLICY = "optimal"
@@ -25,8 +24,7 @@ INTERVAL_S_MAX = 1e9
 """In place of "never" in a table, which has to be plain JSON [s]."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleRequest:
+class ScheduleRequest(Struct, frozen=True):
     """A machine that trains by policy `optimal`, and the inputs of its schedule.
 
     Attributes:

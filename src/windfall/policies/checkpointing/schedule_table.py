@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from windfall.errors import Misuse
 from windfall.fleet import Basis
+from windfall.structs import Struct
 from windfall.terms import SaveTable
 
 LOSSES_MIN = 20
@@ -29,8 +29,7 @@ COST_NOISE_S = 0.1
 """Costs that differ by less count as equal [s]: saves of milliseconds cost too little to replan for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """The evidence behind a fit of lifetimes.
 
     Attributes:

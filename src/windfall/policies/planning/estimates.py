@@ -10,7 +10,8 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from windfall.errors import Misuse
 from windfall.jobs import DRILL, Job, Measurement
@@ -20,6 +21,7 @@ from windfall.models.costs import DEFAULT_STALL_S, Costs
 from windfall.models.expected_runtime import Expectation, Hazard, Restart, Saving
 from windfall.policies.checkpointing import decision, rules
 from windfall.policies.replacement import successor
+from windfall.structs import Struct, replace
 from windfall.terms import Instant, Phase, Reliability, Unit
 
 ALLOCATE_S = preemption_rates.DEFAULT_RESTART_S
@@ -63,14 +65,13 @@ class NumberBasis(enum.StrEnum):
         return f"{self} {detail}" if self in (NumberBasis.MEASURED, NumberBasis.GIVEN) else f"{self}: {detail}"
 
 
-@dataclass(frozen=True, slots=True)
-class PlanNumber:
+class PlanNumber(Struct, frozen=True):
     """A number of a plan and where it comes from.
 
     Attributes:
         value: None if unknown.
         detail: completes the basis, such as `in 3 earlier runs` after `measured`.
-        source: basis and detail as text.
+        source: basis and detail as text; set by itself.
     """
 
     name: PlanNumberKey
@@ -78,14 +79,13 @@ class PlanNumber:
     unit: str
     basis: NumberBasis
     detail: str
-    source: str = field(init=False)
+    source: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "source", self.basis.source(self.detail))
+        msgspec.structs.force_setattr(self, "source", self.basis.source(self.detail))
 
 
-@dataclass(frozen=True, slots=True)
-class NoticeFit:
+class NoticeFit(Struct, frozen=True):
     """Whether an emergency save fits the notice.
 
     Attributes:
@@ -99,8 +99,7 @@ class NoticeFit:
     notice_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class OfferEstimate:
+class OfferEstimate(Struct, frozen=True):
     """The estimate for a job on an offer.
 
     Attributes:
@@ -148,8 +147,7 @@ class OfferEstimate:
         return replace(self, offer=offer, hazard=hazard, saving=saving)
 
 
-@dataclass(frozen=True, slots=True)
-class Knowledge:
+class Knowledge(Struct, frozen=True):
     """What the installation's runs have shown, as far as the caller knows it.
 
     Attributes:

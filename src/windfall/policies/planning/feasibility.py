@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from windfall.jobs import Job, Use
 from windfall.market import Offer
@@ -13,14 +12,14 @@ from windfall.policies.acquisition.ranking import HORIZON_S, is_too_slow, missin
 from windfall.policies.checkpointing.decision import parse_policy
 from windfall.policies.deadlines import limits
 from windfall.policies.planning.estimates import OfferEstimate
+from windfall.structs import Struct
 from windfall.terms import Instant, Reliability, Seconds
 
 UNSAVED_FACTOR = 2.0
 """A spot job without checkpoints is refused if it is expected to take this many times as long as without losses."""
 
 
-@dataclass(frozen=True, slots=True)
-class Objection:
+class Objection(Struct, frozen=True):
     """Why an offer is refused.
 
     Attributes:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from windfall.errors import Infeasible
 from windfall.events import ComparedValue
@@ -40,14 +39,14 @@ from windfall.policies.planning.estimates import (
     PlanNumber,
     PlanNumberKey,
 )
+from windfall.structs import Struct
 from windfall.terms import Reliability, Seconds, Usd, WallTime
 
 ALTERNATIVES_MAX = 5
 """How many other offers a plan shows."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanItem:
+class PlanItem(Struct, frozen=True):
     """One part of the expected time and cost."""
 
     name: str
@@ -55,8 +54,7 @@ class PlanItem:
     cost_usd: Usd
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedOutcome:
+class ExpectedOutcome(Struct, frozen=True):
     """The expected outcome of the job on one offer.
 
     Attributes:
@@ -75,8 +73,7 @@ class ExpectedOutcome:
     parts: tuple[PlanItem, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PlanCandidate:
+class PlanCandidate(Struct, frozen=True):
     """An offer and its expected outcome.
 
     Attributes:
@@ -94,16 +91,14 @@ class PlanCandidate:
     planned_at: WallTime
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedOffer:
+class RefusedOffer(Struct, frozen=True):
     """An offer that was not considered, and the reason."""
 
     offer: Offer
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class JobPlan:
+class JobPlan(Struct, frozen=True):
     """What to buy for a job, and the expected outcome.
 
     Attributes:

@@ -17,13 +17,13 @@ survival.  The functions `published_*` keep it as the reference for the papers' 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from windfall.errors import Misuse
 from windfall.models.exact.makespan import MakespanWorld
+from windfall.structs import Struct
 
 Array = NDArray[np.float64]
 POINTS = 512
@@ -31,8 +31,7 @@ POINTS = 512
 HALVINGS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class ReuseDecision:
+class ReuseDecision(Struct, frozen=True):
     """Whether to keep a machine for a job.
 
     Attributes:

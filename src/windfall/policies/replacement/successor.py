@@ -8,9 +8,8 @@ refusals.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from windfall.events import ComparedValue
+from windfall.structs import Struct
 from windfall.terms import Instant, Seconds
 
 ALLOCATION_S, BOOT_S = 60.0, 60.0
@@ -21,8 +20,7 @@ LEAD_S_MIN = 300.0
 """With a notice up to this long the successor is ordered at once [s]."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplacementTime:
+class ReplacementTime(Struct, frozen=True):
     """What a replacement takes: from the order to the machine's start, and from there to being ready [s]."""
 
     allocation_s: Seconds

@@ -22,12 +22,12 @@ import os
 import shutil
 import signal
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from windfall.linux import processes
 from windfall.market import MachineEndCause
+from windfall.structs import Struct
 from windfall.terms import Seconds, WallTime
 
 MACHINE_ID = "WINDFALL_MACHINE_ID"
@@ -39,8 +39,7 @@ _TMP_TRIES = 8
 _BEAT = struct.Struct("<d")
 
 
-@dataclass(frozen=True, slots=True)
-class MachineEnd:
+class MachineEnd(Struct, frozen=True):
     """How a machine ended.
 
     Attributes:

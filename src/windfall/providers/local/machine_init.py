@@ -24,7 +24,6 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -32,6 +31,7 @@ from windfall.linux import processes
 from windfall.linux.clock import SystemClock
 from windfall.market import MachineEndCause
 from windfall.providers.local import machine_folder
+from windfall.structs import Struct
 from windfall.terms import Instant, Seconds, WallTime
 from windfall.wire.metadata_server import MetadataServer, serve
 
@@ -64,8 +64,7 @@ INHERITED_ENV = (
 """The variables a machine inherits from its host: where software is, never credentials."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessTree:
+class ProcessTree(Struct, frozen=True):
     """The processes of a machine.
 
     Attributes:
@@ -98,8 +97,7 @@ class ProcessTree:
             processes.kill_descendants(os.getpid())
 
 
-@dataclass(frozen=True, slots=True)
-class MachinePlan:
+class MachinePlan(Struct, frozen=True):
     """What the machine runs: command, folder and output file."""
 
     argv: tuple[str, ...]

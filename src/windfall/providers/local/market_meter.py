@@ -6,18 +6,17 @@ It shares no code with the buyer's accounting, so that comparing the two is a re
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from windfall.market import Charge, MachineEndCause
 from windfall.providers.local.market_config import Billing
+from windfall.structs import Struct
 from windfall.terms import Usd, WallTime
 
 DIGITS = 9
 """Decimal digits of a dollar to which a line is rounded; cents would add up to dollars over many short machines."""
 
 
-@dataclass(frozen=True, slots=True)
-class MachineUsage:
+class MachineUsage(Struct, frozen=True):
     """A machine's start, end and price as the market recorded them."""
 
     machine_id: str

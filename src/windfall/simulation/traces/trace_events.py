@@ -7,10 +7,10 @@ trace's start where it does not.  All are frozen dataclasses of plain values; `t
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
 from windfall.errors import Misuse
 from windfall.market import MachineEndCause
+from windfall.structs import Struct
 
 
 class ClockKind(enum.StrEnum):
@@ -44,8 +44,7 @@ class Content(enum.StrEnum):
     """A price list, without times."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Series:
+class Series(Struct, frozen=True, order=True):
     """The subject of a value; a field that the source does not name is empty.
 
     Attributes:
@@ -58,8 +57,7 @@ class Series:
     product: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TraceHeader:
+class TraceHeader(Struct, frozen=True):
     """Properties of a whole trace.
 
     Attributes:
@@ -78,8 +76,7 @@ class TraceHeader:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Struct, frozen=True):
     """The price of a machine from now on [USD/h]; None where the source has none at that time."""
 
     at_s: float
@@ -88,8 +85,7 @@ class Price:
     on_demand_usd_per_hour: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(Struct, frozen=True):
     """The number of machines that are held, or available, from now on."""
 
     at_s: float
@@ -97,8 +93,7 @@ class Count:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class MachineStarted:
+class MachineStarted(Struct, frozen=True):
     """A machine started."""
 
     at_s: float
@@ -106,8 +101,7 @@ class MachineStarted:
     machine: str
 
 
-@dataclass(frozen=True, slots=True)
-class MachineEnded:
+class MachineEnded(Struct, frozen=True):
     """A machine was preempted."""
 
     at_s: float
@@ -115,8 +109,7 @@ class MachineEnded:
     machine: str
 
 
-@dataclass(frozen=True, slots=True)
-class TracedLifetime:
+class TracedLifetime(Struct, frozen=True):
     """The lifetime of one machine.
 
     Attributes:
@@ -151,8 +144,7 @@ class TracedLifetime:
         return self.end is not MachineEndCause.PREEMPTED
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogueEntry:
+class CatalogueEntry(Struct, frozen=True):
     """A line of a price list; None (or an empty accelerator) where the source has no value.
 
     Attributes:
@@ -172,8 +164,7 @@ class CatalogueEntry:
     interruption_bucket: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedUntil:
+class WatchedUntil(Struct, frozen=True):
     """The end of a series' observation; what follows is unknown."""
 
     at_s: float

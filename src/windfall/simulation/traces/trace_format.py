@@ -17,7 +17,9 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import msgspec
 
 from windfall.errors import Misuse, NewerFormat
 from windfall.market import MachineEndCause
@@ -39,10 +41,11 @@ from windfall.simulation.traces.trace_events import (
 )
 from windfall.simulation.traces.trace_files import USD_PER_HOUR_MAX, fault, lines
 from windfall.spelling import nearest
+from windfall.structs import Struct
 
 VERSION = 1
 NAME = "windfall"
-_WORDS: dict[str, type] = {
+_WORDS: dict[str, type[Struct]] = {
     "price": Price,
     "count": Count,
     "machine_started": MachineStarted,
@@ -82,7 +85,7 @@ def event_line(event: Event) -> str:
     """Return one event as a line, without empty and unknown fields."""
     series = {short: getattr(event.series, name) for short, name in _SERIES.items()}
     made: dict[str, object] = {"is": _NAMES[type(event)]} | {short: word for short, word in series.items() if word}
-    for name in type(event).__slots__:
+    for name in type(event).__struct_fields__:
         value = getattr(event, name)
         if name != "series" and value is not None and value != "":
             made[name] = value
@@ -213,7 +216,7 @@ def _event(
     if not all(isinstance(word, str) for word in key):
         raise fault(path, line, "type, zone and product must be text")
     series = seen.get(key) or seen.setdefault(key, Series(*key))
-    known = cls.__slots__  # type: ignore[attr-defined]
+    known = cls.__struct_fields__
     values: dict[str, Any] = {"at_s": 0.0} if cls is CatalogueEntry else {}
     for name, value in data.items():
         if name not in known or name == "series":
@@ -224,11 +227,11 @@ def _event(
         values.setdefault("usd_per_hour", None)
     elif cls is TracedLifetime:
         values.setdefault("end", None)
-    try:
-        return cls(series=series, **values)  # type: ignore[no-any-return]
-    except TypeError as error:
-        missing = [name for name in known if name not in values and f"'{name}'" in str(error)]
-        raise fault(path, line, f"a {kind} needs {' and '.join(missing)}") from error
+    needed = (field.name for field in msgspec.structs.fields(cls) if field.required and field.name != "series")
+    missing = [name for name in needed if name not in values]
+    if missing:
+        raise fault(path, line, f"a {kind} needs {' and '.join(missing)}")
+    return cast("Event", cls(**values, series=series))
 
 
 def _value(name: str, value: object, path: Path, line: int) -> object:

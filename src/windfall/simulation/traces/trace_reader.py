@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +28,7 @@ from windfall.simulation.traces.trace_events import (
     TraceHeader,
 )
 from windfall.simulation.traces.trace_files import fault, head
+from windfall.structs import Struct, replace
 
 _NUMBER = r"\s*-?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf)\s*"
 
@@ -39,8 +38,7 @@ TABLES = frozenset({one.header.format for one in trace_tables.FORMATS} | {aws_cl
 """Formats in which single bad rows are skipped."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """A trace in a file; each call of `events` reads it from the start.
 
     Attributes:
@@ -75,7 +73,7 @@ class Trace:
         for line, event in located:
             own = event.series
             series = Series(own.machine_type or self.named.machine_type, own.zone or self.named.zone, own.product)
-            yield line, dataclasses.replace(event, series=series)
+            yield line, replace(event, series=series)
 
 
 def open_trace(
@@ -142,10 +140,10 @@ def _recognise_numbers(path: Path, first: str, unit: str | None) -> _Found:
     fields = first.strip().split(",")
     unit, notes = node_counts.unit_of(path, unit)
     if len(fields) == 2:
-        return dataclasses.replace(node_counts.COUNTS, notes=notes), partial(node_counts.read_counts, path, unit), False
+        return replace(node_counts.COUNTS, notes=notes), partial(node_counts.read_counts, path, unit), False
     if len(fields) == 3:
         return (
-            dataclasses.replace(node_counts.MACHINES, notes=notes),
+            replace(node_counts.MACHINES, notes=notes),
             partial(node_counts.read_machines, path, unit),
             False,
         )
@@ -157,9 +155,7 @@ def _recognise_table(path: Path, unit: str | None) -> _Found:
     kind = trace_tables.recognise(path, columns)
     header = kind.header
     if header.format == "lifetimes" and "began_utc" in columns:
-        header = dataclasses.replace(header, clock=ClockKind.UTC)
+        header = replace(header, clock=ClockKind.UTC)
     if header.sampling is SamplingKind.SAMPLES:
-        header = dataclasses.replace(
-            header, silence_s=1.5 * trace_tables.step_s_of(path), step_s=trace_tables.step_s_of(path)
-        )
+        header = replace(header, silence_s=1.5 * trace_tables.step_s_of(path), step_s=trace_tables.step_s_of(path))
     return header, partial(kind.read, trace_tables.TraceTable(path, columns, unit)), header.format != "lifetimes"

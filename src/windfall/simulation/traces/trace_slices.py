@@ -12,11 +12,9 @@ the start, last the end of the slice.
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -40,6 +38,7 @@ from windfall.simulation.traces.trace_files import fault
 from windfall.simulation.traces.trace_reader import Trace, open_trace
 from windfall.simulation.traces.trace_survey import TraceSurvey, survey
 from windfall.spelling import nearest
+from windfall.structs import Struct, replace
 from windfall.units import duration_s, duration_text
 
 SERIES_MAX = 64
@@ -53,8 +52,7 @@ _TEXT = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TraceSlice:
+class TraceSlice(Struct, frozen=True):
     """A part of a trace; each iteration yields the same events.
 
     Attributes:
@@ -120,8 +118,7 @@ def parse_slice(text: str, *, unit: str | None = None) -> TraceSlice:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedSlice:
+class ResolvedSlice(Struct, frozen=True):
     """A slice resolved in its trace; it can be read any number of times.
 
     Attributes:
@@ -137,7 +134,7 @@ class ResolvedSlice:
     @property
     def header(self) -> TraceHeader:
         """The header of the slice as a trace of its own."""
-        return dataclasses.replace(self.trace.header, clock=ClockKind.START)
+        return replace(self.trace.header, clock=ClockKind.START)
 
     @property
     def length_s(self) -> float:
@@ -260,16 +257,16 @@ def _values(events: Iterable[Event], since_s: float, until_s: float) -> Iterator
         if event.at_s > since_s and not started:
             started = True
             if held is not None:
-                yield dataclasses.replace(held, at_s=0.0)
+                yield replace(held, at_s=0.0)
         end_s = max(event.at_s, since_s)
         if not isinstance(event, (Price, Count)):
             continue
         if started:
-            yield dataclasses.replace(event, at_s=event.at_s - since_s)
+            yield replace(event, at_s=event.at_s - since_s)
         else:
             held = event
     if not started and held is not None:
-        yield dataclasses.replace(held, at_s=0.0)
+        yield replace(held, at_s=0.0)
     if series is not None and (started or held is not None):
         yield WatchedUntil(end_s - since_s, series, content)
 
@@ -285,16 +282,16 @@ def _machines(events: Iterable[Event], since_s: float, until_s: float) -> Iterat
             break
         if event.at_s > since_s and not started:
             started = True
-            yield from (dataclasses.replace(machine, at_s=0.0) for machine in running.values())
+            yield from (replace(machine, at_s=0.0) for machine in running.values())
         end_s = max(event.at_s, since_s)
         if started and isinstance(event, (MachineStarted, MachineEnded)):
-            yield dataclasses.replace(event, at_s=event.at_s - since_s)
+            yield replace(event, at_s=event.at_s - since_s)
         elif isinstance(event, MachineStarted):
             running[event.machine] = event
         elif isinstance(event, MachineEnded):
             del running[event.machine]
     if not started:
-        yield from (dataclasses.replace(machine, at_s=0.0) for machine in running.values())
+        yield from (replace(machine, at_s=0.0) for machine in running.values())
     if series is not None and (started or running):
         yield WatchedUntil(end_s - since_s, series, Content.MACHINES)
 
@@ -305,4 +302,4 @@ def _lifetimes(events: Iterable[Event], since_s: float, until_s: float) -> Itera
         if isinstance(event, TracedLifetime) and since_s <= event.at_s <= until_s:
             beyond = event.ended_s > until_s
             ended_s, end = (until_s, None) if beyond else (event.ended_s, event.end)
-            yield dataclasses.replace(event, at_s=event.at_s - since_s, ended_s=ended_s - since_s, end=end)
+            yield replace(event, at_s=event.at_s - since_s, ended_s=ended_s - since_s, end=end)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,13 +22,13 @@ from windfall.simulation.traces.trace_events import (
     content_of,
 )
 from windfall.simulation.traces.trace_reader import Trace
+from windfall.structs import Struct, replace
 
 GAPS_MAX = 8
 """How many of the longest gaps are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class TraceGap:
+class TraceGap(Struct, frozen=True):
     """A stretch without samples, or with missing data, from the event at `line` on."""
 
     length_s: float
@@ -101,8 +100,7 @@ class SeriesStats:
         self.unknown += value is None
 
 
-@dataclass(frozen=True, slots=True)
-class TraceSurvey:
+class TraceSurvey(Struct, frozen=True):
     """What is in a trace.
 
     Attributes:
@@ -247,4 +245,4 @@ def survey(trace: Trace) -> TraceSurvey:
     checker = TraceChecker(trace.path, trace.header, strict=trace.strict)
     found = survey_of(trace.located(checker), trace.header)
     skipped = tuple((line, str(error)) for line, error in checker.skipped)
-    return dataclasses.replace(found, repeated=checker.repeated, skipped=skipped, skipped_count=checker.skipped_count)
+    return replace(found, repeated=checker.repeated, skipped=skipped, skipped_count=checker.skipped_count)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +28,7 @@ from windfall.simulation.traces.trace_events import (
 )
 from windfall.simulation.traces.trace_files import fault, lines, moment, not_negative, number, price, whole
 from windfall.spelling import nearest
+from windfall.structs import Struct
 
 DAY_S = 86_400.0
 _ZONES = ("availability_zone", "zone_id", "zone", "region", "Region")
@@ -44,8 +44,7 @@ _Row = list[str]
 _Reader = Callable[["TraceTable"], Iterator[ParsedLine]]
 
 
-@dataclass(frozen=True, slots=True)
-class TraceTable:
+class TraceTable(Struct, frozen=True):
     """An open table.
 
     Attributes:
@@ -100,8 +99,7 @@ class TraceTable:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class TableFormat:
+class TableFormat(Struct, frozen=True):
     """A kind of table.
 
     Attributes:
