@@ -18,6 +18,7 @@ from windfall.terms import (
     Notice,
     Outcome,
     Phase,
+    RunOptions,
     SaveCosts,
     SaveKind,
     SaveTable,
@@ -51,42 +52,32 @@ class WorkerStarted(Tagged, Fact, frozen=True):
     """The first fact of a term: everything the reducer needs and cannot observe.
 
     Attributes:
-        policy: `adaptive`, `optimal`, `thesis`, `young-daly`, `never`, `every:<n>steps` or `every:<s>s`.
+        options: how the run is saved and restarted.
         provider: whose notice behavior applies (`aws`, `google`, `azure`, `slurm`, `local`).
         lifetimes_s, preemptions, announced: of the run's earlier machines: total lifetime [s], number preempted, and
             number preempted with a notice.
         failures: number of the script's own failures in this run.
-        failures_max: number of failures after which the run fails.
         checkpoints: the live checkpoints of the run, oldest first.
         notices_s: time between notice and end for the newest preemptions, as recorded in the run's log [s].
-        grace_s: how long this machine lives after SIGTERM, as configured by the user [s]; None if not configured.
-        mttp_s: mean time to preemption set by the user or the controller [s]; None to estimate it from the prior.
         restart_s: measured mean time from a loss to the resumed training [s]; None if never measured.
-        keep: number of periodic checkpoints to keep; None for all.
-        retry_codes: exit codes after which the script is always restarted; they do not count as failures.
         costs: save costs on the run's earlier machines; None if never measured.
         managed: a controller buys the machines, so no user is present to rerun the command.
     """
 
     run: str
     term: Term
-    policy: str
+    options: RunOptions
     provider: str
     checkpoints: tuple[CheckpointRef, ...]
     attempt: int
     failures: int
-    failures_max: int
     lifetimes_s: Seconds
     preemptions: int
     announced: int
-    mttp_s: Seconds | None = None
     restart_s: Seconds | None = None
-    keep: int | None = None
     generation: int = 1
     costs: SaveCosts | None = None
-    retry_codes: tuple[int, ...] = ()
     notices_s: tuple[Seconds, ...] = ()
-    grace_s: Seconds | None = None
     managed: bool = False
 
 

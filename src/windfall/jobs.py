@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 
 from windfall.structs import Tagged
-from windfall.terms import Bundle, Seconds, Unit, Usd
+from windfall.terms import Bundle, RunOptions, Seconds, Unit, Usd
 
 SAVE_TIMEOUT_S = Seconds(600.0)
 """Default time limit of the last save [s]."""
@@ -85,34 +85,25 @@ class Checkpointing(Tagged, frozen=True):
 
     Attributes:
         store: URL under which the run's folder is created; None for the installation's default.
-        policy: as `policies.saving` understands it (`adaptive`, `optimal`, `never`, `every:200steps`, `every:600.0s`): the job
-            file's `insure`.
         keep_every: interval of the user's own periodic saves, which are kept, for display; None if the script decides.
-        keep: number of periodic checkpoints to keep; None for all.
         save_timeout_s: how long `stop` and the dead-man limit wait for the last save [s].
         source: URL of the run whose newest checkpoint this one starts from (`from`); None for a fresh start.
     """
 
     store: str | None = None
-    policy: str = "adaptive"
     keep_every: str | None = None
-    keep: int | None = None
     save_timeout_s: Seconds = SAVE_TIMEOUT_S
     source: str | None = None
 
 
 class Recovery(Tagged, frozen=True):
-    """What happens after losses and failures.
+    """What happens after losses.
 
     Attributes:
-        failures_max: number of the script's own failures after which the job stops.
-        retry_codes: exit codes after which the script is always restarted (`recover_on_exit_codes`).
         unproductive_machines_max: number of consecutive machines per node that may end without completing a step
             before the job stops.
     """
 
-    failures_max: int = 3
-    retry_codes: tuple[int, ...] = ()
     unproductive_machines_max: int = 10
 
 
@@ -156,6 +147,7 @@ class Job(Tagged, frozen=True):
         max_price_usd_per_hour: of one machine; None for no limit.
         max_duration_s: wall time from the submission until the last machine is released, saved or not [s]; None for none.
         work: None if unknown; the plan then reports it as unknown.
+        options: how the run is saved and restarted; carried to the machines unchanged.
         code: digest of the code, used to find measurements of the same job.
         dead_man_s: how long a machine keeps running without contact to the controller [s].
     """
@@ -176,6 +168,7 @@ class Job(Tagged, frozen=True):
     max_duration_s: Seconds | None = None
     work: Work | None = None
     objective: Objective = Objective()
+    options: RunOptions = RunOptions()
     checkpointing: Checkpointing = Checkpointing()
     recovery: Recovery = Recovery()
     notify: Notify = Notify()

@@ -271,6 +271,33 @@ class Holder(Tagged, frozen=True):
     nonce: str
 
 
+GRACE_S = Seconds(30.0)
+"""Default time a machine lives after SIGTERM [s]."""
+
+
+class RunOptions(Tagged, frozen=True):
+    """How a run is saved and restarted: one value from the job file, or from `windfall exec`, to the worker's reducer.
+
+    Attributes:
+        policy: when to save against losses without a notice, as `policies.checkpointing` parses it (`adaptive`,
+            `optimal`, `thesis`, `young-daly`, `never`, `every:200steps`, `every:600.0s`): the job file's `insure`.
+        keep: number of the script's own periodic checkpoints to keep; None for all.
+        failures_max: number of the script's own failures after which the run fails.
+        retry_codes: exit codes after which the script is always restarted; they do not count as failures.
+        grace_s: how long a machine lives after SIGTERM [s]; None if not configured.
+        lease_s: how long a heartbeat may stay unchanged before another machine may acquire the run [s].
+        mttp_s: mean time to preemption set by the user or the controller [s]; None to estimate it.
+    """
+
+    policy: str = "adaptive"
+    keep: int | None = None
+    failures_max: int = 3
+    retry_codes: tuple[int, ...] = ()
+    grace_s: Seconds | None = None
+    lease_s: Seconds = Seconds(30.0)
+    mttp_s: Seconds | None = None
+
+
 class SaveCosts(Tagged, frozen=True):
     """Cost of the run's last save, recorded so that the next machine does not have to measure it again.
 

@@ -11,21 +11,20 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from windfall.agent import exec_session, handshake, heartbeat
+from windfall.agent import handshake, heartbeat, session_folder
 from windfall.agent.agent_loop import Agent, AgentPorts
 from windfall.agent.coordinator import JOIN_S, Coordinator
-from windfall.agent.exec_session import ExecRequest
+from windfall.agent.exec_request import ExecRequest
 from windfall.agent.handshake import PeerIdentity
 from windfall.agent.member import Member, MemberPorts
 from windfall.agent.supervisor_client import SupervisorClient
 from windfall.errors import EXIT_DONE, EXIT_RETRY, GenerationIncomplete, Interrupted, Misuse, WindfallError
-from windfall.events import Fact, RunStopRequested, WorkerStarted
+from windfall.events import Fact, NoticeReceived, RunStopRequested, WorkerStarted
 from windfall.linux import processes
 from windfall.linux.clock import StoppableClock, SystemClock
 from windfall.linux.random_names import new_nonce
-from windfall.notices.aws import AWS_URL, AwsNotices
-from windfall.notices.azure import AZURE_URL, AzureNotices
-from windfall.notices.google import GOOGLE_URL, GoogleNotices
+from windfall.notices import notice_sources
+from windfall.notices.relay import RelayedNotices
 from windfall.notices.signals import SignalNotices
 from windfall.ports import Clock, NoticeSource, ObjectStore, Steps, T
 from windfall.storage import acquire_run, local_leftovers, run_log, store_operations
@@ -34,12 +33,21 @@ from windfall.storage.object_stores import file_system_of, folder_of, is_shared,
 from windfall.storage.run_lease import LocalSession, StoreLease, reopen
 from windfall.storage.store_retry import RetryPolicy, patience_s
 from windfall.structs import Struct, replace
-from windfall.terms import Cause, Holder, Instant, LastProgress, Outcome, Record, Seconds, Term, noticed
+from windfall.terms import (
+    Cause,
+    Holder,
+    Instant,
+    LastProgress,
+    Notice,
+    NoticeLevel,
+    Outcome,
+    Record,
+    Seconds,
+    Term,
+    noticed,
+)
 from windfall.wire.environment import PEERS_TOKEN
-from windfall.wire.metadata_server import MetadataServer, serve
 
-_LOCAL_POLL_S = Seconds(0.25)
-_LOCAL_MARGIN_S = Seconds(0.05)
 _FOLDER_POLL_S = 0.5
 _STANDBY_POLL_S = 1.0
 _LEAVE_S = Seconds(2.0)
@@ -118,16 +126,13 @@ def _run_agent(request: ExecRequest, supervision: SupervisorClient) -> None:
         lease.release(Outcome.WAITING, Cause.STOPPED)
         raise GenerationIncomplete("the agent restarted and lost the other machines, so this generation ends")
     request = replace(request, cwd=acquire_run.place_code(store, local, lease.state, request.cwd, supervision.log))
-    metadata = (
-        serve((), "aws", now=clock.wall_time) if request.provider == "local" and request.metadata_url is None else None
-    )
-    sources = (signals, *cloud_sources(request.provider, metadata.url if metadata else request.metadata_url, clock))
+    sources = (signals, *_notice_sources(request, clock))
     ports = AgentPorts(clock, lease, lease.journal, supervision, sources, inbox, coordinator)
     agent = Agent(request, ports)
     doors = heartbeat.HeartbeatCallbacks(
-        inbox.put, lambda notice_s: _preempt(supervision, metadata, notice_s), supervision.log, agent.progress
+        inbox.put, partial(_preempt, request, supervision, clock, inbox.put), supervision.log, agent.progress
     )
-    heartbeat.start(lease, clock, request.lease_s, doors, near=_is_local_disk(request.url))
+    heartbeat.start(lease, clock, request.options.lease_s, doors, near=_is_local_disk(request.url))
     agent.run(started)
 
 
@@ -184,7 +189,7 @@ def _acquire_lease(
         return lease, None if any(lease.journal.rows()) else _worker_began(request, lease)
     acquire = acquire_run.AcquireRequest(
         holder=_this_machine(request),
-        lease_s=Seconds(request.lease_s),
+        lease_s=request.options.lease_s,
         command=request.argv,
         folder=request.cwd,
         bundle=request.bundle,
@@ -218,7 +223,7 @@ def _acquire_lease(
         acquired.record,
         sessions,
         request.url,
-        gone=exec_session.is_dead,
+        gone=session_folder.is_dead,
     )
     threading.Thread(target=bring, name="remains", daemon=True).start()
     if (warning := _other_command(acquired.record, acquired.previous)) is not None:
@@ -273,8 +278,7 @@ def _run_member(request: ExecRequest, supervision: SupervisorClient) -> None:
     connection = handshake.join(place, new_nonce(), JOIN_S, clock)
     with open(marker, "w"):
         pass
-    alone = request.provider == "local" and request.metadata_url is None
-    sources = (signals, *(() if alone else cloud_sources(request.provider, request.metadata_url, clock)))
+    sources = (signals, *_notice_sources(request, clock))
     ports = MemberPorts(
         clock,
         MemberLease(store, clock, request.generation, node=request.node_rank, output=local.output),
@@ -300,20 +304,15 @@ def _worker_began(request: ExecRequest, lease: StoreLease) -> WorkerStarted:
     return WorkerStarted(
         run=request.url,
         term=state.term,
-        policy=request.policy,
+        options=request.options,
         provider=request.provider,
         checkpoints=state.checkpoints,
         attempt=state.attempts,
         failures=state.failures,
-        failures_max=request.failures_max,
-        retry_codes=request.retry_codes,
         lifetimes_s=state.lifetimes_s,
         preemptions=state.preemptions,
         announced=state.announced,
         notices_s=noticed(state.losses),
-        grace_s=None if request.grace_s is None else Seconds(request.grace_s),
-        mttp_s=None if request.mttp_s is None else Seconds(request.mttp_s),
-        keep=request.keep,
         generation=max(request.generation, 1),
         costs=state.costs,
         managed=request.managed,
@@ -342,27 +341,26 @@ def _other_command(record: Record, previous: Record | None) -> str | None:
     return f"the command differs from the last one of this run: {shlex.join(previous.state.command)}"
 
 
-def cloud_sources(provider: str, url: str | None, clock: Clock) -> tuple[NoticeSource, ...]:
-    """Return what watches a provider's notices, at `url` or, if None, at the documented address."""
-    if provider == "local":
-        # A service on this machine shares its clock, so neither a margin of a second nor a slow poll is needed.
-        return (AwsNotices(clock, url or AWS_URL, poll_s=_LOCAL_POLL_S, margin_s=_LOCAL_MARGIN_S),)
-    makers: dict[str, Callable[[], NoticeSource]] = {
-        "aws": lambda: AwsNotices(clock, url or AWS_URL),
-        "google": lambda: GoogleNotices(clock, url or GOOGLE_URL),
-        "azure": lambda: AzureNotices(clock, url or AZURE_URL),
-    }
-    maker = makers.get(provider)
-    return () if maker is None else (maker(),)
+def _notice_sources(request: ExecRequest, clock: Clock) -> tuple[NoticeSource, ...]:
+    """Return what watches this machine's notices: the node agent if there is one, otherwise the provider's service."""
+    sources = notice_sources.open_sources(request.provider, request.metadata_url, clock)
+    return sources if request.notices is None else (RelayedNotices(request.notices, clock, sources),)
 
 
-def _preempt(supervision: SupervisorClient, metadata: MetadataServer | None, notice_s: float | None) -> None:
+def _preempt(
+    request: ExecRequest,
+    supervision: SupervisorClient,
+    clock: Clock,
+    deliver: Callable[[Fact], None],
+    notice_s: float | None,
+) -> None:
     """Preempt this machine, as `windfall inject` asked: first the notice, then everything is killed."""
-    if metadata is None and notice_s is not None:
-        supervision.log("cannot inject a preemption with notice: only provider local can give one")
-        return
-    if metadata is not None and notice_s is not None:
-        metadata.announce(notice_s)
+    if notice_s is not None:
+        if request.provider != "local" or request.metadata_url is not None:
+            supervision.log("cannot inject a preemption with notice: only provider local can give one")
+            return
+        deadline = Instant(clock.now() + notice_s)
+        deliver(NoticeReceived(Notice(NoticeLevel.ANNOUNCED, "inject", new_nonce(), deadline)))
     supervision.vanish(notice_s or 0.0)
 
 

@@ -14,19 +14,21 @@ import threading
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from windfall import wiring
-from windfall.agent.exec_process import ExecProcess, MachineContext
+from windfall.agent.exec_process import NOTICES, ExecProcess, MachineContext
 from windfall.agent.node_agent import Facts, JobSetup, NodeAgent, NodeAgentPorts, Secrets, ThreadCallRunner
 from windfall.channels.direct import DirectReporter
 from windfall.core.node_agent_state import NodeAgentFact, NodeAgentIdentity, NodeAgentPace, Noticed, StopRequested
 from windfall.errors import Misuse, StoreError
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
-from windfall.notices.detect import detect
+from windfall.notices import notice_sources
+from windfall.notices.relay import NoticeWriter
 from windfall.ports import Clock, ObjectStore
 from windfall.storage import bundle, store_operations
 from windfall.storage.object_stores import open_store
+from windfall.storage.store_retry import patience_s
 from windfall.terms import Instant, Notice, NoticeLevel, Seconds
+from windfall.units import rate_bytes_per_s
 from windfall.wire import boot_data as names
 from windfall.wire.boot_data import BootData
 from windfall.wire.environment import without_store_variables
@@ -154,8 +156,10 @@ def _place(url: str, environ: Mapping[str, str]) -> MachineContext:
     machine_id = environ.get(names.MACHINE_ID) or socket.gethostname()
     metadata_url = environ.get(names.METADATA_URL) or None
     # A metadata service with its own address belongs to a local market, whatever machine that market runs on.
-    provider = environ.get(names.PROVIDER) or ("local" if metadata_url is not None else detect(environ))
-    return MachineContext(url, machine_id, folder, provider, metadata_url, environ)
+    provider = environ.get(names.PROVIDER) or ("local" if metadata_url is not None else notice_sources.detect(environ))
+    uplink = environ.get(names.UPLINK)
+    limit = rate_bytes_per_s(uplink, names.UPLINK) if uplink else None
+    return MachineContext(url, machine_id, folder, provider, metadata_url, environ, patience_s(), limit)
 
 
 def _catch_signals(node_agent: NodeAgent, exec_: ExecProcess, clock: Clock, inbox: _Inbox) -> None:
@@ -176,12 +180,17 @@ def _catch_signals(node_agent: NodeAgent, exec_: ExecProcess, clock: Clock, inbo
 
 
 def _watch_notices(place: MachineContext, clock: Clock, inbox: _Inbox) -> None:
-    if place.provider == "local" and place.metadata_url is None:
-        return  # the agent of `windfall exec` starts its own metadata service, for rehearsals
-    for source in wiring.cloud_sources(place.provider, place.metadata_url, clock):
+    """Watch the provider's notices: each goes to the run's agent first, which has a save to start."""
+    relay = NoticeWriter(place.path(NOTICES))
+
+    def deliver(notice: Notice) -> None:
+        relay.write(notice)
+        inbox.put(Noticed(notice))
+
+    for source in notice_sources.open_sources(place.provider, place.metadata_url, clock):
         threading.Thread(
             target=source.watch,
-            args=(lambda notice: inbox.put(Noticed(notice)), lambda: False),
+            args=(deliver, lambda: False),
             name=f"notices-{source.name}",
             daemon=True,
         ).start()

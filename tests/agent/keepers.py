@@ -19,7 +19,7 @@ from tests.real.machines import marked
 from tests.support.live import PATIENCE_S, TRAINER, Run, eventually, plain_environment
 from windfall import codec
 from windfall.fleet import DesiredState, Directive, MachineStatus, Report
-from windfall.terms import Seconds, Term
+from windfall.terms import RunOptions, Seconds, Term
 from windfall.wire import boot_data as names
 from windfall.wire.boot_data import BootData, ClaimResponse, boot_to_json, claimed_to_json
 from windfall.wire.run_layout import JOB
@@ -153,12 +153,13 @@ class RunSite:
         script.write_text(TRAINER)
         envs = {"STEPS": "4000", "STEP_S": "0.01", **changes.pop("envs", {})}
         usual: dict[str, Any] = {
-            "policy": "every 20 steps",
-            "lease_s": Seconds(30.0),
-            "grace_s": Seconds(10.0),
             "save_timeout_s": Seconds(20.0),
         }
-        return BootData("job-1", (sys.executable, str(script)), envs=tuple(envs.items()), **usual | changes)
+        own = {name: changes.pop(name) for name in RunOptions.__struct_fields__ if name in changes}
+        options = RunOptions(**{"policy": "every:20steps", "grace_s": Seconds(10.0)} | own)
+        return BootData(
+            "job-1", (sys.executable, str(script)), envs=tuple(envs.items()), options=options, **usual | changes
+        )
 
     def put_job(self, boot: BootData) -> None:
         """Leave the job in the store, as the controller does before it buys."""

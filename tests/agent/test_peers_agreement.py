@@ -65,7 +65,7 @@ class World:
         self.state = worker.initial_state()
         self.agreed: dict[int, int] = {}
         self.commits: list[ev.CommitCheckpoint] = []
-        started = ev.WorkerStarted("r", 7, "every:20steps", "local", (), 1, 0, 3, Seconds(0.0), 0, 0)
+        started = ev.WorkerStarted("r", 7, terms.RunOptions("every:20steps"), "local", (), 1, 0, Seconds(0.0), 0, 0)
         self.react([started])
         self.react([ev.CheckpointRestored(None, terms.Step(0), terms.Bytes(0), Seconds(0.1)), ev.ScriptStarted(1)])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from windfall.agent.exec_session import ExecRequest
+from windfall.agent.exec_request import ExecRequest
 from windfall.agent.script_environment import ScriptStart, is_launcher, script_environment
 from windfall.cli.exec import _peers
 from windfall.errors import Misuse

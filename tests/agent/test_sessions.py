@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from windfall.agent.exec_session import LOCK, sweep
+from windfall.agent.session_folder import LOCK, sweep
 from windfall.linux import processes
 
 NOW = 1_700_000_000.0

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
+import subprocess
+import sys
 
 import cyclopts
 import pytest
 
 from windfall.cli.main import main
+from windfall.cli.verb_list import VERBS, help_text
 from windfall.cli.verbs import build
 from windfall.errors import EXIT_MISUSE
 
@@ -32,9 +37,32 @@ def test_the_help_groups_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     """Every verb is in one group, and the groups are in the order in which a newcomer needs them."""
     shown = _help(capsys)
 
-    assert re.findall(r"^╭─ (.+?) ─+╮$", shown, re.MULTILINE) == GROUPS
+    assert re.findall(r"^([A-Z].+)\n  [-a-z]", shown, re.MULTILINE) == GROUPS
     for verb in (words[0] for words in _verbs() if len(words) == 1):
-        assert len(re.findall(rf"^│ {verb} ", shown, re.MULTILINE)) == 1, verb
+        assert len(re.findall(rf"^  {verb} ", shown, re.MULTILINE)) == 1, verb
+
+
+def test_the_help_says_of_a_verb_what_the_verb_says_of_itself() -> None:
+    """The list is made without loading the verbs, so their first sentences stand in it too."""
+    for verb in (verb for verbs in VERBS.values() for verb in verbs):
+        module, _, name = verb.path.partition(":")
+        documented = inspect.getdoc(getattr(importlib.import_module(f"windfall.{module}"), name)) or ""
+        assert verb.summary == " ".join(documented.partition("\n\n")[0].split())
+
+
+@pytest.mark.parametrize("width", [40, 80, 100])
+def test_the_help_fits_its_terminal(width: int) -> None:
+    """Examples may be wider than a narrow window; nothing else is."""
+    lines = [line for line in help_text(width).splitlines() if not line.startswith("    windfall ")]
+    assert max(map(len, lines)) <= width
+
+
+def test_help_and_version_load_neither_the_verbs_nor_the_parser() -> None:
+    """`windfall --help` is what a user types most in the first hour."""
+    for word in ("--help", "-h", "--version"):
+        code = f"import sys; from windfall.cli.main import main; main([{word!r}]); print(*sys.modules, file=sys.stderr)"
+        loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr.split()
+        assert {"cyclopts", "rich", "msgspec", "windfall.wiring"}.isdisjoint(loaded)
 
 
 @pytest.mark.trial("F4")

@@ -17,12 +17,11 @@ from windfall.errors import StoreUnreachable
 from windfall.events import ScheduleAssigned
 from windfall.extras import install
 from windfall.fleet import Lifetime, ScheduleComputed
-from windfall.jobs import Checkpointing
 from windfall.policies import checkpointing
 from windfall.policies.checkpointing import live_schedules
 from windfall.policies.checkpointing.replan import ScheduleRequest, default_schedule
 from windfall.simulation.virtual_time import Timeline, VirtualClock
-from windfall.terms import SaveCosts, SaveTable, Seconds, Step, Term, WallTime
+from windfall.terms import RunOptions, SaveCosts, SaveTable, Seconds, Step, Term, WallTime
 from windfall.wiring_control import Schedules
 
 COSTS = SaveCosts(Seconds(2.0), 1000, Seconds(5.0), Seconds(0.5))
@@ -53,7 +52,7 @@ class Scheduled(House):
     """A house whose job saves by schedule; `held` calls are carried out when the test says so."""
 
     def __init__(self, maker: Maker) -> None:
-        super().__init__(checkpointing=Checkpointing(policy="optimal"))
+        super().__init__(options=RunOptions("optimal"))
         self.maker = maker
         self.hold = self.full = False
         self.held: list[Callable[[], None]] = []

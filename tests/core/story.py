@@ -7,7 +7,7 @@ from typing import TypeVar
 from windfall import events as ev
 from windfall import terms
 from windfall.core import worker
-from windfall.terms import CheckpointRef, Notice, NoticeLevel, Phase, SaveKind
+from windfall.terms import CheckpointRef, Notice, NoticeLevel, Phase, RunOptions, SaveKind
 
 C = TypeVar("C", bound=ev.Command)
 
@@ -19,12 +19,10 @@ class Story:
         defaults: dict[str, object] = {
             "run": "r",
             "term": 7,
-            "policy": "adaptive",
             "provider": "local",
             "checkpoints": (),
             "attempt": 1,
             "failures": 0,
-            "failures_max": 3,
             "lifetimes_s": 0.0,
             "preemptions": 0,
             "announced": 0,
@@ -34,7 +32,9 @@ class Story:
         self.rows: list[ev.Row] = []
         self.said: tuple[ev.Command, ...] = ()
         self.decided: tuple[ev.Decision, ...] = ()
-        self.happens(ev.WorkerStarted(**{**defaults, **started}))  # type: ignore[arg-type]
+        options = {name: started.pop(name) for name in RunOptions.__struct_fields__ if name in started}
+        given = {**defaults, "options": RunOptions(**options), **started}
+        self.happens(ev.WorkerStarted(**given))  # type: ignore[arg-type]
 
     def happens(self, *facts: ev.Fact, after: float = 0.0) -> Story:
         """Facts that come together, `after` seconds later."""

@@ -18,13 +18,13 @@ from windfall.fleet import (
     Report,
     ScheduleComputed,
 )
-from windfall.jobs import Checkpointing, Injection, Work
+from windfall.jobs import Injection, Work
 from windfall.policies.checkpointing.replan import ScheduleRequest
 from windfall.structs import replace
-from windfall.terms import SaveCosts, SaveTable, Seconds, Step, Term, Unit
+from windfall.terms import RunOptions, SaveCosts, SaveTable, Seconds, Step, Term, Unit
 
 COSTS = SaveCosts(Seconds(20.0), 10**9, Seconds(15.0), Seconds(1.0))
-OPTIMAL = Checkpointing(policy="optimal")
+OPTIMAL = RunOptions("optimal")
 TABLE = SaveTable((900.0, 2_000.0), 3_600.0, 600.0, "it rests on 501 losses, bathtub law")
 FIRST = ScheduleComputed(
     "m1", Term(1), ScheduleAssigned(TABLE, Step(40)), Basis(20.0, 36.0, 120.0, 9_000.0, 2.0), Seconds(100.0),
@@ -34,7 +34,7 @@ FIRST = ScheduleComputed(
 
 def training(**job: object) -> Fleet:
     """One machine of a job that saves by schedule; its start was 30 s ago."""
-    return Fleet(**({"checkpointing": OPTIMAL} | job)).trains()  # type: ignore[arg-type]
+    return Fleet(**({"options": OPTIMAL} | job)).trains()  # type: ignore[arg-type]
 
 
 def report(**changes: object) -> Report:
@@ -91,7 +91,7 @@ def test_a_machine_whose_costs_are_not_known_waits(changes: dict[str, object]) -
 def test_no_schedule_is_requested_for_other_policies_or_a_machine_that_ends() -> None:
     """Announced ends, jobs that stop, runs that are nearly over."""
     said = {"m1": report()}
-    adaptive = training(checkpointing=Checkpointing())
+    adaptive = training(options=RunOptions())
     assert save_schedules.requests(adaptive.state, said, adaptive.now) == ()
     preempting = training().says("m1", left=100.0)
     assert save_schedules.requests(preempting.state, said, preempting.now) == ()

@@ -16,7 +16,7 @@ from windfall.core import worker
 from windfall.events import Fact, Row, ScriptStarted, ShardHandedOver, WorkerStarted
 from windfall.results import MessageRefused
 from windfall.storage.run_lease import identify
-from windfall.terms import Instant, Seconds, Term, WallTime
+from windfall.terms import Instant, RunOptions, Seconds, Term, WallTime
 from windfall.wire import script_page
 
 GOOD: tuple[dict[str, object], ...] = (
@@ -92,7 +92,7 @@ def check(folder: Path, seed: int, *, lines: int = 4) -> None:
 
 def _begun() -> tuple[worker.WorkerState, float]:
     started = WorkerStarted(
-        "r", Term(1), "never", "local", (), attempt=1, failures=0, failures_max=3, lifetimes_s=Seconds(0.0), preemptions=0,
+        "r", Term(1), RunOptions("never"), "local", (), attempt=1, failures=0, lifetimes_s=Seconds(0.0), preemptions=0,
         announced=0,
     )  # fmt: skip
     return _react(_react(worker.initial_state(), 0.0, [started]), 0.0, [ScriptStarted(1)]), 0.0

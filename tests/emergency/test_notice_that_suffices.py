@@ -5,6 +5,7 @@ So short a notice needs a machine that keeps its pace: those tests belong to `ma
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 
@@ -13,7 +14,6 @@ import pytest
 from tests.emergency.cloud import Cloud, Work
 from tests.emergency.measured import Parts, parts_of
 from windfall import events as ev
-from windfall.structs import replace
 
 pytestmark = pytest.mark.real
 MARGIN, AMPLE = 1.2, 4.0
@@ -21,7 +21,7 @@ MARGIN, AMPLE = 1.2, 4.0
 
 def _measures(cloud: Cloud, saves: int) -> Parts:
     """Let a first machine save a number of times, and measure."""
-    with cloud.machine(replace(cloud.work, policy="every 10 steps")) as machine:
+    with cloud.machine(dataclasses.replace(cloud.work, policy="every 10 steps")) as machine:
         machine.commits(saves)
         return parts_of(machine.spool, [machine.moments])
 

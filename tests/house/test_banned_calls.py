@@ -43,6 +43,10 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("cli/backup.py", "time.monotonic_ns"): "stamps the page; a script in another language has no clock to hand in",
     ("cli/client.py", "os.environ*"): "says where a team's controller is; one that is started inherits the user's",
     ("cli/controller_process.py", "secrets.token_urlsafe"): "a user's token must be guessed by nobody",
+    ("agent/exec_start.py", "os.environ*"): "a process becomes another one in the environment that its user gave",
+    ("cli/verb_list.py", "os.environ*"): "NO_COLOR is the user's wish",
+    ("cli/verb_list.py", "print"): "the command line's output",
+    ("linux/random_names.py", "os.urandom"): "the home of random names",
     ("cli/completion.py", "os.environ*"): "the environment names the user's shell",
     ("cli/exec.py", "os.environ*"): "the user's folder for state, and how this machine shows its provider",
     (
@@ -78,7 +82,6 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("wire/metadata_server.py", "time.time"): "the main program of the notice server hands its clock in here",
     ("wiring_control.py", "os.environ*"): "machines of this very host reach the stores that their controller reaches",
     ("wiring.py", "os.environ*"): "the token of a generation travels in the environment, as every secret",
-    ("wiring.py", "secrets.token_hex"): "nonces must differ between machines that share nothing",
 }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from windfall.notices.detect import detect
+from windfall.notices.notice_sources import detect
 
 SLURM, KUBERNETES = {"SLURM_JOB_ID": "7"}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 

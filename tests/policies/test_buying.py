@@ -8,11 +8,11 @@ import random
 import pytest
 
 from tests.policies.offers import HOUR, JOB, LARGE, MEASURED, ON_DEMAND, SPOT, rate
-from windfall.jobs import Checkpointing, Minimize, Objective, Resources, Use
+from windfall.jobs import Minimize, Objective, Resources, Use
 from windfall.market import Offer
 from windfall.policies.acquisition.ranking import rank
 from windfall.structs import replace
-from windfall.terms import Reliability, Seconds
+from windfall.terms import Reliability, RunOptions, Seconds
 
 
 def first(*offers: Offer, **wanted: object) -> Offer:
@@ -158,7 +158,7 @@ def test_the_same_offers_in_any_order_give_the_same_ranking() -> None:
 
 def test_offers_that_never_get_work_done_come_last_and_break_nothing() -> None:
     """A year of work without checkpoints has no finite cost; the ranking stays an order of plain numbers."""
-    job = replace(JOB, checkpointing=Checkpointing(policy="never"), use=Use.AUTO)
+    job = replace(JOB, options=RunOptions("never"), use=Use.AUTO)
     forever = replace(MEASURED, work_per_s=1e-3, stall_s=None)
     ranking = rank(job, [SPOT, ON_DEMAND], (rate(1.0),), (forever,))
     assert ranking.ranked[0].offer.reliability is Reliability.RELIABLE

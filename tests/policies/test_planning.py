@@ -18,7 +18,7 @@ from windfall.models.lifetime_pool import pool
 from windfall.policies.checkpointing import rules
 from windfall.policies.planning.job_plan import JobPlan, plan
 from windfall.structs import replace
-from windfall.terms import Seconds, Unit, Usd, WallTime
+from windfall.terms import RunOptions, Seconds, Unit, Usd, WallTime
 
 NOW = WallTime(1_000_000.0)
 
@@ -166,7 +166,7 @@ def test_a_plan_without_losses_goes_by_the_habit_as_far_as_it_may() -> None:
 def test_the_users_own_schedule_counts_where_it_is_shorter() -> None:
     """Every ten seconds, as 10 steps or as time; a longer one changes nothing, and `never` leaves it alone."""
     for text, policy in (("10 steps", "adaptive"), ("10s", "adaptive"), ("every 10 steps", "never")):
-        job = replace(JOB, checkpointing=Checkpointing(policy=policy, keep_every=text))
+        job = replace(JOB, options=RunOptions(policy), checkpointing=Checkpointing(keep_every=text))
         number = planned(job).numbers[-1]
         assert (number.value, number.source) == (10.0, "given by the job file (keep_every)")
     rare = replace(JOB, checkpointing=Checkpointing(keep_every="10h"))
@@ -175,7 +175,7 @@ def test_the_users_own_schedule_counts_where_it_is_shorter() -> None:
 
 def test_a_schedule_in_steps_of_unknown_length_is_said_to_be_assumed() -> None:
     """Work was measured in samples: how long 100 steps take nobody knows."""
-    job = replace(JOB, work=Work(36_000.0, Unit.SAMPLE), checkpointing=Checkpointing(policy="every:100steps"))
+    job = replace(JOB, work=Work(36_000.0, Unit.SAMPLE), options=RunOptions("every:100steps"))
     number = planned(job, measured=(replace(MEASURED, unit=Unit.SAMPLE),)).numbers[-1]
     assert number.source == "assumed: as policy adaptive, because the length of a step is unknown"
     assert number.value is not None
@@ -223,7 +223,7 @@ def test_no_notice_at_all_is_a_warning_too() -> None:
 # --------------------------------------------------------------------------------------------------- what is refused
 
 
-NEVER = replace(JOB, checkpointing=Checkpointing(policy="never"))
+NEVER = replace(JOB, options=RunOptions("never"))
 TWO_DAYS = replace(NEVER, work=Work(48 * HOUR, Unit.STEP))
 UNSAVED = replace(MEASURED, prepare_s=Seconds(0.0), allocate_s=Seconds(0.0), stall_s=None, upload_s=None, commit_s=None)
 
@@ -243,9 +243,9 @@ def test_48_hours_of_spot_without_checkpoints_are_refused_because_they_bill_3200
 def test_the_same_job_with_saves_on_demand_or_short_enough_is_planned() -> None:
     """Only the combination is refused: insured, with own saves, on-demand, or one hour long it goes."""
     deaf = replace(SPOT, notice_s=Seconds(0.0))
-    insured = replace(TWO_DAYS, checkpointing=Checkpointing())
-    kept = replace(TWO_DAYS, checkpointing=Checkpointing(policy="never", keep_every="1000 steps"))
-    vague = replace(TWO_DAYS, checkpointing=Checkpointing(policy="never", keep_every="each term"))
+    insured = replace(TWO_DAYS, options=RunOptions())
+    kept = replace(TWO_DAYS, options=RunOptions("never"), checkpointing=Checkpointing(keep_every="1000 steps"))
+    vague = replace(TWO_DAYS, options=RunOptions("never"), checkpointing=Checkpointing(keep_every="each term"))
     short = replace(TWO_DAYS, work=Work(HOUR, Unit.STEP))
     for job in (insured, kept, vague, short):
         assert planned(job, deaf, measured=(UNSAVED,), hours=8.0).chosen.offer is deaf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import subprocess
 import sys
@@ -145,7 +146,10 @@ def test_too_little_to_go_by_leaves_the_default_rule_and_says_so(rows: list[Life
 def test_a_fit_far_off_is_not_followed(known: live_schedules.ProviderFit) -> None:
     """However many losses based on."""
     assert known.fit is not None
-    far = replace(known, fit=replace(known.fit, doubts=("the weibull law differs from the observed survival by 0.31",)))
+    far = replace(
+        known,
+        fit=dataclasses.replace(known.fit, doubts=("the weibull law differs from the observed survival by 0.31",)),
+    )
     found = made(WISH, far)
     assert not found.trusted
     assert "because the weibull law differs" in found.schedule.table.explanation

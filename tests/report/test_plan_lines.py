@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import pytest
@@ -11,7 +10,7 @@ from tests.report.market_story import BEGIN, OFFER, job
 from windfall.jobs import Job, Measurement
 from windfall.policies.planning import job_plan
 from windfall.report.plan_report import plan_lines
-from windfall.structs import replace
+from windfall.structs import plain, replace
 from windfall.terms import Reliability, Seconds, Unit, WallTime
 
 MEASURED = Measurement(
@@ -34,7 +33,7 @@ def lines(*measured: Measurement, whole: bool = False) -> list[str]:
     other = replace(OFFER, zone="zone-b", price_usd_per_hour=4.0)
     made: Job = job()
     found = job_plan.plan(made, (OFFER, other, on_demand), (), measured, WallTime(BEGIN))
-    return list(plan_lines(made, dataclasses.asdict(found), whole=whole))
+    return list(plan_lines(made, plain(found), whole=whole))
 
 
 def test_what_is_unknown_is_told_together_and_once() -> None:

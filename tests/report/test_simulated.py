@@ -11,14 +11,14 @@ import pytest
 from rich.console import Console
 
 from tests.simulation.posing import NOW, OFFER, RUN, built, estimate_of, job
-from windfall.jobs import Checkpointing, Minimize, Objective
+from windfall.jobs import Minimize, Objective
 from windfall.report import simulate_plot, simulate_report
 from windfall.report.json_schema import schema
 from windfall.report.simulate_report import Floats, PolicyOutcome
 from windfall.simulation import lifetime_source, scenario_from_job
 from windfall.simulation.outcomes import Trials, summarise
 from windfall.structs import replace
-from windfall.terms import Seconds, Usd
+from windfall.terms import RunOptions, Seconds, Usd
 from windfall.units import share_text
 
 PRICE = 3.6
@@ -86,7 +86,7 @@ def noisy(seed: int, mean_s: float = 0.0) -> Floats:
 
 def verdict(*outcomes: PolicyOutcome, own: str = "adaptive", objective: Objective | None = None) -> str:
     """The verdict on a job with this policy of its own."""
-    made_scenario = built(job(checkpointing=Checkpointing(policy=own)), RUN)
+    made_scenario = built(job(options=RunOptions(own)), RUN)
     return simulate_report.verdict(made_scenario, outcomes, objective or Objective())
 
 

@@ -310,7 +310,7 @@ def about(values: Sequence[float]) -> DurationRange:
 
 def policy(journals: Journals) -> str:
     """Return the saving policy."""
-    return next(fact.policy for row in journals.run for fact in row.facts if isinstance(fact, WorkerStarted))
+    return next(fact.options.policy for row in journals.run for fact in row.facts if isinstance(fact, WorkerStarted))
 
 
 def estimates(journals: Journals) -> tuple[PreemptionHistory, ...]:
@@ -325,7 +325,7 @@ def estimates(journals: Journals) -> tuple[PreemptionHistory, ...]:
                     fact.preemptions,
                     fact.announced,
                     fact.notices_s,
-                    mttp_given_s=fact.mttp_s,
+                    mttp_given_s=fact.options.mttp_s,
                     restart_given_s=fact.restart_s,
                 )
             elif isinstance(fact, EstimatesChanged):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tests.simulated import matrix, reading, twin
@@ -53,7 +55,7 @@ def test_a_notice_that_a_dead_machine_did_not_send_off_is_known_from_the_control
     """The last rows of a machine may be lost with it; its reports to the controller are not."""
     whole = written(job())
     torn = [row for row in whole.run if not any(isinstance(fact, NoticeReceived) for fact in row.facts)]
-    lifetimes = reading.losses(replace(whole, run=torn)).lifetimes_s
+    lifetimes = reading.losses(dataclasses.replace(whole, run=torn)).lifetimes_s
 
     assert lifetimes[0] == pytest.approx(LOST_AT_S, abs=1e-6)
 
@@ -66,7 +68,7 @@ def test_a_machine_that_is_lost_after_the_last_step_is_no_loss() -> None:
     notice = NoticeReceived(Notice(NoticeLevel.ANNOUNCED, "test", "late", last.at))
     late = replace(last, wall_time=whole.submitted_at + done_s + 0.1, facts=(*last.facts, notice))
 
-    assert reading.losses(replace(whole, run=[*whole.run, late])) == reading.losses(whole)
+    assert reading.losses(dataclasses.replace(whole, run=[*whole.run, late])) == reading.losses(whole)
 
 
 @pytest.mark.parametrize("upload_s", [0.5, 3.0])
@@ -86,7 +88,7 @@ def test_a_first_look_that_comes_late_makes_no_preparation_longer() -> None:
     """An agent whose script loaded for long sees the first steps late; when they began follows from how long they took."""
     whole = written(job())
     blind = [replace(row, facts=_without(RanksObserved, row)) for row in whole.run[:4]]
-    late = replace(whole, run=[*blind, *whole.run[4:]])
+    late = dataclasses.replace(whole, run=[*blind, *whole.run[4:]])
 
     assert reading.measure(late).prepare_s == pytest.approx([3.75] * 3)
     assert reading.progress(late).at(4.25 + 3.75 + 2.0) == pytest.approx(10.0)
@@ -123,7 +125,7 @@ def test_what_machines_were_told_of_losses_is_what_they_believed() -> None:
     """The newest estimate counts, and the log gives what is missing."""
     whole = written(job(upload_s=0.5))
     untold = [replace(row, facts=_without(EstimatesChanged, row)) for row in whole.run]
-    learnt = reading.estimates(replace(whole, run=untold))
+    learnt = reading.estimates(dataclasses.replace(whole, run=untold))
 
     assert twin.estimates(reading.estimates(whole)) == ESTIMATES
     assert [one.unannounced_share() for one in learnt] == pytest.approx([2.5 / 5.0, 2.5 / 6.0, 2.5 / 7.0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from windfall.policies.planning import job_plan
 from windfall.policies.planning.estimates import Knowledge, OfferEstimate, offer_estimate
 from windfall.report.job_measurements import merge
 from windfall.simulation.scenario_from_job import BuiltScenario, Overrides, build_scenario, with_work
-from windfall.structs import replace
+from windfall.structs import plain, replace
 from windfall.terms import Reliability, Seconds, Unit, WallTime
 
 NOW = WallTime(1_000_000.0)
@@ -84,7 +83,7 @@ class Controller:
         if not self.offers:
             raise Infeasible("nothing is for sale")
         found = job_plan.plan(wanted, self.offers, (), merge(self.measured), NOW, pooled=pooled)
-        output: dict[str, Any] = json.loads(json.dumps({**dataclasses.asdict(found), "provider_errors": []}))
+        output: dict[str, Any] = json.loads(json.dumps({**plain(found), "provider_errors": []}))
         return output
 
     def known(self, _: Job) -> PlanInputsView:

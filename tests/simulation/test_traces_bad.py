@@ -215,7 +215,7 @@ BAD: list[tuple[str, str, int | None, str]] = [
     ),
     ("utc_start.jsonl", UTC + '{"is": "price", "at_s": 300, "usd_per_hour": 1}\n' + END, 2, "give seconds since 1970"),
     # the journal
-    ("journal.jsonl", '{"version": 2, "row": {"is": "Row"}}\n', 1, "this line is not a journal row"),
+    ("journal.jsonl", '{"version": 3, "row": {"type": "Row"}}\n', 1, "this line is not a journal row"),
     ("newer_journal.jsonl", '{"version": 99, "row": {}}\n', None, "the journal has version 99"),
 ]
 

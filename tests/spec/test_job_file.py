@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tests.house.source import ROOT
 from windfall.errors import Misuse
-from windfall.jobs import Injection, Job, Minimize, Notify, Objective, Recovery, Resources, SecretRef, Use, Work
+from windfall.jobs import Injection, Job, Minimize, Notify, Objective, Resources, SecretRef, Use, Work
 from windfall.policies.checkpointing.decision import parse_policy
 from windfall.spec.job_file import SHELL, parse_injection, to_job
 from windfall.spec.job_loader import load
-from windfall.terms import Seconds, Unit, Usd
+from windfall.terms import RunOptions, Seconds, Unit, Usd
 
 
 @pytest.fixture(autouse=True)
@@ -77,9 +77,9 @@ def test_every_word_reaches_the_job() -> None:
     assert job.work == Work(3e9, Unit.TOKEN)
     assert job.objective == Objective(Seconds(43200.0), Usd(20.5), Minimize.TIME)
     assert (job.checkpointing.store, job.checkpointing.source) == ("s3://lab/runs", "s3://lab/old")
-    assert (job.checkpointing.policy, job.checkpointing.keep_every) == ("every:600s", "1000 steps")
-    assert (job.checkpointing.keep, job.checkpointing.save_timeout_s) == (3, 90.0)
-    assert job.recovery == Recovery(failures_max=5, retry_codes=(42, 43))
+    assert (job.options.policy, job.checkpointing.keep_every) == ("every:600s", "1000 steps")
+    assert (job.options.keep, job.checkpointing.save_timeout_s) == (3, 90.0)
+    assert job.options == RunOptions("every:600s", 3, failures_max=5, retry_codes=(42, 43))
     assert job.notify == Notify("say done", "https://example.org/x")
 
 
@@ -90,7 +90,7 @@ def test_every_word_reaches_the_job() -> None:
 )  # fmt: skip
 def test_insure_becomes_a_policy_that_exists(written: str, policy: str) -> None:
     """Each way to write `insure` gives a name that the saving policies know."""
-    assert job_of(f"run: x\ncheckpoint: {{insure: {written}}}").checkpointing.policy == policy
+    assert job_of(f"run: x\ncheckpoint: {{insure: {written}}}").options.policy == policy
     assert parse_policy(policy) == policy
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.storms import whole_scene
 from tests.support.scene import Scene
 from windfall.control.poller import PollingPace
 from windfall.jobs import Checkpointing, Injection, Job, Objective, Resources, Use
 from windfall.simulation.simulated_provider import SimulatedMarket
-from windfall.structs import replace
-from windfall.terms import Reliability, Seconds, Usd
+from windfall.terms import Reliability, RunOptions, Seconds, Usd
 
 OWNER = "storm"
 JOB = "job"
@@ -126,7 +125,8 @@ def draw(seed: int) -> FleetScene:
         use=use,
         max_price_usd_per_hour=rng.choice([None, None, 5.0]),
         objective=Objective(budget_usd=budget),
-        checkpointing=Checkpointing(policy="optimal" if scheduled else "adaptive", save_timeout_s=Seconds(30.0)),
+        options=RunOptions("optimal" if scheduled else "adaptive"),
+        checkpointing=Checkpointing(save_timeout_s=Seconds(30.0)),
         injection=injection,
         dead_man_s=Seconds(rng.choice([7200.0, 7200.0, 200.0])),
     )

@@ -24,7 +24,7 @@ from windfall.events import Fact, ScheduleAssigned
 from windfall.fleet import Directive, ScheduleComputed
 from windfall.policies.checkpointing.replan import ScheduleRequest, default_schedule, replan_reason
 from windfall.structs import replace
-from windfall.terms import Bytes, SaveCosts, SaveKind, SaveTable, Seconds
+from windfall.terms import Bytes, RunOptions, SaveCosts, SaveKind, SaveTable, Seconds
 
 if TYPE_CHECKING:
     from tests.storms.fleet import Fleet
@@ -156,10 +156,12 @@ class ScheduleChecks(MachineChecks):
 
     def _in_time(self, state: WorkerState, step: int) -> None:
         """A save is asked for when the default rule would, or within what the schedule is known for."""
-        turn = WorkerTurn(replace(state, started=replace(state.first, policy="adaptive")), self.one.world.now)
+        turn = WorkerTurn(
+            replace(state, started=replace(state.first, options=RunOptions("adaptive"))), self.one.world.now
+        )
         usual = save_requests.choose(turn).save_at
         step_s = state.costs.step_mean_s
-        if state.first.policy != "optimal" or usual is None or step_s is None:
+        if state.first.options.policy != "optimal" or usual is None or step_s is None:
             return
         table = state.table
         known = 0 if table is None else state.table_step + round(table.horizon_s / step_s)

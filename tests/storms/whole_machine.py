@@ -33,7 +33,7 @@ from windfall.storage.restore import RestoredCheckpoint
 from windfall.storage.run_state import Claim
 from windfall.storage.spool_journal import SpoolJournal
 from windfall.storage.store_operations import pause
-from windfall.terms import Cause, Holder, Outcome, Seconds, Step
+from windfall.terms import Cause, Holder, Outcome, RunOptions, Seconds, Step
 
 if TYPE_CHECKING:
     from tests.storms.whole import Process, Whole
@@ -182,17 +182,19 @@ class Machine(reducers.Machine):
             ev.WorkerStarted(
                 run="run",
                 term=state.term,
-                policy=self.real.scene.policy,
+                options=RunOptions(
+                    self.real.scene.policy,
+                    failures_max=self.real.scene.failures_max,
+                    mttp_s=Seconds(rng.choice([20.0, 60.0])),
+                    keep=rng.choice([None, 2]),
+                ),
                 provider="local",
                 checkpoints=state.checkpoints,
                 attempt=state.attempts,
                 failures=state.failures,
-                failures_max=self.real.scene.failures_max,
                 lifetimes_s=state.lifetimes_s,
                 preemptions=state.preemptions,
                 announced=state.announced,
-                mttp_s=Seconds(rng.choice([20.0, 60.0])),
-                keep=rng.choice([None, 2]),
                 costs=state.costs,
             )
         )

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from windfall import wiring
+from windfall.agent.exec_request import ExecRequest, save
+from windfall.agent.session_folder import REQUEST
 from windfall.events import Fact, Row
 from windfall.storage import run_log, spool_journal
-from windfall.terms import RunState
+from windfall.terms import RunOptions, RunState, Seconds
 
 WINDFALL = (sys.executable, "-m", "windfall.cli.main")
 PATIENCE_S = 40.0
@@ -119,6 +121,29 @@ class Run:
         with (here / "printed").open("wb") as out:
             process = subprocess.Popen(
                 [*line, *(("--", *command) if command else ())],
+                cwd=here,
+                env={**plain_environment(), **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+        self.machines.append(Machine(process, here))
+        return self.machines[-1]
+
+    def train_managed(self, **environment: str) -> Machine:
+        """Start a machine that runs the trainer for a node agent."""
+        here = self.folder / f"machine-{len(self.machines) + 1}"
+        here.mkdir(parents=True)
+        script = self.folder / "train.py"
+        script.write_text(TRAINER)
+        request = ExecRequest(
+            self.url, (sys.executable, str(script)), str(here), RunOptions(lease_s=Seconds(3.0), grace_s=Seconds(5.0)),
+            str(here / "state"), status=str(here / "status.json"),
+        )  # fmt: skip
+        save(request, str(here / REQUEST))
+        with (here / "printed").open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "windfall.agent.exec_start", str(here / REQUEST)],
                 cwd=here,
                 env={**plain_environment(), **environment},
                 stdin=subprocess.DEVNULL,

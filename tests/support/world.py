@@ -17,7 +17,7 @@ from tests.support.script import Script
 from windfall import events as ev
 from windfall import terms
 from windfall.core import worker
-from windfall.terms import Cause, CheckpointRef, Failure, Outcome
+from windfall.terms import Cause, CheckpointRef, Failure, Outcome, RunOptions
 
 LOOK_S = 0.01
 LATE_S = 5.0
@@ -128,18 +128,20 @@ class Machine:
             ev.WorkerStarted(
                 run="run",
                 term=self.term,
-                policy=scene.policy,
+                options=RunOptions(
+                    scene.policy,
+                    failures_max=scene.failures_max,
+                    mttp_s=self.world.rng.choice([None, 60.0, 300.0]),
+                    keep=self.world.rng.choice([None, 2]),
+                ),
                 provider="local",
                 checkpoints=tuple(store.live),
                 attempt=store.attempts + 1,
                 failures=store.failures,
-                failures_max=scene.failures_max,
                 lifetimes_s=0.0,
                 costs=store.costs,
                 preemptions=store.preemptions,
                 announced=store.announced,
-                mttp_s=self.world.rng.choice([None, 60.0, 300.0]),
-                keep=self.world.rng.choice([None, 2]),
             )
         )
         self.fate = Fate(self)

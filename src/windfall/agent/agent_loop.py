@@ -20,7 +20,7 @@ from windfall import codec
 from windfall import events as ev
 from windfall.agent import background, script_environment
 from windfall.agent.coordinator import Coordinator
-from windfall.agent.exec_session import ExecRequest
+from windfall.agent.exec_request import ExecRequest
 from windfall.agent.hard_links import link_handover, remove_links
 from windfall.agent.page_watcher import PageWatcher
 from windfall.agent.status_files import EstimatesFile, StatusFile

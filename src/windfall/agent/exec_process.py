@@ -11,17 +11,21 @@ from collections.abc import Mapping, Sequence
 from typing import IO
 
 from windfall.agent import status_files
+from windfall.agent.exec_request import ExecRequest, save
 from windfall.agent.node_agent import Secrets
+from windfall.agent.session_folder import REQUEST
 from windfall.core.node_agent_state import RunStatus, StartExec
 from windfall.errors import EXIT_FAILED
 from windfall.events import Fact
-from windfall.structs import Struct
-from windfall.wire.boot_data import RESERVED_VARIABLES, UPLINK, BootData
+from windfall.structs import Struct, replace
+from windfall.wire.boot_data import RESERVED_VARIABLES, BootData
 from windfall.wire.environment import STORE_VARIABLES
 from windfall.wire.python_programs import program, program_environment, user_environment
 
 _STATUS_FILE = "status.json"
 _ESTIMATES = "estimates.json"
+NOTICES = "notices.json"
+"""The notices that the node agent relays."""
 _MESSAGE_PREFIX = b"windfall: "
 _LINE_BYTES_MAX = 4096
 
@@ -31,7 +35,7 @@ class MachineContext(Struct, frozen=True):
 
     Attributes:
         folder: the node agent's own; the agent's sessions are below it.
-        provider, metadata_url: as `windfall exec` takes them.
+        provider, metadata_url, patience_s, uplink_bytes_per_s: as `windfall exec` takes them.
         environ: the machine's own environment.
     """
 
@@ -41,6 +45,8 @@ class MachineContext(Struct, frozen=True):
     provider: str
     metadata_url: str | None
     environ: Mapping[str, str]
+    patience_s: float = 120.0
+    uplink_bytes_per_s: float | None = None
 
     def path(self, *names: str) -> str:
         """Return a path inside the node agent's folder."""
@@ -63,35 +69,27 @@ class MachineContext(Struct, frozen=True):
         return machine_environment | given | {STORE_VARIABLES: ",".join(lent)}
 
 
-def exec_argv(machine: MachineContext, boot: BootData, start: StartExec) -> list[str]:
-    """Return the command line of `windfall exec` for a job on a machine; it contains no secret."""
-    options = {
-        "--machine": machine.machine_id,
-        "--status": machine.path(_STATUS_FILE),
-        "--estimates": machine.path(_ESTIMATES),
-        "--state": machine.path("state"),
-        "--policy": boot.policy,
-        "--max-failures": str(boot.failures_max),
-        "--grace": f"{boot.grace_s:.3f}s",
-        "--lease": f"{boot.lease_s:.3f}s",
-        "--provider": machine.provider,
-    }
-    if machine.metadata_url is not None:
-        options["--metadata-url"] = machine.metadata_url
-    if boot.retry_codes:
-        options["--retry-codes"] = ",".join(str(code) for code in boot.retry_codes)
-    if boot.keep is not None:
-        options["--keep"] = str(boot.keep)
-    if uplink := boot.uplink or machine.environ.get(UPLINK):
-        options["--uplink"] = uplink
-    if start.mttp_s is not None:
-        options["--mttp"] = f"{start.mttp_s:.3f}s"
-    if start.generation > 0:
-        options["--generation"] = str(start.generation)
-        options["--node-rank"] = str(start.rank)
-        options["--peers"] = ",".join(peer.address for peer in start.peers)
-    arguments = [word for option in options.items() for word in option]
-    return [*program("windfall.cli.main", "exec", "--wait", *arguments, machine.url, "--", *boot.command)]
+def exec_request(machine: MachineContext, boot: BootData, start: StartExec) -> ExecRequest:
+    """Return the request for `windfall exec` for a job on a machine."""
+    return ExecRequest(
+        url=machine.url,
+        argv=boot.command,
+        cwd=machine.work(boot),
+        options=boot.options if start.mttp_s is None else replace(boot.options, mttp_s=start.mttp_s),
+        state=machine.path("state"),
+        provider=machine.provider,
+        metadata_url=machine.metadata_url,
+        patience_s=machine.patience_s,
+        wait=True,
+        uplink_bytes_per_s=machine.uplink_bytes_per_s,
+        machine=machine.machine_id,
+        status=machine.path(_STATUS_FILE),
+        estimates=machine.path(_ESTIMATES),
+        notices=machine.path(NOTICES),
+        generation=start.generation,
+        node_rank=start.rank,
+        peers=tuple(peer.address for peer in start.peers),
+    )
 
 
 class ExecProcess:
@@ -113,8 +111,10 @@ class ExecProcess:
                 os.unlink(self._machine.path(name))
         self._last_line, self._interrupts, self._failed_to_start = b"", 0, False
         try:
+            path = self._machine.path(REQUEST)
+            save(exec_request(self._machine, boot, options), path)
             self._process = subprocess.Popen(
-                exec_argv(self._machine, boot, options),
+                program("windfall.agent.exec_start", path),
                 cwd=self._machine.work(boot),
                 env=program_environment(self._machine.environment(boot, secrets)),
                 stdin=subprocess.DEVNULL,

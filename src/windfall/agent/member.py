@@ -19,7 +19,7 @@ from typing import Protocol
 from windfall import codec
 from windfall.agent import background, script_environment
 from windfall.agent.coordinator import PeerMessage, payload_of
-from windfall.agent.exec_session import ExecRequest
+from windfall.agent.exec_request import ExecRequest
 from windfall.agent.hard_links import link_handover, remove_links
 from windfall.agent.page_watcher import PageWatcher
 from windfall.agent.peer_link import Message, PeerLink

@@ -57,8 +57,8 @@ from windfall.events import Fact
 from windfall.fleet import Directive, Report
 from windfall.ports import Clock, ObjectStore
 from windfall.structs import Struct
-from windfall.terms import Seconds, Term
-from windfall.wire.boot_data import GRACE_S, BootData, ClaimResponse, boot_from_json, missing_secrets
+from windfall.terms import GRACE_S, Seconds, Term
+from windfall.wire.boot_data import BootData, ClaimResponse, boot_from_json, missing_secrets
 from windfall.wire.run_layout import CONTROLLER, JOB, directive_key, report_key
 
 Secrets = tuple[tuple[str, str], ...]
@@ -209,7 +209,8 @@ class NodeAgent:
     @property
     def grace_s(self) -> Seconds:
         """How long this machine keeps running after SIGTERM, as the job says [s]."""
-        return self._boot.grace_s if self._boot is not None else GRACE_S
+        configured = None if self._boot is None else self._boot.options.grace_s
+        return GRACE_S if configured is None else configured
 
     def turn(self) -> float:
         """Do what is due; return the time until the next turn is due at the latest [s]."""

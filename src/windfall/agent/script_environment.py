@@ -9,7 +9,7 @@ import shlex
 import socket
 from collections.abc import Sequence
 
-from windfall.agent.exec_session import ExecRequest
+from windfall.agent.exec_request import ExecRequest
 from windfall.ports import Clock, Restored
 from windfall.structs import Struct
 from windfall.terms import Notice, NoticeLevel

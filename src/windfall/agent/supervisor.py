@@ -28,7 +28,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from windfall.agent.exec_session import CRASHES, SIGNALS
+from windfall.agent.session_folder import CRASHES, SIGNALS
 from windfall.errors import EXIT_RETRY, EXIT_STOPPED
 from windfall.linux import guard, processes
 from windfall.wire.python_programs import program

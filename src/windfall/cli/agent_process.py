@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 
-from windfall.agent import exec_session
+from windfall.agent import exec_request, session_folder
 from windfall.wiring import run_agent
 
 _EXIT_CRASHED = 70
@@ -24,7 +24,7 @@ def main() -> None:
     # supervisor starts another one that continues from the journal.
     threading.excepthook = lambda failure: _crash(folder, failure.exc_value)
     try:
-        run_agent(exec_session.load(folder), socket.socket(fileno=int(descriptor)))
+        run_agent(exec_request.load_session(folder), socket.socket(fileno=int(descriptor)))
     except Exception as error:
         _crash(folder, error)
 
@@ -32,7 +32,7 @@ def main() -> None:
 def _crash(folder: str, error: BaseException | None) -> None:
     # Whatever else fails here (a full disk, a closed stderr): the process must end, or it is not replaced.
     try:
-        path = os.path.join(folder, exec_session.CRASHES)
+        path = os.path.join(folder, session_folder.CRASHES)
         last = traceback.format_exception_only(error)[-1].strip() if error is not None else "unknown"
         print(f"windfall: the agent crashed; restarting it: {last} (details in {path})", file=sys.stderr, flush=True)
         with open(path, "a") as file:

@@ -1,38 +1,30 @@
-"""`windfall exec`: check the command line, create the session folder, become the supervisor."""
+"""`windfall exec`: check the command line and become the supervisor."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import re
 import shlex
 import shutil
-import signal
-import stat
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from windfall.agent.exec_session import LOCK, SESSION, SIGNALS, ExecRequest, sweep
+from windfall.agent.exec_request import ExecRequest
+from windfall.agent.exec_start import become_supervisor
 from windfall.cli.options import Duration, OptionalDuration, OptionalUrl, StateFolder, Switch
 from windfall.cli.state_folder import web_address
 from windfall.errors import Misuse
-from windfall.linux import processes
-from windfall.linux.random_names import new_nonce
-from windfall.notices.detect import detect
+from windfall.notices import notice_sources
 from windfall.policies.checkpointing.decision import parse_policy
 from windfall.spelling import nearest
 from windfall.storage.object_stores import check_url, folder_url
 from windfall.storage.store_retry import patience_s
-from windfall.structs import replace
+from windfall.terms import RunOptions, Seconds
 from windfall.units import duration_s, rate_bytes_per_s
 from windfall.wire.peer_messages import host_and_port
-from windfall.wire.python_programs import program, program_environment
 
-PROVIDERS = ("auto", "aws", "google", "azure", "slurm", "kubernetes", "local")
 _SCHEMES = ("file", "s3", "gs", "az")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a memory file system: pages on a disk would be written back
 _MACHINES = "Several machines"
@@ -59,9 +51,6 @@ def exec_(
     uplink: Annotated[str | None, Parameter(metavar="RATE")] = None,
     isolation: Annotated[str, Parameter(metavar="MODE")] = "auto",
     state: StateFolder = None,
-    machine: Annotated[str, Parameter(show=False)] = "",
-    status: Annotated[Path | None, Parameter(show=False)] = None,
-    estimates: Annotated[Path | None, Parameter(show=False)] = None,
     generation: Annotated[int, Parameter(group=_MACHINES)] = 0,
     node_rank: Annotated[int, Parameter(group=_MACHINES)] = 0,
     peers: Annotated[str, Parameter(group=_MACHINES, metavar="HOST:PORT,...")] = "",
@@ -96,9 +85,6 @@ def exec_(
         uplink: limit uploads to this rate, such as 20MB/s.
         isolation: how all processes of the script are ended with the run: auto, namespace or subreaper.
         state: folder for this machine's own files (default: $XDG_STATE_HOME/windfall).
-        machine: name of the machine in the run's log, instead of its host name.
-        status: file that is kept up to date with the run's status.
-        estimates: file with the controller's estimates of losses and its schedule of saves.
         generation: number of this set of machines, higher than that of every earlier set.
         node_rank: this machine's number among --peers; 0 is the coordinator.
         peers: address of every machine that trains together, in the order of their numbers; the port of the first must
@@ -110,32 +96,29 @@ def exec_(
         url=place,
         argv=_checked_command(command, url),
         cwd=_current_folder(),
-        session="",
-        pages="",
-        policy=parse_policy(policy),
+        options=RunOptions(
+            policy=parse_policy(policy),
+            keep=_at_least(keep, 1, "--keep"),
+            failures_max=_at_least(max_failures, 1, "--max-failures") or 1,
+            retry_codes=_codes(retry_codes),
+            grace_s=None if grace is None else Seconds(duration_s(grace, "--grace")),
+            lease_s=Seconds(_lease(lease)),
+            mttp_s=None if mttp is None else Seconds(_positive(mttp, "--mttp")),
+        ),
+        state=str(state or state_folder()),
         provider=provider_of(provider),
         metadata_url=_metadata_address(metadata_url),
-        mttp_s=None if mttp is None else _positive(mttp, "--mttp"),
-        keep=_at_least(keep, 1, "--keep"),
-        failures_max=_at_least(max_failures, 1, "--max-failures") or 1,
-        retry_codes=_codes(retry_codes),
-        grace_s=None if grace is None else duration_s(grace, "--grace"),
-        lease_s=_lease(lease),
         patience_s=patience_s() if patience is None else duration_s(patience, "--patience"),
         wait=wait,
         bundle=bundle or new_code,
         new_code=new_code,
         isolation=one_of(isolation, ("auto", "namespace", "subreaper"), "--isolation"),
         uplink_bytes_per_s=None if uplink is None else rate_bytes_per_s(uplink, "--uplink"),
-        machine=machine,
-        status=None if status is None else os.path.abspath(status),
-        estimates=None if estimates is None else os.path.abspath(estimates),
         generation=generation,
         node_rank=node_rank,
         peers=_peers(peers, node_rank, generation),
     )
-    become_supervisor(request, state or state_folder())
-    raise AssertionError("unreachable: the process is the supervisor now")
+    become_supervisor(request)
 
 
 def _peers(text: str, node_rank: int, generation: int) -> tuple[str, ...]:
@@ -161,52 +144,6 @@ def _peers(text: str, node_rank: int, generation: int) -> tuple[str, ...]:
     if generation < 1:
         raise Misuse("--generation: --peers needs a generation number, 1 or more")
     return addresses
-
-
-def become_supervisor(request: ExecRequest, state: Path) -> None:
-    """Create the session's folders and replace this process with the supervisor; returns only by an error."""
-    name = f"{os.getpid()}-{processes.started_at(os.getpid())}"
-    session, pages = state / "sessions" / name, _pages_folder(state) / name
-    for folder in (session, pages):
-        try:
-            folder.mkdir(parents=True, mode=0o700)
-            _lock(folder)
-            sweep(folder.parent, now=folder.stat().st_mtime)
-        except OSError as error:
-            raise Misuse(f"cannot create {folder} ({error.strerror}): choose another folder with --state") from error
-    try:
-        named = replace(request, supervisor_pid=os.getpid(), nonce=new_nonce(), state=str(state))
-        replace(named, session=str(session), pages=str(pages)).save()
-        (pages / SESSION).write_text(str(session))
-    except OSError as error:
-        raise Misuse(f"cannot write to {session} ({error.strerror}): choose another folder with --state") from error
-    sys.stdout.flush()
-    argv = program("windfall.agent.supervisor", str(session), str(pages), request.isolation)
-    # Signals from here on stay pending until the supervisor can receive them.
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    os.execve(argv[0], argv, program_environment(os.environ))
-
-
-def _pages_folder(state: Path) -> Path:
-    """Return the folder for pages: in shared memory if this user can own a folder there, else in `state`.
-
-    Its name can be guessed: another user (or this user id in another user namespace) may have created it.
-    """
-    folder = _SHARED_MEMORY / f"windfall-{os.getuid()}"
-    with contextlib.suppress(OSError):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and os.access(folder, os.W_OK):
-            return folder
-    return state / "pages"
-
-
-def _lock(folder: Path) -> None:
-    """Lock a session's folder for the lifetime of this process, also as the supervisor that it becomes."""
-    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with contextlib.suppress(OSError):  # a file system without locks: then no process gets this one, and none sweeps
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.set_inheritable(handle, True)
 
 
 def state_folder() -> Path:
@@ -265,8 +202,8 @@ def provider_of(name: str) -> str:
     Raises:
         Misuse: there is no such provider.
     """
-    chosen = one_of(name, PROVIDERS, "--provider")
-    return detect(os.environ) if chosen == "auto" else chosen
+    chosen = one_of(name, ("auto", *notice_sources.names()), "--provider")
+    return notice_sources.detect(os.environ) if chosen == "auto" else chosen
 
 
 def _metadata_address(url: str | None) -> str | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from windfall.cli.exec import state_folder
 from windfall.extras import install
 from windfall.linux.clock import SystemClock
+from windfall.notices import notice_sources
 from windfall.notices.aws import AWS_URL
 from windfall.notices.azure import AZURE_URL
 from windfall.notices.google import GOOGLE_URL
@@ -66,7 +67,7 @@ def checks(provider: str, metadata_url: str | None, state: Path | None) -> Itera
     """Check this machine; each result is yielded as soon as it is known.
 
     Args:
-        provider: as detected by `notices.detect`, or as given by the user.
+        provider: as detected by `notice_sources.detect`, or as given by the user.
         metadata_url: address of its metadata service, if not the usual one.
         state: folder for this machine's own files, if not the usual one.
     """
@@ -158,11 +159,7 @@ def _synchronised() -> bool:
 def _notices(provider: str, metadata_url: str | None) -> Check:
     askers: dict[str, Callable[[str], int]] = {"aws": _ask_aws, "google": _ask_google, "azure": _ask_azure}
     if provider not in askers:
-        sources = {
-            "slurm": "SIGTERM and the signal of sbatch --signal",
-            "kubernetes": "SIGTERM, terminationGracePeriodSeconds before the end",
-        }.get(provider, "SIGTERM and `windfall inject`")
-        return Check("notices", Verdict.OK, f"provider {provider}: {sources}")
+        return Check("notices", Verdict.OK, f"provider {provider}: {notice_sources.provider_named(provider).notices}")
     base = metadata_url or {"aws": AWS_URL, "google": GOOGLE_URL, "azure": AZURE_URL}[provider]
     advice = "preemptions would be unannounced: allow this address, and a hop limit of 2 for containers on AWS"
     clock = SystemClock()

@@ -133,7 +133,7 @@ def simulate(
         folder = state or state_folder()
         draft = job_submit.read(job_file, set_, inject, folder)
         job = scenario_from_job.with_work(draft.job(), given)
-        policies = _policies(policy, job.checkpointing.policy)
+        policies = _policies(policy, job.options.policy)
         built, head = _build(job, given, folder, _LifetimeOptions(model, trace, unit))
         answers, left_out = _simulate_policies(
             built, policies, _Trials(trials, seed, named=policy is not None), shown=not json_

@@ -8,24 +8,26 @@ from collections.abc import Mapping
 from windfall.control.poller import LOCAL_PACE, PollingPace
 from windfall.jobs import Job
 from windfall.ports import Provider
-from windfall.terms import Seconds
+from windfall.structs import replace
+from windfall.terms import GRACE_S, Seconds
 from windfall.wire.boot_data import BootData
+
+_DISK_LEASE_S = Seconds(5.0)
+"""A local disk is never slow, so a short lease makes takeovers quick [s]."""
 
 
 def boot_data(job: Job) -> BootData:
     """Return what a job's machines need to start."""
+    options = replace(job.options, grace_s=GRACE_S)
+    if job.run_url.startswith("file://"):
+        options = replace(options, lease_s=_DISK_LEASE_S)
     return BootData(
         job_id=job.job_id,
         command=job.command,
         setup=job.setup,
         envs=job.envs,
         secrets=tuple(secret.name for secret in job.secrets),
-        policy=job.checkpointing.policy,
-        keep=job.checkpointing.keep,
-        failures_max=job.recovery.failures_max,
-        retry_codes=job.recovery.retry_codes,
-        # A local disk is never slow, so a short lease makes takeovers quick.
-        lease_s=Seconds(5.0 if job.run_url.startswith("file://") else 30.0),
+        options=options,
         dead_man_s=job.dead_man_s,
         save_timeout_s=job.checkpointing.save_timeout_s,
         nodes=job.nodes,

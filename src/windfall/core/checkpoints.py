@@ -448,7 +448,7 @@ def _free_space(turn: WorkerTurn) -> None:
 
 def _superseded(turn: WorkerTurn) -> tuple[CheckpointRef, ...]:
     state = turn.state
-    return superseded(state.live, keep=state.first.keep, damaged=state.damaged)
+    return superseded(state.live, keep=state.first.options.keep, damaged=state.damaged)
 
 
 def _active(turn: WorkerTurn, checkpoint_id: str) -> TrackedCheckpoint | None:

@@ -116,7 +116,7 @@ def _consider_run(turn: FleetTurn) -> None:
         _fail(turn, f"the run failed: its script failed {run.failures} times")
         return
     failures = run.failures - (forgiven if run.failures >= forgiven else 0)
-    decision = limits.crash_loop(failures, turn.job.recovery.failures_max, "the script")
+    decision = limits.crash_loop(failures, turn.job.options.failures_max, "the script")
     if decision is not None:
         turn.decisions.append(decision)
         _fail(turn, f"the script failed {failures} times")
@@ -151,7 +151,7 @@ def _stopped_outside(turn: FleetTurn, run: RunObserved) -> bool:
 
 def _consider_failures(turn: FleetTurn) -> None:
     state = turn.state
-    decision = limits.crash_loop(state.machine_failures, turn.job.recovery.failures_max, "machines")
+    decision = limits.crash_loop(state.machine_failures, turn.job.options.failures_max, "machines")
     if decision is not None:
         turn.decisions.append(decision)
         _fail(turn, f"{state.machine_failures} machines could not do the job; the last: {state.failure}")

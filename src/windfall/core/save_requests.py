@@ -36,7 +36,7 @@ def choose(turn: WorkerTurn, remaining_s: float | None = None) -> SaveChoice:
     """Return the policy's choice of the next save."""
     state = turn.state
     view = SavingView(
-        policy=state.first.policy,
+        policy=state.first.options.policy,
         running_s=turn.now - state.started_at,
         ranks=() if remaining_s is None else rank_progress(state, turn.now),
         earliest_step=earliest_step(turn),
@@ -249,7 +249,7 @@ def _new_plan(turn: WorkerTurn, request: int, step: int) -> SavePlan | None:
     state = turn.state
     if state.losses.mttp_given_s is None or state.hinted or step <= earliest_step(turn):
         return None
-    numbers = cost_inputs(state.first.policy, state.estimates)
+    numbers = cost_inputs(state.first.options.policy, state.estimates)
     return SavePlan(
         request, step, state.anchor_step, state.losses, state.costs, (state.table, state.table_step), numbers
     )
@@ -266,7 +266,7 @@ def _still_valid(turn: WorkerTurn, pending: SaveRequest) -> bool:
         return False
     if not plan.numbers or state.costs is plan.costs:
         return True
-    return cost_inputs(state.first.policy, state.estimates) == plan.numbers
+    return cost_inputs(state.first.options.policy, state.estimates) == plan.numbers
 
 
 def _renewable(turn: WorkerTurn, pending: SaveRequest) -> bool:

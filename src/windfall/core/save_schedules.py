@@ -68,7 +68,7 @@ def requests(state: FleetState, reports: Mapping[str, Report], now: Instant) -> 
         reports: the newest of each machine; newer than the recorded facts, which do not include costs.
         now: on the journal clock.
     """
-    if state.job is None or state.pending_end is not None or state.the_job.checkpointing.policy != POLICY:
+    if state.job is None or state.pending_end is not None or state.the_job.options.policy != POLICY:
         return ()
     found = [_schedule_request(state, unit, reports.get(machine_id), now) for machine_id, unit in state.units.items()]
     return tuple(request for request in found if request is not None)

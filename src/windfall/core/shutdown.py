@@ -303,18 +303,18 @@ def script_exited(turn: WorkerTurn, fact: ScriptExited) -> None:
     handovers.script_ended(turn, in_order=fact.status == 0)
     if fact.status == 0 or state.shutdown is not None:
         return
-    if fact.status in state.first.retry_codes:
+    if fact.status in state.first.options.retry_codes:
         turn.change(retry_at=Instant(turn.now + RETRY_FIRST_S))
         turn.set_timer("retry", RETRY_FIRST_S)
         turn.log(f"the script exited with status {fact.status}, one of the retry codes: restarting it")
         return
     failures = state.failures + 1
     turn.change(failures=failures)
-    if failures < state.first.failures_max:
+    if failures < state.first.options.failures_max:
         pause_s = min(RETRY_FIRST_S * 2 ** (failures - 1), RETRY_MAX_S)
         turn.change(retry_at=Instant(turn.now + pause_s))
         turn.set_timer("retry", pause_s)
-        left = state.first.failures_max - failures
+        left = state.first.options.failures_max - failures
         turn.log(
             f"the script exited with status {fact.status}: restarting it in {pause_s:g} s "
             f"(the run fails after {left} more {'failure' if left == 1 else 'failures'})"

@@ -144,15 +144,16 @@ def _matters(stage: WorkerStage, kind: type[Fact]) -> bool:
 
 
 def _worker_began(turn: WorkerTurn, fact: WorkerStarted) -> None:
-    fact = replace(fact, policy=parse_policy(fact.policy))
+    options = replace(fact.options, policy=parse_policy(fact.options.policy))
+    fact = replace(fact, options=options)
     losses = PreemptionHistory(
         provider=fact.provider,
         lifetimes_s=fact.lifetimes_s,
         preemptions=fact.preemptions,
         announced=fact.announced,
         notices_s=fact.notices_s,
-        notice_given_s=fact.grace_s if preemption_pattern(fact.provider).by_signal else None,
-        mttp_given_s=fact.mttp_s,
+        notice_given_s=options.grace_s if preemption_pattern(fact.provider).by_signal else None,
+        mttp_given_s=options.mttp_s,
         restart_given_s=fact.restart_s,
     )
     turn.change(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from windfall.agent import script_environment
-from windfall.agent.exec_session import ExecRequest
+from windfall.agent.exec_request import ExecRequest
 from windfall.drill import digest
 from windfall.drill.drill_trace import ScriptTrace, parse
 from windfall.drill.watch import VARIABLE
@@ -21,7 +21,7 @@ from windfall.errors import Misuse, RunFailed
 from windfall.linux import processes
 from windfall.ports import Clock, Restored
 from windfall.storage.object_stores import folder_url
-from windfall.terms import Bytes, Seconds, Step
+from windfall.terms import Bytes, RunOptions, Seconds, Step
 from windfall.wire.environment import FAILPOINT
 from windfall.wire.script_page import messages_name
 
@@ -141,6 +141,8 @@ def _start(wanted: DrillRequest, place: Path, restored: Restored, log: int) -> s
         url=folder_url(f"{wanted.folder}/run"),
         argv=wanted.argv,
         cwd=str(place / "work"),
+        options=RunOptions(),
+        state="",
         session=str(place),
         pages=str(place / "pages"),
     )

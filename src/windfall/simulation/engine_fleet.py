@@ -34,13 +34,13 @@ from windfall.fleet import (
     RunObserved,
     SettleJob,
 )
-from windfall.jobs import Checkpointing, Job, Recovery, Resources, Use, Work
+from windfall.jobs import Job, Recovery, Resources, Use, Work
 from windfall.market import Boot, Machine, MachineEndCause, Order
 from windfall.simulation.engine_journal import JournalRows
 from windfall.simulation.engine_worker import SimulatedWorker, TrialContext
 from windfall.simulation.simulated_provider import SimulatedProvider
 from windfall.simulation.virtual_time import WALL_START, Timeline
-from windfall.terms import Instant, NoticeLevel, Outcome, Seconds, Term, Unit
+from windfall.terms import Instant, NoticeLevel, Outcome, RunOptions, Seconds, Term, Unit
 
 OWNER: Final = "simulated"
 _BOOT: Final = Boot(("windfall", "node-agent"))
@@ -136,7 +136,7 @@ class SimulatedFleet:
             nodes=scenario.machines,
             use=Use.SPOT,
             work=Work(float(scenario.steps), Unit.STEP),
-            checkpointing=Checkpointing(policy=scenario.policy),
+            options=RunOptions(policy=scenario.policy),
             # Engine and kernels have bounds of their own; the guard against jobs without progress is for live jobs.
             recovery=Recovery(unproductive_machines_max=_NO_GUARD),
         )

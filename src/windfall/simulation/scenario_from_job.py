@@ -181,7 +181,7 @@ def build_scenario(
         lifetimes=lifetimes,
         notice_s=notice_s,
         announced_share=announced,
-        policy=parse_policy(job.checkpointing.policy) if policy is None else policy,
+        policy=parse_policy(job.options.policy) if policy is None else policy,
         estimates=WorkerEstimates(
             min(estimated_mttp_s, _NEVER_S), 1.0 - announced, restart_s, costs_known=False, notice_s=notice_s
         ),

@@ -16,7 +16,8 @@ from windfall.policies.planning import job_checks
 from windfall.spec import fields
 from windfall.spec.fields import Amount, Duration, Money
 from windfall.spelling import nearest
-from windfall.terms import Bundle, Seconds, Unit, Usd
+from windfall.structs import replace
+from windfall.terms import Bundle, RunOptions, Seconds, Unit, Usd
 from windfall.units import duration_s
 
 SHELL = 'command -v bash >/dev/null && exec bash -euo pipefail -c "$0"; exec sh -eu -c "$0"'
@@ -239,6 +240,7 @@ def to_job(
         work=_work(jobfile.work),
         objective=_objective(jobfile.objective),
         checkpointing=_checkpointing(jobfile.checkpoint),
+        options=_options(jobfile.checkpoint, jobfile.job_recovery or jobfile.resources.job_recovery),
         recovery=_recovery(jobfile.job_recovery or jobfile.resources.job_recovery),
         notify=jobs.Notify(jobfile.notify.command or jobfile.event_callback, jobfile.notify.webhook),
         injection=injection,
@@ -287,21 +289,24 @@ def _objective(objective: ObjectiveBlock) -> jobs.Objective:
 def _checkpointing(checkpoint: CheckpointBlock) -> jobs.Checkpointing:
     return jobs.Checkpointing(
         store=checkpoint.store,
-        policy=checkpoint.insure,
         keep_every=checkpoint.keep_every,
-        keep=checkpoint.keep,
         save_timeout_s=Seconds(checkpoint.save_timeout),
         source=checkpoint.from_,
     )
 
 
-def _recovery(recovery: JobRecoveryBlock | None) -> jobs.Recovery:
+def _options(checkpoint: CheckpointBlock, recovery: JobRecoveryBlock | None) -> RunOptions:
+    options = RunOptions(policy=checkpoint.insure, keep=checkpoint.keep)
     if recovery is None:
-        return jobs.Recovery()
+        return options
     restarts = recovery.max_restarts_on_errors
-    failures_max = jobs.Recovery().failures_max if restarts is None else restarts + 1
-    unproductive_machines_max = recovery.max_losses_without_progress or jobs.Recovery().unproductive_machines_max
-    return jobs.Recovery(failures_max, recovery.recover_on_exit_codes, unproductive_machines_max)
+    failures_max = options.failures_max if restarts is None else restarts + 1
+    return replace(options, failures_max=failures_max, retry_codes=recovery.recover_on_exit_codes)
+
+
+def _recovery(recovery: JobRecoveryBlock | None) -> jobs.Recovery:
+    losses_max = None if recovery is None else recovery.max_losses_without_progress
+    return jobs.Recovery(losses_max or jobs.Recovery().unproductive_machines_max)
 
 
 def parse_injection(text: str) -> jobs.Injection:

@@ -12,12 +12,10 @@ from windfall import codec
 from windfall.errors import ControllerError, NewerFormat
 from windfall.jobs import DEAD_MAN_S, SAVE_TIMEOUT_S
 from windfall.structs import Struct
-from windfall.terms import Bundle, Seconds
+from windfall.terms import Bundle, RunOptions, Seconds
 from windfall.wire.environment import PEERS_TOKEN
 
 VERSION = 1
-GRACE_S = Seconds(30.0)
-"""Default time a machine lives after SIGTERM [s]."""
 CREDENTIAL = "WINDFALL_CREDENTIAL"
 """One-time credential, exchanged for a token of this machine at its first contact."""
 CONTROLLER = "WINDFALL_CONTROLLER"
@@ -34,8 +32,6 @@ UPLINK = "WINDFALL_UPLINK"
 """The machine's own limit on uploads, as for `exec --uplink`; unset for none."""
 RESERVED_VARIABLES = (UPLINK, CREDENTIAL, CONTROLLER, RUN_URL, MACHINE_ID, PROVIDER, METADATA_URL, ADDRESS)
 """Variables of the node agent, hidden from setup and script."""
-LEASE_S = Seconds(30.0)
-"""Default time a heartbeat may stay unchanged [s]."""
 
 
 class BootData(Struct, frozen=True):
@@ -46,14 +42,11 @@ class BootData(Struct, frozen=True):
         setup: shell script run once on each machine before the command; None for none.
         envs: environment variables of setup and command.
         secrets: names of variables whose values are sent only in the answer to the claim.
-        policy, keep, failures_max, retry_codes: as for `windfall exec`.
-        grace_s: how long a machine lives after SIGTERM [s].
-        lease_s: how long a heartbeat may stay unchanged before another machine may acquire the run [s].
+        options: how the run is saved and restarted.
         dead_man_s: how long a machine keeps running without contact to its controller [s].
         save_timeout_s: how long the last save may take after that [s].
         nodes: number of machines that train together.
         bundle: the code, unpacked where the script runs; None if it is already there.
-        uplink: as for `windfall exec --uplink`; None to use the machine's own limit.
     """
 
     job_id: str
@@ -61,17 +54,11 @@ class BootData(Struct, frozen=True):
     setup: str | None = None
     envs: tuple[tuple[str, str], ...] = ()
     secrets: tuple[str, ...] = ()
-    policy: str = "adaptive"
-    keep: int | None = None
-    failures_max: int = 3
-    retry_codes: tuple[int, ...] = ()
-    grace_s: Seconds = GRACE_S
-    lease_s: Seconds = LEASE_S
+    options: RunOptions = RunOptions()
     dead_man_s: Seconds = DEAD_MAN_S
     save_timeout_s: Seconds = SAVE_TIMEOUT_S
     nodes: int = 1
     bundle: Bundle | None = None
-    uplink: str | None = None
 
 
 class _Version(Struct, frozen=True):

@@ -388,7 +388,7 @@ def _rates(knowledge: Knowledge) -> tuple[lifetime_pool.Rate, ...]:
 
 def _interval_s(job: Job, costs: Costs, history: preemption_rates.PreemptionHistory) -> tuple[float, PlanNumber]:
     """Return the training time between two saves: the saving policy's, or the user's own if that is shorter."""
-    policy = decision.parse_policy(job.checkpointing.policy)
+    policy = decision.parse_policy(job.options.policy)
     kept = _kept(job)
     name = PlanNumberKey.SAVE_INTERVAL
     step_unknown = costs.step_mean_s is None and any(words.endswith("steps") for words in (policy, kept))

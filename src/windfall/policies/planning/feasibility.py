@@ -164,7 +164,7 @@ def _allowed(job: Job, offer: Offer) -> bool:
 
 
 def _never_saves(job: Job) -> bool:
-    return parse_policy(job.checkpointing.policy) == "never" and job.checkpointing.keep_every is None
+    return parse_policy(job.options.policy) == "never" and job.checkpointing.keep_every is None
 
 
 def _lossless_s(found: OfferEstimate, expected: Expectation) -> float:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from windfall.errors import Misuse
 from windfall.jobs import Checkpointing, Injection, Job, Resources
 from windfall.policies.checkpointing.decision import parse_policy
+from windfall.terms import RunOptions
 
 STORES = ("file", "s3", "gs", "az")
 """Schemes of the stores a run can live in."""
@@ -61,6 +62,7 @@ def problems(job: Job) -> Problems:
         yield from _resources(f"resources[{number}]", resources)
     if not job.resources:
         yield "resources", "must list at least one kind of machine"
+    yield from _options(job.options)
     yield from _checkpointing(job.checkpointing)
     if job.injection is not None:
         yield from _injection(job.injection)
@@ -120,10 +122,10 @@ def _numbers(job: Job) -> Problems:
             yield path, "must be a number above zero" + (f", at most {limit:g}" if limit < math.inf else "")
     for path, count, least, most in (
         ("nodes", job.nodes, 1, NODES_MAX),
-        ("recovery.failures_max", job.recovery.failures_max, 1, RESTARTS_MAX + 1),
+        ("options.failures_max", job.options.failures_max, 1, RESTARTS_MAX + 1),
         ("recovery.unproductive_machines_max", job.recovery.unproductive_machines_max, 1, RESTARTS_MAX),
-        ("checkpointing.keep", job.checkpointing.keep, 1, KEEP_MAX),
-        *(("recovery.retry_codes", code, 1, EXIT_CODE_MAX) for code in job.recovery.retry_codes),
+        ("options.keep", job.options.keep, 1, KEEP_MAX),
+        *(("options.retry_codes", code, 1, EXIT_CODE_MAX) for code in job.options.retry_codes),
     ):
         if count is not None and not least <= count <= most:
             yield path, f"must be a whole number from {least} to {most}"
@@ -140,11 +142,14 @@ def _resources(path: str, resources: Resources) -> Problems:
         yield path, f"must request from 0 to {_RESOURCE_MAX:g} processors and GiB of memory"
 
 
-def _checkpointing(checkpointing: Checkpointing) -> Problems:
+def _options(options: RunOptions) -> Problems:
     try:
-        parse_policy(checkpointing.policy)
+        parse_policy(options.policy)
     except Misuse:
-        yield "checkpointing.policy", "must be a saving policy such as adaptive"
+        yield "options.policy", "must be a saving policy such as adaptive"
+
+
+def _checkpointing(checkpointing: Checkpointing) -> Problems:
     for name, text in (("store", checkpointing.store), ("source", checkpointing.source)):
         if text is not None and (problem := store_problem(text)):
             yield f"checkpointing.{name}", problem
