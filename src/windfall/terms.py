@@ -271,6 +271,8 @@ class Holder(Tagged, frozen=True):
     nonce: str
 
 
+PATIENCE_S = Seconds(120.0)
+"""Default time for which requests to a store that does not answer are retried [s]."""
 GRACE_S = Seconds(30.0)
 """Default time a machine lives after SIGTERM [s]."""
 

@@ -27,11 +27,12 @@ from windfall.notices import notice_sources
 from windfall.notices.relay import RelayedNotices
 from windfall.notices.signals import SignalNotices
 from windfall.ports import Clock, NoticeSource, ObjectStore, Steps, T
+from windfall.settings import patience_s
 from windfall.storage import acquire_run, local_leftovers, run_log, store_operations
 from windfall.storage.member_lease import MemberLease
 from windfall.storage.object_stores import file_system_of, folder_of, is_shared, open_store
 from windfall.storage.run_lease import LocalSession, StoreLease, reopen
-from windfall.storage.store_retry import RetryPolicy, patience_s
+from windfall.storage.store_retry import RetryPolicy
 from windfall.structs import Struct, replace
 from windfall.terms import (
     Cause,

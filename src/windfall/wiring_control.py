@@ -28,7 +28,7 @@ from windfall.linux.random_names import new_nonce
 from windfall.policies.checkpointing import replan
 from windfall.policies.checkpointing.replan import ScheduleRequest
 from windfall.ports import Clock, Provider
-from windfall.providers.local.local_provider import LocalProvider
+from windfall.providers import provider_list
 from windfall.report.job_measurements import measure, merge
 from windfall.storage import run_log, spool_journal, store_operations
 from windfall.storage.database import Database, UserEntry
@@ -47,8 +47,6 @@ REFIT_GROWTH = 1.05
 """Lifetime models are refitted once the number of ended lifetimes has grown by this factor since the last fit."""
 RUNS = "runs"
 """Folder for runs that name no store, inside the installation's folder."""
-MARKET = "market"
-"""Folder of the local market, inside the installation's folder."""
 _STORE_VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")
 _LOCAL_MAIL = MailboxPace(poll_s=Seconds(1.0), heartbeat_s=Seconds(2.0))
 
@@ -140,7 +138,11 @@ class Schedules:
 
 def providers(state: Path, clock: Clock, users: Callable[[], int]) -> dict[str, Provider]:
     """Return the configured providers by name; `users` returns the number of users."""
-    return {"local": SingleUserProvider(LocalProvider(str(state / MARKET), clock), users)}
+    found: dict[str, Provider] = {}
+    for entry in provider_list.PROVIDERS:
+        provider = provider_list.open_provider(entry, state, clock)
+        found[entry.name] = SingleUserProvider(provider, users) if entry.single_user else provider
+    return found
 
 
 def _store_env(provider: str) -> tuple[tuple[str, str], ...]:

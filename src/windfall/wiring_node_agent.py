@@ -24,9 +24,9 @@ from windfall.linux.random_names import new_nonce
 from windfall.notices import notice_sources
 from windfall.notices.relay import NoticeWriter
 from windfall.ports import Clock, ObjectStore
+from windfall.settings import patience_s
 from windfall.storage import bundle, store_operations
 from windfall.storage.object_stores import open_store
-from windfall.storage.store_retry import patience_s
 from windfall.terms import Instant, Notice, NoticeLevel, Seconds
 from windfall.units import rate_bytes_per_s
 from windfall.wire import boot_data as names

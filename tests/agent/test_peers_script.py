@@ -10,7 +10,7 @@ import pytest
 
 from windfall.agent.exec_request import ExecRequest
 from windfall.agent.script_environment import ScriptStart, is_launcher, script_environment
-from windfall.cli.exec import _peers
+from windfall.cli.exec_line import _peers
 from windfall.errors import Misuse
 from windfall.ports import Restored
 from windfall.sdk.session import Session

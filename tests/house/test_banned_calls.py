@@ -46,9 +46,10 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("agent/exec_start.py", "os.environ*"): "a process becomes another one in the environment that its user gave",
     ("cli/verb_list.py", "os.environ*"): "NO_COLOR is the user's wish",
     ("cli/verb_list.py", "print"): "the command line's output",
+    ("settings.py", "os.environ*"): "the home of the settings that the environment holds",
     ("linux/random_names.py", "os.urandom"): "the home of random names",
     ("cli/completion.py", "os.environ*"): "the environment names the user's shell",
-    ("cli/exec.py", "os.environ*"): "the user's folder for state, and how this machine shows its provider",
+    ("cli/exec_line.py", "os.environ*"): "the user's folder for state, and how this machine shows its provider",
     (
         "cli/node_agent_process.py",
         "os.environ*",

@@ -33,6 +33,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "codec": (WORDS - {"ports", "codec"}, NONE),
     "units": (frozenset({"terms", "errors"}), NONE),
     "spelling": (NONE, NONE),
+    "settings": (WORDS | {"units", "wire"}, NONE),
     "structs": (NONE, frozenset({"msgspec"})),
     "extras": (NONE, NONE),
     "wire": (WORDS | {"wire"}, NONE),

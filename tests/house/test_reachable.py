@@ -42,7 +42,11 @@ def _texts(tree: ast.Module) -> set[str]:
     """Modules named in strings: programs that are started with `-m`, and the table of verbs."""
     words = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     named = {word for text in words for word in re.findall(r"windfall(?:\.[a-z_]+)+", text)}
-    verbs = {f"windfall.{text.partition(':')[0]}" for text in words if re.fullmatch(r"[a-z_]+\.[a-z_]+:[a-z_]+", text)}
+    verbs = {
+        f"windfall.{text.partition(':')[0]}"
+        for text in words
+        if re.fullmatch(r"[a-z_]+(?:\.[a-z_]+)+:[A-Za-z_]+", text)
+    }
     return named | verbs
 
 

@@ -19,8 +19,8 @@ from windfall.ports import Progress
 from windfall.storage import acquire_run, run_log, spool_journal, store_operations
 from windfall.storage.run_lease import LocalSession, StoreLease
 from windfall.storage.store_operations import create
-from windfall.storage.store_retry import BUDGET_S, RetryingStore, RetryPolicy
-from windfall.terms import Cause, Holder, Outcome, SaveKind, Seconds, Step
+from windfall.storage.store_retry import RetryingStore, RetryPolicy
+from windfall.terms import PATIENCE_S, Cause, Holder, Outcome, SaveKind, Seconds, Step
 from windfall.wire.run_layout import inbox_key
 
 LEASE_S = 30.0
@@ -173,7 +173,7 @@ def play(phase: str, fault: tuple[str, float], at: int) -> tuple[str, int]:
         except StoreUnreachable as error:
             waited_s = bench.clock.at - started
             known = phase != "release" or any((folder / "session" / "f").glob("*.json"))
-            given_up = error.exit_code == 75 and waited_s >= BUDGET_S and bool(bench.told) and known
+            given_up = error.exit_code == 75 and waited_s >= PATIENCE_S and bool(bench.told) and known
             return ("75" if given_up else f"gave up after {waited_s:.0f} s"), bench.raw.count
         operations = bench.raw.count
         bench.raw.arm(("", 0), 0)

@@ -17,7 +17,7 @@ from cyclopts import Parameter
 
 from windfall import units, wiring
 from windfall.cli import machine_checks
-from windfall.cli.exec import absolute_url, provider_of, state_folder
+from windfall.cli.exec_line import absolute_url, provider_of, state_folder
 from windfall.cli.options import Json, OptionalUrl, StateFolder
 from windfall.cli.state_folder import web_address
 from windfall.errors import EXIT_FAILED, StoreError, WindfallError

@@ -11,7 +11,7 @@ from typing import Any
 
 from windfall import wiring
 from windfall.cli import client
-from windfall.cli.exec import absolute_url
+from windfall.cli.exec_line import absolute_url
 from windfall.cli.state_folder import local_user
 from windfall.errors import ControllerError, Misuse
 from windfall.jobs import Injection, Job

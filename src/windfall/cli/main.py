@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 _ABOUT = ("--help", "-h", "--version")
 INTERRUPTED = 128 + signal.SIGINT
@@ -34,9 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             verb_list.print_about(words)
             code = 0
         else:
-            from windfall.cli import verbs  # noqa: PLC0415 - Ctrl-C works before all of it is loaded
-
-            code = verbs.run(words, loaded=_restore_interrupt if alone else _ignore)
+            code = _run(words, loaded=_restore_interrupt if alone else _ignore)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
     except KeyboardInterrupt:
@@ -52,6 +50,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Nothing is left that Ctrl-C could damage.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     return code
+
+
+def _run(words: Sequence[str], loaded: Callable[[], object]) -> int:
+    # Imported here: Ctrl-C works before all of it is loaded.
+    if words[0] == "exec":
+        from windfall.cli import exec_line  # noqa: PLC0415
+
+        request = exec_line.quick_request(words[1:])
+        if request is not None:
+            loaded()
+            return exec_line.start(request)
+    from windfall.cli import verbs  # noqa: PLC0415
+
+    return verbs.run(words, loaded=loaded)
 
 
 def _ignore() -> None:

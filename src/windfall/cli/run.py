@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.prompt import Confirm
 
-from windfall.cli.exec import state_folder
+from windfall.cli.exec_line import state_folder
 from windfall.cli.options import Detach, InjectSpec, Json, SetValues, StateFolder, Switch, Yes
 from windfall.cli.run_reference import extra
 from windfall.errors import Misuse

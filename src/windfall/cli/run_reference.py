@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from windfall.cli.exec import state_folder
+from windfall.cli.exec_line import state_folder
 from windfall.cli.state_folder import DATABASE
 from windfall.control.controller_views import JobView
 from windfall.errors import Misuse

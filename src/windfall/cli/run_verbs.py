@@ -16,7 +16,7 @@ from rich.table import Table
 
 from windfall import codec, wiring
 from windfall.cli import job_verbs, result_download, run_reference
-from windfall.cli.exec import absolute_url
+from windfall.cli.exec_line import absolute_url
 from windfall.cli.options import Detach, Json, StateFolder, Switch
 from windfall.core import replay as core_replay
 from windfall.errors import EXIT_FAILED, Misuse, RunFailed

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from windfall.cli.exec import absolute_url, state_folder
+from windfall.cli.exec_line import absolute_url, state_folder
 from windfall.cli.options import OptionalUrl, StateFolder, Switch
 from windfall.cli.run_reference import extra
 from windfall.cli.state_folder import TOKEN, local_user, web_address

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from windfall.cli.exec import state_folder
+from windfall.cli.exec_line import state_folder
 from windfall.cli.options import InjectSpec, Json, Plot, SetValues, StateFolder, Switch
 from windfall.cli.run_reference import extra
 from windfall.errors import Infeasible, Misuse, WindfallError

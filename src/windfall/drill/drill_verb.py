@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 from cyclopts import Parameter
 from rich.status import Status
 
-from windfall.cli.exec import absolute_url, state_folder
+from windfall.cli.exec_line import absolute_url, state_folder
 from windfall.cli.run_reference import extra
 from windfall.drill import diagnosis as judging
 from windfall.drill import drill_phases as running

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from windfall.notices.metadata_http import (
     CLOCK_ERROR_S,
     POLL_S,
-    SLICE_S,
     MetadataResponse,
     MetadataUnavailable,
     NoticeDeduplicator,
@@ -16,6 +15,7 @@ from windfall.notices.metadata_http import (
     fetch,
     pause,
 )
+from windfall.notices.signals import SLICE_S
 from windfall.ports import Clock
 from windfall.terms import Instant, Notice, Seconds
 from windfall.wire.notice_formats import (

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from windfall.notices.signals import SLICE_S
 from windfall.ports import Clock
 from windfall.structs import Struct
 from windfall.terms import Instant, Notice, NoticeLevel, Seconds
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 BODY_BYTES_MAX = 1 << 20
-SLICE_S = Seconds(0.05)
-"""Longest wait without a check whether to stop [s]."""
 
 
 class MetadataUnavailable(Exception):

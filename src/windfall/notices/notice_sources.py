@@ -64,11 +64,11 @@ def _text(root: Path, name: str) -> str:
 
 
 PROVIDERS = (
-    NoticeProvider("aws", _is_aws, "spot/instance-action", "aws:AwsNotices"),
+    NoticeProvider("aws", _is_aws, "spot/instance-action", "notices.aws:AwsNotices"),
     NoticeProvider(
-        "google", _firmware("product_name", "google compute engine"), "instance/preempted", "google:GoogleNotices"
+        "google", _firmware("product_name", "google compute engine"), "instance/preempted", "notices.google:GoogleNotices"
     ),
-    NoticeProvider("azure", _firmware("chassis_asset_tag", AZURE_CHASSIS), "Scheduled Events", "azure:AzureNotices"),
+    NoticeProvider("azure", _firmware("chassis_asset_tag", AZURE_CHASSIS), "Scheduled Events", "notices.azure:AzureNotices"),
     NoticeProvider("slurm", _variable("SLURM_JOB_ID"), "SIGTERM and the signal of sbatch --signal"),
     NoticeProvider(
         "kubernetes", _variable("KUBERNETES_SERVICE_HOST"), "SIGTERM, terminationGracePeriodSeconds before the end"
@@ -78,7 +78,7 @@ PROVIDERS = (
         "local",
         lambda *_: True,
         "SIGTERM and `windfall inject`",
-        "aws:AwsNotices",
+        "notices.aws:AwsNotices",
         {"poll_s": Seconds(0.25), "margin_s": Seconds(0.05)},
         service_always=False,
     ),
@@ -120,6 +120,6 @@ def open_sources(name: str, url: str | None, clock: Clock) -> tuple[NoticeSource
         return ()
     module, _, kind = provider.source.partition(":")
     # Loaded here: the HTTP client takes longer to load than everything else a machine without a service needs.
-    open_source: Callable[..., NoticeSource] = getattr(import_module(f"windfall.notices.{module}"), kind)
+    open_source: Callable[..., NoticeSource] = getattr(import_module(f"windfall.{module}"), kind)
     address = () if url is None else (url,)
     return (open_source(clock, *address, **provider.options),)

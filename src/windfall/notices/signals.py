@@ -5,8 +5,10 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable
 
-from windfall.notices.metadata_http import SLICE_S
 from windfall.terms import Instant, Notice, NoticeLevel, Seconds
+
+SLICE_S = Seconds(0.05)
+"""Longest wait without a check whether to stop [s]."""
 
 
 class SignalNotices:

@@ -34,7 +34,7 @@ from windfall.simulation.kernel_world import (
 from windfall.simulation.outcomes import SimulatedSave, Trial, Trials
 from windfall.simulation.sampling import pack
 from windfall.simulation.scenario import Scenario
-from windfall.simulation.simulated_policies import ARGUMENTS, UserPolicy, kernel_plan
+from windfall.simulation.simulated_policies import ARGUMENTS, UserPolicy, kernel_plan, named_rule
 from windfall.terms import SaveKind
 
 Progress = Callable[[int, int], None]
@@ -79,6 +79,7 @@ def simulate(
             f"cannot simulate {trials} trials from number {first} with seed {seed}: give at least 1 trial, and no "
             "negative numbers"
         )
+    policy = policy or named_rule(scenario)
     w, tables = numbers_of(scenario, kernel_plan(scenario, policy))
     known, lone, log = scenario.estimates.costs_known, _alone(scenario), np.empty((0, 4), np.int64)
     out = np.empty((OUTCOMES, trials))
@@ -106,6 +107,7 @@ def simulate(
 
 def decisions(scenario: Scenario, *, seed: int, trial: int, policy: UserPolicy | None = None) -> Trial:
     """Run one trial and return it with all its saves; arguments and errors as in `simulate`."""
+    policy = policy or named_rule(scenario)
     w, tables = numbers_of(scenario, kernel_plan(scenario, policy))
     log = np.zeros((SAVES, 4), np.int64)
     while True:

@@ -27,7 +27,7 @@ from windfall.errors import Misuse
 from windfall.models.exact.makespan import MakespanWorld, SurvivalTable, tabulate
 from windfall.models.preemption_rates import PreemptionHistory
 from windfall.policies.checkpointing import optimal_schedule
-from windfall.policies.checkpointing.decision import parse_policy
+from windfall.policies.checkpointing.decision import INTERVAL_RULES, parse_policy
 from windfall.simulation import kernel_world as kernel
 from windfall.simulation.scenario import LifetimeQuantiles, MemorylessLifetimes, Scenario
 from windfall.structs import Struct
@@ -114,6 +114,24 @@ def checked_interval_s(policy: UserPolicy, interval_s: float) -> float:
             f"policy {policy.name} gave an interval of {interval_s:g} s: return seconds above 0, or infinity to never save"
         )
     return interval_s
+
+
+def named_rule(scenario: Scenario) -> UserPolicy | None:
+    """Return a scenario's policy as a function, if it is one rule that the kernels have no code for; None otherwise."""
+    name = parse_policy(scenario.policy)
+    return None if name in _BUILT_IN or name not in INTERVAL_RULES else _as_function(name)
+
+
+@functools.cache
+def _as_function(name: str) -> UserPolicy:
+    rule = kernel.part(INTERVAL_RULES[name])
+
+    def interval_s(
+        _age_s: float, _work_left_s: float, stall_s: float, _durable_s: float, mttp_s: float, _restart_s: float
+    ) -> float:
+        return float(rule(stall_s, mttp_s))
+
+    return UserPolicy(name, interval_s)
 
 
 def kernel_plan(scenario: Scenario, policy: UserPolicy | None) -> kernel.KernelPlan:

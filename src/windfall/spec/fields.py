@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, WithJsonSchema
 
+from windfall.policies.checkpointing import decision
 from windfall.policies.checkpointing.decision import parse_policy
 from windfall.policies.planning import job_checks
+from windfall.providers import provider_list
 from windfall.spelling import nearest
 from windfall.structs import Struct
 from windfall.units import duration_s
 
-PROVIDERS = ("local",)
-"""The providers that `infra` can name."""
 PROVIDERS_LATER = ("slurm", "ray", "aws", "gcp", "azure", "kubernetes", "k8s", "lambda", "runpod", "oci", "vast")
 """Providers that are not supported yet, as other tools name them."""
 STORES, DURATION_S_MAX = job_checks.STORES, job_checks.DURATION_S_MAX
@@ -147,12 +147,12 @@ def _infra(value: object) -> Infra:
         raise ValueError(f"must be PROVIDER or PROVIDER/ZONE such as local/zone-a, not {shown(text)}")
     provider, *rest = text.split("/")
     zone = None if not rest or rest[-1] == "*" else rest[-1]
-    if provider != "*" and provider not in PROVIDERS:
+    if provider != "*" and provider not in provider_list.names():
         if provider.lower() in PROVIDERS_LATER:
             raise ValueError(
-                f"names the provider {provider}, which is not supported yet; supported: {', '.join(PROVIDERS)}"
+                f"names the provider {provider}, which is not supported yet; supported: {', '.join(provider_list.names())}"
             )
-        raise ValueError(f"names the unknown provider {provider}; {nearest(provider, PROVIDERS)}")
+        raise ValueError(f"names the unknown provider {provider}; {nearest(provider, provider_list.names())}")
     return Infra(None if provider == "*" else provider, zone)
 
 
@@ -160,14 +160,15 @@ def _insure(value: object) -> str:
     written = " ".join(value.split()) if isinstance(value, str) else ""
     if written == "auto":
         return "adaptive"
-    if written in {"never", "optimal"}:
+    if written in decision.NAMES:
         return written
     if re.fullmatch(_DURATION, written) or re.fullmatch(_STEPS, written):
         # Policies have no milliseconds and no days, so lengths are passed in seconds.
         length = f"{_duration(written):.10g}s" if re.fullmatch(_DURATION, written) else written
         return parse_policy(f"every {length}")
     raise ValueError(
-        f"must be auto, optimal, never, a duration (10m) or a number of steps (200 steps), not {shown(value)}"
+        f"must be auto, {', '.join(decision.NAMES[1:])}, a duration (10m) or a number of steps (200 steps), "
+        f"not {shown(value)}"
     )
 
 
@@ -281,7 +282,7 @@ Accelerators = Annotated[
     ),
 ]
 """One kind of accelerator, or several alternatives."""
-Where = Annotated[Infra, *_kind(_infra, _pattern(rf"(\*|{'|'.join(PROVIDERS)})(/[A-Za-z0-9*._-]+){{0,2}}"))]
+Where = Annotated[Infra, *_kind(_infra, _pattern(rf"(\*|{'|'.join(provider_list.names())})(/[A-Za-z0-9*._-]+){{0,2}}"))]
 """Where to order machines."""
 Insure = Annotated[str, *_kind(_insure, _pattern("auto", "optimal", "never", _DURATION, _STEPS))]
 """When to make insurance saves, as `policies.checkpointing` names it."""

@@ -14,8 +14,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from windfall.errors import InvalidFile
+from windfall.providers import provider_list
 from windfall.spec import job_file, yaml_positions
-from windfall.spec.fields import PROVIDERS, PROVIDERS_LATER, Below, shown
+from windfall.spec.fields import PROVIDERS_LATER, Below, shown
 from windfall.spec.job_file import (
     CheckpointBlock,
     ControllerBlock,
@@ -265,8 +266,8 @@ def _unknown(path: YamlPath) -> str:
     for later in (general, general.removeprefix("resources.")) if len(names) > 1 else (general,):
         if later in LATER:
             return f"{written} {LATER[later]}"
-    if len(names) == 1 and key in (*PROVIDERS, *PROVIDERS_LATER):
-        there = f"supported providers: {', '.join(PROVIDERS)} (choose with {_INFRA})"
+    if len(names) == 1 and key in (*provider_list.names(), *PROVIDERS_LATER):
+        there = f"supported providers: {', '.join(provider_list.names())} (choose with {_INFRA})"
         return f"{written} is a block for a provider, which is not supported; {there}"
     for home, model in _HOMES.items():
         if len(names) == 1 and key in _names(model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from windfall.spec.fields import PROVIDERS
+from windfall.providers import provider_list
 from windfall.spec.import_draft import Carry, Imported, document_of, finish
 from windfall.spec.job_loader import LATER
 from windfall.spec.yaml_positions import YamlPath
@@ -97,7 +97,7 @@ def _resources(carry: Carry, resources: dict[str, Any]) -> None:
 
 def _machines(carry: Carry, block: dict[str, Any], path: YamlPath) -> None:
     provider, *rest = str(block.get("infra", block.get("cloud", "*"))).split("/")
-    if provider in PROVIDERS:
+    if provider in provider_list.names():
         zone = rest[-1] if rest else block.get("zone", block.get("region"))
         for key in ("cloud", "region", "zone"):
             block.pop(key, None)

@@ -25,8 +25,7 @@ import subprocess
 import tarfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-
-from pathspec import GitIgnoreSpec
+from typing import TYPE_CHECKING
 
 from windfall import codec
 from windfall.errors import LogDamaged, Misuse, StoreError
@@ -36,6 +35,9 @@ from windfall.storage.store_operations import create, get
 from windfall.structs import Struct
 from windfall.terms import Bundle
 from windfall.wire.run_layout import MARKER, bundle_key, code_key
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
 SKIPPED = (".git", ".venv", "venv", "node_modules", "__pycache__", "*.pyc", ".windfall")
 """Names that are not code, at any depth."""
@@ -148,6 +150,8 @@ class _Ignoring:
     def _read(self, place: str, name: str) -> GitIgnoreSpec | None:
         try:
             with open(os.path.join(self._folder, place, name), encoding="utf-8", errors="replace") as file:
+                from pathspec import GitIgnoreSpec  # noqa: PLC0415 - takes 8 ms, and most folders have no such file
+
                 return GitIgnoreSpec.from_lines(file)
         except OSError:
             return None

@@ -13,37 +13,22 @@ A creation whose reply was lost is retried like the rest and then finds its own 
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from windfall.errors import StoreMissing, StoreUnreachable, TransferCancelled
 from windfall.ports import Clock, ObjectStore
-from windfall.terms import Bytes, Instant, Seconds
-from windfall.units import duration_s
-from windfall.wire.environment import PATIENCE
+from windfall.terms import PATIENCE_S, Bytes, Instant, Seconds
 
 T = TypeVar("T")
 
-BUDGET_S = Seconds(120.0)
-"""How long an operation is retried after its first failure [s]."""
 SHORTENED_S = Seconds(3.0)
 """The remaining budget of all operations once the process must end quickly [s]."""
 BACKOFF_FIRST_S, BACKOFF_S_MAX = 0.1, 2.0
 """The first pause between two attempts, doubled up to the maximum [s]."""
 LOG_AFTER_S, LOG_EVERY_S = 2.0, 30.0
 """When the wait is logged first, and the interval between later messages [s]."""
-
-
-def patience_s() -> float:
-    """Return how long requests to an unreachable store are retried, unless the command line sets it [s].
-
-    Raises:
-        Misuse: the environment variable is not a duration.
-    """
-    value = os.environ.get(PATIENCE)
-    return float(BUDGET_S if value is None else duration_s(value, PATIENCE))
 
 
 class RetryPolicy:
@@ -60,7 +45,7 @@ class RetryPolicy:
         self,
         clock: Clock,
         *,
-        budget_s: float = BUDGET_S,
+        budget_s: float = PATIENCE_S,
         log: Callable[[str], None] = lambda _: None,
         managed: bool = False,
     ) -> None:

@@ -17,6 +17,7 @@ import difflib
 import functools
 import math
 import re
+from collections.abc import Callable, Mapping
 
 from windfall.errors import Misuse
 from windfall.events import ComparedValue, Decision
@@ -27,7 +28,10 @@ from windfall.structs import Struct
 from windfall.terms import Instant, Phase, SaveKind, SaveTable
 
 VERSION = 1
-_NAMES = ("adaptive", "optimal", "thesis", "young-daly", "never")
+INTERVAL_RULES: Mapping[str, Callable[[float, float], float]] = {"young-daly": rules.young_interval_s}
+"""Policies that are one rule: from the stall of a save [s] and the mean time to preemption [s] to the interval [s]."""
+NAMES = ("adaptive", "optimal", "thesis", *INTERVAL_RULES, "never")
+"""The policies that have no argument; the default one first."""
 _LEARNING = ("adaptive", "optimal")
 """Policies that make the first save early."""
 _EVERY = re.compile(r"every[ :=]+(.+)")
@@ -104,13 +108,13 @@ def parse_policy(text: str) -> str:
         Misuse: it is not a saving policy.
     """
     name = " ".join(text.strip().lower().split())
-    if name in _NAMES:
+    if name in NAMES:
         return name
     if every := _EVERY.fullmatch(name):
         return f"every:{_parse_every(text, every[1].strip())}"
-    near = difflib.get_close_matches(name, (*_NAMES, "every"), n=1)
+    near = difflib.get_close_matches(name, (*NAMES, "every"), n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise Misuse(f"saving policy {text!r} is unknown: {hint}use {', '.join(_NAMES)}, 'every 100 steps' or 'every 10m'")
+    raise Misuse(f"saving policy {text!r} is unknown: {hint}use {', '.join(NAMES)}, 'every 100 steps' or 'every 10m'")
 
 
 def _parse_every(text: str, amount: str) -> str:
@@ -275,8 +279,8 @@ def _interval(view: SavingView, estimates: Estimates) -> tuple[float, tuple[Comp
         interval_s = float(view.policy.removeprefix("every:").removesuffix("s"))
         return interval_s, (_s("every", interval_s),)
     mttp_s = losses.mttp_s(view.running_s)
-    if view.policy == "young-daly":
-        return rules.young_interval_s(costs.stall_s, mttp_s), (
+    if rule := INTERVAL_RULES.get(view.policy):
+        return rule(costs.stall_s, mttp_s), (
             _s(_assumed("delta", known=bool(costs.stalls.values)), costs.stall_s),
             _s(_assumed("MTTP", known=losses.mttp_known), mttp_s),
         )

@@ -25,6 +25,9 @@ TIMEOUT_S = 20.0
 START_S_MAX = 30.0
 START_LOCK = "start.lock"
 
+MARKET = "market"
+"""Folder of the market, inside the installation's folder."""
+
 
 class LocalProvider:
     """Buys machines from the market in a folder."""
@@ -184,3 +187,8 @@ class LocalProvider:
         if done.returncode != 0:
             output = done.stderr.strip()
             raise Misuse(output.splitlines()[-1] if output else "the local market's daemon ended when it started")
+
+
+def open_provider(installation: Path, clock: Clock) -> LocalProvider:
+    """Open an installation's local market."""
+    return LocalProvider(str(installation / MARKET), clock)

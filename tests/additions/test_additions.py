@@ -1,0 +1,237 @@
+"""What CONTRIBUTING says of adding a verb, a notice source, a provider or a saving policy, done once with a toy.
+
+Each toy is added to a copy of the package, only in the files that its list names, and then used as a user would.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.house.source import PACKAGE, ROOT
+from tests.support.live import TRAINER, plain_environment
+
+FILES_MAX = 4
+"""How many source files an addition may touch."""
+
+
+@dataclass
+class Copy:
+    """A copy of the package, and the files of it that an addition touched."""
+
+    folder: Path
+    new: set[str]
+    changed: set[str]
+
+    def write(self, name: str, text: str) -> None:
+        """Add a file."""
+        path = self.folder / "windfall" / name
+        assert not path.exists()
+        path.write_text(textwrap.dedent(text))
+        self.new.add(name)
+
+    def insert(self, name: str, before: str, text: str) -> None:
+        """Insert text before the only place where another text stands."""
+        path = self.folder / "windfall" / name
+        whole = path.read_text()
+        assert whole.count(before) == 1, f"{name}: {before!r}"
+        path.write_text(whole.replace(before, text + before))
+        self.changed.add(name)
+
+    def windfall(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run the copy's command line."""
+        ours = {"PYTHONPATH": str(self.folder), "XDG_STATE_HOME": str(self.folder / "state")}
+        return subprocess.run(
+            [sys.executable, "-m", "windfall.cli.main", *words],
+            cwd=self.folder,
+            env=plain_environment() | ours | environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def is_what_the_list_says(self, title: str) -> None:
+        """The section of CONTRIBUTING names every file that was changed, and the folder of each new one."""
+        section = re.search(
+            rf"^## {title}\n(.*?)(?=^## |\Z)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL
+        )
+        assert section is not None, title
+        named = set(re.findall(r"`([a-z_/]+(?:\.py|/))`", section[1]))
+        assert self.changed - named == set()
+        assert {f"{Path(name).parent}/" for name in self.new} - named == set()
+        assert len(self.new | self.changed) <= FILES_MAX
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Copy:
+    """A fresh copy."""
+    shutil.copytree(PACKAGE, tmp_path / "windfall", ignore=shutil.ignore_patterns("__pycache__"))
+    return Copy(tmp_path, set(), set())
+
+
+def test_a_verb(copy: Copy) -> None:
+    """A function in a file, and a line in the list of verbs."""
+    copy.write(
+        "cli/greet.py",
+        '''
+        """`windfall greet`: greet a user."""
+
+        from __future__ import annotations
+
+
+        def greet(name: str, /) -> int:
+            """Greet a user.
+
+            Args:
+                name: whom to greet.
+            """
+            print(f"hello {name}")
+            return 0
+        ''',
+    )
+    copy.insert(
+        "cli/verb_list.py",
+        '        Verb("cli.completion:completion"',
+        '        Verb("cli.greet:greet", "greet NAME", "Greet a user."),\n',
+    )
+    assert copy.windfall("greet", "ada").stdout == "hello ada\n"
+    assert "  greet " in copy.windfall("--help").stdout
+    assert "whom to greet" in copy.windfall("greet", "--help").stdout
+    assert "NAME is missing: `windfall greet NAME`" in copy.windfall("greet").stderr
+    copy.is_what_the_list_says("To add a verb")
+
+
+def test_a_notice_source(copy: Copy) -> None:
+    """A file behind `ports.NoticeSource`, an entry in the list, and what to expect: a run is saved by its notice."""
+    copy.write(
+        "notices/toy.py",
+        '''
+        """Notices of a toy: each machine is told of its end half a second after it starts."""
+
+        from __future__ import annotations
+
+        from collections.abc import Callable
+
+        from windfall.ports import Clock
+        from windfall.terms import Instant, Notice, NoticeLevel, Seconds
+
+
+        class ToyNotices:
+            """See the module."""
+
+            name = "toy"
+
+            def __init__(self, clock: Clock) -> None:
+                self._clock = clock
+
+            def watch(self, deliver: Callable[[Notice], None], stopped: Callable[[], bool]) -> None:
+                """Deliver the only notice."""
+                self._clock.sleep(Seconds(0.5))
+                deliver(Notice(NoticeLevel.ANNOUNCED, self.name, "the end", Instant(self._clock.now() + 4.0)))
+
+            def acknowledge(self, notice: Notice) -> None:
+                """Nobody waits for it."""
+        ''',
+    )
+    copy.insert(
+        "notices/notice_sources.py",
+        '    NoticeProvider("slurm"',
+        '    NoticeProvider("toy", _variable("TOY"), "a toy\'s own", "notices.toy:ToyNotices"),\n',
+    )
+    copy.insert("models/preemption_rates.py", '    ("local", ', '    ("toy", PreemptionPattern(4.0, 2.5, 2.5)),\n')
+    (copy.folder / "train.py").write_text(TRAINER)
+    line = ["exec", "run", "--", sys.executable, "train.py"]
+    ended = copy.windfall(*line, TOY="1", STEPS="400")
+    assert ended.returncode == 75, ended.stderr
+    assert "emergency save" in copy.windfall("explain", "run").stdout
+    assert "provider toy: a toy's own" in copy.windfall("doctor", TOY="1").stdout
+    copy.is_what_the_list_says("To add a notice source")
+
+
+def test_a_provider(copy: Copy) -> None:
+    """A file behind `ports.Provider`, and an entry in the list of providers: a job file can name it."""
+    copy.write(
+        "providers/toy.py",
+        '''
+        """A toy market with one kind of machine, which sells none."""
+
+        from __future__ import annotations
+
+        from pathlib import Path
+
+        from windfall.market import Offer, Quota
+        from windfall.ports import Clock, Provider
+        from windfall.terms import Reliability, Seconds
+
+
+        class Toy:
+            """See the module."""
+
+            name = "toy"
+
+            def __init__(self, clock: Clock) -> None:
+                self._clock = clock
+
+            def offers(self) -> tuple[Offer, ...]:
+                """Return the only offer."""
+                now = self._clock.wall_time()
+                return (Offer("toy", "brick", "shelf", 0.5, 2.0, Reliability.TRANSIENT, Seconds(30.0), now, 4.0, 8.0),)
+
+            def quota(self, owner: str) -> tuple[Quota, ...]:
+                """There is none."""
+                return ()
+
+
+        def open_provider(installation: Path, clock: Clock) -> Provider:
+            """Open it."""
+            return Toy(clock)
+        ''',
+    )
+    copy.insert(
+        "providers/provider_list.py",
+        'ProviderEntry("local"',
+        'ProviderEntry("toy", "providers.toy:open_provider"), ',
+    )
+    (copy.folder / "job.yaml").write_text("run: python train.py\nresources: {infra: toy}\nwork: {steps: 10}\n")
+    planned = copy.windfall("plan", "job.yaml")
+    assert planned.returncode == 0, planned.stderr
+    assert "brick in shelf, spot of toy" in planned.stdout
+    (copy.folder / "job.yaml").write_text("run: python train.py\nresources: {infra: tony}\n")
+    assert "did you mean toy?" in copy.windfall("plan", "job.yaml").stderr
+    copy.is_what_the_list_says("To add a provider")
+
+
+def test_a_saving_policy(copy: Copy) -> None:
+    """A scalar rule, and its name: the command line, the job file and the simulation then take it."""
+    copy.insert(
+        "policies/checkpointing/rules.py",
+        "def young_interval_s(",
+        'def cautious_interval_s(stall_s: float, mttp_s: float) -> float:\n    """Return half of Young\'s."""\n'
+        "    return 0.5 * math.sqrt(2.0 * stall_s * mttp_s)\n\n\n",
+    )
+    copy.insert(
+        "policies/checkpointing/decision.py",
+        '"young-daly": rules.young_interval_s',
+        '"cautious": rules.cautious_interval_s, ',
+    )
+    (copy.folder / "train.py").write_text(TRAINER)
+    ran = copy.windfall("exec", "--policy", "cautious", "--mttp", "2s", "run", "--", sys.executable, "train.py")
+    assert ran.returncode == 0, ran.stderr
+    explained = copy.windfall("explain", "run").stdout
+    assert "(cautious, version" in explained
+    (copy.folder / "job.yaml").write_text(
+        "run: python train.py\nresources: {infra: local}\nwork: {steps: 3600}\ncheckpoint: {insure: cautious}\n"
+    )
+    numbers = ("--price", "1", "--step", "1s", "--save", "1s", "--upload", "1s", "--mttp", "1h")
+    simulated = copy.windfall("simulate", "job.yaml", "--policy", "cautious,young-daly", "--trials", "50", *numbers)
+    assert simulated.returncode == 0, simulated.stderr
+    assert "cautious" in simulated.stdout
+    copy.is_what_the_list_says("To add a saving policy")
