@@ -14,14 +14,14 @@ from windfall.cli.exec_line import _peers
 from windfall.errors import Misuse
 from windfall.ports import Restored
 from windfall.sdk.session import Session
-from windfall.terms import Bytes, Step
+from windfall.terms import Bytes, RunOptions, Step
 from windfall.wire import environment, script_page
 
 PEERS = ("10.0.0.4:7070", "10.0.0.5:7070")
 
 
 def start(session: Path, argv: tuple[str, ...], **request: Any) -> dict[str, str]:
-    asked = ExecRequest("file:///run", argv, "/", str(session), "/pages", **request)
+    asked = ExecRequest("file:///run", argv, "/", RunOptions(), "", session=str(session), pages="/pages", **request)
     return script_environment(asked, ScriptStart("r", 7, 2, Restored(None, Step(0), Bytes(0), None, ()), 4711), argv)
 
 

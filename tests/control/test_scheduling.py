@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -21,6 +22,7 @@ from windfall.policies import checkpointing
 from windfall.policies.checkpointing import live_schedules
 from windfall.policies.checkpointing.replan import ScheduleRequest, default_schedule
 from windfall.simulation.virtual_time import Timeline, VirtualClock
+from windfall.structs import replace
 from windfall.terms import RunOptions, SaveCosts, SaveTable, Seconds, Step, Term, WallTime
 from windfall.wiring_control import Schedules
 
@@ -58,7 +60,7 @@ class Scheduled(House):
         self.held: list[Callable[[], None]] = []
 
     def ports(self) -> JobLoopPorts:
-        return replace(super().ports(), schedule=self.maker.make_schedule, in_background=self._aside)
+        return dataclasses.replace(super().ports(), schedule=self.maker.make_schedule, in_background=self._aside)
 
     def _aside(self, call: Callable[[], None]) -> None:
         if self.full:

@@ -9,7 +9,7 @@ import pytest
 
 from windfall.cli.import_ import import_
 from windfall.errors import InvalidFile, Misuse
-from windfall.jobs import Job, Recovery, Resources, SecretRef, Use
+from windfall.jobs import Job, Resources, SecretRef, Use
 from windfall.report.json_schema import schema
 from windfall.spec.job_file import to_job
 from windfall.spec.job_loader import load
@@ -104,7 +104,7 @@ def test_a_skypilot_task_means_the_same_here(capsys: pytest.CaptureFixture[str])
 
     assert (job.name, job.nodes, job.use) == ("llama", 2, Use.SPOT)
     assert job.resources == (Resources(accelerator="A100", accelerators=8, cpus_min=8.0),)
-    assert job.recovery == Recovery(failures_max=4)
+    assert job.options.failures_max == 4
     assert job.envs == (("VERSION", "1.10"), ("SKYPILOT_NUM_GPUS_PER_NODE", "8"))
     assert job.secrets == (SecretRef("WANDB_API_KEY"), SecretRef("HF_TOKEN"))
     assert "--node_rank ${WINDFALL_NODE_RANK}" in job.command[-1]
@@ -205,7 +205,7 @@ def test_a_dstack_task_means_the_same_here(capsys: pytest.CaptureFixture[str]) -
     assert (job.envs, job.secrets) == ((("LR", "1e-4"),), (SecretRef("HF_TOKEN"),))
     assert (job.max_price_usd_per_hour, job.max_duration_s) == (2.0, 14400.0)
     assert job.checkpointing.save_timeout_s == 300.0
-    assert job.recovery == Recovery(failures_max=1)
+    assert job.options.failures_max == 1
     assert told.file.workdir is not None
 
 

@@ -221,7 +221,7 @@ class FleetRunChecks(RunChecks):
         budget = job.objective.budget_usd
         over = tally["wants to tell over-budget"] and (budget is None or budget > 1.0)
         demand(not over, "a budget that is nowhere near used up stops nothing")
-        failed = tally["script failed"] >= job.recovery.failures_max or tally[Cause.SCRIPT_FAILED]
+        failed = tally["script failed"] >= job.options.failures_max or tally[Cause.SCRIPT_FAILED]
         failed = failed or tally["machine failed"]
         demand(phase is not JobPhase.FAILED or bool(failed), "a job fails only if its script or its machines do")
 

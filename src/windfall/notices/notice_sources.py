@@ -66,9 +66,14 @@ def _text(root: Path, name: str) -> str:
 PROVIDERS = (
     NoticeProvider("aws", _is_aws, "spot/instance-action", "notices.aws:AwsNotices"),
     NoticeProvider(
-        "google", _firmware("product_name", "google compute engine"), "instance/preempted", "notices.google:GoogleNotices"
+        "google",
+        _firmware("product_name", "google compute engine"),
+        "instance/preempted",
+        "notices.google:GoogleNotices",
     ),
-    NoticeProvider("azure", _firmware("chassis_asset_tag", AZURE_CHASSIS), "Scheduled Events", "notices.azure:AzureNotices"),
+    NoticeProvider(
+        "azure", _firmware("chassis_asset_tag", AZURE_CHASSIS), "Scheduled Events", "notices.azure:AzureNotices"
+    ),
     NoticeProvider("slurm", _variable("SLURM_JOB_ID"), "SIGTERM and the signal of sbatch --signal"),
     NoticeProvider(
         "kubernetes", _variable("KUBERNETES_SERVICE_HOST"), "SIGTERM, terminationGracePeriodSeconds before the end"
