@@ -1,7 +1,7 @@
 """What starting costs: `windfall exec` until its script runs, and `windfall --help`; CPU seconds of all processes together.
 
 The yardstick is a bare interpreter (`python -c pass`) of the same run, which is taken off first: a ratio of 5 means that
-Windfall's part costs five bare interpreters.
+Windfall's part costs five bare interpreters.  The bounds are 0.25 s and 0.15 s where a bare interpreter takes 10 ms.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def benchmarks() -> list[Callable[[], Benchmark]]:
 def exec_vs_bare_interpreter() -> Benchmark:
     """From `windfall exec` to the first instruction of its script."""
     return Benchmark(
-        "start: windfall exec vs python -c pass", lambda: _beyond(_exec_cpu_s), _bare_cpu_s, 12.5, True, "s of CPU"
+        "start: windfall exec vs python -c pass", lambda: _beyond(_exec_cpu_s), _bare_cpu_s, 25.0, True, "s of CPU"
     )
 
 
 def help_vs_bare_interpreter() -> Benchmark:
     """`windfall --help`."""
     return Benchmark(
-        "start: windfall --help vs python -c pass", lambda: _beyond(_help_cpu_s), _bare_cpu_s, 7.5, True, "s of CPU"
+        "start: windfall --help vs python -c pass", lambda: _beyond(_help_cpu_s), _bare_cpu_s, 15.0, True, "s of CPU"
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -19,11 +20,13 @@ from windfall.control.controller import Controller
 from windfall.control.controller_log import ControllerLog, to_stderr
 from windfall.control.controller_views import Json
 from windfall.control.dependencies import Dependencies, RunAccess
+from windfall.control.planner import NoRecords, Planner
 from windfall.control.single_user import SingleUserProvider, refusal
 from windfall.errors import Misuse
 from windfall.extras import install
 from windfall.fleet import Lifetime, ScheduleComputed
 from windfall.jobs import Job, Measurement
+from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
 from windfall.policies.checkpointing import replan
 from windfall.policies.checkpointing.replan import ScheduleRequest
@@ -31,7 +34,7 @@ from windfall.ports import Clock, Provider
 from windfall.providers import provider_list
 from windfall.report.job_measurements import measure, merge
 from windfall.storage import run_log, spool_journal, store_operations
-from windfall.storage.database import Database, UserEntry
+from windfall.storage.database import Database, UserEntry, open_database
 from windfall.storage.object_stores import open_store
 from windfall.storage.run_watch import StoreWatch
 from windfall.storage.store_operations import get, put
@@ -136,13 +139,31 @@ class Schedules:
         return live_schedules.make_schedule(request, seen[1], rows, now)
 
 
-def providers(state: Path, clock: Clock, users: Callable[[], int]) -> dict[str, Provider]:
+def providers(state: Path, clock: Clock, users: Callable[[], int], *, start: bool = True) -> dict[str, Provider]:
     """Return the configured providers by name; `users` returns the number of users."""
     found: dict[str, Provider] = {}
     for entry in provider_list.PROVIDERS:
-        provider = provider_list.open_provider(entry, state, clock)
+        provider = provider_list.open_provider(entry, state, clock, start=start)
         found[entry.name] = SingleUserProvider(provider, users) if entry.single_user else provider
     return found
+
+
+@contextlib.contextmanager
+def open_planner(state: Path, path: Path) -> Iterator[Planner]:
+    """Open an installation for plans alone: no process is started, and nothing is written.
+
+    Args:
+        state: the installation's folder, which need not exist.
+        path: of its database, which need not exist either.
+    """
+    clock = SystemClock()
+    with contextlib.ExitStack() as stack:
+        if path.exists():
+            database = stack.enter_context(contextlib.closing(open_database(str(path.absolute()), clock)))
+            found = providers(state, clock, lambda: user_count(database), start=False)
+            yield Planner(database, found, clock, merge, owner_tag(database))
+        else:
+            yield Planner(NoRecords(), providers(state, clock, lambda: 0, start=False), clock, merge, "")
 
 
 def _store_env(provider: str) -> tuple[tuple[str, str], ...]:

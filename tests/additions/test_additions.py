@@ -190,7 +190,7 @@ def test_a_provider(copy: Copy) -> None:
                 return ()
 
 
-        def open_provider(installation: Path, clock: Clock) -> Provider:
+        def open_provider(installation: Path, clock: Clock, *, start: bool) -> Provider:
             """Open it."""
             return Toy(clock)
         ''',

@@ -108,7 +108,7 @@ VALUES = (
     _bad("provider-later", f"{RUN}resources: {{infra: aws/us-east-1}}\n", "2:20", "aws", "not supported yet", "local"),
     _bad("provider-unknown", f"{RUN}resources: {{infra: locl/a}}\n", "2:20", "locl", "did you mean local?"),
     _bad(
-        "insure-word", f"{RUN}checkpoint: {{insure: often}}\n", "2:22", "auto, optimal, never", "200 steps", "'often'"
+        "insure-word", f"{RUN}checkpoint: {{insure: often}}\n", "2:22", "auto, optimal, thesis", "200 steps", "'often'"
     ),
     _bad("keep-every-number", f"{RUN}checkpoint: {{keep_every: 1000}}\n", "2:26", "1000 steps"),
     _bad("keep-none", f"{RUN}checkpoint: {{keep: 0}}\n", "2:20", "at least 1"),

@@ -21,8 +21,10 @@ import sys
 from windfall.cli.main import main
 
 class Sign:
+    begun = False
     def find_spec(self, name, *_):
-        if name == "windfall.cli.verbs":
+        if name in ("windfall.cli.verbs", "windfall.cli.exec_line") and not self.begun:
+            self.begun = True
             print("begun", flush=True)
 
 sys.meta_path.insert(0, Sign())

@@ -76,6 +76,8 @@ NOT_NAMES = frozenset(
 NAMES_ALLOWED: dict[tuple[str, str], str] = {
     ("cli/controller_process.py", "closing"): "`contextlib.closing`",
     ("cli/serve.py", "closing"): "`contextlib.closing`",
+    ("providers/local/local_provider.py", "closing"): "`contextlib.closing`",
+    ("wiring_control.py", "closing"): "`contextlib.closing`",
 }
 
 # What a native speaker would not write, or reads twice; the phrases of the two readings among them.

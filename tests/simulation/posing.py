@@ -86,5 +86,5 @@ class Controller:
         output: dict[str, Any] = json.loads(json.dumps({**plain(found), "provider_errors": []}))
         return output
 
-    def known(self, _: Job) -> PlanInputsView:
+    def plan_inputs(self, _: Job) -> PlanInputsView:
         return PlanInputsView(NOW, Seconds(5.0), self.measured, self.lifetimes)

@@ -18,8 +18,9 @@ from urllib.parse import quote
 import httpx
 
 from windfall import codec
-from windfall.cli.state_folder import ADDRESS, LOG, TOKEN, prepare
+from windfall.cli.state_folder import ADDRESS, DATABASE, LOG, TOKEN, prepare
 from windfall.control.controller_views import GcView, JobView, Json, OffersView, PlanInputsView, RowView, StatusView
+from windfall.control.planner import Planner
 from windfall.errors import (
     EXIT_INFEASIBLE,
     EXIT_MISUSE,
@@ -95,6 +96,22 @@ def connect(state: Path, *, start: bool, launch: Sequence[str] = EMBEDDED) -> Cl
         hint = "check WINDFALL_CONTROLLER, and that the controller is running"
         return Client(lambda: ControllerAddress(url.rstrip("/"), _team_token(), hint))
     return Client(lambda: _embedded(state, start=start, launch=launch))
+
+
+@contextlib.contextmanager
+def planner(state: Path) -> Iterator[Client | Planner]:
+    """Return what answers questions about plans: the controller if one runs, otherwise this process.
+
+    No process is started for them.
+    """
+    if uses_team_controller() or _find_running(state) is not None:
+        with connect(state, start=False) as controller:
+            yield controller
+    else:
+        from windfall.wiring_control import open_planner  # noqa: PLC0415 - it imports everything
+
+        with open_planner(state, state / DATABASE) as local:
+            yield local
 
 
 def _team_token() -> str:
@@ -180,7 +197,7 @@ class Client:
         """Store the measurements of a job's drill, for later plans."""
         self._post("/v1/measured", {"job": codec.encode(job), "measured": codec.encode(measured)})
 
-    def known(self, job: Job) -> PlanInputsView:
+    def plan_inputs(self, job: Job) -> PlanInputsView:
         """Return the data that a plan of a job is based on."""
         return _read(PlanInputsView, self._post("/v1/plan-inputs", {"job": codec.encode(job)}))
 

@@ -33,9 +33,9 @@ _SAVES_MAX = 6_000
 
 
 class KnowledgeSource(Protocol):
-    """Where the inputs of a plan come from: `cli.client.Client`."""
+    """Where the inputs of a plan come from: `cli.client.planner`."""
 
-    def known(self, job: Job) -> PlanInputsView:
+    def plan_inputs(self, job: Job) -> PlanInputsView:
         """Return the data that a plan of a job is based on."""
         ...
 
@@ -64,7 +64,7 @@ def of_plan(controller: KnowledgeSource, job: Job, plan: dict[str, Any]) -> dict
         from windfall.simulation import odds  # noqa: PLC0415 - needs numpy, where trials are played numba too
         from windfall.simulation.scenario_from_job import build_scenario  # noqa: PLC0415
 
-        known = controller.known(job)
+        known = controller.plan_inputs(job)
         estimate = estimated(job, offer_of(plan), known)
         built = build_scenario(job, estimate, known.measured)
         trials = _trials(estimate, min(trials, odds.TRIALS))

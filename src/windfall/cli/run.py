@@ -18,6 +18,7 @@ from windfall.report.console import console
 if TYPE_CHECKING:
     from windfall.cli.client import Client
     from windfall.cli.job_submit import Draft
+    from windfall.control.planner import Planner
 
 
 def plan(
@@ -46,7 +47,7 @@ def plan(
         from windfall.cli import client, job_submit  # noqa: PLC0415 - their packages are an extra
     folder = state or state_folder()
     draft = job_submit.read(job_file, set_, inject, folder, pack=True)
-    with client.connect(folder, start=True) as controller:
+    with client.planner(folder) as controller:
         planned = _planned(controller, draft)
     if json_:
         print(json.dumps(planned))
@@ -105,7 +106,7 @@ def run(
         return follow(controller, job.job_id, json_=json_)
 
 
-def _planned(controller: Client, draft: Draft) -> dict[str, Any]:
+def _planned(controller: Client | Planner, draft: Draft) -> dict[str, Any]:
     """Return the plan of a job as JSON, with its odds and its code."""
     with extra():
         from windfall.cli import plan_odds  # noqa: PLC0415 - its packages are an extra

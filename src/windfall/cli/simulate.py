@@ -274,13 +274,13 @@ def _build(job: Job, given: Overrides, folder: Path, options: _LifetimeOptions) 
 
 
 def _query_controller(job: Job, given: Overrides, folder: Path) -> tuple[Offer, PlanInputsView]:
-    """Return the best offer and the known data from the controller; deadline and budget rule no offer out here."""
+    """Return the best offer and what is known of the job; deadline and budget rule no offer out here."""
     from windfall.cli import client  # noqa: PLC0415
     from windfall.simulation.scenario_from_job import made_offer  # noqa: PLC0415
 
     asked = replace(job, objective=replace(job.objective, deadline_s=None, budget_usd=None), max_duration_s=None)
-    with client.connect(folder, start=True) as controller:
-        known = controller.known(job)
+    with client.planner(folder) as controller:
+        known = controller.plan_inputs(job)
         try:
             return client.offer_of(controller.plan(asked)), known
         except Infeasible as error:

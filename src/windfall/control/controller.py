@@ -23,6 +23,7 @@ from windfall.control.job_loop import JobLoop, JobLoopPorts
 from windfall.control.job_runner import REQUEST_WAIT_S, JobHooks, RunningJob
 from windfall.control.job_view import DELETED, set_aside_view, view
 from windfall.control.notifier import Notification, Notifier
+from windfall.control.planner import Planner
 from windfall.control.single_user import refuse_unsold
 from windfall.core import driver
 from windfall.core.driver import JobSummary
@@ -31,15 +32,13 @@ from windfall.errors import (
     ControllerReplaced,
     ControllerUnreachable,
     Misuse,
-    ProviderDenied,
     ProviderError,
     StoreError,
     WindfallError,
 )
 from windfall.jobs import Job, Measurement
-from windfall.market import Boot, Machine, MachineLifecycle, Offer, Order, Quota, Refusal
+from windfall.market import Boot, Machine, MachineLifecycle, Order
 from windfall.models import lifetime_pool
-from windfall.policies.planning import job_plan
 from windfall.structs import plain
 from windfall.terms import Seconds
 from windfall.wire.boot_data import boot_to_json
@@ -80,6 +79,9 @@ class Controller:
         self._dependencies = dependencies
         self._records = dependencies.records
         self._key = dependencies.records.key()
+        self._planner = Planner(
+            dependencies.records, dependencies.providers, dependencies.clock, dependencies.merge, dependencies.owner
+        )
         self._lock = threading.Lock()
         self._running: dict[str, RunningJob] = {}
         self._handles: dict[str, _JobHandles] = {}
@@ -223,25 +225,11 @@ class Controller:
 
     def plan(self, job: Job) -> views.Json:
         """Return what a job would cost and when it would finish; nothing is bought."""
-        offered = self.offers()
-        refuse_unsold(offered)
-        wall_time = self._dependencies.clock.wall_time()
-        pooled = lifetime_pool.pool(self._records.lifetimes(), wall_time)
-        measured = self._dependencies.merge(self._records.measured(fingerprint(job)))
-        poll_s = pace_of(job, self._dependencies.providers).list_s
-        found = job_plan.plan(job, offered.offers, (), measured, wall_time, pooled=pooled, poll_s=poll_s)
-        return {
-            **plain(found),
-            "provider_errors": [plain(row) for row in offered.provider_errors],
-        }
+        return self._planner.plan(job)
 
     def plan_inputs(self, job: Job) -> views.PlanInputsView:
         """Return what a job's plan is calculated from."""
-        poll_s = pace_of(job, self._dependencies.providers).list_s
-        measured = tuple(self._records.measured(fingerprint(job)))
-        return views.PlanInputsView(
-            self._dependencies.clock.wall_time(), poll_s, measured, tuple(self._records.lifetimes())
-        )
+        return self._planner.plan_inputs(job)
 
     def add_measurement(self, job: Job, measured: Measurement) -> None:
         """Store the measurements of a job's drill, for the plans of similar jobs."""
@@ -249,18 +237,7 @@ class Controller:
 
     def offers(self) -> views.OffersView:
         """Ask all providers what they sell now."""
-        offers: list[Offer] = []
-        quotas: list[Quota] = []
-        provider_errors: list[views.ProviderErrorView] = []
-        for name, provider in self._dependencies.providers.items():
-            try:
-                offers += provider.offers()
-                quotas += provider.quota(self._dependencies.owner)
-            except ProviderDenied as error:
-                provider_errors.append(views.ProviderErrorView(name, Refusal.CREDENTIALS, str(error)))
-            except ProviderError as error:
-                provider_errors.append(views.ProviderErrorView(name, "unreachable", str(error)))
-        return views.OffersView(tuple(offers), tuple(quotas), tuple(provider_errors))
+        return self._planner.offers()
 
     def status(self) -> views.StatusView:
         """Return the controller's status; answers at once."""

@@ -18,7 +18,8 @@ class ProviderEntry(Struct, frozen=True):
 
     Attributes:
         name: as `infra` in a job file names it.
-        opener: module of this package and function, which is given the installation's folder and the clock.
+        opener: module of this package and function, which is given the installation's folder, the clock, and
+            whether it may start processes of its own.
         single_user: its machines run under the controller's own account, so it sells to a single user only.
     """
 
@@ -35,9 +36,16 @@ def names() -> tuple[str, ...]:
     return tuple(entry.name for entry in PROVIDERS)
 
 
-def open_provider(entry: ProviderEntry, installation: Path, clock: Clock) -> Provider:
-    """Open a provider; nothing is bought, and no process is started yet."""
+def open_provider(entry: ProviderEntry, installation: Path, clock: Clock, *, start: bool) -> Provider:
+    """Open a provider; nothing is bought, and no process is started yet.
+
+    Args:
+        entry: which.
+        installation: its folder.
+        clock: time.
+        start: whether calls may start processes, as those that buy do; without, offers are answered all the same.
+    """
     module, _, name = entry.opener.partition(":")
     # Loaded here: a provider's client library is an extra of those who use it.
-    opener: Callable[[Path, Clock], Provider] = getattr(import_module(f"windfall.{module}"), name)
-    return opener(installation, clock)
+    opener: Callable[..., Provider] = getattr(import_module(f"windfall.{module}"), name)
+    return opener(installation, clock, start=start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -15,8 +16,9 @@ from windfall.codec import decode, encode
 from windfall.errors import Misuse, ProviderDenied, ProviderError, ProviderUnreachable
 from windfall.market import Answer, Bill, Boot, Capabilities, Machine, Offer, Order, Quota
 from windfall.ports import Clock
-from windfall.providers.local import machine_folder, market_config, market_daemon
-from windfall.providers.local.market_database import NAME
+from windfall.providers.local import machine_folder, market_config, market_daemon, market_database
+from windfall.providers.local.market_database import NAME, MarketDatabase
+from windfall.providers.local.market_engine import offers_of
 from windfall.terms import Seconds
 from windfall.wire.python_programs import program
 
@@ -42,7 +44,7 @@ class LocalProvider:
         Args:
             folder: the market's; made on first use.
             clock: for pauses between attempts.
-            start: whether to start the market's daemon if it does not run; otherwise such a call raises.
+            start: whether to start the market's daemon if it does not run; otherwise only `offers` and `quota` answer.
             transport: carries the calls; for tests that lose them.
         """
         self._folder, self._clock, self._may_start = Path(folder).absolute(), clock, start
@@ -66,11 +68,23 @@ class LocalProvider:
 
     def offers(self) -> tuple[Offer, ...]:
         """See the port."""
+        if not self._may_start and not self._is_open():
+            return self._offers_while_closed()
         found: tuple[Offer, ...] = decode(self._call("offers"), tuple[Offer, ...])
         return found
 
+    def _offers_while_closed(self) -> tuple[Offer, ...]:
+        """Return what the market would offer now: its prices follow from its configuration and its age."""
+        config, now = market_config.load(self._folder), self._clock.wall_time()
+        if not (self._folder / market_database.FILE).exists():
+            return offers_of(config, now, now)
+        with contextlib.closing(MarketDatabase(self._folder)) as database:
+            return offers_of(config, database.opened_at(now), now)
+
     def quota(self, owner: str) -> tuple[Quota, ...]:
         """See the port."""
+        if not self._may_start and not self._is_open():
+            return ()  # known to the daemon alone, and needed only to buy
         found: tuple[Quota, ...] = decode(self._call("quota", owner), tuple[Quota, ...])
         return found
 
@@ -189,6 +203,6 @@ class LocalProvider:
             raise Misuse(output.splitlines()[-1] if output else "the local market's daemon ended when it started")
 
 
-def open_provider(installation: Path, clock: Clock) -> LocalProvider:
-    """Open an installation's local market."""
-    return LocalProvider(str(installation / MARKET), clock)
+def open_provider(installation: Path, clock: Clock, *, start: bool) -> LocalProvider:
+    """Open an installation's local market; see `LocalProvider`."""
+    return LocalProvider(str(installation / MARKET), clock, start=start)

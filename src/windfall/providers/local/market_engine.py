@@ -56,6 +56,52 @@ def spot_usd_per_hour(config: MarketConfig, machine_type: str, zone: str, open_s
     return round(config.types[machine_type].on_demand * sum(draws) / len(draws), 6)
 
 
+def offers_of(config: MarketConfig, opened_at: WallTime, now: WallTime) -> tuple[Offer, ...]:
+    """Return what a market offers at a moment: each machine on spot and on demand.
+
+    Args:
+        config: of the market.
+        opened_at: when it was first opened.
+        now: the moment.
+    """
+    open_s = Seconds(max(0.0, now - opened_at))
+    pairs = (_pair(config, kind, zone, open_s, now) for kind in config.types for zone in config.zones)
+    return tuple(offer for pair in pairs for offer in pair)
+
+
+def _pair(config: MarketConfig, kind: str, zone: str, open_s: Seconds, now: WallTime) -> tuple[Offer, Offer]:
+    sold = config.types[kind]
+    spot = Offer(
+        provider=NAME,
+        machine_type=kind,
+        zone=zone,
+        price_usd_per_hour=spot_usd_per_hour(config, kind, zone, open_s),
+        on_demand_usd_per_hour=sold.on_demand,
+        reliability=Reliability.TRANSIENT,
+        notice_s=Seconds(config.notice),
+        quoted_at=now,
+        cpus=sold.cpus,
+        memory_gib=sold.memory_gib,
+        startup_s=Seconds(config.allocation_delay),
+        bid=config.bids,
+        refund=config.billing.refund,
+    )
+    on_demand = Offer(
+        provider=NAME,
+        machine_type=kind,
+        zone=zone,
+        price_usd_per_hour=sold.on_demand,
+        on_demand_usd_per_hour=sold.on_demand,
+        reliability=Reliability.RELIABLE,
+        notice_s=Seconds(0.0),
+        quoted_at=now,
+        cpus=sold.cpus,
+        memory_gib=sold.memory_gib,
+        startup_s=Seconds(config.allocation_delay),
+    )
+    return spot, on_demand
+
+
 MACHINES = "machines"
 UPLINK = "WINDFALL_UPLINK"
 START_AGAIN_S = 10.0
@@ -136,45 +182,7 @@ class MarketEngine:
         """See `ports.Provider.offers`."""
         with self._lock:
             self._reload()
-            now = self._clock.wall_time()
-            return tuple(
-                offer
-                for kind in self._config.types
-                for zone in self._config.zones
-                for offer in self._offers_of(kind, zone, now)
-            )
-
-    def _offers_of(self, kind: str, zone: str, now: WallTime) -> tuple[Offer, Offer]:
-        config, sold = self._config, self._config.types[kind]
-        spot = Offer(
-            provider=NAME,
-            machine_type=kind,
-            zone=zone,
-            price_usd_per_hour=self._spot(kind, zone, now),
-            on_demand_usd_per_hour=sold.on_demand,
-            reliability=Reliability.TRANSIENT,
-            notice_s=Seconds(config.notice),
-            quoted_at=now,
-            cpus=sold.cpus,
-            memory_gib=sold.memory_gib,
-            startup_s=Seconds(config.allocation_delay),
-            bid=config.bids,
-            refund=config.billing.refund,
-        )
-        on_demand = Offer(
-            provider=NAME,
-            machine_type=kind,
-            zone=zone,
-            price_usd_per_hour=sold.on_demand,
-            on_demand_usd_per_hour=sold.on_demand,
-            reliability=Reliability.RELIABLE,
-            notice_s=Seconds(0.0),
-            quoted_at=now,
-            cpus=sold.cpus,
-            memory_gib=sold.memory_gib,
-            startup_s=Seconds(config.allocation_delay),
-        )
-        return spot, on_demand
+            return offers_of(self._config, self._opened_at, self._clock.wall_time())
 
     def _spot(self, kind: str, zone: str, now: WallTime) -> float:
         return spot_usd_per_hour(self._config, kind, zone, Seconds(max(0.0, now - self._opened_at)))

@@ -1,0 +1,104 @@
+"""What a job would cost: from the offers of the providers, and from what the installation has learned.
+
+The controller answers with it, and so do `windfall plan` and `windfall simulate` where no controller runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from windfall.control import controller_views as views
+from windfall.control.job_config import fingerprint, pace_of
+from windfall.control.single_user import refuse_unsold
+from windfall.errors import ProviderDenied, ProviderError
+from windfall.fleet import Lifetime
+from windfall.jobs import Job, Measurement
+from windfall.market import Offer, Quota, Refusal
+from windfall.models import lifetime_pool
+from windfall.policies.planning import job_plan
+from windfall.ports import Clock, Provider
+from windfall.structs import plain
+
+
+class PlanRecords(Protocol):
+    """What a plan reads of the database."""
+
+    def lifetimes(self) -> Sequence[Lifetime]:
+        """Return the lifetimes of all machines."""
+        ...
+
+    def measured(self, key: str) -> Sequence[Measurement]:
+        """Return the measurements of all runs with this job fingerprint."""
+        ...
+
+
+class NoRecords:
+    """`PlanRecords` of an installation that has not run anything yet."""
+
+    def lifetimes(self) -> Sequence[Lifetime]:
+        """Return none."""
+        return ()
+
+    def measured(self, key: str) -> Sequence[Measurement]:  # noqa: ARG002 - nothing is known of any job
+        """Return none."""
+        return ()
+
+
+class Planner:
+    """Plans jobs; nothing is bought or stored.
+
+    Args:
+        records: what was learned.
+        providers: by name.
+        clock: time.
+        merge: averages the measurements of several runs.
+        owner: tag of the installation's machines, by which its quotas count.
+    """
+
+    def __init__(
+        self,
+        records: PlanRecords,
+        providers: Mapping[str, Provider],
+        clock: Clock,
+        merge: Callable[[Sequence[Measurement]], tuple[Measurement, ...]],
+        owner: str,
+    ) -> None:
+        self._records, self._providers, self._clock = records, providers, clock
+        self._merge, self._owner = merge, owner
+
+    def plan(self, job: Job) -> views.Json:
+        """Return what a job would cost and when it would finish.
+
+        Raises:
+            Infeasible: no offer meets the job.
+        """
+        offered = self.offers()
+        refuse_unsold(offered)
+        wall_time = self._clock.wall_time()
+        pooled = lifetime_pool.pool(self._records.lifetimes(), wall_time)
+        measured = self._merge(self._records.measured(fingerprint(job)))
+        poll_s = pace_of(job, self._providers).list_s
+        found = job_plan.plan(job, offered.offers, (), measured, wall_time, pooled=pooled, poll_s=poll_s)
+        return {**plain(found), "provider_errors": [plain(row) for row in offered.provider_errors]}
+
+    def plan_inputs(self, job: Job) -> views.PlanInputsView:
+        """Return what a job's plan is calculated from."""
+        poll_s = pace_of(job, self._providers).list_s
+        measured = tuple(self._records.measured(fingerprint(job)))
+        return views.PlanInputsView(self._clock.wall_time(), poll_s, measured, tuple(self._records.lifetimes()))
+
+    def offers(self) -> views.OffersView:
+        """Ask all providers what they sell now."""
+        offers: list[Offer] = []
+        quotas: list[Quota] = []
+        provider_errors: list[views.ProviderErrorView] = []
+        for name, provider in self._providers.items():
+            try:
+                offers += provider.offers()
+                quotas += provider.quota(self._owner)
+            except ProviderDenied as error:
+                provider_errors.append(views.ProviderErrorView(name, Refusal.CREDENTIALS, str(error)))
+            except ProviderError as error:
+                provider_errors.append(views.ProviderErrorView(name, "unreachable", str(error)))
+        return views.OffersView(tuple(offers), tuple(quotas), tuple(provider_errors))
