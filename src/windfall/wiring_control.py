@@ -28,11 +28,11 @@ from windfall.fleet import Lifetime, ScheduleComputed
 from windfall.jobs import Job, Measurement
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
+from windfall.models.job_measurements import measure, merge
 from windfall.policies.checkpointing import replan
 from windfall.policies.checkpointing.replan import ScheduleRequest
 from windfall.ports import Clock, Provider
 from windfall.providers import provider_list
-from windfall.report.job_measurements import measure, merge
 from windfall.storage import run_log, spool_journal, store_operations
 from windfall.storage.database import Database, UserEntry, open_database
 from windfall.storage.object_stores import open_store

@@ -21,7 +21,6 @@ from windfall.control.controller_views import (
     JobView,
     Json,
     OffersView,
-    PlanInputsView,
     ProviderErrorView,
     RowView,
     StatusView,
@@ -30,6 +29,7 @@ from windfall.errors import Infeasible, Misuse
 from windfall.fleet import DesiredState, Directive, JobPhase, Report
 from windfall.jobs import Job, Measurement, Resources, SecretRef
 from windfall.market import Machine, MachineLifecycle, Offer
+from windfall.policies.planning.estimates import PlanInputs
 from windfall.ports import Clock
 from windfall.storage.database import Database
 from windfall.structs import replace
@@ -134,8 +134,8 @@ class FakeService:
     def add_measurement(self, job: Job, measured: Measurement) -> None:
         self.requests.append(("add_measurement", job.job_id, measured.provider))
 
-    def plan_inputs(self, job: Job) -> PlanInputsView:
-        return PlanInputsView(WallTime(0.0), Seconds(5.0))
+    def plan_inputs(self, job: Job) -> PlanInputs:
+        return PlanInputs(WallTime(0.0), Seconds(5.0))
 
     def offers(self) -> OffersView:
         offer = Offer("local", "small", "a", 0.25, 1.0, Reliability.TRANSIENT, Seconds(30.0), WallTime(2.0))

@@ -9,7 +9,7 @@ from windfall.events import Row, StepsMeasured
 from windfall.fleet import MachineStatus, PlaceOrder
 from windfall.jobs import Measurement, Work
 from windfall.market import Order
-from windfall.report.job_measurements import measure, merge
+from windfall.models.job_measurements import measure, merge
 from windfall.structs import replace
 from windfall.terms import Instant, SaveCosts, Seconds, Step, Term, Unit, WallTime
 

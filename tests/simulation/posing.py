@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from windfall.control.controller_views import PlanInputsView
 from windfall.errors import Infeasible
 from windfall.fleet import Lifetime
 from windfall.jobs import Job, Measurement, Resources, Work
 from windfall.market import Offer
 from windfall.models import lifetime_pool
+from windfall.models.job_measurements import merge
 from windfall.policies.planning import job_plan
-from windfall.policies.planning.estimates import Knowledge, OfferEstimate, offer_estimate
-from windfall.report.job_measurements import merge
+from windfall.policies.planning.estimates import Knowledge, OfferEstimate, PlanInputs, offer_estimate
 from windfall.simulation.scenario_from_job import BuiltScenario, Overrides, build_scenario, with_work
 from windfall.structs import plain, replace
 from windfall.terms import Reliability, Seconds, Unit, WallTime
@@ -86,5 +85,5 @@ class Controller:
         output: dict[str, Any] = json.loads(json.dumps({**plain(found), "provider_errors": []}))
         return output
 
-    def plan_inputs(self, _: Job) -> PlanInputsView:
-        return PlanInputsView(NOW, Seconds(5.0), self.measured, self.lifetimes)
+    def plan_inputs(self, _: Job) -> PlanInputs:
+        return PlanInputs(NOW, Seconds(5.0), self.measured, self.lifetimes)

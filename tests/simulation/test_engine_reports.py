@@ -10,12 +10,12 @@ from tests.simulation.engine_world import NOTICE, estimates, scenario
 from windfall import codec
 from windfall.core import replay
 from windfall.events import Row, StepsMeasured
+from windfall.models.job_measurements import measure
 from windfall.report import account_tables, attempt_timeline
 from windfall.report.account import STAMP_S, Account, Lease, account
 from windfall.report.bill import bill
 from windfall.report.event_log import EventLog
 from windfall.report.interval_kinds import Kind
-from windfall.report.job_measurements import measure
 from windfall.report.step_counts import StepRange as Figure
 from windfall.simulation import engine
 from windfall.simulation.scenario import DurationRange, MemorylessLifetimes, RecordedLifetimes

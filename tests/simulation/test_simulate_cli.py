@@ -35,7 +35,7 @@ RunVerb = Callable[..., tuple[int, str, str]]
 def shop(monkeypatch: pytest.MonkeyPatch) -> Controller:
     """A controller with one offer, one earlier run of the job, and no lifetimes."""
     made = Controller()
-    monkeypatch.setattr(client, "connect", lambda *_, **__: made)
+    monkeypatch.setattr(client, "planner", lambda *_, **__: made)
     monkeypatch.setenv("COLUMNS", "80")
     return made
 
@@ -357,9 +357,9 @@ def test_where_numba_is_not_installed_a_plan_says_what_to_install() -> None:
 import sys
 sys.modules["numba"] = None
 from tests.simulation.posing import Controller, job
-from windfall.cli import plan_odds
+from windfall.simulation import plan_odds
 made, wanted = Controller(), job()
-told = plan_odds.of_plan(made, wanted, made.plan(wanted))
+told = plan_odds.of_plan(made, wanted, made.plan(wanted), print)
 print(told["says"])
 """
     root = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ import httpx
 
 from windfall import codec
 from windfall.cli.state_folder import ADDRESS, DATABASE, LOG, TOKEN, prepare
-from windfall.control.controller_views import GcView, JobView, Json, OffersView, PlanInputsView, RowView, StatusView
+from windfall.control.controller_views import GcView, JobView, Json, OffersView, RowView, StatusView
 from windfall.control.planner import Planner
 from windfall.errors import (
     EXIT_INFEASIBLE,
@@ -34,7 +34,7 @@ from windfall.errors import (
 )
 from windfall.jobs import Job, Measurement
 from windfall.linux.clock import SystemClock
-from windfall.market import Offer
+from windfall.policies.planning.estimates import PlanInputs
 from windfall.structs import Struct
 from windfall.terms import Seconds
 from windfall.wire.python_programs import program, program_environment
@@ -197,9 +197,9 @@ class Client:
         """Store the measurements of a job's drill, for later plans."""
         self._post("/v1/measured", {"job": codec.encode(job), "measured": codec.encode(measured)})
 
-    def plan_inputs(self, job: Job) -> PlanInputsView:
+    def plan_inputs(self, job: Job) -> PlanInputs:
         """Return the data that a plan of a job is based on."""
-        return _read(PlanInputsView, self._post("/v1/plan-inputs", {"job": codec.encode(job)}))
+        return _read(PlanInputs, self._post("/v1/plan-inputs", {"job": codec.encode(job)}))
 
     def offers(self) -> OffersView:
         """Return the present offers."""
@@ -267,11 +267,6 @@ class Client:
         if answer.is_success:
             return data
         return _raise(data, answer.status_code)
-
-
-def offer_of(plan: Json) -> Offer:
-    """Return the offer that a plan chose."""
-    return _read(Offer, {"type": Offer.__name__} | plan["chosen"]["offer"])
 
 
 def _raise(data: Any, status: int) -> None:

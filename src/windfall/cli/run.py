@@ -109,12 +109,16 @@ def run(
 def _planned(controller: Client | Planner, draft: Draft) -> dict[str, Any]:
     """Return the plan of a job as JSON, with its odds and its code."""
     with extra():
-        from windfall.cli import plan_odds  # noqa: PLC0415 - its packages are an extra
+        from windfall.simulation import plan_odds  # noqa: PLC0415 - its packages are an extra
     job = draft.job()
     planned = controller.plan(job)
-    planned["odds"] = plan_odds.of_plan(controller, job, planned)
+    planned["odds"] = plan_odds.of_plan(controller, job, planned, _log)
     draft.complete(planned)
     return planned
+
+
+def _log(message: str) -> None:
+    print(f"windfall: {message}", file=sys.stderr)
 
 
 def _show(draft: Draft, planned: dict[str, Any], *, whole: bool, starts: bool = False, detached: bool = False) -> None:

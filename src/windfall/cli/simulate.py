@@ -25,9 +25,9 @@ from windfall.structs import Struct, replace
 from windfall.units import duration_s
 
 if TYPE_CHECKING:
-    from windfall.control.controller_views import PlanInputsView
     from windfall.jobs import Job
     from windfall.market import Offer
+    from windfall.policies.planning.estimates import PlanInputs
     from windfall.report.simulate_report import PolicyOutcome
     from windfall.simulation.lifetime_source import LifetimeSource, PriceSource
     from windfall.simulation.scenario import DurationRange
@@ -260,29 +260,35 @@ class _LifetimeOptions(Struct, frozen=True):
 
 def _build(job: Job, given: Overrides, folder: Path, options: _LifetimeOptions) -> tuple[BuiltScenario, str]:
     """Return the scenario, and the job in one line."""
-    from windfall.cli.plan_odds import estimated  # noqa: PLC0415
+    from windfall.policies.planning.estimates import estimate_from  # noqa: PLC0415
     from windfall.simulation.scenario_from_job import build_scenario  # noqa: PLC0415
 
     offer, known = _query_controller(job, given, folder)
     lifetime_source, priced = _lifetime_inputs(options, job, given, offer, known)
     built = build_scenario(
-        job, estimated(job, offer, known), known.measured, given, lifetime_source=lifetime_source, price_source=priced
+        job,
+        estimate_from(known, job, offer),
+        known.measured,
+        given,
+        lifetime_source=lifetime_source,
+        price_source=priced,
     )
     count = f"{job.nodes} x " if job.nodes > 1 else ""
     place = f" in {offer.zone}" if offer.zone else ""
     return built, f"{job.name}: {built.scenario.steps} steps on {count}{offer.machine_type}{place} of {offer.provider}"
 
 
-def _query_controller(job: Job, given: Overrides, folder: Path) -> tuple[Offer, PlanInputsView]:
+def _query_controller(job: Job, given: Overrides, folder: Path) -> tuple[Offer, PlanInputs]:
     """Return the best offer and what is known of the job; deadline and budget rule no offer out here."""
     from windfall.cli import client  # noqa: PLC0415
+    from windfall.simulation import plan_odds  # noqa: PLC0415
     from windfall.simulation.scenario_from_job import made_offer  # noqa: PLC0415
 
     asked = replace(job, objective=replace(job.objective, deadline_s=None, budget_usd=None), max_duration_s=None)
     with client.planner(folder) as controller:
         known = controller.plan_inputs(job)
         try:
-            return client.offer_of(controller.plan(asked)), known
+            return plan_odds.offer_of(controller.plan(asked)), known
         except Infeasible as error:
             offer = made_offer(job, given)
             if offer is None:
@@ -293,7 +299,7 @@ def _query_controller(job: Job, given: Overrides, folder: Path) -> tuple[Offer, 
 
 
 def _lifetime_inputs(
-    options: _LifetimeOptions, job: Job, given: Overrides, offer: Offer, known: PlanInputsView
+    options: _LifetimeOptions, job: Job, given: Overrides, offer: Offer, known: PlanInputs
 ) -> tuple[LifetimeSource | None, PriceSource | None]:
     from windfall.simulation import lifetime_source as sources  # noqa: PLC0415
 

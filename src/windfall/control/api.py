@@ -28,7 +28,6 @@ from windfall.control.controller_views import (
     JobView,
     Json,
     OffersView,
-    PlanInputsView,
     RowView,
     Service,
     StatusView,
@@ -48,6 +47,7 @@ from windfall.errors import (
 from windfall.fleet import Report
 from windfall.jobs import DRILL, Job, Measurement
 from windfall.policies.planning import job_checks
+from windfall.policies.planning.estimates import PlanInputs
 from windfall.structs import replace
 from windfall.terms import Seconds
 
@@ -124,7 +124,7 @@ class ClaimBody(_ApiBody):
 
 
 _COMPONENT = "#/components/schemas/{name}"
-_VIEWS = (JobView, RowView, PlanInputsView, OffersView, StatusView, GcView, ClaimView)
+_VIEWS = (JobView, RowView, PlanInputs, OffersView, StatusView, GcView, ClaimView)
 
 
 class _JsonRequest(Request):
@@ -330,7 +330,7 @@ def plan(body: PlanBody, service: _Service, user: _User) -> Json:
     return service.plan(_job(body.job, user))
 
 
-def plan_inputs(body: PlanBody, service: _Service, user: _User) -> PlanInputsView:
+def plan_inputs(body: PlanBody, service: _Service, user: _User) -> PlanInputs:
     """Return what a job's plan is calculated from."""
     return service.plan_inputs(_job(body.job, user))
 

@@ -39,6 +39,7 @@ from windfall.errors import (
 from windfall.jobs import Job, Measurement
 from windfall.market import Boot, Machine, MachineLifecycle, Order
 from windfall.models import lifetime_pool
+from windfall.policies.planning.estimates import PlanInputs
 from windfall.structs import plain
 from windfall.terms import Seconds
 from windfall.wire.boot_data import boot_to_json
@@ -227,7 +228,7 @@ class Controller:
         """Return what a job would cost and when it would finish; nothing is bought."""
         return self._planner.plan(job)
 
-    def plan_inputs(self, job: Job) -> views.PlanInputsView:
+    def plan_inputs(self, job: Job) -> PlanInputs:
         """Return what a job's plan is calculated from."""
         return self._planner.plan_inputs(job)
 

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from windfall.fleet import Directive, JobPhase, Lifetime, Report
+from windfall.fleet import Directive, JobPhase, Report
 from windfall.jobs import Job, Measurement
 from windfall.market import Machine, Offer, Quota
+from windfall.policies.planning.estimates import PlanInputs
 from windfall.structs import Struct
 from windfall.terms import Seconds, Term, WallTime
 
@@ -53,22 +54,6 @@ class RowView(Struct, frozen=True):
 
     sequence: int
     line: str
-
-
-class PlanInputsView(Struct, frozen=True):
-    """What a job's plan is calculated from, so that a client can calculate with it too.
-
-    Attributes:
-        now: on the controller's wall clock; lifetimes that have not ended count until then.
-        poll_s: between two polls of the machines' listing.
-        measured: the measurements of each earlier run of a similar job.
-        lifetimes: of all machines of the installation.
-    """
-
-    now: WallTime
-    poll_s: Seconds
-    measured: tuple[Measurement, ...] = ()
-    lifetimes: tuple[Lifetime, ...] = ()
 
 
 class ProviderErrorView(Struct, frozen=True):
@@ -200,7 +185,7 @@ class Service(Protocol):
         """
         ...
 
-    def plan_inputs(self, job: Job) -> PlanInputsView:
+    def plan_inputs(self, job: Job) -> PlanInputs:
         """Return measurements and lifetimes, from which a plan is calculated."""
         ...
 

@@ -17,6 +17,7 @@ from windfall.jobs import Job, Measurement
 from windfall.market import Offer, Quota, Refusal
 from windfall.models import lifetime_pool
 from windfall.policies.planning import job_plan
+from windfall.policies.planning.estimates import PlanInputs
 from windfall.ports import Clock, Provider
 from windfall.structs import plain
 
@@ -82,11 +83,11 @@ class Planner:
         found = job_plan.plan(job, offered.offers, (), measured, wall_time, pooled=pooled, poll_s=poll_s)
         return {**plain(found), "provider_errors": [plain(row) for row in offered.provider_errors]}
 
-    def plan_inputs(self, job: Job) -> views.PlanInputsView:
+    def plan_inputs(self, job: Job) -> PlanInputs:
         """Return what a job's plan is calculated from."""
         poll_s = pace_of(job, self._providers).list_s
         measured = tuple(self._records.measured(fingerprint(job)))
-        return views.PlanInputsView(self._clock.wall_time(), poll_s, measured, tuple(self._records.lifetimes()))
+        return PlanInputs(self._clock.wall_time(), poll_s, measured, tuple(self._records.lifetimes()))
 
     def offers(self) -> views.OffersView:
         """Ask all providers what they sell now."""

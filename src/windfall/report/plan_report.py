@@ -99,7 +99,7 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False, starts
 
     Args:
         job: the planned job.
-        plan: `policies.planning.job_plan.JobPlan` as JSON, with `odds` if they were calculated (`cli.plan_odds`).
+        plan: `policies.planning.job_plan.JobPlan` as JSON, with `odds` if they were calculated (`simulation.plan_odds`).
         whole: include the other offers, and every number with its source.
         starts: whether the job will be started, so that the run's URL is final.
     """

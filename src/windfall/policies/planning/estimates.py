@@ -14,15 +14,16 @@ from collections.abc import Iterable
 import msgspec
 
 from windfall.errors import Misuse
+from windfall.fleet import Lifetime
 from windfall.jobs import DRILL, Job, Measurement
 from windfall.market import Offer
-from windfall.models import expected_runtime, injection, lifetime_pool, preemption_rates
+from windfall.models import expected_runtime, injection, job_measurements, lifetime_pool, preemption_rates
 from windfall.models.costs import DEFAULT_STALL_S, Costs
 from windfall.models.expected_runtime import Expectation, Hazard, Restart, Saving
 from windfall.policies.checkpointing import decision, rules
 from windfall.policies.replacement import successor
 from windfall.structs import Struct, replace
-from windfall.terms import Instant, Phase, Reliability, Unit
+from windfall.terms import Instant, Phase, Reliability, Seconds, Unit, WallTime
 
 ALLOCATE_S = preemption_rates.DEFAULT_RESTART_S
 """Default time from an order to the machine's start, without a value from the offer or earlier runs [s]: the thesis'
@@ -162,6 +163,28 @@ class Knowledge(Struct, frozen=True):
     measured: tuple[Measurement, ...] = ()
     pooled: tuple[lifetime_pool.PooledEstimate, ...] = ()
     poll_s: float = POLL_S
+
+
+class PlanInputs(Struct, frozen=True):
+    """What a job's plan is calculated from, so that a client can calculate with it too.
+
+    Attributes:
+        now: on the controller's wall clock; lifetimes that have not ended count until then.
+        poll_s: between two polls of the machines' listing [s].
+        measured: the measurements of each earlier run of a similar job.
+        lifetimes: of all machines of the installation.
+    """
+
+    now: WallTime
+    poll_s: Seconds
+    measured: tuple[Measurement, ...] = ()
+    lifetimes: tuple[Lifetime, ...] = ()
+
+
+def estimate_from(inputs: PlanInputs, job: Job, offer: Offer) -> OfferEstimate:
+    """Estimate `job` on machines of `offer`."""
+    pooled = lifetime_pool.pool(inputs.lifetimes, inputs.now)
+    return offer_estimate(job, offer, Knowledge((), job_measurements.merge(inputs.measured), pooled, inputs.poll_s))
 
 
 def offer_estimate(job: Job, offer: Offer, knowledge: Knowledge) -> OfferEstimate:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from windfall.cli.client import offer_of
-from windfall.control.controller_views import PlanInputsView
-from windfall.errors import Infeasible, WindfallError
+from windfall import codec
+from windfall.errors import ControllerError, Infeasible, WindfallError
 from windfall.extras import install
 from windfall.jobs import Job
 from windfall.market import Offer
-from windfall.models import lifetime_pool
-from windfall.policies.planning.estimates import Knowledge, OfferEstimate, offer_estimate
-from windfall.report.job_measurements import merge
+from windfall.policies.planning.estimates import OfferEstimate, PlanInputs, estimate_from
 from windfall.units import share_text
 
 if TYPE_CHECKING:
@@ -33,26 +31,38 @@ _SAVES_MAX = 6_000
 
 
 class KnowledgeSource(Protocol):
-    """Where the inputs of a plan come from: `cli.client.planner`."""
+    """Where the inputs of a plan come from: the controller, or `control.planner.Planner`."""
 
-    def plan_inputs(self, job: Job) -> PlanInputsView:
+    def plan_inputs(self, job: Job) -> PlanInputs:
         """Return the data that a plan of a job is based on."""
         ...
 
 
-def estimated(job: Job, offer: Offer, known: PlanInputsView) -> OfferEstimate:
-    """Return the estimate of a job on an offer, from the data that the controller has."""
-    pooled = lifetime_pool.pool(known.lifetimes, known.now)
-    return offer_estimate(job, offer, Knowledge((), merge(known.measured), pooled, known.poll_s))
+def offer_of(plan: dict[str, Any]) -> Offer:
+    """Return the chosen offer of a plan.
+
+    Raises:
+        ControllerError: the plan is of another version.
+    """
+    try:
+        offer: Offer = codec.decode({"type": Offer.__name__, **plan["chosen"]["offer"]}, Offer)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ControllerError(
+            "cannot read the controller's plan: use the same version of Windfall here and for the controller"
+        ) from error
+    return offer
 
 
-def of_plan(controller: KnowledgeSource, job: Job, plan: dict[str, Any]) -> dict[str, Any] | None:
+def of_plan(
+    controller: KnowledgeSource, job: Job, plan: dict[str, Any], log: Callable[[str], object]
+) -> dict[str, Any] | None:
     """Return the odds of a plan as JSON; None if its cost and finish are unknown.
 
     Args:
         controller: has the data that the plan is based on.
         job: what is planned.
         plan: the plan as JSON.
+        log: is told what takes long.
     """
     expected = plan["chosen"]["expected"]
     if expected is None:
@@ -65,10 +75,10 @@ def of_plan(controller: KnowledgeSource, job: Job, plan: dict[str, Any]) -> dict
         from windfall.simulation.scenario_from_job import build_scenario  # noqa: PLC0415
 
         known = controller.plan_inputs(job)
-        estimate = estimated(job, offer_of(plan), known)
+        estimate = estimate_from(known, job, offer_of(plan))
         built = build_scenario(job, estimate, known.measured)
         trials = _trials(estimate, min(trials, odds.TRIALS))
-        found = odds.odds(built.scenario, job.objective, _play, trials=trials, seed=SEED)
+        found = odds.odds(built.scenario, job.objective, partial(_play, log), trials=trials, seed=SEED)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in NUMERIC:
@@ -87,13 +97,13 @@ def _trials(found: OfferEstimate, most: int) -> int:
     return max(min(most, int(_SAVES / (1.0 + saves))), TRIALS_MIN)
 
 
-def _play(scenario: Scenario, trials: int, seed: int) -> Trials:
+def _play(log: Callable[[str], object], scenario: Scenario, trials: int, seed: int) -> Trials:
     if not trials:
         raise Infeasible("a run has too many saves for a quick answer; use `windfall simulate`")
     from windfall.simulation import kernels  # noqa: PLC0415 - needs numba, and compiles
 
     if kernels.compiles(scenario):
-        print("windfall: compiling the simulation, once for this installation (about ten seconds)", file=sys.stderr)
+        log("compiling the simulation, once for this installation (about ten seconds)")
     return kernels.simulate(scenario, trials=trials, seed=seed)
 
 
