@@ -200,7 +200,10 @@ class NoticeSource(Protocol):
         ...
 
     def acknowledge(self, notice: Notice) -> None:
-        """Tell the source that the machine may be preempted now (only Azure supports this)."""
+        """Tell the provider that the machine may be preempted now (only Azure supports this).
+
+        Called for every notice: a source ignores those of other sources.
+        """
         ...
 
 

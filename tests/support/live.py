@@ -7,10 +7,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from windfall import wiring
 from windfall.agent.exec_request import ExecRequest, save
@@ -130,17 +131,17 @@ class Run:
         self.machines.append(Machine(process, here))
         return self.machines[-1]
 
-    def train_managed(self, **environment: str) -> Machine:
-        """Start a machine that runs the trainer for a node agent."""
+    def train_managed(self, *, request: Mapping[str, Any] | None = None, **environment: str) -> Machine:
+        """Start a machine that runs the trainer for a node agent; `request` are more fields of its request."""
         here = self.folder / f"machine-{len(self.machines) + 1}"
         here.mkdir(parents=True)
         script = self.folder / "train.py"
         script.write_text(TRAINER)
-        request = ExecRequest(
+        asked = ExecRequest(
             self.url, (sys.executable, str(script)), str(here), RunOptions(lease_s=Seconds(3.0), grace_s=Seconds(5.0)),
-            str(here / "state"), status=str(here / "status.json"),
+            str(here / "state"), status=str(here / "status.json"), **(request or {}),
         )  # fmt: skip
-        save(request, str(here / REQUEST))
+        save(asked, str(here / REQUEST))
         with (here / "printed").open("wb") as out:
             process = subprocess.Popen(
                 [sys.executable, "-m", "windfall.agent.exec_start", str(here / REQUEST)],

@@ -421,9 +421,8 @@ class Agent:
             self._log_thread.submit(partial(self._ports.coordinator.acknowledge, notice))
             return
         for source in self._ports.sources:
-            if source.name == notice.source:
-                # After the release and before the exit, which wait in the same queue; the source bounds its attempts.
-                self._log_thread.submit(partial(source.acknowledge, notice))
+            # After the release and before the exit, which wait in the same queue; the source bounds its attempts.
+            self._log_thread.submit(partial(source.acknowledge, notice))
 
     def _release(self, command: ev.ReleaseRun) -> None:
         self._store_counts()

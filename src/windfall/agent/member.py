@@ -347,9 +347,8 @@ class Member:
 
     def _acknowledge(self, notice: Notice) -> None:
         for source in self._ports.sources:
-            if source.name == notice.source:
-                with contextlib.suppress(StoreError):
-                    source.acknowledge(notice)
+            with contextlib.suppress(StoreError):
+                source.acknowledge(notice)
 
     def _remove_links(self, step: Step, paths: list[str]) -> None:
         if step > self._saved_step:
