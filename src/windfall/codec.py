@@ -13,6 +13,7 @@ import json
 import math
 import re
 import typing
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -102,6 +103,16 @@ def decode(data: object, expected: Any) -> Any:
     return value
 
 
+def decode_text(text: bytes | str, expected: Any) -> Any:
+    """Read JSON as the value that it encodes; as `decode`, in one pass."""
+    try:
+        value = msgspec.json.decode(text, type=expected, dec_hook=_from_json)
+        _check_text(text)
+    except _BAD as error:
+        raise ValueError(_reason(error)) from None
+    return value
+
+
 def decode_document(data: bytes | str, name: str, expected: Any, *, version: int, what: str) -> Any:
     """Read a document written by `encode_document`.
 
@@ -118,8 +129,7 @@ def decode_document(data: bytes | str, name: str, expected: Any, *, version: int
     """
     try:
         found = _document_decoder(name, expected).decode(data)
-        if _LONG_NUMBER.search(data.encode() if isinstance(data, str) else data):
-            _check_numbers(msgspec.json.decode(data))
+        _check_text(data)
     except _BAD as error:
         _check_version(data, version, what)
         raise ValueError(_reason(error)) from None
@@ -161,7 +171,17 @@ def _any_of(base: type) -> Any:
     if base not in _BASES:
         raise TypeError(f"{base.__name__} is not stored")
     kinds = [kind for module in _WORDS for kind in vars(module).values() if isinstance(kind, type)]
-    return typing.Union[tuple(kind for kind in kinds if issubclass(kind, base) and issubclass(kind, Tagged))]  # noqa: UP007 - of a variable number of types
+    return any_of(kind for kind in kinds if issubclass(kind, base) and issubclass(kind, Tagged))
+
+
+def any_of(kinds: Iterable[type]) -> Any:
+    """Return the union of any number of classes, as an expected type."""
+    return typing.Union[tuple(kinds)]  # noqa: UP007 - of a variable number of types
+
+
+def _check_text(text: bytes | str) -> None:
+    if _LONG_NUMBER.search(text.encode() if isinstance(text, str) else text):
+        _check_numbers(msgspec.json.decode(text))
 
 
 def _check_numbers(data: Any) -> None:

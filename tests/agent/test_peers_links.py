@@ -20,6 +20,7 @@ from windfall.errors import GenerationIncomplete, Misuse
 from windfall.events import Fact, PeerLost
 from windfall.linux.clock import SystemClock
 from windfall.structs import replace
+from windfall.wire.peer_messages import PeerCommitted
 
 
 class Leader:
@@ -138,13 +139,13 @@ def test_both_sides_measure_the_way() -> None:
     ours, theirs = socket.socketpair()
     heard: queue.SimpleQueue[object] = queue.SimpleQueue()
     links = [
-        PeerLink(end, SystemClock(), lambda message, _: heard.put(message["step"]), lambda _: None)
+        PeerLink(end, SystemClock(), lambda message, _: heard.put(message.step), lambda _: None)
         for end in (ours, theirs)
     ]
     for link in links:
         link.start()
     for n in range(5):
-        links[0].send({"type": "committed", "step": n, "paths": []})
+        links[0].send(PeerCommitted(n, ()))
     assert [heard.get(timeout=5.0) for _ in range(5)] == [0, 1, 2, 3, 4]
     wait_for(lambda: all(link.round_trip_s > 0.0 for link in links), "a round trip")
     for link in links:

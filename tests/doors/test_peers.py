@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import queue
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -139,20 +141,22 @@ def test_the_port_survives_whatever_is_said_to_it(leader: Leader, count: int) ->
     leader.lives()
 
 
+STATUS = RankStatus(1, Step(7), Phase.STEP, Instant(1.0))
+NOTICE = Notice(NoticeLevel.ANNOUNCED, "aws", "n1", Instant(9.0))
+MESSAGES = (
+    peer_messages.PeerFacts(1, 5.0, 0, (RanksObserved((STATUS,), Seconds(0.0), Seconds(0.0)),)),
+    peer_messages.PeerUploaded(()),
+    peer_messages.PeerNotice(NOTICE, 5.0),
+    peer_messages.PeerStop(now=False, reason="somebody"),
+    peer_messages.PeerExited(9, 0),
+    peer_messages.PeerPrepared(1, "p1", 7),
+    peer_messages.PeerPrepareFailed(1, 1, "no"),
+    peer_messages.PeerPong(1.0),
+)
+
+
 def _messages() -> list[object]:
-    status = RankStatus(1, Step(7), Phase.STEP, Instant(1.0))
-    look = codec.encode(RanksObserved((status,), Seconds(0.0), Seconds(0.0)))
-    notice = codec.encode(Notice(NoticeLevel.ANNOUNCED, "aws", "n1", Instant(9.0)))
-    return [
-        {"type": "facts", "attempt": 1, "at": 5.0, "published": 0, "facts": [look]},
-        {"type": "uploaded", "facts": []},
-        {"type": "notice", "notice": notice, "at": 5.0},
-        {"type": "stop", "now": False, "reason": "somebody"},
-        {"type": "exited", "attempt": 9, "status": 0},
-        {"type": "prepared", "attempt": 1, "checkpoint_id": "p1", "step": 7},
-        {"type": "prepare_failed", "attempt": 1, "code": 1, "message": "no"},
-        {"type": "pong", "at": 1.0},
-    ]
+    return [codec.encode(message) for message in MESSAGES]
 
 
 @pytest.mark.trial("G3")
@@ -178,18 +182,24 @@ def test_a_member_that_says_nonsense_is_lost_and_nothing_else(monkeypatch: pytes
     assert died == []
 
 
-@pytest.mark.parametrize("message", _messages(), ids=lambda message: message["type"])
-def test_each_message_is_understood_as_it_is_sent(message: dict[str, object]) -> None:
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_each_message_is_understood_as_it_is_sent(message: peer_messages.PeerMessage) -> None:
     """What a machine of ours says passes its own check."""
-    peer_messages.check(peer_messages.from_line(peer_messages.to_line(message)))
+    assert peer_messages.from_line(peer_messages.to_line(message), peer_messages.PeerMessage) == message
 
 
 def test_a_field_that_is_missing_or_too_much_is_refused() -> None:
     """Every message has exactly its fields."""
-    for message in _messages():
-        assert isinstance(message, dict)
-        for name in set(message) - {"type"}:
+    for message in MESSAGES:
+        sent = codec.encode(message)
+        wrong = [{key: value for key, value in sent.items() if key != name} for name in set(sent) - {"type"}]
+        for data in [*wrong, {**sent, "more": 1}, {**sent, "type": "nonsense"}]:
             with pytest.raises(ValueError, match="is invalid"):
-                peer_messages.check({key: value for key, value in message.items() if key != name})
-        with pytest.raises(ValueError, match="is invalid"):
-            peer_messages.check({**message, "more": 1})
+                peer_messages.from_line(json.dumps(data).encode() + b"\n", peer_messages.PeerMessage)
+
+
+def test_the_pages_name_each_message() -> None:
+    """The table of the protocol is what its messages are."""
+    named = set(re.findall(r"^ {4}(?:leader|member|both)? .*|^ {20,}.*", peer_messages.__doc__ or "", re.MULTILINE))
+    words = set(re.findall(r"[a-z_]+", " ".join(named)))
+    assert {peer_messages._tag(kind.__name__) for kind in peer_messages.PeerMessage.__subclasses__()} - words == set()

@@ -13,11 +13,10 @@ import socket
 import threading
 from collections.abc import Callable, Collection
 
-from windfall import codec
 from windfall.agent.handshake import PeerIdentity
 from windfall.agent.merged_pages import MergedPages, split_path
 from windfall.agent.page_watcher import PageWatcher
-from windfall.agent.peer_link import Message, PeerLink
+from windfall.agent.peer_link import PeerLink
 from windfall.agent.rendezvous import RendezvousServer
 from windfall.errors import EXIT_FAILED, GenerationIncomplete
 from windfall.events import (
@@ -43,6 +42,27 @@ from windfall.ports import Clock, Restored
 from windfall.results import MessageRefused
 from windfall.structs import Struct, replace
 from windfall.terms import Instant, Notice, NoticeLevel, Outcome, RunState, Seconds
+from windfall.wire.peer_messages import (
+    PeerAbandon,
+    PeerAcknowledge,
+    PeerCommitted,
+    PeerExit,
+    PeerExited,
+    PeerFacts,
+    PeerKill,
+    PeerMessage,
+    PeerNotice,
+    PeerPrepare,
+    PeerPrepared,
+    PeerPrepareFailed,
+    PeerPublish,
+    PeerShow,
+    PeerStart,
+    PeerStop,
+    PeerUpload,
+    PeerUploaded,
+    PeerWithdraw,
+)
 
 JOIN_S = 60.0
 """How long a generation's machines wait for one another [s]."""
@@ -51,14 +71,6 @@ _FAREWELL_S = 3.0
 POLL_S = 0.1
 """How often the leader's pages are polled while the end of a machine is announced [s]."""
 _RESTORED_POLL_S = 0.5
-_PAYLOAD_FIELD = {
-    "uploaded": "facts",
-    "publish": "command",
-    "upload": "command",
-    "show": "notice",
-    "acknowledge": "notice",
-}
-"""The field with a message's payload, where its name is not the message's type."""
 _PAGE_FACTS = (
     MessageRefused,
     RanksObserved,
@@ -72,17 +84,12 @@ _PAGE_FACTS = (
 )
 
 
-class PeerMessage(Struct, Fact, frozen=True):
-    """A message of another machine in the agent's inbox; the reducer never receives it in this form.
-
-    Attributes:
-        payload: the facts, the command or the notice that the message carries.
-    """
+class PeerMessageReceived(Struct, Fact, frozen=True):
+    """A message of another machine in the agent's inbox; the reducer never receives it in this form."""
 
     node: int
-    message: Message
+    message: PeerMessage
     at: Instant
-    payload: tuple[object, ...] = ()
 
 
 class Coordinator:
@@ -118,7 +125,7 @@ class Coordinator:
         self._complete = False
         self._server = RendezvousServer(identity, clock, new_nonce=new_nonce, admit=self._join, log=log)
         self._lost = threading.Event()
-        self._answers: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[int, PeerPrepared | PeerPrepareFailed]] = queue.SimpleQueue()
         self._merged = MergedPages(len(identity.addresses))
         self._attempt = 0
         self._released: str | None = None
@@ -168,11 +175,11 @@ class Coordinator:
             self._joined.notify_all()
         link.start()
 
-    def _receive(self, node: int, message: Message, at: Instant) -> None:
-        if message["type"] in {"prepared", "prepare_failed"}:
+    def _receive(self, node: int, message: PeerMessage, at: Instant) -> None:
+        if isinstance(message, (PeerPrepared, PeerPrepareFailed)):
             self._answers.put((node, message))
         else:
-            self._deliver(PeerMessage(node, message, at, payload_of(message)))
+            self._deliver(PeerMessageReceived(node, message, at))
 
     def _on_lost(self, node: int, reason: str) -> None:
         with self._joined:
@@ -194,9 +201,8 @@ class Coordinator:
         self._attempt = attempt
         self._send_all(self._prepare(state, nonce, None))
 
-    def _prepare(self, state: RunState, nonce: str, checkpoint_id: str | None) -> Message:
-        fields = {"attempt": self._attempt, "term": state.term, "nonce": nonce, "checkpoint_id": checkpoint_id}
-        return {"type": "prepare", **fields}
+    def _prepare(self, state: RunState, nonce: str, checkpoint_id: str | None) -> PeerPrepare:
+        return PeerPrepare(self._attempt, state.term, nonce, checkpoint_id)
 
     def confirm_restored(self, restored: Restored, state: RunState, nonce: str) -> None:
         """Wait until every member has restored the leader's checkpoint; a member that found another one restores again.
@@ -210,13 +216,13 @@ class Coordinator:
                 raise GenerationIncomplete("lost a machine while restoring the newest checkpoint")
             with contextlib.suppress(queue.Empty):
                 node, answer = self._answers.get(timeout=_RESTORED_POLL_S)
-                if answer["attempt"] != self._attempt:
+                if answer.attempt != self._attempt:
                     continue
-                if answer["type"] == "prepare_failed":
-                    error = GenerationIncomplete(f"on machine {node}: {answer['message']}")
-                    error.exit_code = answer["code"] or EXIT_FAILED
+                if isinstance(answer, PeerPrepareFailed):
+                    error = GenerationIncomplete(f"on machine {node}: {answer.message}")
+                    error.exit_code = answer.code or EXIT_FAILED
                     raise error
-                if answer["checkpoint_id"] == restored.checkpoint_id:
+                if answer.checkpoint_id == restored.checkpoint_id:
                     waiting.discard(node)
                 else:
                     self._links[node].send(self._prepare(state, nonce, restored.checkpoint_id))
@@ -228,7 +234,7 @@ class Coordinator:
 
     def start(self, attempt: int, port: int) -> None:
         """Let every member start the script."""
-        self._send_all({"type": "start", "attempt": attempt, "port": port})
+        self._send_all(PeerStart(attempt, port))
 
     # ------------------------------------------------------------------------------------------------------- facts in
 
@@ -237,8 +243,8 @@ class Coordinator:
         out: list[Fact] = []
         pages = watcher if watcher is not None and watcher.attached else None
         for fact in facts:
-            if isinstance(fact, PeerMessage):
-                if fact.message["type"] in {"notice", "stop"} and pages is not None:
+            if isinstance(fact, PeerMessageReceived):
+                if isinstance(fact.message, (PeerNotice, PeerStop)) and pages is not None:
                     # The reducer needs the ranks' current steps to decide when to save.
                     out += self._merge_pages(
                         0, [pages.observe()], now, now, self._merged.request_published, quiet=False
@@ -267,29 +273,28 @@ class Coordinator:
             node, facts, now=now, at=at, published=published, latency_s=max(trips, default=0.0), quiet=quiet
         )
 
-    def _handle_message(self, received: PeerMessage, now: Instant) -> list[Fact]:
+    def _handle_message(self, received: PeerMessageReceived, now: Instant) -> list[Fact]:
         """Return the facts of a member's message; those of another attempt are dropped."""
-        message, node = received.message, received.node
-        out: list[Fact] = []
-        match message["type"]:
-            case "uploaded":
-                out += [fact for fact in received.payload if isinstance(fact, (ShardUploaded, ShardFailed))]
-            case "notice":
-                out += [self._notice(received, word) for word in received.payload if isinstance(word, Notice)]
-            case "stop":
-                out.append(RunStopRequested(message["now"], message["reason"]))
-            case "exited" if message["attempt"] == self._attempt:
-                out += self._exited(node, message["status"])
-            case "facts" if message["attempt"] == self._attempt:
-                out += self._remote_pages(node, received, now)
-        return out
+        node = received.node
+        match received.message:
+            case PeerUploaded(facts):
+                return [fact for fact in facts if isinstance(fact, (ShardUploaded, ShardFailed))]
+            case PeerNotice(notice, at):
+                return [self._notice(received, notice, at)]
+            case PeerStop(now=at_once, reason=reason):
+                return [RunStopRequested(at_once, reason)]
+            case PeerExited(attempt, status) if attempt == self._attempt:
+                return self._exited(node, status)
+            case PeerFacts(attempt) as message if attempt == self._attempt:
+                return self._remote_pages(received, message, now)
+        return []
 
-    def _remote_pages(self, node: int, received: PeerMessage, now: Instant) -> list[Fact]:
-        message = received.message
-        shift_s = self._clock_shift_s(node, float(message["at"]), received.at)
-        ours = [_to_leader_clock(fact, shift_s) for fact in received.payload if isinstance(fact, _PAGE_FACTS)]
-        at = Instant(float(message["at"]) + shift_s - self._links[node].round_trip_s)
-        return self._merge_pages(node, ours, now, min(at, now), message["published"], quiet=True)
+    def _remote_pages(self, received: PeerMessageReceived, message: PeerFacts, now: Instant) -> list[Fact]:
+        node = received.node
+        shift_s = self._clock_shift_s(node, message.at, received.at)
+        ours = [_to_leader_clock(fact, shift_s) for fact in message.facts if isinstance(fact, _PAGE_FACTS)]
+        at = Instant(message.at + shift_s - self._links[node].round_trip_s)
+        return self._merge_pages(node, ours, now, min(at, now), message.published, quiet=True)
 
     def _clock_shift_s(self, node: int, sent_at: float, received_at: Instant) -> float:
         """Return what to add to a member's clock to get the leader's [s]; too much by the shortest delay of a message."""
@@ -297,9 +302,9 @@ class Coordinator:
         self._clock_shift[node] = shift_s
         return shift_s
 
-    def _notice(self, received: PeerMessage, notice: Notice) -> NoticeReceived:
+    def _notice(self, received: PeerMessageReceived, notice: Notice, sent_at: float) -> NoticeReceived:
         node = received.node
-        shift_s = self._clock_shift_s(node, received.message["at"], received.at) - self._links[node].round_trip_s
+        shift_s = self._clock_shift_s(node, sent_at, received.at) - self._links[node].round_trip_s
         deadline = None if notice.deadline is None else Instant(notice.deadline + shift_s)
         return NoticeReceived(replace(notice, notice_id=f"{node}:{notice.notice_id}", deadline=deadline))
 
@@ -318,43 +323,43 @@ class Coordinator:
             self._kill_local()
         for other, link in self._links.items():
             if other != node and not self._merged.has_exited(other):
-                link.send({"type": "kill", "attempt": self._attempt})
+                link.send(PeerKill(self._attempt))
 
     # ---------------------------------------------------------------------------------------------------- commands out
 
     def publish(self, command: PublishSave) -> None:
         """Let every member publish a request and poll its pages again."""
         self._merged.publish_request(command.request)
-        self._send_all({"type": "publish", "attempt": self._attempt, "command": codec.encode(command)})
+        self._send_all(PeerPublish(self._attempt, command))
 
     def withdraw(self) -> None:
         """Let every member withdraw the request."""
         self._merged.publish_request(0)
-        self._send_all({"type": "withdraw"})
+        self._send_all(PeerWithdraw())
 
     def show(self, notice: Notice) -> None:
         """Let every member show a notice to its script."""
         self._urgent = notice.level is NoticeLevel.ANNOUNCED
         remaining_s = None if notice.deadline is None else notice.deadline - self._clock.now()
-        self._send_all({"type": "show", "notice": codec.encode(notice), "remaining_s": remaining_s})
+        self._send_all(PeerShow(notice, remaining_s))
 
     def upload(self, command: UploadShard) -> bool:
         """Let the member that has a shard upload it; return False if this machine has it."""
         node, path = split_path(command.path)
         if node == 0:
             return False
-        self._links[node].send({"type": "upload", "command": codec.encode(replace(command, path=path))})
+        self._links[node].send(PeerUpload(replace(command, path=path)))
         return True
 
     def abandon(self, checkpoint_id: str) -> None:
         """Let every member stop uploading a checkpoint."""
-        self._send_all({"type": "abandon", "checkpoint_id": checkpoint_id})
+        self._send_all(PeerAbandon(checkpoint_id))
 
     def committed(self, step: int, qualified_paths: Collection[str]) -> None:
         """Send every member the committed step and the paths of its own that are no longer needed."""
         places = [split_path(path) for path in qualified_paths]
         for number, link in tuple(self._links.items()):
-            link.send({"type": "committed", "step": step, "paths": [path for node, path in places if node == number]})
+            link.send(PeerCommitted(step, tuple(path for node, path in places if node == number)))
 
     def is_from_member(self, notice: Notice) -> bool:
         """Whether this notice came from a member."""
@@ -365,11 +370,11 @@ class Coordinator:
         """Let the member that reported a notice acknowledge it."""
         node, _, notice_id = notice.notice_id.partition(":")
         original = replace(notice, notice_id=notice_id)
-        self._links[int(node)].send({"type": "acknowledge", "notice": codec.encode(original)})
+        self._links[int(node)].send(PeerAcknowledge(original))
 
     def kill(self) -> None:
         """Kill the script on every member."""
-        self._send_all({"type": "kill", "attempt": self._attempt})
+        self._send_all(PeerKill(self._attempt))
 
     def release(self, outcome: Outcome) -> None:
         """Remember how the run was released, for the members' status files."""
@@ -377,7 +382,7 @@ class Coordinator:
 
     def end(self, code: int, message: str = "") -> None:
         """Let every member's `exec` exit with this code; return when they have hung up, or after a few seconds."""
-        last = {"type": "exit", "code": code, "message": message, "released": self._released}
+        last = PeerExit(code, message, self._released)
         threads = [threading.Thread(target=link.end, args=(last, _FAREWELL_S)) for link in tuple(self._links.values())]
         for thread in threads:
             thread.start()
@@ -385,27 +390,9 @@ class Coordinator:
             thread.join()
         self._server.close()
 
-    def _send_all(self, message: Message) -> None:
+    def _send_all(self, message: PeerMessage) -> None:
         for link in tuple(self._links.values()):
             link.send(message)
-
-
-def payload_of(message: Message) -> tuple[object, ...]:
-    """Return the facts, the command or the notice in a message; empty for messages without a payload.
-
-    Raises:
-        ValueError: the payload is invalid.
-    """
-    expected: dict[str, object] = {"facts": tuple[Fact, ...], "uploaded": tuple[Fact, ...], "publish": PublishSave}
-    expected |= {"upload": UploadShard, "show": Notice, "notice": Notice, "acknowledge": Notice}
-    name: str = message["type"]
-    if name not in expected:
-        return ()
-    try:
-        found = codec.decode(message[_PAYLOAD_FIELD.get(name, name)], expected[name])
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"invalid payload in its message `{name}` ({error})") from error
-    return found if isinstance(found, tuple) else (found,)
 
 
 def _to_leader_clock(fact: Fact, shift_s: float) -> Fact:

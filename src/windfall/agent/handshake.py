@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import socket
 
-from windfall.agent.peer_link import Message
 from windfall.errors import GenerationIncomplete, WindfallError
 from windfall.ports import Clock
 from windfall.structs import Struct
 from windfall.terms import Instant, Seconds
 from windfall.wire import peer_messages
 from windfall.wire.environment import PEERS_TOKEN
+from windfall.wire.peer_messages import VERSION, PeerGreeting, PeerHello, PeerWelcome, from_line, to_line
 
 _CONNECT_S = 10.0
 HANDSHAKE_S = 5.0
@@ -41,6 +41,10 @@ class PeerIdentity(Struct, frozen=True):
         return tuple(node for node in range(len(self.addresses)) if node != self.node)
 
 
+class _PeerVersion(Struct, frozen=True):
+    version: int
+
+
 class _HandshakeRefused(WindfallError):
     """The peer does not belong to this generation."""
 
@@ -57,14 +61,13 @@ def authenticate(identity: PeerIdentity, challenge: str, connection: socket.sock
     deadline = Instant(clock.now() + HANDSHAKE_S)
     try:
         connection.settimeout(HANDSHAKE_S)
-        connection.sendall(peer_messages.to_line({"version": peer_messages.VERSION, "challenge": challenge}))
-        hello = _receive(connection, deadline, clock)
+        connection.sendall(to_line(PeerGreeting(VERSION, challenge)))
+        hello = _receive_hello(connection, deadline, clock)
         node = _check(identity, hello, challenge)
-        leader_proof = _proof(identity, "leader", node, hello["challenge"])
-        connection.sendall(peer_messages.to_line({"proof": leader_proof}))
+        connection.sendall(to_line(PeerWelcome(proof=_proof(identity, "leader", node, hello.challenge))))
     except _HandshakeRefused as refusal:
         with contextlib.suppress(OSError):
-            connection.sendall(peer_messages.to_line({"refused": str(refusal)}))
+            connection.sendall(to_line(PeerWelcome(refused=str(refusal))))
     except (OSError, ValueError):
         pass  # not a member, or gone already
     else:
@@ -72,25 +75,35 @@ def authenticate(identity: PeerIdentity, challenge: str, connection: socket.sock
     return None
 
 
-def _check(identity: PeerIdentity, hello: Message, challenge: str) -> int:
+def _receive_hello(connection: socket.socket, deadline: Instant, clock: Clock) -> PeerHello:
+    """Read a member's first message.
+
+    Raises:
+        _HandshakeRefused: it is a member's of another version, or no member's.
+        ValueError, OSError: see `_receive`.
+    """
+    line = _receive(connection, deadline, clock)
+    if from_line(line, _PeerVersion).version != VERSION:
+        raise _HandshakeRefused("its Windfall version differs; install the same version on all machines")
+    try:
+        hello: PeerHello = from_line(line, PeerHello)
+    except ValueError as error:
+        raise _HandshakeRefused("its first message is invalid") from error
+    return hello
+
+
+def _check(identity: PeerIdentity, hello: PeerHello, challenge: str) -> int:
     """Return the node rank of a member of this generation.
 
     Raises:
         _HandshakeRefused: the peer is not one.
     """
-    if hello.get("version") != peer_messages.VERSION:
-        raise _HandshakeRefused("its Windfall version differs; install the same version on all machines")
-    if not peer_messages.fits(hello, peer_messages.HELLO):
-        raise _HandshakeRefused("its first message is invalid")
-    node: int = hello["node"]
-    generation: int = hello["generation"]
-    if generation != identity.generation:
-        raise _HandshakeRefused(f"this is generation {identity.generation}, not {generation}")
-    if node not in identity.others or not peer_messages.proves(
-        hello["proof"], _proof(identity, "member", node, challenge)
-    ):
+    if hello.generation != identity.generation:
+        raise _HandshakeRefused(f"this is generation {identity.generation}, not {hello.generation}")
+    expected = _proof(identity, "member", hello.node, challenge)
+    if hello.node not in identity.others or not peer_messages.proves(hello.proof, expected):
         raise _HandshakeRefused(f"its --node-rank or its {PEERS_TOKEN} is wrong")
-    return node
+    return hello.node
 
 
 def _proof(identity: PeerIdentity, side: str, node: int, challenge: str) -> str:
@@ -99,11 +112,11 @@ def _proof(identity: PeerIdentity, side: str, node: int, challenge: str) -> str:
     )
 
 
-def _receive(connection: socket.socket, deadline: Instant, clock: Clock) -> Message:
+def _receive(connection: socket.socket, deadline: Instant, clock: Clock) -> bytes:
     """Read one message of a handshake, byte by byte, because what follows belongs to the link.
 
     Raises:
-        ValueError: it is not a message, or it did not arrive in time.
+        ValueError: it did not arrive in time.
         OSError: the connection is gone or silent.
     """
     line = b""
@@ -115,7 +128,7 @@ def _receive(connection: socket.socket, deadline: Instant, clock: Clock) -> Mess
         if not (byte := connection.recv(1)):
             raise ValueError("it hung up")
         line += byte
-    return peer_messages.from_line(line)
+    return line
 
 
 def join(identity: PeerIdentity, challenge: str, limit_s: float, clock: Clock) -> socket.socket:
@@ -159,23 +172,13 @@ def join(identity: PeerIdentity, challenge: str, limit_s: float, clock: Clock) -
 
 def _prove_membership(identity: PeerIdentity, challenge: str, connection: socket.socket, clock: Clock) -> socket.socket:
     deadline = Instant(clock.now() + HANDSHAKE_S)
-    greeting = _receive(connection, deadline, clock)
-    if not peer_messages.fits(greeting, peer_messages.GREETING):
-        raise ValueError("its first message is invalid")
-    proof = _proof(identity, "member", identity.node, greeting["challenge"])
-    hello = {
-        "version": peer_messages.VERSION,
-        "generation": identity.generation,
-        "node": identity.node,
-        "challenge": challenge,
-    }
-    connection.sendall(peer_messages.to_line({**hello, "proof": proof}))
-    answer = _receive(connection, deadline, clock)
-    if peer_messages.fits(answer, peer_messages.REFUSED):
-        raise GenerationIncomplete(f"the leader refused this machine: {answer['refused']}")
-    if not peer_messages.fits(answer, peer_messages.PROVEN):
-        raise ValueError("its answer is invalid")
-    if not peer_messages.proves(answer["proof"], _proof(identity, "leader", identity.node, challenge)):
+    greeting: PeerGreeting = from_line(_receive(connection, deadline, clock), PeerGreeting)
+    proof = _proof(identity, "member", identity.node, greeting.challenge)
+    connection.sendall(to_line(PeerHello(VERSION, identity.generation, identity.node, challenge, proof)))
+    answer: PeerWelcome = from_line(_receive(connection, deadline, clock), PeerWelcome)
+    if answer.refused is not None and answer.refused.isprintable():
+        raise GenerationIncomplete(f"the leader refused this machine: {answer.refused}")
+    if not peer_messages.proves(answer.proof, _proof(identity, "leader", identity.node, challenge)):
         raise GenerationIncomplete(
             f"the peer at {identity.addresses[0]} is not the leader of this generation: its {PEERS_TOKEN} differs"
         )

@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from windfall import codec
 from windfall.agent import background, script_environment
-from windfall.agent.coordinator import PeerMessage, payload_of
+from windfall.agent.coordinator import PeerMessageReceived
 from windfall.agent.exec_request import ExecRequest
 from windfall.agent.hard_links import link_handover, remove_links
 from windfall.agent.page_watcher import PageWatcher
-from windfall.agent.peer_link import Message, PeerLink
+from windfall.agent.peer_link import PeerLink
 from windfall.agent.status_files import StatusFile
 from windfall.agent.supervisor_client import SupervisorClient
 from windfall.core.node_agent_state import RunStatus
@@ -40,8 +39,29 @@ from windfall.events import (
 )
 from windfall.ports import Clock, NoticeSource, Restored
 from windfall.structs import replace
-from windfall.terms import Instant, Notice, NoticeLevel, Outcome, RunState, Seconds, Shard, Step
+from windfall.terms import Instant, Notice, NoticeLevel, Outcome, RunState, Seconds, Shard, Step, Term
 from windfall.wire import environment, script_page
+from windfall.wire.peer_messages import (
+    PeerAbandon,
+    PeerAcknowledge,
+    PeerCommitted,
+    PeerExit,
+    PeerExited,
+    PeerFacts,
+    PeerKill,
+    PeerMessage,
+    PeerNotice,
+    PeerPrepare,
+    PeerPrepared,
+    PeerPrepareFailed,
+    PeerPublish,
+    PeerShow,
+    PeerStart,
+    PeerStop,
+    PeerUpload,
+    PeerUploaded,
+    PeerWithdraw,
+)
 
 POLL_S = 0.01
 LEADER = 0
@@ -133,8 +153,8 @@ class Member:
         self._start_lock = threading.Lock()
         self._link = PeerLink(connection, ports.clock, self._receive, self._on_lost)
 
-    def _receive(self, message: Message, at: Instant) -> None:
-        self._ports.inbox.put(PeerMessage(LEADER, message, at, payload_of(message)))
+    def _receive(self, message: PeerMessage, at: Instant) -> None:
+        self._ports.inbox.put(PeerMessageReceived(LEADER, message, at))
 
     def _on_lost(self, reason: str) -> None:
         leader = self._request.peers[LEADER]
@@ -192,10 +212,7 @@ class Member:
         if not facts:
             return
         self._reported_at = at
-        encoded = [codec.encode(fact) for fact in facts]
-        self._link.send(
-            {"type": "facts", "attempt": self._attempt, "at": at, "published": self._published, "facts": encoded}
-        )
+        self._link.send(PeerFacts(self._attempt, at, self._published, tuple(facts)))
         if self._watcher is not None:
             self._step = max((status.step for status in self._watcher.observe().ranks), default=self._step)
 
@@ -208,16 +225,16 @@ class Member:
 
     def _handle(self, fact: Fact) -> None:
         match fact:
-            case PeerMessage():
-                self._execute(fact.message, fact.payload)
+            case PeerMessageReceived():
+                self._execute(fact.message)
             case ScriptExited():
                 self._exited(fact.status)
             case NoticeReceived():
-                self._link.send({"type": "notice", "notice": codec.encode(fact.notice), "at": self._clock.now()})
+                self._link.send(PeerNotice(fact.notice, self._clock.now()))
             case RunStopRequested():
-                self._link.send({"type": "stop", "now": fact.now, "reason": fact.reason})
+                self._link.send(PeerStop(fact.now, fact.reason))
             case ShardUploaded() | ShardFailed():
-                self._link.send({"type": "uploaded", "facts": [codec.encode(fact)]})
+                self._link.send(PeerUploaded((fact,)))
             case PeerLost():
                 self._end(EXIT_RETRY, f"{fact.message}; this machine stops and stores nothing more")
 
@@ -227,7 +244,7 @@ class Member:
             with contextlib.suppress(NewerFormat):
                 now = self._clock.now()
                 self._send_pages(watcher.finish(now), now)
-        self._link.send({"type": "exited", "attempt": self._attempt, "status": status})
+        self._link.send(PeerExited(self._attempt, status))
 
     def _end(self, code: int, message: str) -> None:
         if message:
@@ -239,65 +256,58 @@ class Member:
 
     # --------------------------------------------------------------------------------------------- the leader's commands
 
-    def _execute(self, message: Message, payload: tuple[object, ...]) -> None:
-        for item in payload:
-            self._execute_payload(message, item)
-        match message["type"]:
-            case "prepare":
+    def _execute(self, message: PeerMessage) -> None:  # noqa: C901 - plain dispatch
+        match message:
+            case PeerPrepare():
                 self._work.submit(lambda: self._prepare(message))
-            case "start":
-                self._work.submit(lambda: self._start(message["attempt"], message["port"]))
-            case "kill":
-                self._kill(message["attempt"])
-            case "exit":
+            case PeerStart(attempt, port):
+                self._work.submit(lambda: self._start(attempt, port))
+            case PeerKill(attempt):
+                self._kill(attempt)
+            case PeerExit():
                 self._leave(message)
-            case "abandon":
-                self._uploads.abandon(message["checkpoint_id"])
-            case "committed":
-                self._remove_links(Step(message["step"]), message["paths"])
-            case "withdraw" if self._watcher is not None:
+            case PeerPublish(attempt, command):
+                self._publish(command, attempt)
+            case PeerWithdraw() if self._watcher is not None:
                 self._watcher.withdraw()
+            case PeerShow(notice, remaining_s):
+                self._show_notice(notice, remaining_s)
+            case PeerUpload(command):
+                self._uploads.start(command)
+            case PeerAbandon(checkpoint_id):
+                self._uploads.abandon(checkpoint_id)
+            case PeerCommitted(step, paths):
+                self._remove_links(Step(step), paths)
+            case PeerAcknowledge(notice):
+                self._acknowledge(notice)
 
-    def _leave(self, message: Message) -> None:
+    def _leave(self, message: PeerExit) -> None:
         for outcome in Outcome:
-            if outcome.value == message["released"]:
+            if outcome.value == message.released:
                 self._status_file.release(outcome)
-        self._end(message["code"], message["message"])
+        self._end(message.code, message.message)
 
-    def _execute_payload(self, message: Message, item: object) -> None:
-        match item:
-            case UploadShard():
-                self._uploads.start(item)
-            case PublishSave():
-                self._publish(item, message["attempt"])
-            case Notice() if message["type"] == "show":
-                self._show_notice(item, message["remaining_s"])
-            case Notice():
-                self._acknowledge(item)
-
-    def _prepare(self, message: Message) -> None:
+    def _prepare(self, message: PeerPrepare) -> None:
         """Restore in a separate thread, so that the link stays alive and a lost leader is noticed."""
-        attempt: int = message["attempt"]
-        fields: Message = {"attempt": attempt}
+        attempt = message.attempt
         try:
-            state = self._ports.lease.follow(message["term"], message["nonce"])
+            state = self._ports.lease.follow(Term(message.term), message.nonce)
             if attempt != self._attempt:
                 self._cwd = self._ports.place_code(state)
             self._restored = self._ports.lease.restore(
-                self._request.path("checkpoints", str(attempt)), message["checkpoint_id"]
+                self._request.path("checkpoints", str(attempt)), message.checkpoint_id
             )
         except (WindfallError, OSError) as error:
-            fields |= {"type": "prepare_failed", "code": getattr(error, "exit_code", 1), "message": str(error)}
+            self._link.send(PeerPrepareFailed(attempt, getattr(error, "exit_code", 1), str(error)))
         else:
             self._attempt = attempt
             self._saved_step = self._restored.step
-            fields |= {"type": "prepared", "checkpoint_id": self._restored.checkpoint_id, "step": self._restored.step}
-        self._link.send(fields)
+            self._link.send(PeerPrepared(attempt, self._restored.checkpoint_id, self._restored.step))
 
     def _start(self, attempt: int, port: int) -> None:
         with self._start_lock:
             if attempt == self._killed:
-                self._link.send({"type": "exited", "attempt": attempt, "status": _KILLED})
+                self._link.send(PeerExited(attempt, _KILLED))
             else:
                 self._start_script(attempt, port)
 
@@ -350,7 +360,7 @@ class Member:
             with contextlib.suppress(StoreError):
                 source.acknowledge(notice)
 
-    def _remove_links(self, step: Step, paths: list[str]) -> None:
+    def _remove_links(self, step: Step, paths: Sequence[str]) -> None:
         if step > self._saved_step:
             self._saved_step = step
             self._ports.lease.forget()

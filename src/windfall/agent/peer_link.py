@@ -8,18 +8,17 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from windfall.ports import Clock
 from windfall.terms import Instant, Seconds
 from windfall.wire import peer_messages
+from windfall.wire.peer_messages import PeerMessage, PeerPing, PeerPong
 
 PING_S = Seconds(0.25)
 SILENT_S_MAX = 10.0
 """A link that is silent for longer is lost: its machine is gone, cut off or frozen [s]."""
 _TRIPS_KEPT = 16
-
-Message = dict[str, Any]
 
 
 class PeerLink:
@@ -29,7 +28,7 @@ class PeerLink:
         self,
         connection: socket.socket,
         clock: Clock,
-        deliver: Callable[[Message, Instant], None],
+        deliver: Callable[[PeerMessage, Instant], None],
         lost: Callable[[str], None],
     ) -> None:
         """Take over a connection.
@@ -63,11 +62,11 @@ class PeerLink:
         """The longest of the last round trips [s]."""
         return max(tuple(self._round_trips), default=0.0)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: PeerMessage) -> None:
         """Queue a message; never block, and do nothing if the link is lost."""
         self._outgoing.put(peer_messages.to_line(message))
 
-    def end(self, last: Message | None = None, timeout_s: float = 0.0) -> None:
+    def end(self, last: PeerMessage | None = None, timeout_s: float = 0.0) -> None:
         """Send a last message, wait up to `timeout_s` for the other side to hang up, then hang up; `lost` is not called."""
         with self._lock:
             self._ended_here = True
@@ -94,21 +93,20 @@ class PeerLink:
             lines: BinaryIO = self._connection.makefile("rb")
             while line := lines.readline(peer_messages.LINE_BYTES_MAX):
                 self._received_at = now = self._clock.now()
-                message = peer_messages.from_line(line)
-                peer_messages.check(message)
-                self._dispatch(message, now)
+                self._dispatch(peer_messages.from_line(line, PeerMessage), now)
         except (OSError, ValueError) as error:
             reason = str(error) or type(error).__name__
         self._hang_up(reason)
 
-    def _dispatch(self, message: Message, now: Instant) -> None:
-        if message["type"] == "ping":
-            self.send({"type": "pong", "at": message["at"]})
-        elif message["type"] == "pong":
-            # A longer round trip is impossible: the link would have been lost.
-            self._round_trips.append(min(max(now - message["at"], 0.0), SILENT_S_MAX))
-        else:
-            self._deliver(message, now)
+    def _dispatch(self, message: PeerMessage, now: Instant) -> None:
+        match message:
+            case PeerPing(at):
+                self.send(PeerPong(at))
+            case PeerPong(at):
+                # A longer round trip is impossible: the link would have been lost.
+                self._round_trips.append(min(max(now - at, 0.0), SILENT_S_MAX))
+            case _:
+                self._deliver(message, now)
 
     def _write(self) -> None:
         try:
@@ -122,5 +120,5 @@ class PeerLink:
             silent_s = self._clock.now() - self._received_at
             if silent_s > SILENT_S_MAX:
                 self._hang_up(f"silent for {silent_s:.0f} s")
-            self.send({"type": "ping", "at": self._clock.now()})
+            self.send(PeerPing(self._clock.now()))
             self._clock.sleep(PING_S)

@@ -17,7 +17,7 @@ network.  Every later message has a `type`; messages about an attempt carry its 
     both               ping {at}   pong {at}
 
 `at` is the sender's monotonic clock [s].  Input is untrusted: a line that does not match one of these messages, field by
-field, is rejected.  Uses only the standard library, and no other module of Windfall.
+field, is rejected.
 """
 
 from __future__ import annotations
@@ -25,86 +25,199 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import math
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+import re
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from windfall import codec
+from windfall.events import Fact, PublishSave, UploadShard
+from windfall.structs import Struct
+from windfall.terms import Notice
 
 VERSION = 1
 LINE_BYTES_MAX = 64 << 20
 """Maximum length of a message [B]; the list of chunks of a 100 TB shard fits."""
-_WHOLE_MAX = 1 << 53
-_NUMBER_MAX = 1e12
-"""Maximum clock reading or duration [s]; about 30,000 years."""
-_TEXT_CHARACTERS_MAX = 1 << 16
+_Count = Annotated[int, Meta(ge=0, le=1 << 53)]
+_Status = Annotated[int, Meta(ge=0, le=255)]
+_Clock = Annotated[float, Meta(ge=-1e12, le=1e12)]
+"""A clock reading or a duration [s]; 1e12 s are about 30,000 years."""
+_Text = Annotated[str, Meta(max_length=1 << 16)]
 
 
-def _integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _WHOLE_MAX
+# ------------------------------------------------------------------------------------------------------- the handshake
 
 
-def _exit_status(value: object) -> bool:
-    return _integer(value) and value in range(256)
+class PeerGreeting(Struct, frozen=True, forbid_unknown_fields=True):
+    """The leader's first message."""
+
+    version: _Count
+    challenge: _Text
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _NUMBER_MAX
+class PeerHello(Struct, frozen=True, forbid_unknown_fields=True):
+    """The member's first message."""
+
+    version: _Count
+    generation: _Count
+    node: _Count
+    challenge: _Text
+    proof: _Text
 
 
-def _string(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= _TEXT_CHARACTERS_MAX
+class PeerWelcome(Struct, frozen=True, forbid_unknown_fields=True):
+    """The leader's answer: its own proof, or why the member is refused."""
+
+    proof: _Text | None = None
+    refused: _Text | None = None
 
 
-def _printable(value: object) -> bool:
-    return isinstance(value, str) and value.isprintable() and len(value) <= _TEXT_CHARACTERS_MAX
+# ------------------------------------------------------------------------------------------------------------ the loop
 
 
-def _boolean(value: object) -> bool:
-    return isinstance(value, bool)
+def _tag(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name.removeprefix("Peer")).lower()
 
 
-def _object(value: object) -> bool:
-    return isinstance(value, dict)
+class PeerMessage(Struct, frozen=True, forbid_unknown_fields=True, tag=_tag):
+    """A message behind the handshake; the table above says what each means."""
 
 
-def _list(value: object) -> bool:
-    return isinstance(value, list)
+class PeerPrepare(PeerMessage, frozen=True):
+    """Restore the newest intact checkpoint, or this one."""
+
+    attempt: _Count
+    term: _Count
+    nonce: _Text
+    checkpoint_id: _Text | None
 
 
-def _strings(value: object) -> bool:
-    return isinstance(value, list) and all(map(_string, value))
+class PeerStart(PeerMessage, frozen=True):
+    """Start the script; its ranks meet at this port of the leader."""
+
+    attempt: _Count
+    port: _Count
 
 
-def _optional(kind: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: value is None or kind(value)
+class PeerKill(PeerMessage, frozen=True):
+    """Kill the script of this attempt."""
+
+    attempt: _Count
 
 
-_Shape = Mapping[str, Callable[[object], bool]]
-GREETING: _Shape = {"version": _integer, "challenge": _string}
-HELLO: _Shape = {"version": _integer, "generation": _integer, "node": _integer, "challenge": _string, "proof": _string}
-PROVEN: _Shape = {"proof": _string}
-REFUSED: _Shape = {"refused": _printable}
-_LOOP: Mapping[str, _Shape] = {
-    "prepare": {"attempt": _integer, "term": _integer, "nonce": _string, "checkpoint_id": _optional(_string)},
-    "start": {"attempt": _integer, "port": _integer},
-    "kill": {"attempt": _integer},
-    "publish": {"attempt": _integer, "command": _object},
-    "withdraw": {},
-    "show": {"notice": _object, "remaining_s": _optional(_number)},
-    "upload": {"command": _object},
-    "abandon": {"checkpoint_id": _string},
-    "committed": {"step": _integer, "paths": _strings},
-    "acknowledge": {"notice": _object},
-    "exit": {"code": _exit_status, "message": _string, "released": _optional(_string)},
-    "prepared": {"attempt": _integer, "checkpoint_id": _optional(_string), "step": _integer},
-    "prepare_failed": {"attempt": _integer, "code": _exit_status, "message": _string},
-    "exited": {"attempt": _integer, "status": _exit_status},
-    "facts": {"attempt": _integer, "at": _number, "published": _integer, "facts": _list},
-    "uploaded": {"facts": _list},
-    "notice": {"notice": _object, "at": _number},
-    "stop": {"now": _boolean, "reason": _string},
-    "ping": {"at": _number},
-    "pong": {"at": _number},
-}
+class PeerPublish(PeerMessage, frozen=True):
+    """Publish a save request to the local ranks."""
+
+    attempt: _Count
+    command: PublishSave
+
+
+class PeerWithdraw(PeerMessage, frozen=True):
+    """Withdraw the save request."""
+
+
+class PeerShow(PeerMessage, frozen=True):
+    """Show a notice to the script; its deadline is this long from now [s]."""
+
+    notice: Notice
+    remaining_s: _Clock | None
+
+
+class PeerUpload(PeerMessage, frozen=True):
+    """Upload a shard."""
+
+    command: UploadShard
+
+
+class PeerAbandon(PeerMessage, frozen=True):
+    """Stop uploading a checkpoint."""
+
+    checkpoint_id: _Text
+
+
+class PeerCommitted(PeerMessage, frozen=True):
+    """A checkpoint was committed; these files are no longer needed."""
+
+    step: _Count
+    paths: tuple[_Text, ...]
+
+
+class PeerAcknowledge(PeerMessage, frozen=True):
+    """Acknowledge a notice at its source."""
+
+    notice: Notice
+
+
+class PeerExit(PeerMessage, frozen=True):
+    """End `exec` with this code; `released`: the outcome with which the run was released, if it was."""
+
+    code: _Status
+    message: _Text
+    released: _Text | None
+
+
+class PeerPrepared(PeerMessage, frozen=True):
+    """This checkpoint is restored."""
+
+    attempt: _Count
+    checkpoint_id: _Text | None
+    step: _Count
+
+
+class PeerPrepareFailed(PeerMessage, frozen=True):
+    """The checkpoint cannot be restored."""
+
+    attempt: _Count
+    code: _Status
+    message: _Text
+
+
+class PeerExited(PeerMessage, frozen=True):
+    """The script ended."""
+
+    attempt: _Count
+    status: _Status
+
+
+class PeerFacts(PeerMessage, frozen=True):
+    """What the local ranks' pages show, with the newest request that they have seen."""
+
+    attempt: _Count
+    at: _Clock
+    published: _Count
+    facts: tuple[Fact, ...]
+
+
+class PeerUploaded(PeerMessage, frozen=True):
+    """Uploads have ended."""
+
+    facts: tuple[Fact, ...]
+
+
+class PeerNotice(PeerMessage, frozen=True):
+    """A notice of this machine."""
+
+    notice: Notice
+    at: _Clock
+
+
+class PeerStop(PeerMessage, frozen=True):
+    """A user asked this machine to stop the run."""
+
+    now: bool
+    reason: _Text
+
+
+class PeerPing(PeerMessage, frozen=True):
+    """Asks for a sign of life."""
+
+    at: _Clock
+
+
+class PeerPong(PeerMessage, frozen=True):
+    """Answers with the same reading."""
+
+    at: _Clock
 
 
 def proof(token: str, *, side: str, generation: int, node: int, challenge: str) -> str:
@@ -118,54 +231,30 @@ def proves(answer: object, expected: str) -> bool:
     return isinstance(answer, str) and hmac.compare_digest(answer.encode(), expected.encode())
 
 
-def to_line(message: dict[str, Any]) -> bytes:
+def to_line(message: Struct) -> bytes:
     """Encode a message."""
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(codec.encode(message), separators=(",", ":")).encode() + b"\n"
 
 
-def from_line(line: bytes) -> dict[str, Any]:
-    """Decode a message; its fields are not checked yet.
+def from_line(line: bytes, kind: Any) -> Any:
+    """Decode a message.
+
+    Args:
+        line: with its line break.
+        kind: a message of the handshake, or `PeerMessage` for any of the loop.
 
     Raises:
-        ValueError: it is cut off or not a JSON object.
+        ValueError: it is cut off, or not such a message.
     """
     if not line.endswith(b"\n"):
         raise ValueError("a message was cut off")
     try:
-        message = json.loads(line, parse_constant=_not_finite, parse_float=_finite)
-    except RecursionError:
-        raise ValueError("a message is nested too deeply") from None
-    if not isinstance(message, dict):
-        raise ValueError("a message is not an object")
-    return message
+        return codec.decode_text(line, _LOOP if kind is PeerMessage else kind)
+    except ValueError as error:
+        raise ValueError(f"its message is invalid ({error})") from None
 
 
-def _not_finite(word: str) -> NoReturn:
-    raise ValueError(f"a message has the number {word}")
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    return number if math.isfinite(number) else _not_finite("out of range")
-
-
-def fits(message: Mapping[str, object], shape: _Shape) -> bool:
-    """Return whether a message has exactly the fields of a shape, each with its type."""
-    return message.keys() == shape.keys() and all(kind(message[name]) for name, kind in shape.items())
-
-
-def check(message: Mapping[str, object]) -> None:
-    """Check a message of the loop.
-
-    Raises:
-        ValueError: its type is unknown, or a field is missing, unknown, or of another type.
-    """
-    name = message.get("type")
-    shape = _LOOP.get(name) if isinstance(name, str) else None
-    if shape is None:
-        raise ValueError("it sent a message of unknown type")
-    if not fits({key: value for key, value in message.items() if key != "type"}, shape):
-        raise ValueError(f"its message `{name}` is invalid")
+_LOOP: Any = codec.any_of(PeerMessage.__subclasses__())
 
 
 def host_and_port(address: str) -> tuple[str, int]:
