@@ -22,7 +22,8 @@ from windfall.market import Boot, MachineEndCause, MachineLifecycle, Order
 from windfall.providers.local import machine_folder
 from windfall.providers.local.local_provider import LocalProvider
 from windfall.providers.local.market_daemon import ADDRESS, LOCK
-from windfall.terms import Seconds
+from windfall.structs import replace
+from windfall.terms import Seconds, WallTime
 
 CENT = 0.01
 
@@ -81,12 +82,16 @@ def test_a_second_daemon_leaves_the_first_alone(market: Bench) -> None:
 
 
 def test_a_closed_market_is_not_opened_by_who_may_not(market: Bench) -> None:
-    """Without leave to start it, a call says that nobody sells."""
+    """Without leave to start it, what is offered follows from the configuration, and every other call says that it is closed."""
     caller = LocalProvider(str(market.folder), market.clock, start=False)
+    closed = [replace(offer, quoted_at=WallTime(0.0)) for offer in caller.offers()]
 
     with pytest.raises(ProviderUnreachable, match="is closed"):
-        caller.offers()
+        caller.list("anyone")
+    assert caller.quota("anyone") == ()
     assert caller.capabilities().preempts
+    assert [replace(offer, quoted_at=WallTime(0.0)) for offer in market.provider.offers()] == closed
+    assert [replace(offer, quoted_at=WallTime(0.0)) for offer in caller.offers()] == closed
     caller.close()
 
 
