@@ -82,7 +82,7 @@ def test_a_second_daemon_leaves_the_first_alone(market: Bench) -> None:
 
 
 def test_a_closed_market_is_not_opened_by_who_may_not(market: Bench) -> None:
-    """Without leave to start it, what is offered follows from the configuration, and every other call says that it is closed."""
+    """Without leave to start it, the offers follow from the configuration; every other call says that it is closed."""
     caller = LocalProvider(str(market.folder), market.clock, start=False)
     closed = [replace(offer, quoted_at=WallTime(0.0)) for offer in caller.offers()]
 
