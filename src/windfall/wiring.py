@@ -6,7 +6,6 @@ import os
 import queue
 import shlex
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -26,14 +25,13 @@ from windfall.linux.random_names import new_nonce
 from windfall.notices import notice_sources
 from windfall.notices.relay import RelayedNotices
 from windfall.notices.signals import SignalNotices
-from windfall.ports import Clock, NoticeSource, ObjectStore, Steps, T
-from windfall.settings import patience_s
-from windfall.storage import acquire_run, local_leftovers, run_log, store_operations
+from windfall.ports import Clock, NoticeSource, ObjectStore
+from windfall.storage import acquire_run, local_leftovers, run_log
 from windfall.storage.member_lease import MemberLease
 from windfall.storage.object_stores import file_system_of, folder_of, is_shared, open_store
 from windfall.storage.run_lease import LocalSession, StoreLease, reopen
 from windfall.storage.store_retry import RetryPolicy
-from windfall.structs import Struct, replace
+from windfall.structs import replace
 from windfall.terms import (
     Cause,
     Holder,
@@ -63,27 +61,6 @@ _HOW_IT_ENDED = {
     Cause.FENCED: "the last machine had lost its lease",
 }
 """How the last machine's lease ended, as the next machine reports it."""
-
-
-class Reader(Struct, frozen=True):
-    """A run opened for reading, or for a message to its lease holder."""
-
-    store: ObjectStore
-    clock: Clock
-
-    def run(self, steps: Steps[T]) -> T:
-        """Drive a storage step function."""
-        return store_operations.run(steps, self.store, self.clock)
-
-
-def open_reader(url: str) -> Reader:
-    """Open a run's store; nothing is read yet, and requests that get no answer are retried for a while."""
-    clock = SystemClock()
-    return Reader(open_store(url, retry=RetryPolicy(clock, budget_s=patience_s(), log=_warn)), clock)
-
-
-def _warn(message: str) -> None:
-    sys.stderr.write(f"windfall: {message}\n")
 
 
 def run_agent(request: ExecRequest, channel: socket.socket) -> None:

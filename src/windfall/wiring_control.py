@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import windfall
-from windfall import codec, wiring
+from windfall import codec
 from windfall.channels.direct import DirectChannel
 from windfall.channels.mailbox import BackgroundChannel, MailboxChannel, MailboxPace
 from windfall.control.controller import Controller
@@ -33,7 +33,7 @@ from windfall.policies.checkpointing import replan
 from windfall.policies.checkpointing.replan import ScheduleRequest
 from windfall.ports import Clock, Provider
 from windfall.providers import provider_list
-from windfall.storage import run_log, spool_journal, store_operations
+from windfall.storage import object_stores, run_log, spool_journal, store_operations
 from windfall.storage.database import Database, UserEntry, open_database
 from windfall.storage.object_stores import open_store
 from windfall.storage.run_watch import StoreWatch
@@ -217,12 +217,12 @@ def _open(job: Job, clock: Clock, log: Callable[[str], None]) -> RunAccess:
         watch=StoreWatch(store, clock, new_nonce),
         mailbox=mailbox,
         write_boot=write_boot,
-        measure=lambda lines: _measure(job, lines, wiring.Reader(store, clock)),
+        measure=lambda lines: _measure(job, lines, object_stores.Reader(store, clock)),
         deleted=lambda: store_operations.run(get(JOB), store, clock) is None,
     )
 
 
-def _measure(job: Job, lines: Iterable[str], run: wiring.Reader) -> tuple[Measurement, ...]:
+def _measure(job: Job, lines: Iterable[str], run: object_stores.Reader) -> tuple[Measurement, ...]:
     rows = run.run(spool_journal.read_journal()).rows
     head = run.run(run_log.read_head())
     holders = {}

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from windfall import wiring
 from windfall.codec import row_from_line
 from windfall.core.replay import replay
 from windfall.events import CheckpointCommitted, Decision, Fact, Row
+from windfall.storage import object_stores
 from windfall.storage.spool_journal import read_journal
 from windfall.wire.metadata_server import MetadataServer, serve
 
@@ -176,7 +176,7 @@ class Cloud:
 
     def shipped(self) -> tuple[Row, ...]:
         """The journal as the store has it."""
-        return wiring.open_reader(f"file://{self.run}").run(read_journal()).rows
+        return object_stores.open_reader(f"file://{self.run}").run(read_journal()).rows
 
     def rows(self) -> list[Row]:
         """The journal of all machines: what the store has, and what vanished machines' disks have beyond it."""

@@ -11,11 +11,11 @@ import pytest
 
 from tests.emergency.cloud import Cloud, Work, decisions, facts, quoted
 from windfall import events as ev
-from windfall import wiring
 from windfall.models.costs import Costs
 from windfall.models.preemption_rates import PreemptionHistory
 from windfall.policies.checkpointing import rules
 from windfall.policies.checkpointing.decision import Estimates, RankProgress, SavingView, decide
+from windfall.storage import object_stores
 from windfall.terms import Instant, Phase
 from windfall.wire.run_layout import inbox_key
 
@@ -51,7 +51,7 @@ def test_a_change_of_the_mean_time_to_preemption_moves_the_planned_save(tmp_path
         machine.wait(lambda: bool(_plans(machine.spool)), "a plan that rests on measured costs")
         before = _plans(machine.spool)[-1]
         message = json.dumps({"type": "estimates", "mttp_s": 60.0}).encode()
-        wiring.open_reader(f"file://{cloud.run}").store.create(inbox_key("faster"), message)
+        object_stores.open_reader(f"file://{cloud.run}").store.create(inbox_key("faster"), message)
         machine.wait(lambda: _plans(machine.spool)[-1]["MTTP"] == 60.0, "a plan with the new belief")
         rows = machine.spool
         machine.preemption_at(machine.announce(4.0))

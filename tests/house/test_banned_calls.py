@@ -49,7 +49,8 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("settings.py", "os.environ*"): "the home of the settings that the environment holds",
     ("linux/random_names.py", "os.urandom"): "the home of random names",
     ("cli/completion.py", "os.environ*"): "the environment names the user's shell",
-    ("cli/exec_line.py", "os.environ*"): "the user's folder for state, and how this machine shows its provider",
+    ("cli/exec_line.py", "os.environ*"): "how this machine shows its provider",
+    ("cli/locations.py", "os.environ*"): "the user's folder for state",
     (
         "cli/node_agent_process.py",
         "os.environ*",

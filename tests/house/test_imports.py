@@ -35,7 +35,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "spelling": (NONE, NONE),
     "settings": (WORDS | {"units", "wire"}, NONE),
     "structs": (NONE, frozenset({"msgspec"})),
-    "extras": (NONE, NONE),
+    "extras": (frozenset({"errors"}), NONE),
     "wire": (WORDS | {"wire"}, NONE),
     "wire.script_page": (NONE, NONE),
     "wire.environment": (NONE, NONE),
@@ -45,7 +45,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "core": (TO_CORE - {"wire"}, NONE),
     "linux": (WORDS | {"wire", "linux"}, NONE),
     "storage": (
-        WORDS | {"wire", "storage", "extras", "linux"},
+        WORDS | {"wire", "storage", "extras", "linux", "settings"},
         frozenset({"obstore", "pathspec", "sqlalchemy", "xxhash"}),
     ),
     "notices": (WORDS | {"wire", "notices"}, NONE),

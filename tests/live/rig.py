@@ -25,12 +25,12 @@ import httpx
 import yaml
 
 from tests.storage.databases import Postgres
-from windfall import codec, wiring
+from windfall import codec
 from windfall.core import driver
 from windfall.events import Row
 from windfall.linux.clock import SystemClock
 from windfall.providers.local.local_provider import LocalProvider
-from windfall.storage import run_log, spool_journal
+from windfall.storage import object_stores, run_log, spool_journal
 from windfall.storage.database import open_database
 from windfall.terms import CheckpointRef, Seconds
 
@@ -209,7 +209,7 @@ class Rig:
 
     def checkpoints(self, job_id: str) -> tuple[CheckpointRef, ...]:
         """The run's checkpoints, by its own log."""
-        head = wiring.open_reader(self.run_url(job_id)).run(run_log.read_head())
+        head = object_stores.open_reader(self.run_url(job_id)).run(run_log.read_head())
         return () if head is None else head.state.checkpoints
 
     def saved_step(self, job_id: str) -> int:
@@ -218,13 +218,13 @@ class Rig:
 
     def starts(self, job_id: str) -> int:
         """How often the script was started, by the run's own log."""
-        head = wiring.open_reader(self.run_url(job_id)).run(run_log.read_head())
+        head = object_stores.open_reader(self.run_url(job_id)).run(run_log.read_head())
         assert head is not None
         return head.state.attempts
 
     def run_rows(self, job_id: str) -> tuple[Row, ...]:
         """The run's own journal, of all machines."""
-        return wiring.open_reader(self.run_url(job_id)).run(spool_journal.read_journal()).rows
+        return object_stores.open_reader(self.run_url(job_id)).run(spool_journal.read_journal()).rows
 
     def run_url(self, job_id: str) -> str:
         return f"file://{self.state / 'runs' / job_id}"

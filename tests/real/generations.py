@@ -12,8 +12,7 @@ from pathlib import Path
 
 from tests.real import training_plain
 from tests.real.machines import Machine, Run, descendants, wait_for, with_path
-from windfall import wiring
-from windfall.storage import restore
+from windfall.storage import object_stores, restore
 from windfall.terms import RecordKind
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +74,7 @@ class Generations:
     def check_points(self) -> int:
         """Every live point has the part of every machine's rank, all of one step; return how many were committed."""
         commits = [record for record in self.run.records() if record.kind is RecordKind.COMMIT]
-        reader = wiring.open_reader(self.run.url)
+        reader = object_stores.open_reader(self.run.url)
         for ref in self.run.state().checkpoints:
             checkpoint = reader.run(restore.read_manifest(ref))
             assert [shard.rank for shard in checkpoint.shards] == list(range(self.nodes))

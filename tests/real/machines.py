@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.real import training_plain
-from windfall import wiring
 from windfall.core.replay import replay
 from windfall.events import Row
 from windfall.linux import processes
-from windfall.storage import restore, run_log, spool_journal
+from windfall.storage import object_stores, restore, run_log, spool_journal
 from windfall.terms import Outcome, Record, RecordKind, RunState
 
 WINDFALL = (sys.executable, "-m", "windfall.cli.main")
@@ -305,7 +304,7 @@ class Run:
 
     def records(self) -> list[Record]:
         """The whole log."""
-        reader = wiring.open_reader(self.url)
+        reader = object_stores.open_reader(self.url)
         found = []
         while (record := reader.run(run_log.read_record(len(found) + 1))) is not None:
             found.append(record)
@@ -315,7 +314,7 @@ class Run:
         return self.records()[-1].state
 
     def rows(self) -> tuple[Row, ...]:
-        return wiring.open_reader(self.url).run(spool_journal.read_journal()).rows
+        return object_stores.open_reader(self.url).run(spool_journal.read_journal()).rows
 
     def committed_step(self) -> int:
         """The step of the newest point; 0 without one."""
@@ -324,7 +323,7 @@ class Run:
 
     def newest(self, rank: int = 0) -> bytes:
         """The bytes of the newest checkpoint's part, each checked."""
-        reader, checkpoint = wiring.open_reader(self.url), self.state().checkpoints[-1]
+        reader, checkpoint = object_stores.open_reader(self.url), self.state().checkpoints[-1]
         place = Path(tempfile.mkdtemp(dir=self.folder))
         found = reader.run(restore.restore((checkpoint,), str(place)))
         assert found.checkpoint is not None

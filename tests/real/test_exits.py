@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.real.machines import QUICK, Run, wait_for
-from windfall import wiring
 from windfall.events import NoticeReceived, RunStopRequested
+from windfall.storage import object_stores
 from windfall.terms import Cause, NoticeLevel, Outcome
 from windfall.wire.metadata_server import serve
 from windfall.wire.run_layout import inbox_key
@@ -248,7 +248,7 @@ def test_a_stop_meant_for_a_machine_that_vanished_does_not_stop_the_next(tmp_pat
         first.until_step(15)
         first.vanish()
     late = json.dumps({"type": "stop", "now": True, "term": 1}).encode()
-    wiring.open_reader(run.url).store.create(inbox_key("late"), late)
+    object_stores.open_reader(run.url).store.create(inbox_key("late"), late)
     with run.machine() as second:
         assert second.code() == 0
     run.check_done()

@@ -13,8 +13,7 @@ import pytest
 
 from tests.real import training_plain
 from tests.real.machines import QUICK, Machine, Run, descendants, with_path
-from windfall import wiring
-from windfall.storage import restore
+from windfall.storage import object_stores, restore
 from windfall.terms import RecordKind
 
 STEPS = 60
@@ -49,7 +48,7 @@ class Ranks:
         refs = {ref.checkpoint_id: ref for record in self.run.records() for ref in record.state.checkpoints}
         commits = [record for record in self.run.records() if record.kind is RecordKind.COMMIT]
         assert len(refs) == len(commits)
-        reader = wiring.open_reader(self.run.url)
+        reader = object_stores.open_reader(self.run.url)
         for ref in self.run.state().checkpoints:
             checkpoint = reader.run(restore.read_manifest(ref))
             assert [shard.rank for shard in checkpoint.shards] == list(range(self.ranks))

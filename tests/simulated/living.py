@@ -11,8 +11,7 @@ from pathlib import Path
 from tests.live.rig import Rig
 from tests.simulated import training
 from tests.simulated.reading import Journals
-from windfall import wiring
-from windfall.storage import run_log
+from windfall.storage import object_stores, run_log
 
 NOTICE_S, ALLOCATION_S = 2.5, 4.0
 """As with real clouds a machine takes longer to come than to go."""
@@ -121,7 +120,7 @@ def _is_done(rig: Rig, job_id: str) -> bool:
 
 def journals(rig: Rig, job_id: str) -> Journals:
     """Everything that a job wrote down."""
-    reader, rows = wiring.open_reader(rig.run_url(job_id)), rig.run_rows(job_id)
+    reader, rows = object_stores.open_reader(rig.run_url(job_id)), rig.run_rows(job_id)
     holders = {}
     for term in {row.term for row in rows}:
         record = reader.run(run_log.read_record(term))

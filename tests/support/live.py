@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from windfall import wiring
 from windfall.agent.exec_request import ExecRequest, save
 from windfall.agent.session_folder import REQUEST
 from windfall.events import Fact, Row
-from windfall.storage import run_log, spool_journal
+from windfall.storage import object_stores, run_log, spool_journal
 from windfall.terms import RunOptions, RunState, Seconds
 
 WINDFALL = (sys.executable, "-m", "windfall.cli.main")
@@ -169,13 +168,13 @@ class Run:
 
     def state(self) -> RunState:
         """The newest state that the log knows."""
-        head = wiring.open_reader(self.url).run(run_log.read_head())
+        head = object_stores.open_reader(self.url).run(run_log.read_head())
         assert head is not None
         return head.state
 
     def rows(self) -> tuple[Row, ...]:
         """The journal so far."""
-        return wiring.open_reader(self.url).run(spool_journal.read_journal()).rows
+        return object_stores.open_reader(self.url).run(spool_journal.read_journal()).rows
 
     def facts(self, kind: type[Fact]) -> list[Fact]:
         """Facts of one kind, oldest first."""

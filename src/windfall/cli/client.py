@@ -18,7 +18,7 @@ from urllib.parse import quote
 import httpx
 
 from windfall import codec
-from windfall.cli.state_folder import ADDRESS, DATABASE, LOG, TOKEN, prepare
+from windfall.cli.locations import ADDRESS, DATABASE, LOG, TOKEN, prepare
 from windfall.control.controller_views import GcView, JobView, Json, OffersView, RowView, StatusView
 from windfall.control.planner import Planner
 from windfall.errors import (

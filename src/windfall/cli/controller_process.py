@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from windfall.cli.state_folder import ADDRESS, DATABASE, LOCK, TOKEN, local_user, prepare
+from windfall.cli.locations import ADDRESS, DATABASE, LOCK, TOKEN, local_user, prepare
 from windfall.control import auth
 from windfall.control.api import build as build_api
 from windfall.control.connections import Connections

@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 from rich.console import Console
 
-from windfall import wiring
 from windfall.cli import job_verbs, run_reference
 from windfall.cli.options import Json, Plot, StateFolder
 from windfall.cli.run_verbs import open_run
@@ -21,7 +20,7 @@ from windfall.ports import Steps
 from windfall.report import account_tables, attempt_timeline, bill, machine_timeline
 from windfall.report.account import Account, Lease, account, as_json
 from windfall.report.console import console
-from windfall.storage import run_log, spool_journal
+from windfall.storage import object_stores, run_log, spool_journal
 from windfall.structs import replace
 from windfall.terms import CheckpointRef, Record, RecordKind, Term, WallTime
 
@@ -112,7 +111,7 @@ def account_of(url: str, gone: Mapping[str, WallTime] = MappingProxyType({})) ->
     return account(rows, leases, commits=_commits(records), alive=alive)
 
 
-def _with_reach(reader: wiring.Reader, lease: Lease, gone_at: WallTime | None) -> Lease:
+def _with_reach(reader: object_stores.Reader, lease: Lease, gone_at: WallTime | None) -> Lease:
     """Add what is known about the end of a machine that never released the run."""
     if lease.released_at is not None:
         return lease
@@ -151,7 +150,7 @@ def _commits(records: list[Record]) -> list[CheckpointRef]:
     return list(checkpoints.values())
 
 
-def _beats(reader: wiring.Reader, term: Term) -> bool:
+def _beats(reader: object_stores.Reader, term: Term) -> bool:
     """Whether the holder's last heartbeat, by its own wall clock, is less than half a minute old."""
     last = reader.run(run_log.read_heartbeat(term))
     return last is not None and reader.clock.wall_time() - last.wall_time < 30

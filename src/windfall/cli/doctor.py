@@ -15,11 +15,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from windfall import units, wiring
+from windfall import units
 from windfall.cli import machine_checks
-from windfall.cli.exec_line import absolute_url, provider_of, state_folder
+from windfall.cli.exec_line import provider_of
+from windfall.cli.locations import absolute_url, state_folder, web_address
 from windfall.cli.options import Json, OptionalUrl, StateFolder
-from windfall.cli.state_folder import web_address
 from windfall.errors import EXIT_FAILED, StoreError, WindfallError
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
@@ -27,7 +27,7 @@ from windfall.ports import GetRange, PutRange, Steps
 from windfall.report import doctor_checks
 from windfall.report.console import console
 from windfall.report.doctor_checks import Check, Verdict
-from windfall.storage import run_log
+from windfall.storage import object_stores, run_log
 from windfall.storage.acquire_run import parse_marker
 from windfall.storage.object_stores import file_system_of, is_shared, open_store, prove_conditions
 from windfall.storage.store_operations import delete_all, get, keys_under, put, ranges
@@ -108,7 +108,7 @@ def check_store(url: str, amount: Bytes, state: Path) -> Iterator[Check]:
     Raises:
         Misuse: the URL is not valid.
     """
-    reader = wiring.Reader(open_store(url), SystemClock())
+    reader = object_stores.Reader(open_store(url), SystemClock())
     folder = Path(reader.store.url.removeprefix("file://")) if reader.store.url.startswith("file://") else None
     with _restored(folder), _cleaned(reader, nonce := new_nonce()):
         yield (first := _reach(reader))
@@ -123,7 +123,7 @@ def check_store(url: str, amount: Bytes, state: Path) -> Iterator[Check]:
         yield _leftovers(reader, nonce)
 
 
-def _reach(reader: wiring.Reader) -> Check:
+def _reach(reader: object_stores.Reader) -> Check:
     try:
         data = reader.run(get(MARKER))
         if data is None:
@@ -137,7 +137,7 @@ def _reach(reader: wiring.Reader) -> Check:
     return Check("store", Verdict.OK, says)
 
 
-def _conditions(reader: wiring.Reader, nonce: str) -> Check:
+def _conditions(reader: object_stores.Reader, nonce: str) -> Check:
     try:
         reader.run(prove_conditions(nonce))
     except StoreError as error:
@@ -153,7 +153,7 @@ def _disk(folder: Path) -> Check:
     return Check("reach", Verdict.WARN, f"{folder} is on {kind or 'a local disk'}: this machine only", advice)
 
 
-def _latency(reader: wiring.Reader, nonce: str) -> Check:
+def _latency(reader: object_stores.Reader, nonce: str) -> Check:
     writes: list[float] = []
     reads: list[float] = []
     try:
@@ -171,7 +171,7 @@ def _latency(reader: wiring.Reader, nonce: str) -> Check:
     return Check("small objects", Verdict.OK, says, numbers=numbers)
 
 
-def _speed(reader: wiring.Reader, nonce: str, amount: Bytes, state: Path) -> Iterator[Check]:
+def _speed(reader: object_stores.Reader, nonce: str, amount: Bytes, state: Path) -> Iterator[Check]:
     """Upload random bytes as the uploader does, and download them as a restore does."""
     stretches = _stretches(nonce, amount)
     try:
@@ -221,7 +221,7 @@ def _fits(bytes_per_s: float) -> Check:
     return Check("emergency", Verdict.OK, says, numbers=sizes)
 
 
-def _leftovers(reader: wiring.Reader, nonce: str) -> Check:
+def _leftovers(reader: object_stores.Reader, nonce: str) -> Check:
     try:
         left = reader.run(_left_behind(nonce))
     except WindfallError as error:
@@ -243,14 +243,14 @@ def _left_behind(nonce: str) -> Steps[list[str]]:
     return probes + [key for key in parts if key.split("/")[2] not in live]
 
 
-def _timed(reader: wiring.Reader, steps: Steps[object]) -> float:
+def _timed(reader: object_stores.Reader, steps: Steps[object]) -> float:
     started = reader.clock.now()
     reader.run(steps)
     return max(reader.clock.now() - started, 1e-6)
 
 
 @contextlib.contextmanager
-def _cleaned(reader: wiring.Reader, nonce: str) -> Iterator[None]:
+def _cleaned(reader: object_stores.Reader, nonce: str) -> Iterator[None]:
     """Delete this check's probes at the end; if the store fails even then, that has been reported already."""
     try:
         yield

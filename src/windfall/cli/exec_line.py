@@ -6,7 +6,6 @@ Loading the parser takes longer than everything else before the script's first i
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -16,18 +15,16 @@ from typing import Any
 
 from windfall.agent.exec_request import ExecRequest
 from windfall.agent.exec_start import become_supervisor
-from windfall.cli.state_folder import web_address
+from windfall.cli.locations import absolute_url, state_folder, web_address
 from windfall.errors import Misuse, WindfallError
 from windfall.notices import notice_sources
 from windfall.policies.checkpointing.decision import parse_policy
 from windfall.settings import patience_s
 from windfall.spelling import nearest, plain
-from windfall.storage.object_stores import check_url, folder_url
+from windfall.storage.object_stores import check_url
 from windfall.terms import RunOptions, Seconds
 from windfall.units import duration_s, rate_bytes_per_s
 from windfall.wire.peer_messages import host_and_port
-
-_SCHEMES = ("file", "s3", "gs", "az")
 
 
 def request_of(
@@ -167,26 +164,6 @@ def _peers(text: str, node_rank: int, generation: int) -> tuple[str, ...]:
     if generation < 1:
         raise Misuse("--generation: --peers needs a generation number, 1 or more")
     return addresses
-
-
-def state_folder() -> Path:
-    """Return the folder for this machine's own files."""
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(base) / "windfall"
-
-
-def absolute_url(url: str) -> str:
-    """Return the URL of a run; a path becomes a file:// URL.
-
-    Raises:
-        Misuse: it is empty, or the scheme of a store is not followed by two slashes.
-    """
-    if not url.strip():
-        check_url("")
-    scheme, colon, rest = url.partition(":")
-    if colon and scheme in _SCHEMES and not rest.startswith("//"):
-        raise Misuse(f"{url} is not a URL: write {scheme}://{'/' if scheme == 'file' else ''}{rest.lstrip('/')}")
-    return url if re.match("[a-z0-9]+://", url) else folder_url(url)
 
 
 def _current_folder() -> str:

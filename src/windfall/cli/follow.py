@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from rich.status import Status
 
-from windfall import codec, wiring
+from windfall import codec
 from windfall.cli.client import Client
 from windfall.control.controller_views import JobView
 from windfall.errors import EXIT_DONE, EXIT_FAILED, ControllerError, StoreError
@@ -25,6 +25,7 @@ from windfall.jobs import Work
 from windfall.report.console import console
 from windfall.report.event_log import EventLog
 from windfall.spelling import plain
+from windfall.storage import object_stores
 from windfall.storage.store_operations import get, keys_under
 from windfall.terms import Unit
 from windfall.units import duration_text
@@ -80,7 +81,7 @@ def _interrupt(interrupted: threading.Event, *_: object) -> None:
 def printed(url: str) -> frozenset[str]:
     """Return the keys of the script's output so far."""
     try:
-        return frozenset(wiring.open_reader(url).run(keys_under(OUTPUT)))
+        return frozenset(object_stores.open_reader(url).run(keys_under(OUTPUT)))
     except StoreError:
         return frozenset()
 
@@ -96,7 +97,7 @@ class Follower:
         self._row = 0
         self._sentence = ""
         self._seen = set(seen)
-        self._store = wiring.open_reader(view.run_url)
+        self._store = object_stores.open_reader(view.run_url)
         self._controller_away = False
         self._event_log = EventLog()
         self._progress = FollowedProgress(shown=not json_ and sys.stdout.isatty() and sys.stderr.isatty())

@@ -6,7 +6,7 @@ import json
 import sys
 
 from windfall.cli.options import Json
-from windfall.spec.spec_packages import needed
+from windfall.extras import for_job_files
 
 
 def import_(file: str, /, *, json_: Json = False) -> None:
@@ -21,7 +21,7 @@ def import_(file: str, /, *, json_: Json = False) -> None:
         file: the task file; a file with a `type` key is read as dstack's.
         json_: print one JSON object: the job file, and the keys that were not converted.
     """
-    with needed():
+    with for_job_files():
         from windfall.spec import dstack, import_draft, sky, yaml_positions  # noqa: PLC0415 - their packages are an extra
 
     text = yaml_positions.read(file)

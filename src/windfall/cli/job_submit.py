@@ -9,17 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from windfall import wiring
 from windfall.cli import client
-from windfall.cli.exec_line import absolute_url
-from windfall.cli.state_folder import local_user
+from windfall.cli.locations import absolute_url, local_user
 from windfall.errors import ControllerError, Misuse
 from windfall.jobs import Injection, Job
 from windfall.linux.random_names import new_nonce
 from windfall.report.plan_report import code_json, code_warnings, plan_lines
 from windfall.spec.job_file import JobFile, parse_injection, to_job
 from windfall.spec.job_loader import load
-from windfall.storage import bundle
+from windfall.storage import bundle, object_stores
 from windfall.storage.bundle import PackedBundle
 from windfall.storage.object_stores import check_url, folder_url
 from windfall.storage.run_clone import clone_checkpoint
@@ -134,12 +132,12 @@ def secrets_of(file: JobFile) -> dict[str, str]:
 def upload_code(draft: Draft) -> Job:
     """Upload code and initial checkpoint to the run's store; the digest links measurements to the code version."""
     if draft.file.checkpoint.from_ is not None:
-        source = wiring.open_reader(absolute_url(draft.file.checkpoint.from_))
-        target = wiring.open_reader(draft.run_url)
+        source = object_stores.open_reader(absolute_url(draft.file.checkpoint.from_))
+        target = object_stores.open_reader(draft.run_url)
         clone_checkpoint(source.store, target.store, target.clock, new_nonce)
     if draft.code is None:
         return draft.job()
-    reader = wiring.open_reader(draft.run_url)
+    reader = object_stores.open_reader(draft.run_url)
     packed = reader.run(bundle.store(draft.code.data))
     code = reader.run(bundle.store_listing(bundle.listing(draft.code.folder)))
     return draft.job(packed, code)

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from windfall.cli.exec_line import state_folder
+from windfall.cli.locations import state_folder
 from windfall.extras import install
 from windfall.linux.clock import SystemClock
 from windfall.notices import notice_sources

@@ -12,11 +12,11 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from windfall import codec, wiring
+from windfall import codec
 from windfall.errors import Misuse
 from windfall.report.console import console
 from windfall.spelling import nearest
-from windfall.storage import restore
+from windfall.storage import object_stores, restore
 from windfall.terms import Result, RunState
 from windfall.units import size_text
 
@@ -36,7 +36,7 @@ def chosen(state: RunState, names: Sequence[str], url: str) -> list[Result]:
     return [result for result in state.results if not names or result.name in names]
 
 
-def download(reader: wiring.Reader, results: Sequence[Result], dest: Path, *, json_: bool) -> None:
+def download(reader: object_stores.Reader, results: Sequence[Result], dest: Path, *, json_: bool) -> None:
     """Download results into a folder; if several ranks have a result with the same name, into a folder per rank.
 
     Raises:

@@ -17,7 +17,7 @@ from windfall.cli.options import Json, StateFolder, Yes
 from windfall.cli.run_verbs import open_run
 from windfall.errors import EXIT_MISUSE, Misuse
 from windfall.fleet import TERMINAL
-from windfall.storage import run_log
+from windfall.storage import object_stores, run_log
 from windfall.storage.store_operations import delete_all, get, keys_under, pause
 from windfall.terms import RunState
 from windfall.units import duration_text
@@ -80,7 +80,7 @@ def _run_of(job: str, state: Path | None) -> str:
     return view.run_url
 
 
-def _check_marker(reader: wiring.Reader, state: RunState, url: str) -> None:
+def _check_marker(reader: object_stores.Reader, state: RunState, url: str) -> None:
     """Refuse a folder that only looks like a run.
 
     Raises:
@@ -95,7 +95,7 @@ def _check_marker(reader: wiring.Reader, state: RunState, url: str) -> None:
         raise Misuse(f"{url} is not an intact run ({MARKER} does not match its log): nothing was deleted")
 
 
-def _check_ended(reader: wiring.Reader, state: RunState, url: str) -> None:
+def _check_ended(reader: object_stores.Reader, state: RunState, url: str) -> None:
     """Refuse a run that a machine holds; if another machine has not released it, listen for one lease first.
 
     Raises:

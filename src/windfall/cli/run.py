@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.prompt import Confirm
 
-from windfall.cli.exec_line import state_folder
+from windfall.cli.locations import state_folder
 from windfall.cli.options import Detach, InjectSpec, Json, SetValues, StateFolder, Switch, Yes
-from windfall.cli.run_reference import extra
 from windfall.errors import Misuse
+from windfall.extras import for_jobs
 from windfall.report.console import console
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def plan(
         state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
         json_: print one JSON object.
     """
-    with extra():
+    with for_jobs():
         from windfall.cli import client, job_submit  # noqa: PLC0415 - their packages are an extra
     folder = state or state_folder()
     draft = job_submit.read(job_file, set_, inject, folder, pack=True)
@@ -84,7 +84,7 @@ def run(
         state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
         json_: print one JSON object per line.
     """
-    with extra():
+    with for_jobs():
         from windfall.cli import client, job_submit  # noqa: PLC0415 - their packages are an extra
         from windfall.cli.follow import follow  # noqa: PLC0415
     folder = state or state_folder()
@@ -108,7 +108,7 @@ def run(
 
 def _planned(controller: Client | Planner, draft: Draft) -> dict[str, Any]:
     """Return the plan of a job as JSON, with its odds and its code."""
-    with extra():
+    with for_jobs():
         from windfall.simulation import plan_odds  # noqa: PLC0415 - its packages are an extra
     job = draft.job()
     planned = controller.plan(job)

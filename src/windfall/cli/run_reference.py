@@ -2,49 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from windfall.cli.exec_line import state_folder
-from windfall.cli.state_folder import DATABASE
+from windfall.cli.locations import DATABASE, state_folder
 from windfall.control.controller_views import JobView
 from windfall.errors import Misuse
-from windfall.extras import install
+from windfall.extras import for_jobs
 from windfall.spelling import nearest
 
 if TYPE_CHECKING:
     from windfall.cli.client import Client
 
-PACKAGES = ("fastapi", "httpx", "pydantic", "sqlalchemy", "starlette", "uvicorn", "yaml")
-"""What jobs need, and a machine that only trains does not."""
-
 
 def is_url(reference: str) -> bool:
     """Return whether a reference is a run's URL or folder; otherwise it names a job."""
     return "://" in reference or "/" in reference or os.path.isdir(reference)
-
-
-@contextlib.contextmanager
-def extra() -> Iterator[None]:
-    """Turn a missing package of the `control` extra into a message; put the imports that need it inside.
-
-    Raises:
-        Misuse: one of the packages is not installed.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in PACKAGES:
-            raise
-        raise Misuse(
-            f"jobs need the package {package}, which is not installed: {install('control')}; commands on the URL of a "
-            "run work without it"
-        ) from error
 
 
 def may_have_jobs(state: Path | None) -> bool:
@@ -58,7 +34,7 @@ def controller(state: Path | None) -> Client:
     Raises:
         Misuse: there are no jobs here, or a package is missing.
     """
-    with extra():
+    with for_jobs():
         from windfall.cli.client import connect  # noqa: PLC0415 - its packages are an extra
     folder = state or state_folder()
     if not may_have_jobs(state):

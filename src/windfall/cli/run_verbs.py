@@ -16,7 +16,7 @@ from rich.table import Table
 
 from windfall import codec, wiring
 from windfall.cli import job_verbs, result_download, run_reference
-from windfall.cli.exec_line import absolute_url
+from windfall.cli.locations import absolute_url
 from windfall.cli.options import Detach, Json, StateFolder, Switch
 from windfall.core import replay as core_replay
 from windfall.errors import EXIT_FAILED, Misuse, RunFailed
@@ -24,7 +24,7 @@ from windfall.events import Row
 from windfall.linux.random_names import new_nonce
 from windfall.report.console import console
 from windfall.spelling import plain
-from windfall.storage import restore, run_log, spool_journal
+from windfall.storage import object_stores, restore, run_log, spool_journal
 from windfall.storage.store_operations import get, keys_under
 from windfall.terms import Cause, Checkpoint, CheckpointRef, Outcome, RunState, Step, Term
 from windfall.units import duration_s, duration_text, size_text
@@ -33,20 +33,20 @@ from windfall.wire.run_layout import OUTPUT, inbox_key
 _POLL_S = 0.5
 
 
-def open_run(url: str) -> tuple[wiring.Reader, RunState]:
+def open_run(url: str) -> tuple[object_stores.Reader, RunState]:
     """Open an existing run.
 
     Raises:
         Misuse: there is no run at the URL.
     """
-    reader = wiring.open_reader(absolute_url(url))
+    reader = object_stores.open_reader(absolute_url(url))
     head = reader.run(run_log.read_head())
     if head is None:
         raise Misuse(f"there is no run at {url}: start one with `windfall exec {url} -- COMMAND`")
     return reader, head.state
 
 
-def read_rows(reader: wiring.Reader) -> tuple[Row, ...]:
+def read_rows(reader: object_stores.Reader) -> tuple[Row, ...]:
     """Return the part of the run's journal that has reached the store."""
     return reader.run(spool_journal.read_journal()).rows
 
@@ -120,7 +120,7 @@ def logs(
         time.sleep(_POLL_S)
 
 
-def _output(reader: wiring.Reader, seen: set[str]) -> Iterator[bytes]:
+def _output(reader: object_stores.Reader, seen: set[str]) -> Iterator[bytes]:
     for key in reader.run(keys_under(OUTPUT)):
         if key not in seen:
             seen.add(key)
@@ -385,7 +385,7 @@ def _without_holder(state: RunState, url: str) -> str:
     return "the run has failed" if state.outcome is Outcome.FAILED else f"the run is {state.outcome.value}"
 
 
-def _silent(reader: wiring.Reader, state: RunState) -> bool:
+def _silent(reader: object_stores.Reader, state: RunState) -> bool:
     first = reader.run(run_log.read_heartbeat(state.term))
     time.sleep(state.lease_s)
     return reader.run(run_log.read_heartbeat(state.term)) == first
@@ -418,7 +418,7 @@ def inject(
     print(f"{run_state.holder.host} will be preempted {how}")
 
 
-def _send(reader: wiring.Reader, state: RunState, message: dict[str, object]) -> None:
+def _send(reader: object_stores.Reader, state: RunState, message: dict[str, object]) -> None:
     """Write a message to the machine that holds the run now; a later holder ignores it."""
     addressed = message | {"term": state.term}
     reader.store.create(inbox_key(new_nonce()), json.dumps(addressed).encode())
@@ -475,7 +475,7 @@ def replay(run: str, /, *, state: StateFolder = None, json_: Json = False) -> in
         reader, _ = open_run(run)
     else:
         bought = job_verbs.replay(run, state)
-        reader = wiring.open_reader(run_reference.url_of(run, state))  # its run may not have started yet
+        reader = object_stores.open_reader(run_reference.url_of(run, state))  # its run may not have started yet
     merged = reader.run(spool_journal.read_journal())
     differences = bought[1] + core_replay.replay(merged.rows)
     if json_:

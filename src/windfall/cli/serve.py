@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from windfall.cli.exec_line import absolute_url, state_folder
+from windfall.cli.locations import TOKEN, absolute_url, local_user, state_folder, web_address
 from windfall.cli.options import OptionalUrl, StateFolder, Switch
-from windfall.cli.run_reference import extra
-from windfall.cli.state_folder import TOKEN, local_user, web_address
 from windfall.errors import EXIT_DONE, Misuse
+from windfall.extras import for_jobs
 from windfall.storage.object_stores import check_url
 from windfall.units import duration_text
 
@@ -74,7 +73,7 @@ def serve(
             machine reaches).
         state: folder for the controller's own files (default: $XDG_STATE_HOME/windfall).
     """
-    with extra():
+    with for_jobs():
         from windfall.cli import controller_process  # noqa: PLC0415 - its packages are an extra
         from windfall.control.http_server import check_exposure  # noqa: PLC0415
     if url is not None:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from windfall.cli.exec_line import state_folder
+from windfall.cli.locations import state_folder
 from windfall.cli.options import InjectSpec, Json, Plot, SetValues, StateFolder, Switch
-from windfall.cli.run_reference import extra
 from windfall.errors import Infeasible, Misuse, WindfallError
-from windfall.extras import install
+from windfall.extras import for_jobs, install
 from windfall.policies.checkpointing.decision import parse_policy
 from windfall.report.console import console
 from windfall.structs import Struct, replace
@@ -124,7 +123,7 @@ def simulate(
     """
     _check(trials, seed, plot, announced, price)
     options = _NumberOptions(steps, step, save, upload, allocate, prepare, mttp, notice, announced, price)
-    with needed(), extra():
+    with for_job_files(), for_jobs():
         from windfall.cli import job_submit  # noqa: PLC0415 - its packages are an extra
         from windfall.report import simulate_plot, simulate_report  # noqa: PLC0415 - need numpy, an extra
         from windfall.simulation import scenario_from_job  # noqa: PLC0415
@@ -151,7 +150,7 @@ def simulate(
 
 
 @contextlib.contextmanager
-def needed() -> Iterator[None]:
+def for_job_files() -> Iterator[None]:
     """Turn a missing numeric package into a message; put the imports that need it inside.
 
     Raises:

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 from cyclopts import Parameter
 from rich.status import Status
 
-from windfall.cli.exec_line import absolute_url, state_folder
-from windfall.cli.run_reference import extra
+from windfall.cli.locations import absolute_url, state_folder
 from windfall.drill import diagnosis as judging
 from windfall.drill import drill_phases as running
 from windfall.drill import store_costs
@@ -29,6 +28,7 @@ from windfall.drill.drill_phases import DrillPhase, DrillRequest
 from windfall.drill.drill_report import DrillCosts, DrillResult, as_json, folded, lines
 from windfall.drill.drill_trace import ScriptTrace
 from windfall.errors import EXIT_DONE, EXIT_NOT_RESUMED, Misuse, RunFailed, WindfallError
+from windfall.extras import for_jobs
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
 from windfall.report.console import console
@@ -134,7 +134,7 @@ def _subject(what: tuple[str, ...], sets: tuple[str, ...], home: Path) -> _Drill
         if sets:
             raise Misuse("--set replaces values of a job file, but a bare command has none")
         return _DrillTarget(what, {}, os.getcwd(), None, None)
-    with extra():
+    with for_jobs():
         from windfall.cli import job_submit  # noqa: PLC0415 - its packages are an extra
     draft = job_submit.read(Path(what[0]), sets, None, home)
     job = draft.job()
@@ -396,7 +396,7 @@ def _keep(subject: _DrillTarget, drilled: DrillResult, home: Path) -> bool:
     if subject.draft is None or drilled.costs.step_s <= 0.0:
         return False
     try:
-        with extra():
+        with for_jobs():
             from windfall.cli import client  # noqa: PLC0415 - its packages are an extra
         with client.connect(home, start=True) as controller:
             controller.learn(subject.draft.job(), drilled.costs.measured())

@@ -10,14 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from windfall import wiring
 from windfall.errors import Misuse
 from windfall.events import CommitCheckpoint, UploadShard
 from windfall.linux import processes
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
 from windfall.ports import Restored
-from windfall.storage import acquire_run
+from windfall.storage import acquire_run, object_stores
 from windfall.storage.object_stores import folder_of
 from windfall.storage.run_lease import LocalSession, StoreLease
 from windfall.terms import Cause, Holder, Outcome, SaveKind, Seconds, Step
@@ -66,7 +65,7 @@ def stored(url: str, folder: Path, step: int, shards: dict[int, str]) -> Iterato
         Misuse: the URL is not empty.
         StoreError: the store failed.
     """
-    reader = wiring.open_reader(url)
+    reader = object_stores.open_reader(url)
     if reader.store.list(""):
         raise Misuse(f"{url} is not empty: a drill needs an empty location")
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +82,7 @@ def stored(url: str, folder: Path, step: int, shards: dict[int, str]) -> Iterato
         _remove(url, reader)
 
 
-def _remove(url: str, reader: wiring.Reader) -> None:
+def _remove(url: str, reader: object_stores.Reader) -> None:
     if (folder := folder_of(url)) is not None:
         shutil.rmtree(folder, ignore_errors=True)
         return

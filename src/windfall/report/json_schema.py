@@ -130,9 +130,9 @@ def _doctor(_: SchemaDefinitions) -> Schema:
 
 
 def _job(words: SchemaDefinitions) -> Schema:
-    from windfall.spec.spec_packages import needed  # noqa: PLC0415 - the job file's packages are an extra
+    from windfall.extras import for_job_files  # noqa: PLC0415 - the job file's packages are an extra
 
-    with needed():
+    with for_job_files():
         from windfall.spec.job_loader import job_schema  # noqa: PLC0415
 
         made = job_schema()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import cast
@@ -17,11 +18,13 @@ from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from windfall.errors import Misuse, StoreUnsupported, TransferCancelled
 from windfall.linux.clock import SystemClock
-from windfall.ports import Clock, Create, Delete, Get, ObjectStore, Steps
-from windfall.storage import failpoints
+from windfall.ports import Clock, Create, Delete, Get, ObjectStore, Steps, T
+from windfall.settings import patience_s
+from windfall.storage import failpoints, store_operations
 from windfall.storage.disk_operations import DiskOps, FileOps
 from windfall.storage.failpoints import FailpointOps, FailpointStore
 from windfall.storage.store_retry import RetryingStore, RetryPolicy
+from windfall.structs import Struct
 from windfall.terms import Bytes, Instant, Seconds
 from windfall.wire import run_layout
 
@@ -157,6 +160,27 @@ def open_store(url: str, *, uplink_bytes_per_s: float | None = None, retry: Retr
     if uplink_bytes_per_s is not None:
         store = ThrottledStore(store, Uplink(uplink_bytes_per_s, SystemClock()))
     return store if retry is None else RetryingStore(store, retry)
+
+
+class Reader(Struct, frozen=True):
+    """A run opened for reading, or for a message to its lease holder."""
+
+    store: ObjectStore
+    clock: Clock
+
+    def run(self, steps: Steps[T]) -> T:
+        """Drive a storage step function."""
+        return store_operations.run(steps, self.store, self.clock)
+
+
+def open_reader(url: str) -> Reader:
+    """Open a run's store; nothing is read yet, and requests that get no answer are retried for a while."""
+    clock = SystemClock()
+    return Reader(open_store(url, retry=RetryPolicy(clock, budget_s=patience_s(), log=_warn)), clock)
+
+
+def _warn(message: str) -> None:
+    sys.stderr.write(f"windfall: {message}\n")
 
 
 def folder_url(folder: str) -> str:

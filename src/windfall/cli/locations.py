@@ -1,15 +1,38 @@
-"""The state folder of an installation: its file names and its owner; light, for verbs that only query a controller."""
+"""Where things are: the URL of a run, the state folder of an installation with its file names, and its owner."""
 
 from __future__ import annotations
 
 import os
 import pwd
+import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from windfall.errors import Misuse
+from windfall.storage.object_stores import check_url, folder_url
 
 ADDRESS, TOKEN, LOG, LOCK, DATABASE = "controller.json", "token", "controller.log", "controller.lock", "controller.db"
+_SCHEMES = ("file", "s3", "gs", "az")
+
+
+def state_folder() -> Path:
+    """Return the folder for this machine's own files."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(base) / "windfall"
+
+
+def absolute_url(url: str) -> str:
+    """Return the URL of a run; a path becomes a file:// URL.
+
+    Raises:
+        Misuse: it is empty, or the scheme of a store is not followed by two slashes.
+    """
+    if not url.strip():
+        check_url("")
+    scheme, colon, rest = url.partition(":")
+    if colon and scheme in _SCHEMES and not rest.startswith("//"):
+        raise Misuse(f"{url} is not a URL: write {scheme}://{'/' if scheme == 'file' else ''}{rest.lstrip('/')}")
+    return url if re.match("[a-z0-9]+://", url) else folder_url(url)
 
 
 def prepare(state: Path) -> None:
