@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.harness import Benchmark
-from windfall import wiring
 from windfall.cli.run_verbs import read_rows
 from windfall.events import NoticeReceived, PublishSave, Row, ScriptExited
+from windfall.storage import object_stores
 from windfall.wire.metadata_server import serve
 
 DETECTION_LIMIT_S = 0.020
@@ -49,7 +49,7 @@ def _exec(run: Path, script: str, *options: str) -> subprocess.Popen[str]:
 
 
 def _rows(run: Path) -> tuple[Row, ...]:
-    return read_rows(wiring.open_reader(str(run / "store")))
+    return read_rows(object_stores.open_reader(str(run / "store")))
 
 
 def _moment(run: Path, wanted: Callable[[Row], bool]) -> float:

@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from windfall.agent import handshake, heartbeat, session_folder
+from windfall.agent import background, peer_link, session_folder
 from windfall.agent.agent_loop import Agent, AgentPorts
 from windfall.agent.coordinator import JOIN_S, Coordinator
 from windfall.agent.exec_request import ExecRequest
-from windfall.agent.handshake import PeerIdentity
 from windfall.agent.member import Member, MemberPorts
+from windfall.agent.peer_link import PeerIdentity
 from windfall.agent.supervisor_client import SupervisorClient
 from windfall.errors import EXIT_DONE, EXIT_RETRY, GenerationIncomplete, Interrupted, Misuse, WindfallError
 from windfall.events import Fact, NoticeReceived, RunStopRequested, WorkerStarted
@@ -30,7 +30,7 @@ from windfall.storage import acquire_run, local_leftovers, run_log
 from windfall.storage.member_lease import MemberLease
 from windfall.storage.object_stores import file_system_of, folder_of, is_shared, open_store
 from windfall.storage.run_lease import LocalSession, StoreLease, reopen
-from windfall.storage.store_retry import RetryPolicy
+from windfall.storage.store_operations import RetryPolicy
 from windfall.structs import replace
 from windfall.terms import (
     Cause,
@@ -107,10 +107,10 @@ def _run_agent(request: ExecRequest, supervision: SupervisorClient) -> None:
     sources = (signals, *_notice_sources(request, clock))
     ports = AgentPorts(clock, lease, lease.journal, supervision, sources, inbox, coordinator)
     agent = Agent(request, ports)
-    doors = heartbeat.HeartbeatCallbacks(
+    doors = background.HeartbeatCallbacks(
         inbox.put, partial(_preempt, request, supervision, clock, inbox.put), supervision.log, agent.progress
     )
-    heartbeat.start(lease, clock, request.options.lease_s, doors, near=_is_local_disk(request.url))
+    background.start(lease, clock, request.options.lease_s, doors, near=_is_local_disk(request.url))
     agent.run(started)
 
 
@@ -253,7 +253,7 @@ def _run_member(request: ExecRequest, supervision: SupervisorClient) -> None:
     inbox: queue.SimpleQueue[Fact] = queue.SimpleQueue()
     signals = SignalNotices(grace_s=request.after_sigterm_s)
     supervision.listen(inbox.put, signals.deliver_signal)
-    connection = handshake.join(place, new_nonce(), JOIN_S, clock)
+    connection = peer_link.join(place, new_nonce(), JOIN_S, clock)
     with open(marker, "w"):
         pass
     sources = (signals, *_notice_sources(request, clock))

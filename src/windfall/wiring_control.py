@@ -29,14 +29,14 @@ from windfall.jobs import Job, Measurement
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
 from windfall.models.job_measurements import measure, merge
-from windfall.policies.checkpointing import replan
-from windfall.policies.checkpointing.replan import ScheduleRequest
+from windfall.policies.checkpointing import schedule_table
+from windfall.policies.checkpointing.schedule_table import ScheduleRequest
 from windfall.ports import Clock, Provider
 from windfall.providers import provider_list
 from windfall.storage import object_stores, run_log, spool_journal, store_operations
 from windfall.storage.database import Database, UserEntry, open_database
 from windfall.storage.object_stores import open_store
-from windfall.storage.run_watch import StoreWatch
+from windfall.storage.run_log import StoreWatch
 from windfall.storage.store_operations import get, put
 from windfall.terms import Seconds, Term
 from windfall.wire.environment import STORE_VARIABLES
@@ -129,7 +129,7 @@ class Schedules:
             reason = (
                 f"the controller needs `{install('lab')}` to plan save schedules; until then the default rule decides"
             )
-            return None if request.answered else replan.default_schedule(request, reason)
+            return None if request.answered else schedule_table.default_schedule(request, reason)
         rows, now = self._lifetimes(), self._clock.wall_time()
         ended = sum(row.provider == request.provider and row.ended is not None for row in rows)
         with self._lock:

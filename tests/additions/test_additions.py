@@ -99,7 +99,7 @@ def test_a_verb(copy: Copy) -> None:
     )
     copy.insert(
         "cli/verb_list.py",
-        '        Verb("cli.completion:completion"',
+        '        Verb("cli.verbs:completion"',
         '        Verb("cli.greet:greet", "greet NAME", "Greet a user."),\n',
     )
     assert copy.windfall("greet", "ada").stdout == "hello ada\n"

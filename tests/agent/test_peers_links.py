@@ -14,8 +14,7 @@ from tests.real.generations import free_address
 from tests.real.machines import wait_for
 from tests.support.simulated_store import ManualClock
 from windfall.agent.coordinator import Coordinator
-from windfall.agent.handshake import PeerIdentity, join
-from windfall.agent.peer_link import PeerLink
+from windfall.agent.peer_link import PeerIdentity, PeerLink, join
 from windfall.errors import GenerationIncomplete, Misuse
 from windfall.events import Fact, PeerLost
 from windfall.linux.clock import SystemClock

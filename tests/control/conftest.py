@@ -16,8 +16,7 @@ import uvicorn
 from tests.control.fake import KEY, FakeService
 from windfall.control import auth
 from windfall.control.api import build
-from windfall.control.http_server import listen
-from windfall.control.request_gate import Presence
+from windfall.control.http_server import Presence, listen
 from windfall.linux.clock import SystemClock
 from windfall.storage.database import UserEntry
 

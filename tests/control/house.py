@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from windfall.control.job_loop import JobLoop, JobLoopPorts
-from windfall.control.poller import PollingPace
+from windfall.control.provider_calls import PollingPace
 from windfall.core import driver
 from windfall.errors import DatabaseUnreachable, ProviderUnreachable, StoreUnreachable
 from windfall.fleet import Directive, Event, MachineStatus, Report

@@ -11,7 +11,7 @@ from tests.control.conftest import Api, until
 from tests.control.fake import KEY, job
 from windfall import codec
 from windfall.control import auth
-from windfall.control.request_gate import BODY_BYTES_MAX
+from windfall.control.http_server import BODY_BYTES_MAX
 from windfall.errors import DatabaseUnreachable
 from windfall.fleet import DesiredState, Directive, MachineStatus, Report
 from windfall.jobs import Notify

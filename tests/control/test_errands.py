@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from tests.control.house import House
-from windfall.control.command_executor import CommandExecutor
+from windfall.control.provider_calls import CommandExecutor
 from windfall.errors import Misuse, ProviderDenied, ProviderUnreachable
 from windfall.fleet import (
     CancelOrder,

@@ -20,7 +20,7 @@ from windfall.extras import install
 from windfall.fleet import Lifetime, ScheduleComputed
 from windfall.policies import checkpointing
 from windfall.policies.checkpointing import live_schedules
-from windfall.policies.checkpointing.replan import ScheduleRequest, default_schedule
+from windfall.policies.checkpointing.schedule_table import ScheduleRequest, default_schedule
 from windfall.simulation.virtual_time import Timeline, VirtualClock
 from windfall.structs import replace
 from windfall.terms import RunOptions, SaveCosts, SaveTable, Seconds, Step, Term, WallTime

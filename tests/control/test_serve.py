@@ -23,8 +23,7 @@ from windfall.cli import controller_process
 from windfall.cli.controller_process import RunningController
 from windfall.cli.serve import must_stay_on, serve
 from windfall.control.controller_views import StatusView
-from windfall.control.http_server import ApiServer, Tls, check_exposure, listen
-from windfall.control.request_gate import Presence
+from windfall.control.http_server import ApiServer, Presence, Tls, check_exposure, listen
 from windfall.errors import DatabaseUnreachable, Misuse
 from windfall.linux.clock import SystemClock
 from windfall.structs import replace

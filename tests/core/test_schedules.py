@@ -19,7 +19,7 @@ from windfall.fleet import (
     ScheduleComputed,
 )
 from windfall.jobs import Injection, Work
-from windfall.policies.checkpointing.replan import ScheduleRequest
+from windfall.policies.checkpointing.schedule_table import ScheduleRequest
 from windfall.structs import replace
 from windfall.terms import RunOptions, SaveCosts, SaveTable, Seconds, Step, Term, Unit
 

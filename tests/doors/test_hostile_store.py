@@ -20,7 +20,7 @@ from tests.support.simulated_store import ManualClock
 from windfall import wiring
 from windfall.cli.main import main
 from windfall.errors import StoreError, WindfallError
-from windfall.storage import acquire_run, bundle, manifest, run_clone, run_log, store_operations
+from windfall.storage import acquire_run, bundle, manifest, run_log, store_operations
 from windfall.storage.object_stores import open_store
 from windfall.storage.run_lease import LocalSession
 from windfall.structs import replace
@@ -144,7 +144,7 @@ def test_a_checkpoint_of_a_hostile_run_plants_no_record(store: Path, tmp_path: P
     only = replace(ref, manifest_digest=manifest.digest_of(path.read_bytes()))
     target = open_store(f"file://{tmp_path / 'new'}")
     with contextlib.suppress(WindfallError):
-        run_clone._copy(only, source, target, clock)
+        acquire_run._copy(only, source, target, clock)
 
     assert target.get("log/00000002") is None, "whoever starts the new run finds it done already"
 

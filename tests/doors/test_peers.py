@@ -16,8 +16,7 @@ from tests.doors.support import inputs
 from tests.real.generations import free_address
 from windfall import codec
 from windfall.agent.coordinator import Coordinator
-from windfall.agent.handshake import PeerIdentity, join
-from windfall.agent.peer_link import SILENT_S_MAX
+from windfall.agent.peer_link import SILENT_S_MAX, PeerIdentity, join
 from windfall.events import Fact, PeerLost, RanksObserved, RankStatus
 from windfall.linux.clock import SystemClock
 from windfall.structs import replace

@@ -48,7 +48,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("cli/verb_list.py", "print"): "the command line's output",
     ("settings.py", "os.environ*"): "the home of the settings that the environment holds",
     ("linux/random_names.py", "os.urandom"): "the home of random names",
-    ("cli/completion.py", "os.environ*"): "the environment names the user's shell",
+    ("cli/verbs.py", "os.environ*"): "the environment names the user's shell",
     ("cli/exec_line.py", "os.environ*"): "how this machine shows its provider",
     ("cli/locations.py", "os.environ*"): "the user's folder for state",
     (

@@ -17,9 +17,8 @@ from windfall.models.lifetimes.families import (
     Piecewise,
     Weibull,
 )
-from windfall.models.lifetimes.kaplan_meier import kaplan_meier
 from windfall.models.lifetimes.lifetime_law import Law
-from windfall.models.lifetimes.observations import lifetimes_of
+from windfall.models.lifetimes.observations import kaplan_meier, lifetimes_of
 
 H = 3600.0
 PRINTED = BlendedAsPrinted(0.4137, 24 * H, 0.9 * H, 0.76 * H)

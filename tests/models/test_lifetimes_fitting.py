@@ -22,10 +22,9 @@ from windfall.models.lifetimes.families import (
     fit_piecewise,
 )
 from windfall.models.lifetimes.groups import GroupLawKind, fit_groups, scaled
-from windfall.models.lifetimes.kaplan_meier import kaplan_meier
 from windfall.models.lifetimes.lifetime_law import Law
 from windfall.models.lifetimes.maximum_likelihood import Bounds
-from windfall.models.lifetimes.observations import folds, lifetimes_of, observed_lifetimes, uniforms
+from windfall.models.lifetimes.observations import folds, kaplan_meier, lifetimes_of, observed_lifetimes, uniforms
 from windfall.terms import WallTime
 
 MEMORYLESS = model_selection.FAMILIES[:1]

@@ -9,11 +9,10 @@ from tests.papers import public_lives
 from tests.papers.public_lives import TYPES, ZONES, H
 from windfall.models.lifetimes import maximum_likelihood, model_selection
 from windfall.models.lifetimes.groups import fit_groups
-from windfall.models.lifetimes.kaplan_meier import kaplan_meier
 from windfall.models.lifetimes.least_squares import FORMS, fit_as_published
 from windfall.models.lifetimes.maximum_likelihood import Bounds
 from windfall.models.lifetimes.model_selection import FAMILIES, Comparison, ModelCandidate, compare, fit_lifetimes
-from windfall.models.lifetimes.observations import Lifetimes, folds
+from windfall.models.lifetimes.observations import Lifetimes, folds, kaplan_meier
 
 _NAMES = {"blended": "blended_exponential", "gompertz-makeham": "gompertz_makeham"}
 

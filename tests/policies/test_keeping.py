@@ -8,8 +8,7 @@ import pytest
 
 from tests.policies.offers import JOB, SPOT
 from windfall.market import Offer, Quota, Refusal
-from windfall.policies.acquisition.offer_choice import OfferBlock, OfferMarket, block_after, choose, pause_s
-from windfall.policies.acquisition.ranking import Ranking, rank
+from windfall.policies.acquisition.ranking import OfferBlock, OfferMarket, Ranking, block_after, choose, pause_s, rank
 from windfall.structs import replace
 
 NEAR, FAR = SPOT, replace(SPOT, zone="b", price_usd_per_hour=1.1)

@@ -19,7 +19,7 @@ from windfall.models.exact.makespan import MakespanWorld, expect, tabulate
 from windfall.models.lifetimes import model_selection
 from windfall.policies.checkpointing import live_schedules
 from windfall.policies.checkpointing.optimal_schedule import Optimal, optimal
-from windfall.policies.checkpointing.replan import ScheduleRequest
+from windfall.policies.checkpointing.schedule_table import ScheduleRequest
 from windfall.structs import replace
 from windfall.terms import SaveCosts, SaveTable, Seconds, Step, Term, WallTime
 
@@ -360,7 +360,7 @@ def test_saves_that_a_notice_covers_are_left_out(known: live_schedules.ProviderF
 def test_who_wants_a_schedule_is_decided_without_the_packages_that_make_it() -> None:
     """The conductor's own half loads neither numpy nor numba."""
     code = (
-        "import sys, windfall.control.job_loop, windfall.core.save_schedules, windfall.policies.checkpointing.replan;"
+        "import sys, windfall.control.job_loop, windfall.core.save_schedules, windfall.policies.checkpointing.schedule_table;"
         "print([name for name in ('numpy', 'numba', 'scipy') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

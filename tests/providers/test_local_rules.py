@@ -9,8 +9,8 @@ import pytest
 from windfall.errors import Misuse
 from windfall.market import MachineEndCause
 from windfall.providers.local.market_config import Billing, MarketConfig, SpotPrices, load
+from windfall.providers.local.market_database import MachineUsage, lines
 from windfall.providers.local.market_engine import spot_usd_per_hour
-from windfall.providers.local.market_meter import MachineUsage, lines
 from windfall.terms import Seconds, WallTime
 
 

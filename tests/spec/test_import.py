@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from windfall.cli.import_ import import_
+from windfall.cli.job_file_verbs import import_
 from windfall.errors import InvalidFile, Misuse
 from windfall.jobs import Job, Resources, SecretRef, Use
 from windfall.report.json_schema import schema

@@ -18,8 +18,7 @@ from windfall.events import CommitCheckpoint, UploadShard
 from windfall.ports import Progress
 from windfall.storage import acquire_run, run_log, spool_journal, store_operations
 from windfall.storage.run_lease import LocalSession, StoreLease
-from windfall.storage.store_operations import create
-from windfall.storage.store_retry import RetryingStore, RetryPolicy
+from windfall.storage.store_operations import RetryingStore, RetryPolicy, create
 from windfall.terms import PATIENCE_S, Cause, Holder, Outcome, SaveKind, Seconds, Step
 from windfall.wire.run_layout import inbox_key
 

@@ -9,8 +9,8 @@ import pytest
 from tests.storage.make import LEASE_S, Bench, holder, model
 from windfall.errors import Fenced
 from windfall.storage import run_log, store_operations
+from windfall.storage.run_log import StoreWatch
 from windfall.storage.run_state import Claim
-from windfall.storage.run_watch import StoreWatch
 from windfall.terms import Cause, Seconds
 from windfall.wire.run_layout import gone_key
 

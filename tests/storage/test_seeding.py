@@ -10,7 +10,7 @@ from tests.storage.make import Bench, model
 from tests.support.simulated_store import MemoryStore
 from windfall.errors import Misuse
 from windfall.storage import run_log
-from windfall.storage.run_clone import clone_checkpoint
+from windfall.storage.acquire_run import clone_checkpoint
 
 
 def _earlier(tmp_path: Path) -> Bench:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from windfall import codec
 from windfall.channels.direct import DirectChannel
 from windfall.control.job_loop import JobLoop, JobLoopPorts
-from windfall.control.poller import PollingPace
+from windfall.control.provider_calls import PollingPace
 from windfall.events import Row
 from windfall.fleet import MachineStatus, Report
 from windfall.jobs import Job, Resources

@@ -17,7 +17,7 @@ from windfall.fleet import Directive, Event, Lifetime, Report
 from windfall.market import Boot, Order
 from windfall.ports import Channel
 from windfall.simulation.virtual_time import VirtualClock
-from windfall.storage.run_watch import StoreWatch
+from windfall.storage.run_log import StoreWatch
 from windfall.structs import replace
 from windfall.terms import Term
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tests.storms import whole_scene
 from tests.support.scene import Scene
-from windfall.control.poller import PollingPace
+from windfall.control.provider_calls import PollingPace
 from windfall.jobs import Checkpointing, Injection, Job, Objective, Resources, Use
 from windfall.simulation.simulated_provider import SimulatedMarket
 from windfall.terms import Reliability, RunOptions, Seconds, Usd

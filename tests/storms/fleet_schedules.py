@@ -1,6 +1,6 @@
 """Schedules of saves in the fleet storm: made late or never, told late, twice or not at all, and what must hold of them.
 
-The controller's half is the product's (`control.schedule_builder`, `core.save_schedules`), as are the node agent's, the
+The controller's half is the product's (`control.job_loop`, `core.save_schedules`), as are the node agent's, the
 file by which it tells its agent (`agent.status_files`) and the worker's.  Only the tables are drawn, since storms fit
 no lives.
 """
@@ -22,7 +22,7 @@ from windfall.core.worker_state import WorkerState, WorkerTurn
 from windfall.errors import StoreUnreachable
 from windfall.events import Fact, ScheduleAssigned
 from windfall.fleet import Directive, ScheduleComputed
-from windfall.policies.checkpointing.replan import ScheduleRequest, default_schedule, replan_reason
+from windfall.policies.checkpointing.schedule_table import ScheduleRequest, default_schedule, replan_reason
 from windfall.structs import replace
 from windfall.terms import Bytes, RunOptions, SaveCosts, SaveKind, SaveTable, Seconds
 

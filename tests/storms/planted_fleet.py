@@ -11,7 +11,7 @@ from unittest.mock import patch
 from windfall import codec
 from windfall.agent.status_files import EstimatesFile
 from windfall.control.job_loop import JobLoop, LivenessTracker
-from windfall.control.poller import Poller
+from windfall.control.provider_calls import Poller
 from windfall.core import driver, job_end, ledger, machines, node_agent_reducer, orders, save_schedules, worker
 from windfall.core.fleet_state import FleetState, FleetTurn, TrackedMachine
 from windfall.core.ledger import LedgerAccount, LedgerLine

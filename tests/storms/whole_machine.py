@@ -1,6 +1,6 @@
 """A machine of the whole storm: the real reducer, and the agent's loop and hold as step functions under the scheduler.
 
-What `agent.agent_loop`, `agent.background` and `agent.heartbeat` do in threads is done here in lanes: a lane carries
+What `agent.agent_loop`, `agent.background` and `agent.background` do in threads is done here in lanes: a lane carries
 out one action after the other, each a step function of which the world carries out one store operation at a time.
 """
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from windfall import codec
 from windfall.channels.direct import DirectChannel
 from windfall.control.job_loop import JobLoop, JobLoopPorts
-from windfall.control.poller import PollingPace
+from windfall.control.provider_calls import PollingPace
 from windfall.core import driver
 from windfall.errors import ControllerReplaced
 from windfall.events import Row

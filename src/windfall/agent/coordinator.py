@@ -13,11 +13,9 @@ import socket
 import threading
 from collections.abc import Callable, Collection
 
-from windfall.agent.handshake import PeerIdentity
 from windfall.agent.merged_pages import MergedPages, split_path
 from windfall.agent.page_watcher import PageWatcher
-from windfall.agent.peer_link import PeerLink
-from windfall.agent.rendezvous import RendezvousServer
+from windfall.agent.peer_link import PeerIdentity, PeerLink, RendezvousServer
 from windfall.errors import EXIT_FAILED, GenerationIncomplete
 from windfall.events import (
     Fact,

@@ -20,11 +20,9 @@ from typing import Protocol
 from windfall.cli.locations import ADDRESS, DATABASE, LOCK, TOKEN, local_user, prepare
 from windfall.control import auth
 from windfall.control.api import build as build_api
-from windfall.control.connections import Connections
 from windfall.control.controller_log import ControllerLog, take_over_logging, to_stderr
 from windfall.control.controller_views import Service, StatusView
-from windfall.control.http_server import ApiServer, Tls, is_loopback, listen
-from windfall.control.request_gate import Presence
+from windfall.control.http_server import ApiServer, Connections, Presence, Tls, is_loopback, listen
 from windfall.errors import EXIT_RETRY, Misuse, WindfallError
 from windfall.linux.clock import SystemClock
 from windfall.ports import Clock

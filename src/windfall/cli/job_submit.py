@@ -18,9 +18,9 @@ from windfall.report.plan_report import code_json, code_warnings, plan_lines
 from windfall.spec.job_file import JobFile, parse_injection, to_job
 from windfall.spec.job_loader import load
 from windfall.storage import bundle, object_stores
+from windfall.storage.acquire_run import clone_checkpoint
 from windfall.storage.bundle import PackedBundle
 from windfall.storage.object_stores import check_url, folder_url
-from windfall.storage.run_clone import clone_checkpoint
 from windfall.structs import Struct
 from windfall.terms import Bundle
 

@@ -137,7 +137,7 @@ VERBS: Mapping[str, tuple[Verb, ...]] = {
             "Delete a run that has ended: checkpoints, results, journal, output and code.",
         ),
         Verb("cli.gc:gc", "gc [OPTIONS]", "Release machines of this installation that no job needs."),
-        Verb("cli.completion:completion", "completion [bash|zsh|fish]", "Print the completion script of a shell."),
+        Verb("cli.verbs:completion", "completion [bash|zsh|fish]", "Print the completion script of a shell."),
     ),
     "For other programs": (
         Verb(
@@ -145,9 +145,13 @@ VERBS: Mapping[str, tuple[Verb, ...]] = {
             "backup [OPTIONS] PATH",
             "Store a checkpoint or a result, from a script in any language.",
         ),
-        Verb("cli.import_:import_", "import [OPTIONS] FILE", "Convert a SkyPilot or dstack task file to a job file."),
         Verb(
-            "cli.schema_verb:schema",
+            "cli.job_file_verbs:import_",
+            "import [OPTIONS] FILE",
+            "Convert a SkyPilot or dstack task file to a job file.",
+        ),
+        Verb(
+            "cli.job_file_verbs:schema",
             "schema [NAME]",
             "Print the JSON Schema of the job file, of --json output, or of stored objects.",
         ),

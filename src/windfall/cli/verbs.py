@@ -14,9 +14,11 @@ import difflib
 import importlib
 import io
 import itertools
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 import cyclopts
 from cyclopts.help import DefaultFormatter
@@ -226,3 +228,29 @@ def _unknown(arguments: list[str], verbs: tuple[str, ...]) -> str:
 def _fail(message: str, code: int) -> int:
     print(f"windfall: {message}", file=sys.stderr)
     return code
+
+
+Shell = Literal["bash", "zsh", "fish"]
+
+
+def completion(shell: Shell | None = None, /) -> int:
+    """Print the completion script of a shell.
+
+    Add this line to `~/.bashrc` (or `~/.zshrc`, with `zsh`):
+
+    `eval "$(windfall completion bash)"`
+
+    For fish: `windfall completion fish > ~/.config/fish/completions/windfall.fish`
+
+    Args:
+        shell: bash, zsh or fish; by default the shell you use.
+    """
+    from windfall.cli.verbs import build  # noqa: PLC0415 - it loads this verb
+
+    print(build().generate_completion(prog_name="windfall", shell=shell or _own_shell()))
+    return 0
+
+
+def _own_shell() -> Shell:
+    name = Path(os.environ.get("SHELL", "")).name
+    return "zsh" if name == "zsh" else "fish" if name == "fish" else "bash"

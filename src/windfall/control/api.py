@@ -21,7 +21,6 @@ from starlette.exceptions import HTTPException
 
 from windfall import codec
 from windfall.control.auth import Caller, MachineCaller, User, open_credential
-from windfall.control.connections import Connections
 from windfall.control.controller_views import (
     ClaimView,
     GcView,
@@ -32,7 +31,7 @@ from windfall.control.controller_views import (
     Service,
     StatusView,
 )
-from windfall.control.request_gate import Gate, Presence
+from windfall.control.http_server import Connections, Gate, Presence
 from windfall.errors import (
     EXIT_MISUSE,
     ControllerError,

@@ -18,12 +18,11 @@ from windfall import fleet
 from windfall.control import auth
 from windfall.control import controller_views as views
 from windfall.control.dependencies import Dependencies, Entry, Mailbox, ReportChannel, RunAccess, UnreadableJob
-from windfall.control.job_config import boot_data, fingerprint, pace_of
 from windfall.control.job_loop import JobLoop, JobLoopPorts
 from windfall.control.job_runner import REQUEST_WAIT_S, JobHooks, RunningJob
 from windfall.control.job_view import DELETED, set_aside_view, view
 from windfall.control.notifier import Notification, Notifier
-from windfall.control.planner import Planner
+from windfall.control.planner import Planner, boot_data, fingerprint, pace_of
 from windfall.control.single_user import refuse_unsold
 from windfall.core import driver
 from windfall.core.driver import JobSummary

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from windfall.control.controller_views import Json
-from windfall.control.schedule_builder import Scheduler
+from windfall.control.job_loop import Scheduler
 from windfall.fleet import Directive, JobPhase, Lifetime, Report
 from windfall.jobs import Job, Measurement
 from windfall.ports import Channel, Clock, Journal, Provider, RunWatch

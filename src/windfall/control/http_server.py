@@ -1,24 +1,349 @@
-"""The HTTP server of the API: address, TLS, connections and shutdown."""
+"""The HTTP server of the API: address, TLS, connections, shutdown, and the checks before any route.
+
+The API server's connections: unauthenticated ones are closed early, so that they cannot use up the descriptors.
+
+A connection costs a descriptor from its first packet, before any of it can be read.  So connections may use only a share
+of the process's descriptors.  One that has sent no request, or shown no token, has a time limit and is closed first when
+the limit on connections is reached.  A connection with a request in progress is never closed.
+
+Checks before any route: the request's size, its token, and whether the controller is shutting down.
+
+Plain ASGI, so that the body of an unauthenticated request is neither read nor parsed.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
 import ipaddress
+import json
+import logging
+import os
+import resource
 import signal
 import socket
 import ssl
 import threading
+import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from windfall.control.connections import Connections, Listener
-from windfall.control.request_gate import Presence
-from windfall.errors import EXIT_DONE, Misuse, WindfallError
+from windfall.control.auth import Caller
+from windfall.errors import EXIT_DONE, EXIT_FAILED, EXIT_MISUSE, Misuse, WindfallError
+from windfall.ports import Clock
 from windfall.structs import Struct
-from windfall.terms import Seconds
+from windfall.terms import Instant, Seconds
+
+UNAUTHENTICATED_S_MAX = Seconds(20.0)
+"""How long a connection may stay idle, or send requests without a token [s]."""
+CONNECTIONS_MAX = 512
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+@dataclass(slots=True)
+class _Connection:
+    """A connection; `since`: when it was opened, or when its last request was answered."""
+
+    socket: socket.socket
+    since: Instant
+    answering: int = 0
+    known: bool = False
+
+
+class Connections:
+    """The connections of one server; used by its event loop's thread alone."""
+
+    def __init__(self, clock: Clock, log: Callable[[str], None], limit: int | None = None) -> None:
+        """Start without connections.
+
+        Args:
+            clock: for the time limit on unauthenticated connections.
+            log: writes a message to the log.
+            limit: most connections at a time; a share of this process's descriptors if None.
+        """
+        self._clock, self._log = clock, log
+        self.limit = limit or max(8, min(CONNECTIONS_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] * 3 // 8))
+        self._connections: dict[Any, _Connection] = {}
+
+    def admit(self, connection: socket.socket, peer: Any) -> bool:
+        """Add a new connection, closing the oldest unauthenticated one at the limit; False if there is none to close."""
+        self.sweep()
+        if len(self._connections) >= self.limit and not self.make_room():
+            return False
+        self._connections[_key(peer)] = _Connection(connection, self._clock.now())
+        return True
+
+    def enter(self, peer: Any) -> None:
+        """Note the start of a request.
+
+        Args:
+            peer: the client, as the server names it.
+        """
+        line = self._connections.get(_key(peer))
+        if line is not None:
+            line.answering += 1
+
+    def leave(self, peer: Any, *, known: bool) -> None:
+        """Note the end of a request.
+
+        Args:
+            peer: the client, as the server names it.
+            known: whether the request carried a valid token.
+        """
+        line = self._connections.get(_key(peer))
+        if line is not None:
+            line.answering, line.since, line.known = line.answering - 1, self._clock.now(), line.known or known
+
+    def sweep(self) -> None:
+        """Forget closed connections; close unauthenticated ones whose time is up."""
+        now = self._clock.now()
+        self._connections = {peer: line for peer, line in self._connections.items() if line.socket.fileno() >= 0}
+        late = [peer for peer, line in self._unauthenticated() if now - line.since > UNAUTHENTICATED_S_MAX]
+        for peer in late:
+            self._cut(peer)
+        if late:
+            self._log("closed connections that sent no request with a token")
+
+    def make_room(self) -> bool:
+        """Close the oldest unauthenticated connection; False if there is none."""
+        first = min(self._unauthenticated(), key=lambda one: one[1].since, default=None)
+        if first is None:
+            return False
+        self._cut(first[0])
+        self._log(f"the limit of {self.limit} connections is reached: closing those without a token first")
+        return True
+
+    def _unauthenticated(self) -> list[tuple[Any, _Connection]]:
+        return [(peer, line) for peer, line in self._connections.items() if not (line.known or line.answering)]
+
+    def _cut(self, peer: Any) -> None:
+        # The server closes the descriptor once it sees the shutdown; closing it here would free its number too early.
+        with contextlib.suppress(OSError):
+            self._connections.pop(peer).socket.shutdown(socket.SHUT_RDWR)
+
+
+class Listener(socket.socket):
+    """A listening socket whose `accept` respects the limit on connections, and survives running out of descriptors.
+
+    Where `accept` fails for lack of descriptors, asyncio (Python 3.11) leaves the connection waiting and so writes
+    hundreds of tracebacks a second without end.
+    """
+
+    connections: Connections | None = None
+    _spare: int = -1
+
+    def guard(self, connections: Connections) -> None:
+        """Apply the limit of these connections from now on."""
+        self.connections = connections
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Close the socket and the spare descriptor."""
+        super().close()
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Return the next connection within the limit.
+
+        Raises:
+            BlockingIOError: no connection waits.
+            ConnectionAbortedError: one did, and was closed.
+        """
+        try:
+            connection, peer = super().accept()
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTOR or self.connections is None:
+                raise
+            self._turn_away()
+            raise ConnectionAbortedError(errno.ECONNABORTED, "no descriptor is left") from error
+        if self.connections is not None and not self.connections.admit(connection, peer):
+            connection.close()
+            raise ConnectionAbortedError(errno.ECONNABORTED, "the limit on connections is reached")
+        return connection, peer
+
+    def _turn_away(self) -> None:
+        """With no descriptor left, accept the waiting connection with the spare one and close it, or it would wait."""
+        assert self.connections is not None
+        self.connections.make_room()
+        if self._spare >= 0:
+            os.close(self._spare)
+        try:
+            with contextlib.suppress(OSError):
+                super().accept()[0].close()
+        finally:
+            self._spare = -1
+            with contextlib.suppress(OSError):
+                self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _key(peer: Any) -> Any:
+    return tuple(peer[:2]) if isinstance(peer, (tuple, list)) else peer
+
+
+BODY_BYTES_MAX = 4 * 1024 * 1024
+"""Largest request body: a job file with its secrets is far smaller, and code goes to the store."""
+BODY_S = 20.0
+"""How long to wait for each part of a request's body [s]."""
+_TOO_LARGE = f"the request is larger than {BODY_BYTES_MAX} bytes"
+OPEN_PATHS = frozenset({"/v1/ping", "/v1/machines/claim"})
+"""Answered without a bearer token: the ping, and the exchange of a credential for a token."""
+
+
+class Presence:
+    """Tracks requests in progress, so that a controller started on demand can shut down when it is idle."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._last = clock.now()
+        self._closed = False
+
+    def enter(self) -> bool:
+        """Admit a request; False if the controller is shutting down."""
+        with self._lock:
+            self._inside += not self._closed
+            return not self._closed
+
+    def leave(self) -> None:
+        """Note that an admitted request has been answered."""
+        with self._lock:
+            self._inside -= 1
+            self._last = self._clock.now()
+
+    def close_if_idle(self, idle_s: Seconds, unfinished: Callable[[], int]) -> bool:
+        """Close if no request came for `idle_s` and no job is unfinished; then no request is admitted any more."""
+        with self._lock:
+            quiet = self._inside == 0 and self._clock.now() - self._last >= idle_s
+        if not quiet or unfinished() > 0:
+            return False
+        with self._lock:
+            # A request that came meanwhile may have submitted a job.
+            if self._inside == 0 and self._clock.now() - self._last >= idle_s:
+                self._closed = True
+        return self._closed
+
+
+class Gate:
+    """The ASGI middleware; `scope["windfall"]` is the `Caller`, None on an open path."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        caller: Callable[[str], Caller | None],
+        presence: Presence,
+        connections: Connections | None = None,
+    ) -> None:
+        self._app = app
+        self._caller = caller
+        self._presence = presence
+        self._connections = connections
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on to the routes, or answer it with an error."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if not self._presence.enter():
+            await refuse(send, 503, "the controller is shutting down: try again", EXIT_FAILED)
+            return
+        if self._connections is not None:
+            self._connections.enter(scope.get("client"))
+        try:
+            await self._pass(scope, receive, send)
+        finally:
+            self._presence.leave()
+            if self._connections is not None:
+                self._connections.leave(scope.get("client"), known=scope.get("windfall") is not None)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > BODY_BYTES_MAX:
+            await refuse(send, 413, _TOO_LARGE, EXIT_MISUSE)
+            return
+        scope["windfall"] = None
+        if scope["path"] not in OPEN_PATHS:
+            kind, _, token = headers.get("authorization", "").partition(" ")
+            try:
+                known = await run_in_threadpool(self._caller, token.strip()) if kind.lower() == "bearer" else None
+            except WindfallError as error:
+                await refuse(send, 503, str(error), error.exit_code)
+                return
+            if known is None:
+                message = "the controller does not know this token: set WINDFALL_TOKEN to the one you were given"
+                await refuse(send, 401, message, EXIT_MISUSE)
+                return
+            scope["windfall"] = known
+        await self._answer(scope, _LimitedBody(receive).receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def sending(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except Exception as error:
+            if started:
+                raise
+            # The place only: the text of an unexpected error may hold parts of the request.
+            where = "".join(traceback.format_tb(error.__traceback__))
+            logging.getLogger(__name__).error(
+                "%s %s failed with %s:\n%s", scope["method"], scope["path"], type(error).__name__, where
+            )
+            message = f"internal error in the controller ({type(error).__name__}): its log has the details"
+            await refuse(send, 500, message, EXIT_FAILED)
+
+
+class _LimitedBody:
+    """A request's body as it arrives, with a limit on its size and on the wait for each part."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._left = BODY_BYTES_MAX
+        self._whole = False
+
+    async def receive(self) -> Message:
+        if self._whole:
+            return await self._receive()
+        try:
+            message = await asyncio.wait_for(self._receive(), BODY_S)
+        except TimeoutError:
+            raise HTTPException(408, f"the request body did not arrive within {BODY_S:g} s") from None
+        if message["type"] == "http.request":
+            self._left -= len(message.get("body", b""))
+            self._whole = not message.get("more_body", False)
+            if self._left < 0:
+                raise HTTPException(413, _TOO_LARGE)
+        return message
+
+
+async def refuse(send: Send, status: int, message: str, exit_code: int) -> None:
+    """Answer with an error."""
+    body = json.dumps({"error": message, "exit_code": exit_code}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 503:
+        headers.append((b"retry-after", b"1"))
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
 
 _GRACE_S = 5
 """How long requests in progress may take when the controller ends [s]."""

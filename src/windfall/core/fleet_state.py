@@ -29,7 +29,7 @@ from windfall.fleet import (
 from windfall.jobs import Job, Measurement
 from windfall.market import Charge, Machine, Offer, Order, Quota, Refusal
 from windfall.models.costs import Window
-from windfall.policies.acquisition.offer_choice import OfferBlock
+from windfall.policies.acquisition.ranking import OfferBlock
 from windfall.structs import Struct, replace
 from windfall.terms import Generation, Instant, Reliability, Seconds, WallTime
 

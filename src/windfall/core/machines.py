@@ -36,7 +36,7 @@ from windfall.fleet import (
 )
 from windfall.market import Machine, MachineEndCause, MachineLifecycle, Offer, Refusal
 from windfall.models.injection import lifetime_s
-from windfall.policies.acquisition import offer_choice
+from windfall.policies.acquisition import ranking
 from windfall.structs import Struct, replace
 from windfall.terms import Instant, NoticeLevel
 
@@ -219,7 +219,7 @@ def failed_to_start(turn: FleetTurn, unit: TrackedMachine) -> None:
     turn.change(failed_to_start=turn.state.failed_to_start + 1)
     _pause_buying(turn, turn.state.failed_to_start)
     message = "the machine ended before its agent reported"
-    turn.blocks[unit.key] = offer_choice.block_after(turn.blocks.get(unit.key), None, message, turn.now)
+    turn.blocks[unit.key] = ranking.block_after(turn.blocks.get(unit.key), None, message, turn.now)
 
 
 def _count_loss(turn: FleetTurn, unit: TrackedMachine) -> None:
@@ -232,7 +232,7 @@ def _pause_buying(turn: FleetTurn, failures: int) -> None:
     """Pause buying when machines keep failing to start; from the second round on, with a growing pause."""
     rounds = failures // len(turn.slots)
     if rounds >= 2:
-        turn.change(buying_paused_until=Instant(turn.now + offer_choice.pause_s(rounds - 1)))
+        turn.change(buying_paused_until=Instant(turn.now + ranking.pause_s(rounds - 1)))
 
 
 def _track_progress(turn: FleetTurn, unit: TrackedMachine, step: int) -> None:

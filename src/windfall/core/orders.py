@@ -20,7 +20,7 @@ from windfall.fleet import (
     RequestListing,
 )
 from windfall.market import Offer, Order, Refusal
-from windfall.policies.acquisition import offer_choice
+from windfall.policies.acquisition import ranking
 from windfall.policies.acquisition import ranking as offer_ranking
 from windfall.policies.replacement import successor
 from windfall.policies.replacement.successor import ReplacementTime
@@ -54,7 +54,7 @@ def _update_block(turn: FleetTurn, offer: Offer, some: bool, refusal: Refusal | 
     """Update the block of an offer from an answer: it has machines again, or it is not tried for a while."""
     before = turn.blocks.pop(offer.key, None)
     if refusal is not None and refusal is not Refusal.CANCELLED:
-        turn.blocks[offer.key] = offer_choice.block_after(None if some else before, refusal, message, turn.now)
+        turn.blocks[offer.key] = ranking.block_after(None if some else before, refusal, message, turn.now)
     elif before is not None and before.refusal is None:
         turn.blocks[offer.key] = before  # one more sale does not mean that its machines live longer
 
@@ -89,7 +89,7 @@ def listed_all(turn: FleetTurn, fact: ListingCompleted) -> None:
         if entry.order.offer.provider != fact.provider:
             continue
         if entry.state is OrderState.UNKNOWN and entry.resend_at is None:
-            pause_s = 0.0 if entry.tries == 0 else offer_choice.pause_s(entry.tries)
+            pause_s = 0.0 if entry.tries == 0 else ranking.pause_s(entry.tries)
             turn.orders[token] = replace(entry, resend_at=Instant(turn.now + pause_s))
         elif entry.state is OrderState.CANCELLED and entry.outcome_unknown:
             turn.orders[token] = replace(entry, outcome_unknown=False)
@@ -217,10 +217,10 @@ def _buy(turn: FleetTurn) -> None:
     state = turn.state
     ranking = offer_ranking.rank(turn.job, state.offers, state.rates, state.measured)
     listed = state.listed
-    market = offer_choice.OfferMarket(
+    market = offer_ranking.OfferMarket(
         ranking, turn.blocks, state.quotas, state.provider_errors, lambda provider: provider in listed
     )
-    chosen = offer_choice.choose(market, len(needs.slots), turn.now)
+    chosen = offer_ranking.choose(market, len(needs.slots), turn.now)
     turn.change(refused=chosen.reasons if chosen.unmet else (), retry_at=chosen.retry_at if chosen.unmet else None)
     if chosen.unmet and chosen.retry_at is not None:
         turn.later.append(chosen.retry_at)
@@ -260,13 +260,13 @@ def _needs(turn: FleetTurn, expected: ReplacementTime) -> _Needs:
     return _Needs(tuple(opened), tuple(announced), left_s)
 
 
-def _affordable(turn: FleetTurn, chosen: offer_choice.OfferChoice) -> bool:
+def _affordable(turn: FleetTurn, chosen: ranking.OfferChoice) -> bool:
     """Return whether the budget covers the purchase; if not, the job ends."""
     more = sum(ranked.offer.price_usd_per_hour * count for ranked, count in chosen.orders)
     return not job_end.over_budget(turn, more)
 
 
-def _place_orders(turn: FleetTurn, chosen: offer_choice.OfferChoice, needs: _Needs, expected: ReplacementTime) -> None:
+def _place_orders(turn: FleetTurn, chosen: ranking.OfferChoice, needs: _Needs, expected: ReplacementTime) -> None:
     """Make one decision for all needs, with one order per offer."""
     slots = list(reversed(needs.slots))
     choices: list[str] = []

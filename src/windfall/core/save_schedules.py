@@ -14,7 +14,7 @@ from windfall.core.fleet_state import FleetState, FleetTurn, TrackedMachine
 from windfall.events import ComparedValue, Decision
 from windfall.fleet import MachineStatus, Report, ScheduleComputed
 from windfall.models import lifetime_pool
-from windfall.policies.checkpointing.replan import POLICY, ScheduleRequest
+from windfall.policies.checkpointing.schedule_table import POLICY, ScheduleRequest
 from windfall.policies.replacement import successor
 from windfall.structs import replace
 from windfall.terms import Instant, Seconds, Unit

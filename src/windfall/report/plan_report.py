@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from windfall.jobs import Job
-from windfall.policies.planning.feasibility import size_text
+from windfall.policies.planning.job_plan import size_text
 from windfall.storage.bundle import CODE_SUFFIXES, PackedBundle
 from windfall.units import duration_text
 

@@ -23,10 +23,9 @@ from windfall.extras import install
 from windfall.fleet import Lifetime
 from windfall.market import MachineEndCause
 from windfall.models.lifetimes.families import Bathtub, Blended, Exponential, GompertzMakeham, Piecewise, Weibull
-from windfall.models.lifetimes.kaplan_meier import KaplanMeier, kaplan_meier
 from windfall.models.lifetimes.lifetime_law import Curve
+from windfall.models.lifetimes.observations import KaplanMeier, kaplan_meier, lifetimes_of, observed_lifetimes
 from windfall.models.lifetimes.observations import Lifetimes as Observed
-from windfall.models.lifetimes.observations import lifetimes_of, observed_lifetimes
 from windfall.policies.checkpointing.schedule_table import LOSSES_MIN
 from windfall.simulation.scenario import AvailabilityWindows, LifetimeModel, LifetimeQuantiles, MemorylessLifetimes
 from windfall.simulation.traces import trace_slices

@@ -44,7 +44,7 @@ SMALL_TIMEOUT_S = 20
 BULK_TIMEOUT_S = 300
 """Timeout of one request with a file range: 64 MiB at 0.22 MB/s [s]."""
 RETRIES_MAX = 2
-"""Retries by the client itself, which help its search for credentials; `storage.store_retry` does the rest."""
+"""Retries by the client itself, which help its search for credentials; `storage.store_operations` does the rest."""
 RETRY_TIMEOUT_S = 10
 
 _ENDPOINTS = {

@@ -23,7 +23,7 @@ from windfall.settings import patience_s
 from windfall.storage import failpoints, store_operations
 from windfall.storage.disk_operations import DiskOps, FileOps
 from windfall.storage.failpoints import FailpointOps, FailpointStore
-from windfall.storage.store_retry import RetryingStore, RetryPolicy
+from windfall.storage.store_operations import RetryingStore, RetryPolicy
 from windfall.structs import Struct
 from windfall.terms import Bytes, Instant, Seconds
 from windfall.wire import run_layout

@@ -15,13 +15,13 @@ from datetime import UTC, datetime
 
 from windfall import codec
 from windfall.errors import Fenced, LogDamaged, RunHeld, StoreError
-from windfall.ports import NO_PROGRESS, Progress, Steps
-from windfall.storage import store_checks
+from windfall.ports import NO_PROGRESS, Clock, ObjectStore, Progress, Steps
+from windfall.storage import store_checks, store_operations
 from windfall.storage.run_state import Claim, acquired, from_bytes, next_record, refuse_older, to_bytes
 from windfall.storage.store_operations import create, get, get_all, pause, put
 from windfall.structs import Struct, plain
 from windfall.terms import Holder, LastProgress, Outcome, Record, RecordKind, RunState, Seconds, Step, Term, WallTime
-from windfall.wire.run_layout import gone_key, heartbeat_key, record_key
+from windfall.wire.run_layout import gone_key, heartbeat_key, inbox_key, record_key
 
 POLLS_PER_LEASE = 10
 """Number of heartbeat reads per lease: a contender detects a dead holder at most a tenth of a lease late."""
@@ -400,3 +400,34 @@ def _held(head: Record, holder: Holder) -> RunHeld:
 
 def _utc(wall_time: WallTime) -> str:
     return datetime.fromtimestamp(wall_time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+class StoreWatch:
+    """`ports.RunWatch`; calls come from one thread."""
+
+    def __init__(self, store: ObjectStore, clock: Clock, new_nonce: Callable[[], str]) -> None:
+        self._store = store
+        self._clock = clock
+        self._new_nonce = new_nonce
+        self._head: Record | None = None
+
+    def observe(self) -> RunState | None:
+        """Return the current state of the run's log, with two reads if little has changed."""
+        head = store_operations.run(read_head(self._head.number if self._head else 0), self._store, self._clock)
+        self._head = head or self._head
+        return None if self._head is None else self._head.state
+
+    def declare_gone(self, machine_id: str) -> None:
+        """Record that a machine no longer exists; applies only to the term that it holds now."""
+        state = self.observe()
+        if state is not None and state.holder is not None and state.holder.host == machine_id:
+            store_operations.run(create(gone_key(state.term), machine_id.encode()), self._store, self._clock)
+
+    def stop(self, *, now: bool, reason: str) -> None:
+        """Send a stop request to the machine that holds the run now, not to a later one."""
+        state = self.observe()
+        if state is None or state.holder is None:
+            return
+        message = {"type": "stop", "now": now, "reason": reason, "term": state.term}
+        data = json.dumps(message).encode()
+        store_operations.run(create(inbox_key(self._new_nonce()), data), self._store, self._clock)

@@ -27,10 +27,9 @@ from numpy.typing import NDArray
 
 from windfall.models.lifetimes import maximum_likelihood
 from windfall.models.lifetimes.families import fit_piecewise
-from windfall.models.lifetimes.kaplan_meier import KaplanMeier, kaplan_meier
 from windfall.models.lifetimes.lifetime_law import Curve, Floats, Law
 from windfall.models.lifetimes.maximum_likelihood import Bounds
-from windfall.models.lifetimes.observations import FOLDS, Lifetimes, folds, uniforms
+from windfall.models.lifetimes.observations import FOLDS, KaplanMeier, Lifetimes, folds, kaplan_meier, uniforms
 
 
 def r_squared(cdf: Callable[[Floats], Floats], sample_s: Floats) -> float:

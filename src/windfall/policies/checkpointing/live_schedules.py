@@ -22,12 +22,19 @@ from windfall.models.lifetimes import groups as lifetime_groups
 from windfall.models.lifetimes import model_selection
 from windfall.models.lifetimes.families import Exponential
 from windfall.models.lifetimes.groups import Group, GroupLawKind
-from windfall.models.lifetimes.kaplan_meier import kaplan_meier
 from windfall.models.lifetimes.lifetime_law import Law
-from windfall.models.lifetimes.observations import observed_lifetimes
+from windfall.models.lifetimes.observations import kaplan_meier, observed_lifetimes
 from windfall.policies.checkpointing.optimal_schedule import optimal
-from windfall.policies.checkpointing.replan import ScheduleRequest, default_schedule, lost_time_s, replan_reason
-from windfall.policies.checkpointing.schedule_table import LOSSES_MIN, Evidence, doubt, save_table
+from windfall.policies.checkpointing.schedule_table import (
+    LOSSES_MIN,
+    Evidence,
+    ScheduleRequest,
+    default_schedule,
+    doubt,
+    lost_time_s,
+    replan_reason,
+    save_table,
+)
 from windfall.structs import Struct, replace
 from windfall.terms import SaveTable, Seconds, WallTime
 

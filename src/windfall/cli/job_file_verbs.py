@@ -1,4 +1,4 @@
-"""`windfall import`: convert other tools' task files to job files."""
+"""`windfall import` and `windfall schema`: other tools' task files as job files, and the schemas of all formats."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 import sys
 
 from windfall.cli.options import Json
+from windfall.errors import Misuse
 from windfall.extras import for_job_files
+from windfall.spelling import nearest
 
 
 def import_(file: str, /, *, json_: Json = False) -> None:
@@ -38,3 +40,25 @@ def import_(file: str, /, *, json_: Json = False) -> None:
         count = len(made.unfilled)
         values = f"{count} value{'' if count == 1 else 's'}"
         print(f"windfall: {values} to fill in before it runs: {', '.join(made.unfilled)}", file=sys.stderr)
+
+
+def schema(name: str | None = None, /) -> None:
+    """Print the JSON Schema of the job file, of --json output, or of stored objects.
+
+    Draft 2020-12.  Editors check and complete a job file that starts with
+    `# yaml-language-server: $schema=job.schema.json` and has the schema next to it.
+
+    Example: `windfall schema job > job.schema.json`
+
+    Args:
+        name: name of the schema; without it, list the names.
+    """
+    from windfall.report import json_schema as schemas  # noqa: PLC0415 - only this verb needs the account's code
+
+    if name is None:
+        for known, document in schemas.DOCUMENTS.items():
+            print(f"{known:<10} {document.where}")
+        return
+    if name not in schemas.DOCUMENTS:
+        raise Misuse(f"no schema {name!r}; {nearest(name, schemas.DOCUMENTS)}")
+    print(json.dumps(schemas.schema(name), indent=2))
