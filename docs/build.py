@@ -95,11 +95,11 @@ def page_errors() -> str:
         errors.EXIT_FAILED: "the run failed, or the verb could not do its work",
         errors.EXIT_MISUSE: "the command line, a value or a file cannot be used",
         errors.EXIT_INFEASIBLE: "nothing for sale can do the job; nothing was started",
-        errors.EXIT_BUDGET: "the job was stopped: by its budget or its longest duration, after a save",
-        errors.EXIT_STOPPED: "stopped by `windfall stop` or Ctrl-C: not done; run the same command again to continue",
+        errors.EXIT_BUDGET: "the job was stopped: by its budget or by `max_duration`, after a save",
         errors.EXIT_NOT_RESUMED: "a drill: the script does not resume as it was",
+        errors.EXIT_STOPPED: "stopped by `windfall stop` or Ctrl-C: not done; run the same command again to continue",
         errors.EXIT_RETRY: "run the same command again: preempted, held by a live machine, or taken over",
-        command.INTERRUPTED: "Ctrl-C before anything was begun, or of a verb that only looks",
+        command.INTERRUPTED: "Ctrl-C before anything started, or during a verb that only reads",
         command.PIPE_CLOSED: "the reader of the output (`| head`) closed the pipe",
     }
     table = "".join(f"| {code} | {meaning} |\n" for code, meaning in codes.items())

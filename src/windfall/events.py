@@ -29,7 +29,7 @@ from windfall.terms import (
     WallTime,
 )
 
-VERSION = 3
+VERSION = 4
 _NO_LENGTH = Seconds(0.0)
 
 

@@ -147,7 +147,7 @@ class Job(Tagged, frozen=True):
         max_price_usd_per_hour: of one machine; None for no limit.
         max_duration_s: wall time from the submission until the last machine is released, saved or not [s]; None for none.
         work: None if unknown; the plan then reports it as unknown.
-        options: how the run is saved and restarted; carried to the machines unchanged.
+        options: how the run is saved and restarted; carried to the machines, with the time limits that the controller sets.
         code: digest of the code, used to find measurements of the same job.
         dead_man_s: how long a machine keeps running without contact to the controller [s].
     """

@@ -12,8 +12,13 @@ _BREAKS = frozenset("\n\t")
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return a suggestion: the closest known word, or all of them if none is close."""
     names = list(known)
-    close = difflib.get_close_matches(word.lower(), names, n=1)
-    return f"did you mean {close[0]}?" if close else f"choose one of {', '.join(names)}"
+    close = closest(word, names)
+    return f"choose one of {', '.join(names)}" if close is None else f"did you mean {close}?"
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that a word may be a misspelling of; None if none is close."""
+    return next(iter(difflib.get_close_matches(word.lower(), list(known), n=1)), None)
 
 
 def plain(text: str, *, lines: bool = False) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from windfall.errors import Misuse
@@ -59,16 +60,16 @@ def _amount_bytes(text: str) -> float | None:
 
 
 def duration_text(seconds: float) -> str:
-    """Format a duration for display: `0.25 s`, `42 s`, `3 min 10 s`, `2 h 5 min`."""
+    """Format a duration for display: `0.25 s`, `42 s`, `3 min 10 s`, `2 h 5 min`, `2 h`."""
     if seconds < 10:
         return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.1f} s"
     if seconds < 120:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 120:
-        return f"{minutes} min {rest} s"
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min"
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
 def share_text(share: float) -> str:
@@ -82,7 +83,24 @@ def share_text(share: float) -> str:
 
 def size_text(size_bytes: float) -> str:
     """Format an amount of data for display, in powers of ten: `1.4 MB`."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size_bytes >= factor:
             return f"{size_bytes / factor:.3g} {unit}"
     return f"{size_bytes:.0f} B"
+
+
+def usd_text(amount: float) -> str:
+    """Format an amount of money for display: to the cent, below a dollar with at least two significant digits."""
+    if amount >= 1.0:
+        return f"{amount:,.2f} USD"
+    return f"{amount:.{max(4, 1 - math.floor(math.log10(amount)))}f} USD" if amount > 0.0 else "0 USD"
+
+
+def count_text(count: int, one: str, several: str) -> str:
+    """Format a number of things: `1 loss`, `3 losses`."""
+    return f"{count} {one if count == 1 else several}"
+
+
+def times_text(count: int) -> str:
+    """Format how often something happened: `once`, `3 times`."""
+    return "once" if count == 1 else f"{count} times"

@@ -56,8 +56,8 @@ _HOW_IT_ENDED = {
     Cause.PREEMPTED_SAVED: "the last machine was preempted after a save",
     Cause.PREEMPTED_UNSAVED: "the last machine was preempted without a save, so its last steps are repeated",
     Cause.VANISHED: "the last machine vanished without notice",
-    Cause.SCRIPT_FAILED: "the script had failed",
-    Cause.STOPPED: "it had been stopped",
+    Cause.SCRIPT_FAILED: "the script failed",
+    Cause.STOPPED: "it was stopped",
     Cause.FENCED: "the last machine had lost its lease",
 }
 """How the last machine's lease ended, as the next machine reports it."""
@@ -307,7 +307,7 @@ def _greeting(request: ExecRequest, record: Record, previous: Record | None) -> 
     step = max((checkpoint.step for checkpoint in state.checkpoints), default=0)
     if previous.state.attempts == 0:
         return f"new run {state.run_id}, starting from another run's checkpoint at step {step}"
-    start = f"from the checkpoint at step {step}" if state.checkpoints else "from the start, since it has no checkpoint"
+    start = f"from the checkpoint at step {step}" if state.checkpoints else "from step 0 (no checkpoint yet)"
     last = _HOW_IT_ENDED[state.losses[-1].cause if state.losses else Cause.VANISHED]
     return f"resuming run {state.run_id} {start}: {last}"
 

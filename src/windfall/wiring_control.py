@@ -150,7 +150,7 @@ def providers(state: Path, clock: Clock, users: Callable[[], int], *, start: boo
 
 @contextlib.contextmanager
 def open_planner(state: Path, path: Path) -> Iterator[Planner]:
-    """Open an installation for plans alone: no process is started, and nothing is written.
+    """Open an installation for plans alone: no process is started, and nothing is ordered or recorded.
 
     Args:
         state: the installation's folder, which need not exist.

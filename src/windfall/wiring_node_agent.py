@@ -24,11 +24,9 @@ from windfall.linux.random_names import new_nonce
 from windfall.notices import notice_sources
 from windfall.notices.relay import NoticeWriter
 from windfall.ports import Clock, ObjectStore
-from windfall.settings import patience_s
 from windfall.storage import bundle, store_operations
 from windfall.storage.object_stores import open_store
 from windfall.terms import Instant, Notice, NoticeLevel, Seconds
-from windfall.units import rate_bytes_per_s
 from windfall.wire import boot_data as names
 from windfall.wire.boot_data import BootData
 from windfall.wire.environment import without_store_variables
@@ -157,9 +155,7 @@ def _place(url: str, environ: Mapping[str, str]) -> MachineContext:
     metadata_url = environ.get(names.METADATA_URL) or None
     # A metadata service with its own address belongs to a local market, whatever machine that market runs on.
     provider = environ.get(names.PROVIDER) or ("local" if metadata_url is not None else notice_sources.detect(environ))
-    uplink = environ.get(names.UPLINK)
-    limit = rate_bytes_per_s(uplink, names.UPLINK) if uplink else None
-    return MachineContext(url, machine_id, folder, provider, metadata_url, environ, patience_s(), limit)
+    return MachineContext(url, machine_id, folder, provider, metadata_url, environ)
 
 
 def _catch_signals(node_agent: NodeAgent, exec_: ExecProcess, clock: Clock, inbox: _Inbox) -> None:
@@ -187,7 +183,12 @@ def _watch_notices(place: MachineContext, clock: Clock, inbox: _Inbox) -> None:
         relay.write(notice)
         inbox.put(Noticed(notice))
 
-    for source in notice_sources.open_sources(place.provider, place.metadata_url, clock):
+    try:
+        sources = notice_sources.open_sources(place.provider, place.metadata_url, clock)
+    except Misuse as error:  # `windfall exec` refuses it too, and the controller hears its message
+        _log(str(error))
+        return
+    for source in sources:
         threading.Thread(
             target=source.watch,
             args=(deliver, lambda: False),

@@ -67,6 +67,7 @@ KEYS = (
     _bad("unlike-anything", f"{RUN}work: {{qqq: 1}}\n", "2:8", "work.qqq", "choose one of steps, samples"),
     _bad("in-an-alternative", f"{RUN}resources: {{any_of: [{{zones: a}}]}}\n", "2:23", "any_of[0].zones", "zone?"),
     _bad("in-the-wrong-place", f"{RUN}deadline: 3h\n", "2:1", "belongs under objective"),
+    _bad("misspelt-run", "name: gpt\nrn: python train.py\n", "2:1", "rn is an unknown key", "did you mean run?"),
     _bad("run-missing", "name: gpt\n", "1:1", "run is missing", "run: python train.py"),
     _bad("elastic", f"{RUN}elastic: {{min: 1}}\n", "2:1", "elastic is not supported yet"),
     _bad("bag", f"{RUN}bag: [1, 2]\n", "2:1", "bag is not supported yet"),

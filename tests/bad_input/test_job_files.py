@@ -93,6 +93,7 @@ def test_a_file_of_somebody_else_is_told(tmp_path: Path) -> None:
             "true",
             "--set resources.use_spt: resources.use_spt is an unknown key; did you mean use_spot?",
         ),
+        ("wrk.steps", "4", "--set wrk.steps: wrk is an unknown key; did you mean work?"),
         ("objective.deadline", "3", "--set objective.deadline: objective.deadline must be a duration"),
         ("num_nodes", "[1", "--set num_nodes:1:3: "),
         ("name.first", "x", "--set name.first: name in job.yaml is not a map"),

@@ -30,7 +30,7 @@ def _no_matplotlib(box: Box) -> list[str]:
 
 CASES = [
     Case("matplotlib-missing", _no_matplotlib, 2, ("matplotlib", "pip install"), process=True),
-    Case("verb-unknown", _line("exce", "run"), 2, ("'exce'", "did you mean exec?")),
+    Case("verb-unknown", _line("exce", "run"), 2, ("'exce'", "did you mean `windfall exec`?")),
     Case("verb-like-nothing", _line("xyzzy"), 2, ("unknown command 'xyzzy'", "windfall --help")),
     Case("option-unknown", _exec("--polcy", "never"), 2, ("--polcy", "--policy", "windfall exec --help")),
     Case("policy-unknown", _exec("--policy", "adaptve"), 2, ("'adaptve'", "did you mean 'adaptive'?")),

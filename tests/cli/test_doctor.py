@@ -89,7 +89,7 @@ def test_a_folder_is_measured_and_left_as_it_was(capsys: pytest.CaptureFixture[s
         "store", "conditions", "reach", "small objects", "speed up", "emergency", "speed down", "leftovers",
     ]  # fmt: skip
     assert checks["reach"]["verdict"] == "warn"
-    assert "this machine only" in checks["reach"]["says"]
+    assert "only this machine reaches" in checks["reach"]["says"]
     rate = checks["speed up"]["numbers"]["bytes_per_s"]
     assert checks["emergency"]["numbers"]["fits_in_30_s_bytes"] == pytest.approx(0.8 * 30 * rate)
     assert list((tmp_path / "here").iterdir()) == []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,3 +96,58 @@ def test_a_request_travels_whole(tmp_path: Path) -> None:
     exec_request.save(whole, whole.path("exec.json"))
     assert exec_request.load_session(str(tmp_path)) == whole
     assert (tmp_path / "exec.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_folder_whose_name_is_not_utf8_travels_in_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File names on Linux are bytes."""
+    from windfall.agent import exec_request
+
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/d\xff")
+    os.mkdir(folder)
+    monkeypatch.chdir(folder)
+    request = exec_line.quick_request(["/runs/one", "--", "true"])
+    assert request is not None
+    whole = replace(request, session=str(tmp_path))
+    exec_request.save(whole, whole.path("exec.json"))
+    assert exec_request.load_session(str(tmp_path)).cwd == folder
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["/runs/one", "--", "echo", "a\udcff"], "is not valid UTF-8"),
+        (["/runs/one", "--keep", "9" * 20, "--", "true"], "--keep: must be from 1 to 1,000,000"),
+        (["/runs/one", "--keep", "9" * 5000, "--", "true"], "--keep: must be a whole number"),
+        (["/runs/one", "--polcy", "never", "--", "true"], "unknown option --polcy; did you mean --policy?"),
+    ],
+)
+def test_a_line_that_no_run_can_keep_is_refused(
+    words: list[str], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One message, exit code 2, nothing started."""
+    assert main(["exec", *words]) == EXIT_MISUSE
+    assert message in capfd.readouterr().err
+
+
+def test_a_folder_that_is_gone_is_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A relative URL needs the current folder."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    assert main(["exec", "runs/one", "--", "true"]) == EXIT_MISUSE
+    assert "the current folder no longer exists" in capfd.readouterr().err
+
+
+def test_help_that_cannot_be_written_is_one_line() -> None:
+    """A full disk is no traceback."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "windfall.cli.main", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "windfall: cannot write the output: No space left on device\n")

@@ -89,7 +89,7 @@ def test_a_followed_job_survives_its_controller_and_its_user(tmp_path: Path) -> 
         made.job(steps=2000, step_s=0.05)
         terminal = Terminal(made, "run", "-y", "job.yaml")
         try:
-            terminal.until("has the run")
+            terminal.until("holds the run")
             terminal.until("steps/s")
             killed = made.controller()
             os.kill(killed, signal.SIGKILL)

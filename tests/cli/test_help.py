@@ -112,6 +112,7 @@ def test_what_other_tools_call_a_verb_is_answered_with_ours(
         ("lgos", "logs"),
         ("simulat", "simulate"),
         ("stopp", "stop"),
+        ("staus", "ps"),
         ("xyzzy", None),
         ("pool", None),
     ],
@@ -124,5 +125,5 @@ def test_only_a_close_spelling_is_taken_for_a_mistake(
 
     said = capsys.readouterr().err
     assert ("did you mean" in said) == (verb is not None)
-    assert verb is None or f"did you mean {verb}?" in said
+    assert verb is None or f"did you mean `windfall {verb}`?" in said
     assert "windfall --help" in said

@@ -68,7 +68,7 @@ def test_run_says_each_thing_once(bought: Bought) -> None:
     assert len(once) == len(set(once)), bought.printed
     story = [
         "ordering tiny in here",
-        ": up, 9 USD/h",
+        ", is up, 9 USD/h",
         f"injecting a preemption of {bought.taken}, 8 s of notice",
         "ordering tiny in here",
         f"step {STEPS} is stored",

@@ -17,11 +17,13 @@ def test_what_stop_says_of_a_run_is_so(tmp_path: Path) -> None:
     machine.until("step 3")
     stopped = run.say("stop", run.url, "--now")
     machine.code()
+    listed = run.say("ps", run.url).stdout
     again, taken = run.say("stop", run.url), run.say("inject", run.url, "--notice", "none")
     last = run.train(STEPS="3")
     assert last.code() == 0, last.text
     done = run.say("stop", run.url)
 
+    assert "stopped" in listed.split()
     resume = f"resume with `windfall exec {run.url}`"
     assert stopped.stdout.startswith("stopped after ")
     assert stopped.stdout.endswith(f"; {resume}\n")

@@ -241,7 +241,7 @@ def test_a_missed_deadline_is_notified_once_and_stops_nothing() -> None:
     house.turns(again, 15.0)
 
     assert house.notified.count(Event.LATE) == 1
-    assert again.summary().message == "machines: 1 training; its deadline has passed"
+    assert again.summary().message == "1 machine training; its deadline has passed"
     assert again.summary().exit_code is None
 
 

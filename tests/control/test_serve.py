@@ -206,7 +206,7 @@ def test_it_says_which_machine_must_stay_on_and_until_when() -> None:
     )
     assert must_stay_on(RunningController("", busy)) == (
         "lab7 must stay on for 2 unfinished jobs until they are done (no estimate yet); "
-        "without it, machines keep training for 2 h 0 min, then save and stop"
+        "without it, machines keep training for 2 h, then save and stop"
     )
     assert "for 1 unfinished job until about 2027-01-15 08:00 UTC" in must_stay_on(RunningController("", known))
 

@@ -76,6 +76,9 @@ def test_whatever_path_is_asked_for_is_answered(count: int) -> None:
             assert answer.status_code in STATUSES, one
 
 
+BAD_OPTIONS = (("lease_s", 0.5), ("lease_s", 1e300), ("mttp_s", 0.0), ("mttp_s", -5.0), ("grace_s", -1.0), ("keep", 0))
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -108,6 +111,7 @@ def test_whatever_path_is_asked_for_is_answered(count: int) -> None:
         {"options": {"type": "RunOptions", "keep": 0}},
         {"notify": {"type": "Notify", "webhook": "file:///etc/passwd"}},
         {"injection": {"type": "Injection", "mttp_s": [], "seed": 1}},
+        *({"options": {"type": "RunOptions", name: value}} for name, value in BAD_OPTIONS),
         {"bundle": {"type": "Bundle", "digest": "00", "key": "../../x", "size_bytes": 1}},
     ],
     ids=lambda change: next(iter(change)),

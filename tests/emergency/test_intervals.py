@@ -52,20 +52,20 @@ def test_a_change_of_the_mean_time_to_preemption_moves_the_planned_save(tmp_path
         before = _plans(machine.spool)[-1]
         message = json.dumps({"type": "estimates", "mttp_s": 60.0}).encode()
         object_stores.open_reader(f"file://{cloud.run}").store.create(inbox_key("faster"), message)
-        machine.wait(lambda: _plans(machine.spool)[-1]["MTTP"] == 60.0, "a plan with the new belief")
+        machine.wait(lambda: _plans(machine.spool)[-1]["mean time to preemption"] == 60.0, "a plan with the new belief")
         rows = machine.spool
         machine.preemption_at(machine.announce(4.0))
-    after = next(plan for plan in _plans(rows) if plan["MTTP"] == 60.0)
+    after = next(plan for plan in _plans(rows) if plan["mean time to preemption"] == 60.0)
     row, _ = facts(rows, ev.EstimatesChanged)[0]
     (published,) = [command for command in row.commands if isinstance(command, ev.PublishSave)]
     (decision,) = row.decisions
     assert decision.choice == f"insurance save at step {published.step}"
-    assert before["MTTP"] == 3 * 3600.0
+    assert before["mean time to preemption"] == 3 * 3600.0
     for plan in (before, after):
         assert plan["uncovered share of losses, observed"] == 1.0
-        wait_s = plan["MTTP"] + plan["restart, assumed"]
-        insured_s = max(math.sqrt(2.0 * plan["stall"] * wait_s), plan["time to durable"])
-        longest_s = rules.longest_interval_s(insured_s, plan["stall"], plan["MTTP"])
+        wait_s = plan["mean time to preemption"] + plan["restart, assumed"]
+        insured_s = max(math.sqrt(2.0 * plan["stall"] * wait_s), plan["time until committed"])
+        longest_s = rules.longest_interval_s(insured_s, plan["stall"], plan["mean time to preemption"])
         assert insured_s * (1.0 - 1e-9) <= plan["interval"] <= longest_s * (1.0 + 1e-9)
     print(f"\ninterval {before['interval']:.2f} s -> {after['interval']:.2f} s")
     assert after["interval"] < 0.5 * before["interval"]

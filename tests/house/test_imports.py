@@ -40,9 +40,9 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "wire.script_page": (NONE, NONE),
     "wire.environment": (NONE, NONE),
     "models": (WORDS | {"models", "units"}, NUMERIC),
-    "policies": (WORDS | {"models", "policies"}, NUMERIC),
+    "policies": (WORDS | {"models", "policies", "units"}, NUMERIC),
     "policies.checkpointing.rules": (NONE, NONE),
-    "core": (TO_CORE - {"wire"}, NONE),
+    "core": (TO_CORE - {"wire"} | {"units"}, NONE),
     "linux": (WORDS | {"wire", "linux"}, NONE),
     "storage": (
         WORDS | {"wire", "storage", "extras", "linux", "settings"},
@@ -57,7 +57,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "sdk.torch": (ADAPTER, frozenset({"torch", "numpy"})),
     "sdk.transformers": (ADAPTER, frozenset({"torch", "transformers", "accelerate"})),
     "sdk.lightning": (ADAPTER, frozenset({"torch", "lightning"})),
-    "agent": (TO_CORE | {"linux", "agent"}, NONE),
+    "agent": (TO_CORE | {"linux", "agent", "settings", "units"}, NONE),
     "control": (TO_CORE | {"units", "spelling", "control"}, WEB),
     "control.notifier": (WORDS | {"control.notifier"}, frozenset({"httpx"})),
     "simulation": (TO_CORE | {"simulation", "spelling", "units", "extras"}, NUMERIC),
@@ -181,8 +181,17 @@ def test_import_windfall_loads_only_the_sdk(loaded: set[str]) -> None:
         "windfall.wire.environment",
         "windfall.policies.checkpointing.rules",
     )
-    packages = {"windfall", "windfall.wire", "windfall.policies", "windfall.policies.saving"}
+    packages = {"windfall", "windfall.wire", "windfall.policies", "windfall.policies.checkpointing"}
     ours = {name for name in loaded if name.split(".")[0] == "windfall"} - packages
 
     assert {name for name in ours if not name.startswith(allowed)} == set()
     assert not ours & {"windfall.sdk.torch", "windfall.sdk.transformers", "windfall.sdk.lightning"}
+
+
+def test_the_supervisor_needs_the_standard_library_alone() -> None:
+    """It lives as long as the script, and nothing that a package does may end it; nor may loading one delay the script."""
+    code = "import sys; import windfall.agent.supervisor; print(*{name.split('.')[0] for name in sys.modules})"
+    bare = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(PACKAGE.parent)!r}); {code}"]
+    result = subprocess.run(bare, capture_output=True, text=True, check=True)
+
+    assert set(result.stdout.split()) - sys.stdlib_module_names - {"windfall", "__main__"} == set()

@@ -64,7 +64,7 @@ def test_the_hazard_is_the_slope_of_the_cumulative_hazard(law: Law) -> None:
 @by_law
 def test_sampled_lives_follow_the_law(law: Law) -> None:
     """Lifetimes drawn with evenly spread uniforms have the law's mean and the law's distribution."""
-    uniforms = (np.arange(40_000) + 0.5) / 40_000
+    uniforms = (np.arange(8_000) + 0.5) / 8_000
     lifetimes = law.sample(uniforms)
 
     assert np.mean(lifetimes) == pytest.approx(law.remaining().mean_s, rel=2e-3)
@@ -75,7 +75,7 @@ def test_sampled_lives_follow_the_law(law: Law) -> None:
 def test_a_machine_of_some_age_is_judged_by_what_it_has_survived(law: Law) -> None:
     """Drawn lives of old machines are longer than their age, and their mean is age plus remaining life."""
     age_s = float(law.quantile(0.4))
-    lifetimes = law.sample((np.arange(40_000) + 0.5) / 40_000, age_s=age_s)
+    lifetimes = law.sample((np.arange(8_000) + 0.5) / 8_000, age_s=age_s)
 
     assert np.min(lifetimes) >= age_s
     assert np.mean(lifetimes) - age_s == pytest.approx(law.remaining(age_s).mean_s, rel=2e-3)
@@ -120,7 +120,7 @@ def test_nothing_outlives_the_end_of_a_bounded_law() -> None:
 
     assert float(law.survival(24.83 * H)) == 0.0
     assert float(law.quantile(1.0)) == pytest.approx(24.83 * H)
-    with pytest.raises(Misuse, match="no machine reaches an age of 25 h 0 min: this law ends at 24 h 49 min"):
+    with pytest.raises(Misuse, match="no machine reaches an age of 25 h: this law ends at 24 h 49 min"):
         law.remaining(25 * H)
 
 
@@ -202,7 +202,7 @@ def test_kaplan_meier_says_nothing_beyond_the_data() -> None:
     assert not curve.survival_answer(5 * H).extrapolated
     asked = curve.survival_answer(6 * H)
     assert asked.extrapolated
-    assert asked.note == "no machine was observed beyond 5 h 0 min: there is no estimate for older ones"
+    assert asked.note == "no machine was observed beyond 5 h: there is no estimate for older ones"
     assert curve.remaining(2 * H).until_s == 5 * H
     assert curve.remaining(6 * H).mean_s == 0.0
     assert curve.remaining(6 * H).extrapolated
@@ -226,7 +226,7 @@ def test_a_fitted_law_says_when_it_is_asked_beyond_its_data() -> None:
     asked = law.survival_answer(30 * H, age_s=5 * H)
     assert asked.extrapolated
     assert asked.value == pytest.approx(math.exp(-2.5))
-    assert asked.note == ("no machine was observed beyond 20 h 0 min: beyond it the exponential law extrapolates")
+    assert asked.note == ("no machine was observed beyond 20 h: beyond it the exponential law extrapolates")
 
 
 def test_remaining_life_is_counted_as_far_as_the_data_reach() -> None:
@@ -237,9 +237,7 @@ def test_remaining_life_is_counted_as_far_as_the_data_reach() -> None:
     assert inside.until_s == 20 * H
     assert inside.mean_s == pytest.approx(10 * H * -math.expm1(-1.5))
     assert not inside.extrapolated
-    assert inside.note == (
-        "the lifetime from the age of 5 h 0 min to 20 h 0 min; 22% last longer and count up to there"
-    )
+    assert inside.note == ("the lifetime from the age of 5 h to 20 h; 22 % last longer and count up to there")
     assert law.remaining(5 * H, until_s=40 * H).extrapolated
     old = law.remaining(25 * H)
     assert old.extrapolated

@@ -146,10 +146,12 @@ def test_draws_depend_on_seed_and_position_alone() -> None:
     assert abs(np.corrcoef(uniforms(7, 10_000), uniforms(8, 10_000))[0, 1]) < 0.05
 
 
-def test_the_choice_predicts_best_and_says_why() -> None:
-    """Of machines with infancy and a limit the bathtub is chosen, surely before the memoryless law; twice alike."""
+@pytest.mark.parametrize("names", [("exponential", "weibull", "bathtub"), pytest.param((), marks=pytest.mark.slow)])
+def test_the_choice_predicts_best_and_says_why(names: tuple[str, ...]) -> None:
+    """Of machines with infancy and a limit the bathtub is chosen, surely before the memoryless law; of three laws, of all."""
     lifetimes = drawn(TUB, 240, watched_s=60 * H)
-    fit = model_selection.fit_lifetimes(lifetimes, bounds=Bounds(limit_s=24 * H))
+    families = tuple(family for family in model_selection.FAMILIES if not names or family[0] in names)
+    fit = model_selection.fit_lifetimes(lifetimes, families=families, bounds=Bounds(limit_s=24 * H))
 
     assert fit.law.name == "bathtub"
     assert fit.trusted

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -78,20 +80,50 @@ def test_a_file_of_an_earlier_node_agent_is_gone(tmp_path: Path) -> None:
     path = tmp_path / "notices.json"
     NoticeWriter(str(path)).write(ANNOUNCED)
     NoticeWriter(str(path))
-    assert not path.exists()
+    assert path.read_bytes().strip() == b""
 
 
-def test_a_damaged_file_ends_nothing(tmp_path: Path, received: Callable[[], list[Notice]]) -> None:
-    """The next notice replaces it whole."""
+def test_a_half_written_file_ends_nothing(tmp_path: Path, received: Callable[[], list[Notice]]) -> None:
+    """A reader between two bytes of a write reads again."""
     path = tmp_path / "notices.json"
     writer = NoticeWriter(str(path))
-    path.write_text('{"version": 1, "notices": [{"type": "Not')
+    with path.open("r+b") as file:
+        file.write(b'{"version": 1, "notices": [{"type": "Not')
     found = received()
     writer.write(ANNOUNCED)
     eventually(lambda: found == [ANNOUNCED], "the announcement")
 
 
-def test_a_full_disk_does_not_end_the_node_agent(tmp_path: Path) -> None:
+def test_an_exec_that_starts_after_a_withdrawal_hears_of_that_alone(
+    tmp_path: Path, received: Callable[[], list[Notice]]
+) -> None:
+    """An announcement that no longer holds must not make it save and leave."""
+    writer = NoticeWriter(str(tmp_path / "notices.json"))
+    writer.write(ANNOUNCED)
+    writer.write(WITHDRAWN)
+    found = received()
+    eventually(lambda: found == [WITHDRAWN], "the withdrawal alone")
+
+
+def test_a_notice_on_a_disk_that_is_full_arrives(tmp_path: Path, received: Callable[[], list[Notice]]) -> None:
+    """The file had its size before: a write needs no more room, and a limit on file sizes stands for the full disk."""
+    path = tmp_path / "notices.json"
+    writer = NoticeWriter(str(path))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            (tmp_path / "other").write_bytes(bytes(path.stat().st_size + 1))
+        writer.write(ANNOUNCED)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, previous)
+    found = received()
+    eventually(lambda: found == [ANNOUNCED], "the announcement")
+
+
+def test_a_folder_that_cannot_be_written_does_not_end_the_node_agent(tmp_path: Path) -> None:
     """The controller still hears of the notice, and SIGTERM still reaches the script."""
     NoticeWriter(str(tmp_path / "gone" / "notices.json")).write(ANNOUNCED)
 

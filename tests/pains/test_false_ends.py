@@ -116,4 +116,4 @@ def test_a_bug_is_retried_for_ever_as_if_it_were_a_preemption(run: Run) -> None:
     assert machine.code() == 1, machine.text
     assert machine.text.count("started\n") == 2
     assert (run.state().outcome, run.state().losses[-1].cause) == (Outcome.FAILED, Cause.SCRIPT_FAILED)
-    assert "the script failed 2 times, last with status 3" in machine.text
+    assert "the script failed 2 times, last with exit code 3" in machine.text

@@ -111,7 +111,7 @@ def test_an_item_may_be_that_of_rows(capsys: pytest.CaptureFixture[str]) -> None
         (["thesis", "--item", "zzz"], "choose one of table-6.1, table-6.2"),
         (["tesis"], "unknown paper 'tesis'; did you mean thesis?"),
         (["thesis", "--trials", "-1"], "--trials must be between 0 and"),
-        (["scispot", "--data", "/nowhere.csv"], "--data: cannot read /nowhere.csv: No such file or directory"),
+        (["scispot", "--data", "/nowhere.csv"], "--data: /nowhere.csv does not exist"),
         (["thesis", "--plot", "/dev/null/plots"], "--plot: cannot create the folder /dev/null/plots"),
     ],
 )

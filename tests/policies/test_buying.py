@@ -31,9 +31,9 @@ def reason(offer: Offer, **wanted: object) -> str:
         (Resources(provider="google"), "its provider is aws, not google"),
         (Resources(zone="b"), "its zone is a, not b"),
         (Resources(machine_type="huge"), "its machine type is small, not huge"),
-        (Resources(cpus_min=8), "it has 4 processors, fewer than 8"),
-        (Resources(memory_gib_min=32), "it has 16 GiB of memory, less than 32 GiB"),
-        (Resources(accelerator="A100", accelerators=8), "its accelerators are none, not A100:8"),
+        (Resources(cpus_min=8), "it has 4 CPUs, and the job needs 8"),
+        (Resources(memory_gib_min=32), "it has 16 GiB of memory, and the job needs 32 GiB"),
+        (Resources(accelerator="A100", accelerators=8), "it has no accelerators, and the job needs A100:8"),
     ],
 )
 def test_an_offer_without_what_is_wanted_is_refused_in_a_sentence(want: Resources, words: str) -> None:
@@ -47,8 +47,8 @@ def test_accelerators_are_of_this_kind_and_just_so_many() -> None:
     ranking = rank(replace(JOB, resources=(Resources(accelerator="a100", accelerators=1),)), [one, eight, SPOT], ())
     assert [row.offer for row in ranking.ranked] == [one]
     assert [words for _, words in ranking.refused] == [
-        "its accelerators are A100:8, not a100:1",
-        "its accelerators are none, not a100:1",
+        "it has A100:8, and the job needs a100:1",
+        "it has no accelerators, and the job needs a100:1",
     ]
 
 

@@ -134,7 +134,7 @@ def test_what_nobody_measured_or_told_is_named_as_assumed() -> None:
                 0.0, view(policy), Estimates(PreemptionHistory("local"), unmeasured(1.0))
             ).decision.rationale
         }
-        assert "MTTP, assumed" in names
+        assert "mean time to preemption, assumed" in names
     adaptive = decide(0.0, view("adaptive"), Estimates(PreemptionHistory("local"), unmeasured(1.0)))
     names = {item.name for item in adaptive.decision.rationale}
     assert names >= {"restart, assumed", "notice, assumed", "stall, assumed"}

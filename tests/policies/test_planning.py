@@ -275,7 +275,9 @@ def test_a_deadline_that_no_offer_meets_is_refused_with_the_quickest() -> None:
     job = replace(JOB, objective=Objective(deadline_s=Seconds(9 * HOUR)))
     slow = replace(MEASURED, machine_type="large", work_per_s=0.5)
     words = refused(job, SPOT, LARGE, measured=(MEASURED, slow))
-    assert words.startswith("no offer is expected to meet the deadline: the fastest, small in aws/a (spot), takes 10.")
+    assert words.startswith(
+        "no offer is expected to meet the deadline: the fastest, small in aws/a (spot), takes 10 h 9 min"
+    )
     assert "10 h of work" in words
     assert words.endswith("the deadline is 9 h")
 
@@ -332,7 +334,7 @@ def test_limits_of_a_job_of_unknown_length_are_a_warning() -> None:
 
 def test_losses_that_leave_no_time_to_work_are_a_warning_where_the_work_is_unknown() -> None:
     """What is refused of a job of known length."""
-    said = "needs 2.67 min to get ready: the run would make almost no progress"
+    said = "takes 2 min 40 s to get ready: the run would make almost no progress"
     often, rarely = (planned(replace(JOB, work=None), measured=(), hours=hours).warnings for hours in (1 / 120, 6.0))
     assert any(said in message for message in often), often
     assert not any("almost no progress" in message for message in rarely)
@@ -358,7 +360,7 @@ def test_a_want_that_nothing_has_is_refused_with_the_nearest() -> None:
     words = refused(replace(JOB, resources=(want,)), SPOT, LARGE)
     assert words == (
         "no offer matches the job's resources: the nearest is large in aws/a (spot), "
-        "but it has 32 GiB of memory, less than 64 GiB"
+        "but it has 32 GiB of memory, and the job needs 64 GiB"
     )
 
 
@@ -376,4 +378,4 @@ def test_nothing_for_sale_is_refused() -> None:
 def test_machines_that_never_get_ready_before_they_are_lost_are_refused() -> None:
     """A preparation of half an hour, a loss every ten minutes."""
     slow = replace(MEASURED, prepare_s=Seconds(1800.0))
-    assert "needs 30 min to get ready" in refused(JOB, SPOT, measured=(slow,), hours=1 / 6)
+    assert "takes 30 min to get ready" in refused(JOB, SPOT, measured=(slow,), hours=1 / 6)

@@ -217,7 +217,7 @@ def test_work_without_an_end_in_sight_is_planned_piece_by_piece(
     ("changes", "words"),
     [
         ({"costs": SaveCosts(Seconds(60.0), 10**9, Seconds(15.0), Seconds(1.0))}, "stall is 60 s, planned with 20 s"),
-        ({"costs": SaveCosts(Seconds(20.0), 10**9, Seconds(99.0), Seconds(1.0))}, "time to durable is 120 s"),
+        ({"costs": SaveCosts(Seconds(20.0), 10**9, Seconds(99.0), Seconds(1.0))}, "time until committed is 120 s"),
         ({"allocate_s": Seconds(900.0)}, "restart is 960 s, planned with 120 s"),
         ({"step_s": Seconds(3.0)}, "step time is 3 s, planned with 2 s"),
         ({"term": Term(6)}, "the run resumed at step 100"),

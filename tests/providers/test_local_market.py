@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -18,10 +20,12 @@ from tests.contracts.providers import TYPE, LocalWorld
 from tests.providers.support import OWNER, Bench, bench
 from windfall.errors import Misuse, ProviderDenied, ProviderUnreachable
 from windfall.linux import processes
+from windfall.linux.clock import SystemClock
 from windfall.market import Boot, MachineEndCause, MachineLifecycle, Order
-from windfall.providers.local import machine_folder
+from windfall.providers.local import machine_folder, market_database
 from windfall.providers.local.local_provider import LocalProvider
 from windfall.providers.local.market_daemon import ADDRESS, LOCK
+from windfall.providers.local.market_database import MarketDatabase
 from windfall.structs import replace
 from windfall.terms import Seconds, WallTime
 
@@ -79,6 +83,28 @@ def test_a_second_daemon_leaves_the_first_alone(market: Bench) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
     assert daemons(market) == before
     assert market.provider.offers()
+
+
+@pytest.mark.parametrize("damage", ["garbage", "locked"])
+def test_a_plan_reads_a_closed_market_without_writing(tmp_path: Path, damage: str) -> None:
+    """What cannot be read is a provider that does not answer; what another process holds is read all the same."""
+    with contextlib.closing(MarketDatabase(tmp_path)) as database:
+        database.opened_at(WallTime(1.0))
+    path = tmp_path / market_database.FILE
+    other = sqlite3.connect(path, isolation_level=None)
+    if damage == "garbage":
+        other.close()
+        path.write_bytes(b"not a database, but long enough to have a header" * 100)
+    else:
+        other.execute("BEGIN IMMEDIATE")
+    before = path.read_bytes()
+    caller = LocalProvider(str(tmp_path), SystemClock(), start=False)
+    if damage == "garbage":
+        with pytest.raises(ProviderUnreachable, match="cannot read"):
+            caller.offers()
+    else:
+        assert caller.offers()
+    assert path.read_bytes() == before
 
 
 def test_a_closed_market_is_not_opened_by_who_may_not(market: Bench) -> None:

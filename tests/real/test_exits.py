@@ -176,7 +176,7 @@ def test_sigterm_is_a_notice(tmp_path: Path) -> None:
     with run.machine(options=(*QUICK[:2], *QUICK[4:], "--policy", "never"), HOLD="step:15") as machine:
         machine.until_held()
         os.kill(machine.supervisor, signal.SIGTERM)
-        machine.until("this machine ends in")
+        machine.until("this machine will be preempted in")
         machine.let_go()
         assert machine.code() == 75, machine.printed
         last = machine.step()

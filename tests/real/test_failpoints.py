@@ -31,7 +31,7 @@ def passed() -> dict[str, Counter[str]]:
     with run.machine(WINDFALL_FAILPOINT_TRACE=folder / "first", STEP_S=SLOWLY, HOLD="step:25") as machine:
         machine.until_held()
         run.inject("9s")
-        machine.until("this machine ends in")
+        machine.until("this machine will be preempted in")
         machine.let_go()
         assert machine.code() == 75, machine.printed
     with run.machine(WINDFALL_FAILPOINT_TRACE=folder / "second") as machine:
@@ -61,7 +61,7 @@ def die_with_the_machine(folder: Path, phase: str, exact: str) -> None:
     with run.machine(WINDFALL_FAILPOINT=exact, STEP_S=SLOWLY, HOLD="step:25" if phase == "first" else "") as machine:
         if phase == "first" and not machine.until_agent_dies(unless=(machine.folder / "held").exists):
             run.inject("9s")
-            if not machine.until_agent_dies(unless=lambda: "this machine ends in" in machine.printed):
+            if not machine.until_agent_dies(unless=lambda: "this machine will be preempted in" in machine.printed):
                 machine.let_go()
         machine.until_agent_dies()
         machine.vanish()

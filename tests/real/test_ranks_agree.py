@@ -88,7 +88,7 @@ def test_a_rank_in_evaluation_is_waited_for(tmp_path: Path) -> None:
     with ranks.machine(options=NEVER, HOLD="evaluation:25") as machine:
         machine.until_held()
         os.kill(machine.supervisor, signal.SIGTERM)
-        machine.until("this machine ends in")
+        machine.until("this machine will be preempted in")
         machine.let_go()
         assert machine.code() == 75, machine.printed
     assert ranks.check_points() == 1

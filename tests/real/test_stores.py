@@ -43,7 +43,7 @@ def test_a_run_survives_over_a_real_protocol(scheme: str, request: pytest.Fixtur
     ) as first:
         first.until_held()
         ask(environment, "inject", run.url, "--notice", "30s")
-        first.until("this machine ends in")
+        first.until("this machine will be preempted in")
         first.let_go()
         assert first.code() == 75, first.printed
     shutil.rmtree(first.folder)

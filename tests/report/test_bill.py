@@ -81,7 +81,7 @@ def test_a_machine_that_its_successor_replaced_counts_as_preempted() -> None:
     ]
     assert made is not None
     assert [(one.outcome, one.detail, one.lost) for one in made.machines] == [
-        (MachineOutcome.PREEMPTED, "injected, replaced before", True),
+        (MachineOutcome.PREEMPTED, "injected, replaced in time", True),
         (MachineOutcome.RUNNING, "", False),
     ]
 

@@ -61,8 +61,8 @@ def test_what_happens_to_many_machines_at_once_is_one_sentence() -> None:
     few = row(1, seen(*(machine(f"n-{number}", "t", **up) for number in range(3))))
 
     assert told(many, few) == [
-        "60 machines, small in zone-a: up, 3.6 USD/h",
-        "n-0, n-1, n-2, small in zone-a: up, 3.6 USD/h",
+        "60 machines, small in zone-a, are up, 3.6 USD/h",
+        "n-0, n-1, n-2, small in zone-a, are up, 3.6 USD/h",
     ]
 
 
@@ -76,9 +76,9 @@ def test_a_step_is_stored_once_and_a_new_holder_is_named() -> None:
     ]
 
     assert told(*(row(number, look) for number, look in enumerate(looks))) == [
-        "m-1 has the run",
+        "m-1 holds the run",
         "step 40 is stored",
-        "m-2 has the run, from step 40",
+        "m-2 holds the run, from step 40",
     ]
 
 
@@ -101,10 +101,14 @@ def test_an_order_says_what_it_costs() -> None:
 
 
 def test_another_controller_is_told_but_the_first_is_not() -> None:
-    """That a controller begins is news only if there was one before."""
-    assert told(row(0, ControllerStarted(Term(1))), row(9, ControllerStarted(Term(2)))) == [
-        "another controller took over; the machines kept running"
-    ]
+    """That a controller begins is news only if there was one before, and machines that it found running."""
+    first, second = row(0, ControllerStarted(Term(1))), row(9, ControllerStarted(Term(2)))
+    up = row(1, seen(machine("m-1", "t", started=WallTime(BEGIN))))
+    end = row(5, seen(gone("m-1", "t", MachineEndCause.RELEASED, 0, 5)))
+
+    assert told(first, up, second)[1:] == ["another controller took over; the machines kept running"]
+    assert told(first, second) == []
+    assert told(first, up, end, second)[1:] == []
 
 
 def test_a_machine_that_cannot_do_the_job_is_told_once() -> None:

@@ -117,10 +117,10 @@ def test_the_verdict_keeps_the_jobs_policy_within_the_noise() -> None:
 
     assert (
         verdict(better, own)
-        == "Keep adaptive, the job's policy: the differences in cost are within the noise of 4000 trials."
+        == "Keep adaptive, the job's policy: the differences in cost are within the noise of 4,000 trials."
     )
     assert verdict(better, own, worse) == (
-        "Keep adaptive, the job's policy: no other policy has a better cost beyond the noise of 4000 trials."
+        "Keep adaptive, the job's policy: no other policy has a better cost beyond the noise of 4,000 trials."
     )
     assert verdict(made("optimal", base), made("adaptive", base)) == (
         "Keep adaptive, the job's policy: the cost is the same under all policies."
@@ -250,6 +250,19 @@ def test_a_law_that_is_asked_beyond_its_data_says_so() -> None:
         printed(long, Objective(), "bathtub").lower().split()
     )
     assert "was observed beyond" not in printed([made("adaptive", machines())], Objective(), "bathtub")
+
+
+def test_machines_that_are_lost_before_they_are_ready_are_the_cause_and_not_the_policy() -> None:
+    """A run that only prepares loses no saved work."""
+    scenario = built(job(), RUN)
+    work_s = scenario.scenario.steps * scenario.scenario.step_s.mean_s
+    finish_s, rest = np.full(TRIALS, 20.0 * work_s), np.full(TRIALS, 30.0)
+    trials = Trials(finish_s, finish_s, rest, rest, rest, 0.93 * finish_s, rest)
+    one = simulate_report.policy_outcome(summarise("adaptive", trials, PRICE), trials, PRICE)
+
+    (note,) = simulate_report.absurd(scenario, [one])
+    assert note.startswith("machines are lost before they are ready (preparing takes 93 % of the time): ")
+    assert "policy adaptive takes 20 times" in note
 
 
 def test_pictures_are_drawn_on_light_and_on_dark_paper(tmp_path: Path) -> None:

@@ -153,13 +153,13 @@ def test_the_happenings_tell_the_story_in_sentences() -> None:
     told = [message for row in rows for message in happenings.of(row)]
     assert told == [
         "ordering machine-0 in simulated (local, spot), 3.6 USD/h",
-        "local-1, machine-0 in simulated: up, 3.6 USD/h",
-        "local-1 has the run",
+        "local-1, machine-0 in simulated, is up, 3.6 USD/h",
+        "local-1 holds the run",
         "step 60 is stored",
         "local-1 preempted",
         "ordering machine-0 in simulated (local, spot), 3.6 USD/h",
-        "local-2, machine-0 in simulated: up, 3.6 USD/h",
-        "local-2 has the run, from step 60",
+        "local-2, machine-0 in simulated, is up, 3.6 USD/h",
+        "local-2 holds the run, from step 60",
         "step 80 is stored",
         "releasing local-2: the run is done",
     ]

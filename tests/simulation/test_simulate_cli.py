@@ -335,7 +335,7 @@ def test_elsewhere_a_plan_plays_and_says_how_often(run_verb: RunVerb) -> None:
     text = " ".join(out.split())
     assert "done by the deadline in" in text
     assert "within the budget in 100 % of" in text
-    assert "from 10000 simulated runs" in text
+    assert "from 10,000 simulated runs" in text
     first, second = (json.loads(run_verb("plan", "--json")[1])["odds"] for _ in range(2))
     assert first == second
     assert set(first) == {"cost_usd", "finish_s", "in_time", "in_budget", "trials", "says"}

@@ -215,7 +215,7 @@ BAD: list[tuple[str, str, int | None, str]] = [
     ),
     ("utc_start.jsonl", UTC + '{"is": "price", "at_s": 300, "usd_per_hour": 1}\n' + END, 2, "give seconds since 1970"),
     # the journal
-    ("journal.jsonl", '{"version": 3, "row": {"type": "Row"}}\n', 1, "this line is not a journal row"),
+    ("journal.jsonl", '{"version": 4, "row": {"type": "Row"}}\n', 1, "this line is not a journal row"),
     ("newer_journal.jsonl", '{"version": 99, "row": {}}\n', None, "the journal has version 99"),
 ]
 
@@ -300,7 +300,7 @@ def test_a_gzip_file_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     """A folder, and a name with nothing behind it, are named."""
     assert run("inspect", tmp_path) == (2, f"{tmp_path}: this is a folder: give one of its files")
-    assert run("inspect", tmp_path / "no.csv") == (2, f"{tmp_path / 'no.csv'}: no such file")
+    assert run("inspect", tmp_path / "no.csv") == (2, f"{tmp_path / 'no.csv'} does not exist")
 
 
 GOOD = [

@@ -35,7 +35,7 @@ def test_inspect_says_what_a_trace_is(prices: Path, capsys: pytest.CaptureFixtur
 
     # The file's name above may take more than one line.
     assert capsys.readouterr().out.splitlines()[-5:] == [
-        "aws-prices: prices, 2016-05-06T00:00Z to 2016-05-06T12:00Z (12 h 0 min)",
+        "aws-prices: prices, 2016-05-06T00:00Z to 2016-05-06T12:00Z (12 h)",
         "4 events, 2 series; 2 zones: us-east-1a, us-east-1c; 1 machine type: m4.xlarge",
         "type       zone        prices  mean USD/h  lowest  highest  silence",
         "m4.xlarge  us-east-1a       3         0.2     0.1      0.3   6.00 h",
@@ -64,7 +64,7 @@ def test_inspect_and_convert_take_a_slice(prices: Path, tmp_path: Path, capsys: 
     part, out = f"{prices}:us-east-1a:5h..7h", tmp_path / "part.jsonl"
 
     assert run("inspect", part) == (0, "")
-    assert "prices, 2 h 0 min from its start (no dates)" in capsys.readouterr().out
+    assert "prices, 2 h from its start (no dates)" in capsys.readouterr().out
     assert run("convert", part, "--to", "windfall", out) == (0, "")
     assert capsys.readouterr().out == f"{out}: 3 events\n"
     assert [json.loads(line)["is"] for line in out.read_text().splitlines()] == [

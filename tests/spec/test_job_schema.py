@@ -59,6 +59,8 @@ def test_the_schema_refuses_what_the_loader_refuses(case: BadFile) -> None:
         "run: x\nresources: {accelerators: [A100, H100:2], cpus: 0.5, zone: a, job_recovery: {recover_on_exit_codes: 7}}",
         "run: x\nwork: {steps: 3e9}\nmax_price: 1\nsecrets: {A: null}",
         "run: x\nwork: {items: 1.5}\nsecrets: [A]\nenvs: {A_1: true, B: 1.5, C: x}".replace("secrets: [A]\n", ""),
+        "run: x\ncheckpoint: {insure: thesis}",
+        "run: x\ncheckpoint: {insure: young-daly}",
         "run: x\ncheckpoint: {store: /runs, from: 'az://a/b', insure: 200 steps, keep_every: 1h, save_timeout: 1h30m}",
         "run: x\nevent_callback: echo",
         "run: x\nnotify: {webhook: 'http://localhost:80/a?b=c'}\nspot_policy: on-demand",

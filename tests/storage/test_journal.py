@@ -142,7 +142,7 @@ def test_terms_are_merged_and_gaps_are_named(bench: Bench, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "content", [b"{", b"\xff\xfe", b'{"version": 3}', b'{"version": 3, "row": {"type": "Row"}}', b"null"]
+    "content", [b"{", b"\xff\xfe", b'{"version": 4}', b'{"version": 4, "row": {"type": "Row"}}', b"null"]
 )
 def test_a_damaged_segment_is_named(bench: Bench, content: bytes) -> None:
     """The sentence says which object and which line."""

@@ -163,7 +163,7 @@ def test_a_live_holder_is_left_alone_with_one_sentence(bench: Bench) -> None:
     bench.acquire("a", "one")
     steps = run_log.acquire(claim("b", "two"), holder_is_dead=lambda _: False, wall_time=bench.clock.wall_time)
     with pytest.raises(
-        RunHeld, match=r"^one has held this run since .* UTC and is alive .*--wait.*windfall stop`$"
+        RunHeld, match=r"^one has held this run since .* UTC and is alive .*--wait.*windfall stop URL`$"
     ) as held:
         drive_with_beats(bench, steps, beats=3)
     assert held.value.exit_code == 75
@@ -250,13 +250,13 @@ def test_a_contender_that_slept_does_not_take_its_own_sleep_for_silence(bench: B
 
 def test_a_newer_record_is_refused(bench: Bench) -> None:
     """A run that a newer Windfall wrote is not touched by an older one."""
-    bench.store.put(record_key(1), b'{"version": 4, "record": {}}')
-    with pytest.raises(NewerFormat, match=r"log/00000001 has version 4, this Windfall reads up to 3: upgrade"):
+    bench.store.put(record_key(1), b'{"version": 5, "record": {}}')
+    with pytest.raises(NewerFormat, match=r"log/00000001 has version 5, this Windfall reads up to 4: upgrade"):
         bench.acquire("a")
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b'{"version": 3}', b'{"version": 3, "record": {"type": "Chunk"}}', b"\xff"]
+    "content", [b"", b"{", b"[]", b'{"version": 4}', b'{"version": 4, "record": {"type": "Chunk"}}', b"\xff"]
 )
 def test_a_damaged_record_is_named(bench: Bench, content: bytes) -> None:
     """Whatever lies in the log instead of a record, the sentence says which object it is."""

@@ -88,10 +88,10 @@ def test_without_a_whole_point_nothing_is_started(bench: Bench, saved: Record) -
 
 def test_a_newer_manifest_is_not_passed_over(bench: Bench, saved: Record) -> None:
     """A point of a newer Windfall is no damaged one: going back behind it would lose work."""
-    data = b'{"version": 4, "checkpoint": {}}'
+    data = b'{"version": 5, "checkpoint": {}}'
     newest = replace(saved.state.checkpoints[-1], manifest_digest=manifest.digest_of(data))
     bench.store.put(newest.manifest_key, data)
-    with pytest.raises(NewerFormat, match="version 4"):
+    with pytest.raises(NewerFormat, match="version 5"):
         bench.run(restore.restore((newest, *saved.state.checkpoints[1::-1]), str(bench.folder / "r")))
 
 

@@ -311,7 +311,7 @@ class Coordinator:
         if status != 0 and self._merged.first_failure is None:
             # The other machines' ranks may wait for the failed ones forever.
             if node != 0:
-                self._log(f"the script exited with status {status} on machine {node}: stopping it on all machines")
+                self._log(f"the script exited with exit code {status} on machine {node}: stopping it on all machines")
             self._kill_others(node)
         whole = self._merged.exited(node, status)
         return [] if whole is None else [ScriptExited(whole)]

@@ -15,10 +15,12 @@ from windfall.agent.exec_request import ExecRequest, save
 from windfall.agent.node_agent import Secrets
 from windfall.agent.session_folder import REQUEST
 from windfall.core.node_agent_state import RunStatus, StartExec
-from windfall.errors import EXIT_FAILED
+from windfall.errors import EXIT_FAILED, EXIT_MISUSE, Misuse
 from windfall.events import Fact
+from windfall.settings import patience_s
 from windfall.structs import Struct, replace
-from windfall.wire.boot_data import RESERVED_VARIABLES, BootData
+from windfall.units import rate_bytes_per_s
+from windfall.wire.boot_data import RESERVED_VARIABLES, UPLINK, BootData
 from windfall.wire.environment import STORE_VARIABLES
 from windfall.wire.python_programs import program, program_environment, user_environment
 
@@ -35,7 +37,7 @@ class MachineContext(Struct, frozen=True):
 
     Attributes:
         folder: the node agent's own; the agent's sessions are below it.
-        provider, metadata_url, patience_s, uplink_bytes_per_s: as `windfall exec` takes them.
+        provider, metadata_url: as `windfall exec` takes them.
         environ: the machine's own environment.
     """
 
@@ -45,8 +47,6 @@ class MachineContext(Struct, frozen=True):
     provider: str
     metadata_url: str | None
     environ: Mapping[str, str]
-    patience_s: float = 120.0
-    uplink_bytes_per_s: float | None = None
 
     def path(self, *names: str) -> str:
         """Return a path inside the node agent's folder."""
@@ -70,7 +70,12 @@ class MachineContext(Struct, frozen=True):
 
 
 def exec_request(machine: MachineContext, boot: BootData, start: StartExec) -> ExecRequest:
-    """Return the request for `windfall exec` for a job on a machine."""
+    """Return the request for `windfall exec` for a job on a machine.
+
+    Raises:
+        Misuse: a variable of the machine's environment is not valid.
+    """
+    uplink = machine.environ.get(UPLINK)
     return ExecRequest(
         url=machine.url,
         argv=boot.command,
@@ -79,9 +84,9 @@ def exec_request(machine: MachineContext, boot: BootData, start: StartExec) -> E
         state=machine.path("state"),
         provider=machine.provider,
         metadata_url=machine.metadata_url,
-        patience_s=machine.patience_s,
+        patience_s=patience_s(machine.environ),
         wait=True,
-        uplink_bytes_per_s=machine.uplink_bytes_per_s,
+        uplink_bytes_per_s=rate_bytes_per_s(uplink, UPLINK) if uplink else None,
         machine=machine.machine_id,
         status=machine.path(_STATUS_FILE),
         estimates=machine.path(_ESTIMATES),
@@ -101,7 +106,7 @@ class ExecProcess:
         self._pump: threading.Thread | None = None
         self._last_line = b""
         self._interrupts = 0
-        self._failed_to_start = False
+        self._refused: int | None = None
 
     def start(self, boot: BootData, secrets: Secrets, options: StartExec) -> None:
         """Start it in its own session; its output goes to this process's output."""
@@ -109,7 +114,7 @@ class ExecProcess:
         for name in (_STATUS_FILE, _ESTIMATES):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._machine.path(name))
-        self._last_line, self._interrupts, self._failed_to_start = b"", 0, False
+        self._last_line, self._interrupts, self._refused = b"", 0, None
         try:
             path = self._machine.path(REQUEST)
             save(exec_request(self._machine, boot, options), path)
@@ -122,7 +127,10 @@ class ExecProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            self._last_line, self._failed_to_start = f"cannot start windfall exec: {error.strerror}".encode(), True
+            self._last_line, self._refused = f"cannot start windfall exec: {error.strerror}".encode(), EXIT_FAILED
+            return
+        except Misuse as error:
+            self._last_line, self._refused = str(error).encode(), EXIT_MISUSE
             return
         assert self._process.stderr is not None
         self._pump = threading.Thread(target=self._copy, args=(self._process.stderr,), name="exec-stderr", daemon=True)
@@ -160,8 +168,8 @@ class ExecProcess:
     def poll(self) -> int | None:
         """Return its exit code as a shell shows it, once."""
         if self._process is None:
-            failed, self._failed_to_start = self._failed_to_start, False
-            return EXIT_FAILED if failed else None
+            refused, self._refused = self._refused, None
+            return refused
         code = self._process.poll()
         if code is None:
             if self._interrupts:

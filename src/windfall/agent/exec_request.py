@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 from windfall import codec
@@ -96,9 +97,12 @@ def load(path: str) -> ExecRequest:
     """
     try:
         with open(path, "rb") as file:
-            data = file.read()
-        request: ExecRequest = codec.decode_document(data, "request", ExecRequest, version=VERSION, what=path)
-    except (OSError, ValueError) as error:
+            # Not by the codec: a folder's name need not be valid UTF-8, and this user alone wrote the file.
+            document = json.load(file)
+        if document["version"] != VERSION:
+            raise ValueError(f"version {VERSION} was expected")
+        request: ExecRequest = codec.decode(document["request"], ExecRequest)
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise Misuse(f"cannot read {path}: {error}") from error
     return request
 

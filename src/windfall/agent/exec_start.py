@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
+import shutil
 import signal
 import stat
 import sys
@@ -54,6 +56,30 @@ def become_supervisor(request: ExecRequest) -> NoReturn:
     os.execve(argv[0], argv, program_environment(os.environ))
 
 
+def checked_command(command: tuple[str, ...], url: str) -> tuple[str, ...]:
+    """Return a command that can be started in the current folder.
+
+    Raises:
+        Misuse: it cannot, or it has a word that cannot be stored with the run.
+    """
+    for word in command:
+        if not word.isascii() and any("\ud800" <= character <= "\udfff" for character in word):
+            raise Misuse(
+                f"{os.fsencode(word)!r} in the command is not valid UTF-8: rename the file, or pass it otherwise"
+            )
+    if not command or shutil.which(command[0]) is not None:
+        return command
+    if "/" not in url and shutil.which(url) is not None:
+        line = shlex.join((url, *command))
+        raise Misuse(f"the URL of the run is missing: `windfall exec URL -- {line}`; URL can be a folder")
+    name = command[0]
+    if "/" in name and os.path.isdir(name):
+        raise Misuse(f"{name} is a folder, not a command: give the program to run")
+    if "/" in name and os.path.exists(name):
+        raise Misuse(f"{name} is not executable: `chmod +x {name}`, or give its interpreter (python {name})")
+    raise Misuse(f"{name}: no such command; give one on PATH, or a path relative to {os.getcwd()}")
+
+
 def _pages_folder(state: Path) -> Path:
     """Return the folder for pages: in shared memory if this user can own a folder there, else in `state`.
 
@@ -79,7 +105,9 @@ def _lock(folder: Path) -> None:
 def main() -> None:
     """Start the request in the file that the command line names."""
     try:
-        become_supervisor(load(sys.argv[1]))
+        request = load(sys.argv[1])
+        checked_command(request.argv, request.url)
+        become_supervisor(request)
     except WindfallError as error:
         sys.stderr.write(f"windfall: {error}\n")
         sys.exit(error.exit_code)

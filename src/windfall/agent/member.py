@@ -256,7 +256,7 @@ class Member:
 
     # --------------------------------------------------------------------------------------------- the leader's commands
 
-    def _execute(self, message: PeerMessage) -> None:  # noqa: C901 - plain dispatch
+    def _execute(self, message: PeerMessage) -> None:
         match message:
             case PeerPrepare():
                 self._work.submit(lambda: self._prepare(message))

@@ -104,8 +104,11 @@ def planner(state: Path) -> Iterator[Client | Planner]:
 
     No process is started for them.
     """
-    if uses_team_controller() or _find_running(state) is not None:
+    if uses_team_controller():
         with connect(state, start=False) as controller:
+            yield controller
+    elif (address := _find_running(state)) is not None:
+        with Client(lambda: address) as controller:
             yield controller
     else:
         from windfall.wiring_control import open_planner  # noqa: PLC0415 - it imports everything

@@ -55,6 +55,7 @@ def cost(run: str, /, *, plot: Plot = None, state: StateFolder = None, json_: Js
         return
     screen = console()
     screen.print(account_tables.render(made))
+    screen.print()
     screen.print(attempt_timeline.text(made, columns=min(screen.width, 100)))
     _name_plot(screen, plot)
 
@@ -85,6 +86,7 @@ def _cost_of_job(reference: str, state: Path | None, plot: Path | None, *, json_
         return
     screen = console()
     screen.print(bill.render(made, run, unread))
+    screen.print()
     screen.print(machine_timeline.text(made, run, columns=min(screen.width, 100)))
     _name_plot(screen, plot)
 

@@ -150,7 +150,8 @@ def _disk(folder: Path) -> Check:
     if is_shared(kind):
         return Check("reach", Verdict.OK, f"{folder} is on {kind}: every machine that mounts it can take over the run")
     advice = "to resume on other machines, use a shared disk, s3://, gs:// or az://"
-    return Check("reach", Verdict.WARN, f"{folder} is on {kind or 'a local disk'}: this machine only", advice)
+    says = f"{folder} is on {kind or 'a local disk'}, which only this machine reaches"
+    return Check("reach", Verdict.WARN, says, advice)
 
 
 def _latency(reader: object_stores.Reader, nonce: str) -> Check:

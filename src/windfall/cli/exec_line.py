@@ -6,15 +6,13 @@ Loading the parser takes longer than everything else before the script's first i
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from windfall.agent.exec_request import ExecRequest
-from windfall.agent.exec_start import become_supervisor
+from windfall.agent.exec_start import become_supervisor, checked_command
 from windfall.cli.locations import absolute_url, state_folder, web_address
 from windfall.errors import Misuse, WindfallError
 from windfall.notices import notice_sources
@@ -56,12 +54,16 @@ def request_of(
     Raises:
         Misuse: an option has a value that it does not allow, or there is no such command.
     """
+    cwd = _current_folder()
     place = absolute_url(url)
     check_url(place)
+    if command and command[0].startswith("--"):
+        options = [f"--{name.replace('_', '-')}" for name in _DEFAULTS]
+        raise Misuse(f"unknown option {command[0]}; {nearest(command[0].partition('=')[0], options)}")
     return ExecRequest(
         url=place,
-        argv=_checked_command(command, url),
-        cwd=_current_folder(),
+        argv=checked_command(command, url),
+        cwd=cwd,
         options=RunOptions(
             policy=parse_policy(policy),
             keep=_at_least(keep, 1, "--keep"),
@@ -116,11 +118,14 @@ def quick_request(words: Sequence[str]) -> ExecRequest | None:
         return None
     try:
         return request_of(urls[0], tuple(rest), **given)
-    except WindfallError:
+    except (WindfallError, OSError):
         return None
 
 
 _DEFAULTS: Mapping[str, Any] = request_of.__kwdefaults__ or {}
+_COUNT_MAX = 1_000_000
+_DIGITS_MAX = 18
+"""An integer that is longer does not fit into 64 bits."""
 _INTEGERS = frozenset({"keep", "max_failures", "generation", "node_rank"})
 
 
@@ -128,7 +133,7 @@ def _value(name: str, text: str) -> str | int | Path | None:
     if not text or text.startswith("-"):
         return None
     if name in _INTEGERS:
-        return int(text) if text.isascii() and text.isdecimal() else None
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < _DIGITS_MAX else None
     return Path(text) if name == "state" else text
 
 
@@ -161,8 +166,8 @@ def _peers(text: str, node_rank: int, generation: int) -> tuple[str, ...]:
         raise Misuse(f"--peers: {text!r} is a single machine; leave --peers out to train on one machine")
     if not 0 <= node_rank < len(addresses):
         raise Misuse(f"--node-rank: must be 0 to {len(addresses) - 1} for the machines in --peers, not {node_rank}")
-    if generation < 1:
-        raise Misuse("--generation: --peers needs a generation number, 1 or more")
+    if not 1 <= generation <= _COUNT_MAX:
+        raise Misuse(f"--generation: --peers needs a generation number, 1 to {_COUNT_MAX:,}")
     return addresses
 
 
@@ -173,20 +178,6 @@ def _current_folder() -> str:
         raise Misuse(
             "the current folder no longer exists: change to the folder that the command must run in"
         ) from error
-
-
-def _checked_command(command: tuple[str, ...], url: str) -> tuple[str, ...]:
-    if not command or shutil.which(command[0]) is not None:
-        return command
-    if "/" not in url and shutil.which(url) is not None:
-        line = shlex.join((url, *command))
-        raise Misuse(f"the URL of the run is missing: `windfall exec URL -- {line}`; URL can be a folder")
-    name = command[0]
-    if "/" in name and os.path.isdir(name):
-        raise Misuse(f"{name} is a folder, not a command: give the program to run")
-    if "/" in name and os.path.exists(name):
-        raise Misuse(f"{name} is not executable: `chmod +x {name}`, or give its interpreter (python {name})")
-    raise Misuse(f"{name}: no such command; give one on PATH, or a path relative to {os.getcwd()}")
 
 
 def _positive(text: str, option: str) -> float:
@@ -236,6 +227,6 @@ def one_of(value: str, allowed: tuple[str, ...], option: str) -> str:
 
 
 def _at_least(value: int | None, least: int, option: str) -> int | None:
-    if value is not None and value < least:
-        raise Misuse(f"{option}: must be at least {least}, not {value}")
+    if value is not None and not least <= value <= _COUNT_MAX:
+        raise Misuse(f"{option}: must be from {least} to {_COUNT_MAX:,}, not {value}")
     return value

@@ -20,7 +20,7 @@ from windfall.cli.client import Client
 from windfall.control.controller_views import JobView
 from windfall.errors import EXIT_DONE, EXIT_FAILED, ControllerError, StoreError
 from windfall.events import Row
-from windfall.fleet import TERMINAL, JobPhase, JobSubmitted
+from windfall.fleet import RUN_DONE, TERMINAL, JobPhase, JobSubmitted
 from windfall.jobs import Work
 from windfall.report.console import console
 from windfall.report.event_log import EventLog
@@ -142,7 +142,7 @@ class Follower:
 
     def _print_waiting(self, message: str) -> None:
         # The time until the next try counts down: only another reason is new.
-        reason = message.partition("; tried again")[0]
+        reason = message.partition("; next try in")[0]
         if reason != self._sentence:
             self._sentence = reason
             self._print(message)
@@ -189,9 +189,21 @@ class Follower:
         if self._json:
             print(json.dumps({"job_id": view.job_id, "phase": view.phase, "exit_code": view.exit_code}))
         else:
-            self._print(f"{view.job_id} is {view.phase}: {view.message}")
+            self._print(f"{view.job_id} {_end_text(view)}")
+            if view.phase is JobPhase.FAILED:
+                print(f"windfall: see why: `windfall logs {view.job_id}`", file=sys.stderr)
             print(f"windfall: see where its time and money went: `windfall cost {view.job_id}`", file=sys.stderr)
         return EXIT_FAILED if view.exit_code is None else view.exit_code
+
+
+def _end_text(view: JobView) -> str:
+    """Return how a job ended: `is done`, `failed: its script ...`, `was stopped by root`."""
+    if view.phase is JobPhase.DONE:
+        return f"is done{view.message.removeprefix(RUN_DONE)}"
+    if view.phase is JobPhase.STOPPED:
+        short = view.message.startswith("stopped ")
+        return f"was {view.message}" if short else f"was stopped: {view.message}"
+    return f"{view.phase}: {view.message}"
 
 
 class FollowedProgress:

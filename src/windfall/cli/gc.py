@@ -56,7 +56,7 @@ def gc(
     for one in provider_errors.values():
         print(f"windfall: {one.provider} did not answer, and may have more machines: {one.message}", file=sys.stderr)
     if not ids:
-        print("every machine of this installation has a job")
+        print("nothing to release: every machine of this installation has a job")
     elif asked:
         if yes:
             _list(found)

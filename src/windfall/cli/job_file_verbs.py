@@ -57,7 +57,7 @@ def schema(name: str | None = None, /) -> None:
 
     if name is None:
         for known, document in schemas.DOCUMENTS.items():
-            print(f"{known:<10} {document.where}")
+            print(f"{known:<11} {document.where}")
         return
     if name not in schemas.DOCUMENTS:
         raise Misuse(f"no schema {name!r}; {nearest(name, schemas.DOCUMENTS)}")

@@ -20,7 +20,7 @@ from windfall.events import Row
 from windfall.fleet import TERMINAL, JobPhase
 from windfall.report.console import console
 from windfall.spelling import plain
-from windfall.units import duration_text
+from windfall.units import count_text, duration_text
 
 if TYPE_CHECKING:
     from windfall.cli.client import Client
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _POLL_S = 0.3
 _RESUME_S = 10.0
 _COLUMNS_MAX = 160
+_STATUS_MIN = 12
+"""With less room than this, the list has no column for the status: the phase must do."""
 
 
 def rows_of(client: Client, job_id: str) -> Iterator[Row]:
@@ -68,21 +70,36 @@ def _list(views: list[JobView], *, json_: bool) -> None:
     if not views:
         print("no jobs yet: start one with `windfall run job.yaml`")
         return
+    users = len({view.user for view in views}) > 1
+    words = ("job", "user", "phase") if users else ("job", "phase")
+    names = (*words, "age", "step", "left", "USD", "USD/h", "status")
+    rows = [_job_row(view, users=users) for view in views]
+    screen = console(width=_width())
+    *widths, _ = (max(map(len, column)) for column in zip(names, *rows, strict=True))
+    room = screen.width - sum(width + 2 for width in widths)
     table = Table(box=None, pad_edge=False)
-    for name in ("job", "user", "phase"):
-        table.add_column(name, no_wrap=True)
-    for name in ("age", "step", "time left", "USD", "USD/h"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("status")
-    for view in views:
-        details = view.details
-        cost, rate = _usd(details.get("money", {}).get("due_usd", 0.0)), _usd(details.get("rate_usd_per_hour", 0.0))
-        now = time.time()
-        left = "-" if view.finish_at is None else duration_text(max(0.0, view.finish_at - now))
-        age, step = duration_text(max(0.0, now - view.created)), str(details.get("step", 0))
-        who = (plain(view.job_id), plain(view.user), str(view.phase))
-        table.add_row(*who, age, step, left, cost, rate, plain(view.message))
-    console(width=_width()).print(table)
+    for name in names[:-1]:
+        table.add_column(name, justify="left" if name in words else "right", no_wrap=True)
+    if room >= _STATUS_MIN:
+        table.add_column(names[-1])
+    for *cells, status in rows:
+        cut = sys.stdout.isatty() and len(status) > room
+        table.add_row(*cells, *([f"{status[: room - 1]}\u2026" if cut else status] if room >= _STATUS_MIN else []))
+    screen.print(table)
+
+
+def _job_row(view: JobView, *, users: bool) -> tuple[str, ...]:
+    """Return a job's line of the list; its times in one unit, to leave room for the status."""
+    details, now = view.details, time.time()
+    cost, rate = _usd(details.get("money", {}).get("due_usd", 0.0)), _usd(details.get("rate_usd_per_hour", 0.0))
+    left = "-" if view.finish_at is None else _about(view.finish_at - now)
+    who = (plain(view.job_id), *([plain(view.user)] if users else []), str(view.phase))
+    step, status = str(details.get("step", 0)), plain(view.message).removeprefix(f"{view.phase}: ")
+    return (*who, _about(now - view.created), step, left, cost, rate, status)
+
+
+def _about(duration_s: float) -> str:
+    return " ".join(duration_text(max(0.0, duration_s)).split()[:2])
 
 
 def _width() -> int | None:
@@ -115,7 +132,7 @@ def _show(view: JobView) -> None:
         ("phase", f"{view.phase}{code}: {view.message}"),
         ("step", f"{details.get('step', 0)} ({f'last checkpoint: {saved}' if saved else 'no checkpoint yet'})"),
         ("cost", f"{cost}, {money.get('hours', 0.0):.3f} machine-hours"),
-        ("losses", f"{details.get('preemptions', 0)} machines lost, {details.get('failures', 0)} script failures"),
+        ("losses", _losses(details.get("preemptions", 0), details.get("failures", 0))),
         ("run", f"{view.run_url}{' (deleted)' if view.run_deleted else ''}"),
     ]
     lines += [("waiting", reason) for reason in details.get("reasons", ())]
@@ -130,6 +147,11 @@ def _show(view: JobView) -> None:
     if table.row_count:
         screen.print()
         screen.print(table)
+
+
+def _losses(machines: int, failures: int) -> str:
+    lost = count_text(machines, "machine lost", "machines lost")
+    return f"{lost}, {count_text(failures, 'script failure', 'script failures')}"
 
 
 def _machine_rows(details: dict[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -166,13 +188,14 @@ def stop(reference: str, state: Path | None, *, now: bool, wait: bool) -> int:
     with run_reference.controller(state) as client:
         view = run_reference.find(client, reference)
         if view.phase in TERMINAL:
-            print(f"nothing to stop: {view.job_id} is {view.phase}{_and_deleted(view)}")
+            print(f"nothing to stop: {view.job_id} {_ended(view.phase)}{_and_deleted(view)}")
             return 0
         client.stop(view.job_id, now=now)
         started = time.monotonic()
         printed = ""
         while wait and view.phase not in TERMINAL:
-            if view.message != printed:
+            # Until the controller has seen the request, the message is about the time before it.
+            if view.phase is JobPhase.STOPPING and view.message != printed:
                 printed = view.message
                 print(f"windfall: {printed}", file=sys.stderr)
             time.sleep(_POLL_S)
@@ -188,6 +211,10 @@ def stop(reference: str, state: Path | None, *, now: bool, wait: bool) -> int:
     if view.phase is JobPhase.STOPPED:
         print(f"windfall: resume with `windfall resume {view.job_id}`", file=sys.stderr)
     return 0
+
+
+def _ended(phase: JobPhase) -> str:
+    return "has failed" if phase is JobPhase.FAILED else f"is {phase}"
 
 
 def _and_deleted(view: JobView) -> str:
@@ -252,7 +279,7 @@ def inject(reference: str, state: Path | None, *, notice: str, notice_s: float |
         if chosen is None:
             raise Misuse(f"{view.job_id} has no machine to preempt: {view.message}")
         client.preempt(view.job_id, chosen["machine_id"], notice_s)
-    how = "without notice" if notice_s is None else f"with {notice} notice"
+    how = "without notice" if notice_s is None else f"with {notice} of notice"
     print(f"{chosen['machine_id']} of {view.job_id} will be preempted {how}")
 
 

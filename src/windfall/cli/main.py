@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGINT, _interrupted)
     words = sys.argv[1:] if argv is None else argv
     try:
-        if not words or words[0] in _ABOUT:
+        if not words or (words[0] in _ABOUT and len(words) == 1):
             from windfall.cli import verb_list  # noqa: PLC0415 - Ctrl-C works before anything is loaded
 
             verb_list.print_about(words)
@@ -46,6 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of the output (a pager, head) has seen enough; Python must not complain about it at exit.
         _drop_output()
         code = PIPE_CLOSED
+    except OSError as error:  # the output cannot be written: a full disk
+        with contextlib.suppress(OSError):
+            os.write(2, f"windfall: cannot write the output: {error.strerror or error}\n".encode())
+        _drop_output()
+        code = 1
     if alone:
         # Nothing is left that Ctrl-C could damage.
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -79,8 +79,10 @@ def _chosen(views: Sequence[JobView], reference: str) -> JobView:
             "the id"
         )
     ids = [view.job_id for view in views]
-    hint = nearest(reference, ids) if ids else "there are no jobs yet"
-    raise Misuse(f"no job {reference!r}; {hint} (list jobs with `windfall ps`; the URL of a run contains a /)")
+    if not ids:
+        raise Misuse(f"there is no job {reference!r}, and no jobs yet; to name a run, give its URL or a path with a /")
+    hint = nearest(reference, ids)
+    raise Misuse(f"there is no job {reference!r}; {hint} (list jobs with `windfall ps`; the URL of a run contains a /)")
 
 
 def url_of(reference: str, state: Path | None) -> str:

@@ -34,8 +34,12 @@ from windfall.wire.run_layout import OUTPUT, inbox_key
 _POLL_S = 0.5
 
 
-def open_run(url: str) -> tuple[object_stores.Reader, RunState]:
+def open_run(url: str, *, may_start: bool = False) -> tuple[object_stores.Reader, RunState]:
     """Open an existing run.
+
+    Args:
+        url: of the run.
+        may_start: whether a user who finds no run there may want to start one.
 
     Raises:
         Misuse: there is no run at the URL.
@@ -43,7 +47,8 @@ def open_run(url: str) -> tuple[object_stores.Reader, RunState]:
     reader = object_stores.open_reader(absolute_url(url))
     head = reader.run(run_log.read_head())
     if head is None:
-        raise Misuse(f"there is no run at {url}: start one with `windfall exec {url} -- COMMAND`")
+        advice = f": start one with `windfall exec {url} -- COMMAND`" if may_start else ""
+        raise Misuse(f"there is no run at {url}{advice}")
     return reader, head.state
 
 
@@ -73,15 +78,29 @@ def ps(*runs: str, state: StateFolder = None, json_: Json = False) -> None:
 def _ps_urls(urls: tuple[str, ...], *, json_: bool) -> None:
     table = Table("run", "status", "last checkpoint", "checkpoints", "attempts", "lost", "lease holder", box=None)
     for url in urls:
-        _, state = open_run(url)
-        newest = max((checkpoint.step for checkpoint in state.checkpoints), default=0)
-        holder = state.holder.host if state.holder else "-"
+        _, state = open_run(url, may_start=True)
+        newest = max((checkpoint.step for checkpoint in state.checkpoints), default=None)
+        died = state.holder is not None and wiring.has_died_here(state.holder)
+        holder = "-" if state.holder is None else f"{state.holder.host}{' (died)' if died else ''}"
         if json_:
-            print(json.dumps({"url": url, "newest_step": newest, "state": codec.encode(state)}))
-        counts = (str(newest), str(len(state.checkpoints)), str(state.attempts), str(state.preemptions))
-        table.add_row(plain(url), state.outcome.value, *counts, plain(holder))
+            print(json.dumps({"url": url, "newest_step": newest or 0, "state": codec.encode(state)}))
+        counts = (
+            "-" if newest is None else str(newest),
+            str(len(state.checkpoints)),
+            str(state.attempts),
+            str(state.preemptions),
+        )
+        table.add_row(plain(url), _status(state, died=died), *counts, plain(holder))
     if not json_:
         console().print(table)
+
+
+def _status(state: RunState, *, died: bool) -> str:
+    """Return the status of a run: a holder that has died on this host no longer runs it."""
+    if died:
+        return "waiting"
+    stopped = state.outcome is Outcome.WAITING and bool(state.losses) and state.losses[-1].cause is Cause.STOPPED
+    return "stopped" if stopped else state.outcome.value
 
 
 def logs(
@@ -105,7 +124,7 @@ def logs(
     if follow and not run_reference.is_url(run):
         return job_verbs.logs_following(run, state)
     url = run_reference.url_of(run, state)
-    reader, _ = open_run(url)
+    reader, _ = open_run(url, may_start=True)
     seen: set[str] = set()
     waiting = False
     while True:
@@ -415,8 +434,8 @@ def inject(
     if run_state.holder is None:
         raise Misuse(f"nothing to preempt at {run}: {_without_holder(run_state, run)}")
     _send(reader, run_state, {"type": "inject", "notice_s": notice_s})
-    how = "without notice" if notice_s is None else f"with {notice} notice"
-    print(f"{run_state.holder.host} will be preempted {how}")
+    how = "without notice" if notice_s is None else f"with {notice} of notice"
+    print(f"machine {run_state.holder.host} will be preempted {how}")
 
 
 def _send(reader: object_stores.Reader, state: RunState, message: dict[str, object]) -> None:
@@ -452,6 +471,9 @@ def explain(
     if json_:
         for decision in decisions if number is None else decisions[number - 1 : number]:
             print(json.dumps(codec.encode(decision)))
+        return
+    if not decisions:
+        print("no decisions yet")
         return
     for line in core_replay.explain(rows, number):
         print(line)

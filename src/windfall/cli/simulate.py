@@ -87,9 +87,9 @@ def simulate(
     state: StateFolder = None,
     json_: Json = False,
 ) -> None:
-    """Simulate a job many times: its cost, finish and risk under several save policies.
+    """Simulate a job many times: its cost, finish and risk under several saving policies.
 
-    Never buys anything.  Uses the numbers of `windfall plan`: measurements of earlier runs and machines, the present
+    Never buys anything.  Uses the numbers of `windfall plan`: measurements of earlier runs and machines, the current
     offers, and what you override.  All policies get the same machines, trial by trial.
 
     Example: `windfall simulate job.yaml --policy adaptive,young-daly,every:100 --model bathtub`
@@ -146,7 +146,7 @@ def simulate(
     screen = console()
     if plot is not None:
         screen.print(f"plot: {plot}")
-    screen.print(simulate_report.render(f"{head}; {trials} trials each", built, answers, job.objective))
+    screen.print(simulate_report.render(f"{head}; {_counted(trials)} each", built, answers, job.objective))
 
 
 @contextlib.contextmanager
@@ -165,9 +165,13 @@ def for_job_files() -> Iterator[None]:
         raise Misuse(f"a simulation needs {package}, which is not installed: {install('control')}") from error
 
 
+def _counted(trials: int) -> str:
+    return f"{trials:,} trial{'' if trials == 1 else 's'}"
+
+
 def _check(trials: int, seed: int, plot: Path | None, announced: float | None, price: float | None) -> None:
     if not 1 <= trials <= TRIALS_MAX:
-        raise Misuse(f"--trials: must be 1 to {TRIALS_MAX}, not {trials}")
+        raise Misuse(f"--trials: must be 1 to {TRIALS_MAX:,}, not {trials:,}")
     if not 0 <= seed < 2**63:
         raise Misuse(f"--seed: must be 0 or more, not {seed}")
     if plot is not None and (plot.suffix not in _PLOTS or not os.access(plot.absolute().parent, os.W_OK)):

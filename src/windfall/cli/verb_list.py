@@ -93,7 +93,7 @@ VERBS: Mapping[str, tuple[Verb, ...]] = {
         Verb(
             "cli.simulate:simulate",
             "simulate [OPTIONS] JOB_FILE",
-            "Simulate a job many times: its cost, finish and risk under several save policies.",
+            "Simulate a job many times: its cost, finish and risk under several saving policies.",
         ),
         Verb(
             "drill.drill_verb:drill",
@@ -164,7 +164,7 @@ SUBCOMMANDS = {
 }
 """Help of the verbs that have subcommands."""
 PEERS: Mapping[str, str] = {
-    **dict.fromkeys(("status", "queue", "list", "ls", "top", "describe"), "`windfall ps`"),
+    **dict.fromkeys(("status", "jobs", "queue", "list", "ls", "top", "describe"), "`windfall ps`"),
     **dict.fromkeys(("cancel", "down", "kill", "terminate"), "`windfall stop JOB`"),
     **dict.fromkeys(("launch", "submit", "up", "apply", "start"), "`windfall run JOB_FILE`"),
     **dict.fromkeys(("attach", "ssh", "tail", "log"), "`windfall logs -f JOB`"),

@@ -18,7 +18,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
+from typing import TYPE_CHECKING, Any, Literal, TextIO, cast, get_args, get_origin
 
 import cyclopts
 from cyclopts.help import DefaultFormatter
@@ -209,7 +209,20 @@ def _reason(error: cyclopts.CycloptsError) -> str:
     if isinstance(error, cyclopts.CoercionError) and error.token is not None and error.target_type in _NUMBERS:
         name = error.token.keyword or (error.argument.names[0].upper() if error.argument else "the argument")
         return f"{name}: must be {_NUMBERS[error.target_type]}, not {error.token.value!r}"
+    if (
+        isinstance(error, cyclopts.CoercionError)
+        and error.token is not None
+        and get_origin(error.target_type) is Literal
+    ):
+        name = error.token.keyword or (
+            error.argument.names[0].lstrip("-").upper() if error.argument else "the argument"
+        )
+        *others, last = map(str, get_args(error.target_type))
+        choices = f"{', '.join(others)} or {last}" if others else last
+        return f"{name}: {error.token.value!r} is not supported; choose {choices}"
     text = " ".join(str(error).split()).removesuffix(".")
+    if isinstance(error, cyclopts.UnknownOptionError):
+        text = text.replace(": ", " ", 1).replace(". Did you mean", "; did you mean").replace(". ", "; ")
     return f"{text[:1].lower()}{text[1:]}"
 
 
@@ -220,8 +233,8 @@ def _unknown(arguments: list[str], verbs: tuple[str, ...]) -> str:
         return f"unknown option {word!r} (see `windfall --help`)"
     if word.lower() in PEERS:
         return f"unknown command {word!r}: use {PEERS[word.lower()]}"
-    close = difflib.get_close_matches(word.lower(), verbs, n=1, cutoff=_CLOSE)
-    hint = f"did you mean {close[0]}? " if close else ""
+    close = difflib.get_close_matches(word.lower(), (*verbs, *PEERS), n=1, cutoff=_CLOSE)
+    hint = f"did you mean {PEERS.get(close[0], f'`windfall {close[0]}`')}? " if close else ""
     return f"unknown command {word!r}; {hint}`windfall --help` lists all commands"
 
 

@@ -22,6 +22,7 @@ from windfall.fleet import (
 from windfall.policies.deadlines import limits
 from windfall.structs import replace
 from windfall.terms import Instant, Outcome, Step
+from windfall.units import times_text, usd_text
 
 NOW_S = 15.0
 """How long a stop without a save waits for the run's release [s]."""
@@ -113,13 +114,13 @@ def _consider_run(turn: FleetTurn) -> None:
         return
     term, forgiven = turn.state.forgiven
     if run.outcome is Outcome.FAILED and run.term > term:
-        _fail(turn, f"the run failed: its script failed {run.failures} times")
+        _fail(turn, f"the script failed {times_text(run.failures)}")
         return
     failures = run.failures - (forgiven if run.failures >= forgiven else 0)
     decision = limits.crash_loop(failures, turn.job.options.failures_max, "the script")
     if decision is not None:
         turn.decisions.append(decision)
-        _fail(turn, f"the script failed {failures} times")
+        _fail(turn, f"the script failed {times_text(failures)}")
     elif _stopped_outside(turn, run):
         _start_end(turn, JobEnd(JobPhase.STOPPED, EXIT_STOPPED, "the run was stopped from outside", turn.now), now=None)
 
@@ -227,7 +228,8 @@ def over_budget(turn: FleetTurn, more_usd_per_hour: float) -> bool:
         return False
     turn.decisions.append(decision)
     message = (
-        f"stopped at the budget: {due:.2f} of {budget:.2f} USD spent, {reserve:.2f} USD reserved for the last save"
+        f"stopped at the budget: {usd_text(due)} of {usd_text(budget)} spent, {usd_text(reserve)} reserved for the last "
+        "save"
     )
     turn.emit(NotifyUser(Event.OVER_BUDGET, message))
     _start_end(turn, JobEnd(JobPhase.STOPPED, EXIT_BUDGET, message, turn.now), now=False)

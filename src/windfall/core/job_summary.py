@@ -201,8 +201,10 @@ def _tally(state: FleetState) -> str:
     for entry in state.orders.values():
         if entry.waiting:
             counts["ordered"] = counts.get("ordered", 0) + entry.waiting
-    counted = [f"{count} {label}" for label, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
-    return f"machines: {', '.join(counted)}" if counted else "no machines"
+    if not counts:
+        return "no machines"
+    (first, count), *others = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join([_count(count, first), *(f"{number} {label}" for label, number in others)])
 
 
 def _status_label(unit: TrackedMachine) -> str:

@@ -214,7 +214,7 @@ def _count_bad_exit(state: NodeAgentState, run: RunningExec, fact: ExecEnded) ->
     """Count an exit that does not end a run; not if the store does not answer this node agent either."""
     saved = state.bad_exits_step if run.run_status is None else max(run.run_status.saved_step, state.bad_exits_step)
     bad_exits = 1 if saved > state.bad_exits_step else state.bad_exits + 1
-    what = f"windfall exec exited with status {fact.code}" + (f": {fact.message}" if fact.message else "")
+    what = f"windfall exec exited with exit code {fact.code}" + (f": {fact.message}" if fact.message else "")
     state = replace(state, bad_exits_step=saved, problem=what)
     if state.mailbox.failures:
         return state

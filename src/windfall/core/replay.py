@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from windfall.core import driver, worker
-from windfall.events import Decision, Row, WorkerStarted
+from windfall.events import ComparedValue, Decision, Row, WorkerStarted
 from windfall.fleet import ControllerStarted, JobSubmitted
 from windfall.structs import Struct
 
@@ -97,10 +97,15 @@ def explain(rows: Iterable[Row], number: int | None = None) -> list[str]:
 def _sentences(number: int, row: Row, decision: Decision) -> list[str]:
     clock = dt.datetime.fromtimestamp(row.wall_time, tz=dt.UTC).strftime("%H:%M:%S")
     lines = [f"{number:4d}  {clock}  {decision.choice}  ({decision.policy}, version {decision.version})"]
-    lines += [f"        {item.name} = {_number(item.value)} {item.unit}".rstrip() for item in decision.rationale]
+    lines += [f"        {item.name} = {_quantity(item)}" for item in decision.rationale]
     if decision.alternatives:
         lines.append(f"        instead of: {'; '.join(decision.alternatives)}")
     return lines
+
+
+def _quantity(item: ComparedValue) -> str:
+    """Return a number with its unit; a step has a number and no amount: `step 100`."""
+    return f"step {item.value:.0f}" if item.unit == "step" else f"{_number(item.value)} {item.unit}".rstrip()
 
 
 def _number(value: float) -> str:

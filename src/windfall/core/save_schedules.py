@@ -37,7 +37,7 @@ def _decision(fact: ScheduleComputed) -> Decision:
         ComparedValue("schedule start", fact.schedule.from_step, "step"),
         ComparedValue("machine age at start", fact.age_s, "s"),
         ComparedValue("stall", basis.stall_s, "s"),
-        ComparedValue("time to durable", basis.durable_s, "s"),
+        ComparedValue("time until committed", basis.durable_s, "s"),
         ComparedValue("restart", basis.restart_s, "s"),
         ComparedValue("step", basis.step_s, "s"),
     ]

@@ -33,6 +33,7 @@ from windfall.policies.checkpointing import rules
 from windfall.policies.checkpointing.decision import VERSION, SaveChoice
 from windfall.structs import replace
 from windfall.terms import Cause, Instant, Notice, NoticeLevel, Outcome, SaveKind, Seconds
+from windfall.units import times_text
 
 STOP_PATIENCE_S = 600.0
 """How long a script may take for its last save after a stop request [s]."""
@@ -231,7 +232,7 @@ def _choose_last(turn: WorkerTurn) -> SaveChoice:
     if remaining_s is not None:
         return save_requests.choose(turn, remaining_s)
     step = save_requests.earliest_step(turn)
-    rationale = (ComparedValue("step", float(turn.state.step), "step"),)
+    rationale = (ComparedValue("newest step", float(turn.state.step), "step"),)
     decision = Decision("stop", VERSION, f"save at step {step}, then stop", rationale, ("stop without a save",))
     return SaveChoice(step, SaveKind.STOP, decision)
 
@@ -249,7 +250,10 @@ def _request_last(turn: WorkerTurn, shutdown: WorkerShutdown, choice: SaveChoice
     turn.change(shutdown=replace(shutdown, request=number))
     remaining_s = turn.remaining_s()
     if remaining_s is not None:
-        turn.log(f"this machine ends in {remaining_s:.0f} s: saving at step {choice.save_at}", once=f"last {number}")
+        turn.log(
+            f"this machine will be preempted in {remaining_s:.0f} s: saving at step {choice.save_at}",
+            once=f"last {number}",
+        )
     if turn.state.stage is WorkerStage.RUNNING:
         turn.change(stage=transition(WORKER, WorkerStage.RUNNING, WorkerStage.SAVING))
 
@@ -306,7 +310,7 @@ def script_exited(turn: WorkerTurn, fact: ScriptExited) -> None:
     if fact.status in state.first.options.retry_codes:
         turn.change(retry_at=Instant(turn.now + RETRY_FIRST_S))
         turn.set_timer("retry", RETRY_FIRST_S)
-        turn.log(f"the script exited with status {fact.status}, one of the retry codes: restarting it")
+        turn.log(f"the script exited with exit code {fact.status}, one of the retry codes: restarting it")
         return
     failures = state.failures + 1
     turn.change(failures=failures)
@@ -316,7 +320,7 @@ def script_exited(turn: WorkerTurn, fact: ScriptExited) -> None:
         turn.set_timer("retry", pause_s)
         left = state.first.options.failures_max - failures
         turn.log(
-            f"the script exited with status {fact.status}: restarting it in {pause_s:g} s "
+            f"the script exited with exit code {fact.status}: restarting it in {pause_s:g} s "
             f"(the run fails after {left} more {'failure' if left == 1 else 'failures'})"
         )
 
@@ -330,14 +334,15 @@ def _consider_drained(turn: WorkerTurn) -> None:
     elif state.shutdown is not None:
         _finish_shutdown(turn)
     elif state.retry_at is None:
-        message = f"the script failed {state.failures} times, last with status {state.exit_status}"
+        last = "last with" if state.failures > 1 else "with"
+        message = f"the script failed {times_text(state.failures)}, {last} exit code {state.exit_status}"
         advice = _advice(turn, "run the same command again", "run the job again")
         finish(
             turn,
             Outcome.FAILED,
             Cause.SCRIPT_FAILED,
             code=EXIT_FAILED,
-            message=f"{message}: {_stored_so_far(turn)}; fix it and {advice}",
+            message=f"{message}: {_stored_so_far(turn)}; fix the script and {advice}",
             status=state.exit_status,
         )
     elif turn.now >= state.retry_at:

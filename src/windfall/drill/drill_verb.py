@@ -21,6 +21,7 @@ from cyclopts import Parameter
 from rich.status import Status
 
 from windfall.cli.locations import absolute_url, state_folder
+from windfall.cli.options import Duration, OptionalUrl, SetValues, StateFolder
 from windfall.drill import diagnosis as judging
 from windfall.drill import drill_phases as running
 from windfall.drill import store_costs
@@ -66,12 +67,12 @@ class _DrillTarget:
 def drill(
     *what: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
     steps: int = STEPS,
-    limit: str = "10m",
-    store: str | None = None,
-    link: tuple[str, ...] = (),
+    limit: Duration = "10m",
+    store: OptionalUrl = None,
+    link: Annotated[tuple[str, ...], Parameter(metavar="PATH")] = (),
     keep: Annotated[bool, Parameter(negative="")] = False,
-    set_: Annotated[tuple[str, ...], Parameter(name="--set")] = (),
-    state: Path | None = None,
+    set_: SetValues = (),
+    state: StateFolder = None,
     json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
     """Check that a script really resumes, and measure what step, save and restore cost.
@@ -93,8 +94,8 @@ def drill(
         link: a file or folder of the code folder that is not uploaded with the code (ignored by git, or large) and that
             the script only reads; the copies link to it.
         keep: keep the drill's folder: copies, traces, the script's output.
-        set_: replace a value of the job file: `--set envs.SIZE=small`.
-        state: this installation's folder (default: $XDG_STATE_HOME/windfall).
+        set_: override a value of the job file: `--set envs.SIZE=small`.
+        state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
         json_: print one JSON object.
     """
     if steps < 2:
@@ -132,7 +133,7 @@ def _subject(what: tuple[str, ...], sets: tuple[str, ...], home: Path) -> _Drill
         if shutil.which(what[0]) is None:
             raise Misuse(f"{what[0]}: no such command; name a job file (.yaml), or a command that is on PATH")
         if sets:
-            raise Misuse("--set replaces values of a job file, but a bare command has none")
+            raise Misuse("--set overrides values of a job file, but a bare command has none")
         return _DrillTarget(what, {}, os.getcwd(), None, None)
     with for_jobs():
         from windfall.cli import job_submit  # noqa: PLC0415 - its packages are an extra

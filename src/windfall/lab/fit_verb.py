@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from windfall.cli.options import Json
+from windfall.cli.options import Json, OptionalDuration, Plot
 from windfall.errors import InvalidFile, Misuse
 from windfall.extras import install
 from windfall.report.console import console
@@ -39,9 +39,9 @@ Switch = Annotated[bool, Parameter(negative="")]
 def fit(
     file: Path,
     *,
-    limit: str | None = None,
-    by: str | None = None,
-    plot: Path | None = None,
+    limit: OptionalDuration = None,
+    by: Annotated[str | None, Parameter(metavar="COLUMN")] = None,
+    plot: Plot = None,
     dark: Switch = False,
     seed: int = 0,
     strict: Switch = False,
@@ -135,6 +135,8 @@ def read_lifetimes(file: Path, by: str | None = None, *, strict: bool = True) ->
     try:
         with file.open(encoding="utf-8-sig", newline="") as opened:
             aside = _read(file, csv.reader(opened, strict=True), by, table)
+    except FileNotFoundError as error:
+        raise Misuse(f"{file} does not exist") from error
     except OSError as error:
         raise Misuse(f"cannot read {file}: {error.strerror or error}") from error
     except (UnicodeDecodeError, csv.Error) as error:

@@ -24,7 +24,7 @@ from windfall.extras import install
 from windfall.models.lifetimes.groups import Group
 from windfall.models.lifetimes.lifetime_law import Curve, Law
 from windfall.models.lifetimes.model_selection import Comparison, Fit, ModelCandidate
-from windfall.units import duration_text
+from windfall.units import count_text, duration_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,15 +55,22 @@ _OTHERS = {
 def render(fit: Fit, groups: Sequence[Group] = ()) -> RenderableType:
     """Return everything: the data, the laws, the chosen law, remaining lifetime, groups, doubts."""
     lifetimes = fit.lifetimes
-    read = (
-        f"{len(lifetimes)} lifetimes in {lifetimes.batches} launch batches: {lifetimes.losses} losses, "
-        f"{len(lifetimes) - lifetimes.losses} censored; the oldest {duration_text(lifetimes.oldest_s)}"
-    )
+    batches = count_text(lifetimes.batches, "launch batch", "launch batches")
+    read = f"{_lifetimes(fit)} in {batches}: {_losses(fit)}; the oldest {duration_text(lifetimes.oldest_s)}"
     parts: list[RenderableType] = [Text(read), "", laws(fit), "", parameters(fit), "", remaining(fit.law)]
     if groups:
         parts += ["", grouped(groups)]
     doubts = [Text(f"Do not trust this fit: {doubt}.", style="bold") for doubt in fit.doubts]
     return Stack(*parts, *([""] if doubts else []), *doubts)
+
+
+def _lifetimes(fit: Fit) -> str:
+    return count_text(len(fit.lifetimes), "lifetime", "lifetimes")
+
+
+def _losses(fit: Fit) -> str:
+    losses = fit.lifetimes.losses
+    return f"{count_text(losses, 'loss', 'losses')}, {len(fit.lifetimes) - losses} censored"
 
 
 def laws(fit: Fit) -> Table:
@@ -123,7 +130,8 @@ def remaining(law: Law) -> Table:
             break
         found = law.remaining(age_s)
         until = "any" if found.until_s == math.inf else duration_text(found.until_s)
-        table.add_row(f"{age_s / HOUR_S:.0f} h", duration_text(found.mean_s), until, f"{found.surviving_share:.1%}")
+        share = f"{found.surviving_share:.1%}".replace("%", " %")
+        table.add_row(f"{age_s / HOUR_S:.0f} h", duration_text(found.mean_s), until, share)
     return table
 
 
@@ -227,9 +235,7 @@ def draw(fit: Fit, path: Path, *, title: str, dark: bool = False) -> None:
     _draw_hazard(right, fit, colours)
     for axes in (left, middle, right):
         _decorate(axes, colours)
-    lifetimes = fit.lifetimes
-    counts = f"{len(lifetimes)} lifetimes, {lifetimes.losses} losses, {len(lifetimes) - lifetimes.losses} censored"
-    figure.suptitle(f"{title}: {counts}", x=0.01, ha="left", fontsize=11, color=colours["ink"])
+    figure.suptitle(f"{title}: {_lifetimes(fit)}, {_losses(fit)}", x=0.01, ha="left", fontsize=11, color=colours["ink"])
     handles, names = left.get_legend_handles_labels()
     figure.legend(
         handles,

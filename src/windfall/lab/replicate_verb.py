@@ -36,11 +36,11 @@ _KEYS = (("type", ("machine_type", "type")), ("zone", ("zone",)))
 def replicate(
     paper: str,
     *,
-    item: Annotated[tuple[str, ...] | None, Parameter(negative="")] = None,
-    data: Path | None = None,
+    item: Annotated[tuple[str, ...] | None, Parameter(metavar="NAME", negative="")] = None,
+    data: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     trials: int = TRIALS,
     seed: int = 0,
-    plot: Path | None = None,
+    plot: Annotated[Path | None, Parameter(metavar="FOLDER")] = None,
     json_: Json = False,
 ) -> None:
     """Compute the numbers of a paper and compare them with the published ones.
@@ -119,6 +119,8 @@ def _lifetimes(file: Path) -> Lifetimes:
     try:
         with file.open(encoding="utf-8-sig", newline="") as opened:
             head = {name.strip().lower() for name in next(csv.reader(opened), [])}
+    except FileNotFoundError as error:
+        raise Misuse(f"--data: {file} does not exist") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise Misuse(f"--data: cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
     read, keys = read_lifetimes(file), {}

@@ -19,9 +19,9 @@ from windfall.simulation.traces.trace_survey import SeriesStats, TraceSurvey, su
 from windfall.structs import plain, replace
 from windfall.units import duration_text
 
-Unit = Annotated[str | None, Parameter(name="--unit")]
-MachineType = Annotated[str, Parameter(name="--type")]
-Zone = Annotated[str, Parameter(name="--zone")]
+Unit = Annotated[str | None, Parameter(name="--unit", metavar="UNIT")]
+MachineType = Annotated[str, Parameter(name="--type", metavar="NAME")]
+Zone = Annotated[str, Parameter(name="--zone", metavar="NAME")]
 Strict = Annotated[bool, Parameter(name="--strict", negative="")]
 _ROWS_MAX = 12
 """How many series are printed; --json has all of them."""
@@ -184,7 +184,7 @@ def _skipped(found: TraceSurvey) -> list[str]:
         return []
     share = found.skipped_count / (found.skipped_count + found.events + found.repeated)
     lines = [
-        f"{_many(found.skipped_count, 'row')} ({share:.1%}) cannot be true and {_are(found.skipped_count)} left out:"
+        f"{_many(found.skipped_count, 'row')} ({100.0 * share:.1f} %) cannot be true and {_are(found.skipped_count)} left out:"
     ]
     lines += [f"  {reason}" for _, reason in found.skipped[:_GAPS_SHOWN]]
     more = found.skipped_count - _GAPS_SHOWN

@@ -17,12 +17,12 @@ import os
 import select
 import shutil
 import signal
+from typing import NamedTuple
 
 from windfall.linux import processes
-from windfall.structs import Struct
 
 
-class ScriptLaunch(Struct, frozen=True):
+class ScriptLaunch(NamedTuple):
     """What to start and how.
 
     Attributes:

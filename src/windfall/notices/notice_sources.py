@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 
+from windfall.errors import Misuse
 from windfall.ports import Clock, NoticeSource
 from windfall.structs import Struct
 from windfall.terms import Seconds
@@ -108,8 +109,15 @@ def detect(environ: Mapping[str, str], dmi_root: Path = DMI_ROOT) -> str:
 
 
 def provider_named(name: str) -> NoticeProvider:
-    """Return a provider by its name."""
-    return next(provider for provider in PROVIDERS if provider.name == name)
+    """Return a provider by its name.
+
+    Raises:
+        Misuse: there is none.
+    """
+    for provider in PROVIDERS:
+        if provider.name == name:
+            return provider
+    raise Misuse(f"no notices are known of a provider {name!r}: choose one of {', '.join(names())}")
 
 
 def open_sources(name: str, url: str | None, clock: Clock) -> tuple[NoticeSource, ...]:
@@ -119,6 +127,9 @@ def open_sources(name: str, url: str | None, clock: Clock) -> tuple[NoticeSource
         name: of the provider.
         url: address of its metadata service; None for the documented one.
         clock: this machine's clocks.
+
+    Raises:
+        Misuse: there is no such provider.
     """
     provider = provider_named(name)
     if not provider.source or (url is None and not provider.service_always):

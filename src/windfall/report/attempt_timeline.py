@@ -294,8 +294,7 @@ def text(account: Account, *, columns: int = 80) -> str:
             out.append(f"{'':>{label}} |{_beside(cells, note, width)}".rstrip())
     left, right = "0", duration_text(span)
     out.append(f"{'':>{label}} |{left}{right:>{width - len(left)}}")
-    used = [kind for kind, seconds in account.spent if seconds and kind is not Kind.WAITING]
-    return "\n".join([*out, *key_lines(used, bool(account.losses), columns)])
+    return "\n".join([*out, *key_lines([*letter_keys(account), *["x loss"] * bool(account.losses)], columns)])
 
 
 def _cells(row: TimelineLine, account: Account, width: int, span: float) -> str:
@@ -321,9 +320,23 @@ def _beside(cells: str, note: str, width: int) -> str:
     return " " * max(0, min(end, width - len(note))) + note
 
 
-def key_lines(kinds: Sequence[Kind], lost: bool, columns: int) -> list[str]:
-    """Return the meaning of the letters, in lines of at most `columns` columns."""
-    parts = [f"{LETTERS[kind]} {kind.value}" for kind in kinds] + ["x loss"] * lost
+def letter_keys(account: Account) -> list[str]:
+    """Return the letters that a timeline of the account uses, each with its meaning."""
+    return [f"{LETTERS[kind]} {kind.value}" for kind, seconds in account.spent if seconds and kind is not Kind.WAITING]
+
+
+def key_lines(parts: Sequence[str], columns: int) -> list[str]:
+    """Return the legend in as few lines of at most `columns` columns as possible, all about equally long."""
+    found = _wrapped(parts, columns)
+    for narrower in range(columns - 1, 0, -1):
+        narrow = _wrapped(parts, narrower)
+        if len(narrow) > len(found) or max(map(len, narrow)) > narrower:
+            break
+        found = narrow
+    return found
+
+
+def _wrapped(parts: Sequence[str], columns: int) -> list[str]:
     out = [""]
     for part in parts:
         joined = f"{out[-1]}  {part}" if out[-1] else part

@@ -220,7 +220,7 @@ class _Machines:
         if name in self.superseded:
             # Its end was announced, and the successor had the run before it came: a preemption all the same.
             origin = "injected" if name in self.injected else "announced"
-            return MachineOutcome.PREEMPTED, f"{origin}, replaced before"
+            return MachineOutcome.PREEMPTED, f"{origin}, replaced in time"
         if machine.cause is MachineEndCause.RELEASED or name in self.released:
             return MachineOutcome.RELEASED, self.released.get(name, "")
         if machine.cause is None:
@@ -319,12 +319,17 @@ def render(bill: JobBill, run: Account | None, unread: str) -> RenderableType:
     return Group(*parts)
 
 
+def outcome_text(bill: JobBill) -> str:
+    """Return a job and its phase: `gpt-1 is done`, `gpt-1 failed`."""
+    return f"{bill.job.job_id} {'failed' if bill.phase is JobPhase.FAILED else f'is {bill.phase}'}"
+
+
 def sums(bill: JobBill, run: Account | None) -> Iterator[str]:
     """Yield the totals, line by line."""
     total = bill.sums
     count = len(bill.machines)
     yield (
-        f"{bill.job.job_id} is {bill.phase}: {count} machine{'s' * (count != 1)}, {total.hours:.4f} machine-hours in "
+        f"{outcome_text(bill)}: {count} machine{'s' * (count != 1)}, {total.hours:.4f} machine-hours in "
         f"{duration_text(_span_s(bill))}."
     )
     if bill.free:

@@ -72,7 +72,7 @@ class EventLog:
             case MachineReported():
                 yield from self._of_report(fact, row)
             case MachinesMissing(names):
-                yield f"{_names(names)}: no longer listed by the provider"
+                yield self._of_missing(names)
             case MachineSilent(name, silent_s):
                 yield f"{name}: no contact for {silent_s:.0f} s; not replaced on silence alone"
             case OrderAnswered():
@@ -82,28 +82,35 @@ class EventLog:
             case RunObserved():
                 yield from self._of_run(fact)
             case ControllerStarted():
-                if self.started:
+                if self.started and self.seen:
                     yield "another controller took over; the machines kept running"
                 self.started = True
 
     def _of_machines(self, machines: Iterable[Machine]) -> Iterator[str]:
-        groups: dict[str, list[str]] = defaultdict(list)
+        groups: dict[tuple[str, str], list[str]] = defaultdict(list)
         for machine in machines:
             reported = self.seen.get(machine.machine_id)
             self.seen[machine.machine_id] = machine.lifecycle
             if reported is machine.lifecycle:
                 continue
             if machine.lifecycle is MachineLifecycle.RUNNING:
-                place = f"{machine.machine_type} in {machine.zone}"
-                groups[f", {place}: up, {machine.price_usd_per_hour:.4g} USD/h"].append(machine.machine_id)
+                place = f", {machine.machine_type} in {machine.zone},"
+                groups[place, f"up, {machine.price_usd_per_hour:.4g} USD/h"].append(machine.machine_id)
             elif machine.lifecycle is MachineLifecycle.GONE:
                 known = machine.machine_id in self.leaving
                 self._forget(machine.machine_id)
                 if not known and machine.cause is not MachineEndCause.RELEASED:
                     end = _ENDS.get(machine.cause or MachineEndCause.FAILED, "failed")
-                    groups[f" {end}"].append(machine.machine_id)
-        for what, names in groups.items():
-            yield f"{_names(names)}{what}"
+                    groups["", end].append(machine.machine_id)
+        for (place, what), names in groups.items():
+            be = ("is " if len(names) == 1 else "are ") if place else ""
+            yield f"{_names(names)}{place} {be}{what}"
+
+    def _of_missing(self, names: Iterable[str]) -> str:
+        known = list(names)
+        for name in known:
+            self.seen.pop(name, None)
+        return f"{_names(known)}: no longer listed by the provider"
 
     def _forget(self, machine_id: str) -> None:
         self.seen.pop(machine_id, None)
@@ -140,7 +147,7 @@ class EventLog:
             yield f"step {fact.saved_step} is stored"
         if fact.holder is not None and fact.holder != self.holder and fact.outcome is not Outcome.DONE:
             self.holder = fact.holder
-            yield f"{fact.holder} has the run{f', from step {fact.saved_step}' if fact.saved_step else ''}"
+            yield f"{fact.holder} holds the run{f', from step {fact.saved_step}' if fact.saved_step else ''}"
 
     # --------------------------------------------------------------------------------------------------------- commands
 

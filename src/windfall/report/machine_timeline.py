@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from windfall.report import attempt_timeline
 from windfall.report.account import Account
 from windfall.report.attempt_timeline import COLOURS, LETTERS, TimelineMark
-from windfall.report.bill import JobBill, MachineCost
+from windfall.report.bill import JobBill, MachineCost, outcome_text
 from windfall.report.interval_kinds import Interval, Kind
 from windfall.structs import Struct
 from windfall.terms import CheckpointRef, WallTime
@@ -169,7 +169,7 @@ def title(bill: JobBill, run: Account | None = None) -> str:
     since machines that cannot be preempted need fewer of them.
     """
     count = len(bill.machines)
-    line = f"{bill.job.job_id} is {bill.phase}: {count} machine{'s' * (count != 1)}"
+    line = f"{outcome_text(bill)}: {count} machine{'s' * (count != 1)}"
     if bill.free:
         return f"{line}, {bill.sums.hours:.3f} machine-hours"
     undisturbed = None if run is None else bill.undisturbed_usd(run)
@@ -194,12 +194,9 @@ def text(bill: JobBill, run: Account | None, *, columns: int = 80) -> str:
     out = [f"{row.cost.machine.machine_id:>{label}} |{_cells(bill, row, width, span_s)}".rstrip() for row in found]
     right = duration_text(span_s)
     out.append(f"{'':>{label}} |0{right:>{width - 1}}")
-    used = [] if run is None else [kind for kind, seconds in run.spent if seconds and kind is not Kind.WAITING]
-    keys = attempt_timeline.key_lines(used, lost=False, columns=columns - 24)
-    out += [f"{BILLED} billed, not training  {keys[0]}", *keys[1:]]
-    if any(row.cost.lost for row in found):
-        out.append("x lost")
-    return "\n".join(out)
+    keys = [f"{BILLED} billed, not training", *([] if run is None else attempt_timeline.letter_keys(run))]
+    keys += ["x lost"] * any(row.cost.lost for row in found)
+    return "\n".join([*out, *attempt_timeline.key_lines(keys, columns)])
 
 
 def _cells(bill: JobBill, row: MachineRow, width: int, span_s: float) -> str:

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from windfall.jobs import Job
-from windfall.policies.planning.job_plan import size_text
 from windfall.storage.bundle import CODE_SUFFIXES, PackedBundle
-from windfall.units import duration_text
+from windfall.units import duration_text, size_text
 
 _SCRIPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\.(py|sh|jl|R|lua)")
 _CALLS = re.compile(rb"\bwindfall\b|\bWINDFALL_")
@@ -108,7 +107,8 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False, starts
     yield from _row("job", _head(job, chosen))
     yield from _row("price", _price(chosen, plan, whole=whole))
     if expected is None:
-        yield from _row("expected", "cost and finish time are unknown")
+        measure = "" if job.work is None else "; `windfall drill job.yaml` measures them"
+        yield from _row("expected", f"cost and finish time are unknown{measure}")
     else:
         odds = plan.get("odds")
         yield from _row("cost", _cost(expected, plan) + _spread(odds, "cost_usd", lambda usd: f"{_usd(usd)} USD"))

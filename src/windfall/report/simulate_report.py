@@ -133,16 +133,21 @@ def beyond(built: BuiltScenario, outcomes: Sequence[PolicyOutcome]) -> str:
 
 
 def absurd(built: BuiltScenario, outcomes: Sequence[PolicyOutcome]) -> Iterator[str]:
-    """Yield a warning for each policy whose runs take many times the work."""
+    """Yield a warning for each policy whose runs take many times the work, with the cause."""
     work_s = built.scenario.steps * built.scenario.step_s.mean_s
     for one in outcomes:
         times = one.row.finish_s.mean / work_s
         if times > SLOWDOWN_MAX:
+            takes = f"takes {times:.0f} times the {duration_text(work_s)} of work"
+            if one.row.prepare_s > max(one.row.redo_s, one.row.save_s):
+                share = share_text(one.row.prepare_s / one.row.finish_s.mean)
+                yield (
+                    f"machines are lost before they are ready (preparing takes {share} of the time): a run with policy "
+                    f"{shown(one.row.policy)} {takes}"
+                )
+                continue
             reason = "commits no save" if one.row.save_s < SELDOM * one.row.redo_s else "loses most of its saved work"
-            yield (
-                f"policy {shown(one.row.policy)} is unsuitable here: it {reason} and takes {times:.0f} times the "
-                f"{duration_text(work_s)} of work"
-            )
+            yield f"policy {shown(one.row.policy)} is unsuitable here: it {reason} and {takes}"
 
 
 # ---------------------------------------------------------------------------------------------------------------- tables
@@ -196,7 +201,7 @@ def shown(policy: str) -> str:
 
 def _costs(outcomes: Sequence[PolicyOutcome], objective: Objective) -> Table:
     small = min(one.row.cost_usd.p90 for one in outcomes) < 10.0 * _CENT
-    unit, name = (_CENT, "cent") if small else (1.0, "USD")
+    unit, name = (_CENT, "US cents") if small else (1.0, "USD")
     table, rows = _spreads(f"cost [{name}]", outcomes, lambda row: row.cost_usd, unit)
     return _with_odds(table, rows, "in budget", [odds_met(one, objective)[1] for one in outcomes])
 
@@ -324,7 +329,7 @@ def _recommendation(own: str, usable: Sequence[PolicyOutcome], quantity: _Quanti
     found = best(usable, quantity.amounts)
     rows = {one.row.policy: one for one in usable}
     first, tied, mine = rows[found.policy], undefeated(usable, quantity.amounts), rows.get(own)
-    noise = f"the noise of {first.row.trials} trial{'' if first.row.trials == 1 else 's'}"
+    noise = f"the noise of {first.row.trials:,} trial{'' if first.row.trials == 1 else 's'}"
     if mine is not None and own not in tied:
         return first, f"{_set(found.policy)}: it {quantity.gain(first, mine)} the job's policy, {shown(own)}."
     if found.sure and found.following is not None:

@@ -181,8 +181,8 @@ def _stretched(curve: Curve, source: str, mttp_s: float | None, *, tail_per_s: f
         source = f"{source}; stretched to the mean lifetime that you gave"
     if beyond > 0.0:
         notes.append(
-            f"{beyond:.0%} of the machines outlived the data ({duration_text(curve.observed_s)}): beyond that, the simulation "
-            "loses them at the mean rate"
+            f"{100.0 * beyond:.0f} % of the machines outlived the data ({duration_text(curve.observed_s)}): beyond that, the "
+            "simulation loses them at the mean rate"
         )
     table = LifetimeQuantiles(tuple(float(age) * stretch for age in ages_s), known_s, curve.name)
     return LifetimeSource(table, mean_s * stretch, source, known_s, tuple(notes))
@@ -297,7 +297,8 @@ def _windows(cut: trace_slices.ResolvedSlice, machines: int, text: str) -> Lifet
     up_s, up = sum(end - start for start, end in up), _wrapped(up, cut.length_s)
     wanted = "a machine" if machines == 1 else f"{machines} machines"
     source = (
-        f"measured: {text}, {wanted} available in {len(up)} windows, {up_s / cut.length_s:.0%} of {_span(cut.length_s)}"
+        f"measured: {text}, {wanted} available in {len(up)} windows, {100.0 * up_s / cut.length_s:.0f} % of "
+        f"{_span(cut.length_s)}"
     )
     notes = [f"each trial starts at a random point of the trace; after {_span(cut.length_s)} the trace starts over"]
     if gap_s > GAP_FACTOR * usual_s:

@@ -113,7 +113,7 @@ def _unknown(says: str) -> dict[str, Any]:
 
 def _as_json(found: Odds) -> dict[str, Any]:
     pairs = {name: dict(zip(("p50", "p90"), getattr(found, name), strict=True)) for name in ("cost_usd", "finish_s")}
-    counted = f"from {found.trials} simulated runs" if found.trials else "computed exactly"
+    counted = f"from {found.trials:,} simulated runs" if found.trials else "computed exactly"
     kept = ", ".join(
         f"{what} in {share_text(share)} of runs"
         for what, share in (("done by the deadline", found.in_time), ("within the budget", found.in_budget))

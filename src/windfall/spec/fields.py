@@ -284,7 +284,7 @@ Accelerators = Annotated[
 """One kind of accelerator, or several alternatives."""
 Where = Annotated[Infra, *_kind(_infra, _pattern(rf"(\*|{'|'.join(provider_list.names())})(/[A-Za-z0-9*._-]+){{0,2}}"))]
 """Where to order machines."""
-Insure = Annotated[str, *_kind(_insure, _pattern("auto", "optimal", "never", _DURATION, _STEPS))]
+Insure = Annotated[str, *_kind(_insure, _pattern("auto", *decision.NAMES, _DURATION, _STEPS))]
 """When to make insurance saves, as `policies.checkpointing` names it."""
 Every = Annotated[str, *_kind(_every, _pattern(_DURATION, _STEPS))]
 """An interval in steps or time."""

@@ -28,7 +28,7 @@ from windfall.spec.job_file import (
     WorkBlock,
 )
 from windfall.spec.yaml_positions import YamlDocument, YamlPath, dotted
-from windfall.spelling import nearest
+from windfall.spelling import closest, nearest
 from windfall.structs import Struct, replace
 from windfall.wire import environment
 
@@ -198,7 +198,8 @@ def read_document(document: YamlDocument, *, name: str, here: bool = True) -> Jo
         made = JobFile.model_validate({"name": name, **_with_raw_envs(document)})
     except ValidationError as error:
         # An unknown key is a mistake whatever its value, so it is reported first, before a missing value.
-        return (*(_fault(detail) for detail in error.errors(include_url=False) if _is_cause(detail)), *empty)
+        details = [detail for detail in error.errors(include_url=False) if _is_cause(detail)]
+        return (*(_fault(detail) for detail in details if not _is_misspelt(detail, details)), *empty)
     if empty:
         return empty
     return tuple(_contradictions(made, here=here)) or made
@@ -231,6 +232,17 @@ def _is_cause(detail: ErrorDetails) -> bool:
     if detail["type"] == "too_short":
         return not detail["input"]
     return detail["input"] is not None or detail["type"] == "extra_forbidden"
+
+
+def _is_misspelt(detail: ErrorDetails, details: Iterable[ErrorDetails]) -> bool:
+    """Whether a key is missing because an unknown key beside it is a misspelling of it."""
+    *above, key = detail["loc"]
+    return detail["type"] == "missing" and any(
+        other["type"] == "extra_forbidden"
+        and list(other["loc"][:-1]) == above
+        and closest(str(other["loc"][-1]), _names(_model_at(tuple(above)))) == key
+        for other in details
+    )
 
 
 def _fault(detail: ErrorDetails) -> Fault:

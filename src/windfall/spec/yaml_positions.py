@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from windfall.errors import InvalidFile, Misuse
-from windfall.spelling import nearest
+from windfall.spelling import closest
 from windfall.structs import Struct
 
 SIZE_BYTES_MAX = 256 * 1024
@@ -173,7 +173,7 @@ def read(path: str) -> str:
         with open(path, "rb") as file:
             data = file.read(SIZE_BYTES_MAX + 1)
     except FileNotFoundError as error:
-        raise Misuse(f"{path} does not exist; {_beside(path)}") from error
+        raise Misuse(f"{path} does not exist{_beside(path)}") from error
     except IsADirectoryError as error:
         raise Misuse(f"{path} is a folder; give a file, for example {path.rstrip('/')}/job.yaml") from error
     except (OSError, ValueError) as error:
@@ -194,8 +194,11 @@ def _beside(path: str) -> str:
     try:
         there = sorted(other for other in os.listdir(folder or ".") if other.endswith((".yaml", ".yml")))
     except OSError:
-        return f"the folder {folder} does not exist either"
-    return nearest(name, there[:5]) if there else "that folder has no .yaml file"
+        return f"; the folder {folder} does not exist either"
+    if not there:
+        return "; that folder has no .yaml file"
+    close = closest(name, there)
+    return "" if close is None else f"; did you mean {close}?"
 
 
 def _after(text: str, name: str) -> YamlPosition:
@@ -255,15 +258,19 @@ def override(document: YamlDocument, key: str, text: str) -> YamlDocument:
         raise Misuse(f"{label}: a key is names separated by dots, for example resources.use_spot=false")
     given = parse(text, label)
     value = top = dict(document.value) if isinstance(document.value, dict) else {}
+    made = []
     for number, part in enumerate(path[:-1], 1):
+        if part not in value:
+            made.append(path[:number])
         below = value.get(part, {})
         if not isinstance(below, dict):
             raise Misuse(f"{label}: {dotted(path[:number])} in {document.name} is not a map: set the whole key")
         value[part] = below = dict(below)
         value = below
     value[path[-1]] = given.value
-    places = {path + below: YamlPosition(0, 0, label) for below in given.values} or {path: YamlPosition(0, 0, label)}
-    raw = {path + below: written for below, written in given.raw.items()}
+    written = [path + below for below in given.values] or [path]
+    places = dict.fromkeys((*made, *written), YamlPosition(0, 0, label))
+    raw = {path + below: text for below, text in given.raw.items()}
     return YamlDocument(
         document.name, top, {**document.keys, **places}, {**document.values, **places}, {**document.raw, **raw}
     )

@@ -22,7 +22,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from windfall.errors import WRITTEN_BEFORE_RELEASE, DatabaseUnreachable, Misuse, NewerFormat, OlderFormat
 from windfall.extras import install
 
-VERSION = 3
+VERSION = 4
 """Version of the tables; a database with a higher version is rejected."""
 BUSY_S = 30.0
 """How long a write to SQLite waits for other processes before it fails [s]."""

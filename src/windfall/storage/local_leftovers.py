@@ -21,6 +21,8 @@ from windfall.structs import Struct, replace
 from windfall.terms import Holder, LastProgress, Record, Seconds, Step, Term, WallTime
 from windfall.wire import script_page
 
+REQUEST_FILE = "exec.json"
+"""File in a session's folder with its request, as `agent.exec_request` writes it."""
 STATE_FILE = "lease.json"
 """File in a session's folder that records its term; a session that ended normally has removed its folder."""
 _LOOK_S = Seconds(0.1)
@@ -46,11 +48,11 @@ class SessionLeftovers(Struct, frozen=True):
     def request(self) -> dict[str, object]:
         """Return the request of its `windfall exec`; empty if it cannot be read."""
         try:
-            with open(os.path.join(self.session, "exec.json")) as file:
-                request_data = json.load(file)
-        except (OSError, ValueError):
+            with open(os.path.join(self.session, REQUEST_FILE)) as file:
+                request = json.load(file)["request"]
+        except (OSError, ValueError, KeyError, TypeError):
             return {}
-        return request_data if isinstance(request_data, dict) else {}
+        return request if isinstance(request, dict) else {}
 
     def remove(self) -> None:
         """Remove both folders."""

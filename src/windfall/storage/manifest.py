@@ -9,7 +9,7 @@ from windfall.errors import CheckpointDamaged
 from windfall.storage import store_checks
 from windfall.terms import Checkpoint
 
-VERSION = 3
+VERSION = 4
 """Version of the manifest's format."""
 
 

@@ -2,7 +2,7 @@
 
 A machine that creates record n+1 continues; one that does not has been fenced.  Heartbeats and leases only decide *when*
 a contender tries; safety depends only on the creation, so a contender may pause for any time between looking and
-creating.  (Architecture, "the law of the store".)
+creating.
 
 The functions here are step functions (`ports.Steps`): they yield store operations and are run by an executor.
 """
@@ -328,9 +328,10 @@ def _check_holder(
         last = yield from read_heartbeat(head.state.term)
         return _HolderCheck(None if last is None else last.reached)
     if options.log is not None:
-        what = "waiting until it releases the run or is" if options.wait else "checking whether it is"
-        since = _utc(head.state.holder_since)
-        options.log(f"{holder.host} has held this run since {since}: {what} silent for {head.state.lease_s:g} s")
+        lease_s = f"{head.state.lease_s:g} s"
+        wait = f"waiting until it releases the run or is silent for {lease_s}"
+        what = wait if options.wait else f"waiting up to {lease_s} for its heartbeat"
+        options.log(f"{holder.host} has held this run since {_utc(head.state.holder_since)}: {what}")
     return (yield from _watch(head, holder, options))
 
 
@@ -394,7 +395,7 @@ def _moved(head: Record, *, wait: bool) -> Steps[_HolderCheck]:
 def _held(head: Record, holder: Holder) -> RunHeld:
     return RunHeld(
         f"{holder.host} has held this run since {_utc(head.state.holder_since)} and is alive (process {holder.pid}): "
-        "wait for it with --wait, or stop it with `windfall stop`"
+        "wait for it with --wait, or stop it with `windfall stop URL`"
     )
 
 

@@ -31,7 +31,7 @@ from windfall.terms import (
     WallTime,
 )
 
-VERSION = 3
+VERSION = 4
 """Version of the records' format."""
 LOSSES_MAX = 64
 """Number of losses kept in the state: enough for estimates, small enough for every record."""

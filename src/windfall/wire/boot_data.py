@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from windfall import codec
-from windfall.errors import ControllerError, NewerFormat
+from windfall.errors import WRITTEN_BEFORE_RELEASE, ControllerError, NewerFormat, OlderFormat
 from windfall.jobs import DEAD_MAN_S, SAVE_TIMEOUT_S
 from windfall.structs import Struct
 from windfall.terms import Bundle, RunOptions, Seconds
 from windfall.wire.environment import PEERS_TOKEN
 
-VERSION = 1
+VERSION = 4
 CREDENTIAL = "WINDFALL_CREDENTIAL"
 """One-time credential, exchanged for a token of this machine at its first contact."""
 CONTROLLER = "WINDFALL_CONTROLLER"
@@ -88,10 +88,10 @@ def boot_to_json(boot: BootData) -> dict[str, Any]:
 
 
 def boot_from_json(document: object) -> BootData:
-    """Read boot data; fields that a newer release added are ignored.
+    """Read boot data.
 
     Raises:
-        NewerFormat: they were written by a newer controller.
+        NewerFormat, OlderFormat: they were written by another version of Windfall.
         ControllerError: they are damaged.
     """
     try:
@@ -101,6 +101,8 @@ def boot_from_json(document: object) -> BootData:
                 f"the job's data has format {version}, this Windfall reads up to {VERSION}: "
                 "install the controller's version of Windfall in the machine's image"
             )
+        if version < VERSION:
+            raise OlderFormat(f"the job's data has format {version}, {WRITTEN_BEFORE_RELEASE}: submit the job again")
         boot: BootData = codec.decode(document, BootData)
     except ValueError as error:
         raise ControllerError(f"the job's data for its machines is damaged ({error})") from error

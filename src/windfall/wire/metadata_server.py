@@ -1,6 +1,6 @@
 """A metadata service on loopback that plays a scripted timeline in the format of AWS, Google or Azure.
 
-Used by tests, demonstrations and injected preemptions; the notice sources read it like a cloud's service.
+Used by tests and by the local market's machines; the notice sources read it like a cloud's service.
 
     python -m windfall.wire.metadata_server --provider aws --script timeline.json --port 8169
 

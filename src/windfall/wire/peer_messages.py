@@ -35,7 +35,7 @@ from windfall.events import Fact, PublishSave, UploadShard
 from windfall.structs import Struct
 from windfall.terms import Notice
 
-VERSION = 1
+VERSION = 2
 LINE_BYTES_MAX = 64 << 20
 """Maximum length of a message [B]; the list of chunks of a 100 TB shard fits."""
 _Count = Annotated[int, Meta(ge=0, le=1 << 53)]
@@ -232,8 +232,9 @@ def proves(answer: object, expected: str) -> bool:
 
 
 def to_line(message: Struct) -> bytes:
-    """Encode a message."""
-    return json.dumps(codec.encode(message), separators=(",", ":")).encode() + b"\n"
+    """Encode a message; bytes of a file's name that are not UTF-8 become question marks."""
+    text = json.dumps(codec.encode(message), separators=(",", ":"), ensure_ascii=False)
+    return text.encode(errors="replace") + b"\n"
 
 
 def from_line(line: bytes, kind: Any) -> Any:

@@ -1,7 +1,7 @@
 """Keys of all objects of a run, relative to its URL.  Names that must never collide contain the term and a nonce.
 
 windfall.json                           the marker: format version, run id; created once, after the store was tested
-log/00000001 ...                        the create-only sequence of records: the fence (architecture, "the law of the store")
+log/00000001 ...                        the create-only sequence of records: the fence
 heartbeats/00000007                     one per term, overwritten by its holder, watched by contenders
 shards/<term>-<nonce>/<checkpoint>/...  the bytes of checkpoints and results; never overwritten
 checkpoints/<checkpoint>/manifest.json  written after all shards and before the record that commits it
@@ -20,7 +20,7 @@ gone/00000007                           the provider reports that the machine of
 probe/<nonce>                           written by the first `exec` and by `doctor`, and deleted at once
 """
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 MARKER = "windfall.json"
 INBOX = "inbox/"
 LOG = "log/"

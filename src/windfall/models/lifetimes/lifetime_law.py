@@ -297,7 +297,7 @@ class Law(Curve):
 
 
 def _share_text(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.005 else "less than 1%"
+    return f"{100.0 * share:.0f} %" if share >= 0.005 else "less than 1 %"
 
 
 def ages(age_s: ArrayLike) -> Floats:

@@ -30,6 +30,7 @@ from windfall.models.lifetimes.families import fit_piecewise
 from windfall.models.lifetimes.lifetime_law import Curve, Floats, Law
 from windfall.models.lifetimes.maximum_likelihood import Bounds
 from windfall.models.lifetimes.observations import FOLDS, KaplanMeier, Lifetimes, folds, kaplan_meier, uniforms
+from windfall.units import count_text
 
 
 def r_squared(cdf: Callable[[Floats], Floats], sample_s: Floats) -> float:
@@ -206,8 +207,10 @@ def fit_lifetimes(
     lossy = len(np.unique(lifetimes.batch[lifetimes.lost]))
     if lifetimes.losses < LOSSES_MIN or lossy < FOLDS:
         only = _candidate(lifetimes, maximum_likelihood.fit_exponential, bounds, kaplan, None)
-        data = f"{lifetimes.losses} losses in {lossy} launch batches"
-        doubt = f"{data} are too few to compare laws: at least {LOSSES_MIN} in {FOLDS} are needed"
+        losses = count_text(lifetimes.losses, "loss", "losses")
+        data = f"{losses} in {count_text(lossy, 'launch batch', 'launch batches')}"
+        be = "is" if lifetimes.losses == 1 else "are"
+        doubt = f"{data} {be} too few to compare laws: at least {LOSSES_MIN} in {FOLDS} are needed"
         return Fit(
             lifetimes,
             kaplan,

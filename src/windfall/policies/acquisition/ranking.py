@@ -123,9 +123,9 @@ def rank_with(job: Job, offers: Iterable[Offer], knowledge: Knowledge) -> Rankin
 def refusal(job: Job, offer: Offer) -> str | None:
     """Return why a job cannot take an offer; None if it can."""
     if job.use is Use.SPOT and offer.reliability is Reliability.RELIABLE:
-        return "it is on-demand, and the job uses spot machines only"
+        return "on-demand; the job uses spot machines only"
     if job.use is Use.ON_DEMAND and offer.reliability is Reliability.TRANSIENT:
-        return "it is spot, and the job uses on-demand machines only"
+        return "spot; the job uses on-demand machines only"
     misses = min((missing(request, offer) for request in job.resources), key=len, default=())
     if misses:
         return "; ".join(misses)
@@ -152,12 +152,13 @@ def missing(request: Resources, offer: Offer) -> tuple[str, ...]:
     if request.accelerator is not None:
         has = offer.accelerators if (offer.accelerator or "").lower() == request.accelerator.lower() else 0
         if has != max(request.accelerators, 1):
-            found = f"{offer.accelerator}:{offer.accelerators}" if offer.accelerators else "none"
-            words.append(f"its accelerators are {found}, not {request.accelerator}:{max(request.accelerators, 1)}")
+            found = f"{offer.accelerator}:{offer.accelerators}" if offer.accelerators else "no accelerators"
+            words.append(f"it has {found}, and the job needs {request.accelerator}:{max(request.accelerators, 1)}")
     if offer.cpus < request.cpus_min:
-        words.append(f"it has {offer.cpus:g} processors, fewer than {request.cpus_min:g}")
+        cpus = f"{offer.cpus:g} CPU{'' if offer.cpus == 1 else 's'}"
+        words.append(f"it has {cpus}, and the job needs {request.cpus_min:g}")
     if offer.memory_gib < request.memory_gib_min:
-        words.append(f"it has {offer.memory_gib:g} GiB of memory, less than {request.memory_gib_min:g} GiB")
+        words.append(f"it has {offer.memory_gib:g} GiB of memory, and the job needs {request.memory_gib_min:g} GiB")
     return tuple(words)
 
 

@@ -282,7 +282,7 @@ def _interval(view: SavingView, estimates: Estimates) -> tuple[float, tuple[Comp
     if rule := INTERVAL_RULES.get(view.policy):
         return rule(costs.stall_s, mttp_s), (
             _s(_assumed("delta", known=bool(costs.stalls.values)), costs.stall_s),
-            _s(_assumed("MTTP", known=losses.mttp_known), mttp_s),
+            _s(_assumed("mean time to preemption", known=losses.mttp_known), mttp_s),
         )
     needs_s = emergency_needs_s(costs)
     covered, prior = losses.covered(needs_s), losses.prior_covered(needs_s)
@@ -298,15 +298,15 @@ def _interval(view: SavingView, estimates: Estimates) -> tuple[float, tuple[Comp
     )
     return interval_s, (
         _s(_assumed("stall", known=bool(costs.stalls.values)), costs.stall_s),
-        *((_s(_assumed("MTTP", known=losses.mttp_known), mttp_s),) if math.isfinite(mttp_s) else ()),
+        *((_s(_assumed("mean time to preemption", known=losses.mttp_known), mttp_s),) if math.isfinite(mttp_s) else ()),
         ComparedValue("observed losses", losses.preemptions, ""),
         ComparedValue("observed losses covered by a notice", covered, ""),
         ComparedValue("uncovered share of losses, observed", rules.uncovered_share(losses.preemptions, covered), ""),
         ComparedValue("uncovered share of losses, prior", 1.0 - prior / losses.prior_losses, ""),
         _s(_assumed("notice", known=losses.notice_known), losses.notice_s),
-        *((_s("an emergency save needs", needs_s),) if needs_s is not None else ()),
+        *((_s("emergency save", needs_s),) if needs_s is not None else ()),
         _s(_assumed("restart", known=losses.restart_given_s is not None), losses.restart_s),
-        _s("time to durable", costs.to_durable_s),
+        _s("time until committed", costs.to_durable_s),
     )
 
 
@@ -368,7 +368,7 @@ def _thesis_insurance(view: SavingView, estimates: Estimates) -> SaveChoice:
         step = view.held[1]
     rationale = (
         *grace,
-        _s(_assumed("MTTP", known=losses.mttp_known), mttp_s),
+        _s(_assumed("mean time to preemption", known=losses.mttp_known), mttp_s),
         _s(_assumed("R", known=losses.restart_given_s is not None), losses.restart_s),
         _s("tau_opt", interval_s),
     )
@@ -379,12 +379,13 @@ def _at(
     view: SavingView, step: int, interval_s: float | None, rationale: tuple[ComparedValue, ...], purpose: str = ""
 ) -> SaveChoice:
     target = max(step, view.earliest_step)
+    earlier = (f"an earlier save (from step {view.earliest_step})",) if target > view.earliest_step else ()
     decision = Decision(
         view.policy,
         VERSION,
         f"insurance save at step {target}{purpose}",
         (*rationale, ComparedValue("last save", float(view.anchor_step), "step")),
-        (f"not before step {view.earliest_step}", "no save"),
+        (*earlier, "no save"),
     )
     return SaveChoice(target, SaveKind.INSURANCE, decision, interval_s)
 

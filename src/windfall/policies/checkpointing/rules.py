@@ -191,7 +191,7 @@ def emergency_fits(
 
 
 def adaptive_interval_s(stall_s: float, mttl_unannounced_s: float, restart_s: float, to_durable_s: float) -> float:
-    """Return the corrected interval: tau = max(sqrt(2 delta (M + R)), time to durable).
+    """Return the corrected interval: tau = max(sqrt(2 delta (M + R)), time until committed).
 
     Compared with the thesis' rule: delta is only the time that the training stalls (the upload runs in the background),
     M the mean time to a loss that an emergency save does *not* cover, and no save is requested before the last one is
@@ -207,7 +207,7 @@ def adaptive_interval_s(stall_s: float, mttl_unannounced_s: float, restart_s: fl
         Time between two saves [s].
 
     Validity:
-        Memoryless losses; a loss redoes half an interval plus the time to durable, which does not depend on the
+        Memoryless losses; a loss redoes half an interval plus the time until committed, which does not depend on the
         interval and therefore does not move the optimum.
 
     Example:

@@ -120,7 +120,7 @@ def changed_input(made_with: Basis, now: Basis) -> str:
     """
     for name, words in (
         ("stall_s", "stall"),
-        ("durable_s", "time to durable"),
+        ("durable_s", "time until committed"),
         ("restart_s", "restart"),
         ("remaining_lifetime_s", "remaining lifetime"),
         ("step_s", "step time"),

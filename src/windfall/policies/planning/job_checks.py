@@ -19,6 +19,7 @@ STORES = ("file", "s3", "gs", "az")
 """Schemes of the stores a run can live in."""
 DURATION_S_MAX = 1e9
 """The longest duration [s], about 30 years; a longer one is a typing error."""
+LEASE_S_MIN = 1.0
 MONEY_USD_MAX = 1e12
 NODES_MAX = 10_000
 KEEP_MAX = 1_000_000
@@ -115,6 +116,7 @@ def _numbers(job: Job) -> Problems:
         ("objective.deadline_s", goal.deadline_s, DURATION_S_MAX),
         ("max_duration_s", job.max_duration_s, DURATION_S_MAX),
         ("dead_man_s", job.dead_man_s, DURATION_S_MAX),
+        ("options.mttp_s", job.options.mttp_s, DURATION_S_MAX),
         ("checkpointing.save_timeout_s", job.checkpointing.save_timeout_s, DURATION_S_MAX),
         ("work.amount", None if work is None else work.amount, math.inf),
     ):
@@ -143,6 +145,10 @@ def _resources(path: str, resources: Resources) -> Problems:
 
 
 def _options(options: RunOptions) -> Problems:
+    if not LEASE_S_MIN <= options.lease_s <= DURATION_S_MAX:
+        yield "options.lease_s", f"must be at least {LEASE_S_MIN:g} s, because a store needs time to answer"
+    if options.grace_s is not None and not 0 <= options.grace_s <= DURATION_S_MAX:
+        yield "options.grace_s", f"must be a number from 0 to {DURATION_S_MAX:g}"
     try:
         parse_policy(options.policy)
     except Misuse:

@@ -31,7 +31,7 @@ from windfall.jobs import Job, Measurement, Use
 from windfall.market import Offer
 from windfall.models import lifetime_pool
 from windfall.models.expected_runtime import Expectation, unsaved_s
-from windfall.policies.acquisition.ranking import HORIZON_S, Ranked, is_too_slow, missing, rank_with, refusal
+from windfall.policies.acquisition.ranking import HORIZON_S, Ranked, is_too_slow, missing, rank_with
 from windfall.policies.checkpointing.decision import parse_policy
 from windfall.policies.deadlines import limits
 from windfall.policies.planning.estimates import (
@@ -44,6 +44,7 @@ from windfall.policies.planning.estimates import (
 )
 from windfall.structs import Struct
 from windfall.terms import Instant, Reliability, Seconds, Usd, WallTime
+from windfall.units import duration_text, size_text, usd_text
 
 UNSAVED_FACTOR = 2.0
 """A spot job without checkpoints is refused if it is expected to take this many times as long as without losses."""
@@ -107,7 +108,11 @@ def no_matching_offer(job: Job, refused: tuple[tuple[Offer, str], ...]) -> str:
         )
     if matching:
         cheapest = min(matching, key=lambda offer: (offer.price_usd_per_hour, offer.key))
-        return f"no matching offer is allowed: {offer_name(cheapest)}: {refusal(job, cheapest)}; set `use: auto` to allow both"
+        only = "spot" if job.use is Use.SPOT else "on-demand"
+        return (
+            f"no matching offer is allowed: the cheapest is {offer_name(cheapest)}, and the job uses {only} machines only; "
+            "set `use: auto` to allow both"
+        )
     lacks = [(min((missing(requested, offer) for requested in job.resources), key=len), offer) for offer, _ in refused]
     words, offer = min(lacks, key=lambda row: (len(row[0]), row[1].price_usd_per_hour, row[1].key))
     return f"no offer matches the job's resources: the nearest is {offer_name(offer)}, but {'; '.join(words)}"
@@ -165,27 +170,13 @@ def offer_name(offer: Offer) -> str:
 
 
 def time_text(duration_s: float) -> str:
-    """Return a duration as text, in the unit that reads best."""
+    """Return a duration as text; an expected one can be practically infinite."""
     if not math.isfinite(duration_s):
         return "practically forever"
     if duration_s >= 360_000.0:
         hours = duration_s / 3600.0
         return f"{hours:,.0f} h" if hours < 1e7 else f"{hours:.2g} h"
-    if duration_s >= 7200.0:
-        return f"{duration_s / 3600.0:.3g} h"
-    return f"{duration_s / 60.0:.3g} min" if duration_s >= 120.0 else f"{duration_s:.3g} s"
-
-
-def size_text(size_bytes: float) -> str:
-    """Return an amount of data as text, in the unit that reads best."""
-    units = ("B", "kB", "MB", "GB", "TB")
-    place = min(int(math.log10(size_bytes) // 3), len(units) - 1) if size_bytes >= 1.0 else 0
-    return f"{size_bytes / 1000.0**place:.3g} {units[place]}"
-
-
-def usd_text(value: float) -> str:
-    """Return an amount of money as text: to the cent, or with more digits below a dollar."""
-    return f"{value:,.2f} USD" if value >= 1.0 else f"{value:.4f} USD"
+    return duration_text(duration_s)
 
 
 def _allowed(job: Job, offer: Offer) -> bool:
@@ -215,12 +206,12 @@ def _unsaved(job: Job, found: OfferEstimate, expected: Expectation) -> tuple[Obj
     attempt_s = found.restart.prepare_s + expected.work_s
     formula = f"({time_text(mttl_s)} + {time_text(wait_s)}) x (e^({time_text(attempt_s)} / {time_text(mttl_s)}) - 1)"
     if share < 1.0:
-        formula = f"{share:.0%} of losses come without notice"
+        formula = f"{100.0 * share:.0f} % of losses come without notice"
     price = found.machines * found.offer.price_usd_per_hour
     bill = f" and {usd_text(found.cost_usd(expected))}" if math.isfinite(expected.billed_s) and price else ""
     message = (
         f"{time_text(expected.work_s)} of work without checkpoints (insure: never, no keep_every) on "
-        f"{offer_name(found.offer)}, which loses a machine every {time_text(mttl_s)} on average, is expected to take "
+        f"{offer_name(found.offer)}, whose machines last {time_text(mttl_s)} on average, is expected to take "
         f"{time_text(expected.wall_s)}{bill} ({formula}) instead of {time_text(lossless_s)}: "
         "leave `insure` at auto, or use on-demand machines"
     )
@@ -236,7 +227,7 @@ def _too_slow(found: OfferEstimate, expected: Expectation) -> tuple[Objection, .
 
 def _too_many_losses(found: OfferEstimate) -> str:
     return (
-        f"{offer_name(found.offer)} loses a machine every {time_text(found.hazard.mttl_s)} on average, and a new one needs "
+        f"machines of {offer_name(found.offer)} last {time_text(found.hazard.mttl_s)} on average, and a new one takes "
         f"{time_text(found.restart.prepare_s)} to get ready"
     )
 

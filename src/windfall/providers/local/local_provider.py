@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -17,7 +16,7 @@ from windfall.errors import Misuse, ProviderDenied, ProviderError, ProviderUnrea
 from windfall.market import Answer, Bill, Boot, Capabilities, Machine, Offer, Order, Quota
 from windfall.ports import Clock
 from windfall.providers.local import machine_folder, market_config, market_daemon, market_database
-from windfall.providers.local.market_database import NAME, MarketDatabase
+from windfall.providers.local.market_database import NAME
 from windfall.providers.local.market_engine import offers_of
 from windfall.terms import Seconds
 from windfall.wire.python_programs import program
@@ -76,10 +75,8 @@ class LocalProvider:
     def _offers_while_closed(self) -> tuple[Offer, ...]:
         """Return what the market would offer now: its prices follow from its configuration and its age."""
         config, now = market_config.load(self._folder), self._clock.wall_time()
-        if not (self._folder / market_database.FILE).exists():
-            return offers_of(config, now, now)
-        with contextlib.closing(MarketDatabase(self._folder)) as database:
-            return offers_of(config, database.opened_at(now), now)
+        opened_at = market_database.read_opened_at(self._folder)
+        return offers_of(config, now if opened_at is None else opened_at, now)
 
     def quota(self, owner: str) -> tuple[Quota, ...]:
         """See the port."""

@@ -9,12 +9,15 @@ What a machine runs is not stored here but in the machine's own folder, since it
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
+from windfall.errors import ProviderUnreachable
 from windfall.market import Answer, Bill, Charge, Machine, MachineEndCause, MachineLifecycle, Order, Refusal
 from windfall.providers.local.machine_folder import MachineEnd
 from windfall.providers.local.market_config import Billing
@@ -89,6 +92,23 @@ CREATE TABLE IF NOT EXISTS bill (
     amount REAL NOT NULL, started REAL NOT NULL, ended REAL NOT NULL, settled INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS bill_of ON bill (owner, line);
 """
+
+
+def read_opened_at(folder: Path) -> WallTime | None:
+    """Return when a closed market was first opened, without writing to its file; None if it never was.
+
+    Raises:
+        ProviderUnreachable: the file cannot be read.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as database:
+            row = database.execute("SELECT at FROM opening").fetchone()
+    except sqlite3.Error as error:
+        raise ProviderUnreachable(f"the local market cannot read {path}: {error}") from error
+    return None if row is None else WallTime(row[0])
 
 
 class MarketDatabase:

@@ -1,7 +1,7 @@
 """Events of traces: prices, counts of machines, machine starts and ends, lifetimes, and catalogue entries.
 
 Times are seconds on the trace's own clock (`TraceHeader.clock`): since 1970 UTC where the source gives dates, from the
-trace's start where it does not.  All are frozen dataclasses of plain values; `traces.trace_format` writes and reads them.
+trace's start where it does not.  All are immutable; `traces.trace_format` writes and reads them.
 """
 
 from __future__ import annotations

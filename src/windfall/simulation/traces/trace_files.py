@@ -37,7 +37,7 @@ def _open(path: Path) -> IO[bytes]:
         plain = path.open("rb")
         zipped = plain.peek(2)[:2] == _GZIP
     except FileNotFoundError as error:
-        raise fault(path, None, "no such file") from error
+        raise Misuse(f"{path} does not exist") from error
     except OSError as error:
         raise fault(path, None, f"cannot read it: {error.strerror or error}") from error
     if not zipped:
