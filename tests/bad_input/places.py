@@ -90,7 +90,7 @@ def _manifest_newer(box: Box) -> list[str]:
     url = box.waiting()
     path = box.store / "checkpoints" / box.checkpoints()[-1] / "manifest.json"
     old = digest_of(path.read_bytes())
-    box.rewrite(path, lambda text: text.replace('"version":3', '"version":9', 1))
+    box.rewrite(path, lambda text: text.replace('"version":4', '"version":9', 1))
     box.rewrite(_newest_record(box), lambda text: text.replace(old, digest_of(path.read_bytes())))
     return ["get", url, str(box.folder / "out")]
 
@@ -201,10 +201,10 @@ CASES = [
         adds=True,
     ),
     Case("manifest-newer", _manifest_newer, 2, ("version 9", "upgrade Windfall")),
-    Case("record-newer", _record('"version":3', '"version":9'), 2, ("version 9", "upgrade Windfall")),
+    Case("record-newer", _record('"version":4', '"version":9'), 2, ("version 9", "upgrade Windfall")),
     Case(
         "record-newer-at-exec",
-        _record('"version":3', '"version":9', exec_=True),
+        _record('"version":4', '"version":9', exec_=True),
         2,
         ("upgrade Windfall",),
         process=True,
@@ -216,7 +216,7 @@ CASES = [
     Case("marker-older", _marker('{"v": 2, "run_id": "x"}'), 2, ("format 2", "use another URL"), process=True),
     Case("marker-newer", _marker('{"version": 9, "run_id": "x"}'), 2, ("format 9", "upgrade"), process=True),
     Case("journal-damaged", _journal('"facts"', '"fax"'), 1, ("spool/", "damaged in line 1")),
-    Case("journal-newer", _journal('"version":3', '"version":9'), 2, ("version 9", "upgrade Windfall")),
+    Case("journal-newer", _journal('"version":4', '"version":9'), 2, ("version 9", "upgrade Windfall")),
     Case("heartbeat-damaged", _heartbeat_damaged, 1, ("heartbeats/", "not a heartbeat"), process=True, after=1),
     Case("run-held", lambda box: box.exec(box.prepared.held.url), 75, ("--wait",), process=True, after=1),
     Case("run-done", lambda box: box.exec(box.done()), 0, ("already done", "nothing was started"), process=True),

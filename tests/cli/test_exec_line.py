@@ -116,7 +116,7 @@ def test_a_folder_whose_name_is_not_utf8_travels_in_a_request(tmp_path: Path, mo
     ("words", "message"),
     [
         (["/runs/one", "--", "echo", "a\udcff"], "is not valid UTF-8"),
-        (["/runs/one", "--keep", "9" * 20, "--", "true"], "--keep: must be from 1 to 1,000,000"),
+        (["/runs/one", "--keep", "9" * 20, "--", "true"], "--keep: must be at least 1 and at most 1,000,000"),
         (["/runs/one", "--keep", "9" * 5000, "--", "true"], "--keep: must be a whole number"),
         (["/runs/one", "--polcy", "never", "--", "true"], "unknown option --polcy; did you mean --policy?"),
     ],

@@ -76,7 +76,7 @@ NOT_NAMES = frozenset(
 NAMES_ALLOWED: dict[tuple[str, str], str] = {
     ("cli/controller_process.py", "closing"): "`contextlib.closing`",
     ("cli/serve.py", "closing"): "`contextlib.closing`",
-    ("providers/local/local_provider.py", "closing"): "`contextlib.closing`",
+    ("providers/local/market_database.py", "closing"): "`contextlib.closing`",
     ("wiring_control.py", "closing"): "`contextlib.closing`",
 }
 

@@ -228,5 +228,5 @@ def one_of(value: str, allowed: tuple[str, ...], option: str) -> str:
 
 def _at_least(value: int | None, least: int, option: str) -> int | None:
     if value is not None and not least <= value <= _COUNT_MAX:
-        raise Misuse(f"{option}: must be from {least} to {_COUNT_MAX:,}, not {value}")
+        raise Misuse(f"{option}: must be at least {least} and at most {_COUNT_MAX:,}, not {value}")
     return value
