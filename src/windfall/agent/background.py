@@ -1,15 +1,11 @@
 """The agent's background threads: uploads, the run's log, and the heartbeat.
 
-Threads for slow work, with a queue each; they deliver the results to the agent's inbox as facts.
+Each thread for slow work has a queue, and delivers its results to the agent's inbox as facts.  Uploads have their own, so
+that a commit, a deletion or a heartbeat never waits for one.  One other thread does everything that appends to the log,
+in the order of the commands.
 
-Uploads have their own thread, so that a commit, a deletion or a heartbeat never waits for an upload.  One other thread
-does everything that appends to the log, in the order of the commands.
-
-The heartbeat, and beside it the shipping of journal and output and the reading of the run's inbox.
-
-Messages in a run's inbox for the machine that holds the run.
-
-They are untrusted: anyone who can write to the store can leave one.
+With each heartbeat go the journal and the output; the run's inbox is read beside it.  Its messages are untrusted: anyone
+who can write to the store can leave one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The command line: its verbs, and how an error becomes one message and an exit code.
-
-What the verbs print: text from elsewhere reaches the terminal as text.
+"""The command line: its verbs, how an error becomes one message and an exit code, and shell completion.
 
 A job's name, a machine's message or a path in a store can hold escapes that move the cursor, rename the window, or hide a
 line.  While a verb runs, its standard output and error show such characters instead of sending them.  A script's output

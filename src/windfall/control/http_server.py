@@ -1,14 +1,11 @@
-"""The HTTP server of the API: address, TLS, connections, shutdown, and the checks before any route.
-
-The API server's connections: unauthenticated ones are closed early, so that they cannot use up the descriptors.
+"""The HTTP server of the API: address, TLS and shutdown; its connections; the checks before any route.
 
 A connection costs a descriptor from its first packet, before any of it can be read.  So connections may use only a share
 of the process's descriptors.  One that has sent no request, or shown no token, has a time limit and is closed first when
 the limit on connections is reached.  A connection with a request in progress is never closed.
 
-Checks before any route: the request's size, its token, and whether the controller is shutting down.
-
-Plain ASGI, so that the body of an unauthenticated request is neither read nor parsed.
+The gate before the routes checks a request's size, its token, and whether the controller is shutting down.  It is plain
+ASGI, so that the body of an unauthenticated request is neither read nor parsed.
 """
 
 from __future__ import annotations

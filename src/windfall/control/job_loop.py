@@ -3,12 +3,10 @@
 `turn` is synchronous and touches the world only through ports, so that storms drive this same object in one thread.  A
 crash at any call loses nothing: the journal holds the decisions, the providers' listings show their effects.
 
-The journal clock: the time of a job's driver.
-
-The controller's record of each machine's reports on any channel: which are news, and which machines are silent.
-
-Times are from this process's monotonic clock, so that a jump of the wall clock makes no machine silent.  After a pause of
-the controller itself, every machine counts as just heard.
+Beside the loop stand its parts: the builder of save schedules, which computes in the background; the journal clock, the
+time of a job's driver; and the record of each machine's reports on any channel, which tells news from repetition and
+names silent machines.  That record uses this process's monotonic clock, so that a jump of the wall clock makes no machine
+silent.  After a pause of the controller itself, every machine counts as just heard.
 """
 
 from __future__ import annotations

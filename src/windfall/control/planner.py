@@ -1,8 +1,7 @@
 """What follows from a job before anything is bought: boot data, fingerprint, polling intervals, and its plan.
 
-What a job would cost: from the offers of the providers, and from what the installation has learned.
-
-The controller answers with it, and so do `windfall plan` and `windfall simulate` where no controller runs.
+A plan uses the offers of the providers and what the installation has learned.  The controller answers with it, and so do
+`windfall plan` and `windfall simulate` where no controller runs.
 """
 
 from __future__ import annotations

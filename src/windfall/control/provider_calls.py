@@ -1,9 +1,8 @@
 """The job loop's calls: the driver's commands go out to providers and the run, and what changed comes back as facts.
 
-Executes a driver's commands to providers and to the run, and retries those that get no answer.
-
 An order is sent once: whether it was accepted is for the driver to find out, from a listing.  All other commands are
-idempotent and are retried with growing pauses until they succeed.
+idempotent and are retried with growing pauses until they succeed.  Listings, offers, bills, the run's log and the
+estimates are polled; each change is a fact.
 """
 
 from __future__ import annotations

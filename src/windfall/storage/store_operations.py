@@ -1,14 +1,10 @@
-"""Typed store operations: each step yields one operation and returns its result with the right type.
+"""Store operations as typed steps, the loop that executes them against a real store, and their retries.
 
 A step function receives results as plain objects; only the steps here define the result type of each operation.
 
-Executes storage step functions against a real store, with threads.
-
-Retries of store operations: one policy for all callers.
-
-Failures that may be temporary (`StoreUnreachable`: connection refused, reset or closed, truncated reply, 5xx, timeout) are
-retried with growing pauses until they succeed or the time budget is used up; the user is informed of the wait.  Permanent
-failures (`StoreMissing`, `StoreDenied`, `StoreFull`) are raised at once.
+There is one retry policy for all callers.  Failures that may be temporary (`StoreUnreachable`: connection refused, reset
+or closed, truncated reply, 5xx, timeout) are retried with growing pauses until they succeed or the time budget is used up;
+the user is informed of the wait.  Permanent failures (`StoreMissing`, `StoreDenied`, `StoreFull`) are raised at once.
 
 The client below (obstore) retries only operations that it considers idempotent, and only briefly: not the conditional
 creations on which the log depends, nor deletions, truncated replies, or outages of several seconds.

@@ -1,6 +1,4 @@
-"""Rank the offers for a job, and choose the next one to order from.
-
-Filter the offers for a job and rank them by the expected cost of an hour of kept work.
+"""Rank the offers for a job, choose the next one to order from, and explain to the user when none is left.
 
 An hour of *kept* work costs more than an hour of machine time: saves, redo and restarts are paid too.
 `models.expected_runtime` computes how much more; this module filters offers by the job's resources and orders them by
@@ -10,15 +8,11 @@ An hour of *kept* work costs more than an hour of machine time: saves, redo and 
 (thesis, equations 4.1 and 4.4, for the overhead; Proteus, EuroSys 2017, section 4, for cost per work as what to
 minimize).  `any_of` is a set, as in SkyPilot: the cheapest of all alternatives wins; their order only breaks ties.
 
-Keep-alive: choose the next offer to order from, and explain to the user when none is left.
-
-The best-ranked offer that is not blocked gets the order for all missing machines.  A refusal therefore moves on at once
-to the next zone, type, or (with `use: auto`) on-demand machine, while the first one backs off (thesis, section 5.1).
-
-Keep-alive: how long a refused offer is blocked (thesis, section 5.1: allocate until it works).
-
-A lack of capacity and a price above the bid pass with time, so these back off exponentially.  A quota and rejected
-credentials need a person: they are shown to the user and retried slowly.  An invalid request is never repeated.
+Keep-alive (thesis, section 5.1: allocate until it works).  The best-ranked offer that is not blocked gets the order for
+all missing machines.  A refusal therefore moves on at once to the next zone, type, or (with `use: auto`) on-demand
+machine, while the first one is blocked.  A lack of capacity and a price above the bid pass with time, so these back off
+exponentially.  A quota and rejected credentials need a person: they are shown to the user and retried slowly.  An invalid
+request is never repeated.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The table by which a machine saves, and when to recompute it.
-
-The table by which a machine saves: work done -> next save, and the default rule where the fit is not trusted.
+"""The table by which a machine saves (work done -> next save), and when to recompute it.
 
 This module needs only the standard library, so that the agent reads a table without the packages that compute it.
 
@@ -8,8 +6,6 @@ A fit is trusted if it is based on at least `LOSSES_MIN` observed losses and its
 is at most the larger of `DISTANCE_MAX` and 1.36 / sqrt(losses), what chance alone exceeds in 5 % of samples; and only up
 to the oldest observed age.  Elsewhere the machine saves at the interval of the default rule
 (`rules.adaptive_interval_s`), and the table's explanation says so.
-
-Requests for save schedules, and when to recompute one: the part of live planning that needs only the standard library.
 
 A schedule starts at the machine's last save, because all later work is unsaved; step, age and remaining work are those
 at that save.  `live_schedules` computes it.  It is recomputed

@@ -1,7 +1,5 @@
 """Plan a job before anything is bought: its expected cost and finish, warnings, or a refusal.
 
-Plan a job before anything is bought: its expected cost and finish, or a refusal.
-
 The expected time of a run is the sum of these parts, and so is its cost (`models.expected_runtime` has the formulas):
 
     work        the work itself at the speed measured in earlier runs

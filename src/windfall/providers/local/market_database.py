@@ -1,8 +1,7 @@
 """The market's database: orders, machines and bills in one SQLite file; an answer is durable before a caller gets it.
 
-The market's meter: calculates the lines of a bill from its own records of start, end and price.
-
-It shares no code with the buyer's accounting, so that comparing the two is a real check.
+The lines of a bill are calculated from the market's own records of start, end and price.  They share no code with the
+buyer's accounting, so that comparing the two is a real check.
 
 What a machine runs is not stored here but in the machine's own folder, since it may hold a credential.
 """
