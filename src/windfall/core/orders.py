@@ -21,7 +21,6 @@ from windfall.fleet import (
 )
 from windfall.market import Offer, Order, Refusal
 from windfall.policies.acquisition import ranking
-from windfall.policies.acquisition import ranking as offer_ranking
 from windfall.policies.replacement import successor
 from windfall.policies.replacement.successor import ReplacementTime
 from windfall.structs import Struct, replace
@@ -215,12 +214,12 @@ def _buy(turn: FleetTurn) -> None:
         turn.change(refused=(), retry_at=None)
         return
     state = turn.state
-    ranking = offer_ranking.rank(turn.job, state.offers, state.rates, state.measured)
+    ranked = ranking.rank(turn.job, state.offers, state.rates, state.measured)
     listed = state.listed
-    market = offer_ranking.OfferMarket(
-        ranking, turn.blocks, state.quotas, state.provider_errors, lambda provider: provider in listed
+    market = ranking.OfferMarket(
+        ranked, turn.blocks, state.quotas, state.provider_errors, lambda provider: provider in listed
     )
-    chosen = offer_ranking.choose(market, len(needs.slots), turn.now)
+    chosen = ranking.choose(market, len(needs.slots), turn.now)
     turn.change(refused=chosen.reasons if chosen.unmet else (), retry_at=chosen.retry_at if chosen.unmet else None)
     if chosen.unmet and chosen.retry_at is not None:
         turn.later.append(chosen.retry_at)
