@@ -46,7 +46,7 @@ def test_stop_says_how_long_it_waits_and_now_ends_it(user: User, tmp_path: Path)
         assert told.stdout, told.stderr
         return dict(json.loads(told.stdout.splitlines()[0]))
 
-    assert _until(lambda: "1 training" in str(job())), str(job())
+    assert _until(lambda: "1 machine training" in str(job())), str(job())
     job_id, said = str(job()["job_id"]), tmp_path / "said"
     argv = (sys.executable, "-m", "windfall.cli.main", "stop", job_id)
     with said.open("w") as out:

@@ -125,6 +125,6 @@ def test_what_the_data_bear_per_type_and_zone(every: Lifetimes) -> None:
     for key in ("zone", "type"):
         for group in fit_groups(fit, key):
             gains = "; ".join(_line(found) for found in group.comparisons)
-            print(f"{group.value:15} {group.losses:4} losses {group.batches:3} batches  {group.how.value:7} {gains}")
+            print(f"{group.value:15} {group.losses:4} losses {group.batches:3} batches  {group.kind.value:7} {gains}")
             assert group.law.remaining().mean_s > 0
             assert group.lifetimes >= group.losses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -125,7 +126,11 @@ BUGS: dict[str, Callable[[World], tuple[Patch, ...]]] = {
 @contextmanager
 def bug(name: str, world: World) -> Iterator[None]:
     """Plant one bug."""
-    patches = [patch.object(target, attribute, wrong, create=True) for target, attribute, wrong in BUGS[name](world)]
+    # Only a builtin name is shadowed: any other that a module lacks is a mistake here.
+    patches = [
+        patch.object(target, attribute, wrong, create=hasattr(builtins, attribute))
+        for target, attribute, wrong in BUGS[name](world)
+    ]
     for one in patches:
         one.start()
     try:

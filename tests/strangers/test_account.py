@@ -38,8 +38,8 @@ def lost(folder: Path, seed: int, losses: int, life_s: tuple[float, float]) -> l
 @pytest.mark.trial("D1")
 def test_steps_computed_again_are_those_of_the_script_s_own_log(tmp_path: Path) -> None:
     """A machine is killed amid its work, with rows that it never shipped: the account knows the steps all the same."""
-    run = Run(tmp_path, 50, STEP_S, every=1000)
-    run.lose(random.Random(1), 1, (1.0, 1.2), ("tree",))
+    run = Run(tmp_path, 150, STEP_S, every=1000)
+    run.lose(random.Random(1), 1, (2.0, 2.4), ("tree",))
     counted = count(read_lives(run.log))
 
     assert disagreements(run.cost(), counted, losses=1, step_s=STEP_S, held_s=run.machine_s) == []
