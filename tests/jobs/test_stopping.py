@@ -52,7 +52,7 @@ def test_stop_says_how_long_it_waits_and_now_ends_it(user: User, tmp_path: Path)
     with said.open("w") as out:
         stopping = subprocess.Popen(argv, cwd=user.home, env=user.environment(), stdout=out, stderr=out)
     try:
-        assert _until(lambda: "at most" in said.read_text(), 20.0), said.read_text()
+        assert _until(lambda: "up to 630 s" in said.read_text(), 20.0), said.read_text()
         assert "--now" in said.read_text()
         assert user.say("stop", job_id, "--now", cwd=user.home).returncode == 0
         assert stopping.wait(60.0) == 0
