@@ -62,6 +62,7 @@ def test_the_worlds_are_worth_comparing():
     assert sum(any(save.kind.value == "emergency" for save in trial.saves) for trial in trials) > 0.05 * QUICK
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("begin", "end"), [(0, QUICK), pytest.param(QUICK, 1_000, marks=pytest.mark.slow)])
 def test_jumping_over_lives_and_walking_through_them_come_to_the_same(begin, end):
     """A trial of many, which jumps where it can, has the times of the one that tells its saves, which never does."""
