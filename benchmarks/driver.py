@@ -27,7 +27,7 @@ from windfall.fleet import (
 from windfall.jobs import Job, Resources
 from windfall.market import Charge, Machine, MachineEndCause, MachineLifecycle, Offer, Order
 from windfall.structs import replace
-from windfall.terms import Reliability
+from windfall.terms import Reliability, Step, Term
 
 FEW, MANY = 20, 2000
 TIME_LIMIT, MEMORY_LIMIT = 1.5, 1.1
@@ -81,7 +81,11 @@ class Market:
         return self.machines[name]
 
     def _heard(self, machine: Machine) -> MachineReported:
-        return MachineReported(Report(machine.machine_id, 1, "a", MachineStatus.TRAINING, address="x:1"), "direct")
+        # Each machine gets further than all before it: a job whose machines do nothing would be given up.
+        step = Step(self.made)
+        status = MachineStatus.TRAINING
+        report = Report(machine.machine_id, 1, "a", status, Term(1), step, step, address="x:1")
+        return MachineReported(report, "direct")
 
     def loses(self, names: list[str]) -> list[Machine]:
         """Machines are taken, all at once."""
