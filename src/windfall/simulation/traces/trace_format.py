@@ -11,6 +11,7 @@ line counts the events, so that a truncated file is not mistaken for a short one
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import json
@@ -227,11 +228,16 @@ def _event(
         values.setdefault("usd_per_hour", None)
     elif cls is TracedLifetime:
         values.setdefault("end", None)
-    needed = (field.name for field in msgspec.structs.fields(cls) if field.required and field.name != "series")
-    missing = [name for name in needed if name not in values]
+    missing = [name for name in _needed(cls) if name not in values]
     if missing:
         raise fault(path, line, f"a {kind} needs {' and '.join(missing)}")
     return cast("Event", cls(**values, series=series))
+
+
+@functools.cache
+def _needed(kind: type[Event]) -> tuple[str, ...]:
+    """Return the keys that an event must have; found once, because evaluating a class's types takes longer than a line."""
+    return tuple(field.name for field in msgspec.structs.fields(kind) if field.required and field.name != "series")
 
 
 def _value(name: str, value: object, path: Path, line: int) -> object:
