@@ -11,9 +11,20 @@ import enum
 
 from windfall.events import Command, Fact, ScheduleAssigned
 from windfall.jobs import Job, Measurement
-from windfall.market import Charge, Machine, Offer, Order, Quota, Refusal
+from windfall.market import Charge, Machine, Offer, OfferKey, Order, Quota, Refusal
 from windfall.structs import Tagged
-from windfall.terms import Generation, Instant, NoticeLevel, Outcome, SaveCosts, Seconds, Step, Term, WallTime
+from windfall.terms import (
+    Generation,
+    Instant,
+    NoticeLevel,
+    Outcome,
+    Reliability,
+    SaveCosts,
+    Seconds,
+    Step,
+    Term,
+    WallTime,
+)
 
 VERSION = 1
 """Version of the messages between controller and machines in the run's store."""
@@ -78,6 +89,28 @@ TERMINAL = frozenset({JobPhase.STOPPED, JobPhase.DONE, JobPhase.FAILED})
 SUPERSEDED = "its successor has taken its place"
 RUN_DONE = "the run is done"
 """Reasons of `ReleaseMachine` that the bill recognises."""
+
+
+# ------------------------------------------------------------------------------------------------------------ needs
+
+
+class Slot(Tagged, frozen=True):
+    """A need for one machine.
+
+    Attributes:
+        id: unique in its job, and never used for another need.
+        role: what the machine is for; a word of the job's runtime.
+        reliability: `reliable` if only a machine that cannot be preempted will do, `transient` if only one that can;
+            None for whatever the job's resources allow.
+        wants: the offers to order it from, best first; empty to leave the choice to the ranking of the job's resources.
+        gang: slots of one gang are ordered together, all or nothing, and lost together; empty for none.
+    """
+
+    id: str
+    role: str
+    reliability: Reliability | None = None
+    wants: tuple[OfferKey, ...] = ()
+    gang: str = ""
 
 
 # ------------------------------------------------------------------------------- between controller and machine

@@ -49,6 +49,10 @@ class MachineEndCause(enum.StrEnum):
     """Broke, or never started."""
 
 
+OfferKey = tuple[str, str, str, Reliability]
+"""Identity of an offer: provider, type, zone, reliability, but not the price."""
+
+
 class Offer(Tagged, frozen=True):
     """A machine type that a provider offers.
 
@@ -80,8 +84,8 @@ class Offer(Tagged, frozen=True):
     refund: bool = False
 
     @property
-    def key(self) -> tuple[str, str, str, Reliability]:
-        """Identity of the offer: provider, type, zone, reliability, but not the price."""
+    def key(self) -> OfferKey:
+        """Its identity."""
         return self.provider, self.machine_type, self.zone, self.reliability
 
 

@@ -59,7 +59,7 @@ def test_a_notice_buys_the_successor_before_the_old_machine_is_gone() -> None:
     job.ends("m1", after=80.0)
     assert job.orders == []
     assert job.of(fleet.DeclareGone) == [fleet.DeclareGone("m1")]
-    assert job.state.slots[0].incumbent == "m2"
+    assert job.state.slots["node-0"].incumbent == "m2"
 
 
 def test_a_machine_that_vanishes_is_replaced_once_it_is_gone() -> None:
@@ -106,8 +106,8 @@ def test_a_withdrawn_notice_cancels_the_order() -> None:
 
     job.answers(order)
     assert job.released == ["m2"]
-    assert job.state.slots[0].incumbent == "m1"
-    assert job.state.slots[0].awaits is None
+    assert job.state.slots["node-0"].incumbent == "m1"
+    assert job.state.slots["node-0"].awaits is None
 
 
 def test_a_withdrawn_notice_releases_the_successor() -> None:
@@ -132,7 +132,7 @@ def test_sixty_lost_machines_are_one_decision_and_one_order() -> None:
     assert [command.event for command in job.of(fleet.NotifyUser)] == [fleet.Event.PREEMPTED]
 
     job.trains()
-    assert all(slot.incumbent is not None for slot in job.state.slots)
+    assert all(slot.incumbent is not None for slot in job.state.slots.values())
     assert job.orders == []
 
 
@@ -189,7 +189,7 @@ def test_missing_from_listings_does_nothing_while_it_reports() -> None:
     job = Fleet().trains()
     job.happens(fleet.MachinesMissing(("m1",)))
     assert job.orders == []
-    assert job.state.slots[0].incumbent == "m1"
+    assert job.state.slots["node-0"].incumbent == "m1"
 
     job.happens(fleet.MachineSilent("m1", 60.0), after=60.0)
     assert job.orders == []
@@ -239,7 +239,7 @@ def test_the_old_machine_is_released_when_its_end_has_passed() -> None:
     assert job.released == []
     job.passes(60.0)
     assert job.released == ["m1"]
-    assert job.state.slots[0].incumbent == "m2"
+    assert job.state.slots["node-0"].incumbent == "m2"
 
 
 def test_the_old_machine_is_released_when_the_successor_holds_the_run() -> None:

@@ -42,7 +42,7 @@ def test_an_unanswered_order_is_adopted_from_the_listing() -> None:
     machine = job.machine(order, MachineLifecycle.RUNNING)
     job.happens(fleet.MachinesObserved((machine,)), fleet.ListingCompleted("local"))
     assert job.orders == []
-    assert job.state.slots[0].incumbent == "m1"
+    assert job.state.slots["node-0"].incumbent == "m1"
     assert job.state.orders == {}
     assert job.passes(60.0).orders == []
 
@@ -236,7 +236,7 @@ def test_a_late_machine_of_a_cancelled_order_is_released_even_if_a_slot_is_open(
     late = job.machine(order, MachineLifecycle.RUNNING)
     job.lists(late.machine_id)
     assert job.released == [late.machine_id]
-    assert job.state.slots[0].incumbent is None
+    assert job.state.slots["node-0"].incumbent is None
 
 
 def test_a_part_of_an_order_resets_the_back_off() -> None:

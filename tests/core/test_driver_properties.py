@@ -135,20 +135,22 @@ class Chaos:
 def check(before: driver.FleetState, job: Fleet) -> None:
     """What holds after every batch."""
     state = job.state
-    places: dict[str, int] = {}
-    for slot in state.slots:
+    places: dict[str, str] = {}
+    for slot in state.slots.values():
         for name in (slot.incumbent, slot.successor):
             if name is not None:
                 assert name not in places, "a machine is in one slot"
-                places[name] = slot.index
-                assert state.units[name].slot == slot.index
-        newly = slot.awaits is not None and slot.awaits != before.slots[slot.index].awaits
+                places[name] = slot.id
+                assert state.units[name].slot == slot.id
+        newly = slot.awaits is not None and slot.awaits != before.slots[slot.id].awaits
         if newly and slot.incumbent is not None:
             unit = state.units[slot.incumbent]
             assert unit.state is MachineState.PREEMPTING, "no purchase for a slot whose machine answers unannounced"
     assert all(unit.slot == places.get(name) for name, unit in state.units.items())
     for token, entry in state.orders.items():
-        assert entry.waiting == sum(slot.awaits == token for slot in state.slots), "who waits for an order is counted"
+        assert entry.waiting == sum(slot.awaits == token for slot in state.slots.values()), (
+            "who waits for an order is counted"
+        )
     placed = [order.token for order in job.orders]
     unknown = {token for token, entry in before.orders.items() if entry.state is OrderState.UNKNOWN}
     fresh = {token for token in placed if token not in before.orders}

@@ -57,6 +57,7 @@ from windfall.fleet import (
     PreemptionRequested,
     RunObserved,
     ScheduleComputed,
+    Slot,
 )
 from windfall.market import Machine
 from windfall.models import lifetime_pool
@@ -72,7 +73,7 @@ def form(turn: FleetTurn) -> None:
         return
     plannable = Instant(turn.now + expect(turn).lead_s)
     members: list[str] = []
-    for slot in turn.slots:
+    for slot in turn.slots.values():
         unit = _candidate(turn, slot, plannable)
         if unit is None:
             return
@@ -293,7 +294,8 @@ def needs_bill(state: FleetState) -> bool:
 
 def _job_submitted(turn: FleetTurn, fact: JobSubmitted) -> None:
     turn.change(job=fact.job, owner=fact.owner, measured=fact.measurements, submitted_at=turn.now)
-    turn.slots = [SlotState(index) for index in range(fact.job.nodes)]
+    needs = (Slot(f"node-{number}", "node") for number in range(fact.job.nodes))
+    turn.slots = {slot.id: SlotState(slot, number) for number, slot in enumerate(needs)}
 
 
 def _estimates_pooled(turn: FleetTurn, fact: EstimatesPooled) -> None:
@@ -366,10 +368,10 @@ def _update_ledger(turn: FleetTurn) -> None:
 def _notify_losses(turn: FleetTurn) -> None:
     if not turn.lost or not turn.active:
         return
-    index, machine_id = turn.lost[0]
+    slot_id, machine_id = turn.lost[0]
     more = f" and {len(turn.lost) - 1} more" if len(turn.lost) > 1 else ""
     verb = "were" if more else "was"
-    message = f"{machine_id} of node-{index}{more} {verb} lost and will be replaced"
+    message = f"{machine_id} of {slot_id}{more} {verb} lost and will be replaced"
     turn.emit(NotifyUser(Event.PREEMPTED, message))
 
 
@@ -381,7 +383,7 @@ def _set_phase(turn: FleetTurn) -> None:
     ]
     if any(unit.status is MachineStatus.TRAINING for unit in active):
         turn.enter(JobPhase.RUNNING)
-    elif not active and turn.state.refused and not any(slot.awaits is not None for slot in turn.slots):
+    elif not active and turn.state.refused and not any(slot.awaits is not None for slot in turn.slots.values()):
         turn.enter(JobPhase.WAITING)
     else:
         turn.enter(JobPhase.BUYING)
@@ -409,7 +411,7 @@ def _assert_invariants(before: FleetState, after: FleetState, commands: tuple[Co
     assert after.now >= before.now, "the journal clock goes forward"
     assert after.sequence >= before.sequence, "order numbers grow"
     buying = False
-    for slot in after.slots:
+    for slot in after.slots.values():
         assert slot.incumbent is not None or slot.successor is None, "a successor without an incumbent is the incumbent"
         assert slot.successor is None or slot.awaits is None, "at most one machine is expected besides the incumbent"
         assert slot.awaits is None or slot.awaits in after.orders, "a slot only waits for an order that exists"

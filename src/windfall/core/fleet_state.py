@@ -25,16 +25,16 @@ from windfall.fleet import (
     Report,
     RunObserved,
     ScheduleComputed,
+    Slot,
 )
 from windfall.jobs import Job, Measurement
-from windfall.market import Charge, Machine, Offer, Order, Quota, Refusal
+from windfall.market import Charge, Machine, Offer, OfferKey, Order, Quota, Refusal
 from windfall.models.costs import Window
 from windfall.policies.acquisition.ranking import OfferBlock
 from windfall.structs import Struct, replace
-from windfall.terms import Generation, Instant, Reliability, Seconds, WallTime
+from windfall.terms import Generation, Instant, Seconds, WallTime
 
 NO_TIME = Instant(0.0)
-OfferKey = tuple[str, str, str, Reliability]
 Rates = tuple[tuple[str, str, str, Seconds, Seconds | None], ...]
 CANCELLED_KEPT = 64
 """How many cancelled orders are kept, to recognize machines that still arrive."""
@@ -54,7 +54,7 @@ class TrackedMachine(Struct, frozen=True):
     Attributes:
         machine: as its provider lists it; as the order describes it until it is listed.
         offer: the offer it was bought at; None if that is no longer known.
-        slot: None if no slot needs it (it is being released).
+        slot: id of the slot that it fills; None if no slot needs it (it is being released).
         superseded_in: the slot in which its successor replaced it; None if none did.
         ordinal: its number among the machines of its slot, from 1; 0 without a slot.
         ordered_at, running_at, ready_at: when it was ordered, first seen running, first reported ready; None before.
@@ -71,8 +71,8 @@ class TrackedMachine(Struct, frozen=True):
     state: MachineState
     offer: Offer | None
     ordered_at: Instant
-    slot: int | None = None
-    superseded_in: int | None = None
+    slot: str | None = None
+    superseded_in: str | None = None
     ordinal: int = 0
     running_at: Instant | None = None
     ready_at: Instant | None = None
@@ -114,17 +114,24 @@ class SlotState(Struct, frozen=True):
     """A need for one machine, and the machines that fill it.
 
     Attributes:
+        number: how many slots the job had before this one.
         incumbent: the machine that fills it, from the answer to its order until it is gone.
         successor: a second machine, because the incumbent's end is announced.
         awaits: token of the order that will fill it.
         machine_count: how many machines it has had.
     """
 
-    index: int
+    slot: Slot
+    number: int
     incumbent: str | None = None
     successor: str | None = None
     awaits: str | None = None
     machine_count: int = 0
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.slot.id
 
 
 class OrderEntry(Struct, frozen=True):
@@ -183,6 +190,7 @@ class FleetState(Struct, frozen=True):
     Attributes:
         job, owner, measured, submitted_at: from the first fact; None before it.
         now: time of the newest batch.
+        slots: the needs, by id, in the order in which they arose.
         units: the tracked machines, by id; `gone` holds those that are gone and may still be listed.
         unknown_machines: reports of machines that no listing or order answer has named yet, by id.
         orders: open orders and the newest cancelled ones, by token; `sequence` is the number of the newest.
@@ -214,7 +222,7 @@ class FleetState(Struct, frozen=True):
     units: Mapping[str, TrackedMachine] = msgspec.field(default_factory=dict)
     gone: Mapping[str, GoneMachine] = msgspec.field(default_factory=dict)
     unknown_machines: Mapping[str, MachineReported] = msgspec.field(default_factory=dict)
-    slots: tuple[SlotState, ...] = ()
+    slots: Mapping[str, SlotState] = msgspec.field(default_factory=dict)
     orders: Mapping[str, OrderEntry] = msgspec.field(default_factory=dict)
     sequence: int = 0
     listed: frozenset[str] = frozenset()
@@ -268,21 +276,21 @@ class FleetTurn:
     now: Instant
     units: dict[str, TrackedMachine] = field(init=False)
     gone: dict[str, GoneMachine] = field(init=False)
-    slots: list[SlotState] = field(init=False)
+    slots: dict[str, SlotState] = field(init=False)
     orders: dict[str, OrderEntry] = field(init=False)
     blocks: dict[OfferKey, OfferBlock] = field(init=False)
     commands: list[Command] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     touched: dict[str, tuple[Machine, Offer | None]] = field(default_factory=dict)
     charges: list[Charge] = field(default_factory=list)
-    lost: list[tuple[int, str]] = field(default_factory=list)
+    lost: list[tuple[str, str]] = field(default_factory=list)
     later: list[Instant] = field(default_factory=list)
-    _awaiting: dict[str, list[int]] | None = None
+    _awaiting: dict[str, list[str]] | None = None
 
     def __post_init__(self) -> None:
         """Copy the tables."""
         state = self.state
-        self.units, self.gone, self.slots = copied(state.units), copied(state.gone), list(state.slots)
+        self.units, self.gone, self.slots = copied(state.units), copied(state.gone), copied(state.slots)
         self.orders, self.blocks = copied(state.orders), copied(state.blocks)
 
     def frozen(self) -> FleetState:
@@ -291,7 +299,7 @@ class FleetTurn:
             now=self.now,
             units=MappingProxyType(self.units),
             gone=MappingProxyType(self.gone),
-            slots=tuple(self.slots),
+            slots=MappingProxyType(self.slots),
             orders=MappingProxyType(self.orders),
             blocks=MappingProxyType(self.blocks),
         )
@@ -340,20 +348,20 @@ class FleetTurn:
     def set_slot(self, slot: SlotState, **changes: Any) -> SlotState:
         """Replace a slot by its newer version."""
         newer = replace(slot, **changes)
-        self.slots[newer.index] = newer
+        self.slots[newer.id] = newer
         return newer
 
     def update_ledger(self, unit: TrackedMachine) -> None:
         """Record in the ledger, at the end of the turn, what the listing says about a machine."""
         self.touched[unit.machine_id] = (unit.machine, unit.offer)
 
-    def awaiting(self, token: str) -> list[int]:
+    def awaiting(self, token: str) -> list[str]:
         """Return the slots that wait for a machine of an order, in reverse order: pop from the end."""
         if self._awaiting is None:
             self._awaiting = {}
-            for slot in reversed(self.slots):
+            for slot in reversed(self.slots.values()):
                 if slot.awaits is not None:
-                    self._awaiting.setdefault(slot.awaits, []).append(slot.index)
+                    self._awaiting.setdefault(slot.awaits, []).append(slot.id)
         return self._awaiting.setdefault(token, [])
 
     def forget_awaiting(self) -> None:

@@ -263,7 +263,7 @@ def _start_end(turn: FleetTurn, pending_end: JobEnd, *, now: bool | None) -> Non
         turn.log(f"the script has up to {wait_s:.0f} s for its last save; {stop_now} ends it without one")
     for token in list(turn.orders):
         machines.cancel(turn, token)
-    for slot in turn.slots:
+    for slot in turn.slots.values():
         if slot.awaits is not None:
             turn.set_slot(slot, awaits=None)
     turn.forget_awaiting()

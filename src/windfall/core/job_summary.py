@@ -223,10 +223,10 @@ def _count(count: int, what: str) -> str:
 
 def _slots(state: FleetState) -> tuple[SlotView, ...]:
     views = []
-    for slot in state.slots:
+    for slot in state.slots.values():
         roles = (("incumbent", slot.incumbent), ("successor", slot.successor))
         machines = tuple(_machine(state.units[name], role) for role, name in roles if name is not None)
-        views.append(SlotView(f"node-{slot.index}", machines, slot.awaits, slot.machine_count))
+        views.append(SlotView(slot.id, machines, slot.awaits, slot.machine_count))
     return tuple(views)
 
 

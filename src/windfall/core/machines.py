@@ -113,7 +113,7 @@ def _assign(turn: FleetTurn, unit: TrackedMachine) -> TrackedMachine:
         return turn.units[unit.machine_id]
     role = "incumbent" if slot.incumbent is None else "successor"
     slot = turn.set_slot(slot, awaits=None, machine_count=slot.machine_count + 1, **{role: unit.machine_id})
-    unit = turn.set_unit(unit, slot=slot.index, ordinal=slot.machine_count)
+    unit = turn.set_unit(unit, slot=slot.id, ordinal=slot.machine_count)
     known = turn.state.unknown_machines.get(unit.machine_id)
     if known is not None:
         others = {name: fact for name, fact in turn.state.unknown_machines.items() if name != unit.machine_id}
@@ -131,7 +131,7 @@ def _slot_for(turn: FleetTurn, token: str) -> SlotState | None:
         return turn.slots[waiting.pop()]
     if entry is not None or not turn.active:
         return None
-    return next((slot for slot in turn.slots if slot.incumbent is None and slot.awaits is None), None)
+    return next((slot for slot in turn.slots.values() if slot.incumbent is None and slot.awaits is None), None)
 
 
 def _gone_before_listed(turn: FleetTurn, machine: Machine) -> None:
@@ -139,7 +139,7 @@ def _gone_before_listed(turn: FleetTurn, machine: Machine) -> None:
     slot = _slot_for(turn, machine.token)
     if slot is not None:
         turn.set_slot(slot, awaits=None, machine_count=slot.machine_count + 1)
-        turn.lost.append((slot.index, machine.machine_id))
+        turn.lost.append((slot.id, machine.machine_id))
         turn.change(preemptions=turn.state.preemptions + (machine.cause is MachineEndCause.PREEMPTED))
 
 
@@ -164,7 +164,7 @@ def _runs(turn: FleetTurn, unit: TrackedMachine) -> None:
     turn.change(allocations=turn.state.allocations.add(max(running_at - unit.ordered_at, 0.0)))
     injection, preempt_at = turn.job.injection, None
     if injection is not None and unit.slot is not None:
-        preempt_at = Instant(running_at + lifetime_s(injection, unit.slot, unit.ordinal))
+        preempt_at = Instant(running_at + lifetime_s(injection, turn.slots[unit.slot].number, unit.ordinal))
     unit = turn.set_unit(unit, running_at=running_at, preempt_at=preempt_at)
     if unit.state in {MachineState.PROMISED, MachineState.PENDING}:
         turn.become(unit, MachineState.BOOTING)
@@ -194,7 +194,7 @@ def lost(turn: FleetTurn, unit: TrackedMachine, *, preempted: bool) -> None:
         unit: the machine, up to date.
         preempted: whether it was preempted.
     """
-    index, ours = unit.slot, unit.state is MachineState.RELEASING
+    slot_id, ours = unit.slot, unit.state is MachineState.RELEASING
     unit = turn.detach(unit)
     turn.become(unit, MachineState.GONE)
     del turn.units[unit.machine_id]
@@ -205,12 +205,12 @@ def lost(turn: FleetTurn, unit: TrackedMachine, *, preempted: bool) -> None:
     _free_quota(turn, unit)
     if ours or not turn.active:
         return
-    if index is not None:
-        turn.lost.append((index, unit.machine_id))
+    if slot_id is not None:
+        turn.lost.append((slot_id, unit.machine_id))
     turn.change(preemptions=turn.state.preemptions + preempted)
     if unit.report is None and not preempted:
         failed_to_start(turn, unit)
-    elif index is not None:
+    elif slot_id is not None:
         _count_loss(turn, unit)
 
 
@@ -320,7 +320,7 @@ def _withdraw_successor(turn: FleetTurn, unit: TrackedMachine) -> None:
         token = slot.awaits
         turn.set_slot(slot, awaits=None)
         turn.awaiting(token)
-        turn.awaiting(token)[:] = [index for index in turn.awaiting(token) if index != slot.index]
+        turn.awaiting(token)[:] = [slot_id for slot_id in turn.awaiting(token) if slot_id != slot.id]
         entry = replace(turn.orders[token], waiting=turn.orders[token].waiting - 1)
         turn.orders[token] = entry
         if entry.waiting == 0:
@@ -450,9 +450,9 @@ def _superseded(turn: FleetTurn, unit: TrackedMachine) -> None:
     if turn.now >= unit.ends_at or holds or idle:
         # It was about to be preempted: an earlier release still counts as a preemption.
         turn.change(preemptions=turn.state.preemptions + 1)
-        index = unit.slot
+        slot_id = unit.slot
         _count_loss(turn, unit)
-        turn.release(turn.set_unit(turn.detach(unit), superseded_in=index), SUPERSEDED)
+        turn.release(turn.set_unit(turn.detach(unit), superseded_in=slot_id), SUPERSEDED)
 
 
 class ListingDifference(Struct, frozen=True):

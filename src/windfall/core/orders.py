@@ -152,12 +152,12 @@ def _has_room(fact: OffersObserved, key: tuple[object, ...]) -> bool:
 class _Needs(Struct, frozen=True):
     """Slots that need a machine now: those without one, and those whose machine's end is announced."""
 
-    open: tuple[int, ...]
-    announced: tuple[int, ...]
+    open: tuple[str, ...]
+    announced: tuple[str, ...]
     left_s: float
 
     @property
-    def slots(self) -> tuple[int, ...]:
+    def slots(self) -> tuple[str, ...]:
         """All of them; those without a machine come first."""
         return (*self.open, *self.announced)
 
@@ -167,7 +167,7 @@ def settle(turn: FleetTurn) -> None:
     _close_orders(turn)
     if turn.active:
         _resend(turn)
-        if turn.now < turn.state.buying_paused_until and not any(slot.incumbent for slot in turn.slots):
+        if turn.now < turn.state.buying_paused_until and not any(slot.incumbent for slot in turn.slots.values()):
             turn.later.append(turn.state.buying_paused_until)
         else:
             _buy(turn)
@@ -236,25 +236,25 @@ def expect(turn: FleetTurn) -> ReplacementTime:
 
 
 def _needs(turn: FleetTurn, expected: ReplacementTime) -> _Needs:
-    opened: list[int] = []
-    announced: list[int] = []
+    opened: list[str] = []
+    announced: list[str] = []
     left_s = math.inf
     # A successor with an announced end gets no successor before the machine that it replaced is gone.
     leaving = {unit.superseded_in for unit in turn.units.values() if unit.superseded_in is not None}
-    for slot in turn.slots:
+    for slot in turn.slots.values():
         if slot.awaits is not None:
             continue
         if slot.incumbent is None:
-            opened.append(slot.index)
+            opened.append(slot.id)
         elif slot.successor is None:
             unit = turn.units[slot.incumbent]
-            if unit.state is not MachineState.PREEMPTING or unit.ends_at is None or slot.index in leaving:
+            if unit.state is not MachineState.PREEMPTING or unit.ends_at is None or slot.id in leaving:
                 continue
             order_at = successor.order_at(unit.ends_at, expected)
             if turn.now < order_at:
                 turn.later.append(order_at)
                 continue
-            announced.append(slot.index)
+            announced.append(slot.id)
             left_s = min(left_s, unit.ends_at - turn.now)
     return _Needs(tuple(opened), tuple(announced), left_s)
 
@@ -297,6 +297,6 @@ def _order(turn: FleetTurn, offer: Offer, count: int, sequence: int) -> Order:
     return Order(token, turn.state.owner, job.job_id, offer, 1, count, bid)
 
 
-def _set_awaits(turn: FleetTurn, token: str, indexes: Iterable[int]) -> None:
-    for index in indexes:
-        turn.set_slot(turn.slots[index], awaits=token)
+def _set_awaits(turn: FleetTurn, token: str, slot_ids: Iterable[str]) -> None:
+    for slot_id in slot_ids:
+        turn.set_slot(turn.slots[slot_id], awaits=token)

@@ -387,8 +387,8 @@ class SimulatedFleet:
 
     def _order(self, command: PlaceOrder) -> None:
         order = command.order
-        slots = [slot for slot in self._state.slots if slot.awaits == order.token]
-        self._allocations = [(slot.index, slot.machine_count, 0.0, 0.0) for slot in slots]
+        slots = [slot for slot in self._state.slots.values() if slot.awaits == order.token]
+        self._allocations = [(slot.number, slot.machine_count, 0.0, 0.0) for slot in slots]
         answer = self._provider.order(order, _BOOT)
         for machine_id, (slot, n, _, ends_s) in zip(answer.machine_ids, self._allocations, strict=True):
             self._members[machine_id] = _Member(machine_id, slot, n, ends_s)
