@@ -16,8 +16,8 @@ from windfall.structs import Tagged
 from windfall.terms import (
     Generation,
     Instant,
+    JobProgress,
     NoticeLevel,
-    Outcome,
     Reliability,
     SaveCosts,
     Seconds,
@@ -52,6 +52,8 @@ class DesiredState(enum.StrEnum):
     """Run the agent of `windfall exec`, which waits while another machine holds the run."""
     WAIT = "wait"
     """Wait, ready to run."""
+    DRAIN = "drain"
+    """Save or hand over the work, then wait; start nothing new."""
     STOP = "stop"
     """Stop the machine; its state is saved or not needed."""
 
@@ -310,19 +312,15 @@ class MachineSilent(Tagged, Fact, frozen=True):
     silent_s: Seconds
 
 
-class RunObserved(Tagged, Fact, frozen=True):
-    """The state of the run's log; sent when it changes.
+class ProgressObserved(Tagged, Fact, frozen=True):
+    """How far the job is, by the record that its runtime keeps; sent when it changes.
 
     Attributes:
-        holder: machine that holds the run; None if no machine does.
-        failures: number of the script's own failures.
+        term: of the record; grows whenever other machines take over the work.
     """
 
-    outcome: Outcome
     term: Term
-    holder: str | None
-    saved_step: Step
-    failures: int
+    progress: JobProgress
 
 
 class ChargesObserved(Tagged, Fact, frozen=True):
@@ -375,6 +373,17 @@ class ReleaseMachine(Tagged, Command, frozen=True):
 
     machine_id: str
     provider: str
+    reason: str
+
+
+class DrainMachine(Tagged, Command, frozen=True):
+    """Let a machine save or hand over its work; it is released once it holds none, or at the deadline.
+
+    Directives carry it to the machine.
+    """
+
+    machine_id: str
+    deadline: Instant
     reason: str
 
 

@@ -6,6 +6,10 @@ These are plain values; `spec` reads and validates the YAML job file.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
 
 from windfall.structs import Tagged
 from windfall.terms import Bundle, RunOptions, Seconds, Unit, Usd
@@ -131,6 +135,17 @@ class Injection(Tagged, frozen=True):
     notice_s: Seconds | None = None
 
 
+DEFAULT_RUNTIME = "checkpoint"
+DEFAULT_FLEET = "fixed"
+
+
+class RuntimeSpec(Tagged, frozen=True):
+    """The runtime of a job, and its own settings, which only the runtime reads."""
+
+    name: str = DEFAULT_RUNTIME
+    settings: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+
 class Job(Tagged, frozen=True):
     """A job as submitted.
 
@@ -150,6 +165,8 @@ class Job(Tagged, frozen=True):
         options: how the run is saved and restarted; carried to the machines, with the time limits that the controller sets.
         code: digest of the code, used to find measurements of the same job.
         dead_man_s: how long a machine keeps running without contact to the controller [s].
+        runtime: how its state survives.
+        fleet: name of the policy that decides what fleet to have.
     """
 
     job_id: str
@@ -175,6 +192,8 @@ class Job(Tagged, frozen=True):
     injection: Injection | None = None
     code: str | None = None
     dead_man_s: Seconds = DEAD_MAN_S
+    runtime: RuntimeSpec = RuntimeSpec()
+    fleet: str = DEFAULT_FLEET
 
 
 DRILL = "drill"

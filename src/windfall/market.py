@@ -96,6 +96,7 @@ class Order(Tagged, frozen=True):
         token: derived from job and sequence number; the same token never buys twice.
         owner: this installation's tag, set on every machine.
         bid_usd_per_hour: maximum price; None for the provider's default.
+        gang: all `count_max` machines or none; they form one allocation and end together.
     """
 
     token: str
@@ -105,6 +106,7 @@ class Order(Tagged, frozen=True):
     count_min: int
     count_max: int
     bid_usd_per_hour: float | None = None
+    gang: bool = False
 
 
 class Boot(Tagged, frozen=True):
@@ -145,6 +147,7 @@ class Machine(Tagged, frozen=True):
         cause: why it ended; None while it runs, or if unknown.
         preemption_at: when the provider will preempt it, if announced; never a reason to buy on its own.
         address: where other machines reach it; empty if unknown.
+        allocation: id of the allocation whose machines live and end together; empty if it stands alone.
     """
 
     machine_id: str
@@ -162,6 +165,7 @@ class Machine(Tagged, frozen=True):
     cause: MachineEndCause | None = None
     preemption_at: WallTime | None = None
     address: str = ""
+    allocation: str = ""
 
 
 class Charge(Tagged, frozen=True):

@@ -53,6 +53,13 @@ class Unit(enum.StrEnum):
     ITEM = "item"
 
 
+class WorkDone(Tagged, frozen=True):
+    """An amount of work."""
+
+    amount: float
+    unit: Unit
+
+
 class SaveKind(enum.StrEnum):
     """Why a checkpoint was made (thesis, sections 4.2 to 4.4)."""
 
@@ -120,6 +127,23 @@ class Outcome(enum.StrEnum):
     FAILED = "failed"
 
 
+class JobProgress(Tagged, frozen=True):
+    """How far a job is, whatever its runtime.
+
+    Attributes:
+        done: work done, as far as is known.
+        safe: work that no loss can undo.
+        failures: of the user's own program, not of machines.
+        holders: machines whose loss stops work; empty while none works, or where each one works by itself.
+    """
+
+    done: WorkDone
+    safe: WorkDone
+    failures: int
+    outcome: Outcome
+    holders: tuple[str, ...] = ()
+
+
 class Failure(enum.StrEnum):
     """Why a save failed; decides whether it is retried."""
 
@@ -148,21 +172,47 @@ class Notice(Tagged, frozen=True):
     deadline: Instant | None = None
 
 
-class Layout(Tagged, frozen=True):
-    """The parallelism of a generation: data and pipeline ranks over its machines.  A restart cannot change it."""
+class Member(Tagged, frozen=True):
+    """A machine of a generation, what it is for, and its rank among all members, from 0."""
+
+    machine_id: str
+    role: str
+    rank: int
+
+
+class RankLayout(Tagged, frozen=True):
+    """Ranks that all do the same: a script started by a launcher on each machine.  A restart cannot change it."""
 
     machines: int = 1
-    ranks_per_machine: int = 1
-    data_parallel: int = 1
-    pipeline_depth: int = 1
+
+
+class GridLayout(Tagged, frozen=True):
+    """Data-parallel pipelines: `data_parallel` x `pipeline_depth` machines, by rank, pipeline after pipeline."""
+
+    data_parallel: int
+    pipeline_depth: int
+
+
+class TierLayout(Tagged, frozen=True):
+    """Tiers of a parameter server: what the ranks of each role do, as (role, stage)."""
+
+    stages: tuple[tuple[str, str], ...]
+
+
+Layout = RankLayout | GridLayout | TierLayout
 
 
 class Generation(Tagged, frozen=True):
     """The machines that train together and their layout; `number` grows with each change of membership."""
 
     number: int
-    members: tuple[str, ...]
-    layout: Layout = Layout()
+    members: tuple[Member, ...]
+    layout: Layout = RankLayout()
+
+    @property
+    def machine_ids(self) -> tuple[str, ...]:
+        """The members' machines, by rank."""
+        return tuple(member.machine_id for member in self.members)
 
 
 class Chunk(Tagged, frozen=True):

@@ -14,7 +14,7 @@ from windfall.agent import background, peer_link, session_folder
 from windfall.agent.agent_loop import Agent, AgentPorts
 from windfall.agent.coordinator import JOIN_S, Coordinator
 from windfall.agent.exec_request import ExecRequest
-from windfall.agent.member import Member, MemberPorts
+from windfall.agent.member import MemberLoop, MemberPorts
 from windfall.agent.peer_link import PeerIdentity
 from windfall.agent.supervisor_client import SupervisorClient
 from windfall.errors import EXIT_DONE, EXIT_RETRY, GenerationIncomplete, Interrupted, Misuse, WindfallError
@@ -265,7 +265,7 @@ def _run_member(request: ExecRequest, supervision: SupervisorClient) -> None:
         lambda state: acquire_run.place_code(store, local, state, request.cwd, supervision.log),
         inbox,
     )
-    Member(request, ports, connection).run()
+    MemberLoop(request, ports, connection).run()
 
 
 def _standby_poll_s(url: str) -> float:

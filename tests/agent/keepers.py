@@ -26,7 +26,7 @@ from windfall.wire.run_layout import JOB
 
 MARK = "NODE_AGENT_OF_TEST"
 CREDENTIAL = "one-time-credential-5c1e"
-RUN, WAIT, LEAVE = (Directive(Term(3), desired_state) for desired_state in DesiredState)
+RUN, WAIT, _, LEAVE = (Directive(Term(3), desired_state) for desired_state in DesiredState)
 
 
 @dataclass

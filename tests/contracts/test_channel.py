@@ -22,7 +22,7 @@ from windfall.ports import Channel
 from windfall.terms import Seconds, Term
 from windfall.wire.run_layout import CONTROLLER, directive_key, report_key
 
-RUN, WAIT, LEAVE = (Directive(Term(3), desired_state) for desired_state in DesiredState)
+RUN, WAIT, _, LEAVE = (Directive(Term(3), desired_state) for desired_state in DesiredState)
 
 
 def report(machine_id: str, sequence: int, status: MachineStatus = MachineStatus.TRAINING) -> Report:

@@ -101,8 +101,8 @@ def test_a_machine_that_hangs_after_its_last_save_is_given_back() -> None:
             job.run(holder="m1", step=9)
             assert job.state.units["m1"].silent_since is None
     assert released == ["m1"]
-    assert job.state.run is not None
-    assert job.state.run.outcome is Outcome.RUNNING
+    assert job.state.progress is not None
+    assert job.state.progress.progress.outcome is Outcome.RUNNING
 
 
 def test_a_paused_controller_reports_no_machine_as_silent() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from tests.support.progress import observed
 from windfall import events as ev
 from windfall import fleet
 from windfall.core import driver
@@ -38,8 +39,12 @@ class Fleet:
         self.made = 0
         facts: list[ev.Fact] = [fleet.JobSubmitted(self.job, OWNER), fleet.ControllerStarted(1)]
         if known:
-            facts += [OffersObserved(self.offers), *(fleet.ListingCompleted(name) for name in self.providers)]
+            facts += [OffersObserved(self.offers), *self.listings()]
         self.happens(*facts)
+
+    def listings(self) -> list[ev.Fact]:
+        """The complete listing of each provider was compared."""
+        return [fleet.ListingCompleted(name) for name in self.providers]
 
     @property
     def providers(self) -> list[str]:
@@ -151,7 +156,7 @@ class Fleet:
     def run(self, outcome: Outcome = Outcome.RUNNING, holder: str | None = None, step: int = 0, **more: int) -> Fleet:
         """The run's log changes."""
         term = more.pop("term", 1)
-        return self.happens(fleet.RunObserved(outcome, term, holder, step, more.pop("failures", 0)))
+        return self.happens(observed(outcome, term, holder, step, more.pop("failures", 0)))
 
     def trains(self) -> Fleet:
         """All ordered machines come and train."""

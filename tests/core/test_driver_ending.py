@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.fleet_story import FIRM, LARGE, Fleet
+from tests.support.progress import observed
 from windfall import fleet
 from windfall.core import driver
 from windfall.core.replay import replay
@@ -96,9 +97,7 @@ def test_done_releases_all_and_settles_when_they_are_gone() -> None:
 def test_a_run_that_is_done_already_costs_nothing() -> None:
     """Submitted over a finished run: no machine is bought."""
     job = Fleet(known=False)
-    job.happens(
-        fleet.OffersObserved((LARGE,)), fleet.ListingCompleted("local"), fleet.RunObserved(Outcome.DONE, 1, None, 9, 0)
-    )
+    job.happens(fleet.OffersObserved((LARGE,)), fleet.ListingCompleted("local"), observed(Outcome.DONE, 1, None, 9, 0))
     assert job.orders == []
     assert job.phase is JobPhase.DONE
 

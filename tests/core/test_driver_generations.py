@@ -25,7 +25,7 @@ def test_a_generation_forms_only_when_all_slots_are_ready() -> None:
 
     job.says("m2", MachineStatus.WAITING)
     (formed,) = job.of(fleet.FormGeneration)
-    assert (formed.generation.number, formed.generation.members) == (1, ("m1", "m2"))
+    assert (formed.generation.number, formed.generation.machine_ids) == (1, ("m1", "m2"))
     directive = driver.directives(job.state, 1)["m2"]
     assert (directive.desired_state, directive.generation) == (DesiredState.RUN, 1)
     assert directive.peers == (Peer("m1", "m1:1"), Peer("m2", "m2:1"))
@@ -45,7 +45,7 @@ def test_one_lost_machine_is_replaced_and_the_survivors_stay() -> None:
     assert job.of(fleet.FormGeneration) == []
     job.says("m3", MachineStatus.WAITING)
     (formed,) = job.of(fleet.FormGeneration)
-    assert (formed.generation.number, formed.generation.members) == (2, ("m1", "m3"))
+    assert (formed.generation.number, formed.generation.machine_ids) == (2, ("m1", "m3"))
 
 
 def test_an_announced_member_stays_until_it_releases_the_run() -> None:
@@ -62,7 +62,7 @@ def test_an_announced_member_stays_until_it_releases_the_run() -> None:
         job.report("m2", MachineStatus.WAITING, left=20.0, exit_code=75),
     )
     (formed,) = job.of(fleet.FormGeneration)
-    assert formed.generation.members == ("m1", "m3")
+    assert formed.generation.machine_ids == ("m1", "m3")
     assert job.released == ["m2"]
 
 
@@ -74,7 +74,7 @@ def test_a_generation_that_came_apart_is_formed_again() -> None:
         job.report("m1", MachineStatus.WAITING, exit_code=75), job.report("m2", MachineStatus.WAITING, exit_code=75)
     )
     (formed,) = job.of(fleet.FormGeneration)
-    assert (formed.generation.number, formed.generation.members) == (2, ("m1", "m2"))
+    assert (formed.generation.number, formed.generation.machine_ids) == (2, ("m1", "m2"))
 
 
 def test_a_machine_alone_needs_no_generation() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.fleet_story import FIRM, LARGE, LARGE_B, Fleet
+from tests.support.progress import observed
 from windfall import fleet
 from windfall.core import driver
 from windfall.core.fleet_state import CANCELLED_KEPT, GONE_KEPT, UNKNOWN_MACHINES_KEPT
@@ -113,7 +114,7 @@ class Chaos:
                 fleet.JobResumeRequested("ada"),
                 fleet.JobResumeRequested("ada"),
                 fleet.OffersObserved((LARGE, LARGE_B, FIRM)),
-                fleet.RunObserved(chance.choice([Outcome.RUNNING, Outcome.WAITING]), 1, self.name(), 5, 0),
+                observed(chance.choice([Outcome.RUNNING, Outcome.WAITING]), 1, self.name(), 5, 0),
             ]
         )
 

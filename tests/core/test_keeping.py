@@ -42,7 +42,7 @@ from windfall.fleet import DesiredState, Directive, MachineStatus, Peer
 from windfall.structs import replace
 from windfall.terms import Instant, Notice, NoticeLevel, Outcome, SaveCosts, SaveTable, Seconds, Step, Term
 
-RUN, WAIT, LEAVE = (Directive(Term(3), desired_state) for desired_state in DesiredState)
+RUN, WAIT, DRAIN, LEAVE = (Directive(Term(3), desired_state) for desired_state in DesiredState)
 BRIEF = JobLimits(dead_man_s=Seconds(100.0), save_timeout_s=Seconds(60.0))
 HOLDS = RunStatus(Term(5), Step(40), Step(30), 1, training=True)
 
@@ -268,6 +268,16 @@ def test_the_mailbox_does_not_undo_what_was_said_directly() -> None:
     machine = Machine(mailbox=WAIT)
     assert machine.turn() == [Prepare(), StartExec()]
     assert machine.after(30.0) == []
+
+
+def test_a_drained_machine_saves_and_starts_nothing_new() -> None:
+    """The controller wants it gone by choice: exec gets the time for a save, exits, and stays out."""
+    machine = Machine().training()
+    machine.direct = DRAIN
+    assert machine.after(2.0) == [StopExec(now=False)]
+    assert machine.after(1.0, ExecEnded(75)) == []
+    assert machine.after(60.0) == []
+    assert machine.report.status is MachineStatus.WAITING
 
 
 def test_an_exec_that_lost_the_run_waits_for_it_again() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.live import sleeping
 from tests.live.rig import Rig
-from windfall.fleet import JobSubmitted, RunObserved
+from windfall.fleet import JobSubmitted, ProgressObserved
 from windfall.terms import Outcome
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -39,7 +39,7 @@ def took_s(rig: Rig, job_id: str) -> float:
     done = [
         row.at
         for row in rows
-        if any(isinstance(fact, RunObserved) and fact.outcome is Outcome.DONE for fact in row.facts)
+        if any(isinstance(fact, ProgressObserved) and fact.progress.outcome is Outcome.DONE for fact in row.facts)
     ]
     return done[0] - started
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.report.market_story import BEGIN, OFFER, gone, heard, journal, machine, opening, row, seen
+from tests.support.progress import observed
 from windfall.fleet import (
     ControllerStarted,
     MachineStatus,
@@ -10,11 +11,10 @@ from windfall.fleet import (
     PlaceOrder,
     PreemptMachine,
     ReleaseMachine,
-    RunObserved,
 )
 from windfall.market import MachineEndCause, MachineLifecycle, Order, Refusal
 from windfall.report.event_log import EventLog
-from windfall.terms import Outcome, Seconds, Step, Term, WallTime
+from windfall.terms import Outcome, Seconds, Term, WallTime
 
 
 def told(*rows: object) -> list[str]:
@@ -69,10 +69,10 @@ def test_what_happens_to_many_machines_at_once_is_one_sentence() -> None:
 def test_a_step_is_stored_once_and_a_new_holder_is_named() -> None:
     """A look at the run that shows nothing new tells nothing."""
     looks = [
-        RunObserved(Outcome.RUNNING, Term(1), "m-1", Step(0), 0),
-        RunObserved(Outcome.RUNNING, Term(1), "m-1", Step(40), 0),
-        RunObserved(Outcome.WAITING, Term(1), None, Step(40), 0),
-        RunObserved(Outcome.RUNNING, Term(5), "m-2", Step(40), 0),
+        observed(Outcome.RUNNING, 1, "m-1", 0, 0),
+        observed(Outcome.RUNNING, 1, "m-1", 40, 0),
+        observed(Outcome.WAITING, 1, None, 40, 0),
+        observed(Outcome.RUNNING, 5, "m-2", 40, 0),
     ]
 
     assert told(*(row(number, look) for number, look in enumerate(looks))) == [

@@ -50,7 +50,7 @@ def _said(command: Command) -> str | None:
         case ReleaseMachine(machine_id=machine_id, reason=reason):
             return f"{machine_id} {reason}"
         case FormGeneration(generation=generation):
-            return f"{generation.number} {' '.join(generation.members)}"
+            return f"{generation.number} {' '.join(generation.machine_ids)}"
         case PreemptMachine(machine_id=machine_id, notice_s=notice_s):
             return f"{machine_id} {notice_s}"
         case StopRun(now=now, reason=reason):

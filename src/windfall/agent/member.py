@@ -122,7 +122,7 @@ class MemberPorts:
     inbox: queue.SimpleQueue[Fact] = field(default_factory=queue.SimpleQueue)
 
 
-class Member:
+class MemberLoop:
     """One generation on a machine that does not lead it."""
 
     def __init__(self, request: ExecRequest, ports: MemberPorts, connection: socket.socket) -> None:

@@ -28,15 +28,15 @@ from windfall.fleet import (
     OrderUnanswered,
     PlaceOrder,
     PreemptMachine,
+    ProgressObserved,
     ReleaseMachine,
-    RunObserved,
     StopRun,
 )
 from windfall.jobs import Job
 from windfall.market import Machine, Offer, Order, Quota, Refusal
 from windfall.ports import Provider
 from windfall.structs import Struct, replace
-from windfall.terms import Instant, Seconds, Step, WallTime
+from windfall.terms import Instant, JobProgress, Seconds, Step, Unit, WallTime, WorkDone
 
 if TYPE_CHECKING:
     from windfall.control.job_loop import JobLoopPorts
@@ -209,7 +209,7 @@ class Poller:
         self._ports = ports
         self._cursors = dict(cursors)
         self._seen = {name: _Seen() for name in ports.providers}
-        self._run: RunObserved | None = None
+        self._run: ProgressObserved | None = None
         self._rates: tuple[object, ...] | None = None
         self._last_offers: tuple[object, ...] | None = None
         self._at: dict[str, Instant] = {}
@@ -333,8 +333,10 @@ class Poller:
         if state is None:
             return []
         saved = max((checkpoint.step for checkpoint in state.checkpoints), default=Step(0))
-        holder = None if state.holder is None else state.holder.host
-        observed = RunObserved(state.outcome, state.term, holder, saved, state.failures)
+        holders = () if state.holder is None else (state.holder.host,)
+        safe = WorkDone(float(saved), Unit.STEP)
+        progress = JobProgress(safe, safe, state.failures, state.outcome, holders)
+        observed = ProgressObserved(state.term, progress)
         if observed == self._run:
             return []
         self._run = observed

@@ -23,10 +23,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from windfall.core import job_end, ledger, machines, orders, save_schedules
+from windfall.core import drains, job_end, ledger, machines, needs, orders, save_schedules
 from windfall.core.fleet_state import ACTIVE, FleetState, FleetTurn, SlotState, TrackedMachine
 from windfall.core.job_summary import JobSummary, lifetimes, summary
 from windfall.core.lifecycle import MachineState, OrderState
+from windfall.core.needs import coupled, membership_of
 from windfall.core.orders import expect
 from windfall.events import Command, Decision, Fact, SetTimer, TimerFired
 from windfall.fleet import (
@@ -55,34 +56,33 @@ from windfall.fleet import (
     Peer,
     PlaceOrder,
     PreemptionRequested,
-    RunObserved,
+    ProgressObserved,
     ScheduleComputed,
-    Slot,
 )
 from windfall.market import Machine
 from windfall.models import lifetime_pool
-from windfall.terms import Generation, Instant, Layout, Seconds, Term
+from windfall.policies.layout import membership, runtime_list
+from windfall.terms import Generation, Instant, Seconds, Term
 
 
 def form(turn: FleetTurn) -> None:
-    """Form the next generation once every slot has a ready machine, if it differs from the current one.
+    """Form the next generation once enough slots have a ready machine, if it differs from the current one.
 
     Survivors stay, and new machines join for lost ones; a generation of the same members is formed again if it fell apart.
     """
-    if len(turn.slots) < 2 or not turn.active:
+    rule = membership_of(turn.job)
+    if not rule.together or not turn.active:
         return
     plannable = Instant(turn.now + expect(turn).lead_s)
-    members: list[str] = []
-    for slot in turn.slots.values():
-        unit = _candidate(turn, slot, plannable)
-        if unit is None:
-            return
-        members.append(unit.machine_id)
+    slots = [slot for slot in turn.slots.values() if not slot.retiring]
+    found = {slot.id: _candidate(turn, slot, plannable) for slot in slots}
+    candidates = {slot_id: unit.machine_id for slot_id, unit in found.items() if unit is not None}
+    members = membership.members(rule, [slot.need for slot in slots], candidates)
     current = turn.state.generation
-    if current is not None and current.members == tuple(members) and not _fell_apart(turn, current):
+    if members is None or (current is not None and current.members == members and not _fell_apart(turn, current)):
         return
     number = 1 if current is None else current.number + 1
-    generation = Generation(number, tuple(members), Layout(machines=len(members)))
+    generation = Generation(number, members, membership.layout(members))
     turn.change(generation=generation)
     turn.emit(FormGeneration(generation))
 
@@ -102,7 +102,7 @@ def _candidate(turn: FleetTurn, slot: SlotState, plannable: Instant) -> TrackedM
 
 def _fell_apart(turn: FleetTurn, generation: Generation) -> bool:
     """Return whether a generation has trained and every member is waiting now."""
-    units = [turn.units[machine_id] for machine_id in generation.members]
+    units = [turn.units[machine_id] for machine_id in generation.machine_ids]
     return all(unit.status is MachineStatus.WAITING for unit in units) and any(
         unit.trained_generation >= generation.number for unit in units
     )
@@ -122,12 +122,13 @@ def directives(state: FleetState, controller: Term) -> dict[str, Directive]:
         return {}
     peers = _peers(state)
     members = {peer.machine_id for peer in peers}
+    together = membership_of(state.job).together
     assigned: dict[str, Directive] = {}
     for machine_id, unit in state.units.items():
         machine = unit.machine
         mttp_s, restart_s = _loss_estimates(state, machine)
-        desired_state = _desired_state(state, unit, machine_id in members)
-        inside = desired_state is DesiredState.RUN and len(state.slots) > 1
+        desired_state = _desired_state(state, unit, allowed=not together or machine_id in members)
+        inside = desired_state is DesiredState.RUN and together
         assigned[machine_id] = Directive(
             controller,
             desired_state,
@@ -152,17 +153,19 @@ def _notice_s(state: FleetState, unit: TrackedMachine) -> Seconds | None:
 def _loss_estimates(state: FleetState, machine: Machine) -> tuple[Seconds | None, Seconds | None]:
     """Return the MTTP and restart time sent to a machine; the injector's means where it preempts machines."""
     mttp_s, restart_s = lifetime_pool.mttp_and_restart(
-        state.rates, machine.provider, machine.machine_type, machine.zone, len(state.slots)
+        state.rates, machine.provider, machine.machine_type, machine.zone, coupled(state)
     )
     given = state.the_job.injection
     if given is not None:
-        mttp_s = Seconds(math.fsum(given.mttp_s) / len(given.mttp_s) / len(state.slots))
+        mttp_s = Seconds(math.fsum(given.mttp_s) / len(given.mttp_s) / coupled(state))
     return mttp_s, restart_s
 
 
-def _desired_state(state: FleetState, unit: TrackedMachine, member: bool) -> DesiredState:
+def _desired_state(state: FleetState, unit: TrackedMachine, *, allowed: bool) -> DesiredState:
     if unit.state is MachineState.RELEASING or unit.slot is None:
         return DesiredState.STOP
+    if unit.state is MachineState.DRAINING:
+        return DesiredState.DRAIN
     if state.pending_end is not None or state.phase not in ACTIVE:
         return DesiredState.WAIT
     if (
@@ -171,9 +174,7 @@ def _desired_state(state: FleetState, unit: TrackedMachine, member: bool) -> Des
         and unit.trained_generation >= 0
     ):
         return DesiredState.WAIT
-    if len(state.slots) > 1 and not member:
-        return DesiredState.WAIT
-    return DesiredState.RUN
+    return DesiredState.RUN if allowed else DesiredState.WAIT
 
 
 def _peers(state: FleetState) -> tuple[Peer, ...]:
@@ -181,7 +182,7 @@ def _peers(state: FleetState) -> tuple[Peer, ...]:
     if state.generation is None:
         return ()
     peers: list[Peer] = []
-    for machine_id in state.generation.members:
+    for machine_id in state.generation.machine_ids:
         unit = state.units.get(machine_id)
         if unit is None or unit.state is MachineState.RELEASING or unit.report is None:
             return ()
@@ -294,8 +295,7 @@ def needs_bill(state: FleetState) -> bool:
 
 def _job_submitted(turn: FleetTurn, fact: JobSubmitted) -> None:
     turn.change(job=fact.job, owner=fact.owner, measured=fact.measurements, submitted_at=turn.now)
-    needs = (Slot(f"node-{number}", "node") for number in range(fact.job.nodes))
-    turn.slots = {slot.id: SlotState(slot, number) for number, slot in enumerate(needs)}
+    needs.open_slots(turn, runtime_list.rules(fact.job.runtime.name).slots(fact.job))
 
 
 def _estimates_pooled(turn: FleetTurn, fact: EstimatesPooled) -> None:
@@ -326,7 +326,7 @@ _HANDLERS: Mapping[type[Fact], Callable[[FleetTurn, Any], None]] = MappingProxyT
         MachineReported: machines.report_received,
         MachineSilent: machines.silent,
         PreemptionRequested: machines.preempt_requested,
-        RunObserved: job_end.run_observed,
+        ProgressObserved: job_end.progress_observed,
         ChargesObserved: _charges_seen,
         JobStopRequested: job_end.stop_requested,
         JobResumeRequested: job_end.resume_requested,
@@ -343,6 +343,9 @@ def _settle(turn: FleetTurn) -> None:
     _update_ledger(turn)
     machines.watch(turn)
     job_end.consider(turn)
+    needs.settle(turn)
+    drains.watch(turn)
+    needs.forget_retired(turn)
     orders.settle(turn)
     if turn.state.pending_end is not None:
         job_end.consider(turn)  # the budget did not cover the purchase

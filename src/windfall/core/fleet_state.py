@@ -21,9 +21,9 @@ from windfall.fleet import (
     JobPhase,
     MachineReported,
     MachineStatus,
+    ProgressObserved,
     ReleaseMachine,
     Report,
-    RunObserved,
     ScheduleComputed,
     Slot,
 )
@@ -61,6 +61,7 @@ class TrackedMachine(Struct, frozen=True):
         report, last_contact_at: the newest report and the time of the last contact; None before the first.
         ends_at: the announced end that the machine itself reported; None if there is none.
         silent_since: since when there has been no contact on any channel; None if it is not silent.
+        drain_at, drain_reason: when the fleet policy wants it gone at the latest, and why; None if it stays.
         preempt_at: when the injector preempts it; `injected` once that is requested.
         released_at, reason: when it was last released, and why.
         trained_generation: the newest generation in which it reported training, -1 if none.
@@ -80,6 +81,8 @@ class TrackedMachine(Struct, frozen=True):
     last_contact_at: Instant | None = None
     ends_at: Instant | None = None
     silent_since: Instant | None = None
+    drain_at: Instant | None = None
+    drain_reason: str = ""
     preempt_at: Instant | None = None
     injected: bool = False
     released_at: Instant = NO_TIME
@@ -119,19 +122,21 @@ class SlotState(Struct, frozen=True):
         successor: a second machine, because the incumbent's end is announced.
         awaits: token of the order that will fill it.
         machine_count: how many machines it has had.
+        retiring: nothing is bought for it any more; it is forgotten once its machines have left.
     """
 
-    slot: Slot
+    need: Slot
     number: int
     incumbent: str | None = None
     successor: str | None = None
     awaits: str | None = None
     machine_count: int = 0
+    retiring: bool = False
 
     @property
     def id(self) -> str:
         """Its id."""
-        return self.slot.id
+        return self.need.id
 
 
 class OrderEntry(Struct, frozen=True):
@@ -190,15 +195,18 @@ class FleetState(Struct, frozen=True):
     Attributes:
         job, owner, measured, submitted_at: from the first fact; None before it.
         now: time of the newest batch.
-        slots: the needs, by id, in the order in which they arose.
+        needs: the slots that are wanted, as the fleet policy named them last.
+        slots: these and the ones that are being retired, by id, in the order in which they arose; `slots_opened` counts
+            all that there ever were.
         units: the tracked machines, by id; `gone` holds those that are gone and may still be listed.
         unknown_machines: reports of machines that no listing or order answer has named yet, by id.
         orders: open orders and the newest cancelled ones, by token; `sequence` is the number of the newest.
         listed: providers whose complete listing was compared since the controller started.
         offers_at: when the offers were last observed; None before the first time.
+        bid_usd_per_hour: the fleet policy's price limit of new orders; None for the job's.
         blocks: offers that are not tried for now; `refused` lists the reasons why others are unavailable.
         retry_at: when buying is retried; None if no machine is missing.
-        run: the newest observation of the run's log.
+        progress: the newest observation of it.
         forgiven: (term, failures) of the run when the user resumed the job; these do not count.
         machine_failures: machines that failed since the run last progressed; `failure` is the last one's message.
         failed_to_start: machines in a row that ended before their first report.
@@ -222,7 +230,10 @@ class FleetState(Struct, frozen=True):
     units: Mapping[str, TrackedMachine] = msgspec.field(default_factory=dict)
     gone: Mapping[str, GoneMachine] = msgspec.field(default_factory=dict)
     unknown_machines: Mapping[str, MachineReported] = msgspec.field(default_factory=dict)
+    needs: tuple[Slot, ...] = ()
     slots: Mapping[str, SlotState] = msgspec.field(default_factory=dict)
+    slots_opened: int = 0
+    bid_usd_per_hour: float | None = None
     orders: Mapping[str, OrderEntry] = msgspec.field(default_factory=dict)
     sequence: int = 0
     listed: frozenset[str] = frozenset()
@@ -234,7 +245,7 @@ class FleetState(Struct, frozen=True):
     blocks: Mapping[OfferKey, OfferBlock] = msgspec.field(default_factory=dict)
     refused: tuple[str, ...] = ()
     retry_at: Instant | None = None
-    run: RunObserved | None = None
+    progress: ProgressObserved | None = None
     forgiven: tuple[int, int] = (-1, 0)
     machine_failures: int = 0
     failure: str = ""
@@ -252,6 +263,16 @@ class FleetState(Struct, frozen=True):
     schedules: Mapping[str, ScheduleComputed] = msgspec.field(default_factory=dict)
     pending_end: JobEnd | None = None
     ended: JobEnd | None = None
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """The machines that hold the job's work, by the record of its runtime."""
+        return () if self.progress is None else self.progress.progress.holders
+
+    @property
+    def safe_amount(self) -> float:
+        """How much of the job's work no loss can undo, in the unit of its runtime."""
+        return 0.0 if self.progress is None else self.progress.progress.safe.amount
 
     @property
     def the_job(self) -> Job:

@@ -15,13 +15,13 @@ from windfall.fleet import (
     JobStopRequested,
     MachineStatus,
     NotifyUser,
-    RunObserved,
+    ProgressObserved,
     SettleJob,
     StopRun,
 )
 from windfall.policies.deadlines import limits
 from windfall.structs import replace
-from windfall.terms import Instant, Outcome, Step
+from windfall.terms import Instant, Outcome
 from windfall.units import times_text, usd_text
 
 NOW_S = 15.0
@@ -32,17 +32,19 @@ _RELEASED = frozenset({Outcome.WAITING, Outcome.DONE, Outcome.FAILED})
 # ---------------------------------------------------------------------------------------------------------------- facts
 
 
-def run_observed(turn: FleetTurn, fact: RunObserved) -> None:
-    """Record what is new in the run's log; progress resets the count of machine failures."""
-    before = turn.state.run
-    if before is None or fact.saved_step > before.saved_step or fact.term > before.term:
-        machines.alive_by_run(turn, fact.holder)
-    if fact.saved_step > (Step(0) if before is None else before.saved_step):
+def progress_observed(turn: FleetTurn, fact: ProgressObserved) -> None:
+    """Record what is new; work that became safe resets the count of machine failures."""
+    before, progress = turn.state.progress, fact.progress
+    safer = progress.safe.amount > turn.state.safe_amount
+    if before is None or safer or fact.term > before.term:
+        for machine_id in progress.holders:
+            machines.alive_by_progress(turn, machine_id)
+    if safer:
         turn.change(machine_failures=0, losses_without_progress=0, buying_paused_until=NO_TIME)
     pending_end = turn.state.pending_end
-    if pending_end is not None and fact.holder is None and fact.outcome in _RELEASED:
+    if pending_end is not None and not progress.holders and progress.outcome in _RELEASED:
         turn.change(pending_end=replace(pending_end, run_released=True))
-    turn.change(run=fact)
+    turn.change(progress=fact)
 
 
 def stop_requested(turn: FleetTurn, fact: JobStopRequested) -> None:
@@ -73,7 +75,7 @@ def resume_requested(turn: FleetTurn, fact: JobResumeRequested) -> None:
 
 
 def _restart(turn: FleetTurn) -> None:
-    run = turn.state.run
+    observed = turn.state.progress
     turn.enter(JobPhase.BUYING)
     turn.change(
         pending_end=None,
@@ -82,7 +84,7 @@ def _restart(turn: FleetTurn) -> None:
         failed_to_start=0,
         losses_without_progress=0,
         buying_paused_until=NO_TIME,
-        forgiven=(-1, 0) if run is None else (run.term, run.failures),
+        forgiven=(-1, 0) if observed is None else (observed.term, observed.progress.failures),
     )
     turn.blocks.clear()
 
@@ -93,7 +95,7 @@ def _restart(turn: FleetTurn) -> None:
 def consider(turn: FleetTurn) -> None:
     """Decide whether the job ends, and advance an end that was decided."""
     if turn.state.phase in ACTIVE or turn.state.pending_end is not None:
-        _consider_run(turn)
+        _consider_progress(turn)
     if turn.state.phase in ACTIVE:
         _consider_failures(turn)
         if turn.state.pending_end is None:
@@ -102,50 +104,51 @@ def consider(turn: FleetTurn) -> None:
         _advance(turn)
 
 
-def _consider_run(turn: FleetTurn) -> None:
-    run, pending_end = turn.state.run, turn.state.pending_end
-    if run is None:
+def _consider_progress(turn: FleetTurn) -> None:
+    observed, pending_end = turn.state.progress, turn.state.pending_end
+    if observed is None:
         return
-    if run.outcome is Outcome.DONE:
+    progress = observed.progress
+    if progress.outcome is Outcome.DONE:
         if pending_end is None or pending_end.final is not JobPhase.DONE:
-            _start_end(turn, JobEnd(JobPhase.DONE, EXIT_DONE, _done(turn, run), turn.now), now=None)
+            _start_end(turn, JobEnd(JobPhase.DONE, EXIT_DONE, _done(turn), turn.now), now=None)
         return
     if pending_end is not None:
         return
     term, forgiven = turn.state.forgiven
-    if run.outcome is Outcome.FAILED and run.term > term:
-        _fail(turn, f"the script failed {times_text(run.failures)}")
+    if progress.outcome is Outcome.FAILED and observed.term > term:
+        fail(turn, f"the script failed {times_text(progress.failures)}")
         return
-    failures = run.failures - (forgiven if run.failures >= forgiven else 0)
+    failures = progress.failures - (forgiven if progress.failures >= forgiven else 0)
     decision = limits.crash_loop(failures, turn.job.options.failures_max, "the script")
     if decision is not None:
         turn.decisions.append(decision)
-        _fail(turn, f"the script failed {times_text(failures)}")
-    elif _stopped_outside(turn, run):
+        fail(turn, f"the script failed {times_text(failures)}")
+    elif _stopped_outside(turn, observed):
         _start_end(turn, JobEnd(JobPhase.STOPPED, EXIT_STOPPED, "the run was stopped from outside", turn.now), now=None)
 
 
-def _done(turn: FleetTurn, run: RunObserved) -> str:
+def _done(turn: FleetTurn) -> str:
     """Return the message for a run that is done; it mentions a script that never called Windfall."""
-    sdk_inactive = not run.saved_step and any(
+    sdk_inactive = not turn.state.safe_amount and any(
         unit.report is not None and unit.report.sdk_inactive for unit in turn.units.values()
     )
     return f"{RUN_DONE}{'; its script never called Windfall: nothing was saved on the way' if sdk_inactive else ''}"
 
 
-def _stopped_outside(turn: FleetTurn, run: RunObserved) -> bool:
+def _stopped_outside(turn: FleetTurn, observed: ProgressObserved) -> bool:
     """Return whether an agent exited cleanly although the run is not done: a user stopped it through its store."""
-    if run.outcome is not Outcome.WAITING or run.holder is not None:
+    if observed.progress.outcome is not Outcome.WAITING or observed.progress.holders:
         return False
     # Members of a generation exit as their leader does; only the leader's node agent knows whether it requested that.
     generation = turn.state.generation
-    heads = turn.units if generation is None else generation.members[:1]
+    heads = turn.units if generation is None else generation.machine_ids[:1]
     return any(
         report is not None
         and report.status is MachineStatus.WAITING
         and report.exit_code in {EXIT_DONE, EXIT_STOPPED}
         and report.term is not None
-        and run.term >= report.term
+        and observed.term >= report.term
         for report in (turn.units[name].report for name in heads if name in turn.units)
     )
 
@@ -155,21 +158,21 @@ def _consider_failures(turn: FleetTurn) -> None:
     decision = limits.crash_loop(state.machine_failures, turn.job.options.failures_max, "machines")
     if decision is not None:
         turn.decisions.append(decision)
-        _fail(turn, f"{state.machine_failures} machines could not do the job; the last: {state.failure}")
+        fail(turn, f"{state.machine_failures} machines could not do the job; the last: {state.failure}")
         return
     decision = limits.crash_loop(
         state.failed_to_start, limits.failed_to_start_max(turn.job.nodes), "machines before their first report"
     )
     if decision is not None:
         turn.decisions.append(decision)
-        _fail(turn, f"{state.failed_to_start} machines in a row ended before their agent reported")
+        fail(turn, f"{state.failed_to_start} machines in a row ended before their agent reported")
 
     decision = limits.no_progress(
         state.losses_without_progress, turn.job.recovery.unproductive_machines_max * turn.job.nodes
     )
     if decision is not None:
         turn.decisions.append(decision)
-        _fail(
+        fail(
             turn,
             f"no progress: {state.losses_without_progress} machines in a row ended without a single step of the script; see "
             "what it waits for (`windfall logs`), or raise job_recovery.max_losses_without_progress",
@@ -236,7 +239,8 @@ def over_budget(turn: FleetTurn, more_usd_per_hour: float) -> bool:
     return True
 
 
-def _fail(turn: FleetTurn, message: str) -> None:
+def fail(turn: FleetTurn, message: str) -> None:
+    """Fail the job: save, release its machines, tell the user."""
     turn.emit(NotifyUser(Event.FAILED, message))
     _start_end(turn, JobEnd(JobPhase.FAILED, EXIT_FAILED, message, turn.now), now=None)
 

@@ -103,11 +103,11 @@ def summary(state: FleetState, now: Instant) -> JobSummary:
         state: the driver's, after `JobSubmitted`.
         now: on the journal clock.
     """
-    job, run = state.the_job, state.run
+    job, observed = state.the_job, state.progress
     steps = [
         unit.report.step for unit in state.units.values() if unit.report is not None and unit.report.step is not None
     ]
-    saved = Step(0) if run is None else run.saved_step
+    saved = Step(int(state.safe_amount))
     return JobSummary(
         job_id=job.job_id,
         name=job.name,
@@ -119,7 +119,7 @@ def summary(state: FleetState, now: Instant) -> JobSummary:
         orders=_orders(state),
         step=max([saved, *steps]),
         saved_step=saved,
-        failures=0 if run is None else run.failures,
+        failures=0 if observed is None else observed.progress.failures,
         preemptions=state.preemptions,
         money=ledger.totals(state.ledger, WallTime(now)),
         rate_usd_per_hour=sum(unit.machine.price_usd_per_hour for unit in state.units.values()),

@@ -66,6 +66,8 @@ class MachineState(enum.StrEnum):
     """It has reported, on any channel."""
     PREEMPTING = "preempting"
     """It has itself reported an announced end: its successor may be bought."""
+    DRAINING = "draining"
+    """It leaves by choice: it saves or hands over its work, then it is released."""
     RELEASING = "releasing"
     """Released; it costs money until its provider confirms that it is gone."""
     GONE = "gone"
@@ -130,8 +132,9 @@ MACHINE: Transitions[MachineState] = MappingProxyType(
         | _MACHINE_ENDS,
         MachineState.PENDING: frozenset({MachineState.BOOTING, MachineState.LIVE}) | _MACHINE_ENDS,
         MachineState.BOOTING: frozenset({MachineState.LIVE}) | _MACHINE_ENDS,
-        MachineState.LIVE: frozenset({MachineState.PREEMPTING}) | _MACHINE_ENDS,
-        MachineState.PREEMPTING: frozenset({MachineState.LIVE}) | _MACHINE_ENDS,
+        MachineState.LIVE: frozenset({MachineState.PREEMPTING, MachineState.DRAINING}) | _MACHINE_ENDS,
+        MachineState.PREEMPTING: frozenset({MachineState.LIVE, MachineState.DRAINING}) | _MACHINE_ENDS,
+        MachineState.DRAINING: _MACHINE_ENDS,
         MachineState.RELEASING: frozenset({MachineState.GONE}),
         MachineState.GONE: frozenset(),
     }

@@ -131,7 +131,11 @@ def _slot_for(turn: FleetTurn, token: str) -> SlotState | None:
         return turn.slots[waiting.pop()]
     if entry is not None or not turn.active:
         return None
-    return next((slot for slot in turn.slots.values() if slot.incumbent is None and slot.awaits is None), None)
+    return next((slot for slot in turn.slots.values() if _is_free(slot)), None)
+
+
+def _is_free(slot: SlotState) -> bool:
+    return slot.incumbent is None and slot.awaits is None and not slot.retiring and not slot.need.gang
 
 
 def _gone_before_listed(turn: FleetTurn, machine: Machine) -> None:
@@ -199,12 +203,12 @@ def lost(turn: FleetTurn, unit: TrackedMachine, *, preempted: bool) -> None:
     turn.become(unit, MachineState.GONE)
     del turn.units[unit.machine_id]
     _remember_gone(turn, GoneMachine(unit.machine, unit.ends_at is not None, unit.injected))
-    run = turn.state.run
-    if unit.trained_generation >= 0 or (run is not None and run.holder == unit.machine_id):
+    if unit.trained_generation >= 0 or unit.machine_id in turn.state.holders:
         turn.emit(DeclareGone(unit.machine_id))
     _free_quota(turn, unit)
     if ours or not turn.active:
         return
+    _lost_together(turn, unit, slot_id)
     if slot_id is not None:
         turn.lost.append((slot_id, unit.machine_id))
     turn.change(preemptions=turn.state.preemptions + preempted)
@@ -212,6 +216,15 @@ def lost(turn: FleetTurn, unit: TrackedMachine, *, preempted: bool) -> None:
         failed_to_start(turn, unit)
     elif slot_id is not None:
         _count_loss(turn, unit)
+
+
+def _lost_together(turn: FleetTurn, unit: TrackedMachine, slot_id: str | None) -> None:
+    """Release the other machines of a gang that has lost one: they are an allocation and end together."""
+    gang = "" if slot_id is None else turn.slots[slot_id].need.gang
+    if gang:
+        for other in list(turn.units.values()):
+            if other.machine.token == unit.machine.token and other.slot is not None:
+                turn.release(other, f"its gang {gang} has lost {unit.machine_id}")
 
 
 def failed_to_start(turn: FleetTurn, unit: TrackedMachine) -> None:
@@ -237,8 +250,7 @@ def _pause_buying(turn: FleetTurn, failures: int) -> None:
 
 def _track_progress(turn: FleetTurn, unit: TrackedMachine, step: int) -> None:
     """Record a reported step; beyond the machine's first one it is progress."""
-    stored = 0 if turn.state.run is None else turn.state.run.saved_step
-    if step > (max(stored, 0) if unit.first_step is None else unit.first_step):
+    if step > (max(turn.state.safe_amount, 0) if unit.first_step is None else unit.first_step):
         turn.change(losses_without_progress=0, buying_paused_until=NO_TIME)
         unit = turn.set_unit(unit, progressed=True)
     if unit.first_step is None:
@@ -303,6 +315,9 @@ def _notice_reported(
         return
     if level in {NoticeLevel.ANNOUNCED, NoticeLevel.GONE}:
         ends_at = turn.now if preemption_at is None or level is NoticeLevel.GONE else preemption_at
+        if unit.state is MachineState.DRAINING:
+            turn.set_unit(unit, ends_at=ends_at)
+            return
         turn.become(unit, MachineState.PREEMPTING, ends_at=ends_at)
     elif level is NoticeLevel.WITHDRAWN and unit.state is MachineState.PREEMPTING:
         unit = turn.become(unit, MachineState.LIVE, ends_at=None)
@@ -316,18 +331,23 @@ def _withdraw_successor(turn: FleetTurn, unit: TrackedMachine) -> None:
     slot = turn.slots[unit.slot]
     if slot.incumbent != unit.machine_id:
         return
-    if slot.awaits is not None:
-        token = slot.awaits
-        turn.set_slot(slot, awaits=None)
-        turn.awaiting(token)
-        turn.awaiting(token)[:] = [slot_id for slot_id in turn.awaiting(token) if slot_id != slot.id]
-        entry = replace(turn.orders[token], waiting=turn.orders[token].waiting - 1)
-        turn.orders[token] = entry
-        if entry.waiting == 0:
-            cancel(turn, token)
+    stop_awaiting(turn, slot)
     if slot.successor is not None:
         # It stays in the slot until it is gone, so a second notice cannot buy a third machine.
         turn.release(turn.units[slot.successor], "the notice was withdrawn")
+
+
+def stop_awaiting(turn: FleetTurn, slot: SlotState) -> None:
+    """Stop a slot from waiting for its order; an order for which no slot waits any more is cancelled."""
+    token = slot.awaits
+    if token is None:
+        return
+    turn.set_slot(slot, awaits=None)
+    turn.awaiting(token)[:] = [slot_id for slot_id in turn.awaiting(token) if slot_id != slot.id]
+    entry = replace(turn.orders[token], waiting=turn.orders[token].waiting - 1)
+    turn.orders[token] = entry
+    if entry.waiting == 0:
+        cancel(turn, token)
 
 
 def cancel(turn: FleetTurn, token: str) -> None:
@@ -350,9 +370,9 @@ def silent(turn: FleetTurn, fact: MachineSilent) -> None:
     turn.set_unit(unit, silent_since=since)
 
 
-def alive_by_run(turn: FleetTurn, machine_id: str | None) -> None:
-    """Count progress of the holder in the run's log as contact, whatever the channels say."""
-    unit = None if machine_id is None else turn.units.get(machine_id)
+def alive_by_progress(turn: FleetTurn, machine_id: str) -> None:
+    """Count progress of a holder as contact, whatever the channels say."""
+    unit = turn.units.get(machine_id)
     if unit is not None and unit.report is not None:
         turn.set_unit(unit, last_contact_at=turn.now, silent_since=None)
 
@@ -445,7 +465,7 @@ def _superseded(turn: FleetTurn, unit: TrackedMachine) -> None:
         turn.later.append(unit.ends_at)
     if successor is None or not successor.ready or slot.incumbent != unit.machine_id:
         return
-    holds = turn.state.run is not None and turn.state.run.holder == successor.machine_id
+    holds = successor.machine_id in turn.state.holders
     idle = unit.status is not MachineStatus.TRAINING and unit.trained_generation >= 0
     if turn.now >= unit.ends_at or holds or idle:
         # It was about to be preempted: an earlier release still counts as a preemption.

@@ -356,8 +356,9 @@ def _end_unwanted_exec(turn: _Turn) -> None:
     desired_state = None if directive is None else directive.desired_state
     has_lease = run.run_status is not None
     unneeded = not has_lease and (turn.state.announced(turn.now) or desired_state in {None, DesiredState.WAIT})
+    drained = desired_state is DesiredState.DRAIN
     outdated = directive is not None and desired_state is DesiredState.RUN and directive.generation > run.generation
-    if unneeded or outdated or run.asked_at is not None:
+    if unneeded or drained or outdated or run.asked_at is not None:
         _end(turn, run, now=False)
 
 

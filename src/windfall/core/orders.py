@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from types import MappingProxyType
 
 from windfall.core import job_end, machines
-from windfall.core.fleet_state import CANCELLED_KEPT, FleetTurn, OrderEntry
+from windfall.core.fleet_state import CANCELLED_KEPT, FleetTurn, OrderEntry, TrackedMachine
 from windfall.core.lifecycle import ORDER, MachineState, OrderState, transition
 from windfall.events import ComparedValue, Decision
 from windfall.fleet import (
@@ -18,13 +19,15 @@ from windfall.fleet import (
     OrderUnanswered,
     PlaceOrder,
     RequestListing,
+    Slot,
 )
+from windfall.jobs import Use
 from windfall.market import Offer, Order, Refusal
 from windfall.policies.acquisition import ranking
 from windfall.policies.replacement import successor
 from windfall.policies.replacement.successor import ReplacementTime
 from windfall.structs import Struct, replace
-from windfall.terms import Instant
+from windfall.terms import Instant, Reliability
 
 _VERSION = 1
 
@@ -47,6 +50,9 @@ def answered(turn: FleetTurn, fact: OrderAnswered) -> None:
             refusal = Refusal.NO_CAPACITY
         _update_block(turn, entry.order.offer, bool(fact.machine_ids), refusal, fact.message)
     _close_order(turn, fact.token)
+    if entry.order.gang and len(fact.machine_ids) < entry.order.count_max:
+        for machine_id in fact.machine_ids:
+            turn.release(turn.units[machine_id], "its gang is not complete")
 
 
 def _update_block(turn: FleetTurn, offer: Offer, some: bool, refusal: Refusal | None, message: str) -> None:
@@ -150,8 +156,14 @@ def _has_room(fact: OffersObserved, key: tuple[object, ...]) -> bool:
 
 
 class _Needs(Struct, frozen=True):
-    """Slots that need a machine now: those without one, and those whose machine's end is announced."""
+    """Slots that need a machine now, of one kind: those without one, and those whose machine will leave.
 
+    Attributes:
+        left_s: time until the first of them leaves [s].
+        kind: what is ordered for all of them; of a slot in a gang, the whole gang.
+    """
+
+    kind: Slot
     open: tuple[str, ...]
     announced: tuple[str, ...]
     left_s: float
@@ -201,7 +213,7 @@ def _resend(turn: FleetTurn) -> None:
             turn.later.append(entry.resend_at)
         elif entry.order.offer.provider in turn.state.listed:
             accepted = any(unit.machine.token == token for unit in turn.units.values())
-            order = entry.order if accepted else replace(entry.order, count_max=entry.waiting)
+            order = entry.order if accepted or entry.order.gang else replace(entry.order, count_max=entry.waiting)
             asked = transition(ORDER, entry.state, OrderState.ASKED)
             turn.orders[token] = replace(entry, order=order, state=asked, resend_at=None)
             turn.emit(PlaceOrder(order))
@@ -209,23 +221,46 @@ def _resend(turn: FleetTurn) -> None:
 
 def _buy(turn: FleetTurn) -> None:
     expected = expect(turn)
-    needs = _needs(turn, expected)
-    if not needs.slots or turn.state.offers_at is None:
-        turn.change(refused=(), retry_at=None)
+    found = _needs(turn, expected)
+    turn.change(refused=(), retry_at=None)
+    if turn.state.offers_at is None:
         return
-    state = turn.state
-    ranked = ranking.rank(turn.job, state.offers, state.rates, state.measured)
-    listed = state.listed
-    market = ranking.OfferMarket(
-        ranked, turn.blocks, state.quotas, state.provider_errors, lambda provider: provider in listed
-    )
-    chosen = ranking.choose(market, len(needs.slots), turn.now)
-    turn.change(refused=chosen.reasons if chosen.unmet else (), retry_at=chosen.retry_at if chosen.unmet else None)
-    if chosen.unmet and chosen.retry_at is not None:
-        turn.later.append(chosen.retry_at)
+    for needs in found:
+        _buy_kind(turn, needs, expected)
+        if turn.state.pending_end is not None:
+            return
+
+
+def _buy_kind(turn: FleetTurn, needs: _Needs, expected: ReplacementTime) -> None:
+    """Order machines for slots of one kind."""
+    chosen = ranking.choose(_market(turn, needs.kind), len(needs.slots), turn.now, whole=bool(needs.kind.gang))
+    if chosen.unmet:
+        state = turn.state
+        retries = [at for at in (state.retry_at, chosen.retry_at) if at is not None]
+        refused = tuple(dict.fromkeys((*state.refused, *chosen.reasons)))
+        turn.change(refused=refused, retry_at=min(retries, default=None))
+        if chosen.retry_at is not None:
+            turn.later.append(chosen.retry_at)
     if chosen.orders and not _affordable(turn, chosen):
         return
     _place_orders(turn, chosen, needs, expected)
+
+
+_USES = MappingProxyType({Reliability.RELIABLE: Use.ON_DEMAND, Reliability.TRANSIENT: Use.SPOT})
+
+
+def _market(turn: FleetTurn, kind: Slot) -> ranking.OfferMarket:
+    """Return the market for slots of one kind: the offers that it wants."""
+    state, job = turn.state, turn.job
+    if kind.reliability is not None:
+        job = replace(job, use=_USES[kind.reliability])
+    ranked = ranking.rank(job, state.offers, state.rates, state.measured)
+    if kind.wants:
+        ranked = ranking.of_keys(ranked, kind.wants)
+    listed = state.listed
+    return ranking.OfferMarket(
+        ranked, turn.blocks, state.quotas, state.provider_errors, lambda provider: provider in listed
+    )
 
 
 def expect(turn: FleetTurn) -> ReplacementTime:
@@ -235,28 +270,76 @@ def expect(turn: FleetTurn) -> ReplacementTime:
     return successor.expect(max(startups_s, default=None), state.allocations.mean, state.boots.mean)
 
 
-def _needs(turn: FleetTurn, expected: ReplacementTime) -> _Needs:
+def _needs(turn: FleetTurn, expected: ReplacementTime) -> tuple[_Needs, ...]:
+    """Return which slots need a machine now, by kind."""
+    opened, announced = _open_and_leaving(turn, expected)
+    if not opened and not announced:
+        return ()
+    kinds: dict[tuple[object, ...], list[str]] = {}
+    for slot_id in (*opened, *announced):
+        need = turn.slots[slot_id].need
+        kinds.setdefault((need.reliability, need.wants, need.gang), []).append(slot_id)
+    found = []
+    for slot_ids in kinds.values():
+        kind = turn.slots[slot_ids[0]].need
+        if kind.gang and not _whole_gang(turn, kind.gang, slot_ids):
+            continue
+        leaving = tuple(name for name in slot_ids if name in announced)
+        left_s = min((announced[name] for name in leaving), default=math.inf)
+        found.append(_Needs(kind, tuple(name for name in slot_ids if name not in announced), leaving, left_s))
+    return tuple(found)
+
+
+def _whole_gang(turn: FleetTurn, gang: str, slot_ids: list[str]) -> bool:
+    """Return whether all slots of a gang need a machine: it is ordered as one."""
+    return len(slot_ids) == sum(slot.need.gang == gang and not slot.retiring for slot in turn.slots.values())
+
+
+def _open_and_leaving(turn: FleetTurn, expected: ReplacementTime) -> tuple[list[str], dict[str, float]]:
+    """Return the slots without a machine, and those whose machine leaves, with the time until then [s]."""
     opened: list[str] = []
-    announced: list[str] = []
-    left_s = math.inf
+    announced: dict[str, float] = {}
+    gangs = _leaving_gangs(turn)
     # A successor with an announced end gets no successor before the machine that it replaced is gone.
     leaving = {unit.superseded_in for unit in turn.units.values() if unit.superseded_in is not None}
     for slot in turn.slots.values():
-        if slot.awaits is not None:
+        if slot.awaits is not None or slot.retiring:
             continue
         if slot.incumbent is None:
             opened.append(slot.id)
-        elif slot.successor is None:
-            unit = turn.units[slot.incumbent]
-            if unit.state is not MachineState.PREEMPTING or unit.ends_at is None or slot.id in leaving:
+        elif slot.successor is None and slot.id not in leaving:
+            leaves_at, order_at = _leaves_at(turn.units[slot.incumbent], expected, gangs.get(slot.need.gang))
+            if leaves_at is None:
                 continue
-            order_at = successor.order_at(unit.ends_at, expected)
             if turn.now < order_at:
                 turn.later.append(order_at)
                 continue
-            announced.append(slot.id)
-            left_s = min(left_s, unit.ends_at - turn.now)
-    return _Needs(tuple(opened), tuple(announced), left_s)
+            announced[slot.id] = leaves_at - turn.now
+    return opened, announced
+
+
+def _leaves_at(
+    unit: TrackedMachine, expected: ReplacementTime, with_gang: Instant | None
+) -> tuple[Instant | None, Instant]:
+    """Return when a machine leaves, None if it stays, and when to order its successor."""
+    if unit.state is MachineState.PREEMPTING and unit.ends_at is not None:
+        return unit.ends_at, successor.order_at(unit.ends_at, expected)
+    if unit.drain_at is not None and unit.state is not MachineState.RELEASING:
+        return unit.drain_at, Instant(-math.inf)
+    if with_gang is not None and unit.state is not MachineState.RELEASING:
+        return with_gang, successor.order_at(with_gang, expected)
+    return None, Instant(-math.inf)
+
+
+def _leaving_gangs(turn: FleetTurn) -> dict[str, Instant]:
+    """Return the gangs of which a machine's end is announced, with the earliest end: the others end with it."""
+    ends: dict[str, Instant] = {}
+    for unit in turn.units.values():
+        if unit.state is MachineState.PREEMPTING and unit.ends_at is not None and unit.slot is not None:
+            gang = turn.slots[unit.slot].need.gang
+            if gang:
+                ends[gang] = min(ends.get(gang, unit.ends_at), unit.ends_at)
+    return ends
 
 
 def _affordable(turn: FleetTurn, chosen: ranking.OfferChoice) -> bool:
@@ -272,7 +355,7 @@ def _place_orders(turn: FleetTurn, chosen: ranking.OfferChoice, needs: _Needs, e
     for ranked, count in chosen.orders:
         sequence = turn.state.sequence + 1
         turn.change(sequence=sequence)
-        order = _order(turn, ranked.offer, count, sequence)
+        order = _order(turn, ranked.offer, count, sequence, gang=bool(needs.kind.gang))
         turn.orders[order.token] = OrderEntry(order, OrderState.ASKED, turn.now, count)
         _set_awaits(turn, order.token, [slots.pop() for _ in range(count)])
         turn.emit(PlaceOrder(order))
@@ -290,11 +373,12 @@ def _place_orders(turn: FleetTurn, chosen: ranking.OfferChoice, needs: _Needs, e
     turn.decisions.append(Decision(policy, _VERSION, "; ".join(choices), tuple(rationale), chosen.reasons or ("wait",)))
 
 
-def _order(turn: FleetTurn, offer: Offer, count: int, sequence: int) -> Order:
+def _order(turn: FleetTurn, offer: Offer, count: int, sequence: int, *, gang: bool) -> Order:
     job = turn.job
     token = f"{job.job_id}-{sequence}"
-    bid = job.max_price_usd_per_hour if offer.bid else None
-    return Order(token, turn.state.owner, job.job_id, offer, 1, count, bid)
+    limits = [usd for usd in (job.max_price_usd_per_hour, turn.state.bid_usd_per_hour) if usd is not None]
+    bid = min(limits, default=None) if offer.bid else None
+    return Order(token, turn.state.owner, job.job_id, offer, count if gang else 1, count, bid, gang)
 
 
 def _set_awaits(turn: FleetTurn, token: str, slot_ids: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from windfall.core.fleet_state import FleetState, FleetTurn, TrackedMachine
+from windfall.core.needs import coupled
 from windfall.events import ComparedValue, Decision
 from windfall.fleet import MachineStatus, Report, ScheduleComputed
 from windfall.models import lifetime_pool
@@ -82,7 +83,7 @@ def _schedule_request(
     term, step, saved = report.term, report.step, report.saved_step
     if term is None or step is None or saved is None or not report.step_s or report.costs is None:
         return None
-    if len(state.slots) > 1 and (state.run is None or state.run.holder != unit.machine_id):
+    if coupled(state) > 1 and unit.machine_id not in state.holders:
         return None
     work_s = _work_left_s(state, unit, saved, report.step_s)
     if work_s is not None and work_s < report.step_s:
@@ -92,7 +93,7 @@ def _schedule_request(
         None if unit.offer is None else unit.offer.startup_s, state.allocations.mean, state.boots.mean
     )
     mttp_s, _ = lifetime_pool.mttp_and_restart(
-        state.rates, machine.provider, machine.machine_type, machine.zone, len(state.slots)
+        state.rates, machine.provider, machine.machine_type, machine.zone, coupled(state)
     )
     given = job.injection
     notice_s = (
@@ -103,7 +104,7 @@ def _schedule_request(
         provider=machine.provider,
         machine_type=machine.machine_type,
         zone=machine.zone,
-        machines=len(state.slots),
+        machines=coupled(state),
         term=term,
         from_step=saved,
         age_s=Seconds(max(now - unit.running_at - (step - saved) * report.step_s, 0.0)),
@@ -118,7 +119,7 @@ def _schedule_request(
     )
     if given is None:
         return request
-    mean_s = Seconds(math.fsum(given.mttp_s) / len(given.mttp_s) / len(state.slots))
+    mean_s = Seconds(math.fsum(given.mttp_s) / len(given.mttp_s) / coupled(state))
     return replace(request, mttp_s=mean_s, injected=True, notice_s=Seconds(given.notice_s or 0.0))
 
 

@@ -23,12 +23,12 @@ from windfall.fleet import (
     OrderUnanswered,
     PlaceOrder,
     PreemptMachine,
+    ProgressObserved,
     ReleaseMachine,
-    RunObserved,
     StopRun,
 )
 from windfall.market import Machine, MachineEndCause, MachineLifecycle, Offer
-from windfall.terms import NoticeLevel, Outcome, Reliability
+from windfall.terms import JobProgress, NoticeLevel, Outcome, Reliability
 
 NAMED_MAX = 3
 """If the same happens to more machines than this at once, they are counted, not named."""
@@ -50,7 +50,7 @@ class EventLog:
     seen: dict[str, MachineLifecycle] = field(default_factory=dict)
     ends: dict[str, float | None] = field(default_factory=dict)
     leaving: set[str] = field(default_factory=set)
-    stored: int = 0
+    stored: float = 0.0
     holder: str | None = None
     refused: str = ""
     started: bool = False
@@ -79,8 +79,8 @@ class EventLog:
                 yield from self._of_answer(fact)
             case OrderUnanswered(token, message):
                 yield f"order {token}: no answer ({message}); looking it up, so that nothing is bought twice"
-            case RunObserved():
-                yield from self._of_run(fact)
+            case ProgressObserved():
+                yield from self._of_progress(fact.progress)
             case ControllerStarted():
                 if self.started and self.seen:
                     yield "another controller took over; the machines kept running"
@@ -141,13 +141,15 @@ class EventLog:
             self.refused = message
             yield message
 
-    def _of_run(self, fact: RunObserved) -> Iterator[str]:
-        if fact.saved_step > self.stored:
-            self.stored = fact.saved_step
-            yield f"step {fact.saved_step} is stored"
-        if fact.holder is not None and fact.holder != self.holder and fact.outcome is not Outcome.DONE:
-            self.holder = fact.holder
-            yield f"{fact.holder} holds the run{f', from step {fact.saved_step}' if fact.saved_step else ''}"
+    def _of_progress(self, progress: JobProgress) -> Iterator[str]:
+        amount, unit = progress.safe.amount, progress.safe.unit
+        if amount > self.stored:
+            self.stored = amount
+            yield f"{unit} {amount:.0f} is stored"
+        holder = progress.holders[0] if progress.holders else None
+        if holder is not None and holder != self.holder and progress.outcome is not Outcome.DONE:
+            self.holder = holder
+            yield f"{holder} holds the run{f', from {unit} {amount:.0f}' if amount else ''}"
 
     # --------------------------------------------------------------------------------------------------------- commands
 

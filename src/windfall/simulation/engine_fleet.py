@@ -28,10 +28,10 @@ from windfall.fleet import (
     OffersObserved,
     OrderAnswered,
     PlaceOrder,
+    ProgressObserved,
     ReleaseMachine,
     Report,
     RequestListing,
-    RunObserved,
     SettleJob,
 )
 from windfall.jobs import Job, Recovery, Resources, Use, Work
@@ -40,7 +40,7 @@ from windfall.simulation.engine_journal import JournalRows
 from windfall.simulation.engine_worker import SimulatedWorker, TrialContext
 from windfall.simulation.simulated_provider import SimulatedProvider
 from windfall.simulation.virtual_time import WALL_START, Timeline
-from windfall.terms import Instant, NoticeLevel, Outcome, RunOptions, Seconds, Term, Unit
+from windfall.terms import Instant, JobProgress, NoticeLevel, Outcome, RunOptions, Seconds, Term, Unit, WorkDone
 
 OWNER: Final = "simulated"
 _BOOT: Final = Boot(("windfall", "node-agent"))
@@ -118,7 +118,7 @@ class SimulatedFleet:
         self._simulated_worker: SimulatedWorker | None = None
         self._nodes: tuple[str, ...] = ()
         self._wake_at: float | None = None
-        self._observed: RunObserved | None = None
+        self._observed: ProgressObserved | None = None
         self._without_progress = 0
         self._saved_step = 0
 
@@ -343,7 +343,9 @@ class SimulatedFleet:
         run = self.context.run
         if not run.term:
             return
-        observed = RunObserved(run.outcome, run.term, run.holder, run.saved_step, 0)
+        safe = WorkDone(float(run.saved_step), Unit.STEP)
+        holders = () if run.holder is None else (run.holder,)
+        observed = ProgressObserved(run.term, JobProgress(safe, safe, 0, run.outcome, holders))
         if observed != self._observed:
             self._observed = observed
             self._inbox.insert(0, observed)

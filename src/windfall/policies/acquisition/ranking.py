@@ -18,11 +18,11 @@ request is never repeated.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from windfall.events import ComparedValue
 from windfall.jobs import Job, Measurement, Minimize, Resources, Use
-from windfall.market import Offer, Quota, Refusal
+from windfall.market import Offer, OfferKey, Quota, Refusal
 from windfall.models import lifetime_pool
 from windfall.models.expected_runtime import Expectation
 from windfall.policies.planning.estimates import (
@@ -254,9 +254,14 @@ def block_after(before: OfferBlock | None, refusal: Refusal | None, message: str
     return OfferBlock(refusal, message, refusals, until)
 
 
-_Key = tuple[str, str, str, Reliability]
 REASONS_MAX = 8
 """How many reasons are kept, those of the best-ranked offers first."""
+
+
+def of_keys(found: Ranking, keys: Sequence[OfferKey]) -> Ranking:
+    """Return the ranked offers of these keys, in the order of the keys."""
+    by_key = {ranked.offer.key: ranked for ranked in found.ranked}
+    return Ranking(tuple(by_key[key] for key in keys if key in by_key), found.refused)
 
 
 class OfferMarket(Struct, frozen=True):
@@ -271,7 +276,7 @@ class OfferMarket(Struct, frozen=True):
     """
 
     ranking: Ranking
-    blocks: Mapping[_Key, OfferBlock]
+    blocks: Mapping[OfferKey, OfferBlock]
     quotas: tuple[Quota, ...]
     provider_errors: tuple[tuple[str, Refusal, str], ...]
     usable: Callable[[str], bool]
@@ -293,13 +298,14 @@ class OfferChoice(Struct, frozen=True):
     retry_at: Instant | None
 
 
-def choose(market: OfferMarket, needed: int, now: Instant) -> OfferChoice:
+def choose(market: OfferMarket, needed: int, now: Instant, *, whole: bool = False) -> OfferChoice:
     """Choose what to order.
 
     Args:
         market: its state.
         needed: how many machines are missing.
         now: the current time.
+        whole: all of them from one offer, or none.
     """
     orders: list[tuple[Ranked, int]] = []
     reasons: list[str] = []
@@ -318,6 +324,11 @@ def choose(market: OfferMarket, needed: int, now: Instant) -> OfferChoice:
         reason, until = _hold_reason(market, refused_by, offer, now)
         if limit == 0:
             reason, until = f"quota 0 for {offer.machine_type} in {offer.zone}", math.inf
+        elif whole and limit is not None and limit < needed:
+            reason = (
+                f"quota {limit} for {offer.machine_type} in {offer.zone} is too small for {needed} machines at once"
+            )
+            until = math.inf
         if reason is not None:
             reasons.append(reason)
             retry_at = min(retry_at, until)

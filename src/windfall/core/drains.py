@@ -1,0 +1,59 @@
+"""Machines that leave by choice: they save or hand over their work, then they are released.
+
+A machine whose slot stays first gets a successor; it is drained once that one is ready, or when only the time for its
+last save is left.  A machine whose slot is retired is drained at once.  A machine whose end its provider announces does
+the same by itself (`core.machines`); so notice, choice and retirement end in the same way.
+"""
+
+from __future__ import annotations
+
+from windfall.core.fleet_state import FleetTurn, TrackedMachine
+from windfall.core.lifecycle import MachineState
+from windfall.fleet import DrainMachine, MachineStatus
+from windfall.terms import Instant
+
+
+def drain(turn: FleetTurn, unit: TrackedMachine, deadline: Instant, reason: str) -> None:
+    """Start to drain a machine; one that has not reported yet has nothing to hand over and is released at once."""
+    if unit.state is MachineState.RELEASING:
+        return
+    if unit.report is None:
+        turn.release(turn.detach(unit), reason)
+        return
+    turn.become(unit, MachineState.DRAINING, drain_at=deadline, drain_reason=reason)
+    turn.emit(DrainMachine(unit.machine_id, deadline, reason))
+
+
+def watch(turn: FleetTurn) -> None:
+    """Advance each machine that is to leave by choice."""
+    for unit in list(turn.units.values()):
+        if unit.drain_at is None or unit.state is MachineState.RELEASING:
+            continue
+        if unit.state is MachineState.DRAINING:
+            _consider_release(turn, unit, unit.drain_at)
+        else:
+            _consider_drain(turn, unit, unit.drain_at)
+
+
+def _consider_drain(turn: FleetTurn, unit: TrackedMachine, deadline: Instant) -> None:
+    """Drain a machine once its successor is ready, or when the time for its last save begins."""
+    successor = None
+    if unit.slot is not None:
+        slot = turn.slots[unit.slot]
+        successor = None if slot.successor is None else turn.units[slot.successor]
+    begin_at = Instant(deadline - turn.job.checkpointing.save_timeout_s)
+    if (successor is not None and successor.ready) or turn.now >= begin_at:
+        drain(turn, unit, deadline, unit.drain_reason)
+        if turn.units[unit.machine_id].state is MachineState.DRAINING:
+            _consider_release(turn, turn.units[unit.machine_id], deadline)
+    else:
+        turn.later.append(begin_at)
+
+
+def _consider_release(turn: FleetTurn, unit: TrackedMachine, deadline: Instant) -> None:
+    """Release a drained machine once it works no longer, or at its deadline."""
+    if unit.status is not MachineStatus.TRAINING or turn.now >= deadline:
+        slot_id = unit.slot
+        turn.release(turn.set_unit(turn.detach(unit), superseded_in=slot_id), unit.drain_reason)
+    else:
+        turn.later.append(deadline)

@@ -1,0 +1,170 @@
+"""What fleet to have: the needs, and the machines to release by choice.
+
+A fleet policy is asked in each turn of the driver, between the end of the job and the orders.  It answers with the whole
+target, not with steps towards it: slots that are new are bought for, slots that it leaves out are drained and retired,
+machines that it releases are drained, and replaced while their slot stays.  How a need becomes an order (which offer,
+blocked ones, successors of machines whose end is announced) is the same for all policies.
+
+Source: the place of BidBrain in Proteus (EuroSys 2017, section 4) and of Parcae's scheduler (NSDI 2024), which both decide
+over a whole fleet and carry out the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from windfall.events import Decision
+from windfall.fleet import Slot
+from windfall.jobs import Job, Measurement
+from windfall.market import Offer, OfferKey
+from windfall.models import lifetime_pool
+from windfall.policies.replacement.successor import ReplacementTime
+from windfall.structs import Struct
+from windfall.terms import Instant, JobProgress, Reliability, Seconds
+
+
+class FleetMachine(Struct, frozen=True):
+    """A machine of the fleet.
+
+    Attributes:
+        slot: the slot that it fills.
+        key: of its offer.
+        price_usd_per_hour: what it costs now.
+        started: since when it is billed; None before.
+        ends_at: its announced or chosen end; None if there is none.
+        ready: whether it works or could work now.
+    """
+
+    machine_id: str
+    slot: str
+    key: OfferKey
+    price_usd_per_hour: float
+    started: Instant | None
+    ends_at: Instant | None
+    ready: bool
+
+
+class FleetView(Protocol):
+    """What a fleet policy sees; what costs a pass over all machines is made when it is asked for."""
+
+    @property
+    def now(self) -> Instant:
+        """The journal clock."""
+
+    @property
+    def job(self) -> Job:
+        """The job."""
+
+    @property
+    def needs(self) -> tuple[Slot, ...]:
+        """The slots that are wanted so far; those of the runtime at the start."""
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """What the providers offer."""
+
+    @property
+    def progress(self) -> JobProgress | None:
+        """Of the job; None before the first."""
+
+    def machines(self) -> Sequence[FleetMachine]:
+        """The machines that fill slots."""
+
+    def spent_usd(self) -> float:
+        """The job's cost so far, by the best estimate."""
+
+
+class FleetEstimates(Struct, frozen=True):
+    """What is believed.
+
+    Attributes:
+        rates: mean times to preemption of this installation, by offer.
+        measured: earlier runs of this job.
+        replacement: the expected time of a replacement.
+    """
+
+    rates: tuple[lifetime_pool.Rate, ...]
+    measured: tuple[Measurement, ...]
+    replacement: ReplacementTime
+
+
+class MachineDrain(Struct, frozen=True):
+    """A machine to release.
+
+    Attributes:
+        deadline: when it is released at the latest, its work handed over or not.
+        reason: for users, and for the bill.
+    """
+
+    machine_id: str
+    deadline: Instant
+    reason: str
+
+
+class FleetTarget(Struct, frozen=True):
+    """The fleet to have.
+
+    Attributes:
+        needs: all slots, those that stay included.
+        releases: machines to release although their slot stays: a successor takes their place first.
+        bid_usd_per_hour: the price limit of new orders; None for the job's.
+        wake_at: when to ask again at the latest; None if only news matter.
+        decision: what was compared, if the target differs from what there is; None otherwise.
+    """
+
+    needs: tuple[Slot, ...]
+    releases: tuple[MachineDrain, ...] = ()
+    bid_usd_per_hour: float | None = None
+    wake_at: Instant | None = None
+    decision: Decision | None = None
+
+
+FleetPolicy = Callable[[FleetView, FleetEstimates], FleetTarget]
+
+
+def fixed(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
+    """Return the fleet that the runtime needs, unchanged: n machines of the best-ranked offers, each replaced when it ends."""
+    del estimates
+    return FleetTarget(view.needs)
+
+
+def flaw(target: object, slots: Mapping[str, Slot], roles: Sequence[str], reliable_roles: Sequence[str]) -> str | None:
+    """Return what is wrong with a policy's answer, None if it can be carried out.
+
+    Args:
+        target: the answer.
+        slots: the present slots, by id.
+        roles: of the job's runtime.
+        reliable_roles: those that need a machine that cannot be preempted.
+    """
+    if not isinstance(target, FleetTarget):
+        return f"returned {type(target).__name__} instead of a FleetTarget"
+    if not isinstance(target.needs, tuple) or not all(isinstance(slot, Slot) for slot in target.needs):
+        return "returned needs that are no slots"
+    if not all(isinstance(release, MachineDrain) for release in target.releases):
+        return "returned releases that name no machine"
+    bid = target.bid_usd_per_hour
+    if bid is not None and not bid > 0.0:
+        return f"bid {bid:g} USD/h; a bid is above zero"
+    ids = [slot.id for slot in target.needs]
+    if len(set(ids)) < len(ids):
+        return f"named the slot {next(name for name in ids if ids.count(name) > 1)} twice"
+    flaws = (_slot_flaw(slot, slots.get(slot.id), roles, reliable_roles) for slot in target.needs)
+    return next((found for found in flaws if found is not None), None)
+
+
+def _slot_flaw(slot: Slot, known: Slot | None, roles: Sequence[str], reliable_roles: Sequence[str]) -> str | None:
+    if not slot.id:
+        return "named a slot without an id"
+    if slot.role not in roles:
+        return f"gave slot {slot.id} the role {slot.role!r}; the runtime has {', '.join(roles)}"
+    if slot.role in reliable_roles and slot.reliability is not Reliability.RELIABLE:
+        return f"asked for slot {slot.id} ({slot.role}) on any machine; it needs one that cannot be preempted"
+    if known is not None and (known.role, known.gang) != (slot.role, slot.gang):
+        return f"changed the role or gang of slot {slot.id}; retire it and open another"
+    return None
+
+
+WAKE_S_MIN = Seconds(1.0)
+"""A policy is not asked again earlier than this, unless there is news [s]."""

@@ -1,0 +1,29 @@
+"""The rules of the runtime `checkpoint`: any script that saves its state; `nodes` equal machines hold one run together."""
+
+from __future__ import annotations
+
+from windfall.fleet import Slot
+from windfall.jobs import DEFAULT_RUNTIME, Job
+from windfall.policies.layout.membership import ALONE, COMPLETE, Membership
+from windfall.policies.layout.runtime_list import RuntimeRules
+
+ROLE = "node"
+
+
+def slots(job: Job) -> tuple[Slot, ...]:
+    """Return one slot for each node."""
+    return tuple(Slot(f"{ROLE}-{number}", ROLE) for number in range(job.nodes))
+
+
+def membership(job: Job) -> Membership:
+    """Return the rule: all nodes together; a single one needs no generation, the run's lease fences it."""
+    return COMPLETE if job.nodes > 1 else ALONE
+
+
+RULES = RuntimeRules(
+    DEFAULT_RUNTIME,
+    "any script that saves its state; it resumes from its newest checkpoint on the next machine",
+    (ROLE,),
+    slots,
+    membership,
+)
