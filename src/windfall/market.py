@@ -92,6 +92,7 @@ class Order(Tagged, frozen=True):
         token: derived from job and sequence number; the same token never buys twice.
         owner: this installation's tag, set on every machine.
         bid_usd_per_hour: maximum price; None for the provider's default.
+        gang: all `count_max` machines or none; they are one allocation, and are lost together.
     """
 
     token: str
@@ -101,6 +102,7 @@ class Order(Tagged, frozen=True):
     count_min: int
     count_max: int
     bid_usd_per_hour: float | None = None
+    gang: bool = False
 
 
 class Boot(Tagged, frozen=True):
@@ -141,6 +143,7 @@ class Machine(Tagged, frozen=True):
         cause: why it ended; None while it runs, or if unknown.
         preemption_at: when the provider will preempt it, if announced; never a reason to buy on its own.
         address: where other machines reach it; empty if unknown.
+        allocation: name of the gang that it belongs to, whose machines live and die together; empty for none.
     """
 
     machine_id: str
@@ -158,6 +161,7 @@ class Machine(Tagged, frozen=True):
     cause: MachineEndCause | None = None
     preemption_at: WallTime | None = None
     address: str = ""
+    allocation: str = ""
 
 
 class Charge(Tagged, frozen=True):
