@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from windfall.events import Row
-from windfall.jobs import Job, Recovery, Resources, Use, Work
+from windfall.fleet import EstimatesPooled
+from windfall.jobs import Job, Measurement, Recovery, Resources, Use, Work
 from windfall.policies.checkpointing.decision import parse_policy
 from windfall.simulation.engine_fleet import SimulatedFleet
 from windfall.simulation.engine_journal import JournalRows, SaveRecords
@@ -38,7 +39,7 @@ from windfall.simulation.simulated_provider import SimulatedMarket
 from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import Timeline
 from windfall.simulation.world import ProviderMarket, SimulatedJob, World
-from windfall.structs import Struct
+from windfall.structs import Struct, replace
 from windfall.terms import Bytes, Record, Reliability, RunOptions, SaveCosts, SaveTable, Seconds, Unit
 
 _NO_GUARD: Final = 10**9
@@ -188,7 +189,7 @@ def scenario_job(
     )
     runtime = checkpoint_runtime(job_id, scenario, draws, policy=policy, journal=journal, after_s=after_s)
     chances = MachineChances(scenario, draws)
-    return SimulatedJob(job, runtime, chances, (scenario.provider,), journal, after_s)
+    return SimulatedJob(job, runtime, chances, (scenario.provider,), journal=journal, after_s=after_s)
 
 
 def checkpoint_runtime(
@@ -241,13 +242,16 @@ def history(
         policy: a user's own, in place of the scenario's.
         journal: whether to keep rows; without them it is faster, with the same result.
         job_id: what the journals call the job.
-        pool: the machines with the names of a real offer (`scenario_pool`); None: with made-up ones.
+        pool: the machines with the names of a real offer (`scenario_pool`), of which the controller knows what the scenario
+            says; None: machines with made-up names, of which it knows nothing.
 
     Raises:
         Infeasible: the job can never finish.
     """
     markets = scenario_markets((scenario,)) if pool is None else (ProviderMarket(scenario.provider, (pool,)),)
     job = scenario_job(job_id, scenario, markets, seed=seed, trial=trial, policy=policy, journal=journal)
+    if pool is not None:
+        job = replace(job, known=(_known_rate(scenario, pool),), measurements=(_measurement(scenario, pool),))
     world = World(markets, (job,))
     with _without_cycle_collector():
         world.run()
@@ -288,6 +292,32 @@ def collected(fleet: SimulatedFleet) -> History:
     job_rows = () if fleet.rows is None else tuple(fleet.rows.rows)
     run_rows = () if context.rows is None else tuple(context.rows.rows)
     return History(trial, job_rows, run_rows, tuple(context.run.records or ()))
+
+
+def _measurement(scenario: Scenario, pool: SimulatedMarket) -> Measurement:
+    """Return the scenario's mean lengths as an earlier run would have measured them."""
+    step_s = scenario.step_s.mean_s
+    return Measurement(
+        scenario.provider,
+        pool.machine_type,
+        Unit.STEP,
+        1.0 / step_s,
+        # A run measures its preparation until the end of the first step.
+        prepare_s=Seconds(scenario.prepare_s.mean_s + step_s),
+        allocate_s=Seconds(scenario.allocate_s.mean_s),
+        runs=1,
+        stall_s=Seconds(scenario.stall_s.mean_s),
+        size_bytes=SHARD_BYTES * scenario.machines,
+        upload_s=Seconds(scenario.upload_s.mean_s),
+        commit_s=Seconds(0.0),
+    )
+
+
+def _known_rate(scenario: Scenario, pool: SimulatedMarket) -> EstimatesPooled:
+    """Return the mean lifetime of one machine, as the controller's pool of estimates would have it."""
+    estimates = scenario.estimates
+    mttp_s = Seconds(estimates.mttp_s * scenario.machines)
+    return EstimatesPooled(((scenario.provider, pool.machine_type, pool.zone, mttp_s, Seconds(estimates.restart_s)),))
 
 
 def _known_costs(scenario: Scenario, draws: Draws) -> SaveCosts:

@@ -30,7 +30,7 @@ from windfall.fleet import (
     RequestListing,
     SettleJob,
 )
-from windfall.jobs import Job
+from windfall.jobs import Job, Measurement
 from windfall.market import Boot, Machine, MachineEndCause, Order
 from windfall.simulation.engine_journal import JournalRows
 from windfall.simulation.engine_runtime import RuntimeMaker, SimulatedRuntime
@@ -84,7 +84,8 @@ class SimulatedFleet:
         timeline: Timeline,
         providers: Mapping[str, SimulatedProvider],
         runtime: RuntimeMaker,
-        rows: JournalRows | None,
+        *,
+        rows: JournalRows | None = None,
         chances: MachineChances | None = None,
     ) -> None:
         """Prepare; `submit` starts.
@@ -127,10 +128,16 @@ class SimulatedFleet:
         """The driver's state, for checks."""
         return self._state
 
-    def submit(self) -> None:
-        """Submit the job."""
+    def submit(self, known: tuple[Fact, ...] = (), measurements: tuple[Measurement, ...] = ()) -> None:
+        """Submit the job.
+
+        Args:
+            known: facts that the driver starts with.
+            measurements: of earlier runs.
+        """
         self.started_s = self._timeline.time
-        self._inbox += [JobSubmitted(self.job, OWNER), ControllerStarted(_CONTROLLER), self._offers()]
+        submitted = JobSubmitted(self.job, OWNER, measurements)
+        self._inbox += [submitted, ControllerStarted(_CONTROLLER), *known, self._offers()]
         self._inbox += [ListingCompleted(name) for name in self._providers]
         self._look_later()
         self.settle()

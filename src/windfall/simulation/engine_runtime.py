@@ -3,8 +3,8 @@
 The market starts, warns and ends machines; the driver says what they are to do.  Everything between is the runtime's, so that
 another runtime is simulated by another implementation of `SimulatedRuntime`, without a change of market or fleet.
 
-`CheckpointMachines` is the first: a machine prepares, waits, trains in a lease under the reducer of the real worker, and reports
-each of these to the driver, as the live node agent does.
+`CheckpointMachines` is the first: a machine prepares, waits, trains in a lease under the reducer of the real worker, and
+reports each of these to the driver, as the live node agent does.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class SimulatedRuntime(Protocol):
 
     Attributes:
         finish_s: when the work was done [s of virtual time]; None before.
-        progress: grows whenever work becomes safe; a job whose machines come and go without it never ends.
-        machines: how many work together.
     """
 
     finish_s: float | None
 
     @property
-    def progress(self) -> int: ...
+    def progress(self) -> int:
+        """Grows whenever work becomes safe."""
 
     @property
-    def machines(self) -> int: ...
+    def machines(self) -> int:
+        """How many work together."""
 
     def start(self, machine_id: str, slot: int, n: int) -> None:
         """Start on the n-th machine, from 0, of a slot."""

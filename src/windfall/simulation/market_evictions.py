@@ -1,4 +1,4 @@
-"""How a simulated market takes machines back: by age, when its capacity falls, when a trace says so, with true, short or no notice.
+"""How a simulated market takes machines back: by age, by a fall of its capacity, by a trace; with true, short or no notice.
 
 What is taken is a unit: one machine, or a gang, whose machines live and die together.  Eviction by price is the provider's,
 because only it knows the bids.  All chances are addressed by (seed, market, number of the unit).

@@ -1,4 +1,4 @@
-"""The simulated provider's meter: the cost of each machine, from its own start, end and prices, by the billing rule of its market.
+"""The simulated provider's meter: the cost of each machine, from its start, its end and its market's prices and billing rule.
 
 It shares no code with the ledger, on purpose: the storm tests compare the two to the cent.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -114,13 +114,16 @@ class _Instance:
     usd_per_hour: float
     place: int
     number: int
-    gang: list[_Instance]
+    gang: _Gang
     allocation: str
     lifecycle: MachineLifecycle = MachineLifecycle.PENDING
     started: WallTime | None = None
     ended: WallTime | None = None
     cause: MachineEndCause | None = None
     preemption_at: WallTime | None = None
+
+
+_Gang = list[_Instance]
 
 
 @dataclass
@@ -281,7 +284,7 @@ class SimulatedProvider:
             one.preemption_at = WallTime(self._wall() + left_s)
             self._notify(machine_id, NoticeLevel.ANNOUNCED, left_s)
 
-    def units(self, place: int) -> list[Unit]:
+    def units(self, place: int) -> Sequence[Unit]:
         """Return the pending and running units of a market, oldest first."""
         found: dict[int, list[_Instance]] = {}
         for one in self._alive[place].values():
@@ -398,7 +401,7 @@ class SimulatedProvider:
     def _make(self, order: Order, place: int, boot: Boot, count: int) -> tuple[str, ...]:
         """Make the machines of an order: a unit each, or one gang."""
         market, made = self._markets[place], []
-        gang: list[_Instance] = []
+        gang: _Gang = []
         for which in range(count):
             self._count += 1
             machine_id = f"{self.name}-{self._count}"
@@ -420,7 +423,7 @@ class SimulatedProvider:
             return self._allocate_s(order, which)
         return self._rng.uniform(*market.allocate_s)
 
-    def _start(self, gang: list[_Instance]) -> None:
+    def _start(self, gang: _Gang) -> None:
         """Start the machines of a unit, or let all of them fail."""
         first = gang[0]
         if first.lifecycle is not MachineLifecycle.PENDING:

@@ -1,8 +1,8 @@
 """Markets and jobs in one virtual time.
 
-A world is given markets and jobs separately.  A market has many types of machines in many zones, each with prices, a capacity,
-a billing rule and a way of taking machines back; a job has a driver and a runtime (`engine_runtime`).  Several jobs may buy from
-one market, and then compete for its machines.
+A world is given markets and jobs separately.  A market has many types of machines in many zones, each with prices, a
+capacity, a billing rule and a way of taking machines back; a job has a driver and a runtime (`engine_runtime`).  Several jobs
+may buy from one market, and then compete for its machines.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from windfall.errors import Infeasible
-from windfall.jobs import Job
+from windfall.events import Fact
+from windfall.jobs import Job, Measurement
 from windfall.market import Boot, Machine, Order
 from windfall.simulation.engine_fleet import SimulatedFleet
 from windfall.simulation.engine_journal import JournalRows
@@ -45,6 +46,8 @@ class SimulatedJob(Struct, frozen=True):
         runtime: makes what runs on its machines.
         chances: of its machines, where the market leaves them to the job.
         providers: where it may buy; empty for everywhere.
+        known: facts that the driver starts with, such as estimates.
+        measurements: of earlier runs.
         after_s: delay of its submission [s].
     """
 
@@ -52,6 +55,8 @@ class SimulatedJob(Struct, frozen=True):
     runtime: Callable[[Timeline, FleetCalls], SimulatedRuntime]
     chances: MachineChances | None = None
     providers: tuple[str, ...] = ()
+    known: tuple[Fact, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
     journal: bool = True
     after_s: float = 0.0
 
@@ -111,10 +116,10 @@ class World:
             self.timeline,
             {name: self.providers[name] for name in names},
             partial(job.runtime, self.timeline),
-            JournalRows() if job.journal else None,
-            job.chances,
+            rows=JournalRows() if job.journal else None,
+            chances=job.chances,
         )
-        self.timeline.at(job.after_s, fleet.submit)
+        self.timeline.at(job.after_s, partial(fleet.submit, job.known, job.measurements))
         return fleet
 
     def run(self) -> None:
