@@ -23,10 +23,11 @@ from pathlib import Path
 import simpy
 
 from benchmarks.harness import Benchmark
-from windfall.simulation.engine import History, SimulatedWorld, history
+from windfall.simulation.engine import History, history, scenario_job, scenario_markets
 from windfall.simulation.sampling import Draws
 from windfall.simulation.scenario import DurationRange, MemorylessLifetimes, Scenario, WorkerEstimates
 from windfall.simulation.virtual_time import Timeline
+from windfall.simulation.world import World
 
 LIMIT = 25.0
 MOMENTS_LIMIT = 50.0
@@ -174,8 +175,8 @@ def engine_vs_events() -> Benchmark:
 def engine_vs_moments() -> Benchmark:
     """The same trial against the moments of its timeline alone: the strict count, at several events each."""
     scenario, timeline = thesis(), Noting()
-    world = SimulatedWorld((scenario,), timeline)
-    world.submit("simulated", scenario)
+    markets = scenario_markets((scenario,))
+    world = World(markets, (scenario_job("simulated", scenario, markets),), timeline=timeline)
     world.run()
     moments = timeline.moments
     trial_s, model_s = processor_s(lambda: history(scenario)), processor_s(lambda: as_published(scenario))
@@ -242,9 +243,11 @@ def held_bytes() -> int:
 def month() -> Month:
     """Let a month pass for all jobs on one timeline, without journals; it is long, and so measured once."""
     scenario, timeline = job(), Noting()
-    world = SimulatedWorld((scenario,), timeline)
+    markets = scenario_markets((scenario,))
+    world = World(markets, timeline=timeline)
     started, began_wall = time.process_time(), time.perf_counter()
-    fleets = [world.submit(f"job-{number}", scenario, trial=number, journal=False) for number in range(JOBS)]
+    jobs = [scenario_job(f"job-{number}", scenario, markets, trial=number, journal=False) for number in range(JOBS)]
+    fleets = [world.submit(one) for one in jobs]
     events = week_bytes = 0
     for day in range(1, DAYS + 1):
         timeline.run(day * DAY_S)

@@ -96,7 +96,7 @@ class Order(Tagged, frozen=True):
         token: derived from job and sequence number; the same token never buys twice.
         owner: this installation's tag, set on every machine.
         bid_usd_per_hour: maximum price; None for the provider's default.
-        gang: all `count_max` machines or none; they form one allocation and end together.
+        gang: all `count_max` machines or none; they are one allocation, and are lost together.
     """
 
     token: str
@@ -147,7 +147,7 @@ class Machine(Tagged, frozen=True):
         cause: why it ended; None while it runs, or if unknown.
         preemption_at: when the provider will preempt it, if announced; never a reason to buy on its own.
         address: where other machines reach it; empty if unknown.
-        allocation: id of the allocation whose machines live and end together; empty if it stands alone.
+        allocation: name of the gang that it belongs to, whose machines live and die together; empty for none.
     """
 
     machine_id: str

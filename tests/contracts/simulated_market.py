@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from windfall.errors import ProviderUnreachable
 from windfall.market import Answer, Boot, Machine, MachineEndCause
 from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
+from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import Timeline
 from windfall.terms import NoticeLevel, Reliability, Seconds
 
@@ -68,7 +69,7 @@ class SimulatedWorld:
                     machine_type=machine_type,
                     zone=zone,
                     reliability=reliability,
-                    prices=setup.prices if spot and zone == "zone-a" else ((0.0, setup.on_demand),),
+                    prices=ValueSeries.of(setup.prices if spot and zone == "zone-a" else ((0.0, setup.on_demand),)),
                     on_demand_usd_per_hour=setup.on_demand,
                     notice_s=Seconds(setup.notice_s),
                     allocate_s=(setup.delay_s, setup.delay_s),

@@ -17,6 +17,7 @@ from windfall.jobs import Job, Resources
 from windfall.market import Boot, Machine, MachineLifecycle, Order
 from windfall.ports import Provider, RunWatch
 from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
+from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import Timeline, VirtualClock
 from windfall.terms import Holder, Outcome, Reliability, RunState, Seconds, Term, WallTime
 
@@ -127,7 +128,7 @@ class House:
         self.timeline = Timeline()
         self.clock = VirtualClock(self.timeline)
         market = SimulatedMarket(
-            "m4", "a", Reliability.TRANSIENT, ((0.0, 0.36),), 1.2, Seconds(120.0), allocate_s=(3.0, 3.0)
+            "m4", "a", Reliability.TRANSIENT, ValueSeries.constant(0.36), 1.2, Seconds(120.0), allocate_s=(3.0, 3.0)
         )  # fmt: skip
         lag = (bill_lag_s, bill_lag_s)
         self.market = SimulatedProvider("sim", self.timeline, (market,), random.Random(1), bill_lag_s=lag)

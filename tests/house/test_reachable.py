@@ -14,23 +14,7 @@ SCRIPTS_IMPORT = frozenset({"windfall", "windfall.sdk.torch", "windfall.sdk.tran
 COMMANDS = frozenset({"windfall.cli.main", "windfall.wire.metadata_server"})
 
 # Module -> why no verb reaches it.
-UNREACHED: dict[str, str] = {
-    **dict.fromkeys(
-        (
-            "windfall.simulation.engine",
-            "windfall.simulation.engine_fleet",
-            "windfall.simulation.engine_journal",
-            "windfall.simulation.engine_run",
-            "windfall.simulation.engine",
-            "windfall.simulation.engine_run",
-            "windfall.simulation.engine_worker",
-            "windfall.simulation.simulated_provider",
-            "windfall.simulation.simulated_provider",
-            "windfall.simulation.virtual_time",
-        ),
-        "the event engine: the kernels are held against it, and it gets a verb with the frame for every kind of work",
-    ),
-}
+UNREACHED: dict[str, str] = {}
 
 
 @cache

@@ -8,11 +8,14 @@ is one.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from windfall.simulation import engine
+from windfall.simulation.engine_fleet import SimulatedFleet
 from windfall.simulation.outcomes import Trial
 from windfall.simulation.sampling import Draws
 from windfall.simulation.scenario import DurationRange, LifetimeModel, RecordedLifetimes, Scenario, WorkerEstimates
+from windfall.simulation.world import World
 
 FOREVER = math.inf
 NOTICE = {"announced_share": 1.0}
@@ -46,6 +49,16 @@ def scenario(lifetimes: LifetimeModel | tuple[float, ...] = (), **more: object) 
 def trial(lifetimes: LifetimeModel | tuple[float, ...] = (), **more: object) -> Trial:
     """The outcome of the job."""
     return engine.history(scenario(lifetimes, **more), journal=False).trial
+
+
+def several(jobs: Sequence[Scenario], *, seed: int = 0) -> tuple[World, list[SimulatedFleet]]:
+    """A world with these jobs, `job-0` and so on, each the trial of its number; without journals."""
+    markets = engine.scenario_markets(jobs)
+    world = World(markets)
+    made = [
+        engine.scenario_job(f"job-{n}", job, markets, seed=seed, trial=n, journal=False) for n, job in enumerate(jobs)
+    ]
+    return world, [world.submit(one) for one in made]
 
 
 def work_s(job: Scenario, seed: int = 0, number: int = 0) -> float:

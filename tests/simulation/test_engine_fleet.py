@@ -7,11 +7,12 @@ import random
 
 import pytest
 
-from tests.simulation.engine_world import FOREVER, NOTICE, parts, saved, scenario, trial
+from tests.simulation.engine_world import FOREVER, NOTICE, parts, saved, scenario, several, trial
 from windfall import codec
 from windfall.events import Row, WorkerStarted
 from windfall.simulation import engine
 from windfall.simulation.engine_fleet import OWNER
+from windfall.simulation.engine_runtime import CheckpointMachines
 from windfall.simulation.engine_worker import SimulatedWorker
 from windfall.simulation.scenario import (
     AvailabilityWindows,
@@ -21,6 +22,7 @@ from windfall.simulation.scenario import (
     Scenario,
 )
 from windfall.simulation.virtual_time import WALL_START
+from windfall.simulation.world import World
 from windfall.terms import WallTime
 
 
@@ -96,8 +98,7 @@ def _month(seed: int) -> list[Scenario]:
 def test_jobs_on_one_timeline_and_one_provider_do_not_touch_each_other() -> None:
     """Each of eight jobs side by side has the history that it has alone."""
     jobs = _month(1)
-    world = engine.SimulatedWorld(jobs)
-    fleets = [world.submit(f"job-{n}", job, seed=5, trial=n, journal=False) for n, job in enumerate(jobs)]
+    world, fleets = several(jobs, seed=5)
     world.run()
     together = [engine.collected(fleet).trial for fleet in fleets]
     assert together == [engine.history(job, seed=5, trial=n, journal=False).trial for n, job in enumerate(jobs)]
@@ -106,18 +107,18 @@ def test_jobs_on_one_timeline_and_one_provider_do_not_touch_each_other() -> None
 def test_a_job_that_is_submitted_later_takes_as_long() -> None:
     """Its times count from its own submission."""
     job = scenario((100.0,))
-    world = engine.SimulatedWorld([job])
-    fleets = [world.submit(f"job-{n}", job, journal=False, after_s=64.0 * n) for n in range(4)]
+    markets = engine.scenario_markets((job,))
+    jobs = [engine.scenario_job(f"job-{n}", job, markets, journal=False, after_s=64.0 * n) for n in range(4)]
+    world = World(markets, jobs)
     world.run()
-    assert [engine.collected(fleet).trial.finish_s for fleet in fleets] == [182.0] * 4
+    assert [engine.collected(fleet).trial.finish_s for fleet in world.fleets.values()] == [182.0] * 4
     assert world.timeline.time == 3 * 64.0 + 182.0
 
 
 def test_the_bill_is_the_provider_s_own_meter() -> None:
     """What all jobs are billed [s] is what its meter ran, but for the millionth of a dollar to which it rounds a line."""
     jobs = _month(2)
-    world = engine.SimulatedWorld(jobs)
-    fleets = [world.submit(f"job-{n}", job, seed=6, trial=n, journal=False) for n, job in enumerate(jobs)]
+    world, fleets = several(jobs, seed=6)
     world.run()
     now = WallTime(WALL_START + world.timeline.time)
     metered_usd = sum(provider.meter.total_usd(OWNER, now) for provider in world.providers.values())
@@ -189,11 +190,12 @@ def test_infinite_lives_are_never_waited_for() -> None:
 def test_nothing_stays_of_a_machine_that_is_gone(policy: str) -> None:
     """The end of the script, and a save, that were expected of it lie far ahead: they do not keep its worker alive."""
     job = scenario(MemorylessLifetimes((300.0,)), steps=10**5, policy=policy)
-    world = engine.SimulatedWorld((job,))
-    fleet = world.submit("long", job, journal=False)
+    world, (fleet,) = several([job])
     world.timeline.run(30_000.0)
     gc.collect()
+    machines = fleet.runtime
+    assert isinstance(machines, CheckpointMachines)
     # Not `isinstance`: that wakes lazy objects of other packages, which warn.
-    held = [one for one in gc.get_objects() if type(one) is SimulatedWorker and one._context is fleet.context]
+    held = [one for one in gc.get_objects() if type(one) is SimulatedWorker and one._context is machines.context]
     assert fleet.preemptions > 50
     assert len(held) <= 1

@@ -22,6 +22,7 @@ from windfall.simulation.scenario import (
     WorkerEstimates,
 )
 from windfall.simulation.virtual_time import WALL_START
+from windfall.simulation.world import World
 from windfall.terms import WallTime
 
 PRICE = 3600.0 * 1e3
@@ -80,14 +81,16 @@ scenarios = st.builds(
 def _told(job: Scenario, number: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Trial, float] | None:
     """Return the outcome of a job, and its provider's meter reading [USD]; None if it would take for ever."""
     monkeypatch.setattr(engine_fleet, "MACHINES_WITHOUT_PROGRESS_MAX", 100)
-    world = engine.SimulatedWorld([job])
-    fleet = world.submit("job", job, seed=11, trial=number, journal=False)
     try:
+        markets = engine.scenario_markets((job,))
+        world = World(markets, (engine.scenario_job("job", job, markets, seed=11, trial=number, journal=False),))
         world.run()
     except Infeasible:
         return None
     meter = world.providers[job.provider].meter
-    return engine.collected(fleet).trial, meter.total_usd(OWNER, WallTime(WALL_START + world.timeline.time))
+    return engine.collected(world.fleets["job"]).trial, meter.total_usd(
+        OWNER, WallTime(WALL_START + world.timeline.time)
+    )
 
 
 @settings(max_examples=60)

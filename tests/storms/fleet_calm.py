@@ -14,6 +14,7 @@ from windfall.fleet import MachineStatus, Report
 from windfall.jobs import Job, Resources
 from windfall.market import Boot, Machine, MachineEndCause
 from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
+from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import Timeline, VirtualClock
 from windfall.terms import NoticeLevel, Reliability, RunState, Seconds, Term
 
@@ -55,7 +56,7 @@ class Calm:
 
     def __init__(self, nodes: int, *, turn_s: float, life_s: float | None = None, keep: int = 100) -> None:
         self.timeline, self.rng, self.life_s = Timeline(), random.Random(nodes), life_s
-        price = ((0.0, 1.0),)
+        price = ValueSeries.constant(1.0)
         market = SimulatedMarket("m4", "a", Reliability.TRANSIENT, price, 3.0, Seconds(30.0), allocate_s=(1.0, 5.0))
         self.provider = SimulatedProvider("sim", self.timeline, (market,), random.Random(1), listener=self)
         self.lifetime_source: dict[str, int] = {}

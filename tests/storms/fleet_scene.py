@@ -10,6 +10,7 @@ from tests.support.scene import Scene
 from windfall.control.provider_calls import PollingPace
 from windfall.jobs import Checkpointing, Injection, Job, Objective, Resources, Use
 from windfall.simulation.simulated_provider import SimulatedMarket
+from windfall.simulation.value_series import ValueSeries
 from windfall.terms import Reliability, RunOptions, Seconds, Usd
 
 OWNER = "storm"
@@ -88,7 +89,7 @@ def _market(rng: random.Random, zone: str, reliability: Reliability) -> Simulate
         machine_type="m4",
         zone=zone,
         reliability=reliability,
-        prices=tuple(prices),
+        prices=ValueSeries.of(prices),
         on_demand_usd_per_hour=baseline,
         allocate_s=(least_s, least_s * rng.uniform(1.0, 4.0)),
         startup_s=rng.choice([None, Seconds(2 * least_s)]),

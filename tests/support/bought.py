@@ -21,6 +21,7 @@ from windfall.fleet import Directive, Lifetime, MachineStatus, Report
 from windfall.jobs import Job, Resources
 from windfall.market import Answer, Boot, Machine, Order
 from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
+from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import WALL_START, Timeline, VirtualClock
 from windfall.terms import (
     CheckpointRef,
@@ -47,7 +48,7 @@ BOOT_S, TICK_S, SAVE_EVERY = 3.0, 1.0, 10
 def market(zone: str = "a", price: float = 1.0, **more: object) -> SimulatedMarket:
     """One type of machine in a zone: two seconds from order to start."""
     words = {"notice_s": Seconds(30.0), "allocate_s": (2.0, 2.0), "startup_s": Seconds(2.0)} | more
-    return SimulatedMarket("m4", zone, Reliability.TRANSIENT, ((0.0, price),), 4.0, **words)  # type: ignore[arg-type]
+    return SimulatedMarket("m4", zone, Reliability.TRANSIENT, ValueSeries.constant(price), 4.0, **words)  # type: ignore[arg-type]
 
 
 def job(**more: object) -> Job:

@@ -17,12 +17,12 @@ from windfall.cli.run_verbs import open_run
 from windfall.errors import Misuse, RunFailed, StoreError
 from windfall.events import Row
 from windfall.ports import Steps
-from windfall.report import account_tables, attempt_timeline, bill, machine_timeline
+from windfall.report import account_tables, attempt_timeline, bill, cost_page, machine_timeline, run_leases
 from windfall.report.account import Account, Lease, account, as_json
 from windfall.report.console import console
 from windfall.storage import object_stores, run_log, spool_journal
 from windfall.structs import replace
-from windfall.terms import CheckpointRef, Record, RecordKind, Term, WallTime
+from windfall.terms import Record, Term, WallTime
 
 
 def cost(run: str, /, *, plot: Plot = None, state: StateFolder = None, json_: Json = False) -> None:
@@ -76,18 +76,10 @@ def _cost_of_job(reference: str, state: Path | None, plot: Path | None, *, json_
     if plot is not None:
         machine_timeline.draw(made, run, plot)
     if json_:
-        undisturbed = None if run is None else made.undisturbed_usd(run)
-        data = bill.as_json(made) | {
-            "run_deleted": view.run_deleted,
-            "undisturbed_usd": undisturbed,
-            "run": None if run is None else as_json(run),
-        }
-        print(json.dumps(data))
+        print(json.dumps(cost_page.as_json(made, run, run_deleted=view.run_deleted)))
         return
     screen = console()
-    screen.print(bill.render(made, run, unread))
-    screen.print()
-    screen.print(machine_timeline.text(made, run, columns=min(screen.width, 100)))
+    screen.print(cost_page.render(made, run, unread, columns=screen.width))
     _name_plot(screen, plot)
 
 
@@ -109,8 +101,8 @@ def account_of(url: str, gone: Mapping[str, WallTime] = MappingProxyType({})) ->
     for row in reader.run(spool_journal.read_journal()).rows:
         rows.setdefault(row.term, []).append(row)
     alive = state.term if state.holder is not None and _beats(reader, state.term) else None
-    leases = [_with_reach(reader, lease, gone.get(lease.holder)) for lease in _leases(records)]
-    return account(rows, leases, commits=_commits(records), alive=alive)
+    leases = [_with_reach(reader, lease, gone.get(lease.holder)) for lease in run_leases.leases(records)]
+    return account(rows, leases, commits=run_leases.commits(records), alive=alive)
 
 
 def _with_reach(reader: object_stores.Reader, lease: Lease, gone_at: WallTime | None) -> Lease:
@@ -128,28 +120,6 @@ def _records() -> Steps[list[Record]]:
     while (found := (yield from run_log.read_record(len(records) + 1))) is not None:
         records.append(found)
     return records
-
-
-def _leases(records: list[Record]) -> list[Lease]:
-    leases: dict[Term, Lease] = {}
-    for record in records:
-        state = record.state
-        if record.kind is RecordKind.ACQUIRE and state.holder is not None:
-            if state.losses and (lost := leases.get(state.losses[-1].term)) is not None and lost.released_at is None:
-                leases[lost.term] = replace(lost, reached=state.losses[-1].reached)
-            leases[state.term] = Lease(state.term, state.holder.host, state.holder_since)
-        elif record.kind is RecordKind.RELEASE:
-            taken = leases[state.term]
-            cause = state.losses[-1].cause
-            leases[state.term] = Lease(taken.term, taken.holder, taken.acquired_at, record.wall_time, cause)
-    return list(leases.values())
-
-
-def _commits(records: list[Record]) -> list[CheckpointRef]:
-    checkpoints = {
-        checkpoint.checkpoint_id: checkpoint for record in records for checkpoint in record.state.checkpoints
-    }
-    return list(checkpoints.values())
 
 
 def _beats(reader: object_stores.Reader, term: Term) -> bool:

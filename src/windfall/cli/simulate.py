@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from windfall.simulation.scenario_from_job import BuiltScenario, Overrides
     from windfall.simulation.simulated_policies import UserPolicy
 
+TRIALS = 100_000
 TRIALS_MAX = 5_000_000
 COMPARED = ("adaptive", "thesis", "young-daly", "optimal")
 """The policies that are compared with the job's own, by default."""
@@ -64,7 +65,7 @@ def simulate(
     job_file: Path,
     /,
     *,
-    trials: int = 100_000,
+    trials: int = TRIALS,
     policy: Annotated[str | None, Parameter(metavar="LIST")] = None,
     trace: Annotated[str | None, Parameter(metavar="TRACE")] = None,
     model: Annotated[str | None, Parameter(metavar="NAME")] = None,
@@ -82,6 +83,8 @@ def simulate(
     set_: SetValues = (),
     inject: InjectSpec = None,
     seed: int = 0,
+    history: Annotated[int | None, Parameter(metavar="SEED")] = None,
+    machines: Switch = False,
     plot: Plot = None,
     dark: Switch = False,
     state: StateFolder = None,
@@ -91,6 +94,9 @@ def simulate(
 
     Never buys anything.  Uses the numbers of `windfall plan`: measurements of earlier runs and machines, the current
     offers, and what you override.  All policies get the same machines, trial by trial.
+
+    With `--history SEED`, plays one simulated history instead, and shows it as `windfall cost` and `windfall explain` show a
+    real job: its bill, its account, its timeline, its decisions.
 
     Example: `windfall simulate job.yaml --policy adaptive,young-daly,every:100 --model bathtub`
 
@@ -116,12 +122,15 @@ def simulate(
         set_: override a value of the job file: `--set resources.zone=zone-b`.  Repeatable.
         inject: simulate rehearsed preemptions: "mttp=90s+300s,seed=7,notice=10s".
         seed: random seed; the same seed gives the same result.
-        plot: draw the distributions to this file (.png, .svg or .pdf).
+        history: show one history, that of this seed, under one policy (default: the job's own).
+        machines: with --history: the decisions of the job's machines instead of the controller's.
+        plot: draw the distributions, or with --history the timeline, to this file (.png, .svg or .pdf).
         dark: draw on a dark background.
         state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
         json_: print one JSON object.
     """
     _check(trials, seed, plot, announced, price)
+    _check_history(history, policy, trials=trials, seed=seed, machines=machines, dark=dark)
     options = _NumberOptions(steps, step, save, upload, allocate, prepare, mttp, notice, announced, price)
     with for_job_files(), for_jobs():
         from windfall.cli import job_submit  # noqa: PLC0415 - its packages are an extra
@@ -133,7 +142,13 @@ def simulate(
         draft = job_submit.read(job_file, set_, inject, folder)
         job = scenario_from_job.with_work(draft.job(), given)
         policies = _policies(policy, job.options.policy)
-        built, head = _build(job, given, folder, _LifetimeOptions(model, trace, unit))
+        built, head, offer = _build(job, given, folder, _LifetimeOptions(model, trace, unit))
+        if history is not None:
+            from windfall.cli import simulate_history  # noqa: PLC0415 - needs numba, an extra
+
+            request = simulate_history.HistoryRequest(history, machines, plot, json_)
+            simulate_history.show(request, job.name, head, built, offer, policies[0])
+            return
         answers, left_out = _simulate_policies(
             built, policies, _Trials(trials, seed, named=policy is not None), shown=not json_
         )
@@ -180,6 +195,23 @@ def _check(trials: int, seed: int, plot: Path | None, announced: float | None, p
         raise Misuse(f"--announced: must be 0 to 1, not {announced:g}")
     if price is not None and not (0.0 <= price < math.inf):
         raise Misuse(f"--price: must be 0 or more [USD/h], not {price:g}")
+
+
+def _check_history(
+    history: int | None, policy: str | None, *, trials: int, seed: int, machines: bool, dark: bool
+) -> None:
+    """Refuse options that do not fit to one history, and those that need one."""
+    if history is None:
+        if machines:
+            raise Misuse("--machines: only a history has decisions to show; add --history SEED")
+        return
+    if not 0 <= history < 2**63:
+        raise Misuse(f"--history: the seed must be 0 or more, not {history}")
+    if policy is not None and "," in policy:
+        raise Misuse(f"--history: one history has one policy: name one with --policy, not {policy}")
+    without = {"--trials": trials != TRIALS, "--seed": seed != 0, "--dark": dark}
+    if useless := [name for name, given in without.items() if given]:
+        raise Misuse(f"{useless[0]}: leave it out with --history SEED, which shows one history, that of its own seed")
 
 
 def _given(options: _NumberOptions) -> Overrides:
@@ -261,8 +293,8 @@ class _LifetimeOptions(Struct, frozen=True):
     unit: str | None
 
 
-def _build(job: Job, given: Overrides, folder: Path, options: _LifetimeOptions) -> tuple[BuiltScenario, str]:
-    """Return the scenario, and the job in one line."""
+def _build(job: Job, given: Overrides, folder: Path, options: _LifetimeOptions) -> tuple[BuiltScenario, str, Offer]:
+    """Return the scenario, the job in one line, and the offer that it runs on."""
     from windfall.policies.planning.estimates import estimate_from  # noqa: PLC0415
     from windfall.simulation.scenario_from_job import build_scenario  # noqa: PLC0415
 
@@ -278,7 +310,8 @@ def _build(job: Job, given: Overrides, folder: Path, options: _LifetimeOptions) 
     )
     count = f"{job.nodes} x " if job.nodes > 1 else ""
     place = f" in {offer.zone}" if offer.zone else ""
-    return built, f"{job.name}: {built.scenario.steps} steps on {count}{offer.machine_type}{place} of {offer.provider}"
+    head = f"{job.name}: {built.scenario.steps} steps on {count}{offer.machine_type}{place} of {offer.provider}"
+    return built, head, offer
 
 
 def _query_controller(job: Job, given: Overrides, folder: Path) -> tuple[Offer, PlanInputs]:

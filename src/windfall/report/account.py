@@ -78,6 +78,8 @@ SILENCE_S = 20.0
 """How long a machine without a heartbeat can have lived after its last row [s]."""
 STAMP_S = 1.0
 """How much later than its provider reports a machine can have ended: timestamps are whole seconds [s]."""
+SHOWN_S = 0.001
+"""Kinds with less time are not shown: sums of wall times differ by that little [s]."""
 LOSSES = frozenset({Cause.PREEMPTED_SAVED, Cause.PREEMPTED_UNSAVED, Cause.VANISHED, Cause.SCRIPT_FAILED, Cause.FENCED})
 
 
@@ -174,6 +176,11 @@ class Account(Struct, frozen=True):
     def total_s(self) -> Seconds:
         """The sum over all kinds [s]: the time from `start` to `end`."""
         return Seconds(sum(seconds for _, seconds in self.spent))
+
+    @property
+    def shown(self) -> tuple[tuple[Kind, Seconds], ...]:
+        """The kinds that occurred, with their seconds."""
+        return tuple((kind, seconds) for kind, seconds in self.spent if seconds >= SHOWN_S)
 
     @property
     def machine_hours(self) -> StepRange:

@@ -36,11 +36,9 @@ def spent(account: Account) -> Table:
     table.add_column("time", justify="right", footer=duration_text(account.total_s))
     table.add_column("share", justify="right", footer="100.0 %" if account.total_s else "")
     table.add_column("meaning", footer="", no_wrap=True)
-    for kind, seconds in account.spent:
-        if seconds:
-            table.add_row(
-                kind.value, duration_text(seconds), f"{seconds / account.total_s:.1%}".replace("%", " %"), MEANING[kind]
-            )
+    for kind, seconds in account.shown:
+        share = f"{seconds / account.total_s:.1%}".replace("%", " %")
+        table.add_row(kind.value, duration_text(seconds), share, MEANING[kind])
     return table
 
 

@@ -254,8 +254,8 @@ def legend(account: Account) -> list[tuple[Kind | TimelineMark, Any]]:
     from matplotlib.patches import Patch  # noqa: PLC0415
 
     entries: list[tuple[Kind | TimelineMark, Any]] = []
-    for kind, seconds in account.spent:
-        if seconds and kind is not Kind.WAITING:
+    for kind, _ in account.shown:
+        if kind is not Kind.WAITING:
             hatch = "////" if kind is Kind.UNKNOWN else None
             entries.append((kind, Patch(facecolor=COLOURS[kind], hatch=hatch, edgecolor="#777777", linewidth=0.5)))
     marks = [
@@ -322,7 +322,7 @@ def _beside(cells: str, note: str, width: int) -> str:
 
 def letter_keys(account: Account) -> list[str]:
     """Return the letters that a timeline of the account uses, each with its meaning."""
-    return [f"{LETTERS[kind]} {kind.value}" for kind, seconds in account.spent if seconds and kind is not Kind.WAITING]
+    return [f"{LETTERS[kind]} {kind.value}" for kind, _ in account.shown if kind is not Kind.WAITING]
 
 
 def key_lines(parts: Sequence[str], columns: int) -> list[str]:

@@ -25,8 +25,10 @@ from windfall.fleet import (
     MachineReported,
     MachinesMissing,
     MachinesObserved,
+    MachineStatus,
     PreemptMachine,
     ReleaseMachine,
+    Report,
 )
 from windfall.jobs import Job
 from windfall.market import Machine, MachineEndCause, MachineLifecycle
@@ -34,7 +36,7 @@ from windfall.report import account_tables
 from windfall.report.account import Account
 from windfall.report.interval_kinds import Kind
 from windfall.structs import Struct, plain
-from windfall.terms import NoticeLevel, Reliability, Seconds, Usd, WallTime
+from windfall.terms import NoticeLevel, Reliability, Seconds, Term, Usd, WallTime
 from windfall.units import duration_text
 
 _UNKNOWN_MAX = 0.05
@@ -68,6 +70,7 @@ class MachineCost(Struct, frozen=True):
         disputed: the settled bill differs from the estimate by more than a cent and more than 1 %.
         outcome: what it is doing, or how it ended.
         detail: the notice of a preemption, or the reason of a release; may be empty.
+        terms: of the run, in which it trained with others.
     """
 
     machine: Machine
@@ -77,6 +80,7 @@ class MachineCost(Struct, frozen=True):
     disputed: bool
     outcome: MachineOutcome
     detail: str = ""
+    terms: frozenset[Term] = frozenset()
 
     @property
     def lost(self) -> bool:
@@ -159,6 +163,8 @@ class _Machines:
     injected: dict[str, Seconds | None] = field(default_factory=dict)
     released: dict[str, str] = field(default_factory=dict)
     superseded: set[str] = field(default_factory=set)
+    generations: dict[str, set[int]] = field(default_factory=dict)
+    terms: dict[int, set[Term]] = field(default_factory=dict)
 
     def add(self, row: Row, state: driver.FleetState) -> None:
         """Add a row, and the driver's ledger entries of the machines it names."""
@@ -170,8 +176,8 @@ class _Machines:
                 names |= set(fact.machine_ids)
             elif isinstance(fact, ChargesObserved):
                 names |= {charge.machine_id for charge in fact.charges}
-            elif isinstance(fact, MachineReported) and fact.report.level is NoticeLevel.ANNOUNCED:
-                self.announced.add(fact.report.machine_id)
+            elif isinstance(fact, MachineReported):
+                self._report(fact.report)
         for command in row.commands:
             if isinstance(command, PreemptMachine):
                 self.injected[command.machine_id] = command.notice_s
@@ -179,6 +185,14 @@ class _Machines:
                 self._release(command, state)
         if names:
             self._update(names, state)
+
+    def _report(self, report: Report) -> None:
+        if report.level is NoticeLevel.ANNOUNCED:
+            self.announced.add(report.machine_id)
+        if report.generation and report.status is MachineStatus.TRAINING:
+            self.generations.setdefault(report.machine_id, set()).add(report.generation)
+            if report.term is not None:
+                self.terms.setdefault(report.generation, set()).add(report.term)
 
     def _release(self, command: ReleaseMachine, state: driver.FleetState) -> None:
         self.released.setdefault(command.machine_id, command.reason)
@@ -207,6 +221,9 @@ class _Machines:
             disputed=account.disputed,
             outcome=outcome,
             detail=detail,
+            terms=frozenset(
+                term for generation in self.generations.get(name, ()) for term in self.terms.get(generation, ())
+            ),
         )
 
     def _outcome(self, machine: Machine) -> tuple[MachineOutcome, str]:

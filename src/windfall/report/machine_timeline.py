@@ -1,11 +1,12 @@
 """A job's machines over time: as a picture, and as text for a terminal.
 
-Each machine is a row, from the start of its billing to its end; colours show what it did while it held the run.
+Each machine is a row, from the start of its billing to its end; colours show what it did while it held the run, or trained with
+the machine that did.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from windfall.report.account import Account
 from windfall.report.attempt_timeline import COLOURS, LETTERS, TimelineMark
 from windfall.report.bill import JobBill, MachineCost, outcome_text
 from windfall.report.interval_kinds import Interval, Kind
-from windfall.structs import Struct
+from windfall.structs import Struct, replace
 from windfall.terms import CheckpointRef, WallTime
 from windfall.units import duration_text
 
@@ -49,12 +50,24 @@ def rows(bill: JobBill, run: Account | None) -> list[MachineRow]:
         machine = one.machine
         if machine.started is None:
             continue
+        end = machine.ended or bill.now
         terms = held.get(machine.machine_id, set())
-        intervals = () if run is None else tuple(interval for interval in run.intervals if interval.term in terms)
         commits = () if run is None else tuple(checkpoint for checkpoint in run.commits if checkpoint.term in terms)
-        worked = tuple(interval for interval in intervals if interval.kind is not Kind.WAITING)
-        found.append(MachineRow(one, machine.started, machine.ended or bill.now, worked, commits))
+        worked = () if run is None else tuple(_worked(run, terms, one.terms - terms, (machine.started, end)))
+        found.append(MachineRow(one, machine.started, end, worked, commits))
     return found
+
+
+def _worked(run: Account, held: Set[int], shared: Set[int], lifetime: tuple[WallTime, WallTime]) -> Iterator[Interval]:
+    """Yield what a machine did: the intervals of its own terms, and of those it shared while it was there."""
+    start, end = lifetime
+    for interval in run.intervals:
+        if interval.kind is Kind.WAITING:
+            continue
+        if interval.term in held:
+            yield interval
+        elif interval.term in shared and interval.end > start and interval.start < end:
+            yield replace(interval, start=max(interval.start, start), end=min(interval.end, end))
 
 
 def _span(bill: JobBill, found: Sequence[MachineRow]) -> float:

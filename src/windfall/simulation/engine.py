@@ -17,26 +17,32 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-import random
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
-from windfall.errors import Infeasible
 from windfall.events import Row
-from windfall.market import Boot, Machine, Order
+from windfall.fleet import EstimatesPooled
+from windfall.jobs import Job, Measurement, Recovery, Resources, Use, Work
 from windfall.policies.checkpointing.decision import parse_policy
 from windfall.simulation.engine_fleet import SimulatedFleet
 from windfall.simulation.engine_journal import JournalRows, SaveRecords
 from windfall.simulation.engine_run import SimulatedRun, TimeBreakdown
+from windfall.simulation.engine_runtime import CheckpointMachines, FleetCalls
 from windfall.simulation.engine_worker import SHARD_BYTES, SavingRule, TrialContext
+from windfall.simulation.machine_chances import MachineChances
+from windfall.simulation.market_evictions import ByTheJob
 from windfall.simulation.outcomes import Trial
 from windfall.simulation.sampling import Draws
 from windfall.simulation.scenario import Scenario
 from windfall.simulation.simulated_policies import UserPolicy, checked_interval_s, scheduled
-from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
+from windfall.simulation.simulated_provider import SimulatedMarket
+from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import Timeline
-from windfall.structs import Struct
-from windfall.terms import Bytes, NoticeLevel, Record, Reliability, SaveCosts, SaveTable, Seconds
+from windfall.simulation.world import ProviderMarket, SimulatedJob, World
+from windfall.structs import Struct, replace
+from windfall.terms import Bytes, Record, Reliability, RunOptions, SaveCosts, SaveTable, Seconds, Unit
+
+_NO_GUARD: Final = 10**9
 
 
 def saving_rule(scenario: Scenario, draws: Draws, policy: UserPolicy | None) -> SavingRule:
@@ -102,120 +108,130 @@ class History(Struct, frozen=True):
     records: tuple[Record, ...] = ()
 
 
-class SimulatedWorld:
-    """Virtual time, the providers, and the jobs that buy from them.
+def scenario_markets(scenarios: Sequence[Scenario]) -> tuple[ProviderMarket, ...]:
+    """Return the markets of some scenarios: each sells its machines at its own price, and their chances are the jobs' own."""
+    pools: dict[tuple[str, float, float], SimulatedMarket] = {}
+    for scenario in scenarios:
+        key = scenario.provider, scenario.price_usd_per_hour, scenario.notice_s
+        pools.setdefault(key, scenario_pool(scenario, f"machine-{len(pools)}"))
+    providers = sorted({provider for provider, _, _ in pools})
+    return tuple(
+        ProviderMarket(name, tuple(pool for (provider, _, _), pool in pools.items() if provider == name))
+        for name in providers
+    )
 
-    Attributes:
-        timeline: of all jobs.
-        providers: by name; a scenario's provider sells its machines.
+
+def scenario_pool(
+    scenario: Scenario, machine_type: str, zone: str = "simulated", on_demand_usd_per_hour: float | None = None
+) -> SimulatedMarket:
+    """Return the machines of a scenario as a market sells them; without an on-demand price, their own price is that too."""
+    price = scenario.price_usd_per_hour
+    return SimulatedMarket(
+        machine_type,
+        zone,
+        Reliability.TRANSIENT,
+        ValueSeries.constant(price),
+        price if on_demand_usd_per_hour is None else on_demand_usd_per_hour,
+        Seconds(scenario.notice_s),
+        startup_s=Seconds(scenario.allocate_s.mean_s),
+        eviction=ByTheJob(),
+    )
+
+
+def scenario_job(
+    job_id: str,
+    scenario: Scenario,
+    markets: Sequence[ProviderMarket],
+    *,
+    seed: int = 0,
+    trial: int = 0,
+    policy: UserPolicy | None = None,
+    journal: bool = True,
+    after_s: float = 0.0,
+) -> SimulatedJob:
+    """Return the job of a scenario.
+
+    Args:
+        job_id: unique in its world.
+        scenario: of the job and its machines.
+        markets: one of them sells the scenario's machines.
+        seed: of the simulation.
+        trial: its number.
+        policy: a user's own, in place of the scenario's.
+        journal: whether to keep rows.
+        after_s: delay of the submission [s].
+
+    Raises:
+        Misuse: the policy is unknown, or the job is too long for the optimal schedule.
+        Infeasible: no machine lives long enough for any progress of the optimal schedule.
     """
+    sold = scenario.price_usd_per_hour, scenario.notice_s
+    (pool,) = [
+        pool
+        for market in markets
+        for pool in market.pools
+        if market.provider == scenario.provider and (pool.prices.at(0.0), pool.notice_s) == sold
+    ]
+    draws = Draws(scenario, seed, trial)
+    job = Job(
+        job_id,
+        job_id,
+        "simulated",
+        f"simulated://{job_id}",
+        ("train",),
+        (Resources(machine_type=pool.machine_type),),
+        nodes=scenario.machines,
+        use=Use.SPOT,
+        work=Work(float(scenario.steps), Unit.STEP),
+        options=RunOptions(policy=scenario.policy),
+        # Engine and kernels have bounds of their own; the guard against jobs without progress is for live jobs.
+        recovery=Recovery(unproductive_machines_max=_NO_GUARD),
+    )
+    runtime = checkpoint_runtime(job_id, scenario, draws, policy=policy, journal=journal, after_s=after_s)
+    chances = MachineChances(scenario, draws)
+    return SimulatedJob(job, runtime, chances, (scenario.provider,), journal=journal, after_s=after_s)
 
-    def __init__(self, scenarios: Sequence[Scenario], timeline: Timeline | None = None) -> None:
-        """Open the markets.
 
-        Args:
-            scenarios: of the jobs to submit; the markets sell their machines.
-            timeline: a new one if None.
-        """
-        self.timeline = Timeline() if timeline is None else timeline
-        self._types: dict[tuple[str, float, float], SimulatedMarket] = {}
-        for scenario in scenarios:
-            self._types.setdefault(_key(scenario), _market(scenario, len(self._types)))
-        names = sorted({name for name, _, _ in self._types})
-        self.providers = {
-            name: SimulatedProvider(
-                name,
-                self.timeline,
-                tuple(market for key, market in self._types.items() if key[0] == name),
-                random.Random(0),  # noqa: S311 - nothing here is drawn from it
-                listener=self,
-                allocate_s=self._allocate_s,
-            )
-            for name in names
-        }
-        self._fleets: dict[str, SimulatedFleet] = {}
-        self._fleet_of_machine: dict[str, SimulatedFleet] = {}
+def checkpoint_runtime(
+    run: str,
+    scenario: Scenario,
+    draws: Draws,
+    *,
+    policy: UserPolicy | None = None,
+    journal: bool = True,
+    after_s: float = 0.0,
+) -> Callable[[Timeline, FleetCalls], CheckpointMachines]:
+    """Return what makes the machines of a checkpointed run; arguments as of `scenario_job`."""
+    rule = saving_rule(scenario, draws, policy)
 
-    def submit(
-        self,
-        job_id: str,
-        scenario: Scenario,
-        *,
-        seed: int = 0,
-        trial: int = 0,
-        policy: UserPolicy | None = None,
-        journal: bool = True,
-        after_s: float = 0.0,
-    ) -> SimulatedFleet:
-        """Submit a job.
-
-        Args:
-            job_id: unique in this world.
-            scenario: one of those that the world was created with.
-            seed: of the simulation.
-            trial: its number.
-            policy: a user's own, in place of the scenario's.
-            journal: whether to keep rows.
-            after_s: delay from now [s].
-        """
-        timeline = self.timeline
-        run = SimulatedRun(job_id, journal=journal)
-        draws = Draws(scenario, seed, trial)
+    def make(timeline: Timeline, calls: FleetCalls) -> CheckpointMachines:
+        simulated = SimulatedRun(run, journal=journal)
         if scenario.estimates.costs_known:
-            run.learn(_known_costs(scenario, draws))
+            simulated.learn(_known_costs(scenario, draws))
         context = TrialContext(
             timeline,
             scenario,
-            saving_rule(scenario, draws, policy),
+            rule,
             draws,
-            run,
+            simulated,
             TimeBreakdown(scenario.machines, timeline.time + after_s),
             JournalRows() if journal else None,
             SaveRecords(),
         )
-        fleet = SimulatedFleet(job_id, context, self.providers[scenario.provider], JournalRows() if journal else None)
-        self._fleets[job_id] = fleet
-        timeline.at(after_s, partial(fleet.submit, self._types[_key(scenario)].machine_type))
-        return fleet
+        return CheckpointMachines(context, calls)
 
-    def run(self) -> None:
-        """Advance time until every job is over.
-
-        Raises:
-            Infeasible: a job can never finish.
-        """
-        timeline = self.timeline
-        for job_id, fleet in self._fleets.items():
-            while not fleet.over:
-                if not timeline.step():
-                    raise Infeasible(f"the simulation has no more events, and {job_id} is not done")
-        timeline.run(timeline.time)  # the providers close their bills
-
-    # -------------------------------------------------------------------------------------------- the providers' listener
-
-    def _allocate_s(self, order: Order, which: int) -> float:
-        return self._fleets[order.job_id].allocate_s(order, which)
-
-    def started(self, machine: Machine, boot: Boot) -> None:
-        """Start a machine of a job."""
-        del boot
-        fleet = self._fleet_of_machine[machine.machine_id] = self._fleets[machine.job_id]
-        fleet.started(machine)
-
-    def noticed(self, machine_id: str, level: NoticeLevel, left_s: Seconds | None) -> None:
-        """Deliver the notice of a machine's end; other notices do not occur here."""
-        assert level is NoticeLevel.ANNOUNCED, "no notice is withdrawn here"
-        assert left_s is not None, "an announced end has a time"
-        self._fleet_of_machine[machine_id].noticed(machine_id, left_s)
-
-    def ended(self, machine: Machine) -> None:
-        """End a machine of a job."""
-        self._fleet_of_machine.pop(machine.machine_id, None)
-        self._fleets[machine.job_id].ended(machine)
+    return make
 
 
 def history(
-    scenario: Scenario, *, seed: int = 0, trial: int = 0, policy: UserPolicy | None = None, journal: bool = True
+    scenario: Scenario,
+    *,
+    seed: int = 0,
+    trial: int = 0,
+    policy: UserPolicy | None = None,
+    journal: bool = True,
+    job_id: str = "simulated",
+    pool: SimulatedMarket | None = None,
 ) -> History:
     """Simulate one trial.
 
@@ -225,15 +241,21 @@ def history(
         trial: its number.
         policy: a user's own, in place of the scenario's.
         journal: whether to keep rows; without them it is faster, with the same result.
+        job_id: what the journals call the job.
+        pool: the machines with the names of a real offer (`scenario_pool`), of which the controller knows what the scenario
+            says; None: machines with made-up names, of which it knows nothing.
 
     Raises:
         Infeasible: the job can never finish.
     """
-    world = SimulatedWorld((scenario,))
-    fleet = world.submit("simulated", scenario, seed=seed, trial=trial, policy=policy, journal=journal)
+    markets = scenario_markets((scenario,)) if pool is None else (ProviderMarket(scenario.provider, (pool,)),)
+    job = scenario_job(job_id, scenario, markets, seed=seed, trial=trial, policy=policy, journal=journal)
+    if pool is not None:
+        job = replace(job, known=(_known_rate(scenario, pool),), measurements=(_measurement(scenario, pool),))
+    world = World(markets, (job,))
     with _without_cycle_collector():
         world.run()
-    return collected(fleet)
+    return collected(world.fleets[job_id])
 
 
 @contextlib.contextmanager
@@ -249,8 +271,10 @@ def _without_cycle_collector() -> Iterator[None]:
 
 
 def collected(fleet: SimulatedFleet) -> History:
-    """Return the history of a job that is over."""
-    context = fleet.context
+    """Return the history of a checkpointed job that is over."""
+    runtime = fleet.runtime
+    assert isinstance(runtime, CheckpointMachines), "other runtimes have other sums"
+    context = runtime.context
     if fleet.rows is not None:
         fleet.bill()
     assert fleet.finish_s is not None, "the job is done"
@@ -270,21 +294,30 @@ def collected(fleet: SimulatedFleet) -> History:
     return History(trial, job_rows, run_rows, tuple(context.run.records or ()))
 
 
-def _key(scenario: Scenario) -> tuple[str, float, float]:
-    return scenario.provider, scenario.price_usd_per_hour, scenario.notice_s
-
-
-def _market(scenario: Scenario, number: int) -> SimulatedMarket:
-    price = scenario.price_usd_per_hour
-    return SimulatedMarket(
-        f"machine-{number}",
-        "simulated",
-        Reliability.TRANSIENT,
-        ((0.0, price),),
-        price,
-        Seconds(scenario.notice_s),
-        startup_s=Seconds(scenario.allocate_s.mean_s),
+def _measurement(scenario: Scenario, pool: SimulatedMarket) -> Measurement:
+    """Return the scenario's mean lengths as an earlier run would have measured them."""
+    step_s = scenario.step_s.mean_s
+    return Measurement(
+        scenario.provider,
+        pool.machine_type,
+        Unit.STEP,
+        1.0 / step_s,
+        # A run measures its preparation until the end of the first step.
+        prepare_s=Seconds(scenario.prepare_s.mean_s + step_s),
+        allocate_s=Seconds(scenario.allocate_s.mean_s),
+        runs=1,
+        stall_s=Seconds(scenario.stall_s.mean_s),
+        size_bytes=SHARD_BYTES * scenario.machines,
+        upload_s=Seconds(scenario.upload_s.mean_s),
+        commit_s=Seconds(0.0),
     )
+
+
+def _known_rate(scenario: Scenario, pool: SimulatedMarket) -> EstimatesPooled:
+    """Return the mean lifetime of one machine, as the controller's pool of estimates would have it."""
+    estimates = scenario.estimates
+    mttp_s = Seconds(estimates.mttp_s * scenario.machines)
+    return EstimatesPooled(((scenario.provider, pool.machine_type, pool.zone, mttp_s, Seconds(estimates.restart_s)),))
 
 
 def _known_costs(scenario: Scenario, draws: Draws) -> SaveCosts:

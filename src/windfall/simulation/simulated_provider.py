@@ -2,20 +2,17 @@
 
 It sells as the local market does: orders wait for their allocation, quota and capacity run out, prices follow a series, bids
 are outbid, the hour of a preemption may be free, machines are preempted with notices that are true, false, withdrawn or
-missing, and the bill is closed later.  It does not run its machines: a `MachineListener` learns of their starts, notices and
-ends.
-
-The simulated provider's meter: the cost of each machine, from its own start, end and price.
-
-It shares no code with the ledger, on purpose: the storm tests compare the two to the cent.
+missing, and the bill is closed later.  An order may be a gang: all of its machines or none, one allocation, lost together.
+It does not run its machines: a `MachineListener` learns of their starts, notices and ends.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from windfall.errors import ProviderDenied
@@ -24,7 +21,6 @@ from windfall.market import (
     Bill,
     Boot,
     Capabilities,
-    Charge,
     Machine,
     MachineEndCause,
     MachineLifecycle,
@@ -33,97 +29,12 @@ from windfall.market import (
     Quota,
     Refusal,
 )
+from windfall.simulation.market_evictions import KEPT, ByTheJob, EvictionRule, MarketEvictions, NoticeShares, Unit
+from windfall.simulation.market_meter import BY_THE_SECOND, Billing, Meter, MeteredMachine
+from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import WALL_START, Timeline
-from windfall.structs import Struct, replace
-from windfall.terms import NoticeLevel, Reliability, Seconds, Usd, WallTime
-
-HOUR_S = 3600.0
-DECIMALS = 6
-"""Charges are rounded to a millionth of a dollar."""
-
-
-@dataclass
-class MeteredMachine:
-    """A running machine."""
-
-    owner: str
-    job_id: str
-    started: WallTime
-    usd_per_hour: float
-
-
-class Meter:
-    """Meters each machine from its start to its end, and writes the bill.
-
-    `total_usd` is the truth.  The charges follow it: an unsettled one at a machine's end, a settled one with the same id when
-    the bill is closed, and a separate one for a refund.
-    """
-
-    def __init__(self) -> None:
-        self._running: dict[str, MeteredMachine] = {}
-        self._ended_usd: dict[str, float] = {}
-        self._lines: list[tuple[str, Charge]] = []
-
-    def start(self, machine_id: str, owner_and_job: tuple[str, str], at: WallTime, usd_per_hour: float) -> None:
-        """Start the meter of a machine of (owner, job)."""
-        assert machine_id not in self._running, "a machine starts once"
-        self._running[machine_id] = MeteredMachine(*owner_and_job, at, usd_per_hour)
-
-    def end(self, machine_id: str, at: WallTime, *, free_hour: bool) -> tuple[Charge, ...]:
-        """Stop a machine's meter; return its unsettled charges.
-
-        Args:
-            machine_id: of a running machine.
-            at: the end.
-            free_hour: refund the hour in which it ends, counted from its start.
-        """
-        one = self._running.pop(machine_id)
-        amount = round((at - one.started) / HOUR_S * one.usd_per_hour, DECIMALS)
-        lines = [
-            Charge(f"{machine_id}/use", machine_id, Usd(amount), one.started, at, settled=False, job_id=one.job_id)
-        ]
-        if free_hour:
-            whole_s = (at - one.started) // HOUR_S * HOUR_S
-            since = WallTime(one.started + whole_s)
-            back = round((at - since) / HOUR_S * one.usd_per_hour, DECIMALS)
-            refund = Charge(f"{machine_id}/refund", machine_id, Usd(-back), since, at, settled=False, job_id=one.job_id)
-            lines.append(refund)
-        self._ended_usd[one.owner] = self._ended_usd.get(one.owner, 0.0) + sum(line.amount_usd for line in lines)
-        self._write(one.owner, lines)
-        return tuple(lines)
-
-    def settle(self, owner: str, lines: tuple[Charge, ...]) -> None:
-        """Settle these charges."""
-        self._write(owner, [replace(line, settled=True) for line in lines])
-
-    def _write(self, owner: str, lines: list[Charge]) -> None:
-        self._lines += [(owner, line) for line in lines]
-
-    def falsify(self, machine_id: str, by_usd: float) -> bool:
-        """Falsify every use charge of a machine, for checks; return whether there was one."""
-        found = False
-        for at, (owner, line) in enumerate(self._lines):
-            if line.charge_id == f"{machine_id}/use":
-                self._lines[at] = (owner, replace(line, amount_usd=Usd(line.amount_usd + by_usd)))
-                found = True
-        return found
-
-    def bill(self, owner: str, cursor: str) -> Bill:
-        """Return an owner's charges since a cursor."""
-        since = int(cursor or 0)
-        lines = tuple(line for charged, line in self._lines[since:] if charged == owner)
-        return Bill(lines, str(len(self._lines)))
-
-    def total_usd(self, owner: str, now: WallTime) -> float:
-        """Return the cost of all of an owner's machines until now [USD]."""
-        running = (one for one in self._running.values() if one.owner == owner)
-        return self._ended_usd.get(owner, 0.0) + sum((now - one.started) / HOUR_S * one.usd_per_hour for one in running)
-
-    @property
-    def running(self) -> frozenset[str]:
-        """The running machines."""
-        return frozenset(self._running)
-
+from windfall.structs import Struct
+from windfall.terms import NoticeLevel, Reliability, Seconds, WallTime
 
 LISTED_S = 3600.0
 """How long an ended machine stays in the listing [s]."""
@@ -133,17 +44,23 @@ class SimulatedMarket(Struct, frozen=True):
     """One type of machine in one zone, with or without the risk of losing it.
 
     Attributes:
-        prices: (from this virtual time on [s], USD per hour), oldest first; at least one, from 0 on.
+        prices: USD per hour.
         notice_s: the promised notice [s].
         allocate_s: an order's machines start after a draw from this range [s].
         startup_s: the published allocation time; None: not published.
+        refund: the hour in which a machine is preempted is free.
         failed_to_start: share of machines that never start [1].
+        billing: what a machine's time costs.
+        capacity: how many may run at once; when it falls, machines are preempted.  None: there is no limit.
+        quota: how many an account may have in this zone, of both kinds of reliability; None: there is no limit.
+        eviction: how long machines live, besides.
+        notices: how far the promised notice is kept.
     """
 
     machine_type: str
     zone: str
     reliability: Reliability
-    prices: tuple[tuple[float, float], ...]
+    prices: ValueSeries
     on_demand_usd_per_hour: float
     notice_s: Seconds
     allocate_s: tuple[float, float] = (5.0, 20.0)
@@ -155,15 +72,16 @@ class SimulatedMarket(Struct, frozen=True):
     memory_gib: float = 16.0
     accelerator: str | None = None
     accelerators: int = 0
+    billing: Billing = BY_THE_SECOND
+    capacity: ValueSeries | None = None
+    quota: int | None = None
+    eviction: EvictionRule = None
+    notices: NoticeShares = KEPT
 
     @property
     def key(self) -> tuple[str, str, Reliability]:
         """The identity of the market."""
         return self.machine_type, self.zone, self.reliability
-
-    def price(self, time_s: float) -> float:
-        """Return the price at a virtual time [USD per hour]."""
-        return [usd for since, usd in self.prices if since <= time_s][-1]
 
 
 class MachineListener(Protocol):
@@ -179,20 +97,33 @@ class MachineListener(Protocol):
         """Receive the end of a machine, with everything on it."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Instance:
-    """A machine from the provider's point of view."""
+    """A machine from the provider's point of view.
+
+    Attributes:
+        place: number of its market.
+        number: of its unit in that market.
+        gang: all machines of its unit, itself included; its name is in `allocation`, empty for a machine of its own.
+    """
 
     machine_id: str
     order: Order
     market: SimulatedMarket
     boot: Boot
     usd_per_hour: float
+    place: int
+    number: int
+    gang: _Gang
+    allocation: str
     lifecycle: MachineLifecycle = MachineLifecycle.PENDING
     started: WallTime | None = None
     ended: WallTime | None = None
     cause: MachineEndCause | None = None
     preemption_at: WallTime | None = None
+
+
+_Gang = list[_Instance]
 
 
 @dataclass
@@ -223,6 +154,7 @@ class SimulatedProvider:
         listener: MachineListener | None = None,
         bill_lag_s: tuple[float, float] = (0.0, 0.0),
         allocate_s: Callable[[Order, int], float] | None = None,
+        seed: int = 0,
     ) -> None:
         """Open the markets.
 
@@ -233,34 +165,38 @@ class SimulatedProvider:
             rng: its own random stream.
             listener: receives the machines' events; None: none.
             bill_lag_s: a charge is settled after a draw from this range [s].
-            allocate_s: (order, number of its machine, from 0) -> time until it starts [s]; None: a draw from the market's
-                range.
+            allocate_s: (order, number of its machine, from 0) -> time until it starts [s], in markets whose jobs draw that;
+                elsewhere it is a draw from the market's range.
+            seed: of the markets' evictions.
         """
         self.name = name
         self.meter = Meter()
         self.limits = MarketLimits()
         self._timeline = timeline
-        self._markets: Mapping[tuple[str, str, Reliability], SimulatedMarket] = {
-            market.key: market for market in markets
-        }
+        self._markets = markets
         self._rng = rng
         self._listener = listener
         self._bill_lag_s = bill_lag_s
         self._allocate_s = allocate_s
         self._instances: dict[str, _Instance] = {}
+        self._alive: tuple[dict[str, _Instance], ...] = tuple({} for _ in markets)
+        self._sold = [0] * len(markets)
+        self._places = {market.key: place for place, market in enumerate(markets)}
         self._answers: dict[str, Answer] = {}
         self._cancelled: set[str] = set()
         self._count = 0
         for market in markets:
-            for since, _ in market.prices:
-                if since > timeline.time:
-                    timeline.at(since - timeline.time, lambda market=market: self._apply_price(market))  # type: ignore[misc]
+            if market.quota is not None:
+                self.limits.quota[market.machine_type, market.zone] = market.quota
+            if market.bid:
+                self._await_price(market)
+        self._evictions = MarketEvictions(timeline, markets, seed, self)
 
     # ------------------------------------------------------------------------------------------------------- the port
 
     def capabilities(self) -> Capabilities:
         """Return the capabilities of this provider."""
-        markets = self._markets.values()
+        markets = self._markets
         return Capabilities(
             bids=any(market.bid for market in markets),
             refunds=any(market.refund for market in markets),
@@ -273,7 +209,7 @@ class SimulatedProvider:
     def offers(self) -> tuple[Offer, ...]:
         """Return the present offers."""
         self._check_credentials()
-        return tuple(self._offer(market) for market in self._markets.values())
+        return tuple(self._offer(market) for market in self._markets)
 
     def quota(self, owner: str) -> tuple[Quota, ...]:
         """Return the limits of this account."""
@@ -326,6 +262,11 @@ class SimulatedProvider:
         self._check_credentials()
         self.take(machine_id, notice_s)
 
+    def next_price_s(self) -> float:
+        """Return when the next price changes [s of virtual time]; infinite if none does."""
+        now_s = self._timeline.time
+        return min((market.prices.next_change_s(now_s) for market in self._markets), default=math.inf)
+
     # ---------------------------------------------------------------------------------------- machine events
 
     def take(self, machine_id: str, notice_s: Seconds | None) -> None:
@@ -342,6 +283,27 @@ class SimulatedProvider:
         if one is not None and one.lifecycle is MachineLifecycle.RUNNING:
             one.preemption_at = WallTime(self._wall() + left_s)
             self._notify(machine_id, NoticeLevel.ANNOUNCED, left_s)
+
+    def units(self, place: int) -> Sequence[Unit]:
+        """Return the pending and running units of a market, oldest first."""
+        found: dict[int, list[_Instance]] = {}
+        for one in self._alive[place].values():
+            found.setdefault(one.number, []).append(one)
+        return [
+            Unit(number, tuple(one.machine_id for one in gang), gang[0].lifecycle is MachineLifecycle.RUNNING)
+            for number, gang in found.items()
+        ]
+
+    def evict(self, unit: Unit, notice_s: Seconds | None) -> None:
+        """Evict a unit: after a notice, now for None; one that is pending never starts."""
+        for machine_id in unit.machine_ids:
+            one = self._instances.get(machine_id)
+            if one is None or one.lifecycle is MachineLifecycle.GONE:
+                continue
+            if one.lifecycle is MachineLifecycle.PENDING:
+                self._end(one, MachineEndCause.FAILED)
+            else:
+                self.take(machine_id, notice_s)
 
     def mark(self, machine_id: str, left_s: Seconds) -> None:
         """Announce a preemption in the listing alone, without a notice to the machine."""
@@ -370,11 +332,8 @@ class SimulatedProvider:
 
     def alive(self, job_id: str) -> tuple[Machine, ...]:
         """Return a job's pending and running machines: the truth, without delays."""
-        return tuple(
-            self._machine(one)
-            for one in self._instances.values()
-            if one.order.job_id == job_id and one.lifecycle is not MachineLifecycle.GONE
-        )
+        found = (one for alive in self._alive for one in alive.values() if one.order.job_id == job_id)
+        return tuple(self._machine(one) for one in found)
 
     # -------------------------------------------------------------------------------------------------------- inside
 
@@ -390,7 +349,7 @@ class SimulatedProvider:
             provider=self.name,
             machine_type=market.machine_type,
             zone=market.zone,
-            price_usd_per_hour=market.price(self._timeline.time),
+            price_usd_per_hour=market.prices.at(self._timeline.time),
             on_demand_usd_per_hour=market.on_demand_usd_per_hour,
             reliability=market.reliability,
             notice_s=market.notice_s,
@@ -405,22 +364,23 @@ class SimulatedProvider:
         )
 
     def _sell(self, order: Order, boot: Boot) -> Answer:
-        market = self._markets.get((order.offer.machine_type, order.offer.zone, order.offer.reliability))
-        if market is None or not 1 <= order.count_min <= order.count_max:
+        place = self._places.get((order.offer.machine_type, order.offer.zone, order.offer.reliability))
+        if place is None or not 1 <= order.count_min <= order.count_max:
             where = f"{order.offer.machine_type} in {order.offer.zone}"
             return Answer(order.token, (), Refusal.INVALID, f"{self.name} does not sell {order.count_max} {where}")
-        price, bid = market.price(self._timeline.time), _bid(order, market)
+        market = self._markets[place]
+        price, bid = market.prices.at(self._timeline.time), _bid(order, market)
         if price > bid:
             message = f"the price is {price:g}, the bid {bid:g} USD/h"
             return Answer(order.token, (), Refusal.PRICE, message)
-        count, refusal, message = self._available(order, market)
-        if count < order.count_min:
+        count, refusal, message = self._available(order, place)
+        if count < (order.count_max if order.gang else order.count_min):
             return Answer(order.token, (), refusal, message)
-        ids = tuple(self._make(order, market, boot, which) for which in range(count))
-        return Answer(order.token, ids, refusal, message)
+        return Answer(order.token, self._make(order, place, boot, count), refusal, message)
 
-    def _available(self, order: Order, market: SimulatedMarket) -> tuple[int, Refusal | None, str]:
+    def _available(self, order: Order, place: int) -> tuple[int, Refusal | None, str]:
         """Return how many machines are available, and why not more."""
+        market = self._markets[place]
         count, refusal, message = order.count_max, None, ""
         limit = self.limits.quota.get((market.machine_type, market.zone))
         if limit is not None:
@@ -428,66 +388,106 @@ class SimulatedProvider:
             if left < count:
                 count, refusal = left, Refusal.QUOTA
                 message = f"the quota for {market.machine_type} in {market.zone} is {limit}"
-        capacity = self.limits.capacity.get(market.key)
-        if capacity is not None:
-            left = max(capacity - sum(one.market.key == market.key for one in self._active()), 0)
+        capacities = [] if market.capacity is None else [int(market.capacity.at(self._timeline.time))]
+        if market.key in self.limits.capacity:
+            capacities.append(self.limits.capacity[market.key])
+        if capacities:
+            left = max(min(capacities) - len(self._alive[place]), 0)
             if left < count:
                 count, refusal = left, Refusal.NO_CAPACITY
                 message = f"no more {market.machine_type} in {market.zone} now"
         return count, refusal, message
 
-    def _make(self, order: Order, market: SimulatedMarket, boot: Boot, which: int) -> str:
-        self._count += 1
-        machine_id = f"{self.name}-{self._count}"
-        one = _Instance(machine_id, order, market, boot, market.price(self._timeline.time))
-        self._instances[machine_id] = one
-        drawn_s = self._rng.uniform(*market.allocate_s) if self._allocate_s is None else self._allocate_s(order, which)
-        self._timeline.at(drawn_s, lambda: self._start(one))
-        return machine_id
+    def _make(self, order: Order, place: int, boot: Boot, count: int) -> tuple[str, ...]:
+        """Make the machines of an order: a unit each, or one gang."""
+        market, made = self._markets[place], []
+        gang: _Gang = []
+        for which in range(count):
+            self._count += 1
+            machine_id = f"{self.name}-{self._count}"
+            if not (order.gang and gang):
+                gang, number = [], self._sold[place]
+                self._sold[place] += 1
+            allocation = f"{self.name}-{market.machine_type}-{market.zone}-{number}" if order.gang else ""
+            price = market.prices.at(self._timeline.time)
+            one = _Instance(machine_id, order, market, boot, price, place, number, gang, allocation)
+            gang.append(one)
+            self._instances[machine_id] = self._alive[place][machine_id] = one
+            made.append(machine_id)
+            if len(gang) == 1:
+                self._timeline.at(self._waits_s(order, market, which), partial(self._start, gang))
+        return tuple(made)
 
-    def _start(self, one: _Instance) -> None:
-        if one.lifecycle is not MachineLifecycle.PENDING:
+    def _waits_s(self, order: Order, market: SimulatedMarket, which: int) -> float:
+        if self._allocate_s is not None and isinstance(market.eviction, ByTheJob):
+            return self._allocate_s(order, which)
+        return self._rng.uniform(*market.allocate_s)
+
+    def _start(self, gang: _Gang) -> None:
+        """Start the machines of a unit, or let all of them fail."""
+        first = gang[0]
+        if first.lifecycle is not MachineLifecycle.PENDING:
             return
-        if self._rng.random() < one.market.failed_to_start:
-            self._end(one, MachineEndCause.FAILED)
+        if self._rng.random() < first.market.failed_to_start:
+            self._end(first, MachineEndCause.FAILED)
             return
-        one.lifecycle, one.started = MachineLifecycle.RUNNING, self._wall()
-        self.meter.start(one.machine_id, (one.order.owner, one.order.job_id), one.started, one.usd_per_hour)
+        started = self._wall()
+        for one in gang:
+            one.lifecycle, one.started = MachineLifecycle.RUNNING, started
+            order, market = one.order, one.market
+            metered = MeteredMachine(
+                order.owner, order.job_id, started, one.usd_per_hour, market.billing, market.prices
+            )
+            self.meter.start(one.machine_id, metered)
+        self._evictions.started(first.place, Unit(first.number, tuple(one.machine_id for one in gang), running=True))
         if self._listener is not None:
-            self._listener.started(self._machine(one), one.boot)
+            for one in gang:
+                self._listener.started(self._machine(one), one.boot)
 
     def _end(self, one: _Instance, cause: MachineEndCause) -> None:
-        ran = one.lifecycle is MachineLifecycle.RUNNING
-        one.lifecycle, one.ended, one.cause = MachineLifecycle.GONE, self._wall(), cause
-        if ran:
-            free_hour = cause is MachineEndCause.PREEMPTED and one.market.refund
-            owner, lines = one.order.owner, self.meter.end(one.machine_id, one.ended, free_hour=free_hour)
-            self._timeline.at(self._rng.uniform(*self._bill_lag_s), lambda: self.meter.settle(owner, lines))
+        """End a machine, and with it the others of its gang."""
+        now, ending = self._wall(), [each for each in one.gang if each.lifecycle is not MachineLifecycle.GONE]
+        for each in ending:
+            ran = each.lifecycle is MachineLifecycle.RUNNING
+            each.lifecycle, each.ended, each.cause = MachineLifecycle.GONE, now, cause
+            del self._alive[each.place][each.machine_id]
+            self._evictions.forget(each.machine_id)
+            if ran:
+                free_hour = cause is MachineEndCause.PREEMPTED and each.market.refund
+                owner, lines = each.order.owner, self.meter.end(each.machine_id, now, free_hour=free_hour)
+                self._timeline.at(self._rng.uniform(*self._bill_lag_s), partial(self.meter.settle, owner, lines))
         if self._listener is not None:
-            self._listener.ended(self._machine(one))
+            for each in ending:
+                self._listener.ended(self._machine(each))
+
+    def _await_price(self, market: SimulatedMarket) -> None:
+        """Apply the next price when it comes."""
+        at_s = market.prices.next_change_s(self._timeline.time)
+        if at_s < math.inf:
+            self._timeline.when(at_s, partial(self._apply_price, market))
 
     def _apply_price(self, market: SimulatedMarket) -> None:
         """Apply a new price: preempt machines with a lower bid."""
-        price = market.price(self._timeline.time)
-        for one in self._active():
-            if one.market is market and one.lifecycle is MachineLifecycle.RUNNING and _bid(one.order, market) < price:
-                self.take(one.machine_id, market.notice_s if market.notice_s > 0 else None)
+        self._await_price(market)
+        price, place = market.prices.at(self._timeline.time), self._places[market.key]
+        for one in tuple(self._alive[place].values()):
+            if one.lifecycle is MachineLifecycle.RUNNING and _bid(one.order, market) < price:
+                self.take(one.machine_id, self._evictions.notice_of(place, one.number))
 
     def _notify(self, machine_id: str, level: NoticeLevel, left_s: Seconds | None) -> None:
         if self._listener is not None:
             self._listener.noticed(machine_id, level, left_s)
 
-    def _active(self) -> tuple[_Instance, ...]:
-        return tuple(one for one in self._instances.values() if one.lifecycle is not MachineLifecycle.GONE)
-
     def _of_token(self, token: str) -> tuple[_Instance, ...]:
-        return tuple(one for one in self._instances.values() if one.order.token == token)
+        return tuple(one for alive in self._alive for one in alive.values() if one.order.token == token)
 
     def _used(self, owner: str, machine_type: str, zone: str) -> int:
-        return sum(
-            (one.order.owner, one.market.machine_type, one.market.zone) == (owner, machine_type, zone)
-            for one in self._active()
+        places = (
+            place
+            for place, market in enumerate(self._markets)
+            if (market.machine_type, market.zone) == (machine_type, zone)
         )
+        return sum(one.order.owner == owner for place in places for one in self._alive[place].values())
 
     def _machine(self, one: _Instance) -> Machine:
         return Machine(
@@ -506,6 +506,7 @@ class SimulatedProvider:
             cause=one.cause,
             preemption_at=one.preemption_at,
             address=f"{one.machine_id}.simulated",
+            allocation=one.allocation,
         )
 
 

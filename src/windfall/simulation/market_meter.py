@@ -1,0 +1,167 @@
+"""The simulated provider's meter: the cost of each machine, from its start, its end and its market's prices and billing rule.
+
+It shares no code with the ledger, on purpose: the storm tests compare the two to the cent.
+
+Source of the rule by started hours: A. Harlap et al., "Proteus: agile ML elasticity through tiered reliability in dynamic
+resource markets", EuroSys 2017, sections 2.2 and 4: an eviction refunds what was charged at the start of its billing hour.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+from windfall.market import Bill, Charge
+from windfall.simulation.value_series import ValueSeries
+from windfall.simulation.virtual_time import WALL_START
+from windfall.structs import Struct, replace
+from windfall.terms import Usd, WallTime
+
+HOUR_S = 3600.0
+DECIMALS = 6
+"""Charges are rounded to a millionth of a dollar."""
+_INSTANT = 1e-9
+"""A share of an hour that is too short to count as started: wall clocks are sums."""
+
+
+class BillingBasis(enum.StrEnum):
+    """What a machine's time is multiplied with."""
+
+    PURCHASE = "purchase"
+    """By the second, at the price of the purchase."""
+    IN_EFFECT = "in-effect"
+    """By the second, at the price in effect in that second."""
+    STARTED_HOUR = "started-hour"
+    """By the started hour, counted from the machine's start, at the price at the start of that hour."""
+
+
+class Billing(Struct, frozen=True):
+    """How a market bills.
+
+    Attributes:
+        minimum_s: a machine that ends earlier is billed for this long [s].
+    """
+
+    basis: BillingBasis = BillingBasis.PURCHASE
+    minimum_s: float = 0.0
+
+
+BY_THE_SECOND = Billing()
+
+
+@dataclass(slots=True)
+class MeteredMachine:
+    """A running machine.
+
+    Attributes:
+        usd_per_hour: price of the purchase.
+        prices: of its market.
+    """
+
+    owner: str
+    job_id: str
+    started: WallTime
+    usd_per_hour: float
+    billing: Billing
+    prices: ValueSeries
+
+    def cost_usd(self, until: WallTime) -> float:
+        """Return the cost from its start until a time, which is its end or now [USD]."""
+        billing = self.billing
+        if billing.basis is BillingBasis.STARTED_HOUR:
+            hours = math.ceil(max(until - self.started, billing.minimum_s) / HOUR_S - _INSTANT)
+            return math.fsum(self._price(WallTime(self.started + HOUR_S * hour)) for hour in range(hours))
+        return self._seconds_usd(self.started, self._billed_until(until))
+
+    def free_usd(self, until: WallTime) -> tuple[WallTime, float]:
+        """Return the start of the hour in which it is preempted, and the cost of that hour so far [USD]."""
+        whole = (until - self.started) // HOUR_S
+        since = WallTime(self.started + whole * HOUR_S)
+        if self.billing.basis is BillingBasis.STARTED_HOUR:
+            begun = (until - since) / HOUR_S > _INSTANT
+            return since, self._price(since) if begun else 0.0
+        return since, self._seconds_usd(since, max(self._billed_until(until), since))
+
+    def _billed_until(self, until: WallTime) -> WallTime:
+        return WallTime(max(until, self.started + self.billing.minimum_s))
+
+    def _seconds_usd(self, since: WallTime, until: WallTime) -> float:
+        if self.billing.basis is BillingBasis.PURCHASE:
+            return (until - since) / HOUR_S * self.usd_per_hour
+        return self.prices.integral(since - WALL_START, until - WALL_START) / HOUR_S
+
+    def _price(self, at: WallTime) -> float:
+        return self.prices.at(at - WALL_START)
+
+
+class Meter:
+    """Meters each machine from its start to its end, and writes the bill.
+
+    `total_usd` is the truth.  The charges follow it: an unsettled one at a machine's end, a settled one with the same id when
+    the bill is closed, and a separate one for a refund.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[str, MeteredMachine] = {}
+        self._ended_usd: dict[str, float] = {}
+        self._lines: list[tuple[str, Charge]] = []
+
+    def start(self, machine_id: str, machine: MeteredMachine) -> None:
+        """Start the meter of a machine."""
+        assert machine_id not in self._running, "a machine starts once"
+        self._running[machine_id] = machine
+
+    def end(self, machine_id: str, at: WallTime, *, free_hour: bool) -> tuple[Charge, ...]:
+        """Stop a machine's meter; return its unsettled charges.
+
+        Args:
+            machine_id: of a running machine.
+            at: the end.
+            free_hour: refund the hour in which it ends, counted from its start.
+        """
+        one = self._running.pop(machine_id)
+        amount = round(one.cost_usd(at), DECIMALS)
+        lines = [
+            Charge(f"{machine_id}/use", machine_id, Usd(amount), one.started, at, settled=False, job_id=one.job_id)
+        ]
+        if free_hour:
+            since, free_usd = one.free_usd(at)
+            back = round(free_usd, DECIMALS)
+            refund = Charge(f"{machine_id}/refund", machine_id, Usd(-back), since, at, settled=False, job_id=one.job_id)
+            lines.append(refund)
+        self._ended_usd[one.owner] = self._ended_usd.get(one.owner, 0.0) + sum(line.amount_usd for line in lines)
+        self._write(one.owner, lines)
+        return tuple(lines)
+
+    def settle(self, owner: str, lines: tuple[Charge, ...]) -> None:
+        """Settle these charges."""
+        self._write(owner, [replace(line, settled=True) for line in lines])
+
+    def _write(self, owner: str, lines: list[Charge]) -> None:
+        self._lines += [(owner, line) for line in lines]
+
+    def falsify(self, machine_id: str, by_usd: float) -> bool:
+        """Falsify every use charge of a machine, for checks; return whether there was one."""
+        found = False
+        for at, (owner, line) in enumerate(self._lines):
+            if line.charge_id == f"{machine_id}/use":
+                self._lines[at] = (owner, replace(line, amount_usd=Usd(line.amount_usd + by_usd)))
+                found = True
+        return found
+
+    def bill(self, owner: str, cursor: str) -> Bill:
+        """Return an owner's charges since a cursor."""
+        since = int(cursor or 0)
+        lines = tuple(line for charged, line in self._lines[since:] if charged == owner)
+        return Bill(lines, str(len(self._lines)))
+
+    def total_usd(self, owner: str, now: WallTime) -> float:
+        """Return the cost of all of an owner's machines until now [USD]."""
+        running = (one for one in self._running.values() if one.owner == owner)
+        return self._ended_usd.get(owner, 0.0) + sum(one.cost_usd(now) for one in running)
+
+    @property
+    def running(self) -> frozenset[str]:
+        """The running machines."""
+        return frozenset(self._running)
