@@ -26,4 +26,6 @@ RULES = RuntimeRules(
     (ROLE,),
     slots,
     membership,
+    live="windfall.runtimes.checkpoint:open_runtime",
+    program="windfall.agent.exec_start",
 )

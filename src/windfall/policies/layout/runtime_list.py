@@ -9,9 +9,10 @@ package, whose value is a `RuntimeRules`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
+from typing import Any
 
 from windfall.errors import Misuse
 from windfall.fleet import Slot
@@ -20,6 +21,14 @@ from windfall.policies.layout.membership import Membership
 from windfall.structs import Struct
 
 GROUP = "windfall.runtimes"
+
+
+class Placement(Struct, frozen=True):
+    """The machine that fills a slot now, and where others reach its program (empty if nowhere)."""
+
+    role: str
+    machine_id: str
+    address: str
 
 
 class RuntimeRules(Struct, frozen=True):
@@ -31,6 +40,10 @@ class RuntimeRules(Struct, frozen=True):
         roles: what its machines can be for.
         slots: what a job needs at its start.
         membership: which of its machines train together.
+        live: module and function that open the controller's side, `ports.Runtime`: it gets the job, the run's store, a
+            clock, and a function that returns random names.
+        program: module that runs on each machine, as `python -m PROGRAM REQUEST`; it takes the request of `windfall exec`.
+        assign: the body of a machine's assignment, from its slot and the machines by slot; None if there is none.
         reliable_roles: roles that need a machine that cannot be preempted.
     """
 
@@ -39,6 +52,9 @@ class RuntimeRules(Struct, frozen=True):
     roles: tuple[str, ...]
     slots: Callable[[Job], tuple[Slot, ...]]
     membership: Callable[[Job], Membership]
+    live: str
+    program: str
+    assign: Callable[[Job, Slot, Mapping[str, Placement]], Mapping[str, Any]] | None = None
     reliable_roles: tuple[str, ...] = ()
 
 
