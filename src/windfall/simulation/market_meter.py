@@ -36,7 +36,7 @@ class BillingBasis(enum.StrEnum):
     """By the started hour, counted from the machine's start, at the price at the start of that hour."""
 
 
-class Billing(Struct, frozen=True):
+class BillingRule(Struct, frozen=True):
     """How a market bills.
 
     Attributes:
@@ -47,7 +47,7 @@ class Billing(Struct, frozen=True):
     minimum_s: float = 0.0
 
 
-BY_THE_SECOND = Billing()
+BY_THE_SECOND = BillingRule()
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class MeteredMachine:
     job_id: str
     started: WallTime
     usd_per_hour: float
-    billing: Billing
+    billing: BillingRule
     prices: ValueSeries
 
     def cost_usd(self, until: WallTime) -> float:
