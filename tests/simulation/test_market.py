@@ -220,3 +220,11 @@ def test_missing_and_short_notices_come_as_often_as_the_market_says() -> None:
 def test_a_quota_of_the_market_is_the_account_s() -> None:
     """Three of five."""
     assert len(_alone(pool(quota=3), count=5).started_s) == 3
+
+
+def test_the_release_of_one_machine_releases_its_gang() -> None:
+    """An allocation is given back as a whole."""
+    shopper = Shopper((pool(),), ((0.0, 0, 3, True, None),))
+    shopper.run(50.0)
+    shopper.provider.release("sim-2")
+    assert [cause for _, cause in shopper.ends.values()] == [MachineEndCause.RELEASED] * 3
