@@ -18,8 +18,9 @@ from typing import Any
 
 import msgspec
 
-from windfall import events, fleet, results
+from windfall import events, fleet, results, stored_forms
 from windfall.errors import WRITTEN_BEFORE_RELEASE, NewerFormat, OlderFormat
+from windfall.stored_forms import StoredForm
 from windfall.structs import Tagged
 from windfall.terms import Metric
 
@@ -114,29 +115,55 @@ def decode_text(text: bytes | str, expected: Any) -> Any:
 
 
 def decode_document(data: bytes | str, name: str, expected: Any, *, version: int, what: str) -> Any:
-    """Read a document written by `encode_document`.
+    """Read a document written by `encode_document`, of which one version alone is read; as `decode_stored`."""
+    return decode_stored(data, name, expected, form=StoredForm(oldest=version), what=what)
+
+
+def decode_stored(data: bytes | str, name: str, expected: Any, *, form: StoredForm, what: str) -> Any:
+    """Read a document written by `encode_document`, and upgrade it if an earlier release wrote it.
 
     Args:
         data: the document.
         name: key of the value.
         expected: as for `decode`.
-        version: the version that this Windfall writes.
+        form: its versions.
         what: name of the document in error messages.
 
     Raises:
-        NewerFormat, OlderFormat: it was written by another version of Windfall.
+        NewerFormat, OlderFormat: it was written by a version of Windfall whose documents this one does not read.
         ValueError: it is damaged; the message says where.
     """
     try:
         found = _document_decoder(name, expected).decode(data)
         _check_text(data)
     except _BAD as error:
-        _check_version(data, version, what)
-        raise ValueError(_reason(error)) from None
-    if found.version != version:
-        _check_version(data, version, what)
-        raise ValueError(f"version {version} was expected")
-    return getattr(found, name)
+        damage = _reason(error)
+    else:
+        if found.version == form.version:
+            return getattr(found, name)
+        damage = f"version {form.version} was expected"
+    older = _older(data, name, form, what)
+    if older is None:
+        raise ValueError(damage)
+    return decode(older, expected)
+
+
+def _older(data: bytes | str, name: str, form: StoredForm, what: str) -> dict[str, Any] | None:
+    """Return the value of an older document, upgraded; None if it is a document of the present version, or none at all."""
+    document = parse(data)
+    # Up to version 2 the number had another key.
+    found = document.get("version", document.get("v")) if isinstance(document, dict) else None
+    if isinstance(found, bool) or not isinstance(found, int):
+        return None
+    if found > form.version:
+        raise NewerFormat(
+            f"{what} has version {found}, this Windfall reads up to {form.version}: upgrade Windfall here"
+        )
+    if found < form.oldest:
+        raise OlderFormat(f"{what} has version {found}, {WRITTEN_BEFORE_RELEASE}: use another URL")
+    if found == form.version or document.keys() != {"version", name} or not isinstance(document[name], dict):
+        return None
+    return form.upgraded(document[name], found)
 
 
 @functools.cache
@@ -153,7 +180,7 @@ def row_from_line(line: str) -> events.Row:
         NewerFormat, OlderFormat: it was written by another version of Windfall.
         ValueError: it is damaged.
     """
-    row: events.Row = decode_document(line, "row", events.Row, version=events.VERSION, what="the journal")
+    row: events.Row = decode_stored(line, "row", events.Row, form=stored_forms.ROW, what="the journal")
     return row
 
 
@@ -205,18 +232,6 @@ def _bad_number(data: Any) -> str | None:
     else:
         return "" if isinstance(data, float) and not math.isfinite(data) else None
     return next((place + below for place, below in found if below is not None), None)
-
-
-def _check_version(data: bytes | str, version: int, what: str) -> None:
-    document = parse(data)
-    # Up to version 2 the number had another key.
-    found = document.get("version", document.get("v")) if isinstance(document, dict) else None
-    if isinstance(found, bool) or not isinstance(found, int):
-        return
-    if found > version:
-        raise NewerFormat(f"{what} has version {found}, this Windfall reads up to {version}: upgrade Windfall here")
-    if found < version:
-        raise OlderFormat(f"{what} has version {found}, {WRITTEN_BEFORE_RELEASE}: use another URL")
 
 
 def _reason(error: Exception) -> str:

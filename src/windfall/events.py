@@ -7,6 +7,7 @@ with the numbers it compared.  All are immutable values: the journal stores them
 
 from __future__ import annotations
 
+from windfall import stored_forms
 from windfall.structs import Tagged
 from windfall.terms import (
     Bytes,
@@ -29,7 +30,7 @@ from windfall.terms import (
     WallTime,
 )
 
-VERSION = 4
+VERSION = stored_forms.ROW.version
 _NO_LENGTH = Seconds(0.0)
 
 
