@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from windfall.core import job_end, machines
+from windfall.core import job_end, machines, offer_changes
 from windfall.core.fleet_state import CANCELLED_KEPT, FleetTurn, OrderEntry
 from windfall.core.lifecycle import ORDER, MachineState, OrderState, transition
 from windfall.events import ComparedValue, Decision
@@ -13,6 +13,7 @@ from windfall.fleet import (
     CancelOrder,
     ControllerStarted,
     ListingCompleted,
+    OffersChanged,
     OffersObserved,
     OrderAnswered,
     OrderUnanswered,
@@ -135,6 +136,11 @@ def offers_seen(turn: FleetTurn, fact: OffersObserved) -> None:
         raised = block.refusal is Refusal.QUOTA and _has_room(fact, key)
         if accepted or forgotten or raised:
             del turn.blocks[key]
+
+
+def offers_changed(turn: FleetTurn, fact: OffersChanged) -> None:
+    """Record what changed of the offers; everything follows from it as from all offers."""
+    offers_seen(turn, offer_changes.applied(turn.state, fact, turn.now))
 
 
 def _has_room(fact: OffersObserved, key: tuple[object, ...]) -> bool:
