@@ -9,11 +9,12 @@ nesting.  No code is executed, and the data can only name the classes below.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import math
 import re
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -71,7 +72,37 @@ def _document(version: int, name: str, value: object) -> str:
     return json.dumps({"version": version, name: encode(value)}, separators=_COMPACT)
 
 
+def pack(value: object) -> bytes:
+    """Write a value as bytes that only this version of Windfall reads (`unpack`): mappings may have any key."""
+    return msgspec.msgpack.encode(value, enc_hook=_mapping_to_dict)
+
+
+def _mapping_to_dict(value: object) -> dict[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{type(value).__name__} cannot be stored in a snapshot")
+    return dict(value)
+
+
 # ------------------------------------------------------------------------------------------------------------- reading
+
+
+def unpack(data: bytes, expected: Any) -> Any:
+    """Read what `pack` wrote.
+
+    Raises:
+        ValueError: the bytes are no value of the expected type.
+    """
+    try:
+        return msgspec.msgpack.decode(data, type=expected)
+    except _BAD as error:
+        raise ValueError(_reason(error)) from None
+
+
+def shape(kind: type) -> str:
+    """Return a digest of all types that a value of a class may contain, with their fields and default values."""
+    text = repr(msgspec.inspect.type_info(kind))
+    assert " at 0x" not in text, f"the shape of {kind.__name__} would differ from process to process"
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def parse(text: bytes | str) -> Any:
