@@ -4,9 +4,9 @@ A snapshot is a cache of what the rows before it led to, never the truth.  It sa
 digest, which version of rows and which types it was made of, and ends up unused if any of it differs: then an older one
 serves, or all rows are replayed.
 
-How often: a row of a job with 100 machines takes about 0.3 ms to replay, so `ROWS` of them take a third of a second; of a job with
-2,000 machines it takes 4 ms, so there `REPLAY_S` decides.  A snapshot of 100 machines has 0.3 MB, is encoded in 2 ms and read in
-4 ms; one of 2,000 machines has 5 MB, 30 ms and 50 ms.  `make bench BENCH=restart` prints what this comes to.
+How often: a row of a job with 100 machines takes about 0.3 ms to replay, so `ROWS` of them take a third of a second; of a job
+with 2,000 machines it takes 4 ms, so there `REPLAY_S` decides.  A snapshot of 100 machines has 0.3 MB, is encoded in 2 ms and
+read in 4 ms; one of 2,000 machines has 5 MB, 30 ms and 50 ms.  `make bench BENCH=restart` prints what this comes to.
 """
 
 from __future__ import annotations
