@@ -221,15 +221,21 @@ def _from_json(expected: type, data: Any) -> Any:
         if data in NOT_FINITE or (isinstance(data, (int, float)) and not isinstance(data, bool)):
             return Metric(data)
         raise ValueError("expected a number")
-    return msgspec.convert(data, _any_of(expected), dec_hook=_from_json)
+    # The library keeps what it knows of a struct, but builds it anew for a union at each call.
+    try:
+        return msgspec.convert((data,), _holder_of(expected), dec_hook=_from_json).value
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(str(error).replace("`$[0]", "`$", 1)) from None
 
 
 @functools.cache
-def _any_of(base: type) -> Any:
+def _holder_of(base: type) -> Any:
+    """Return a struct with one value of any class below `base`."""
     if base not in _BASES:
         raise TypeError(f"{base.__name__} is not stored")
     kinds = [kind for module in _WORDS for kind in vars(module).values() if isinstance(kind, type)]
-    return any_of(kind for kind in kinds if issubclass(kind, base) and issubclass(kind, Tagged))
+    values = any_of(kind for kind in kinds if issubclass(kind, base) and issubclass(kind, Tagged))
+    return msgspec.defstruct("Holder", [("value", values)], array_like=True)
 
 
 def any_of(kinds: Iterable[type]) -> Any:
