@@ -341,8 +341,24 @@ class Journal(Protocol):
         """
         ...
 
-    def rows(self) -> Iterator[str]:
-        """Yield the rows so far, oldest first."""
+    def rows(self, after: int = 0) -> Iterator[str]:
+        """Yield the rows so far after row `after`, oldest first."""
+        ...
+
+
+class Snapshots(Protocol):
+    """The newest snapshots of a journal's reader; losing one costs only time."""
+
+    def newest(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the number of the row that each follows, and its content; newest first."""
+        ...
+
+    def write(self, sequence: int, data: bytes) -> None:
+        """Store the snapshot that follows row `sequence`, and drop all but the newest two.
+
+        Raises:
+            ControllerReplaced: another controller took over the installation; nothing was written.
+        """
         ...
 
 

@@ -84,8 +84,8 @@ class Rows:
     def append(self, line: str) -> None:
         self.faults.meet("append", DatabaseUnreachable, lambda: self.lines.append(line))
 
-    def rows(self) -> Any:
-        return iter(list(self.lines))
+    def rows(self, after: int = 0) -> Any:
+        return iter(self.lines[after:])
 
 
 @dataclass

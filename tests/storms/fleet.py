@@ -70,6 +70,7 @@ class Fleet(Whole):
         self.nodes: dict[str, Node] = {}
         self.groups: dict[int, dict[str, LeanExec]] = {}
         self.rows: list[str] = []
+        self.snapshots: dict[int, bytes] = {}
         self.term = Term(0)
         self.controllers: list[Controller] = []
         self.nested = False

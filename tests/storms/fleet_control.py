@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.storms.fleet_ports import FaultyProvider, FaultyStore, Gate, Killed, SimulatedJournal
+from tests.storms.fleet_ports import (
+    SNAPSHOT_ROWS,
+    FaultyProvider,
+    FaultyStore,
+    Gate,
+    Killed,
+    SimulatedJournal,
+    SimulatedSnapshots,
+)
 from tests.storms.fleet_scene import OWNER, PACE, SCHEDULES_S
 from tests.support.checks import demand
 from windfall.channels.direct import DirectChannel
@@ -90,6 +98,8 @@ class Controller:
             pace=replace(PACE, estimates_s=SCHEDULES_S) if world.fleet.scheduled else PACE,
             schedule=world.schedules.make,
             in_background=lambda call: world.schedules.in_background(self, call),
+            snapshots=SimulatedSnapshots(gate),
+            snapshot_rows=SNAPSHOT_ROWS,
         )
         return JobLoop(world.fleet.job, ports)
 

@@ -9,7 +9,7 @@ from windfall.control.controller_views import Json
 from windfall.control.job_loop import Scheduler
 from windfall.fleet import Directive, JobPhase, Lifetime, Report
 from windfall.jobs import Job, Measurement
-from windfall.ports import Channel, Clock, Journal, Provider, Runtime
+from windfall.ports import Channel, Clock, Journal, Provider, Runtime, Snapshots
 from windfall.structs import Struct
 from windfall.terms import Term, WallTime
 
@@ -105,6 +105,10 @@ class Records(Protocol):
 
     def journal(self, job_id: str, term: Term) -> Journal:
         """Return a job's journal."""
+        ...
+
+    def snapshots(self, job_id: str, term: Term) -> Snapshots:
+        """Return the snapshots of a job's state."""
         ...
 
     def rows(self, job_id: str, *, after: int = 0, limit: int | None = None) -> Iterable[tuple[int, str]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from windfall.core import driver, machines
+from windfall.core import driver, machines, offer_changes
 from windfall.errors import Misuse, ProviderDenied, ProviderError, StoreError, WindfallError
 from windfall.events import Command, Fact
 from windfall.fleet import (
@@ -23,6 +23,7 @@ from windfall.fleet import (
     MachinesMissing,
     MachinesObserved,
     NotifyUser,
+    OffersChanged,
     OffersObserved,
     OrderAnswered,
     OrderUnanswered,
@@ -35,8 +36,8 @@ from windfall.fleet import (
 from windfall.jobs import Job
 from windfall.market import Machine, Offer, Order, Quota, Refusal
 from windfall.ports import Provider
-from windfall.structs import Struct, replace
-from windfall.terms import Instant, Seconds, WallTime
+from windfall.structs import Struct
+from windfall.terms import Instant, Seconds
 
 if TYPE_CHECKING:
     from windfall.control.job_loop import JobLoopPorts
@@ -211,7 +212,7 @@ class Poller:
         self._seen = {name: _Seen() for name in ports.providers}
         self._progress: ProgressObserved | None = None
         self._rates: tuple[object, ...] | None = None
-        self._last_offers: tuple[object, ...] | None = None
+        self._offers_seen = False
         self._at: dict[str, Instant] = {}
         self._trouble = ""
 
@@ -229,7 +230,7 @@ class Poller:
             # A poll that is never made must not count as overdue, or the loop would never wait.
             self._at.pop("offers", None)
         elif self._is_due("offers", pace.offers_s, now):
-            facts += self._offers()
+            facts += self._offers(state)
         if self._is_due("list", pace.list_s, now):
             facts += self._listings(state)
         if self._is_due("run", pace.run_s, now):
@@ -283,23 +284,22 @@ class Poller:
             facts.append(ListingCompleted(name, tuple(token for token in unanswered if token not in tokens)))
         return facts
 
-    def _offers(self) -> list[Fact]:
+    def _offers(self, state: driver.FleetState) -> list[Fact]:
         for name, provider in self._ports.providers.items():
             self._ask_offers(self._seen[name], name, provider)
-        offered = tuple(
-            (tuple(replace(offer, quoted_at=WallTime(0.0)) for offer in seen.offers), seen.quotas, seen.trouble)
-            for seen in self._seen.values()
-        )
-        if offered == self._last_offers:
-            return []
-        self._last_offers = offered
-        return [
+        fact = offer_changes.difference(
+            state,
             OffersObserved(
                 tuple(offer for seen in self._seen.values() for offer in seen.offers),
                 tuple(quota for seen in self._seen.values() for quota in seen.quotas),
                 tuple(seen.trouble for seen in self._seen.values() if seen.trouble is not None),
-            )
-        ]
+            ),
+        )
+        first, self._offers_seen = not self._offers_seen, True
+        if fact is None and first:
+            # That a provider answers a new controller may lift a block, for example after its credentials were replaced.
+            return [OffersChanged()]
+        return [] if fact is None else [fact]
 
     def _ask_offers(self, seen: _Seen, name: str, provider: Provider) -> None:
         try:

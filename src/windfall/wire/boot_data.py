@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from windfall import codec
+from windfall import codec, stored_forms
 from windfall.errors import WRITTEN_BEFORE_RELEASE, ControllerError, NewerFormat, OlderFormat
 from windfall.jobs import DEAD_MAN_S, SAVE_TIMEOUT_S, RuntimeSpec
 from windfall.structs import Struct
 from windfall.terms import Bundle, RunOptions, Seconds
 from windfall.wire.environment import PEERS_TOKEN
 
-VERSION = 4
+VERSION = stored_forms.BOOT_DATA.version
 CREDENTIAL = "WINDFALL_CREDENTIAL"
 """One-time credential, exchanged for a token of this machine at its first contact."""
 CONTROLLER = "WINDFALL_CONTROLLER"
@@ -105,9 +105,11 @@ def boot_from_json(document: object) -> BootData:
                 f"the job's data has format {version}, this Windfall reads up to {VERSION}: "
                 "install the controller's version of Windfall in the machine's image"
             )
-        if version < VERSION:
+        if version < stored_forms.BOOT_DATA.oldest:
             raise OlderFormat(f"the job's data has format {version}, {WRITTEN_BEFORE_RELEASE}: submit the job again")
-        boot: BootData = codec.decode(document, BootData)
+        assert isinstance(document, dict), "it has a version"
+        present = stored_forms.BOOT_DATA.upgraded(document, version) if version < VERSION else document
+        boot: BootData = codec.decode(present, BootData)
     except ValueError as error:
         raise ControllerError(f"the job's data for its machines is damaged ({error})") from error
     return boot
