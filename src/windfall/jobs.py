@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 
 from windfall.structs import Tagged
-from windfall.terms import Bundle, RunOptions, Seconds, Unit, Usd
+from windfall.terms import BlockValue, Bundle, RunOptions, Seconds, Unit, Usd
 
 SAVE_TIMEOUT_S = Seconds(600.0)
 """Default time limit of the last save [s]."""
@@ -131,6 +131,13 @@ class Injection(Tagged, frozen=True):
     notice_s: Seconds | None = None
 
 
+class ProviderBlock(Tagged, frozen=True):
+    """A job's settings for one provider, which reach its `order` call; other providers never see them."""
+
+    provider: str
+    settings: tuple[tuple[str, BlockValue], ...] = ()
+
+
 class Job(Tagged, frozen=True):
     """A job as submitted.
 
@@ -150,6 +157,7 @@ class Job(Tagged, frozen=True):
         options: how the run is saved and restarted; carried to the machines, with the time limits that the controller sets.
         code: digest of the code, used to find measurements of the same job.
         dead_man_s: how long a machine keeps running without contact to the controller [s].
+        blocks: settings for single providers, at most one each.
     """
 
     job_id: str
@@ -175,6 +183,7 @@ class Job(Tagged, frozen=True):
     injection: Injection | None = None
     code: str | None = None
     dead_man_s: Seconds = DEAD_MAN_S
+    blocks: tuple[ProviderBlock, ...] = ()
 
 
 DRILL = "drill"

@@ -38,7 +38,7 @@ from windfall.fleet import (
     ScheduleComputed,
 )
 from windfall.jobs import Job, Measurement
-from windfall.market import Boot, MachineLifecycle, Order
+from windfall.market import BootSpec, MachineLifecycle, Order
 from windfall.policies.checkpointing.schedule_table import ScheduleRequest
 from windfall.ports import Channel, Clock, Journal, Provider, RunWatch
 from windfall.terms import Instant, Seconds, Term
@@ -282,7 +282,7 @@ class JobLoopPorts:
     providers: Mapping[str, Provider]
     channels: Sequence[Channel]
     run: RunWatch
-    boot: Callable[[Order], Boot]
+    boot: Callable[[Order], BootSpec]
     notify: Callable[[Event, str], None]
     rates: Callable[[], tuple[tuple[str, str, str, Seconds, Seconds | None], ...]]
     record_lifetimes: Callable[[tuple[Lifetime, ...]], None]

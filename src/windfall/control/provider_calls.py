@@ -184,11 +184,11 @@ class PollingPace(Struct, frozen=True):
     silent_after_s: Seconds = Seconds(60.0)
 
 
-LOCAL_PACE = PollingPace(
+NEARBY_PACE = PollingPace(
     turn_s=Seconds(0.1), list_s=Seconds(0.25), offers_s=Seconds(1.0), bill_s=Seconds(1.0), run_s=Seconds(0.25),
     settle_s=Seconds(0.25), estimates_s=Seconds(2.0), silent_after_s=Seconds(15.0),
 )  # fmt: skip
-"""For the local market, which is polled over the loopback."""
+"""For providers whose calls do not leave this host."""
 
 
 @dataclass(slots=True)

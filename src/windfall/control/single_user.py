@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from windfall.control.controller_views import OffersView
 from windfall.errors import ControllerError, Infeasible, ProviderDenied
-from windfall.market import Answer, Bill, Boot, Capabilities, Machine, Offer, Order, Quota, Refusal
+from windfall.market import Answer, Bill, BootSpec, Capabilities, Machine, Offer, Order, Quota, Refusal
 from windfall.ports import Provider
 from windfall.terms import Seconds
 
@@ -51,7 +51,7 @@ class SingleUserProvider:
         """Return the limits of this account."""
         return self._provider.quota(owner)
 
-    def order(self, order: Order, boot: Boot) -> Answer:
+    def order(self, order: Order, boot: BootSpec) -> Answer:
         """Buy machines.
 
         Raises:
