@@ -226,6 +226,11 @@ class Machine(Tagged, frozen=True):
     price_changes: tuple[PriceChange, ...] = ()
     allocation: str = ""
 
+    @property
+    def price_now_usd_per_hour(self) -> float:
+        """The newest price in effect that the listing told [USD/h]."""
+        return self.price_changes[-1].usd_per_hour if self.price_changes else self.price_usd_per_hour
+
 
 PRICES_LISTED_S = 3600.0
 """How long a listing repeats a change of a price at least [s]."""
@@ -283,6 +288,7 @@ class Capabilities(Tagged, frozen=True):
         promises_dated: a confirmed machine starts within minutes or is withdrawn; otherwise it may be pending for ever.
         promises_fail: a confirmed machine may end before it starts, with a refusal in place of a cause.
         price_floats: a machine costs the price in effect, which `Machine.price_changes` reports, not the one at purchase.
+        false_deaths: the listing may call a machine gone whose processes still run; releasing it ends them.
         rises_again: a machine may start again after its end; each start is listed as a machine of its own.
         announces: the listing tells an announced end (`Machine.preemption_at`), also when the machine itself cannot.
         gangs: it takes orders for several machines that are sold together, carry one allocation and are lost together.
@@ -301,6 +307,7 @@ class Capabilities(Tagged, frozen=True):
     promises_dated: bool = True
     promises_fail: bool = False
     price_floats: bool = False
+    false_deaths: bool = False
     rises_again: bool = False
     announces: bool = True
     gangs: bool = False

@@ -106,7 +106,7 @@ class LimitedProvider:
         }
         alive = [machine for machine in listed if machine.lifecycle is not MachineLifecycle.GONE]
         count = len(alive) + sum(one.count for one in self._recent.values())
-        usd = math.fsum(_price(machine) for machine in alive) + math.fsum(
+        usd = math.fsum(machine.price_now_usd_per_hour for machine in alive) + math.fsum(
             one.usd_per_hour for one in self._recent.values()
         )
         rooms: list[tuple[int, str]] = [(order.count_max, "")]
@@ -153,11 +153,6 @@ class LimitedProvider:
     def preempt(self, machine_id: str, notice_s: Seconds | None) -> None:
         """Preempt a machine."""
         self._provider.preempt(machine_id, notice_s)
-
-
-def _price(machine: Machine) -> float:
-    """Return a machine's price now [USD/h]: the newest change where prices float."""
-    return machine.price_changes[-1].usd_per_hour if machine.price_changes else machine.price_usd_per_hour
 
 
 def limited(provider: Provider, limits: PurchaseLimits, clock: Clock) -> Provider:
