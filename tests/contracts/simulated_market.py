@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,6 +95,9 @@ class SimulatedWorld:
             )
 
     def noticed(self, machine_id: str, level: NoticeLevel, left_s: Seconds | None) -> None:
+        if level is NoticeLevel.WITHDRAWN:
+            del self.deadlines[machine_id]
+            return
         assert level is NoticeLevel.ANNOUNCED
         assert left_s is not None
         self.deadlines[machine_id] = self.timeline.time + left_s
@@ -133,6 +136,30 @@ class SimulatedWorld:
 
     def boot(self, lasts_s: float | None = None) -> Boot:
         return Boot(("sleep", "1000" if lasts_s is None else str(lasts_s)))
+
+    def half_listing(self) -> AbstractContextManager[Provider]:
+        return self.meeting("lost")
+
+    def reopened(self) -> Provider:
+        return self.provider
+
+    def fails_promise(self, machine_id: str) -> None:
+        raise NotImplementedError
+
+    def loses(self, machine_id: str) -> None:
+        raise NotImplementedError
+
+    def rises(self, machine_id: str) -> str:
+        raise NotImplementedError
+
+    def withdraws(self, machine_id: str) -> bool:
+        self.provider.withdraw(machine_id)
+        return True
+
+    def remains(self, owner: str) -> list[str]:
+        return [
+            machine.machine_id for machine in self.provider.list(owner) if machine.machine_id in self.lifetime_source
+        ]
 
     def together(self, calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
         return [call() for call in calls]

@@ -34,6 +34,7 @@ from windfall.fleet import (
     MachineSilent,
     MachinesObserved,
     NotifyUser,
+    PlaceOrder,
     Report,
     ScheduleComputed,
 )
@@ -447,7 +448,12 @@ class JobLoop:
             elif isinstance(command, LogMessage):
                 self._ports.log(command.message)
             else:
-                self._executor.execute(command, self._ports.clock.now())
+                self._executor.execute(command, self._ports.clock.now(), self._age_s(command, now))
+
+    def _age_s(self, command: Command, now: Instant) -> Seconds:
+        """Return how long ago an order was first sent; exactly 0 if this row is the first to send it."""
+        entry = self.state.orders.get(command.order.token) if isinstance(command, PlaceOrder) else None
+        return Seconds(0.0 if entry is None else now - entry.placed_at)
 
     def _wait_s(self) -> Seconds:
         if self._new_facts:
