@@ -61,6 +61,8 @@ class Offer(Tagged, frozen=True):
         bid: whether an order may set a price limit.
         refund: whether the hour in which it is preempted is free.
         quoted_at: when this price was queried.
+        promise_s: how long to wait for a confirmed machine to start before it is given up [s]; None where the provider
+            itself withdraws what it does not start.
     """
 
     provider: str
@@ -78,6 +80,7 @@ class Offer(Tagged, frozen=True):
     startup_s: Seconds | None = None
     bid: bool = False
     refund: bool = False
+    promise_s: Seconds | None = None
 
     @property
     def key(self) -> tuple[str, str, str, Reliability]:

@@ -50,6 +50,7 @@ class ToyRules:
         start_s: a confirmed machine starts after a draw from this range [s].
         never, fails: shares of confirmed machines that stay pending for ever, and that fail instead of starting.
         life_s: mean time until a preemption [s]; None for none.
+        promise_s: how long a buyer is to wait for a confirmed machine [s].
         notice_s: its notice, which is also in the listing [s].
         rises: share of preempted machines that rise again; `rise_s` later [s].
         prices: (since [s], USD/h) of every zone; empty for a series of its own that changes every `price_step_s`.
@@ -67,6 +68,7 @@ class ToyRules:
     rises: float = 0.0
     rise_s: float = 15.0
     price_step_s: float = 50.0
+    promise_s: float = 60.0
     prices: tuple[tuple[float, float], ...] = ()
     on_demand: float = 4.0
     machine_type: str = "small"
@@ -135,6 +137,7 @@ class ToyProvider:
                 self.price(zone, self.timeline.time) if spot else self.rules.on_demand, self.rules.on_demand,
                 Reliability.TRANSIENT if spot else Reliability.RELIABLE, Seconds(self.rules.notice_s),
                 self._wall(self.timeline.time), 4.0, 16.0, bid=spot,
+                promise_s=Seconds(self.rules.promise_s),
             )
             for zone in self.rules.zones for spot in (True, False)
         )  # fmt: skip
