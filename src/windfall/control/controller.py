@@ -199,7 +199,7 @@ class Controller:
             raise Misuse(
                 f"{job_id} cannot be resumed: its run was deleted with everything in it; `windfall run` starts a new one"
             )
-        refuse_unsold(self.offers())
+        refuse_unsold(self.offers(), entry.job)
         self._request(entry.job, fleet.JobResumeRequested(user))
 
     def preempt(self, job_id: str, machine_id: str, user: str, *, notice_s: Seconds | None) -> None:

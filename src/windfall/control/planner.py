@@ -117,7 +117,7 @@ class Planner:
             Infeasible: no offer meets the job.
         """
         offered = self.offers()
-        refuse_unsold(offered)
+        refuse_unsold(offered, job)
         wall_time = self._clock.wall_time()
         pooled = lifetime_pool.pool(self._records.lifetimes(), wall_time)
         measured = self._merge(self._records.measured(fingerprint(job)))

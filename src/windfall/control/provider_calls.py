@@ -125,8 +125,7 @@ class CommandExecutor:
             message = f"provider {order.offer.provider} is not configured on this controller"
             return OrderAnswered(order.token, (), Refusal.INVALID, message)
         try:
-            memory_s = provider.capabilities().token_memory_s
-            if age_s > 0 and memory_s is not None and age_s >= memory_s:
+            if age_s > 0 and _is_forgotten(provider, age_s):
                 return self._look_up(order, provider)
             answer = provider.order(order, self._ports.boot(order))
         except ProviderDenied as error:
@@ -178,6 +177,12 @@ class CommandExecutor:
                 self._ports.log(f"{key} failed, retrying until it succeeds: {error}")
         else:
             del self._in_flight[key]
+
+
+def _is_forgotten(provider: Provider, age_s: Seconds) -> bool:
+    """Return whether a provider may take an order of this age for a new one."""
+    memory_s = provider.capabilities().token_memory_s
+    return memory_s is not None and age_s >= memory_s
 
 
 class PollingPace(Struct, frozen=True):
