@@ -163,6 +163,19 @@ def test_two_jobs_at_once_do_not_share_the_last_place() -> None:
     assert there.alive() == 1
 
 
+def test_the_reported_quota_is_what_the_limit_leaves() -> None:
+    """A user who reads why a job waits reads the smaller of the two numbers."""
+    there = shop(machines=3)
+    there.market.inner.limits.quota["m", "z"] = 100
+    there.buy(1)
+
+    (row,) = there.provider.quota("me")
+    assert (row.used, row.limit) == (1, 3)
+    there.buy(2, most=2)
+    (row,) = there.provider.quota("me")
+    assert (row.used, row.limit) == (3, 3)
+
+
 def test_without_limits_nothing_stands_between() -> None:
     """No limit, no wrapper."""
     there = shop()

@@ -120,6 +120,18 @@ class LimitedProvider:
             rooms.append((max(math.floor((limits.usd_per_hour - usd) / price + 1e-9), 0), text))
         return min(rooms, key=lambda room: room[0])
 
+    def quota(self, owner: str) -> tuple[Quota, ...]:
+        """Return the limits of this account, none above what the limit on machines leaves room for."""
+        rows = self._provider.quota(owner)
+        if self._limits.machines is None or not rows:
+            return rows
+        try:
+            listed = self._provider.list(owner)
+        except ProviderUnreachable:
+            return rows  # only for show: an order is checked by itself
+        room = max(self._limits.machines - sum(one.lifecycle is not MachineLifecycle.GONE for one in listed), 0)
+        return tuple(replace(row, limit=min(row.limit, row.used + room)) for row in rows)
+
     # ------------------------------------------------------------------------------------- what passes through unchanged
 
     def capabilities(self) -> Capabilities:
@@ -129,10 +141,6 @@ class LimitedProvider:
     def offers(self) -> tuple[Offer, ...]:
         """Return the current offers."""
         return self._provider.offers()
-
-    def quota(self, owner: str) -> tuple[Quota, ...]:
-        """Return the limits of this account."""
-        return self._provider.quota(owner)
 
     def cancel(self, token: str) -> None:
         """Cancel an order by its token."""
