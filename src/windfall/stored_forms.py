@@ -58,8 +58,8 @@ class StoredForm(Struct, frozen=True):
 
 def row_4_to_5(row: Document) -> Document:
     """Version 5 has one more fact, `OffersChanged`; progress may have several holders, and members have roles."""
-    row["facts"] = [_progress(fact) if fact["type"] == "RunObserved" else fact for fact in row["facts"]]
-    for command in row["commands"]:
+    row["facts"] = [_progress(fact) if fact["type"] == "RunObserved" else fact for fact in row.get("facts", ())]
+    for command in row.get("commands", ()):
         if command["type"] == "FormGeneration":
             _give_roles(command["generation"])
     return row

@@ -22,7 +22,7 @@ from windfall.control.job_loop import JobLoop, JobLoopPorts
 from windfall.core import driver
 from windfall.errors import ControllerReplaced, WindfallError
 from windfall.fleet import Directive, Event, Lifetime, Report
-from windfall.market import Boot, Order
+from windfall.market import BootSpec, Order
 from windfall.ports import Channel
 from windfall.runtimes.checkpoint import CheckpointRuntime
 from windfall.simulation.virtual_time import VirtualClock
@@ -155,6 +155,6 @@ class Controller:
         self.world.another_controller(self.world.rng.uniform(0.5, 15.0))
 
 
-def _boot(order: Order) -> Boot:
+def _boot(order: Order) -> BootSpec:
     del order
-    return Boot(("node-agent",))
+    return BootSpec(("node-agent",))

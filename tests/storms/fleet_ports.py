@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tests.support.simulated_store import MemoryStore
 from windfall.errors import ControllerError, ControllerReplaced, ProviderUnreachable, StoreUnreachable, WindfallError
-from windfall.market import Answer, Bill, Boot, Capabilities, Machine, Offer, Order, Quota
+from windfall.market import Answer, Bill, BootSpec, Capabilities, Machine, Offer, Order, Quota
 from windfall.terms import Seconds
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class FaultyProvider:
     def quota(self, owner: str) -> tuple[Quota, ...]:
         return self._call("quota", lambda: self.gate.controller.world.provider.quota(owner))
 
-    def order(self, order: Order, boot: Boot) -> Answer:
+    def order(self, order: Order, boot: BootSpec) -> Answer:
         provider = self.gate.controller.world.provider
         return self._call("order", lambda: provider.order(order, boot), changes=True, doubles=True)
 

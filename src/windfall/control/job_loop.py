@@ -25,7 +25,7 @@ from windfall.control.state_snapshots import SnapshotWriter, restore
 from windfall.core import driver, save_schedules
 from windfall.core.fleet_state import FleetState
 from windfall.errors import WindfallError
-from windfall.events import Fact, LogMessage, Row, SetTimer, TimerFired
+from windfall.events import Command, Fact, LogMessage, Row, SetTimer, TimerFired
 from windfall.fleet import (
     ControllerStarted,
     Event,
@@ -35,11 +35,12 @@ from windfall.fleet import (
     MachineSilent,
     MachinesObserved,
     NotifyUser,
+    PlaceOrder,
     Report,
     ScheduleComputed,
 )
 from windfall.jobs import Job, Measurement
-from windfall.market import Boot, MachineLifecycle, Order
+from windfall.market import BootSpec, MachineLifecycle, Order
 from windfall.policies.checkpointing.schedule_table import ScheduleRequest
 from windfall.ports import Channel, Clock, Journal, Provider, Runtime, Snapshots
 from windfall.terms import Instant, Seconds, Term
@@ -285,7 +286,7 @@ class JobLoopPorts:
     providers: Mapping[str, Provider]
     channels: Sequence[Channel]
     runtime: Runtime
-    boot: Callable[[Order], Boot]
+    boot: Callable[[Order], BootSpec]
     notify: Callable[[Event, str], None]
     rates: Callable[[], tuple[tuple[str, str, str, Seconds, Seconds | None], ...]]
     record_lifetimes: Callable[[tuple[Lifetime, ...]], None]
@@ -421,7 +422,12 @@ class JobLoop:
             elif isinstance(command, LogMessage):
                 self._ports.log(command.message)
             else:
-                self._executor.execute(command, self._ports.clock.now())
+                self._executor.execute(command, self._ports.clock.now(), self._age_s(command, now))
+
+    def _age_s(self, command: Command, now: Instant) -> Seconds:
+        """Return how long ago an order was first sent; exactly 0 if this row is the first to send it."""
+        entry = self.state.orders.get(command.order.token) if isinstance(command, PlaceOrder) else None
+        return Seconds(0.0 if entry is None else now - entry.placed_at)
 
     def _wait_s(self) -> Seconds:
         if self._new_facts:

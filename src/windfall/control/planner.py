@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from windfall.control import controller_views as views
-from windfall.control.provider_calls import LOCAL_PACE, PollingPace
+from windfall.control.provider_calls import NEARBY_PACE, PollingPace
 from windfall.control.single_user import refuse_unsold
 from windfall.errors import ProviderDenied, ProviderError
 from windfall.fleet import Lifetime
@@ -60,10 +60,11 @@ def fingerprint(job: Job) -> str:
 
 
 def pace_of(job: Job, providers: Mapping[str, Provider]) -> PollingPace:
-    """Return the polling intervals: short ones if only the local market can serve the job."""
-    names = {want.provider for want in job.resources}
-    names = set(providers) if None in names else {name for name in names if name is not None}
-    return LOCAL_PACE if names <= {"local"} else PollingPace()
+    """Return the polling intervals: short ones if only providers on this host can serve the job."""
+    wanted = {want.provider for want in job.resources}
+    names = set(providers) if None in wanted else {name for name in wanted if name is not None}
+    nearby = all(name in providers and providers[name].capabilities().nearby for name in names)
+    return NEARBY_PACE if nearby else PollingPace()
 
 
 class PlanRecords(Protocol):
@@ -119,7 +120,7 @@ class Planner:
             Infeasible: no offer meets the job.
         """
         offered = self.offers()
-        refuse_unsold(offered)
+        refuse_unsold(offered, job)
         wall_time = self._clock.wall_time()
         pooled = lifetime_pool.pool(self._records.lifetimes(), wall_time)
         measured = self._merge(self._records.measured(fingerprint(job)))

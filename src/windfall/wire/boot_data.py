@@ -30,7 +30,9 @@ ADDRESS = "WINDFALL_ADDRESS"
 """Host name or address at which the job's other machines reach this one; detected if unset."""
 UPLINK = "WINDFALL_UPLINK"
 """The machine's own limit on uploads, as for `exec --uplink`; unset for none."""
-RESERVED_VARIABLES = (UPLINK, CREDENTIAL, CONTROLLER, RUN_URL, MACHINE_ID, PROVIDER, METADATA_URL, ADDRESS)
+SETUP_KEY = "WINDFALL_SETUP_KEY"
+"""Name of what the job's set-up leaves behind: on a disk where it succeeded under this name it is not run again."""
+RESERVED_VARIABLES = (SETUP_KEY, UPLINK, CREDENTIAL, CONTROLLER, RUN_URL, MACHINE_ID, PROVIDER, METADATA_URL, ADDRESS)
 """Variables of the node agent, hidden from setup and script."""
 
 
