@@ -87,6 +87,16 @@ def test_the_data_are_those_of_cost_and_the_seed(run_verb: RunVerb) -> None:
 
 
 @pytest.mark.usefixtures("shop")
+def test_only_a_price_of_the_offer_is_compared_with_its_on_demand_price(run_verb: RunVerb) -> None:
+    """A price of the user's own says nothing of what the machine would cost on demand."""
+    own = run_verb("simulate", "--history", "3", *HARD, "--price", "0.1")[1]
+    offered = run_verb("simulate", "--history", "3", *HARD)[1]
+
+    assert "on demand " in offered
+    assert "on demand " not in own
+
+
+@pytest.mark.usefixtures("shop")
 def test_the_picture_is_drawn_and_named(run_verb: RunVerb, tmp_path: Path) -> None:
     """In the format of its suffix."""
     code, out, err = run_verb("simulate", "--history", "3", "--plot", str(tmp_path / "h.png"), *HARD)

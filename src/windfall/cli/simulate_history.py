@@ -32,9 +32,9 @@ def play(setup: SimulationSetup, policy: str | UserPolicy, seed: int) -> ReadHis
     injected = None if isinstance(policy, str) else policy
     built, offer = setup.built, setup.offer
     scenario = built.scenario if injected else replace(built.scenario, policy=name)
-    # Of machines that are not on offer, or whose price is the user's own, the on-demand price is unknown: nothing to compare.
-    known = offer.on_demand_usd_per_hour > scenario.price_usd_per_hour
-    on_demand = offer.on_demand_usd_per_hour if known else 0.0
+    # Where the price is not the offer's own, or there is no offer, the on-demand price is unknown: nothing to compare with.
+    sold = scenario.price_usd_per_hour == offer.price_usd_per_hour < offer.on_demand_usd_per_hour
+    on_demand = offer.on_demand_usd_per_hour if sold else 0.0
     pool = engine.scenario_pool(scenario, offer.machine_type, offer.zone or _NO_ZONE, on_demand)
     found = engine.history(scenario, seed=seed, policy=injected, job_id=setup.name, pool=pool)
     return simulated_history.read(found, built, f"{setup.head}, policy {name}", seed)
