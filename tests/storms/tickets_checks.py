@@ -25,7 +25,7 @@ from windfall.fleet import (
 from windfall.market import Answer, Machine, Order
 from windfall.policies.acquisition.fleet_policy import FleetTarget
 from windfall.simulation.virtual_time import WALL_START
-from windfall.terms import NoticeLevel, Reliability, WallTime
+from windfall.terms import Instant, NoticeLevel, Reliability, WallTime
 
 if TYPE_CHECKING:
     from tests.storms.fleet_control import Controller
@@ -50,7 +50,7 @@ class TicketChecks:
 
     Attributes:
         target: what the policy wants, as of the newest row of the journal.
-        drained: machines that were told to leave, with their deadlines [s].
+        drained: machines that were told to leave: their deadline [s], the same on the journal's clock, and why.
         chosen: machines that the policy lets go although their slot stays.
         released: machines that were given back, and when [s].
     """
@@ -62,7 +62,7 @@ class TicketChecks:
         self.tokens: set[str] = set()
         self.intents: set[str] = set()
         self.bought_ids: set[str] = set()
-        self.drained: dict[str, tuple[float, str]] = {}
+        self.drained: dict[str, tuple[float, Instant, str]] = {}
         self.chosen: set[str] = set()
         self.released: dict[str, float] = {}
         self.heard: dict[str, Report] = {}
@@ -180,7 +180,7 @@ class TicketChecks:
         elif isinstance(fact, ProgressObserved):
             self.world.told = fact
 
-    def _decided(self, command: Command, at: float) -> None:
+    def _decided(self, command: Command, at: Instant) -> None:
         match command:
             case PlaceOrder(order):
                 self.intents.add(order.token)
@@ -188,21 +188,21 @@ class TicketChecks:
                 self.world.cancelled[token] = self.world.time
             case DrainMachine(machine_id, deadline, reason):
                 self.world.count(f"drained: {reason}")
-                self.drained[machine_id] = (self.world.time + deadline - at, reason)
+                self.drained[machine_id] = (self.world.time + deadline - at, deadline, reason)
             case ReleaseMachine(machine_id, _, reason):
-                self._released(machine_id, reason)
+                self._released(machine_id, reason, at)
 
-    def _released(self, machine_id: str, reason: str) -> None:
+    def _released(self, machine_id: str, reason: str, at: Instant) -> None:
         world = self.world
         if machine_id in self.released:
             return
         self.released[machine_id] = world.time
         world.count(f"released: {reason.split(' ')[-1]}")
         report = self.journaled_reports.get(machine_id)
-        if machine_id in self.drained and reason == self.drained[machine_id][1]:
+        _, deadline, why = self.drained.get(machine_id, (0.0, at, ""))
+        if reason == why:
             works = report is not None and report.status is MachineStatus.TRAINING
-            due = world.time >= self.drained[machine_id][0] - 0.1
-            demand(due or not works, f"a drained machine is released once it has handed over: {machine_id}")
+            demand(at >= deadline or not works, f"a drained machine is released once it has handed over: {machine_id}")
             world.count("drained to the deadline" if works else "drained empty")
         elif report is not None and report.status is MachineStatus.TRAINING:
             demand(reason not in ("it is old", "the job no longer needs it"), f"it is drained first: {machine_id}")
