@@ -1,6 +1,10 @@
 """x"""
+
 from contextlib import contextmanager
+
 BUGS = {}
+
+
 @contextmanager
 def bug(name):
     yield

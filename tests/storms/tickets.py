@@ -315,7 +315,9 @@ class Tickets(Timeline):
         calm_s = max(fleet.calm_s, fleet.outage_at + fleet.outage_s)
         bound_s = calm_s + SETTLED_S + 3 * fleet.given.numbers * fleet.work_s[1] + max(fleet.bill_lag_s)
         while (soon := self.next_at()) is not None and (state := self._settled()) is None:
-            demand(soon <= bound_s, f"the job ends in bounded time, {bound_s:.0f} s; it is {self.checks.ended} at the end")
+            demand(
+                soon <= bound_s, f"the job ends in bounded time, {bound_s:.0f} s; it is {self.checks.ended} at the end"
+            )
             self.step()
         assert state is not None
         self.count(f"ended {driver.phase(state)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from tests.storms.tickets_scene import JOB, OWNER
@@ -12,10 +13,12 @@ from windfall import codec
 from windfall.core import driver
 from windfall.events import Command, Fact, Row
 from windfall.fleet import (
+    SUPERSEDED,
     CancelOrder,
     DrainMachine,
     JobPhase,
     MachineReported,
+    MachinesMissing,
     MachineStatus,
     PlaceOrder,
     ProgressObserved,
@@ -179,6 +182,8 @@ class TicketChecks:
                 self.journaled_reports[fact.report.machine_id] = fact.report
         elif isinstance(fact, ProgressObserved):
             self.world.told = fact
+        elif isinstance(fact, MachinesMissing):
+            self.world.taken |= set(fact.machine_ids) & self.world.machines.keys()
 
     def _decided(self, command: Command, at: Instant) -> None:
         match command:
@@ -197,15 +202,28 @@ class TicketChecks:
         if machine_id in self.released:
             return
         self.released[machine_id] = world.time
-        world.count(f"released: {reason.split(' ')[-1]}")
+        world.count(f"released: {reason.rsplit(' ', maxsplit=1)[-1]}")
         report = self.journaled_reports.get(machine_id)
         _, deadline, why = self.drained.get(machine_id, (0.0, at, ""))
-        if reason == why:
+        if reason == SUPERSEDED:
+            self._gang_released(machine_id, at)
+        elif reason == why:
             works = report is not None and report.status is MachineStatus.TRAINING
             demand(at >= deadline or not works, f"a drained machine is released once it has handed over: {machine_id}")
             world.count("drained to the deadline" if works else "drained empty")
+            self._gang_released(machine_id, at)
         elif report is not None and report.status is MachineStatus.TRAINING:
             demand(reason not in ("it is old", "the job no longer needs it"), f"it is drained first: {machine_id}")
+
+    def _gang_released(self, machine_id: str, at: Instant) -> None:
+        """The other machines of its gang end with a machine that is released, so they have handed over as well."""
+        gang = self.world.machines[machine_id].allocation
+        others = [name for name, one in self.world.machines.items() if gang and one.allocation == gang]
+        for name in others:
+            report, end = self.journaled_reports.get(name), self.drained.get(name, (0.0, Instant(math.inf), ""))[1]
+            works = report is not None and report.status is MachineStatus.TRAINING and self.world.lives(name)
+            said = report is not None and report.level is NoticeLevel.ANNOUNCED
+            demand(not works or said or at >= end, f"a gang is released once all of it has handed over: {name} works")
 
     def turned(self, controller: Controller) -> None:
         """After each turn of a controller: slots have machines of their reliability."""
@@ -238,7 +256,9 @@ class TicketChecks:
             plain = [one.machine_id for one in alive if kind(one) == what and not self.leaves(one)]
             over = able and len(plain) > self.wanted(what)
             self.surplus_s[what] = self.surplus_s.get(what, 0.0) + passed_s if over else 0.0
-            demand(self.surplus_s[what] <= SURPLUS_S, f"a machine that no slot needs is given back soon: {what} {plain}")
+            demand(
+                self.surplus_s[what] <= SURPLUS_S, f"a machine that no slot needs is given back soon: {what} {plain}"
+            )
         for one in alive:
             self._leaves_in_time(one.machine_id)
             gang = [other for other in world.machines.values() if one.allocation and other.allocation == one.allocation]
@@ -265,11 +285,14 @@ class TicketChecks:
         demand(not left and not world.provider.meter.running, f"no machine is left behind: {left}")
         total = world.provider.meter.total_usd(OWNER, WallTime(WALL_START + world.time))
         sums = driver.summary(state, state.now).money
-        demand(abs(sums.settled_usd - total) < CENT, f"the bill is the meter's: {sums.settled_usd:.6f}, {total:.6f} USD")
+        demand(
+            abs(sums.settled_usd - total) < CENT, f"the bill is the meter's: {sums.settled_usd:.6f}, {total:.6f} USD"
+        )
         closed = (sums.unsettled, sums.disputed, round(sums.unexplained_usd, 9))
         demand(closed == (0, 0, 0.0), f"every bill is closed, none disputed, every line explained: {closed}")
-        promise = f"only losses are preemptions: {state.preemptions} of {sorted(world.taken)}"
-        demand(state.preemptions <= len(world.taken), promise)
+        gangs = {world.machines[name].allocation for name in world.taken} - {""}
+        taken = world.taken | {name for name, one in world.machines.items() if one.allocation in gangs}
+        demand(state.preemptions <= len(taken), f"only losses are preemptions: {state.preemptions} of {sorted(taken)}")
         self._replayed()
 
     def _replayed(self) -> None:

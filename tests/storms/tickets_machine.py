@@ -92,7 +92,9 @@ class TicketNode:
         if self.role == tickets.CLERK:
             self._serve(starts=wanted is DesiredState.RUN)
         elif self.role == tickets.TAKER:
-            self._take(starts=wanted is DesiredState.RUN and not self.leaving and self.level is not NoticeLevel.ANNOUNCED)
+            self._take(
+                starts=wanted is DesiredState.RUN and not self.leaving and self.level is not NoticeLevel.ANNOUNCED
+            )
 
     def _serve(self, *, starts: bool) -> None:
         """Be the clerk, or leave that place."""

@@ -67,9 +67,8 @@ def settings(job: Job) -> QueueSettings:
 def job(job_id: str, given: QueueSettings, **more: object) -> Job:
     """Return a job of tickets."""
     chosen = {name: getattr(given, name) for name in given.__struct_fields__ if getattr(given, name) != math.inf}
-    return Job(
-        job_id, job_id, "ada", "memory://run", ("take",), (Resources(),), runtime=RuntimeSpec(NAME, chosen), fleet=POLICY, **more  # type: ignore[arg-type]
-    )  # fmt: skip
+    spec = RuntimeSpec(NAME, chosen)
+    return Job(job_id, job_id, "ada", "memory://run", ("take",), (Resources(),), runtime=spec, fleet=POLICY, **more)  # type: ignore[arg-type]
 
 
 RULES = RuntimeRules(
