@@ -37,8 +37,12 @@ if TYPE_CHECKING:
 CENT = 0.005
 SURPLUS_S = 100.0
 """A machine that no slot needs lives at most so much longer while everything answers [s]."""
+ALONE_S = 60.0
+"""What is left of a gang lives at most so much longer while everything answers [s]."""
 LEFT_S = 100.0
-"""A machine that is to be gone is gone at most so much later while everything answers [s]."""
+"""A machine that was released is gone at most so much later while everything answers [s]."""
+DUE_S = 20.0
+"""A drained machine that still works is released at most so long after its deadline while everything answers [s]."""
 
 
 def kind(machine: Machine) -> str:
@@ -53,7 +57,8 @@ class TicketChecks:
 
     Attributes:
         target: what the policy wants, as of the newest row of the journal.
-        drained: machines that were told to leave: their deadline [s], the same on the journal's clock, and why.
+        drained: machines that were told to leave: until when, and why.
+        behind_s: how far the journal's clock is behind the world's [s].
         chosen: machines that the policy lets go although their slot stays.
         released: machines that were given back, and when [s].
     """
@@ -65,7 +70,8 @@ class TicketChecks:
         self.tokens: set[str] = set()
         self.intents: set[str] = set()
         self.bought_ids: set[str] = set()
-        self.drained: dict[str, tuple[float, Instant, str]] = {}
+        self.drained: dict[str, tuple[Instant, str]] = {}
+        self.behind_s = 0.0
         self.chosen: set[str] = set()
         self.released: dict[str, float] = {}
         self.heard: dict[str, Report] = {}
@@ -167,6 +173,7 @@ class TicketChecks:
         """A row is in the journal; what the policy answered in it counts from now on."""
         row = codec.row_from_line(line)
         demand(controller.term == self.world.term, "a controller that was replaced writes nothing")
+        self.behind_s = self.world.time - row.at
         for fact in row.facts:
             self._fact(fact)
         if self.answer is not None:
@@ -193,7 +200,7 @@ class TicketChecks:
                 self.world.cancelled[token] = self.world.time
             case DrainMachine(machine_id, deadline, reason):
                 self.world.count(f"drained: {reason}")
-                self.drained[machine_id] = (self.world.time + deadline - at, deadline, reason)
+                self.drained[machine_id] = (deadline, reason)
             case ReleaseMachine(machine_id, _, reason):
                 self._released(machine_id, reason, at)
 
@@ -204,7 +211,7 @@ class TicketChecks:
         self.released[machine_id] = world.time
         world.count(f"released: {reason.rsplit(' ', maxsplit=1)[-1]}")
         report = self.journaled_reports.get(machine_id)
-        _, deadline, why = self.drained.get(machine_id, (0.0, at, ""))
+        deadline, why = self.drained.get(machine_id, (at, ""))
         if reason == SUPERSEDED:
             self._gang_released(machine_id, at)
         elif reason == why:
@@ -220,7 +227,7 @@ class TicketChecks:
         gang = self.world.machines[machine_id].allocation
         others = [name for name, one in self.world.machines.items() if gang and one.allocation == gang]
         for name in others:
-            report, end = self.journaled_reports.get(name), self.drained.get(name, (0.0, Instant(math.inf), ""))[1]
+            report, end = self.journaled_reports.get(name), self.drained.get(name, (Instant(math.inf), ""))[0]
             works = report is not None and report.status is MachineStatus.TRAINING and self.world.lives(name)
             said = report is not None and report.level is NoticeLevel.ANNOUNCED
             demand(not works or said or at >= end, f"a gang is released once all of it has handed over: {name} works")
@@ -264,15 +271,17 @@ class TicketChecks:
             gang = [other for other in world.machines.values() if one.allocation and other.allocation == one.allocation]
             alone = able and any(not world.lives(other.machine_id) for other in gang)
             self.alone_s[one.machine_id] = self.alone_s.get(one.machine_id, 0.0) + passed_s if alone else 0.0
-            demand(self.alone_s[one.machine_id] <= LEFT_S, f"a gang is lost whole: {one.machine_id} lives on")
+            demand(self.alone_s[one.machine_id] <= ALONE_S, f"a gang is lost whole: {one.machine_id} lives on")
 
     def _leaves_in_time(self, machine_id: str) -> None:
         world = self.world
-        due = [self.drained[machine_id][0]] if machine_id in self.drained else []
-        due += [self.released[machine_id]] if machine_id in self.released else []
-        if due:
-            late_s = world.time - max(min(due), world.able_since)
-            demand(late_s <= LEFT_S, f"a machine that is to leave is gone in time: {machine_id}, {late_s:.0f} s late")
+        released_s, end = self.released.get(machine_id), self.drained.get(machine_id, (math.inf, ""))[0]
+        if released_s is not None:
+            late_s = world.time - max(released_s, world.able_since)
+            demand(late_s <= LEFT_S, f"a machine that was released is gone in time: {machine_id}, {late_s:.0f} s late")
+        else:
+            late_s = world.time - max(end + self.behind_s, world.able_since)
+            demand(late_s <= DUE_S, f"a drained machine is released at its deadline: {machine_id}, {late_s:.0f} s late")
 
     # --------------------------------------------------------------------------------------------------------- the end
 
