@@ -224,10 +224,11 @@ class TicketChecks:
 
     def _gang_released(self, machine_id: str, at: Instant) -> None:
         """The other machines of its gang end with a machine that is released, so they have handed over as well."""
-        gang = self.world.machines[machine_id].allocation
+        gang, none = self.world.machines[machine_id].allocation, (Instant(math.inf), "")
         others = [name for name, one in self.world.machines.items() if gang and one.allocation == gang]
         for name in others:
-            report, end = self.journaled_reports.get(name), self.drained.get(name, (Instant(math.inf), ""))[0]
+            report = self.journaled_reports.get(name)
+            end = min(self.drained.get(each, none)[0] for each in (name, machine_id))
             works = report is not None and report.status is MachineStatus.TRAINING and self.world.lives(name)
             said = report is not None and report.level is NoticeLevel.ANNOUNCED
             demand(not works or said or at >= end, f"a gang is released once all of it has handed over: {name} works")

@@ -2,7 +2,8 @@
 
 A machine whose slot stays first gets a successor; it is drained once that one is ready, or when only the time for its
 last save is left.  A machine whose slot is retired is drained at once.  A machine whose end its provider announces does
-the same by itself (`core.machines`); so notice, choice and retirement end in the same way.
+the same by itself (`core.machines`); so notice, choice and retirement end in the same way.  A gang leaves as one: the release of
+one machine would end the others.
 """
 
 from __future__ import annotations
@@ -29,15 +30,14 @@ def drain(turn: FleetTurn, unit: TrackedMachine, deadline: Instant, reason: str)
 
 
 def watch(turn: FleetTurn) -> None:
-    """Advance each machine that is to leave by choice."""
+    """Advance each machine that is to leave by choice: first all drains, then all releases, as gangs leave whole."""
+    for unit in list(turn.units.values()):
+        if unit.drain_at is not None and unit.state not in {MachineState.DRAINING, MachineState.RELEASING}:
+            _consider_drain(turn, unit, unit.drain_at)
     for machine_id in list(turn.units):
         unit = turn.units[machine_id]  # another of its gang may have taken it along
-        if unit.drain_at is None or unit.state is MachineState.RELEASING:
-            continue
-        if unit.state is MachineState.DRAINING:
+        if unit.drain_at is not None and unit.state is MachineState.DRAINING:
             _consider_release(turn, unit, unit.drain_at)
-        else:
-            _consider_drain(turn, unit, unit.drain_at)
 
 
 def _consider_drain(turn: FleetTurn, unit: TrackedMachine, deadline: Instant) -> None:
@@ -45,8 +45,6 @@ def _consider_drain(turn: FleetTurn, unit: TrackedMachine, deadline: Instant) ->
     begin_at = Instant(deadline - turn.job.checkpointing.save_timeout_s)
     if gangs.replaceable(turn, unit) or turn.now >= begin_at:
         drain(turn, unit, deadline, unit.drain_reason)
-        if turn.units[unit.machine_id].state is MachineState.DRAINING:
-            _consider_release(turn, turn.units[unit.machine_id], deadline)
     else:
         turn.later.append(begin_at)
 
