@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, WithJsonSchema
 
-from windfall.policies.checkpointing import decision
+from windfall.policies import policy_registry
 from windfall.policies.checkpointing.decision import parse_policy
 from windfall.policies.planning import job_checks
+from windfall.policies.policy_registry import PolicyKind
 from windfall.providers import provider_list
 from windfall.spelling import nearest
 from windfall.structs import Struct
@@ -156,19 +157,23 @@ def _infra(value: object) -> Infra:
     return Infra(None if provider == "*" else provider, zone)
 
 
+_SAVING = [entry for entry in policy_registry.own(PolicyKind.SAVING) if entry.word]
+_INSURE_WORDS = [entry.word for entry in _SAVING]
+_INSURE = {word: entry for entry in _SAVING for word in dict.fromkeys((entry.word, entry.name))}
+"""Saving policies by the words of a job file; its default one may also be written by its own name."""
+
+
 def _insure(value: object) -> str:
     written = " ".join(value.split()) if isinstance(value, str) else ""
-    if written == "auto":
-        return "adaptive"
-    if written in decision.NAMES:
-        return written
+    entry = _INSURE.get(written)
+    if entry is not None:
+        return entry.name
     if re.fullmatch(_DURATION, written) or re.fullmatch(_STEPS, written):
         # Policies have no milliseconds and no days, so lengths are passed in seconds.
         length = f"{_duration(written):.10g}s" if re.fullmatch(_DURATION, written) else written
         return parse_policy(f"every {length}")
     raise ValueError(
-        f"must be auto, {', '.join(decision.NAMES[1:])}, a duration (10m) or a number of steps (200 steps), "
-        f"not {shown(value)}"
+        f"must be {', '.join(_INSURE_WORDS)}, a duration (10m) or a number of steps (200 steps), not {shown(value)}"
     )
 
 
@@ -284,7 +289,7 @@ Accelerators = Annotated[
 """One kind of accelerator, or several alternatives."""
 Where = Annotated[Infra, *_kind(_infra, _pattern(rf"(\*|{'|'.join(provider_list.names())})(/[A-Za-z0-9*._-]+){{0,2}}"))]
 """Where to order machines."""
-Insure = Annotated[str, *_kind(_insure, _pattern("auto", *decision.NAMES, _DURATION, _STEPS))]
+Insure = Annotated[str, *_kind(_insure, _pattern(*_INSURE, _DURATION, _STEPS))]
 """When to make insurance saves, as `policies.checkpointing` names it."""
 Every = Annotated[str, *_kind(_every, _pattern(_DURATION, _STEPS))]
 """An interval in steps or time."""

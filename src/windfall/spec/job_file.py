@@ -17,7 +17,7 @@ from windfall.spec import fields
 from windfall.spec.fields import Amount, Duration, Money
 from windfall.spelling import nearest
 from windfall.structs import replace
-from windfall.terms import Bundle, RunOptions, Seconds, Unit, Usd
+from windfall.terms import DEFAULT_SAVING, Bundle, RunOptions, Seconds, Unit, Usd
 from windfall.units import duration_s
 
 SHELL = 'command -v bash >/dev/null && exec bash -euo pipefail -c "$0"; exec sh -eu -c "$0"'
@@ -109,7 +109,7 @@ class CheckpointBlock(JobFileBlock):
     """URL of an earlier run whose newest checkpoint this run starts from."""
     keep_every: fields.Every | None = None
     """Interval of the saves that are kept: 1000 steps, or 1h."""
-    insure: fields.Insure = "adaptive"
+    insure: fields.Insure = DEFAULT_SAVING
     """Saves against losses without a notice, replaced by newer ones: auto (default), optimal, 10m, 200 steps, never."""
     keep: Annotated[int, Field(ge=1, le=job_checks.KEEP_MAX)] | None = None
     """How many of the keep_every saves to keep (default: all)."""

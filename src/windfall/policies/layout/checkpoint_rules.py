@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from windfall.fleet import Slot
 from windfall.jobs import DEFAULT_RUNTIME, Job
+from windfall.policies import policy_registry
 from windfall.policies.layout.membership import ALONE, COMPLETE, Membership
 from windfall.policies.layout.runtime_list import RuntimeRules
+from windfall.policies.policy_registry import PolicyKind
 
 ROLE = "node"
 
@@ -22,7 +24,7 @@ def membership(job: Job) -> Membership:
 
 RULES = RuntimeRules(
     DEFAULT_RUNTIME,
-    "any script that saves its state; it resumes from its newest checkpoint on the next machine",
+    policy_registry.find(PolicyKind.RUNTIME, DEFAULT_RUNTIME).help,
     (ROLE,),
     slots,
     membership,
