@@ -33,7 +33,7 @@ class HistoryRequest(Struct, frozen=True):
 
 
 def show(
-    request: HistoryRequest, name: str, head: str, built: BuiltScenario, offer: Offer, policy: str | UserPolicy
+    request: HistoryRequest, name: str, head: str, built: BuiltScenario, offer: Offer, *, policy: str | UserPolicy
 ) -> None:
     """Play a history and print it.
 

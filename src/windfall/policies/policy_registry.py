@@ -231,8 +231,27 @@ def load(kind: PolicyKind, name: str) -> Any:
 
 
 def _lacks(entry: PolicyEntry, package: str) -> str:
-    with_extra = f": pip install 'windfall[{entry.extra}]'" if entry.extra else ""
+    with_extra = f"; Windfall's extra {entry.extra} has it" if entry.extra else ""
     return f"needs the package {package.partition('.')[0]}, which is not installed{with_extra}"
+
+
+def described(kind: PolicyKind, name: str) -> str:
+    """Return one sentence about a policy for users; empty if its package has none.
+
+    Raises:
+        Misuse: there is none of this name, or it cannot be loaded.
+    """
+    entry = find(kind, name)
+    if entry.help:
+        return entry.help
+    found = load(kind, name)
+    doc = found.__doc__ if callable(found) else None
+    return str(getattr(found, "help", None) or (doc or "").strip().partition("\n")[0])
+
+
+def simulated() -> tuple[PolicyEntry, ...]:
+    """Return the saving policies that a simulation can run."""
+    return tuple(entry for entry in own(PolicyKind.SAVING) if entry.kernel is not None)
 
 
 def written() -> tuple[str, ...]:

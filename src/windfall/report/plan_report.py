@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from windfall.jobs import Job
+from windfall.jobs import DEFAULT_FLEET, DEFAULT_RUNTIME, Job
+from windfall.policies import policy_registry
+from windfall.policies.policy_registry import PolicyKind
 from windfall.storage.bundle import CODE_SUFFIXES, PackedBundle
 from windfall.units import duration_text, size_text
 
@@ -105,6 +107,12 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False, starts
     chosen = plan["chosen"]
     expected = chosen["expected"]
     yield from _row("job", _head(job, chosen))
+    for label, kind, name, usual in (
+        ("runtime", PolicyKind.RUNTIME, job.runtime.name, DEFAULT_RUNTIME),
+        ("fleet", PolicyKind.FLEET, job.fleet, DEFAULT_FLEET),
+    ):
+        if name != usual:
+            yield from _row(label, f"{name}: {policy_registry.described(kind, name)}".removesuffix(": "))
     yield from _row("price", _price(chosen, plan, whole=whole))
     if expected is None:
         measure = "" if job.work is None else "; `windfall drill job.yaml` measures them"

@@ -122,7 +122,7 @@ def _code(name: str) -> KernelCode:
     """
     entry = policy_registry.find(PolicyKind.SAVING, name.partition(":")[0])
     if entry.kernel is None:
-        others = ", ".join(other.name for other in policy_registry.own(PolicyKind.SAVING) if other.kernel is not None)
+        others = ", ".join(other.name for other in policy_registry.simulated())
         raise Misuse(f"the saving policy {entry.name} cannot be simulated: it has no kernel; choose from {others}")
     return entry.kernel
 

@@ -146,6 +146,10 @@ class JobFile(JobFileBlock):
     """Folder with the code, relative to the job file; it is uploaded, and setup and run start in it."""
     num_nodes: Annotated[int, Field(ge=1, le=job_checks.NODES_MAX)] = 1
     """The number of machines that train together."""
+    runtime: fields.Runtime | None = None
+    """How the job's state survives: a runtime, or {RUNTIME: {settings}} (default: checkpoint)."""
+    fleet: fields.FleetName = jobs.DEFAULT_FLEET
+    """The policy that decides which machines the job has (default: fixed)."""
     resources: ResourcesBlock = ResourcesBlock()
     """Which machines can run the job."""
     spot_policy: Literal["spot", "on-demand", "auto"] | None = None
@@ -246,6 +250,8 @@ def to_job(
         injection=injection,
         code=code,
         dead_man_s=Seconds(jobfile.controller.dead_man),
+        runtime=jobfile.runtime or jobs.RuntimeSpec(),
+        fleet=jobfile.fleet,
     )
 
 
