@@ -7,6 +7,9 @@ with the numbers it compared.  All are immutable values: the journal stores them
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from windfall.structs import Tagged
 from windfall.terms import (
     Bytes,
@@ -278,6 +281,13 @@ class EstimatesChanged(Tagged, Fact, frozen=True):
     restart_s: Seconds | None = None
     unannounced_share: float | None = None
     notice_s: Seconds | None = None
+
+
+class AssignmentChanged(Tagged, Fact, frozen=True):
+    """The controller tells the program of a job's runtime something new; it replaces what was told before."""
+
+    role: str
+    assignment: Mapping[str, Any]
 
 
 class ScheduleAssigned(Tagged, Fact, frozen=True):

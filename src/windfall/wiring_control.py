@@ -8,6 +8,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -31,12 +32,12 @@ from windfall.linux.random_names import new_nonce
 from windfall.models.job_measurements import measure, merge
 from windfall.policies.checkpointing import schedule_table
 from windfall.policies.checkpointing.schedule_table import ScheduleRequest
-from windfall.ports import Clock, Provider
+from windfall.policies.layout import runtime_list
+from windfall.ports import Clock, ObjectStore, Provider, Runtime
 from windfall.providers import provider_list
 from windfall.storage import object_stores, run_log, spool_journal, store_operations
 from windfall.storage.database import Database, UserEntry, open_database
 from windfall.storage.object_stores import open_store
-from windfall.storage.run_log import StoreWatch
 from windfall.storage.store_operations import get, put
 from windfall.terms import Seconds, Term
 from windfall.wire.environment import STORE_VARIABLES
@@ -203,6 +204,13 @@ def owner_tag(database: Database) -> str:
     return f"windfall-{hashlib.sha256(database.key()).hexdigest()[:12]}"
 
 
+def _open_runtime(job: Job, store: ObjectStore, clock: Clock) -> Runtime:
+    """Open the controller's side of a job's runtime."""
+    module, _, function = runtime_list.rules(job.runtime.name).live.partition(":")
+    opener: Callable[..., Runtime] = getattr(import_module(module), function)
+    return opener(job, store, clock, new_nonce)
+
+
 def _open(job: Job, clock: Clock, log: Callable[[str], None]) -> RunAccess:
     store = open_store(job.run_url)
 
@@ -214,7 +222,7 @@ def _open(job: Job, clock: Clock, log: Callable[[str], None]) -> RunAccess:
         store_operations.run(put(JOB, json.dumps(boot).encode()), store, clock)
 
     return RunAccess(
-        watch=StoreWatch(store, clock, new_nonce),
+        runtime=_open_runtime(job, store, clock),
         mailbox=mailbox,
         write_boot=write_boot,
         measure=lambda lines: _measure(job, lines, object_stores.Reader(store, clock)),

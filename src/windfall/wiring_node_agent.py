@@ -23,6 +23,7 @@ from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
 from windfall.notices import notice_sources
 from windfall.notices.relay import NoticeWriter
+from windfall.policies.layout import runtime_list
 from windfall.ports import Clock, ObjectStore
 from windfall.storage import bundle, store_operations
 from windfall.storage.object_stores import open_store
@@ -108,7 +109,7 @@ def run_node_agent(environ: Mapping[str, str]) -> None:
         raise Misuse(f"{names.RUN_URL} is not set: only a controller can start the node agent")
     clock, inbox = SystemClock(), _Inbox()
     place = _place(url, environ)
-    store, exec_ = open_store(url), ExecProcess(place)
+    store, exec_ = open_store(url), ExecProcess(place, lambda name: runtime_list.rules(name).program)
     preparation = _Preparation(place, store, clock)
     controller = environ.get(names.CONTROLLER) or None
     direct, life = None, new_nonce()

@@ -15,7 +15,8 @@ from windfall.errors import DatabaseUnreachable, ProviderUnreachable, StoreUnrea
 from windfall.fleet import Directive, Event, MachineStatus, Report
 from windfall.jobs import Job, Resources
 from windfall.market import Boot, Machine, MachineLifecycle, Order
-from windfall.ports import Provider, RunWatch
+from windfall.ports import Provider
+from windfall.runtimes.checkpoint import CheckpointRuntime
 from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
 from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import Timeline, VirtualClock
@@ -146,10 +147,10 @@ class House:
         self.sequence = 0
 
     def ports(self) -> JobLoopPorts:
-        watch: RunWatch = Line(self.run, self.faults, StoreUnreachable)  # type: ignore[assignment]
+        watch = CheckpointRuntime(Line(self.run, self.faults, StoreUnreachable))  # type: ignore[arg-type]
         return JobLoopPorts(
             controller=Term(self.term), owner=OWNER, clock=self.clock, journal=self.journal,
-            providers=self.providers, channels=(self.voices,), run=watch, boot=self._boot,
+            providers=self.providers, channels=(self.voices,), runtime=watch, boot=self._boot,
             notify=lambda event, _: self.notified.append(event), rates=tuple,
             record_lifetimes=lambda _: self.faults.meet("record_lifetimes", DatabaseUnreachable, lambda: None),
             log=self.logged.append, pace=PACE,

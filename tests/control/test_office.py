@@ -22,6 +22,7 @@ from windfall.fleet import DesiredState, JobPhase, JobStopRequested, MachineStat
 from windfall.jobs import Measurement, Notify, Resources, SecretRef
 from windfall.linux.clock import SystemClock
 from windfall.market import Boot, MachineLifecycle, Order
+from windfall.runtimes.checkpoint import CheckpointRuntime
 from windfall.storage.database import open_database
 from windfall.structs import replace
 from windfall.terms import Outcome, Seconds, Step, Term, Unit
@@ -89,7 +90,9 @@ class Shop:
         return self.offices[-1]
 
     def _opened(self) -> RunAccess:
-        return RunAccess(self.run, self._box, self.written.append, self._measure, lambda: self.deleted)
+        return RunAccess(
+            CheckpointRuntime(self.run), self._box, self.written.append, self._measure, lambda: self.deleted
+        )
 
     def _box(self, *_: object) -> Mailbox:
         self.boxes.append(Mailbox("mailbox"))

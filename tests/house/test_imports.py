@@ -42,6 +42,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "models": (WORDS | {"models", "units"}, NUMERIC),
     "policies": (WORDS | {"models", "policies", "units"}, NUMERIC),
     "policies.checkpointing.rules": (NONE, NONE),
+    "runtimes": (WORDS | {"wire", "storage", "runtimes"}, NONE),
     "core": (TO_CORE - {"wire"} | {"units"}, NONE),
     "linux": (WORDS | {"wire", "linux"}, NONE),
     "storage": (

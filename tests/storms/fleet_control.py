@@ -16,6 +16,7 @@ from windfall.errors import ControllerReplaced, WindfallError
 from windfall.fleet import Directive, Event, Lifetime, Report
 from windfall.market import Boot, Order
 from windfall.ports import Channel
+from windfall.runtimes.checkpoint import CheckpointRuntime
 from windfall.simulation.virtual_time import VirtualClock
 from windfall.storage.run_log import StoreWatch
 from windfall.structs import replace
@@ -79,7 +80,7 @@ class Controller:
             journal=SimulatedJournal(gate),
             providers={"sim": FaultyProvider(gate)},
             channels=(Ear(self.direct, world), Ear(box, world)),
-            run=StoreWatch(store, self.clock, world.nonce),
+            runtime=CheckpointRuntime(StoreWatch(store, self.clock, world.nonce)),
             boot=_boot,
             notify=self._notify,
             rates=tuple,

@@ -20,6 +20,7 @@ from windfall.events import Row
 from windfall.fleet import Directive, Lifetime, MachineStatus, Report
 from windfall.jobs import Job, Resources
 from windfall.market import Answer, Boot, Machine, Order
+from windfall.runtimes.checkpoint import CheckpointRuntime
 from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
 from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import WALL_START, Timeline, VirtualClock
@@ -150,7 +151,7 @@ class _Journal:
 
 @dataclass
 class _Watch:
-    """`ports.RunWatch` of the world's run."""
+    """`checkpoint.RunWatch` of the world's run."""
 
     world: World
 
@@ -214,7 +215,7 @@ class World(Timeline):
         clock = VirtualClock(self)
         ports = JobLoopPorts(
             controller=self.term, owner=OWNER, clock=clock, journal=_Journal(self, self.term),
-            providers={"sim": self.provider}, channels=(direct,), run=_Watch(self),
+            providers={"sim": self.provider}, channels=(direct,), runtime=CheckpointRuntime(_Watch(self)),
             boot=lambda order: Boot(("keeper",)), notify=lambda event, message: None, rates=tuple,
             record_lifetimes=self.pool.extend, log=self.told.append, pace=PACE,
         )  # fmt: skip

@@ -373,7 +373,7 @@ class Controller:
             journal=self._records.journal(job.job_id, dependencies.term),
             providers=dependencies.providers,
             channels=(handles.direct, handles.mailbox),
-            run=handles.run.watch,
+            runtime=handles.run.runtime,
             boot=lambda order: self._boot(job, order),
             notify=lambda event, message: self._notifier.send(Notification(job, event, message)),
             rates=self._rates,

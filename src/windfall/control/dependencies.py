@@ -9,7 +9,7 @@ from windfall.control.controller_views import Json
 from windfall.control.job_loop import Scheduler
 from windfall.fleet import Directive, JobPhase, Lifetime, Report
 from windfall.jobs import Job, Measurement
-from windfall.ports import Channel, Clock, Journal, Provider, RunWatch
+from windfall.ports import Channel, Clock, Journal, Provider, Runtime
 from windfall.structs import Struct
 from windfall.terms import Term, WallTime
 
@@ -152,14 +152,14 @@ class RunAccess(Struct, frozen=True):
     """The controller's access to a job's run.
 
     Attributes:
-        watch: the run's log.
+        runtime: how the job's state survives.
         mailbox: makes the channel through the run's store: (controller's term, function that returns live machines).
         write_boot: puts `job.json` into the store.
         measure: returns the finished run's measurements from its journals; one row for each kind of machine.
         deleted: returns whether the run was deleted: `job.json`, present since the submission, is gone.
     """
 
-    watch: RunWatch
+    runtime: Runtime
     mailbox: Callable[[Term, Callable[[], Iterable[str]]], Mailbox]
     write_boot: Callable[[Json], None]
     measure: Callable[[Iterable[str]], tuple[Measurement, ...]]

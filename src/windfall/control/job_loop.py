@@ -40,7 +40,7 @@ from windfall.fleet import (
 from windfall.jobs import Job, Measurement
 from windfall.market import Boot, MachineLifecycle, Order
 from windfall.policies.checkpointing.schedule_table import ScheduleRequest
-from windfall.ports import Channel, Clock, Journal, Provider, RunWatch
+from windfall.ports import Channel, Clock, Journal, Provider, Runtime
 from windfall.terms import Instant, Seconds, Term
 
 Scheduler = Callable[[ScheduleRequest], ScheduleComputed | None]
@@ -281,7 +281,7 @@ class JobLoopPorts:
     journal: Journal
     providers: Mapping[str, Provider]
     channels: Sequence[Channel]
-    run: RunWatch
+    runtime: Runtime
     boot: Callable[[Order], Boot]
     notify: Callable[[Event, str], None]
     rates: Callable[[], tuple[tuple[str, str, str, Seconds, Seconds | None], ...]]

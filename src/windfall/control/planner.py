@@ -18,6 +18,7 @@ from windfall.fleet import Lifetime
 from windfall.jobs import Job, Measurement
 from windfall.market import Offer, Quota, Refusal
 from windfall.models import lifetime_pool
+from windfall.policies.layout import runtime_list
 from windfall.policies.planning import job_plan
 from windfall.policies.planning.estimates import PlanInputs
 from windfall.policies.planning.unmet_needs import unmet_need
@@ -46,6 +47,8 @@ def boot_data(job: Job) -> BootData:
         save_timeout_s=job.checkpointing.save_timeout_s,
         nodes=job.nodes,
         bundle=job.bundle,
+        runtime=job.runtime,
+        addressed=runtime_list.rules(job.runtime.name).assign is not None,
     )
 
 

@@ -36,7 +36,7 @@ from windfall.jobs import Job
 from windfall.market import Machine, Offer, Order, Quota, Refusal
 from windfall.ports import Provider
 from windfall.structs import Struct, replace
-from windfall.terms import Instant, JobProgress, Seconds, Step, Unit, WallTime, WorkDone
+from windfall.terms import Instant, Seconds, WallTime
 
 if TYPE_CHECKING:
     from windfall.control.job_loop import JobLoopPorts
@@ -135,7 +135,7 @@ class CommandExecutor:
 
     def _action_of(self, command: Command) -> tuple[str, Callable[[], None]] | None:
         """Return a command's key and what executes it; None for a command that is not executed here."""
-        run, providers = self._ports.run, self._ports.providers
+        runtime, providers = self._ports.runtime, self._ports.providers
         match command:
             case CancelOrder(token, name) if name in providers:
                 return f"cancel {token}", lambda: providers[name].cancel(token)
@@ -144,9 +144,9 @@ class CommandExecutor:
             case PreemptMachine(machine_id, name, notice_s) if name in providers:
                 return f"preempt {machine_id}", lambda: providers[name].preempt(machine_id, notice_s)
             case DeclareGone(machine_id):
-                return f"gone {machine_id}", lambda: run.declare_gone(machine_id)
+                return f"gone {machine_id}", lambda: runtime.declare_gone(machine_id)
             case StopRun(at_once, reason):
-                return f"stop {at_once}", lambda: run.stop(now=at_once, reason=reason)
+                return f"stop {at_once}", lambda: runtime.stop(now=at_once, reason=reason)
         return None
 
     def _try(self, key: str, now: Instant) -> None:
@@ -209,7 +209,7 @@ class Poller:
         self._ports = ports
         self._cursors = dict(cursors)
         self._seen = {name: _Seen() for name in ports.providers}
-        self._run: ProgressObserved | None = None
+        self._progress: ProgressObserved | None = None
         self._rates: tuple[object, ...] | None = None
         self._last_offers: tuple[object, ...] | None = None
         self._at: dict[str, Instant] = {}
@@ -233,7 +233,7 @@ class Poller:
         if self._is_due("list", pace.list_s, now):
             facts += self._listings(state)
         if self._is_due("run", pace.run_s, now):
-            facts += self._observe()
+            facts += self._observe_progress()
         if self._is_due("bill", pace.settle_s if driver.needs_bill(state) else pace.bill_s, now):
             facts += self._bills()
         return facts
@@ -324,22 +324,15 @@ class Poller:
 
     # ------------------------------------------------------------------------------------------------ run and estimates
 
-    def _observe(self) -> list[Fact]:
+    def _observe_progress(self) -> list[Fact]:
         try:
-            state = self._ports.run.observe()
+            observed = self._ports.runtime.progress()
         except WindfallError as error:
-            self._once(f"cannot read the run's store: {error}")
+            self._once(f"cannot read the job's progress: {error}")
             return []
-        if state is None:
+        if observed is None or observed == self._progress:
             return []
-        saved = max((checkpoint.step for checkpoint in state.checkpoints), default=Step(0))
-        holders = () if state.holder is None else (state.holder.host,)
-        safe = WorkDone(float(saved), Unit.STEP)
-        progress = JobProgress(safe, safe, state.failures, state.outcome, holders)
-        observed = ProgressObserved(state.term, progress)
-        if observed == self._run:
-            return []
-        self._run = observed
+        self._progress = observed
         return [observed]
 
     def _estimates(self) -> list[Fact]:

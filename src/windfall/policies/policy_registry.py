@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windfall.errors import Misuse
 from windfall.jobs import DEFAULT_FLEET, DEFAULT_RUNTIME
 from windfall.structs import Struct
 from windfall.terms import DEFAULT_SAVING
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 OPTIMAL = "optimal"
 THESIS = "thesis"
@@ -178,17 +181,22 @@ def own(kind: PolicyKind) -> tuple[PolicyEntry, ...]:
     return tuple(entry for entry in ENTRIES if entry.kind is kind)
 
 
+def entry_points(group: str) -> Iterable[EntryPoint]:
+    """Return the entry points of a group, of all installed packages."""
+    # Loaded here: it reads every installed package's description, which most commands need not wait for.
+    from importlib import metadata  # noqa: PLC0415
+
+    return metadata.entry_points(group=group)
+
+
 @functools.cache
 def entries(kind: PolicyKind) -> tuple[PolicyEntry, ...]:
     """Return all policies of a kind that are installed; this package's come first and keep their names."""
     ours = own(kind)
     if kind not in GROUPS:
         return ours
-    # Loaded here: it reads every installed package's description, which most commands need not wait for.
-    from importlib.metadata import entry_points  # noqa: PLC0415
-
     known = {entry.name for entry in ours}
-    points = sorted(entry_points(group=GROUPS[kind]), key=lambda point: point.name)
+    points = sorted(entry_points(GROUPS[kind]), key=lambda point: point.name)
     others = (PolicyEntry(kind, point.name, point.name, point.value, "") for point in points if point.name not in known)
     return (*ours, *others)
 

@@ -29,8 +29,15 @@ from windfall.market import (
     Quota,
     Refusal,
 )
-from windfall.simulation.market_evictions import KEPT, ByTheJob, EvictionRule, MarketEvictions, NoticeShares, Unit
-from windfall.simulation.market_meter import BY_THE_SECOND, Billing, Meter, MeteredMachine
+from windfall.simulation.market_evictions import (
+    KEPT,
+    ByTheJob,
+    EvictionRule,
+    EvictionUnit,
+    MarketEvictions,
+    NoticeShares,
+)
+from windfall.simulation.market_meter import BY_THE_SECOND, BillingRule, Meter, MeteredMachine
 from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import WALL_START, Timeline
 from windfall.structs import Struct
@@ -72,7 +79,7 @@ class SimulatedMarket(Struct, frozen=True):
     memory_gib: float = 16.0
     accelerator: str | None = None
     accelerators: int = 0
-    billing: Billing = BY_THE_SECOND
+    billing: BillingRule = BY_THE_SECOND
     capacity: ValueSeries | None = None
     quota: int | None = None
     eviction: EvictionRule = None
@@ -284,17 +291,17 @@ class SimulatedProvider:
             one.preemption_at = WallTime(self._wall() + left_s)
             self._notify(machine_id, NoticeLevel.ANNOUNCED, left_s)
 
-    def units(self, place: int) -> Sequence[Unit]:
+    def units(self, place: int) -> Sequence[EvictionUnit]:
         """Return the pending and running units of a market, oldest first."""
         found: dict[int, list[_Instance]] = {}
         for one in self._alive[place].values():
             found.setdefault(one.number, []).append(one)
         return [
-            Unit(number, tuple(one.machine_id for one in gang), gang[0].lifecycle is MachineLifecycle.RUNNING)
+            EvictionUnit(number, tuple(one.machine_id for one in gang), gang[0].lifecycle is MachineLifecycle.RUNNING)
             for number, gang in found.items()
         ]
 
-    def evict(self, unit: Unit, notice_s: Seconds | None) -> None:
+    def evict(self, unit: EvictionUnit, notice_s: Seconds | None) -> None:
         """Evict a unit: after a notice, now for None; one that is pending never starts."""
         for machine_id in unit.machine_ids:
             one = self._instances.get(machine_id)
@@ -439,15 +446,17 @@ class SimulatedProvider:
                 order.owner, order.job_id, started, one.usd_per_hour, market.billing, market.prices
             )
             self.meter.start(one.machine_id, metered)
-        self._evictions.started(first.place, Unit(first.number, tuple(one.machine_id for one in gang), running=True))
+        self._evictions.started(
+            first.place, EvictionUnit(first.number, tuple(one.machine_id for one in gang), running=True)
+        )
         if self._listener is not None:
             for one in gang:
                 self._listener.started(self._machine(one), one.boot)
 
     def _end(self, one: _Instance, cause: MachineEndCause) -> None:
         """End a machine, and with it the others of its gang."""
-        now, ending = self._wall(), [each for each in one.gang if each.lifecycle is not MachineLifecycle.GONE]
-        for each in ending:
+        now, leaving = self._wall(), [each for each in one.gang if each.lifecycle is not MachineLifecycle.GONE]
+        for each in leaving:
             ran = each.lifecycle is MachineLifecycle.RUNNING
             each.lifecycle, each.ended, each.cause = MachineLifecycle.GONE, now, cause
             del self._alive[each.place][each.machine_id]
@@ -457,7 +466,7 @@ class SimulatedProvider:
                 owner, lines = each.order.owner, self.meter.end(each.machine_id, now, free_hour=free_hour)
                 self._timeline.at(self._rng.uniform(*self._bill_lag_s), partial(self.meter.settle, owner, lines))
         if self._listener is not None:
-            for each in ending:
+            for each in leaving:
                 self._listener.ended(self._machine(each))
 
     def _await_price(self, market: SimulatedMarket) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from windfall import codec
 from windfall.errors import WRITTEN_BEFORE_RELEASE, ControllerError, NewerFormat, OlderFormat
-from windfall.jobs import DEAD_MAN_S, SAVE_TIMEOUT_S
+from windfall.jobs import DEAD_MAN_S, SAVE_TIMEOUT_S, RuntimeSpec
 from windfall.structs import Struct
 from windfall.terms import Bundle, RunOptions, Seconds
 from windfall.wire.environment import PEERS_TOKEN
@@ -46,6 +46,8 @@ class BootData(Struct, frozen=True):
         dead_man_s: how long a machine keeps running without contact to its controller [s].
         save_timeout_s: how long the last save may take after that [s].
         nodes: number of machines that train together.
+        runtime: how the job's state survives; its program runs on the machine.
+        addressed: the job's machines reach one another, so each reports its address.
         bundle: the code, unpacked where the script runs; None if it is already there.
     """
 
@@ -59,6 +61,8 @@ class BootData(Struct, frozen=True):
     save_timeout_s: Seconds = SAVE_TIMEOUT_S
     nodes: int = 1
     bundle: Bundle | None = None
+    runtime: RuntimeSpec = RuntimeSpec()
+    addressed: bool = False
 
 
 class _Version(Struct, frozen=True):

@@ -19,6 +19,14 @@ from windfall.policies.policy_registry import PolicyKind
 from windfall.structs import Struct
 
 
+class Placement(Struct, frozen=True):
+    """The machine that fills a slot now, and where others reach its program (empty if nowhere)."""
+
+    role: str
+    machine_id: str
+    address: str
+
+
 class RuntimeRules(Struct, frozen=True):
     """The rules of a runtime.
 
@@ -28,8 +36,12 @@ class RuntimeRules(Struct, frozen=True):
         roles: what its machines can be for.
         slots: what a job needs at its start.
         membership: which of its machines train together.
+        live: module and function that open the controller's side, `ports.Runtime`: it gets the job, the run's store, a
+            clock, and a function that returns random names.
+        program: module that runs on each machine, as `python -m PROGRAM REQUEST`; it takes the request of `windfall exec`.
+        assign: the body of a machine's assignment, from its slot and the machines by slot; None if there is none.
         reliable_roles: roles that need a machine that cannot be preempted.
-        check: returns what is wrong with a job's settings, None if they are valid; None for a runtime without settings.
+        check: returns what is wrong with a job's settings, None if they are valid; without it any are accepted.
     """
 
     name: str
@@ -37,6 +49,9 @@ class RuntimeRules(Struct, frozen=True):
     roles: tuple[str, ...]
     slots: Callable[[Job], tuple[Slot, ...]]
     membership: Callable[[Job], Membership]
+    live: str
+    program: str
+    assign: Callable[[Job, Slot, Mapping[str, Placement]], Mapping[str, Any]] | None = None
     reliable_roles: tuple[str, ...] = ()
     check: Callable[[Mapping[str, Any]], str | None] | None = None
 
@@ -58,6 +73,4 @@ def settings_problem(spec: RuntimeSpec) -> str | None:
         Misuse: no such runtime is installed.
     """
     check = rules(spec.name).check
-    if check is not None:
-        return check(spec.settings)
-    return f"has no settings; write `runtime: {spec.name}`" if spec.settings else None
+    return None if check is None else check(spec.settings)
