@@ -342,7 +342,8 @@ def test_a_saving_policy(copy: Copy) -> None:
 def test_a_fleet_policy(copy: Copy, user_of: list[User]) -> None:
     """A function, and its name: a plan shows it, and a real job then has one machine more than its runtime needs."""
     copy.write("policies/acquisition/one_more.py", ONE_MORE)
-    entry = '    PolicyEntry(PolicyKind.FLEET, "one-more", "one-more", "windfall.policies.acquisition.one_more:one_more", "a spare"),\n'
+    place = "windfall.policies.acquisition.one_more:one_more"
+    entry = f'    PolicyEntry(PolicyKind.FLEET, "one-more", "one-more", "{place}", "a spare"),\n'
     copy.insert("policies/policy_registry.py", LAST, entry)
     user = copy.user("fleet: one-more\n")
     user_of.append(user)
