@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from windfall import stored_forms
 from windfall.structs import Tagged
 from windfall.terms import (
     Bytes,
@@ -32,7 +33,7 @@ from windfall.terms import (
     WallTime,
 )
 
-VERSION = 4
+VERSION = stored_forms.ROW.version
 _NO_LENGTH = Seconds(0.0)
 
 

@@ -209,7 +209,7 @@ class ControllerStarted(Tagged, Fact, frozen=True):
 
 
 class OffersObserved(Tagged, Fact, frozen=True):
-    """The current offers of all providers; sent when they change.
+    """The current offers of all providers; sent once, and from then on only what changes (`OffersChanged`).
 
     Attributes:
         provider_errors: (provider, refusal, message) of those that did not return offers.
@@ -218,6 +218,27 @@ class OffersObserved(Tagged, Fact, frozen=True):
     offers: tuple[Offer, ...]
     quotas: tuple[Quota, ...] = ()
     provider_errors: tuple[tuple[str, Refusal, str], ...] = ()
+
+
+PriceRow = tuple[str, str, str, Reliability, float]
+"""An offer (provider, type, zone, reliability) and its price [USD/h]."""
+
+
+class OffersChanged(Tagged, Fact, frozen=True):
+    """What differs from the offers last observed; also sent when a controller starts, even if nothing does.
+
+    Attributes:
+        offers: new ones, and those in which more than the price differs.
+        prices: offers whose price alone differs.
+        removed: (provider, type, zone, reliability) of offers that are gone.
+        quotas, provider_errors: all of them, as in `OffersObserved`; None if they are the same.
+    """
+
+    offers: tuple[Offer, ...] = ()
+    prices: tuple[PriceRow, ...] = ()
+    removed: tuple[tuple[str, str, str, Reliability], ...] = ()
+    quotas: tuple[Quota, ...] | None = None
+    provider_errors: tuple[tuple[str, Refusal, str], ...] | None = None
 
 
 class EstimatesPooled(Tagged, Fact, frozen=True):

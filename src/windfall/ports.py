@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from windfall.events import CommitCheckpoint, UploadShard
 from windfall.fleet import Directive, ProgressObserved, Report
-from windfall.market import Answer, Bill, Boot, Capabilities, Machine, Offer, Order, Quota
+from windfall.market import Answer, Bill, BootSpec, Capabilities, Machine, Offer, Order, Quota
 from windfall.results import StoreResult
 from windfall.structs import Struct
 from windfall.terms import (
@@ -341,8 +341,24 @@ class Journal(Protocol):
         """
         ...
 
-    def rows(self) -> Iterator[str]:
-        """Yield the rows so far, oldest first."""
+    def rows(self, after: int = 0) -> Iterator[str]:
+        """Yield the rows so far after row `after`, oldest first."""
+        ...
+
+
+class Snapshots(Protocol):
+    """The newest snapshots of a journal's reader; losing one costs only time."""
+
+    def newest(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the number of the row that each follows, and its content; newest first."""
+        ...
+
+    def write(self, sequence: int, data: bytes) -> None:
+        """Store the snapshot that follows row `sequence`, and drop all but the newest two.
+
+        Raises:
+            ControllerReplaced: another controller took over the installation; nothing was written.
+        """
         ...
 
 
@@ -367,7 +383,7 @@ class Provider(Protocol):
         """Return the limits of this account; empty if the provider does not report them."""
         ...
 
-    def order(self, order: Order, boot: Boot) -> Answer:
+    def order(self, order: Order, boot: BootSpec) -> Answer:
         """Buy machines; a second call with the same token, whatever its counts, buys nothing and returns the same machines.
 
         Fewer than `count_max` machines come with a refusal for the rest; fewer than `count_min` are not bought at all.

@@ -29,6 +29,8 @@ Term = NewType("Term", int)
 """Number of the log record by which a holder acquired the run; larger is newer."""
 Step = NewType("Step", int)
 """Number of training steps completed since the start of the run; repeated steps are counted once."""
+BlockValue = str | bool | int | float
+"""A value in a provider's block of a job file."""
 
 
 class Metric(float):

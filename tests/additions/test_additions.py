@@ -94,6 +94,48 @@ TWINS = '''
         check=check,
     )
 '''
+TOY_PROVIDER = '''
+"""A toy market with one kind of machine, which sells none; its client wants a key."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from windfall.market import Capabilities, Offer, Quota
+from windfall.ports import Clock, Provider
+from windfall.providers.provider_settings import ProviderSettings, read_secret
+from windfall.terms import Reliability, Seconds
+
+
+class Toy:
+    """See the module."""
+
+    name = "toy"
+
+    def __init__(self, clock: Clock, settings: ProviderSettings) -> None:
+        self._clock, self._settings = clock, settings
+
+    def capabilities(self) -> Capabilities:
+        """Tokens are forgotten, and prices float."""
+        return Capabilities(False, False, False, True, "local", Seconds(60.0), token_memory_s=Seconds(60.0), price_floats=True)
+
+    def offers(self) -> tuple[Offer, ...]:
+        """Return the only offer, to whom the key opens the shelf."""
+        if self._settings.credentials is not None:
+            assert read_secret(self._settings.credentials, os.environ)
+        now, place = self._clock.wall_time(), self._settings.region or "shelf"
+        return (Offer("toy", "brick", place, 0.5, 2.0, Reliability.TRANSIENT, Seconds(30.0), now, 4.0, 8.0),)
+
+    def quota(self, owner: str) -> tuple[Quota, ...]:
+        """There is none."""
+        return ()
+
+
+def open_provider(installation: Path, clock: Clock, *, start: bool, settings: ProviderSettings) -> Provider:
+    """Open it."""
+    return Toy(clock, settings)
+'''
 
 
 @dataclass
@@ -261,55 +303,49 @@ def test_a_notice_source(copy: Copy) -> None:
 
 
 def test_a_provider(copy: Copy) -> None:
-    """A file behind `ports.Provider`, and an entry in the list of providers: a job file can name it."""
-    copy.write(
-        "providers/toy.py",
-        '''
-        """A toy market with one kind of machine, which sells none."""
-
-        from __future__ import annotations
-
-        from pathlib import Path
-
-        from windfall.market import Offer, Quota
-        from windfall.ports import Clock, Provider
-        from windfall.terms import Reliability, Seconds
-
-
-        class Toy:
-            """See the module."""
-
-            name = "toy"
-
-            def __init__(self, clock: Clock) -> None:
-                self._clock = clock
-
-            def offers(self) -> tuple[Offer, ...]:
-                """Return the only offer."""
-                now = self._clock.wall_time()
-                return (Offer("toy", "brick", "shelf", 0.5, 2.0, Reliability.TRANSIENT, Seconds(30.0), now, 4.0, 8.0),)
-
-            def quota(self, owner: str) -> tuple[Quota, ...]:
-                """There is none."""
-                return ()
-
-
-        def open_provider(installation: Path, clock: Clock, *, start: bool) -> Provider:
-            """Open it."""
-            return Toy(clock)
-        ''',
-    )
+    """A file behind `ports.Provider`, and an entry in the list: job files, configuration, `doctor` and `plan` know it."""
+    copy.write("providers/toy.py", TOY_PROVIDER)
     copy.insert(
         "providers/provider_list.py",
-        'ProviderEntry("local"',
-        'ProviderEntry("toy", "providers.toy:open_provider"), ',
+        'ProviderEntry(\n        "local"',
+        """ProviderEntry(
+        "toy", "providers.toy:open_provider", "a shelf of bricks", settings=("credentials", "region", "limits"),
+        block=(BlockKey("colour", BlockKind.TEXT, "Of the bricks.", "red", choices=("red", "blue")),),
+    ),
+    """,
     )
-    (copy.folder / "job.yaml").write_text("run: python train.py\nresources: {infra: toy}\nwork: {steps: 10}\n")
-    planned = copy.windfall("plan", "job.yaml")
-    assert planned.returncode == 0, planned.stderr
-    assert "brick in shelf, spot of toy" in planned.stdout
-    (copy.folder / "job.yaml").write_text("run: python train.py\nresources: {infra: tony}\n")
-    assert "did you mean toy?" in copy.windfall("plan", "job.yaml").stderr
+    home = {"XDG_CONFIG_HOME": str(copy.folder / "config")}
+    config = copy.folder / "config" / "windfall" / "config.yaml"
+    config.parent.mkdir(parents=True)
+    job = copy.folder / "job.yaml"
+
+    def planned(text: str, settings: str, **more: str) -> subprocess.CompletedProcess[str]:
+        job.write_text(f"run: python train.py\nwork: {{steps: 10}}\n{text}")
+        config.write_text(settings)
+        return copy.windfall("plan", "job.yaml", **home, **more)
+
+    settings = "providers:\n  toy: {region: attic, credentials: {env: TOY_KEY}, limits: {machines: 3}}\n"
+    infra = "resources: {infra: toy}\n"
+    told = planned(infra + "toy: {colour: red}\n", settings, TOY_KEY="hush")
+    assert told.returncode == 0, told.stderr
+    assert "brick in attic, spot of toy" in told.stdout
+    assert (
+        "the environment variable TOY_KEY is not set"
+        in planned(infra, settings).stdout + planned(infra, settings).stderr
+    )
+    assert "did you mean toy?" in planned("resources: {infra: tony}\n", settings).stderr
+    assert "job.yaml:4:7: toy.color is an unknown key; did you mean colour?" in (
+        planned(infra + "toy: {color: red}\n", settings).stderr
+    )
+    assert "toy.colour must be red or blue, not 'rot'" in planned(infra + "toy: {colour: rot}\n", settings).stderr
+    assert "config.yaml:2:9: providers.toy.regoin is an unknown key; did you mean region?" in (
+        planned(infra, settings.replace("region", "regoin")).stderr
+    )
+    config.write_text(settings)
+    doctor = " ".join(copy.windfall("doctor", **home, TOY_KEY="hush").stdout.split())
+    assert "a shelf of bricks; credentials from env TOY_KEY, region attic, at most 3 machines" in doctor
+    assert "hush" not in doctor
+    assert '"colour"' in copy.windfall("schema", "job").stdout
     copy.is_what_the_list_says("To add a provider")
 
 

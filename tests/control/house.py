@@ -14,7 +14,7 @@ from windfall.core import driver
 from windfall.errors import DatabaseUnreachable, ProviderUnreachable, StoreUnreachable
 from windfall.fleet import Directive, Event, MachineStatus, Report
 from windfall.jobs import Job, Resources
-from windfall.market import Boot, Machine, MachineLifecycle, Order
+from windfall.market import BootSpec, Machine, MachineLifecycle, Order
 from windfall.ports import Provider
 from windfall.runtimes.checkpoint import CheckpointRuntime
 from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
@@ -84,8 +84,8 @@ class Rows:
     def append(self, line: str) -> None:
         self.faults.meet("append", DatabaseUnreachable, lambda: self.lines.append(line))
 
-    def rows(self) -> Any:
-        return iter(list(self.lines))
+    def rows(self, after: int = 0) -> Any:
+        return iter(self.lines[after:])
 
 
 @dataclass
@@ -156,9 +156,9 @@ class House:
             log=self.logged.append, pace=PACE,
         )  # fmt: skip
 
-    def _boot(self, order: Order) -> Boot:
+    def _boot(self, order: Order) -> BootSpec:
         self.bought.append(order.token)
-        return Boot(("node-agent",))
+        return BootSpec(("node-agent",))
 
     def job_loop(self) -> JobLoop:
         """Start a controller with the existing journal."""

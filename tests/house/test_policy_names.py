@@ -21,8 +21,6 @@ DEFAULTS = {"terms.py": "adaptive", "jobs.py": "fixed"}
 """The lowest rooms name the default of each kind, which the list takes from there."""
 LAB = "lab"
 """The papers' columns are called as in the papers."""
-LEFT = {"control/planner.py": "local"}
-"""How often a provider is asked is not yet among what it says of itself."""
 
 
 def _silent(tree: ast.Module) -> set[int]:
@@ -70,10 +68,7 @@ def test_no_runtime_or_provider_is_named(room: str) -> None:
     """No text is the name of a runtime or provider: what differs between them is a field of what they say of themselves."""
     files = python_files(PACKAGE / room)
     found = [
-        f"{where(path, line)}: {text}"
-        for path in files
-        for line, text in texts(parse(path), _runtimes_and_providers())
-        if LEFT.get(path.relative_to(PACKAGE).as_posix()) != text
+        f"{where(path, line)}: {text}" for path in files for line, text in texts(parse(path), _runtimes_and_providers())
     ]
 
     assert found == []

@@ -7,14 +7,14 @@ import math
 import random
 from dataclasses import dataclass, field
 
-from windfall.market import Boot, Machine, MachineEndCause, Order
+from windfall.market import BootSpec, Machine, MachineEndCause, Order
 from windfall.simulation.market_meter import BillingBasis, BillingRule
 from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
 from windfall.simulation.virtual_time import WALL_START, Timeline
 from windfall.terms import NoticeLevel, Seconds, WallTime
 
 Points = tuple[tuple[float, float], ...]
-BOOT = Boot(("true",))
+BOOT = BootSpec(("true",))
 OWNER = "shopper"
 
 
@@ -51,7 +51,7 @@ class Shopper:
             for machine_id in answer.machine_ids:
                 self.timeline.at(keep_s, lambda machine_id=machine_id: self.provider.release(machine_id))
 
-    def started(self, machine: Machine, boot: Boot) -> None:
+    def started(self, machine: Machine, boot: BootSpec) -> None:
         del boot
         self.started_s[machine.machine_id] = self.timeline.time
         self.machines[machine.machine_id] = machine

@@ -19,7 +19,7 @@ from windfall.errors import ControllerReplaced
 from windfall.events import Row
 from windfall.fleet import Directive, Lifetime, MachineStatus, Report
 from windfall.jobs import Job, Resources
-from windfall.market import Answer, Boot, Machine, Order
+from windfall.market import Answer, BootSpec, Machine, Order
 from windfall.runtimes.checkpoint import CheckpointRuntime
 from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
 from windfall.simulation.value_series import ValueSeries
@@ -118,7 +118,7 @@ class Provider(SimulatedProvider):
         self.released: list[str] = []
         self.born: list[str] = []
 
-    def order(self, order: Order, boot: Boot) -> Answer:
+    def order(self, order: Order, boot: BootSpec) -> Answer:
         self.orders.append(order)
         return self._bend("order", lambda: super(Provider, self).order(order, boot))  # type: ignore[return-value]
 
@@ -216,7 +216,7 @@ class World(Timeline):
         ports = JobLoopPorts(
             controller=self.term, owner=OWNER, clock=clock, journal=_Journal(self, self.term),
             providers={"sim": self.provider}, channels=(direct,), runtime=CheckpointRuntime(_Watch(self)),
-            boot=lambda order: Boot(("keeper",)), notify=lambda event, message: None, rates=tuple,
+            boot=lambda order: BootSpec(("keeper",)), notify=lambda event, message: None, rates=tuple,
             record_lifetimes=self.pool.extend, log=self.told.append, pace=PACE,
         )  # fmt: skip
         tap = Tap(self, self.term, JobLoop(self.job, ports), direct)
@@ -237,7 +237,7 @@ class World(Timeline):
 
     # --------------------------------------------------------------------------------------------------- the machines
 
-    def started(self, machine: Machine, boot: Boot) -> None:
+    def started(self, machine: Machine, boot: BootSpec) -> None:
         worker = self.workers[machine.machine_id] = Worker(self, machine)
         self.provider.born.append(machine.machine_id)
         self.lives[machine.machine_id] = (self.time, None)

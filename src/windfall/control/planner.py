@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from windfall.control import controller_views as views
-from windfall.control.provider_calls import LOCAL_PACE, PollingPace
+from windfall.control.provider_calls import NEARBY_PACE, PollingPace
 from windfall.control.single_user import refuse_unsold
 from windfall.errors import Infeasible, ProviderDenied, ProviderError
 from windfall.fleet import Lifetime
@@ -61,10 +61,11 @@ def fingerprint(job: Job) -> str:
 
 
 def pace_of(job: Job, providers: Mapping[str, Provider]) -> PollingPace:
-    """Return the polling intervals: short ones if only the local market can serve the job."""
-    names = {want.provider for want in job.resources}
-    names = set(providers) if None in names else {name for name in names if name is not None}
-    return LOCAL_PACE if names <= {"local"} else PollingPace()
+    """Return the polling intervals: short ones if only providers on this host can serve the job."""
+    wanted = {want.provider for want in job.resources}
+    names = set(providers) if None in wanted else {name for name in wanted if name is not None}
+    nearby = all(name in providers and providers[name].capabilities().nearby for name in names)
+    return NEARBY_PACE if nearby else PollingPace()
 
 
 class PlanRecords(Protocol):
@@ -120,7 +121,7 @@ class Planner:
             Infeasible: no offer meets the job, or a need of its runtime.
         """
         offered = self.offers()
-        refuse_unsold(offered)
+        refuse_unsold(offered, job)
         if problem := unmet_need(job, offered.offers, offered.quotas):
             raise Infeasible(problem)
         wall_time = self._clock.wall_time()

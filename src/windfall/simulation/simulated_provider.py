@@ -19,7 +19,7 @@ from windfall.errors import ProviderDenied
 from windfall.market import (
     Answer,
     Bill,
-    Boot,
+    BootSpec,
     Capabilities,
     Machine,
     MachineEndCause,
@@ -94,7 +94,7 @@ class SimulatedMarket(Struct, frozen=True):
 class MachineListener(Protocol):
     """Receives the events of machines."""
 
-    def started(self, machine: Machine, boot: Boot) -> None:
+    def started(self, machine: Machine, boot: BootSpec) -> None:
         """Receive the start of a machine; its init executes `boot`."""
 
     def noticed(self, machine_id: str, level: NoticeLevel, left_s: Seconds | None) -> None:
@@ -117,7 +117,7 @@ class _Instance:
     machine_id: str
     order: Order
     market: SimulatedMarket
-    boot: Boot
+    boot: BootSpec
     usd_per_hour: float
     place: int
     number: int
@@ -226,7 +226,7 @@ class SimulatedProvider:
             for (machine_type, zone), limit in self.limits.quota.items()
         )
 
-    def order(self, order: Order, boot: Boot) -> Answer:
+    def order(self, order: Order, boot: BootSpec) -> Answer:
         """Buy machines; the same token gives the same answer."""
         self._check_credentials()
         if order.token in self._cancelled:
@@ -370,7 +370,7 @@ class SimulatedProvider:
             refund=market.refund,
         )
 
-    def _sell(self, order: Order, boot: Boot) -> Answer:
+    def _sell(self, order: Order, boot: BootSpec) -> Answer:
         place = self._places.get((order.offer.machine_type, order.offer.zone, order.offer.reliability))
         if place is None or not 1 <= order.count_min <= order.count_max:
             where = f"{order.offer.machine_type} in {order.offer.zone}"
@@ -405,7 +405,7 @@ class SimulatedProvider:
                 message = f"no more {market.machine_type} in {market.zone} now"
         return count, refusal, message
 
-    def _make(self, order: Order, place: int, boot: Boot, count: int) -> tuple[str, ...]:
+    def _make(self, order: Order, place: int, boot: BootSpec, count: int) -> tuple[str, ...]:
         """Make the machines of an order: a unit each, or one gang."""
         market, made = self._markets[place], []
         gang: _Gang = []

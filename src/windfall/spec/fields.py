@@ -23,8 +23,6 @@ from windfall.spelling import closest, nearest
 from windfall.structs import Struct
 from windfall.units import duration_s
 
-PROVIDERS_LATER = ("slurm", "ray", "aws", "gcp", "azure", "kubernetes", "k8s", "lambda", "runpod", "oci", "vast")
-"""Providers that are not supported yet, as other tools name them."""
 STORES, DURATION_S_MAX = job_checks.STORES, job_checks.DURATION_S_MAX
 _DURATION = r"(?=.*[1-9])([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+"
 _STEPS = r"[1-9][0-9]* *steps?"
@@ -148,13 +146,13 @@ def _accelerator(value: object) -> Accelerator:
 
 
 def _infra(value: object) -> Infra:
-    text = _text(value, "local/zone-a")
+    text = _text(value, f"{provider_list.EXAMPLE}/zone-a")
     if not re.fullmatch(_INFRA, text):
-        raise ValueError(f"must be PROVIDER or PROVIDER/ZONE such as local/zone-a, not {shown(text)}")
+        raise ValueError(f"must be PROVIDER or PROVIDER/ZONE such as {provider_list.EXAMPLE}/zone-a, not {shown(text)}")
     provider, *rest = text.split("/")
     zone = None if not rest or rest[-1] == "*" else rest[-1]
     if provider != "*" and provider not in provider_list.names():
-        if provider.lower() in PROVIDERS_LATER:
+        if provider.lower() in provider_list.names_later():
             raise ValueError(
                 f"names the provider {provider}, which is not supported yet; supported: {', '.join(provider_list.names())}"
             )

@@ -40,6 +40,7 @@ from windfall.storage.database_schema import (
     reading,
     writing,
 )
+from windfall.storage.snapshot_table import SqlSnapshots
 from windfall.structs import Struct
 from windfall.terms import Term, WallTime
 
@@ -87,9 +88,9 @@ class SqlJournal:
             self._next = number  # if an answer is lost from here on, the same line keeps its number
         self._next = number + 1
 
-    def rows(self) -> Iterator[str]:
-        """Yield the rows so far, oldest first, including rows appended during the iteration."""
-        for _, line in read_rows(self._engine, self._job_id, after=0):
+    def rows(self, after: int = 0) -> Iterator[str]:
+        """Yield the rows so far after row `after`, oldest first, including rows appended during the iteration."""
+        for _, line in read_rows(self._engine, self._job_id, after=after):
             yield line
 
     def _count(self, connection: Connection) -> int:
@@ -281,6 +282,10 @@ class Database:
     def journal(self, job_id: str, term: Term) -> SqlJournal:
         """Return a job's journal, for writing with this term."""
         return SqlJournal(self._engine, lambda: self._fenced(term), job_id)
+
+    def snapshots(self, job_id: str, term: Term) -> SqlSnapshots:
+        """Return the snapshots of a job's state, for writing with this term."""
+        return SqlSnapshots(self._engine, lambda: self._fenced(term), job_id)
 
     def rows(self, job_id: str, *, after: int = 0, limit: int | None = None) -> Iterator[tuple[int, str]]:
         """Yield the numbers and lines of a job's journal after row `after`, oldest first."""

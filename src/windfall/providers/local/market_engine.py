@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from windfall.errors import WindfallError
-from windfall.market import Answer, Bill, Boot, Machine, MachineEndCause, Offer, Order, Quota, Refusal
+from windfall.market import Answer, Bill, BootSpec, Machine, MachineEndCause, Offer, Order, Quota, Refusal
 from windfall.ports import Clock
 from windfall.providers.local import machine_folder
 from windfall.providers.local.market_config import FILE, MarketConfig, load
@@ -199,7 +199,7 @@ class MarketEngine:
                 for zone in self._config.zones
             )
 
-    def order(self, order: Order, boot: Boot) -> Answer:
+    def order(self, order: Order, boot: BootSpec) -> Answer:
         """See `ports.Provider.order`.  Folders first, then the database: a folder without its row has no effect."""
         with self._lock:
             self._reload()
@@ -227,13 +227,15 @@ class MarketEngine:
             return self._config.types[offer.machine_type].on_demand
         return self._spot(offer.machine_type, offer.zone, now)
 
-    def _boot_of(self, order: Order, boot: Boot) -> dict[str, Any]:
+    def _boot_of(self, order: Order, boot: BootSpec) -> dict[str, Any]:
         sold = self._config.types[order.offer.machine_type]
-        uplink = {} if sold.uplink is None else {UPLINK: sold.uplink}
-        env = {**dict(boot.env), **uplink}
-        return {"argv": boot.argv, "env": env, "speed": sold.speed, "isolation": self._config.isolation}
+        block = dict(boot.block)
+        uplink = block.get("uplink", sold.uplink)
+        env = {**boot.environment(), **({} if uplink is None else {UPLINK: uplink})}
+        speed = block.get("speed", sold.speed)
+        return {"argv": boot.argv, "env": env, "speed": speed, "isolation": self._config.isolation}
 
-    def _decide(self, order: Order, boot: Boot, now: WallTime) -> tuple[int, Refusal | None, str]:
+    def _decide(self, order: Order, boot: BootSpec, now: WallTime) -> tuple[int, Refusal | None, str]:
         """Return how many machines are sold, why not more, and the message for the user."""
         if wrong := self._wrong_with(order, boot):
             return 0, Refusal.INVALID, wrong
@@ -258,7 +260,7 @@ class MarketEngine:
             return 0, refusal, f"{reason}: {count} of at least {order.count_min} available"
         return count, refusal, f"{reason}: {count} of {order.count_max} bought"
 
-    def _wrong_with(self, order: Order, boot: Boot) -> str:
+    def _wrong_with(self, order: Order, boot: BootSpec) -> str:
         """Return why an order is invalid here; empty if it is valid."""
         offer, config = order.offer, self._config
         if offer.machine_type not in config.types:
