@@ -151,8 +151,8 @@ def _policies(job: Job) -> Iterator[str]:
     if job.runtime.name != DEFAULT_RUNTIME:
         roles = Counter(slot.role for slot in runtime_list.rules(job.runtime.name).slots(job))
         needs = ", ".join(f"{count} {role}" for role, count in roles.items())
-        told = _policy(PolicyKind.RUNTIME, job.runtime.name)
-        yield from _row("runtime", f"{told}; it starts with {needs or 'no machine'}")
+        runtime = _policy(PolicyKind.RUNTIME, job.runtime.name)
+        yield from _row("runtime", f"{runtime}; it starts with {needs or 'no machine'}")
     if job.fleet != DEFAULT_FLEET:
         yield from _row("fleet", _policy(PolicyKind.FLEET, job.fleet))
 
