@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.house.source import ROOT
-from windfall.errors import Misuse
-from windfall.jobs import Injection, Job, Minimize, Notify, Objective, Resources, SecretRef, Use, Work
+from windfall.errors import EXIT_MISUSE, InvalidFile, Misuse
+from windfall.jobs import Injection, Job, Minimize, Notify, Objective, Resources, RuntimeSpec, SecretRef, Use, Work
 from windfall.policies.checkpointing.decision import parse_policy
 from windfall.spec.job_file import SHELL, parse_injection, to_job
 from windfall.spec.job_loader import load
@@ -240,3 +240,33 @@ def test_the_injection_is_read() -> None:
     assert parse_injection("mttp=90s+300s,seed=7") == Injection((Seconds(90.0), Seconds(300.0)), 7)
     assert parse_injection("mttp=2m,notice=30s") == Injection((Seconds(120.0),), 0, Seconds(30.0))
     assert parse_injection("mttp=1h,notice=none,seed=3") == Injection((Seconds(3600.0),), 3)
+
+
+def test_runtime_and_fleet_policy_are_named() -> None:
+    """A runtime is a name, or a name with its settings; without one the job has the usual ones."""
+    assert job_of("run: a").runtime == RuntimeSpec()
+    assert job_of("run: a\nruntime: checkpoint\nfleet: fixed") == job_of("run: a\nruntime: {checkpoint: {}}")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "runtime: chekpoint",
+            "2:10: runtime names 'chekpoint', which is not installed; did you mean checkpoint? installed: ",
+        ),
+        ("fleet: greedy", "2:8: fleet names 'greedy', which is not installed; installed: fixed"),
+        ("runtime: {checkpoint: {nodes: 2}}", "2:23: runtime.checkpoint has no settings; write `runtime: checkpoint`"),
+        ("runtime: {checkpoint: 2}", "2:23: runtime.checkpoint must be a map of the runtime's settings, not 2"),
+        ("runtime: {a: {}, b: {}}", "2:10: runtime must be a runtime's name, or one name with its settings"),
+        ("runtime: [checkpoint]", "2:10: runtime must be a runtime's name, or one name with its settings"),
+        ("fleet: {fixed: {}}", "2:8: fleet must be text, not a map"),
+    ],
+)
+def test_a_wrong_runtime_or_fleet_policy_is_refused_where_it_stands(line: str, message: str) -> None:
+    """The message has the place, what is wrong, and what is installed; the exit code is that of misuse."""
+    with pytest.raises(InvalidFile) as error:
+        job_of(f"run: a\n{line}")
+
+    assert message in str(error.value)
+    assert error.value.exit_code == EXIT_MISUSE

@@ -111,10 +111,10 @@ def checked_interval_s(policy: UserPolicy, interval_s: float) -> float:
 def named_rule(scenario: Scenario) -> UserPolicy | None:
     """Return a scenario's policy as a function, if it is one rule that the kernels have no code for; None otherwise."""
     name = parse_policy(scenario.policy)
-    return _as_function(name) if _code(name) is KernelCode.INJECTED else None
+    return _as_function(name) if kernel_code(name) is KernelCode.INJECTED else None
 
 
-def _code(name: str) -> KernelCode:
+def kernel_code(name: str) -> KernelCode:
     """Return the kernels' code of a saving policy.
 
     Raises:
@@ -152,7 +152,7 @@ def kernel_plan(scenario: Scenario, policy: UserPolicy | None) -> kernel.KernelP
     if policy is not None:
         return kernel.KernelPlan(kernel.INJECTED)
     name = parse_policy(scenario.policy)
-    code = _code(name)
+    code = kernel_code(name)
     if code is KernelCode.EVERY_S:
         steps, interval_s = every(name)
         if steps is not None:
