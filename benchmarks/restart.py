@@ -31,7 +31,15 @@ from windfall import codec
 from windfall.core import driver, offer_changes
 from windfall.core.fleet_state import FleetState
 from windfall.events import Fact, Row
-from windfall.fleet import ChargesObserved, JobSubmitted, MachineReported, MachinesMissing, OffersObserved, PlaceOrder
+from windfall.fleet import (
+    ChargesObserved,
+    JobSubmitted,
+    Lifetime,
+    MachineReported,
+    MachinesMissing,
+    OffersObserved,
+    PlaceOrder,
+)
 from windfall.jobs import Resources
 from windfall.linux.clock import SystemClock
 from windfall.market import Charge, Offer, Order
@@ -64,6 +72,7 @@ class Written(Market):
         self.rows = 0
         self.bytes = 0
         self.keep = keep
+        self.lifetimes: list[Lifetime] = []
         super().__init__(nodes)
 
     def happens(self, *facts: Fact) -> list[Order]:
@@ -93,6 +102,8 @@ class Written(Market):
         """A machine is lost and billed, and its successor comes."""
         for gone in self.loses([self.chance.choice(list(self.machines))]):
             assert gone.started is not None and gone.ended is not None  # noqa: PT018 - both or neither
+            where = (gone.provider, gone.machine_type, gone.zone)
+            self.lifetimes.append(Lifetime(gone.machine_id, *where, gone.started, gone.ended, True, False))
             name, usd = gone.machine_id, (gone.ended - gone.started) / 3600.0 * gone.price_usd_per_hour
             self.happens(ChargesObserved((Charge(name, name, usd, gone.started, gone.ended, True),), "local", name))
             self.comes()
@@ -124,6 +135,7 @@ def write_job(path: Path, rows: int = ROWS, nodes: int = NODES, seed: int = 1) -
                 else:
                     market.reports()
             flush()
+        database.put_lifetimes(term, market.lifetimes)
         database.add_job(term, market.state.the_job, {})
     return market.state
 
@@ -146,8 +158,12 @@ class Restarts:
     def database(self) -> Path:
         return self.folder / "controller.db"
 
-    def start(self) -> tuple[float, float]:
-        """Start a controller, kill it once its job has a snapshot; return when it answered and when it reacted [s]."""
+    def start(self, *, snapshot: bool = True) -> tuple[float, float]:
+        """Start a controller and kill it; return when it answered and when its job reacted [s].
+
+        Args:
+            snapshot: wait until the job has one before the kill; a job of few rows never has.
+        """
         before = self.rows_written()
         address = self.folder / "controller.json"
         address.unlink(missing_ok=True)
@@ -161,7 +177,8 @@ class Restarts:
             try:
                 answered = began + self._until(lambda: self._answers(address, process), began)
                 reacted = self._until(lambda: self.rows_written() > before, began)
-                self._until(lambda: self._scalar("SELECT count(*) FROM snapshots") > 0, began)
+                if snapshot:
+                    self._until(lambda: self._scalar("SELECT count(*) FROM snapshots") > 0, began)
             finally:
                 process.kill()
                 process.wait()

@@ -221,7 +221,7 @@ def _from_json(expected: type, data: Any) -> Any:
         if data in NOT_FINITE or (isinstance(data, (int, float)) and not isinstance(data, bool)):
             return Metric(data)
         raise ValueError("expected a number")
-    # The library keeps what it knows of a struct, but builds it anew for a union at each call.
+    # The library keeps what it knows of a struct, but builds a union's again at each call.
     try:
         return msgspec.convert((data,), _holder_of(expected), dec_hook=_from_json).value
     except msgspec.ValidationError as error:

@@ -477,3 +477,21 @@ class Lifetime(Tagged, frozen=True):
     ended: WallTime | None
     preempted: bool
     announced: bool
+
+
+class LifetimeSum(Tagged, frozen=True):
+    """The lifetimes of all machines of one kind together.
+
+    Attributes:
+        lifetimes, preemptions, announced: how many machines, how many of them were preempted, and how many of these with a
+            notice.
+        lifetime_s: their lifetimes; those that still run count until the time of the question [s].
+    """
+
+    provider: str
+    machine_type: str
+    zone: str
+    lifetimes: int
+    preemptions: int
+    announced: int
+    lifetime_s: Seconds

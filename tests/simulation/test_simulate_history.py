@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +84,16 @@ def test_the_data_are_those_of_cost_and_the_seed(run_verb: RunVerb) -> None:
     assert (found["seed"], found["job_id"], found["phase"]) == (3, "gpt", "done")
     assert found["run"]["steps"] == 5000
     assert {machine["zone"] for machine in found["machines"]} == {"zone-a"}
+
+
+@pytest.mark.usefixtures("shop")
+def test_only_a_price_of_the_offer_is_compared_with_its_on_demand_price(run_verb: RunVerb) -> None:
+    """A price of the user's own says nothing of what the machine would cost on demand."""
+    own = run_verb("simulate", "--history", "3", *HARD, "--price", "0.1")[1]
+    offered = run_verb("simulate", "--history", "3", *HARD)[1]
+
+    assert "on demand " in offered
+    assert "on demand " not in own
 
 
 @pytest.mark.usefixtures("shop")
@@ -284,3 +296,32 @@ def test_a_job_that_never_gets_anywhere_ends_with_a_sentence(
 
     assert (code, out) == (3, "")
     assert "makes no progress" in err
+
+
+# ------------------------------------------------------------------------------------------------------------- the page
+
+
+@pytest.mark.usefixtures("shop")
+def test_the_howto_s_history_is_what_its_command_prints(shop: Controller, run_verb: RunVerb) -> None:
+    """Line by line; `...` stands for lines that the page leaves out."""
+    shop.offers, shop.measured = (), ()
+    page = (Path(__file__).parents[2] / "docs/howto/simulate.md").read_text("utf-8")
+    asked = re.search(r"^    windfall simulate (job\.yaml --set (?:.*\\\n)+.*--history \d+)$", page, re.MULTILINE)
+    assert asked is not None
+    shown = re.search(r"^(    A simulated history(?:.*\n)+?)\nWith `--plot", page, re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    words = shlex.split(asked[1].replace("\\\n", " "))[1:]
+    code, out, err = run_verb("simulate", *words, job="name: gpt\nrun: python train.py\n")
+    assert code == 0, err
+
+    printed = [line.rstrip() for line in out.splitlines()]
+    expected = [line.removeprefix("    ").rstrip() for line in shown[1].splitlines()]
+    at, skipping = 0, False
+    for line in expected:
+        if line == "...":
+            skipping = True
+            continue
+        at = printed.index(line, at) if skipping else at
+        assert printed[at] == line
+        at, skipping = at + 1, False
+    assert len(expected) > 50

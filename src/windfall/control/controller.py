@@ -401,7 +401,7 @@ class Controller:
 
     def _rates(self) -> tuple[tuple[str, str, str, Seconds, Seconds | None], ...]:
         # Running lifetimes grow every second: without rounding every poll would be a change.
-        pooled = lifetime_pool.pool(self._records.lifetimes(), self._dependencies.clock.wall_time())
+        pooled = lifetime_pool.pool_sums(self._records.lifetime_sums(self._dependencies.clock.wall_time()))
         return tuple((*row.rate[:3], Seconds(float(f"{row.rate[3]:.2g}")), row.rate[4]) for row in pooled)
 
     def _publish(self, job: Job, summary: JobSummary) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 from windfall.control import boot_specs
 from windfall.control.controller_views import Json
 from windfall.control.job_loop import Scheduler
-from windfall.fleet import Directive, JobPhase, Lifetime, Report
+from windfall.fleet import Directive, JobPhase, Lifetime, LifetimeSum, Report
 from windfall.jobs import Job, Measurement
 from windfall.ports import Channel, Clock, Journal, Provider, Runtime, Snapshots
 from windfall.structs import Struct
@@ -134,6 +134,10 @@ class Records(Protocol):
 
     def lifetimes(self) -> Sequence[Lifetime]:
         """Return the lifetimes of all machines."""
+        ...
+
+    def lifetime_sums(self, now: WallTime) -> Sequence[LifetimeSum]:
+        """Return the lifetimes of all machines, summed for each kind."""
         ...
 
     def add_measurement(self, term: Term, key: str, measured: Measurement) -> None:

@@ -34,6 +34,8 @@ ROWS = 1000
 """Rows after which a snapshot is made."""
 REPLAY_S = Seconds(0.5)
 """A snapshot is made sooner if the reducer has taken this long since the last one [s]."""
+REDUCER = 1
+"""To be raised if the driver's reducer treats the same state or rows differently: older snapshots are then ignored."""
 _DIGEST_BYTES = 16
 _NO_SEQUENCE = 0
 
@@ -119,8 +121,8 @@ def from_bytes(data: bytes, line: str | None) -> LoopState:
 
 @functools.cache
 def _form() -> str:
-    """Return what a state depends on: the version of the rows, and every field of every type in it."""
-    return f"{stored_forms.ROW.version} {codec.shape(LoopState)}"
+    """Return what a state depends on: the version of rows and reducer, and every field of every type in it."""
+    return f"{stored_forms.ROW.version} {REDUCER} {codec.shape(LoopState)}"
 
 
 def _digest(data: bytes) -> bytes:

@@ -1,8 +1,8 @@
 """Simulate jobs event by event in virtual time, with the reducers of the live system.
 
-`core.worker` decides when to save, `core.driver` what to buy; this package holds only the world around them (`scenario`
-specifies its behaviour) and a clock.  A history is a function of (scenario, seed, trial, policy) and of nothing else, to
-the last byte of its journals; jobs that share a timeline and a provider do not affect each other.
+`core.worker` decides when to save, `core.driver` what to buy; this package holds only the world around them (`world`, and
+`scenario` for one job in a market of its own) and a clock.  A history is a function of (scenario, seed, trial, policy) and of
+nothing else, to the last byte of its journals: jobs of scenarios affect each other only where a market's capacity is limited.
 
 The engine leaves out the travel of facts, and what changes no decision: the second poll after a request to a single
 rank; all polls of the bill but the last; the fact that a checkpoint was stored, which the driver receives with the next

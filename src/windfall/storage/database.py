@@ -22,7 +22,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from windfall import codec
 from windfall.errors import ControllerReplaced, LogDamaged, Misuse
-from windfall.fleet import JobPhase, Lifetime
+from windfall.fleet import JobPhase, Lifetime, LifetimeSum
 from windfall.jobs import Job, Measurement
 from windfall.ports import Clock
 from windfall.storage.database_schema import (
@@ -362,6 +362,30 @@ class Database:
         # SQLAlchemy's column names are a subclass of `str`, which is not accepted as a key.
         rows_by_name = ({str(name): value for name, value in row._mapping.items()} for row in rows)
         return tuple(_readable(rows_by_name, Lifetime))
+
+    def lifetime_sums(self, now: WallTime) -> tuple[LifetimeSum, ...]:
+        """Return the lifetimes of all machines, summed for each kind by the database; a long job has had many.
+
+        Args:
+            now: the time up to which running machines count.
+        """
+        kind = (LIFETIMES.c.provider, LIFETIMES.c.machine_type, LIFETIMES.c.zone)
+        lived_s = sa.func.coalesce(LIFETIMES.c.ended, now) - LIFETIMES.c.started
+        ended, one = LIFETIMES.c.ended.is_not(None), sa.literal(1)
+        query = sa.select(
+            *kind,
+            sa.func.count().label("lifetimes"),
+            sa.func.sum(sa.case((LIFETIMES.c.preempted & ended, one), else_=0)).label("preemptions"),
+            sa.func.sum(sa.case((LIFETIMES.c.preempted & LIFETIMES.c.announced & ended, one), else_=0)).label(
+                "announced"
+            ),
+            sa.func.sum(sa.case((lived_s > 0.0, lived_s), else_=0.0)).label("lifetime_s"),
+        )
+        with reading(self._engine) as connection:
+            rows = connection.execute(query.group_by(*kind).order_by(*kind)).all()
+        return tuple(
+            _readable(({str(name): value for name, value in row._mapping.items()} for row in rows), LifetimeSum)
+        )
 
     def add_measurement(self, term: Term, key: str, measured: Measurement) -> None:
         """Add the measurements of one run, keeping earlier ones.
