@@ -14,9 +14,13 @@ from hypothesis import strategies as st
 from tests.house.source import ROOT
 from windfall.errors import EXIT_MISUSE, InvalidFile, Misuse
 from windfall.jobs import Injection, Job, Minimize, Notify, Objective, Resources, RuntimeSpec, SecretRef, Use, Work
+from windfall.policies import policy_registry
 from windfall.policies.checkpointing.decision import parse_policy
+from windfall.policies.layout.checkpoint_rules import RULES
+from windfall.policies.policy_registry import PolicyKind
 from windfall.spec.job_file import SHELL, parse_injection, to_job
 from windfall.spec.job_loader import load
+from windfall.structs import replace
 from windfall.terms import RunOptions, Seconds, Unit, Usd
 
 
@@ -270,3 +274,22 @@ def test_a_wrong_runtime_or_fleet_policy_is_refused_where_it_stands(line: str, m
 
     assert message in str(error.value)
     assert error.value.exit_code == EXIT_MISUSE
+
+
+def test_settings_and_fleet_policy_reach_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a runtime without a check is told, it gets as it is written."""
+    fixed, usual = policy_registry.own(PolicyKind.FLEET)[0], policy_registry.own(PolicyKind.RUNTIME)[0]
+    rules = "tests.spec.test_job_file:LOOSE"
+    more = (replace(fixed, name="lean", word="lean"), replace(usual, name="bag", word="bag", place=rules))
+    monkeypatch.setattr(policy_registry, "ENTRIES", (*policy_registry.ENTRIES, *more))
+    policy_registry.entries.cache_clear()
+    try:
+        job = job_of("run: a\nfleet: lean\nruntime: {bag: {retries: 3, seeds: [1, 2]}}")
+    finally:
+        policy_registry.entries.cache_clear()
+        policy_registry.load.cache_clear()
+
+    assert (job.fleet, job.runtime) == ("lean", RuntimeSpec("bag", {"retries": 3, "seeds": [1, 2]}))
+
+
+LOOSE = replace(RULES, check=None)
