@@ -12,6 +12,7 @@ from windfall.control.limited_provider import LimitedProvider, PurchaseLimits, l
 from windfall.errors import ProviderUnreachable
 from windfall.market import Answer, BootSpec, Capabilities, Machine, Order, Refusal
 from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
+from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import Timeline, VirtualClock
 from windfall.structs import replace
 from windfall.terms import Reliability, Seconds
@@ -54,7 +55,9 @@ class Shop:
     time: Timeline = field(default_factory=Timeline)
 
     def __post_init__(self) -> None:
-        market = SimulatedMarket("m", "z", Reliability.TRANSIENT, ((0.0, 2.0),), 4.0, Seconds(30.0), (0.0, 0.0))
+        market = SimulatedMarket(
+            "m", "z", Reliability.TRANSIENT, ValueSeries.constant(2.0), 4.0, Seconds(30.0), (0.0, 0.0)
+        )
         self.market = Lagging(SimulatedProvider("sim", self.time, (market,), random.Random(1)))
         self.provider = LimitedProvider(self.market, self.limits, VirtualClock(self.time))  # type: ignore[arg-type]
 

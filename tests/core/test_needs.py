@@ -14,8 +14,10 @@ from windfall.fleet import (
     DesiredState,
     DrainMachine,
     JobPhase,
+    MachinesObserved,
     MachineStatus,
     OffersObserved,
+    OrderUnanswered,
     ReleaseMachine,
     Slot,
 )
@@ -26,7 +28,7 @@ from windfall.policies.acquisition.fleet_policy import FleetEstimates, FleetTarg
 from windfall.policies.layout import runtime_list
 from windfall.policies.layout.membership import ALONE
 from windfall.policies.layout.runtime_list import RuntimeRules
-from windfall.terms import Instant, Reliability, Seconds, Term
+from windfall.terms import Instant, NoticeLevel, Reliability, Seconds, Term
 
 WORKERS = RuntimeRules(
     "toy", "a toy", ("worker", "server"), lambda _: (Slot("w-0", "worker"),), lambda _: ALONE, live="", program=""
@@ -195,6 +197,113 @@ def test_a_notice_to_one_of_a_gang_buys_successors_for_all(wanted: Wanted) -> No
     assert [(order.count_min, order.count_max) for order in job.orders] == [(2, 2)]
 
 
+def leaving_pair(wanted: Wanted) -> Fleet:
+    """A gang of two that trains, and has successors that are ready."""
+    wanted.target = FleetTarget(PAIR)
+    job = Fleet().trains()
+    wanted.target = FleetTarget(PAIR, (MachineDrain("m1", Instant(job.now + 5000.0), "it is old"),))
+    job.happens()
+    assert [(order.count_min, order.count_max, order.gang) for order in job.orders] == [(2, 2, True)]
+    (order,) = job.orders
+    job.answers(order).runs("m3", "m4", after=20.0)
+    return job
+
+
+def test_a_gang_is_let_go_by_choice_as_one(wanted: Wanted) -> None:
+    """The policy names one of two: both get successors, are drained once both are ready, and go when both are idle."""
+    job = leaving_pair(wanted)
+    job.says("m3", MachineStatus.WAITING)
+    assert job.of(DrainMachine) == []
+    job.says("m4", MachineStatus.WAITING)
+    assert [command.machine_id for command in job.of(DrainMachine)] == ["m1", "m2"]
+    assert job.says("m1", MachineStatus.WAITING).released == []
+    assert job.says("m2", MachineStatus.WAITING).released == ["m1", "m2"]
+    assert [slot.incumbent for slot in job.state.slots.values()] == ["m3", "m4"]
+    assert job.passes(100.0).orders == []
+
+
+def test_a_retired_gang_goes_when_all_of_it_has_handed_over(wanted: Wanted) -> None:
+    """The release of one would end the other, which still saves."""
+    wanted.target = FleetTarget((W0, *PAIR))
+    job = Fleet()
+    for order in job.orders:
+        job.answers(order)
+    job.runs("m1", "m2", "m3", after=20.0)
+    job.happens(*(job.report(name) for name in ("m1", "m2", "m3")))
+    wanted.target = FleetTarget((W0,))
+    job.happens()
+    assert [command.machine_id for command in job.of(DrainMachine)] == ["m2", "m3"]
+    assert job.says("m3", MachineStatus.WAITING).released == []
+    assert sorted(job.says("m2", MachineStatus.WAITING).released) == ["m2", "m3"]
+
+
+def test_a_retired_gang_waits_for_its_work_though_one_machine_has_not_reported(wanted: Wanted) -> None:
+    """A machine that only boots has nothing to hand over, but the other one of its gang has."""
+    wanted.target = FleetTarget((W0, *PAIR))
+    job = Fleet()
+    for order in job.orders:
+        job.answers(order)
+    job.runs("m1", "m2", "m3", after=20.0)
+    job.says("m2")
+    wanted.target = FleetTarget((W0,))
+    assert job.happens().released == []
+    assert sorted(job.says("m2", MachineStatus.WAITING).released) == ["m2", "m3"]
+
+
+def test_a_gang_with_a_notice_hands_over_as_one(wanted: Wanted) -> None:
+    """One of two says that it ends: once both successors are ready, the other is drained, and both go when they are idle."""
+    wanted.target = FleetTarget(PAIR)
+    job = Fleet().trains()
+    job.says("m1", left=200.0)
+    (order,) = job.orders
+    job.answers(order).runs("m3", "m4", after=20.0)
+    job.says("m1", MachineStatus.WAITING, left=180.0)
+    assert job.says("m3", MachineStatus.WAITING).released == []
+    job.says("m4", MachineStatus.WAITING)
+    assert ([command.machine_id for command in job.of(DrainMachine)], job.released) == (["m2"], [])
+    assert job.says("m2", MachineStatus.WAITING).released == ["m1", "m2"]
+    assert job.state.preemptions == 2
+
+
+def test_a_notice_withdrawn_from_a_gang_withdraws_the_successors_of_all(wanted: Wanted) -> None:
+    """The order for two is cancelled whole, or both of its machines are given back."""
+    wanted.target = FleetTarget(PAIR)
+    job = Fleet().trains()
+    job.says("m1", left=300.0)
+    (order,) = job.orders
+    job.says("m1", level=NoticeLevel.WITHDRAWN)
+    assert [command.token for command in job.of(CancelOrder)] == [order.token]
+    job.says("m1", left=300.0)
+    (order,) = job.orders
+    job.answers(order)
+    assert job.says("m1", level=NoticeLevel.WITHDRAWN).released == ["m3", "m4"]
+
+
+def test_a_notice_withdrawn_from_a_machine_that_goes_by_choice_keeps_its_successor(wanted: Wanted) -> None:
+    """It leaves all the same."""
+    job = Fleet().trains()
+    wanted.target = FleetTarget((W0,), (MachineDrain("m1", Instant(job.now + 5000.0), "it is old"),))
+    (order,) = job.happens().orders
+    job.answers(order).runs("m2", after=20.0)
+    job.says("m1", left=300.0)
+    assert job.says("m1", level=NoticeLevel.WITHDRAWN).released == []
+    job.says("m2", MachineStatus.WAITING)
+    assert desired(job, "m1") is DesiredState.DRAIN
+
+
+def test_a_gang_of_which_a_machine_was_gone_before_it_was_listed_is_given_back(wanted: Wanted) -> None:
+    """The first listing shows one of two, already gone: the other is of no use."""
+    wanted.target = FleetTarget(PAIR)
+    job = Fleet()
+    (order,) = job.orders
+    job.happens(OrderUnanswered(order.token, "no answer"))
+    first, second = job.machine(order), job.machine(order)
+    job.happens(MachinesObserved((second,)))
+    job.machines[first.machine_id] = first
+    job.ends(first.machine_id, cause=MachineEndCause.FAILED)
+    assert job.released == [second.machine_id]
+
+
 def test_a_gang_that_no_offer_can_hold_is_named(wanted: Wanted) -> None:
     """The reason is a number against a number."""
     wanted.target = FleetTarget(PAIR)
@@ -238,6 +347,24 @@ NONSENSE: dict[str, tuple[Callable[[], object], str]] = {
     "no id": (lambda: FleetTarget((Slot("", "worker"),)), "a slot without an id"),
     "a bid of nothing": (lambda: FleetTarget((W0,), bid_usd_per_hour=0.0), "a bid is above zero"),
 }
+
+
+def test_a_retired_slot_is_not_named_again_while_its_machine_leaves(wanted: Wanted) -> None:
+    """It would be neither bought for nor forgotten; once it is forgotten, its id is free."""
+    wanted.target = FleetTarget((W0, W1))
+    job = Fleet().trains()
+    wanted.target = FleetTarget((W0,))
+    job.happens()
+    wanted.target = FleetTarget((W0, W1))
+    assert "named the slot w-1 again, which it has retired" in job.happens().message
+
+
+def test_a_gang_keeps_its_size(wanted: Wanted) -> None:
+    """It is one allocation: a policy retires all of it or nothing."""
+    wanted.target = FleetTarget((W0, *PAIR))
+    job = Fleet()
+    wanted.target = FleetTarget((W0, PAIR[0]))
+    assert "changed gang g from 2 slots to 1" in job.happens().message
 
 
 @pytest.mark.parametrize("what", NONSENSE)

@@ -10,7 +10,7 @@ from windfall.core.fleet_state import FleetState
 from windfall.events import Fact, TimerFired
 
 # A fact of the driver -> what its tuples count.  Whoever adds one says here what it grows with; steps, items, samples or
-# shards are no answer: such facts belong into the run's own log, of which the driver sees the sums (`RunObserved`).
+# shards are no answer: such facts belong into the run's own log, of which the driver sees the sums (`ProgressObserved`).
 GROWS_WITH: dict[str, str] = {
     "JobSubmitted": "the job file",
     "ControllerStarted": "nothing",
@@ -25,7 +25,7 @@ GROWS_WITH: dict[str, str] = {
     "MachinesMissing": "machines that are gone",
     "MachineReported": "nothing",
     "MachineSilent": "nothing",
-    "RunObserved": "nothing",
+    "ProgressObserved": "machines that hold work",
     "ChargesObserved": "new lines of a bill",
     "JobStopRequested": "nothing",
     "JobResumeRequested": "nothing",
@@ -35,6 +35,7 @@ GROWS_WITH: dict[str, str] = {
 # Tables and lists of the driver's state -> what they count.
 HELD: dict[str, str] = {
     "measured": "kinds of machines",
+    "needs": "machines of the job",
     "units": "machines",
     "gone": "machines that are still listed, and a bounded number more",
     "unknown_machines": "a bounded number",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from windfall.core import drains, gangs
 from windfall.core.fleet_state import (
     GONE_KEPT,
     NO_TIME,
@@ -144,6 +145,7 @@ def _gone_before_listed(turn: FleetTurn, machine: Machine) -> None:
     if slot is not None:
         turn.set_slot(slot, awaits=None, machine_count=slot.machine_count + 1)
         turn.lost.append((slot.id, machine.machine_id))
+        _lost_together(turn, machine, slot.need.gang)
         turn.change(preemptions=turn.state.preemptions + (machine.cause is MachineEndCause.PREEMPTED))
 
 
@@ -208,7 +210,7 @@ def lost(turn: FleetTurn, unit: TrackedMachine, *, preempted: bool) -> None:
     _free_quota(turn, unit)
     if ours or not turn.active:
         return
-    _lost_together(turn, unit, slot_id)
+    _lost_together(turn, unit.machine, "" if slot_id is None else turn.slots[slot_id].need.gang)
     if slot_id is not None:
         turn.lost.append((slot_id, unit.machine_id))
     turn.change(preemptions=turn.state.preemptions + preempted)
@@ -218,13 +220,12 @@ def lost(turn: FleetTurn, unit: TrackedMachine, *, preempted: bool) -> None:
         _count_loss(turn, unit)
 
 
-def _lost_together(turn: FleetTurn, unit: TrackedMachine, slot_id: str | None) -> None:
+def _lost_together(turn: FleetTurn, machine: Machine, gang: str) -> None:
     """Release the other machines of a gang that has lost one: they are an allocation and end together."""
-    gang = "" if slot_id is None else turn.slots[slot_id].need.gang
     if gang:
         for other in list(turn.units.values()):
-            if other.machine.token == unit.machine.token and other.slot is not None:
-                turn.release(other, f"its gang {gang} has lost {unit.machine_id}")
+            if other.machine.token == machine.token and other.slot is not None:
+                turn.release(other, f"its gang {gang} has lost {machine.machine_id}")
 
 
 def failed_to_start(turn: FleetTurn, unit: TrackedMachine) -> None:
@@ -243,7 +244,7 @@ def _count_loss(turn: FleetTurn, unit: TrackedMachine) -> None:
 
 def _pause_buying(turn: FleetTurn, failures: int) -> None:
     """Pause buying when machines keep failing to start; from the second round on, with a growing pause."""
-    rounds = failures // len(turn.slots)
+    rounds = failures // max(len(turn.slots), 1)
     if rounds >= 2:
         turn.change(buying_paused_until=Instant(turn.now + ranking.pause_s(rounds - 1)))
 
@@ -321,7 +322,18 @@ def _notice_reported(
         turn.become(unit, MachineState.PREEMPTING, ends_at=ends_at)
     elif level is NoticeLevel.WITHDRAWN and unit.state is MachineState.PREEMPTING:
         unit = turn.become(unit, MachineState.LIVE, ends_at=None)
-        _withdraw_successor(turn, unit)
+        _withdraw_successors(turn, unit)
+
+
+def _withdraw_successors(turn: FleetTurn, unit: TrackedMachine) -> None:
+    """Withdraw the successors of a machine and its gang, unless one of them leaves all the same."""
+    gang = gangs.whole(turn, unit)
+    leaving = next((one for one in gang if one.drain_at is not None), None)
+    if leaving is not None:
+        turn.set_unit(unit, drain_at=leaving.drain_at, drain_reason=leaving.drain_reason)
+    elif all(one.state is not MachineState.PREEMPTING for one in gang):
+        for one in gang:
+            _withdraw_successor(turn, one)
 
 
 def _withdraw_successor(turn: FleetTurn, unit: TrackedMachine) -> None:
@@ -382,7 +394,8 @@ def alive_by_progress(turn: FleetTurn, machine_id: str) -> None:
 
 def watch(turn: FleetTurn) -> None:
     """Check every machine once: which are due to be released, preempted, or released again."""
-    for unit in list(turn.units.values()):
+    for machine_id in list(turn.units):
+        unit = turn.units[machine_id]  # another of its gang may have taken it along
         if unit.state is MachineState.RELEASING:
             _release_again(turn, unit)
         elif unit.silent_since is not None or unit.report is None:
@@ -477,16 +490,28 @@ def _superseded(turn: FleetTurn, unit: TrackedMachine) -> None:
     assert unit.ends_at is not None, "a preempting machine has an end"
     if turn.now < unit.ends_at:
         turn.later.append(unit.ends_at)
-    if successor is None or not successor.ready or slot.incumbent != unit.machine_id:
+    if successor is None or not gangs.replaceable(turn, unit) or slot.incumbent != unit.machine_id:
         return
-    holds = successor.machine_id in turn.state.holders
-    idle = unit.status is not MachineStatus.TRAINING and unit.trained_generation >= 0
-    if turn.now >= unit.ends_at or holds or idle:
-        # It was about to be preempted: an earlier release still counts as a preemption.
-        turn.change(preemptions=turn.state.preemptions + 1)
-        slot_id = unit.slot
-        _count_loss(turn, unit)
-        turn.release(turn.set_unit(turn.detach(unit), superseded_in=slot_id), SUPERSEDED)
+    if slot.need.gang:
+        free = _gang_free(turn, unit, unit.ends_at)
+    else:
+        idle = unit.status is not MachineStatus.TRAINING and unit.trained_generation >= 0
+        free = idle or successor.machine_id in turn.state.holders
+    if turn.now >= unit.ends_at or free:
+        for one in gangs.whole(turn, unit):
+            # It was about to be preempted: an earlier release still counts as a preemption.
+            turn.change(preemptions=turn.state.preemptions + 1)
+            slot_id = one.slot
+            _count_loss(turn, one)
+            turn.release(turn.set_unit(turn.detach(one), superseded_in=slot_id), SUPERSEDED)
+
+
+def _gang_free(turn: FleetTurn, unit: TrackedMachine, ends_at: Instant) -> bool:
+    """Return whether a gang can end now; those whose own end is not announced are told to hand over."""
+    for one in gangs.whole(turn, unit):
+        if one.state is MachineState.LIVE:
+            drains.drain(turn, one, ends_at, SUPERSEDED)
+    return not gangs.works(turn, unit)
 
 
 class ListingDifference(Struct, frozen=True):

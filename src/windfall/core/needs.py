@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from windfall.core import drains, job_end, ledger, machines
+from windfall.core import drains, gangs, job_end, ledger, machines
 from windfall.core.fleet_state import FleetState, FleetTurn, SlotState
 from windfall.core.lifecycle import MachineState
 from windfall.core.orders import expect
@@ -61,7 +61,8 @@ def _target(turn: FleetTurn) -> FleetTarget | None:
         if target.__class__ is FleetTarget and target.needs is state.needs and not target.releases:
             problem = None  # checked when these needs were new
         else:
-            problem = fleet_policy.flaw(target, _wanted(turn), rules.roles, rules.reliable_roles)
+            retiring = [slot.id for slot in turn.slots.values() if slot.retiring]
+            problem = fleet_policy.flaw(target, _wanted(turn), retiring, rules.roles, rules.reliable_roles)
     if problem is None:
         return target
     job_end.fail(turn, f"the fleet policy {name} {problem}; nothing was bought for it")
@@ -78,8 +79,9 @@ def _apply(turn: FleetTurn, target: FleetTarget) -> None:
     turn.change(bid_usd_per_hour=target.bid_usd_per_hour)
     for release in target.releases:
         unit = turn.units.get(release.machine_id)
-        if unit is not None and unit.slot is not None and unit.drain_at is None:
-            turn.set_unit(unit, drain_at=release.deadline, drain_reason=release.reason)
+        for one in () if unit is None else gangs.whole(turn, unit):
+            if one.slot is not None and one.drain_at is None:
+                turn.set_unit(one, drain_at=release.deadline, drain_reason=release.reason)
     if target.wake_at is not None:
         turn.later.append(Instant(max(target.wake_at, turn.now + fleet_policy.WAKE_S_MIN)))
     if target.decision is not None:

@@ -11,7 +11,8 @@ over a whole fleet and carry out the difference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import collections
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from windfall.events import Decision
@@ -129,12 +130,19 @@ def fixed(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
     return FleetTarget(view.needs)
 
 
-def flaw(target: object, slots: Mapping[str, Slot], roles: Sequence[str], reliable_roles: Sequence[str]) -> str | None:
+def flaw(
+    target: object,
+    slots: Mapping[str, Slot],
+    retiring: Collection[str],
+    roles: Sequence[str],
+    reliable_roles: Sequence[str],
+) -> str | None:
     """Return what is wrong with a policy's answer, None if it can be carried out.
 
     Args:
         target: the answer.
-        slots: the present slots, by id.
+        slots: the slots that are wanted so far, by id.
+        retiring: ids of retired slots whose machines have not left yet.
         roles: of the job's runtime.
         reliable_roles: those that need a machine that cannot be preempted.
     """
@@ -147,11 +155,28 @@ def flaw(target: object, slots: Mapping[str, Slot], roles: Sequence[str], reliab
     bid = target.bid_usd_per_hour
     if bid is not None and not bid > 0.0:
         return f"bid {bid:g} USD/h; a bid is above zero"
-    ids = [slot.id for slot in target.needs]
-    if len(set(ids)) < len(ids):
-        return f"named the slot {next(name for name in ids if ids.count(name) > 1)} twice"
-    flaws = (_slot_flaw(slot, slots.get(slot.id), roles, reliable_roles) for slot in target.needs)
+    flaws = [_slot_flaw(slot, slots.get(slot.id), roles, reliable_roles) for slot in target.needs]
+    flaws = [_id_flaw([slot.id for slot in target.needs], retiring), *flaws, _gang_flaw(target.needs, slots)]
     return next((found for found in flaws if found is not None), None)
+
+
+def _id_flaw(ids: Sequence[str], retiring: Collection[str]) -> str | None:
+    for name, count in collections.Counter(ids).items():
+        if count > 1:
+            return f"named the slot {name} twice"
+        if name in retiring:
+            return f"named the slot {name} again, which it has retired; open another"
+    return None
+
+
+def _gang_flaw(needs: Sequence[Slot], slots: Mapping[str, Slot]) -> str | None:
+    """Return which gang would change its size: its machines are one allocation."""
+    wanted, known = (collections.Counter(slot.gang for slot in some if slot.gang) for some in (needs, slots.values()))
+    changed = [gang for gang in wanted if gang in known and wanted[gang] != known[gang]]
+    if not changed:
+        return None
+    gang = changed[0]
+    return f"changed gang {gang} from {known[gang]} slots to {wanted[gang]}; retire all of it and open another"
 
 
 def _slot_flaw(slot: Slot, known: Slot | None, roles: Sequence[str], reliable_roles: Sequence[str]) -> str | None:
