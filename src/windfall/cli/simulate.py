@@ -18,9 +18,12 @@ from windfall.cli.locations import state_folder
 from windfall.cli.options import InjectSpec, Json, Plot, SetValues, StateFolder, Switch
 from windfall.errors import Infeasible, Misuse, WindfallError
 from windfall.extras import for_jobs, install
+from windfall.policies import policy_registry
 from windfall.policies.checkpointing.decision import parse_policy
+from windfall.policies.policy_registry import EVERY, OPTIMAL, THESIS, YOUNG_DALY
 from windfall.report.console import console
 from windfall.structs import Struct, replace
+from windfall.terms import DEFAULT_SAVING
 from windfall.units import duration_s
 
 if TYPE_CHECKING:
@@ -35,8 +38,13 @@ if TYPE_CHECKING:
 
 TRIALS = 100_000
 TRIALS_MAX = 5_000_000
-COMPARED = ("adaptive", "thesis", "young-daly", "optimal")
+COMPARED = (DEFAULT_SAVING, THESIS, YOUNG_DALY, OPTIMAL)
 """The policies that are compared with the job's own, by default."""
+_SIMULATED = [entry.name for entry in policy_registry.simulated() if not entry.arguments]
+_COMPARES = (
+    f"policies to compare, separated by commas: {', '.join(_SIMULATED)}, {EVERY}:100 (steps), "
+    f"{EVERY}:10m, or FILE.py:FUNCTION (default: the job's own, {', '.join(COMPARED[:-1])} and {COMPARED[-1]})."
+)
 _PLOTS = (".png", ".svg", ".pdf")
 
 _OVERRIDES = "Override measured values (a duration such as 4.6s, or a range: 4.5s..4.8s)"
@@ -66,7 +74,7 @@ def simulate(
     /,
     *,
     trials: int = TRIALS,
-    policy: Annotated[str | None, Parameter(metavar="LIST")] = None,
+    policy: Annotated[str | None, Parameter(metavar="LIST", help=_COMPARES)] = None,
     trace: Annotated[str | None, Parameter(metavar="TRACE")] = None,
     model: Annotated[str | None, Parameter(metavar="NAME")] = None,
     steps: Count = None,
@@ -103,8 +111,7 @@ def simulate(
     Args:
         job_file: the job file (YAML).
         trials: number of simulated runs per policy.
-        policy: policies to compare, separated by commas: adaptive, optimal, thesis, young-daly, never, every:100 (steps),
-            every:10m, or FILE.py:FUNCTION (default: the job's own, adaptive, thesis, young-daly and optimal).
+        policy: policies to compare, separated by commas.
         trace: trace of availability, lifetimes or prices: FILE[:[TYPE@]ZONE][:FROM..TO].
         model: distribution of lifetimes: exponential, weibull, gompertz-makeham, blended, bathtub, piecewise or
             kaplan-meier.

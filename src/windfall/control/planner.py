@@ -13,7 +13,7 @@ from typing import Protocol
 from windfall.control import controller_views as views
 from windfall.control.provider_calls import NEARBY_PACE, PollingPace
 from windfall.control.single_user import refuse_unsold
-from windfall.errors import ProviderDenied, ProviderError
+from windfall.errors import Infeasible, ProviderDenied, ProviderError
 from windfall.fleet import Lifetime
 from windfall.jobs import Job, Measurement
 from windfall.market import Offer, Quota, Refusal
@@ -21,6 +21,7 @@ from windfall.models import lifetime_pool
 from windfall.policies.layout import runtime_list
 from windfall.policies.planning import job_plan
 from windfall.policies.planning.estimates import PlanInputs
+from windfall.policies.planning.unmet_needs import unmet_need
 from windfall.ports import Clock, Provider
 from windfall.structs import plain, replace
 from windfall.terms import GRACE_S, Seconds
@@ -117,10 +118,12 @@ class Planner:
         """Return what a job would cost and when it would finish.
 
         Raises:
-            Infeasible: no offer meets the job.
+            Infeasible: no offer meets the job, or a need of its runtime.
         """
         offered = self.offers()
         refuse_unsold(offered, job)
+        if problem := unmet_need(job, offered.offers, offered.quotas):
+            raise Infeasible(problem)
         wall_time = self._clock.wall_time()
         pooled = lifetime_pool.pool(self._records.lifetimes(), wall_time)
         measured = self._merge(self._records.measured(fingerprint(job)))

@@ -25,6 +25,7 @@ from windfall.fleet import (
 from windfall.jobs import Use
 from windfall.market import Offer, Order, Refusal
 from windfall.policies.acquisition import ranking
+from windfall.policies.policy_registry import BUYING, SUCCESSION
 from windfall.policies.replacement import successor
 from windfall.policies.replacement.successor import ReplacementTime
 from windfall.structs import Struct, replace
@@ -375,7 +376,7 @@ def _place_orders(turn: FleetTurn, chosen: ranking.OfferChoice, needs: _Needs, e
     rationale += chosen.orders[0][0].rationale
     if chosen.reasons:
         turn.log(f"better offers are unavailable now: {'; '.join(chosen.reasons)}")
-    policy = "replacement" if needs.announced and not needs.open else "acquisition"
+    policy = SUCCESSION if needs.announced and not needs.open else BUYING
     turn.decisions.append(Decision(policy, _VERSION, "; ".join(choices), tuple(rationale), chosen.reasons or ("wait",)))
 
 

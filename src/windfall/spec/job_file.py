@@ -22,7 +22,7 @@ from windfall.spec import fields
 from windfall.spec.fields import Amount, Duration, Money
 from windfall.spelling import nearest
 from windfall.structs import replace
-from windfall.terms import Bundle, RunOptions, Seconds, Unit, Usd
+from windfall.terms import DEFAULT_SAVING, Bundle, RunOptions, Seconds, Unit, Usd
 from windfall.units import duration_s
 
 SHELL = 'command -v bash >/dev/null && exec bash -euo pipefail -c "$0"; exec sh -eu -c "$0"'
@@ -114,7 +114,7 @@ class CheckpointBlock(JobFileBlock):
     """URL of an earlier run whose newest checkpoint this run starts from."""
     keep_every: fields.Every | None = None
     """Interval of the saves that are kept: 1000 steps, or 1h."""
-    insure: fields.Insure = "adaptive"
+    insure: fields.Insure = DEFAULT_SAVING
     """Saves against losses without a notice, replaced by newer ones: auto (default), optimal, 10m, 200 steps, never."""
     keep: Annotated[int, Field(ge=1, le=job_checks.KEEP_MAX)] | None = None
     """How many of the keep_every saves to keep (default: all)."""
@@ -151,6 +151,10 @@ class JobFile(JobFileBlock):
     """Folder with the code, relative to the job file; it is uploaded, and setup and run start in it."""
     num_nodes: Annotated[int, Field(ge=1, le=job_checks.NODES_MAX)] = 1
     """The number of machines that train together."""
+    runtime: fields.Runtime | None = None
+    """How the job's state survives: a runtime, or {RUNTIME: {settings}} (default: checkpoint)."""
+    fleet: fields.FleetName = jobs.DEFAULT_FLEET
+    """The policy that decides which machines the job has (default: fixed)."""
     resources: ResourcesBlock = ResourcesBlock()
     """Which machines can run the job."""
     spot_policy: Literal["spot", "on-demand", "auto"] | None = None
@@ -303,6 +307,8 @@ def to_job(
         injection=injection,
         code=code,
         dead_man_s=Seconds(jobfile.controller.dead_man),
+        runtime=jobfile.runtime or jobs.RuntimeSpec(),
+        fleet=jobfile.fleet,
         blocks=_provider_blocks(jobfile),
     )
 
