@@ -26,11 +26,12 @@ from tests.support import ticket_counter, tickets
 from tests.support.checks import Violation, demand
 from tests.support.ticket_counter import TicketCounter
 from windfall import codec
+from windfall.channels.direct import DirectChannel
 from windfall.control.job_loop import JobLoop, JobLoopPorts
 from windfall.core import driver, machines
 from windfall.errors import StoreUnreachable
 from windfall.events import Fact
-from windfall.fleet import Event, ProgressObserved
+from windfall.fleet import Event, ProgressObserved, Report
 from windfall.market import Answer, Boot, Machine, MachineEndCause, Order
 from windfall.policies.acquisition import fleet_policy_list
 from windfall.policies.acquisition.fleet_policy import FleetEstimates, FleetTarget, FleetView
@@ -86,6 +87,20 @@ class TicketRun:
         pass
 
 
+class TicketEar(DirectChannel):
+    """The channel, with a witness of what reached the controller's loop on it."""
+
+    def __init__(self, world: Tickets) -> None:
+        super().__init__(lambda: None)
+        self._world = world
+
+    def receive(self) -> tuple[Report, ...]:
+        reports = super().receive()
+        for report in reports:
+            self._world.checks.check_report(report)
+        return reports
+
+
 class TicketController(Controller):
     """A controller of a job of tickets; machines reach it on one channel."""
 
@@ -93,6 +108,7 @@ class TicketController(Controller):
 
     def _new_job_loop(self) -> JobLoop:
         world, gate = self.world, Gate(self)
+        self.direct = TicketEar(world)
         ports = JobLoopPorts(
             controller=self.term, owner=OWNER, clock=self.clock, journal=SimulatedJournal(gate),
             providers={"sim": FaultyProvider(gate)}, channels=(self.direct,), run=TicketRun(gate, world),

@@ -228,10 +228,10 @@ class TicketChecks:
         """The other machines of its gang end with a machine that is released, so they have handed over as well."""
         gang, none = self.world.machines[machine_id].allocation, (Instant(math.inf), "")
         others = [name for name, one in self.world.machines.items() if gang and one.allocation == gang]
+        end = min((self.drained.get(name, none)[0] for name in others), default=none[0])
+        end = min(end, *(self.announced.get(name, end) for name in others), end)
         for name in others:
             report = self.journaled_reports.get(name)
-            end = min(self.drained.get(each, none)[0] for each in (name, machine_id))
-            end = min(end, self.announced.get(machine_id, end))
             works = report is not None and report.status is MachineStatus.TRAINING and self.world.lives(name)
             said = report is not None and report.level is NoticeLevel.ANNOUNCED
             demand(not works or said or at >= end, f"a gang is released once all of it has handed over: {name} works")

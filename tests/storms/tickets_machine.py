@@ -209,7 +209,6 @@ class TicketNode:
         controller = self.world.reachable()
         if controller is None:
             return None
-        self.world.checks.check_report(report)
         self.role = self.role or self.world.role(controller, self.machine_id)
         directive: Directive | None = controller.direct.deliver(report)
         return directive
@@ -217,8 +216,8 @@ class TicketNode:
     # ------------------------------------------------------------------------------------------------ what happens to it
 
     def noticed(self, level: NoticeLevel, left_s: Seconds | None) -> None:
-        """The machine's own notice source; a hint changes nothing about an end that is announced."""
-        if level is NoticeLevel.HINT and self.level is NoticeLevel.ANNOUNCED:
+        """The machine's own notice source; a hint says less than what is known of an end."""
+        if level is NoticeLevel.HINT and self.level is not None:
             return
         self.level = level
         self.ends_s = self.world.time + (left_s or 0.0)
