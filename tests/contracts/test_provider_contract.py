@@ -135,7 +135,7 @@ def test_6_a_listing_is_whole_or_it_is_none(contracted: Markets, buyer: str) -> 
 def test_7_what_ended_is_listed_with_its_cause(contracted: Markets, buyer: str) -> None:
     """Released, preempted or broken: gone, with the cause and the times, for as long as stated."""
     world = contracted()
-    released, taken, broken = buy(world, buyer, 3) if not world.provider.capabilities().gangs else _three(world, buyer)
+    released, taken, broken = buy(world, buyer, 3)
     world.pass_time(0.5)
     world.provider.release(released)
     world.provider.preempt(taken, None)
@@ -150,13 +150,6 @@ def test_7_what_ended_is_listed_with_its_cause(contracted: Markets, buyer: str) 
     assert all(one.started is not None and one.ended is not None and one.started < one.ended for one in gone.values())
     world.pass_time(min(world.provider.capabilities().keeps_ended_s * 0.5, 0.5))
     assert {name: listed(world, buyer)[name].cause for name in causes} == causes
-
-
-def _three(world: World, owner: str) -> tuple[str, ...]:
-    """Three machines that stand alone, where an order for exactly three would be a gang."""
-    names = [world.provider.order(an_order(world, owner, number), world.boot()).machine_ids[0] for number in (1, 2, 3)]
-    world.wait_until(lambda: [one.lifecycle for one in listed(world, owner).values()] == [RUNNING] * 3, "all run")
-    return tuple(names)
 
 
 @pytest.mark.parametrize("refusal", list(Refusal))
@@ -317,9 +310,11 @@ def test_a_gang_is_sold_whole_carries_one_allocation_and_is_lost_together(contra
     """An order for exactly so many is all or nothing, also in its end."""
     world = contracted(capacity=3)
     needs(world, "gangs")
-    refused = world.provider.order(an_order(world, buyer, 1, least=4, most=4), world.boot())
+    refused = world.provider.order(replace(an_order(world, buyer, 1, least=4, most=4), gang=True), world.boot())
     assert (refused.machine_ids, refused.refusal) == ((), Refusal.NO_CAPACITY)
-    gang = world.provider.order(an_order(world, buyer, 2, least=3, most=3), world.boot()).machine_ids
+    gang = world.provider.order(
+        replace(an_order(world, buyer, 2, least=3, most=3), gang=True), world.boot()
+    ).machine_ids
     world.wait_until(lambda: [one.lifecycle for one in listed(world, buyer).values()] == [RUNNING] * 3, "all run")
     (allocation,) = {one.allocation for one in listed(world, buyer).values()}
 

@@ -295,7 +295,7 @@ class ToyProvider:
         message = "" if refusal is None else f"toy has {max(count, 0)} of {place}"
         if count < order.count_min:
             return Answer(order.token, (), refusal, message)
-        gang = f"gang-{next(self._gangs)}" if order.count_min == order.count_max > 1 else ""
+        gang = f"gang-{next(self._gangs)}" if order.gang else ""
         return Answer(order.token, tuple(self._make(order, boot, gang) for _ in range(count)), refusal, message)
 
     def _confirmed(self, order: Order, name: str, gang: str) -> Machine:

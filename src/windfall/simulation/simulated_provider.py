@@ -211,6 +211,7 @@ class SimulatedProvider:
             idempotent_orders=True,
             notice_format="local",
             bill_lag_s=Seconds(self._bill_lag_s[1]),
+            gangs=True,
         )
 
     def offers(self) -> tuple[Offer, ...]:

@@ -307,8 +307,9 @@ class MarketEngine:
         row = self._database.machine(machine_id)
         if row is None or row["ended"] is not None:
             return
-        if not self._withdraw(row, cause):
-            self._request_end(machine_id, request)
+        for one in self._database.allocated(row):
+            if one["ended"] is None and not self._withdraw(one, cause):
+                self._request_end(one["machine_id"], request)
         self._refresh()
 
     def _request_end(self, machine_id: str, request: dict[str, Any]) -> None:
@@ -381,6 +382,9 @@ class MarketEngine:
 
     def _start(self, row: sqlite3.Row) -> None:
         machine_id = row["machine_id"]
+        if any(one["ended"] is not None for one in self._database.allocated(row)):
+            self._withdraw(row, MachineEndCause.PREEMPTED)
+            return
         tries = self._tries.setdefault(machine_id, _StartTries())
         if row["due"] > self._clock.wall_time():
             return
@@ -405,10 +409,12 @@ class MarketEngine:
         self._log(f"{machine_id} starts")
 
     def _enforce(self, row: sqlite3.Row) -> None:
-        """Kill a machine that is overdue to end; preempt one whose bid the price has passed."""
+        """Kill a machine that is overdue to end; preempt one whose bid the price has passed, or whose gang lost another."""
         home = self._home(row["machine_id"])
         request = machine_folder.read(home, "request.json")
-        if request is not None:
+        if request is None and any(one["ended"] is not None for one in self._database.allocated(row)):
+            self._request_end(row["machine_id"], {"preempt": None})
+        elif request is not None:
             if self._clock.wall_time() > request["by"] + KILL_AFTER_S:
                 machine_folder.kill_init(home)
         elif row["reliability"] == Reliability.TRANSIENT and self._is_outbid(row):
