@@ -31,7 +31,7 @@ from windfall.core import driver, machines
 from windfall.errors import StoreUnreachable
 from windfall.events import Fact
 from windfall.fleet import Event, ProgressObserved
-from windfall.market import Answer, Boot, Machine, MachineEndCause, Order
+from windfall.market import Answer, BootSpec, Machine, MachineEndCause, Order
 from windfall.policies.acquisition import fleet_policy_list
 from windfall.policies.acquisition.fleet_policy import FleetEstimates, FleetTarget, FleetView
 from windfall.simulation.simulated_provider import SimulatedProvider
@@ -53,7 +53,7 @@ class TicketMarket(SimulatedProvider):
 
     world: Tickets
 
-    def order(self, order: Order, boot: Boot) -> Answer:
+    def order(self, order: Order, boot: BootSpec) -> Answer:
         before = self.alive(JOB)
         answer = super().order(order, boot)
         for machine in self.alive(JOB):
@@ -96,7 +96,7 @@ class TicketController(Controller):
         ports = JobLoopPorts(
             controller=self.term, owner=OWNER, clock=self.clock, journal=SimulatedJournal(gate),
             providers={"sim": FaultyProvider(gate)}, channels=(self.direct,), run=TicketRun(gate, world),
-            boot=lambda _: Boot(("node-agent",)), notify=self._notify, rates=tuple, record_lifetimes=lambda _: None,
+            boot=lambda _: BootSpec(("node-agent",)), notify=self._notify, rates=tuple, record_lifetimes=lambda _: None,
             log=world.say, pace=PACE,
         )  # fmt: skip
         return JobLoop(world.fleet.job, ports)
@@ -197,7 +197,7 @@ class Tickets(Timeline):
 
     # ------------------------------------------------------------------------------------ what the market's machines do
 
-    def started(self, machine: Machine, boot: Boot) -> None:
+    def started(self, machine: Machine, boot: BootSpec) -> None:
         del boot
         self.nodes[machine.machine_id] = TicketNode(self, machine)
         self.count("machine started")

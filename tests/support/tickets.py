@@ -77,8 +77,11 @@ RULES = RuntimeRules(
     (CLERK, TAKER),
     lambda _: (CLERK_SLOT, Slot("taker-0", TAKER, Reliability.TRANSIENT)),
     lambda _: ALONE,
-    live="",  # it is simulated only
-    program="",
+    live="tests.support.tickets_live:open_runtime",
+    program="tests.support.tickets_program",
+    assign=lambda _job, _slot, placed: {
+        "clerk": next((one.address for one in placed.values() if one.role == CLERK), "")
+    },
     reliable_roles=(CLERK,),
 )
 
