@@ -26,17 +26,18 @@ from tests.support import ticket_counter, tickets
 from tests.support.checks import Violation, demand
 from tests.support.ticket_counter import TicketCounter
 from windfall import codec
+from windfall.channels.direct import DirectChannel
 from windfall.control.job_loop import JobLoop, JobLoopPorts
 from windfall.core import driver, machines
 from windfall.errors import StoreUnreachable
 from windfall.events import Fact
-from windfall.fleet import Event, ProgressObserved
+from windfall.fleet import Event, ProgressObserved, Report
 from windfall.market import Answer, BootSpec, Machine, MachineEndCause, Order
 from windfall.policies.acquisition import fleet_policy_list
 from windfall.policies.acquisition.fleet_policy import FleetEstimates, FleetTarget, FleetView
 from windfall.simulation.simulated_provider import SimulatedProvider
 from windfall.simulation.virtual_time import Timeline
-from windfall.terms import NoticeLevel, Reliability, RunState, Seconds, Term
+from windfall.terms import NoticeLevel, Reliability, Seconds, Term
 
 SETTLED_S = 1500.0
 """After the end of the faults a job is done within this and three times its work [s]."""
@@ -70,12 +71,12 @@ class TicketMarket(SimulatedProvider):
 
 
 class TicketRun:
-    """`ports.RunWatch` of a counter: it only takes the word that a machine is gone; its progress comes as requests do."""
+    """`ports.Runtime` of a counter: it only takes the word that a machine is gone; its progress comes as requests do."""
 
     def __init__(self, gate: Gate, world: Tickets) -> None:
         self.gate, self.world = gate, world
 
-    def observe(self) -> RunState | None:
+    def progress(self) -> ProgressObserved | None:
         return None
 
     def declare_gone(self, machine_id: str) -> None:
@@ -86,6 +87,20 @@ class TicketRun:
         pass
 
 
+class TicketEar(DirectChannel):
+    """The channel, with a witness of what reached the controller's loop on it."""
+
+    def __init__(self, world: Tickets) -> None:
+        super().__init__(lambda: None)
+        self._world = world
+
+    def receive(self) -> tuple[Report, ...]:
+        reports = super().receive()
+        for report in reports:
+            self._world.checks.check_report(report)
+        return reports
+
+
 class TicketController(Controller):
     """A controller of a job of tickets; machines reach it on one channel."""
 
@@ -93,9 +108,10 @@ class TicketController(Controller):
 
     def _new_job_loop(self) -> JobLoop:
         world, gate = self.world, Gate(self)
+        self.direct = TicketEar(world)
         ports = JobLoopPorts(
             controller=self.term, owner=OWNER, clock=self.clock, journal=SimulatedJournal(gate),
-            providers={"sim": FaultyProvider(gate)}, channels=(self.direct,), run=TicketRun(gate, world),
+            providers={"sim": FaultyProvider(gate)}, channels=(self.direct,), runtime=TicketRun(gate, world),
             boot=lambda _: BootSpec(("node-agent",)), notify=self._notify, rates=tuple, record_lifetimes=lambda _: None,
             log=world.say, pace=PACE,
         )  # fmt: skip

@@ -76,6 +76,7 @@ class TicketChecks:
         self.released: dict[str, float] = {}
         self.heard: dict[str, Report] = {}
         self.journaled_reports: dict[str, Report] = {}
+        self.announced: dict[str, Instant] = {}
         self.broken: set[str] = set()
         self.surplus_s: dict[str, float] = {}
         self.alone_s: dict[str, float] = {}
@@ -110,9 +111,8 @@ class TicketChecks:
         gang = [name]
         if machine.allocation:
             gang = [one.machine_id for one in self.world.machines.values() if one.allocation == machine.allocation]
-        return any(self._says_it_ends(one) or one in self.drained or one in self.chosen for one in gang) or (
-            name in self.released
-        )
+        given_up = name in self.released or machine.token in self.world.cancelled
+        return given_up or any(self._says_it_ends(one) or one in self.drained or one in self.chosen for one in gang)
 
     def _says_it_ends(self, machine_id: str) -> bool:
         return machine_id in self.heard and self.heard[machine_id].level is NoticeLevel.ANNOUNCED
@@ -187,6 +187,8 @@ class TicketChecks:
             newest = self.journaled_reports.get(fact.report.machine_id)
             if newest is None or newest.sequence <= fact.report.sequence:
                 self.journaled_reports[fact.report.machine_id] = fact.report
+                if fact.preemption_at is not None:
+                    self.announced[fact.report.machine_id] = fact.preemption_at
         elif isinstance(fact, ProgressObserved):
             self.world.told = fact
         elif isinstance(fact, MachinesMissing):
@@ -226,9 +228,10 @@ class TicketChecks:
         """The other machines of its gang end with a machine that is released, so they have handed over as well."""
         gang, none = self.world.machines[machine_id].allocation, (Instant(math.inf), "")
         others = [name for name, one in self.world.machines.items() if gang and one.allocation == gang]
+        end = min((self.drained.get(name, none)[0] for name in others), default=none[0])
+        end = min(end, *(self.announced.get(name, end) for name in others), end)
         for name in others:
             report = self.journaled_reports.get(name)
-            end = min(self.drained.get(each, none)[0] for each in (name, machine_id))
             works = report is not None and report.status is MachineStatus.TRAINING and self.world.lives(name)
             said = report is not None and report.level is NoticeLevel.ANNOUNCED
             demand(not works or said or at >= end, f"a gang is released once all of it has handed over: {name} works")

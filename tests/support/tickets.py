@@ -147,11 +147,8 @@ def _releases(view: FleetView, given: QueueSettings) -> tuple[MachineDrain, ...]
 # ------------------------------------------------------------------------------------------------------ the registration
 
 _POINTS = {
-    group: EntryPoint(name, f"{__name__}:{attribute}", group)
-    for group, name, attribute in (
-        (GROUPS[PolicyKind.RUNTIME], NAME, "RULES"),
-        (GROUPS[PolicyKind.FLEET], POLICY, "queue"),
-    )
+    GROUPS[PolicyKind.RUNTIME]: EntryPoint(NAME, f"{__name__}:RULES", GROUPS[PolicyKind.RUNTIME]),
+    GROUPS[PolicyKind.FLEET]: EntryPoint(POLICY, f"{__name__}:queue", GROUPS[PolicyKind.FLEET]),
 }
 
 

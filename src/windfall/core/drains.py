@@ -2,8 +2,9 @@
 
 A machine whose slot stays first gets a successor; it is drained once that one is ready, or when only the time for its
 last save is left.  A machine whose slot is retired is drained at once.  A machine whose end its provider announces does
-the same by itself (`core.machines`); so notice, choice and retirement end in the same way.  A gang leaves as one: the
-release of one machine would end the others.
+the same by itself (`core.machines`); so notice, choice and retirement end in the same way.
+
+A gang leaves as one: the release of one machine would end the others.
 """
 
 from __future__ import annotations
