@@ -256,7 +256,7 @@ def every(policy: str) -> tuple[int | None, float]:
 
 
 def every_s(interval_s: float) -> str:
-    """Return the canonical name of the policy that saves every so many seconds."""
+    """Return the canonical name of the policy that saves at this interval [s]."""
     return f"{_EVERY_PREFIX}{interval_s:.12g}s"
 
 
