@@ -337,6 +337,27 @@ def test_a_policy_is_asked_again_when_it_wants(wanted: Wanted) -> None:
     assert [command.at for command in job.of(SetTimer)] == [START + 120.0]
 
 
+def test_a_fleet_of_many_slots_bears_as_many_more_machines_that_do_not_start(wanted: Wanted) -> None:
+    """Thirty slots whose machines all break before they report are one bad moment; twenty times that is a broken job."""
+    wanted.target = FleetTarget(tuple(Slot(f"w-{number}", "worker") for number in range(30)))
+    job = Fleet()
+    (order,) = job.orders
+    job.answers(order).runs(*(f"m{number}" for number in range(1, 31)), after=5.0)
+    job.ends(*(f"m{number}" for number in range(1, 31)), cause=MachineEndCause.FAILED)
+    assert (job.state.failed_to_start, job.phase) == (30, JobPhase.WAITING)
+
+
+def test_without_any_slot_a_machine_that_does_not_start_stops_nothing(wanted: Wanted) -> None:
+    """The policy wants nothing any more, and what was ordered breaks."""
+    job = Fleet()
+    (order,) = job.orders
+    job.answers(order).runs("m1", after=5.0)
+    wanted.target = FleetTarget(())
+    assert job.happens().released == ["m1"]
+    assert job.ends("m1", cause=MachineEndCause.FAILED).orders == []
+    assert job.state.slots == {}
+
+
 NONSENSE: dict[str, tuple[Callable[[], object], str]] = {
     "an exception": (lambda: ZeroDivisionError("division by zero"), "raised ZeroDivisionError: division by zero"),
     "another type": (lambda: 7, "returned int instead of a FleetTarget"),

@@ -154,21 +154,21 @@ def _stopped_outside(turn: FleetTurn, observed: ProgressObserved) -> bool:
 
 
 def _consider_failures(turn: FleetTurn) -> None:
-    state = turn.state
+    state, slots = turn.state, max(len(turn.slots), 1)
     decision = limits.crash_loop(state.machine_failures, turn.job.options.failures_max, "machines")
     if decision is not None:
         turn.decisions.append(decision)
         fail(turn, f"{state.machine_failures} machines could not do the job; the last: {state.failure}")
         return
     decision = limits.crash_loop(
-        state.failed_to_start, limits.failed_to_start_max(turn.job.nodes), "machines before their first report"
+        state.failed_to_start, limits.failed_to_start_max(slots), "machines before their first report"
     )
     if decision is not None:
         turn.decisions.append(decision)
         fail(turn, f"{state.failed_to_start} machines in a row ended before their agent reported")
 
     decision = limits.no_progress(
-        state.losses_without_progress, turn.job.recovery.unproductive_machines_max * turn.job.nodes
+        state.losses_without_progress, turn.job.recovery.unproductive_machines_max * slots
     )
     if decision is not None:
         turn.decisions.append(decision)
