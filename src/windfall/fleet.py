@@ -255,6 +255,7 @@ class Basis(Tagged, frozen=True):
         restart_s: from a loss to the resumed training.
         remaining_lifetime_s: mean remaining lifetime of this machine at its current age.
         step_s: mean time of a step; 0 if steps do not matter.
+        reuse_s, fresh_s: expected time of the planned work on this machine, and if a new one were ordered now; 0 if unknown.
     """
 
     stall_s: float
@@ -262,6 +263,8 @@ class Basis(Tagged, frozen=True):
     restart_s: float
     remaining_lifetime_s: float
     step_s: float = 0.0
+    reuse_s: float = 0.0
+    fresh_s: float = 0.0
 
 
 class ScheduleComputed(Tagged, Fact, frozen=True):

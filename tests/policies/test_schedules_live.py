@@ -96,6 +96,15 @@ def test_a_machine_saves_by_its_age(known: live_schedules.ProviderFit) -> None:
     assert table.horizon_s > WISH.work_s, "the whole work is planned, and known"
 
 
+def test_an_old_machine_is_expected_to_take_longer_than_a_new_one(known: live_schedules.ProviderFit) -> None:
+    """All end after a day: six hours of work are better begun on a new one at twenty, not at eight (`retirement`)."""
+    middle, old = (made(replace(WISH, age_s=Seconds(hours * HOUR)), known).basis for hours in (8.0, 20.0))
+
+    assert 6.0 * HOUR < middle.reuse_s < middle.fresh_s
+    assert (old.reuse_s, old.fresh_s) == (pytest.approx(22_474.0, rel=1e-3), pytest.approx(22_266.0, rel=1e-3))
+    assert middle.fresh_s == pytest.approx(old.fresh_s, rel=0.05)
+
+
 def test_the_table_is_the_programmes_schedule(known: live_schedules.ProviderFit) -> None:
     """Handed over whole: its exact expectation is that of the programme, and less than with the default rule."""
     belief = live_schedules.estimate_law(WISH, known)

@@ -171,4 +171,11 @@ def _fleet_machines(turn: FleetTurn) -> Iterable[FleetMachine]:
                 unit.running_at,
                 min(ends, default=None),
                 unit.ready,
+                *_expected_times_s(turn, unit.machine_id),
             )
+
+
+def _expected_times_s(turn: FleetTurn, machine_id: str) -> tuple[float, float]:
+    """Return the expected time of the planned work on a machine, and on a new one [s]; zeros without a trusted schedule."""
+    found = turn.state.schedules.get(machine_id)
+    return (found.basis.reuse_s, found.basis.fresh_s) if found is not None and found.trusted else (0.0, 0.0)

@@ -28,6 +28,7 @@ NEVER = "never"
 EVERY = "every"
 BUYING = "acquisition"
 SUCCESSION = "replacement"
+BY_AGE = "by-age"
 
 
 class PolicyKind(enum.StrEnum):
@@ -138,6 +139,13 @@ ENTRIES = (
         DEFAULT_FLEET,
         "windfall.policies.acquisition.fleet_policy:fixed",
         "the machines that the runtime needs, of the offers that rank best, each replaced when it ends",
+    ),
+    PolicyEntry(
+        PolicyKind.FLEET,
+        BY_AGE,
+        BY_AGE,
+        "windfall.policies.replacement.retirement:by_age",
+        "as fixed; also replaces a machine at whose age a new one would finish sooner; needs `insure: optimal`",
     ),
     PolicyEntry(
         PolicyKind.REPLACEMENT,

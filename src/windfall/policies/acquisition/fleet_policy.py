@@ -35,6 +35,8 @@ class FleetMachine(Struct, frozen=True):
         started: since when it is billed; None before.
         ends_at: its announced or chosen end; None if there is none.
         ready: whether it works or could work now.
+        reuse_s, fresh_s: expected time of the work that is planned on it, and if a new machine were ordered for it now;
+            0 without a trusted save schedule.
     """
 
     machine_id: str
@@ -44,6 +46,8 @@ class FleetMachine(Struct, frozen=True):
     started: Instant | None
     ends_at: Instant | None
     ready: bool
+    reuse_s: float = 0.0
+    fresh_s: float = 0.0
 
 
 class FleetView(Protocol):

@@ -206,7 +206,11 @@ def _trusted(
     if table.horizon_s < (request.work_s or math.inf):
         explanation += f"; known for {table.horizon_s:.0f} s of work"
     assigned = ScheduleAssigned(replace(table, explanation=explanation), request.from_step, request.term)
-    basis = request.basis(_remaining_lifetime_s(law_estimate.law, request.age_s))
+    basis = replace(
+        request.basis(_remaining_lifetime_s(law_estimate.law, request.age_s)),
+        reuse_s=found.expected.expected_s,
+        fresh_s=found.expected.from_nothing_s,
+    )
     planned_s = Seconds(found.work_s if whole else request.work_s or math.ceil(2.0 * found.work_s))
     return ScheduleComputed(
         request.machine_id,
