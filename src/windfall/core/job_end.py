@@ -167,9 +167,7 @@ def _consider_failures(turn: FleetTurn) -> None:
         turn.decisions.append(decision)
         fail(turn, f"{state.failed_to_start} machines in a row ended before their agent reported")
 
-    decision = limits.no_progress(
-        state.losses_without_progress, turn.job.recovery.unproductive_machines_max * slots
-    )
+    decision = limits.no_progress(state.losses_without_progress, turn.job.recovery.unproductive_machines_max * slots)
     if decision is not None:
         turn.decisions.append(decision)
         fail(
