@@ -7,7 +7,8 @@ cost is computed for all of them at once.
 
 It leaves out: capacity, quotas, bids, refusals and failed starts; notices, and so successors before an end; gangs; the
 hand-over of a machine that leaves (it is released at once; one that is replaced by choice once its successor has started,
-or at its deadline); the job's progress, budget and end; the rounding of bills.  An order takes the middle of its market's range.
+or at its deadline); the job's progress, budget and end; the rounding of bills.  An order takes the middle of its market's
+range.
 """
 
 from __future__ import annotations
