@@ -23,6 +23,7 @@ from windfall.cli import main as command
 from windfall.cli.verb_list import help_text
 from windfall.cli.verbs import build as build_cli
 from windfall.core import lifecycle
+from windfall.policies import policy_registry
 from windfall.sdk.session import Session
 from windfall.structs import Tagged
 from windfall.wire import environment, run_layout
@@ -248,6 +249,31 @@ def page_words() -> str:
     return "".join(parts).rstrip() + "\n"
 
 
+def page_policies() -> str:
+    """Every policy by kind, from the list that the code reads."""
+    parts = [HEAD.format(source="policies/policy_registry.py"), "# Policies\n\n", prose(policy_registry.__doc__), "\n"]
+    kinds = {value: meaning for _, value, meaning in documented(_class_of(policy_registry, "PolicyKind").body)}
+    for kind, (value, meaning) in zip(policy_registry.PolicyKind, kinds.items(), strict=True):
+        assert isinstance(value, ast.Constant)
+        simulated = kind is policy_registry.PolicyKind.SAVING
+        parts.append(f"\n## {kind.value.capitalize()}\n\n{meaning}\n\n")
+        parts.append(
+            f"| name | in a job file | what it does |{' simulated |' * simulated}\n|---|---|---|{'---|' * simulated}\n"
+        )
+        for entry in policy_registry.own(kind):
+            words = ", ".join(f"`{word}`" for word in entry.arguments or ((entry.word,) if entry.word else ())) or "-"
+            last = f" {'no' if entry.kernel is None else 'yes'} |" * simulated
+            parts.append(f"| `{entry.name}` | {words} | {entry.help} |{last}\n")
+    groups = " and ".join(f"`{group}`" for group in policy_registry.GROUPS.values())
+    parts.append(f"\n[How to add one](../../CONTRIBUTING.md). Groups of entry points for other packages: {groups}.\n")
+    return "".join(parts)
+
+
+def _class_of(module: ModuleType, name: str) -> ast.ClassDef:
+    (cls,) = (node for node in tree_of(module).body if isinstance(node, ast.ClassDef) and node.name == name)
+    return cls
+
+
 def page_layout() -> str:
     """Where everything of a run lies."""
     text, table = inspect.cleandoc(run_layout.__doc__ or "").split("\n\n", 1)
@@ -264,6 +290,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "journal.md": page_journal(),
         REFERENCE / "layout.md": page_layout(),
         REFERENCE / "lifecycle.md": page_lifecycle(),
+        REFERENCE / "policies.md": page_policies(),
         REFERENCE / "sdk.md": page_sdk(),
         REFERENCE / "words.md": page_words(),
     }

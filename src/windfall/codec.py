@@ -9,17 +9,19 @@ nesting.  No code is executed, and the data can only name the classes below.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import math
 import re
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from windfall import events, fleet, results
+from windfall import events, fleet, results, stored_forms
 from windfall.errors import WRITTEN_BEFORE_RELEASE, NewerFormat, OlderFormat
+from windfall.stored_forms import StoredForm
 from windfall.structs import Tagged
 from windfall.terms import Metric
 
@@ -70,7 +72,37 @@ def _document(version: int, name: str, value: object) -> str:
     return json.dumps({"version": version, name: encode(value)}, separators=_COMPACT)
 
 
+def pack(value: object) -> bytes:
+    """Write a value as bytes that only this version of Windfall reads (`unpack`): mappings may have any key."""
+    return msgspec.msgpack.encode(value, enc_hook=_mapping_to_dict)
+
+
+def _mapping_to_dict(value: object) -> dict[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{type(value).__name__} cannot be stored in a snapshot")
+    return dict(value)
+
+
 # ------------------------------------------------------------------------------------------------------------- reading
+
+
+def unpack(data: bytes, expected: Any) -> Any:
+    """Read what `pack` wrote.
+
+    Raises:
+        ValueError: the bytes are no value of the expected type.
+    """
+    try:
+        return msgspec.msgpack.decode(data, type=expected)
+    except _BAD as error:
+        raise ValueError(_reason(error)) from None
+
+
+def shape(kind: type) -> str:
+    """Return a digest of all types that a value of a class may contain, with their fields and default values."""
+    text = repr(msgspec.inspect.type_info(kind))
+    assert " at 0x" not in text, f"the shape of {kind.__name__} would differ from process to process"
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def parse(text: bytes | str) -> Any:
@@ -114,29 +146,55 @@ def decode_text(text: bytes | str, expected: Any) -> Any:
 
 
 def decode_document(data: bytes | str, name: str, expected: Any, *, version: int, what: str) -> Any:
-    """Read a document written by `encode_document`.
+    """Read a document written by `encode_document`, of which one version alone is read; as `decode_stored`."""
+    return decode_stored(data, name, expected, form=StoredForm(oldest=version), what=what)
+
+
+def decode_stored(data: bytes | str, name: str, expected: Any, *, form: StoredForm, what: str) -> Any:
+    """Read a document written by `encode_document`, and upgrade it if an earlier release wrote it.
 
     Args:
         data: the document.
         name: key of the value.
         expected: as for `decode`.
-        version: the version that this Windfall writes.
+        form: its versions.
         what: name of the document in error messages.
 
     Raises:
-        NewerFormat, OlderFormat: it was written by another version of Windfall.
+        NewerFormat, OlderFormat: it was written by a version of Windfall whose documents this one does not read.
         ValueError: it is damaged; the message says where.
     """
     try:
         found = _document_decoder(name, expected).decode(data)
         _check_text(data)
     except _BAD as error:
-        _check_version(data, version, what)
-        raise ValueError(_reason(error)) from None
-    if found.version != version:
-        _check_version(data, version, what)
-        raise ValueError(f"version {version} was expected")
-    return getattr(found, name)
+        damage = _reason(error)
+    else:
+        if found.version == form.version:
+            return getattr(found, name)
+        damage = f"version {form.version} was expected"
+    older = _older(data, name, form, what)
+    if older is None:
+        raise ValueError(damage)
+    return decode(older, expected)
+
+
+def _older(data: bytes | str, name: str, form: StoredForm, what: str) -> dict[str, Any] | None:
+    """Return the value of an older document, upgraded; None if it is a document of the present version, or none at all."""
+    document = parse(data)
+    # Up to version 2 the number had another key.
+    found = document.get("version", document.get("v")) if isinstance(document, dict) else None
+    if isinstance(found, bool) or not isinstance(found, int):
+        return None
+    if found > form.version:
+        raise NewerFormat(
+            f"{what} has version {found}, this Windfall reads up to {form.version}: upgrade Windfall here"
+        )
+    if found < form.oldest:
+        raise OlderFormat(f"{what} has version {found}, {WRITTEN_BEFORE_RELEASE}: use another URL")
+    if found == form.version or document.keys() != {"version", name} or not isinstance(document[name], dict):
+        return None
+    return form.upgraded(document[name], found)
 
 
 @functools.cache
@@ -153,7 +211,7 @@ def row_from_line(line: str) -> events.Row:
         NewerFormat, OlderFormat: it was written by another version of Windfall.
         ValueError: it is damaged.
     """
-    row: events.Row = decode_document(line, "row", events.Row, version=events.VERSION, what="the journal")
+    row: events.Row = decode_stored(line, "row", events.Row, form=stored_forms.ROW, what="the journal")
     return row
 
 
@@ -163,15 +221,21 @@ def _from_json(expected: type, data: Any) -> Any:
         if data in NOT_FINITE or (isinstance(data, (int, float)) and not isinstance(data, bool)):
             return Metric(data)
         raise ValueError("expected a number")
-    return msgspec.convert(data, _any_of(expected), dec_hook=_from_json)
+    # The library keeps what it knows of a struct, but builds a union's again at each call.
+    try:
+        return msgspec.convert((data,), _holder_of(expected), dec_hook=_from_json).value
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(str(error).replace("`$[0]", "`$", 1)) from None
 
 
 @functools.cache
-def _any_of(base: type) -> Any:
+def _holder_of(base: type) -> Any:
+    """Return a struct with one value of any class below `base`."""
     if base not in _BASES:
         raise TypeError(f"{base.__name__} is not stored")
     kinds = [kind for module in _WORDS for kind in vars(module).values() if isinstance(kind, type)]
-    return any_of(kind for kind in kinds if issubclass(kind, base) and issubclass(kind, Tagged))
+    values = any_of(kind for kind in kinds if issubclass(kind, base) and issubclass(kind, Tagged))
+    return msgspec.defstruct("Holder", [("value", values)], array_like=True)
 
 
 def any_of(kinds: Iterable[type]) -> Any:
@@ -205,18 +269,6 @@ def _bad_number(data: Any) -> str | None:
     else:
         return "" if isinstance(data, float) and not math.isfinite(data) else None
     return next((place + below for place, below in found if below is not None), None)
-
-
-def _check_version(data: bytes | str, version: int, what: str) -> None:
-    document = parse(data)
-    # Up to version 2 the number had another key.
-    found = document.get("version", document.get("v")) if isinstance(document, dict) else None
-    if isinstance(found, bool) or not isinstance(found, int):
-        return
-    if found > version:
-        raise NewerFormat(f"{what} has version {found}, this Windfall reads up to {version}: upgrade Windfall here")
-    if found < version:
-        raise OlderFormat(f"{what} has version {found}, {WRITTEN_BEFORE_RELEASE}: use another URL")
 
 
 def _reason(error: Exception) -> str:

@@ -7,6 +7,10 @@ with the numbers it compared.  All are immutable values: the journal stores them
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from windfall import stored_forms
 from windfall.structs import Tagged
 from windfall.terms import (
     Bytes,
@@ -29,7 +33,7 @@ from windfall.terms import (
     WallTime,
 )
 
-VERSION = 4
+VERSION = stored_forms.ROW.version
 _NO_LENGTH = Seconds(0.0)
 
 
@@ -278,6 +282,13 @@ class EstimatesChanged(Tagged, Fact, frozen=True):
     restart_s: Seconds | None = None
     unannounced_share: float | None = None
     notice_s: Seconds | None = None
+
+
+class AssignmentChanged(Tagged, Fact, frozen=True):
+    """The controller tells the program of a job's runtime something new; it replaces what was told before."""
+
+    role: str
+    assignment: Mapping[str, Any]
 
 
 class ScheduleAssigned(Tagged, Fact, frozen=True):

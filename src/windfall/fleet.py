@@ -8,6 +8,10 @@ any host that replays it.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
 
 from windfall.events import Command, Fact, ScheduleAssigned
 from windfall.jobs import Job, Measurement
@@ -133,6 +137,7 @@ class Report(Tagged, frozen=True):
         step_s: mean time of a step [s]; None if not measured yet.
         costs: measured save costs; None until one save was measured completely.
         sdk_inactive: the script has run for a while without calling the SDK.
+        body: what the program of the job's runtime reports; only the runtime reads it.
     """
 
     machine_id: str
@@ -151,6 +156,7 @@ class Report(Tagged, frozen=True):
     step_s: Seconds | None = None
     costs: SaveCosts | None = None
     sdk_inactive: bool = False
+    body: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Peer(Tagged, frozen=True):
@@ -160,7 +166,7 @@ class Peer(Tagged, frozen=True):
     address: str
 
 
-class Directive(Tagged, frozen=True):
+class Directive(Tagged, frozen=True, omit_defaults=True):
     """The controller's instructions for a machine; derived from the driver's state and sent at each contact.
 
     Attributes:
@@ -169,6 +175,8 @@ class Directive(Tagged, frozen=True):
         peers: members of the generation in the order of their node ranks; the first is the leader.
         mttp_s, restart_s, notice_s: the controller's estimates [s]; None if it has none better than the machine's.
         schedule: save schedule for policy `optimal`; None if there is none.
+        role: what the machine is for.
+        assignment: what the job's runtime tells the machine; only its program reads it.
     """
 
     controller_term: Term
@@ -179,6 +187,8 @@ class Directive(Tagged, frozen=True):
     restart_s: Seconds | None = None
     schedule: ScheduleAssigned | None = None
     notice_s: Seconds | None = None
+    role: str = ""
+    assignment: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 # ------------------------------------------------------------------------------------------------------------ facts
@@ -199,7 +209,7 @@ class ControllerStarted(Tagged, Fact, frozen=True):
 
 
 class OffersObserved(Tagged, Fact, frozen=True):
-    """The current offers of all providers; sent when they change.
+    """The current offers of all providers; sent once, and from then on only what changes (`OffersChanged`).
 
     Attributes:
         provider_errors: (provider, refusal, message) of those that did not return offers.
@@ -208,6 +218,27 @@ class OffersObserved(Tagged, Fact, frozen=True):
     offers: tuple[Offer, ...]
     quotas: tuple[Quota, ...] = ()
     provider_errors: tuple[tuple[str, Refusal, str], ...] = ()
+
+
+PriceRow = tuple[str, str, str, Reliability, float]
+"""An offer (provider, type, zone, reliability) and its price [USD/h]."""
+
+
+class OffersChanged(Tagged, Fact, frozen=True):
+    """What differs from the offers last observed; also sent when a controller starts, even if nothing does.
+
+    Attributes:
+        offers: new ones, and those in which more than the price differs.
+        prices: offers whose price alone differs.
+        removed: (provider, type, zone, reliability) of offers that are gone.
+        quotas, provider_errors: all of them, as in `OffersObserved`; None if they are the same.
+    """
+
+    offers: tuple[Offer, ...] = ()
+    prices: tuple[PriceRow, ...] = ()
+    removed: tuple[tuple[str, str, str, Reliability], ...] = ()
+    quotas: tuple[Quota, ...] | None = None
+    provider_errors: tuple[tuple[str, Refusal, str], ...] | None = None
 
 
 class EstimatesPooled(Tagged, Fact, frozen=True):
@@ -446,3 +477,21 @@ class Lifetime(Tagged, frozen=True):
     ended: WallTime | None
     preempted: bool
     announced: bool
+
+
+class LifetimeSum(Tagged, frozen=True):
+    """The lifetimes of all machines of one kind together.
+
+    Attributes:
+        lifetimes, preemptions, announced: how many machines, how many of them were preempted, and how many of these with a
+            notice.
+        lifetime_s: their lifetimes; those that still run count until the time of the question [s].
+    """
+
+    provider: str
+    machine_type: str
+    zone: str
+    lifetimes: int
+    preemptions: int
+    announced: int
+    lifetime_s: Seconds

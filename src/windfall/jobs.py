@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from windfall.structs import Tagged
-from windfall.terms import Bundle, RunOptions, Seconds, Unit, Usd
+from windfall.terms import BlockValue, Bundle, RunOptions, Seconds, Unit, Usd
 
 SAVE_TIMEOUT_S = Seconds(600.0)
 """Default time limit of the last save [s]."""
@@ -146,6 +146,13 @@ class RuntimeSpec(Tagged, frozen=True):
     settings: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
+class ProviderBlock(Tagged, frozen=True):
+    """A job's settings for one provider, which reach its `order` call; other providers never see them."""
+
+    provider: str
+    settings: tuple[tuple[str, BlockValue], ...] = ()
+
+
 class Job(Tagged, frozen=True):
     """A job as submitted.
 
@@ -167,6 +174,7 @@ class Job(Tagged, frozen=True):
         dead_man_s: how long a machine keeps running without contact to the controller [s].
         runtime: how its state survives.
         fleet: name of the policy that decides what fleet to have.
+        blocks: settings for single providers, at most one each.
     """
 
     job_id: str
@@ -194,6 +202,7 @@ class Job(Tagged, frozen=True):
     dead_man_s: Seconds = DEAD_MAN_S
     runtime: RuntimeSpec = RuntimeSpec()
     fleet: str = DEFAULT_FLEET
+    blocks: tuple[ProviderBlock, ...] = ()
 
 
 DRILL = "drill"

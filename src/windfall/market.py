@@ -1,14 +1,14 @@
 """Offers, orders, machines and charges: the types exchanged between the driver and the providers.
 
-Imports only `terms`.  Times are by the provider's wall clock, which is the basis of its bill.
+Times are by the provider's wall clock, which is the basis of its bill.
 """
 
 from __future__ import annotations
 
 import enum
 
-from windfall.structs import Tagged
-from windfall.terms import Reliability, Seconds, Usd, WallTime
+from windfall.structs import Struct, Tagged
+from windfall.terms import BlockValue, Reliability, Seconds, Usd, WallTime
 
 
 class Refusal(enum.StrEnum):
@@ -65,6 +65,8 @@ class Offer(Tagged, frozen=True):
         bid: whether an order may set a price limit.
         refund: whether the hour in which it is preempted is free.
         quoted_at: when this price was queried.
+        promise_s: how long to wait for a confirmed machine to start before it is given up [s]; None where the provider
+            itself withdraws what it does not start.
     """
 
     provider: str
@@ -82,6 +84,7 @@ class Offer(Tagged, frozen=True):
     startup_s: Seconds | None = None
     bid: bool = False
     refund: bool = False
+    promise_s: Seconds | None = None
 
     @property
     def key(self) -> OfferKey:
@@ -109,16 +112,67 @@ class Order(Tagged, frozen=True):
     gang: bool = False
 
 
-class Boot(Tagged, frozen=True):
-    """How a machine starts.  Never written to the journal: the environment may contain a one-time credential.
+class BootSecret(Tagged, frozen=True):
+    """A variable whose value must reach the machine's first process unseen; its `repr` does not show the value."""
+
+    name: str
+    value: str
+
+    def __repr__(self) -> str:
+        return f"BootSecret(name={self.name!r})"
+
+
+class BootImage(Tagged, frozen=True):
+    """What a machine boots from: the provider's own name of a machine image, or a container image."""
+
+    name: str
+    container: bool = False
+
+
+class AgentArchive(Tagged, frozen=True):
+    """How the node agent arrives on a bare Linux machine: an archive of wheels at a URL, and its SHA-256 in hexadecimal."""
+
+    url: str
+    sha256: str
+
+
+class BootSetup(Tagged, frozen=True):
+    """The job's set-up command, which the node agent runs, and the key of what it leaves behind.
+
+    Two machines with the same image, code and command have the same key: a disk or an image on which the command once
+    succeeded can be kept under that name, and on a machine that has it the command is not run again.
+    """
+
+    command: str
+    cache_key: str
+
+
+class BootSpec(Tagged, frozen=True):
+    """How a machine starts.  Never written to the journal: it carries secrets.
 
     Attributes:
-        argv: the command the machine runs at its start; when it ends, the machine stops itself.
-        env: environment of that process; not readable by other processes or users.
+        argv: the command the machine runs once the agent is there; when it ends, the machine stops itself.
+        env: open part of that process's environment; it may be in user data that others can read.
+        secrets: the rest of it; not readable by other processes or users, in no command line, tag or log.
+        credential: name of the one-time credential among `secrets`, which its first use makes worthless; empty if none.
+        image: None for the provider's default.
+        agent: None if the image has the node agent.
+        setup: None if the job has none.
+        block: the job's settings for this provider.
     """
 
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[BootSecret, ...] = ()
+    credential: str = ""
+    image: BootImage | None = None
+    agent: AgentArchive | None = None
+    setup: BootSetup | None = None
+    block: tuple[tuple[str, BlockValue], ...] = ()
+
+    def environment(self) -> dict[str, str]:
+        """Return the whole environment of the first process, for a provider that starts it itself."""
+        return {**dict(self.env), **{secret.name: secret.value for secret in self.secrets}}
 
 
 class Answer(Tagged, frozen=True):
@@ -136,12 +190,22 @@ class Answer(Tagged, frozen=True):
     message: str = ""
 
 
+class PriceChange(Struct, frozen=True):
+    """A price [USD/h] that is in effect from a moment of the provider's clock on."""
+
+    since: WallTime
+    usd_per_hour: float
+
+
 class Machine(Tagged, frozen=True):
     """A machine in its provider's listing.
 
     Attributes:
         token: of its order.
         price_usd_per_hour: recorded at the purchase.
+        price_changes: the newest changes of the price in effect since then, oldest first, where prices float; a listing
+            may leave out those that it showed for `PRICES_LISTED_S`.  Empty: the price at the purchase holds.
+        allocation: what the machines of one all-or-nothing order have in common; empty if they stand alone.
         started: when billing started; None while pending.
         ended: when billing ended; None while it runs.
         cause: why it ended; None while it runs, or if unknown.
@@ -166,6 +230,16 @@ class Machine(Tagged, frozen=True):
     preemption_at: WallTime | None = None
     address: str = ""
     allocation: str = ""
+    price_changes: tuple[PriceChange, ...] = ()
+
+    @property
+    def price_now_usd_per_hour(self) -> float:
+        """The newest price in effect that the listing told [USD/h]."""
+        return self.price_changes[-1].usd_per_hour if self.price_changes else self.price_usd_per_hour
+
+
+PRICES_LISTED_S = 3600.0
+"""How long a listing repeats a change of a price at least [s]."""
 
 
 class Charge(Tagged, frozen=True):
@@ -213,6 +287,18 @@ class Capabilities(Tagged, frozen=True):
         idempotent_orders: it tracks tokens itself; otherwise the implementation looks up its own machines first.
         notice_format: the notice format on its machines (`aws`, `google`, `azure`, `local`).
         bill_lag_s: how long after a machine's end its charges are settled [s].
+        token_memory_s: how long after an order its token is surely recognized [s]; None for ever.  An older order is never
+            sent again: a listing shows what it bought.
+        listing_lag_s: how long a listing may lack what an answer named, or show an older state [s].
+        keeps_ended_s: how long an ended machine stays listed at least [s]; 0: it may vanish at its end, without a cause.
+        promises_dated: a confirmed machine starts within minutes or is withdrawn; otherwise it may be pending for ever.
+        promises_fail: a confirmed machine may end before it starts, with a refusal in place of a cause.
+        price_floats: a machine costs the price in effect, which `Machine.price_changes` reports, not the one at purchase.
+        false_deaths: the listing may call a machine gone whose processes still run; releasing it ends them.
+        rises_again: a machine may start again after its end; each start is listed as a machine of its own.
+        announces: the listing tells an announced end (`Machine.preemption_at`), also when the machine itself cannot.
+        gangs: it takes orders for several machines that are sold together, carry one allocation and are lost together.
+        nearby: its calls do not leave this host, so it may be asked many times a second.
     """
 
     bids: bool
@@ -221,3 +307,14 @@ class Capabilities(Tagged, frozen=True):
     idempotent_orders: bool
     notice_format: str
     bill_lag_s: Seconds
+    token_memory_s: Seconds | None = None
+    listing_lag_s: Seconds = Seconds(0.0)
+    keeps_ended_s: Seconds = Seconds(3600.0)
+    promises_dated: bool = True
+    promises_fail: bool = False
+    price_floats: bool = False
+    false_deaths: bool = False
+    rises_again: bool = False
+    announces: bool = True
+    gangs: bool = False
+    nearby: bool = False

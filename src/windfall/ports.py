@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Protocol, TypeVar
 
 from windfall.events import CommitCheckpoint, UploadShard
-from windfall.fleet import Directive, Report
-from windfall.market import Answer, Bill, Boot, Capabilities, Machine, Offer, Order, Quota
+from windfall.fleet import Directive, ProgressObserved, Report
+from windfall.market import Answer, Bill, BootSpec, Capabilities, Machine, Offer, Order, Quota
 from windfall.results import StoreResult
 from windfall.structs import Struct
 from windfall.terms import (
@@ -341,8 +341,24 @@ class Journal(Protocol):
         """
         ...
 
-    def rows(self) -> Iterator[str]:
-        """Yield the rows so far, oldest first."""
+    def rows(self, after: int = 0) -> Iterator[str]:
+        """Yield the rows so far after row `after`, oldest first."""
+        ...
+
+
+class Snapshots(Protocol):
+    """The newest snapshots of a journal's reader; losing one costs only time."""
+
+    def newest(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the number of the row that each follows, and its content; newest first."""
+        ...
+
+    def write(self, sequence: int, data: bytes) -> None:
+        """Store the snapshot that follows row `sequence`, and drop all but the newest two.
+
+        Raises:
+            ControllerReplaced: another controller took over the installation; nothing was written.
+        """
         ...
 
 
@@ -367,7 +383,7 @@ class Provider(Protocol):
         """Return the limits of this account; empty if the provider does not report them."""
         ...
 
-    def order(self, order: Order, boot: Boot) -> Answer:
+    def order(self, order: Order, boot: BootSpec) -> Answer:
         """Buy machines; a second call with the same token, whatever its counts, buys nothing and returns the same machines.
 
         Fewer than `count_max` machines come with a refusal for the rest; fewer than `count_min` are not bought at all.
@@ -409,17 +425,22 @@ class Channel(Protocol):
         ...
 
 
-class RunWatch(Protocol):
-    """A run, as seen by the controller: through its store, without holding it.  Any call may raise a `StoreError`."""
+class Runtime(Protocol):
+    """How a job's state survives, as the controller sees it.  Any call may raise a `StoreError`.
 
-    def observe(self) -> RunState | None:
-        """Return the current state of the run's log; None before a machine first acquired the run."""
+    What a job needs and which machines work together are the runtime's rules (`policies.layout.runtime_list`).  Machines
+    are admitted and drained by directives; what follows on a machine is its program's: it prepares, restores, agrees with
+    the others on a step, saves, hands over.
+    """
+
+    def progress(self) -> ProgressObserved | None:
+        """Return how far the job is, by the runtime's own record; None before there is one."""
         ...
 
     def declare_gone(self, machine_id: str) -> None:
-        """Record that a machine no longer exists; if it holds the run, another machine may acquire it at once."""
+        """Record that a machine no longer exists: others may take over its work at once, and it can commit nothing more."""
         ...
 
     def stop(self, *, now: bool, reason: str) -> None:
-        """Ask the holder of the run to stop it; does nothing if no machine holds it."""
+        """Ask the machines that work to stop, after a save or `now`; does nothing if none works."""
         ...

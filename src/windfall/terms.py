@@ -29,6 +29,8 @@ Term = NewType("Term", int)
 """Number of the log record by which a holder acquired the run; larger is newer."""
 Step = NewType("Step", int)
 """Number of training steps completed since the start of the run; repeated steps are counted once."""
+BlockValue = str | bool | int | float
+"""A value in a provider's block of a job file."""
 
 
 class Metric(float):
@@ -325,14 +327,16 @@ PATIENCE_S = Seconds(120.0)
 """Default time for which requests to a store that does not answer are retried [s]."""
 GRACE_S = Seconds(30.0)
 """Default time a machine lives after SIGTERM [s]."""
+DEFAULT_SAVING = "adaptive"
+"""The saving policy of a run that names none."""
 
 
 class RunOptions(Tagged, frozen=True):
     """How a run is saved and restarted: one value from the job file, or from `windfall exec`, to the worker's reducer.
 
     Attributes:
-        policy: when to save against losses without a notice, as `policies.checkpointing` parses it (`adaptive`,
-            `optimal`, `thesis`, `young-daly`, `never`, `every:200steps`, `every:600.0s`): the job file's `insure`.
+        policy: when to save against losses without a notice, as `policies.checkpointing` parses it (a name of
+            `policies.policy_registry`, `every:200steps`, `every:600.0s`): the job file's `insure`.
         keep: number of the script's own periodic checkpoints to keep; None for all.
         failures_max: number of the script's own failures after which the run fails.
         retry_codes: exit codes after which the script is always restarted; they do not count as failures.
@@ -341,7 +345,7 @@ class RunOptions(Tagged, frozen=True):
         mttp_s: mean time to preemption set by the user or the controller [s]; None to estimate it.
     """
 
-    policy: str = "adaptive"
+    policy: str = DEFAULT_SAVING
     keep: int | None = None
     failures_max: int = 3
     retry_codes: tuple[int, ...] = ()

@@ -7,7 +7,8 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -20,6 +21,7 @@ from windfall.control.controller import Controller
 from windfall.control.controller_log import ControllerLog, to_stderr
 from windfall.control.controller_views import Json
 from windfall.control.dependencies import Dependencies, RunAccess
+from windfall.control.limited_provider import PurchaseLimits, limited
 from windfall.control.planner import NoRecords, Planner
 from windfall.control.single_user import SingleUserProvider, refusal
 from windfall.errors import Misuse
@@ -28,17 +30,23 @@ from windfall.fleet import Lifetime, ScheduleComputed
 from windfall.jobs import Job, Measurement
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
+from windfall.market import BootSpec
 from windfall.models.job_measurements import measure, merge
 from windfall.policies.checkpointing import schedule_table
 from windfall.policies.checkpointing.schedule_table import ScheduleRequest
-from windfall.ports import Clock, Provider
-from windfall.providers import provider_list
+from windfall.policies.layout import runtime_list
+from windfall.ports import Clock, ObjectStore, Provider, Runtime
+from windfall.providers import job_blocks, provider_list
+from windfall.providers.provider_settings import NO_SETTINGS, ProviderSettings
+from windfall.spec import config_file
+from windfall.spelling import nearest
 from windfall.storage import object_stores, run_log, spool_journal, store_operations
 from windfall.storage.database import Database, UserEntry, open_database
 from windfall.storage.object_stores import open_store
-from windfall.storage.run_log import StoreWatch
 from windfall.storage.store_operations import get, put
+from windfall.structs import replace
 from windfall.terms import Seconds, Term
+from windfall.wire import start_script
 from windfall.wire.environment import STORE_VARIABLES
 from windfall.wire.python_programs import program
 from windfall.wire.run_layout import JOB
@@ -79,7 +87,10 @@ def build_service(
     """
     log = ControllerLog(clock, to_stderr)
     if (count := user_count(database)) > 1:
-        log(refusal("local", count))
+        for entry in provider_list.PROVIDERS:
+            if entry.single_user:
+                log(refusal(entry.name, count))
+    configured = config_file.load(config_file.config_path(os.environ))
     return Controller(
         Dependencies(
             term=term,
@@ -88,7 +99,7 @@ def build_service(
             version=windfall.__version__,
             clock=clock,
             records=database,
-            providers=providers(state, clock, lambda: user_count(database)),
+            providers=providers(state, clock, lambda: user_count(database), configured=configured),
             open_run=lambda job: _open(job, clock, log),
             new_direct=DirectChannel,
             boot_argv=program("windfall.cli.node_agent_process"),
@@ -100,6 +111,7 @@ def build_service(
             inside=lambda user: webhooks_inside or any(one.admin for one in database.users() if one.name == user),
             schedule=Schedules(database.lifetimes, clock).make_schedule,
             store=store or f"file://{(state / RUNS).absolute()}",
+            equip=lambda provider, spec: equip(spec, provider, configured),
         )
     )
 
@@ -139,13 +151,42 @@ class Schedules:
         return live_schedules.make_schedule(request, seen[1], rows, now)
 
 
-def providers(state: Path, clock: Clock, users: Callable[[], int], *, start: bool = True) -> dict[str, Provider]:
-    """Return the configured providers by name; `users` returns the number of users."""
+def providers(
+    state: Path,
+    clock: Clock,
+    users: Callable[[], int],
+    *,
+    configured: Mapping[str, ProviderSettings],
+    start: bool = True,
+) -> dict[str, Provider]:
+    """Return all providers by name.
+
+    Args:
+        state: the installation's folder.
+        clock: time.
+        users: returns the number of users.
+        configured: what the configuration file says of each.
+        start: whether their calls may start processes.
+    """
     found: dict[str, Provider] = {}
     for entry in provider_list.PROVIDERS:
-        provider = provider_list.open_provider(entry, state, clock, start=start)
-        found[entry.name] = SingleUserProvider(provider, users) if entry.single_user else provider
+        settings = configured.get(entry.name, NO_SETTINGS)
+        provider = provider_list.open_provider(entry, state, clock, start=start, settings=settings)
+        if entry.single_user:
+            provider = SingleUserProvider(provider, users)
+        limits = settings.limits
+        found[entry.name] = limited(
+            provider, PurchaseLimits(limits.machines, limits.usd_per_hour, settings.origin), clock
+        )
     return found
+
+
+def equip(spec: BootSpec, provider: str, configured: Mapping[str, ProviderSettings]) -> BootSpec:
+    """Add the image, the way of the agent, and the command that runs it, which on another host has another Python."""
+    entry, settings = provider_list.find(provider), configured.get(provider, NO_SETTINGS)
+    if entry is None or entry.single_user:
+        return spec
+    return replace(spec, argv=start_script.NODE_AGENT, image=settings.image, agent=settings.agent)
 
 
 @contextlib.contextmanager
@@ -157,13 +198,15 @@ def open_planner(state: Path, path: Path) -> Iterator[Planner]:
         path: of its database, which need not exist either.
     """
     clock = SystemClock()
+    configured = config_file.load(config_file.config_path(os.environ))
     with contextlib.ExitStack() as stack:
         if path.exists():
             database = stack.enter_context(contextlib.closing(open_database(str(path.absolute()), clock)))
-            found = providers(state, clock, lambda: user_count(database), start=False)
+            found = providers(state, clock, lambda: user_count(database), configured=configured, start=False)
             yield Planner(database, found, clock, merge, owner_tag(database))
         else:
-            yield Planner(NoRecords(), providers(state, clock, lambda: 0, start=False), clock, merge, "")
+            found = providers(state, clock, lambda: 0, configured=configured, start=False)
+            yield Planner(NoRecords(), found, clock, merge, "")
 
 
 def _store_env(provider: str) -> tuple[tuple[str, str], ...]:
@@ -172,7 +215,8 @@ def _store_env(provider: str) -> tuple[tuple[str, str], ...]:
     Other machines get theirs from their cloud's instance identity or from the job's secrets.  Only Windfall itself uses
     the lent credentials; the job's setup and script do not see them.
     """
-    if provider != "local":
+    entry = provider_list.find(provider)
+    if entry is None or not entry.single_user:
         return ()
     lent = {name: value for name, value in os.environ.items() if name.startswith(_STORE_VARIABLES)}
     return (*lent.items(), (STORE_VARIABLES, ",".join(lent))) if lent else ()
@@ -182,8 +226,9 @@ def _refuse_place(job: Job, state: Path, users: Callable[[], Sequence[UserEntry]
     """Refuse a run in a folder that is not for runs, since the controller would write there with its own rights.
 
     Raises:
-        Misuse: the folder is the controller's, or the user is not an admin.
+        Misuse: the folder is the controller's, or the user is not an admin; or a provider's block is not valid.
     """
+    _refuse_blocks(job)
     scheme, separator, rest = job.run_url.partition("://")
     if separator and scheme != "file":
         return
@@ -198,9 +243,28 @@ def _refuse_place(job: Job, state: Path, users: Callable[[], Sequence[UserEntry]
         )
 
 
+def _refuse_blocks(job: Job) -> None:
+    """Refuse a job whose blocks a job file would not have had: not every client reads one."""
+    for block in job.blocks:
+        entry = provider_list.find(block.provider)
+        if entry is None:
+            raise Misuse(f"blocks: {nearest(block.provider, provider_list.names())}")
+        if problem := job_blocks.block_problem(entry.name, entry.block, dict(block.settings)):
+            raise Misuse(problem)
+    if len({block.provider for block in job.blocks}) < len(job.blocks):
+        raise Misuse("blocks: one provider has two blocks")
+
+
 def owner_tag(database: Database) -> str:
     """Return the tag that every machine of this installation carries; it reveals nothing secret."""
     return f"windfall-{hashlib.sha256(database.key()).hexdigest()[:12]}"
+
+
+def _open_runtime(job: Job, store: ObjectStore, clock: Clock) -> Runtime:
+    """Open the controller's side of a job's runtime."""
+    module, _, function = runtime_list.rules(job.runtime.name).live.partition(":")
+    opener: Callable[..., Runtime] = getattr(import_module(module), function)
+    return opener(job, store, clock, new_nonce)
 
 
 def _open(job: Job, clock: Clock, log: Callable[[str], None]) -> RunAccess:
@@ -214,7 +278,7 @@ def _open(job: Job, clock: Clock, log: Callable[[str], None]) -> RunAccess:
         store_operations.run(put(JOB, json.dumps(boot).encode()), store, clock)
 
     return RunAccess(
-        watch=StoreWatch(store, clock, new_nonce),
+        runtime=_open_runtime(job, store, clock),
         mailbox=mailbox,
         write_boot=write_boot,
         measure=lambda lines: _measure(job, lines, object_stores.Reader(store, clock)),

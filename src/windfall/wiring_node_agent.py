@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from windfall.agent.exec_process import NOTICES, ExecProcess, MachineContext
@@ -23,6 +24,7 @@ from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
 from windfall.notices import notice_sources
 from windfall.notices.relay import NoticeWriter
+from windfall.policies.layout import runtime_list
 from windfall.ports import Clock, ObjectStore
 from windfall.storage import bundle, store_operations
 from windfall.storage.object_stores import open_store
@@ -75,6 +77,11 @@ class _Preparation:
 
     def run(self, boot: BootData, secrets: Secrets) -> None:
         work = self._place.work(boot)
+        marker, key = Path(self._place.path("setup-done")), self._place.environ.get(names.SETUP_KEY, "")
+        if boot.setup is not None and key and marker.exists() and marker.read_text("utf-8") == key:
+            _log("this disk has the job's code and set-up already")
+            return
+        marker.unlink(missing_ok=True)
         if boot.bundle is not None:
             packed = store_operations.run(bundle.fetch(boot.bundle), self._store, self._clock)
             shutil.rmtree(work, ignore_errors=True)
@@ -91,6 +98,9 @@ class _Preparation:
         finally:
             with contextlib.suppress(StoreError):
                 self._store.put(setup_output_key(self._place.machine_id), self._setup.output())
+        # Only now: a set-up that failed, or a machine that was lost in it, leaves no marker.
+        if key:
+            marker.write_text(key, "utf-8")
 
     def kill(self) -> None:
         if self._setup is not None:
@@ -108,7 +118,7 @@ def run_node_agent(environ: Mapping[str, str]) -> None:
         raise Misuse(f"{names.RUN_URL} is not set: only a controller can start the node agent")
     clock, inbox = SystemClock(), _Inbox()
     place = _place(url, environ)
-    store, exec_ = open_store(url), ExecProcess(place)
+    store, exec_ = open_store(url), ExecProcess(place, lambda name: runtime_list.rules(name).program)
     preparation = _Preparation(place, store, clock)
     controller = environ.get(names.CONTROLLER) or None
     direct, life = None, new_nonce()

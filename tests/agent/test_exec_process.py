@@ -31,7 +31,7 @@ def test_what_cannot_be_started_is_refused_with_its_reason(
     folder.mkdir()
     url = f"file://{tmp_path / 'run'}"
     machine = MachineContext(url, "m-1", str(folder), provider, None, plain_environment() | environment)
-    process = ExecProcess(machine)
+    process = ExecProcess(machine, lambda _: "windfall.agent.exec_start")
     process.start(BootData("job", command), (), StartExec())
     codes: list[int] = []
     eventually(lambda: codes.extend([code] if (code := process.poll()) is not None else []) or codes, "it ends")

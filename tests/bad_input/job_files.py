@@ -108,6 +108,12 @@ VALUES = (
     _bad("memory-unit", f"{RUN}resources: {{memory: 16MB}}\n", "2:21", "16GB", "'16MB'"),
     _bad("provider-later", f"{RUN}resources: {{infra: aws/us-east-1}}\n", "2:20", "aws", "not supported yet", "local"),
     _bad("provider-unknown", f"{RUN}resources: {{infra: locl/a}}\n", "2:20", "locl", "did you mean local?"),
+    _bad("runtime-unknown", f"{RUN}runtime: bagg\n", "2:10", "'bagg'", "not installed", "checkpoint", schema=False),
+    _bad("runtime-settings", f"{RUN}runtime: {{checkpoint: {{n: 2}}}}\n", "2:23", "no settings", schema=False),
+    _bad("runtime-number", f"{RUN}runtime: {{checkpoint: 2}}\n", "2:23", "must be a map", "not 2"),
+    _bad("runtime-two", f"{RUN}runtime: {{a: {{}}, b: {{}}}}\n", "2:10", "one name with its settings"),
+    _bad("fleet-unknown", f"{RUN}fleet: fixd\n", "2:8", "'fixd'", "did you mean fixed?", schema=False),
+    _bad("fleet-list", f"{RUN}fleet: [fixed]\n", "2:8", "must be text", "not a list"),
     _bad(
         "insure-word", f"{RUN}checkpoint: {{insure: often}}\n", "2:22", "auto, optimal, thesis", "200 steps", "'often'"
     ),

@@ -14,6 +14,8 @@ from tests.contracts.servers import fake_bucket, google_environment, s3_server
 from tests.support.live import contents
 from windfall.cli import machine_checks
 from windfall.cli.main import main
+from windfall.providers import provider_list
+from windfall.providers.provider_list import ProviderEntry
 from windfall.wire.metadata_server import serve
 
 
@@ -30,7 +32,7 @@ def test_this_machine_can_run_and_each_check_is_one_line(capsys: pytest.CaptureF
 
     lines = capsys.readouterr().out.splitlines()
     names = ["python", "isolation", "pidfd", "shared memory", "state folder", "clock", "notices"]
-    names += ["GPU", "network", "extras"]
+    names += ["GPU", "network", "extras", "configuration"]
     heads = [line for line in lines if not line.startswith("     ")]
     assert [head[6:20].strip() for head in heads] == names
     assert {head.split()[0] for head in heads} <= {"ok", "warn"}
@@ -85,7 +87,7 @@ def test_a_folder_is_measured_and_left_as_it_was(capsys: pytest.CaptureFixture[s
     )
 
     assert code == 0
-    assert list(checks)[10:] == [
+    assert list(checks)[11:] == [
         "store", "conditions", "reach", "small objects", "speed up", "emergency", "speed down", "leftovers",
     ]  # fmt: skip
     assert checks["reach"]["verdict"] == "warn"
@@ -201,3 +203,55 @@ def test_a_disk_that_is_too_small_for_the_measurement_is_told(
     assert code == 1
     assert checks["state folder"]["verdict"] == checks["speed up"]["verdict"] == "FAIL"
     assert "--state" in checks["speed up"]["do"]
+
+
+def test_the_configuration_file_is_shown_without_secrets(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What the file says of a provider is a line; a mistake in it fails; without one nothing is made."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    file = tmp_path / "windfall" / "config.yaml"
+    code, checks = looked(capsys, "--provider", "local")
+    assert (code, checks["configuration"]["verdict"]) == (0, "ok")
+    assert f"{file} does not exist" in checks["configuration"]["says"]
+    assert list(tmp_path.iterdir()) == []
+
+    file.parent.mkdir()
+    file.write_text("providers: {local: {limits: {machines: 2, usd_per_hour: 1.5}}}")
+    _, checks = looked(capsys, "--provider", "local")
+    assert checks["local"]["says"] == "a market of processes on this host; at most 2 machines and 1.5 USD/h"
+
+    file.write_text("providers: {local: {limits: {machnes: 2}}}")
+    code, checks = looked(capsys, "--provider", "local")
+    assert (code, checks["configuration"]["verdict"]) == (1, "FAIL")
+    assert "did you mean machines?" in checks["configuration"]["says"]
+
+
+def test_a_credential_that_others_can_read_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The reference is shown, the secret never; a missing client library is named with what installs it."""
+    key = tmp_path / "key"
+    key.write_text("hush")
+    key.chmod(0o644)
+    cloud = ProviderEntry("cloud", "providers.cloud:open_provider", "a cloud")
+    monkeypatch.setattr(provider_list, "PROVIDERS", (*provider_list.PROVIDERS, cloud))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "windfall").mkdir()
+    (tmp_path / "windfall" / "config.yaml").write_text(
+        f"providers: {{cloud: {{credentials: {{file: {key}}}, region: eu, image: {{container: a/b}}}}}}"
+    )
+
+    code, checks = looked(capsys, "--provider", "local")
+    assert (code, checks["cloud"]["verdict"]) == (1, "FAIL")
+    assert checks["cloud"]["says"] == f"a cloud; credentials from file {key}, region eu, container a/b"
+    assert "chmod 600" in checks["cloud"]["do"]
+    key.chmod(0o600)
+    code, checks = looked(capsys, "--provider", "local")
+    assert (code, checks["cloud"]["verdict"]) == (0, "ok")
+    assert "hush" not in str(checks)
+
+    missing = ProviderEntry("cloud", "x:y", "a cloud", extra="cloud", client="no_such_client.of_a_cloud")
+    monkeypatch.setattr(provider_list, "PROVIDERS", (*provider_list.PROVIDERS[:-1], missing))
+    _, checks = looked(capsys, "--provider", "local")
+    assert "its client library is missing" in checks["cloud"]["do"]

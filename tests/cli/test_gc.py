@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support.shop import shop
 from windfall.linux.clock import SystemClock
-from windfall.market import Boot, MachineLifecycle, Order
+from windfall.market import BootSpec, MachineLifecycle, Order
 from windfall.providers.local.local_provider import LocalProvider
 from windfall.storage.database import open_database
 from windfall.wiring_control import owner_tag
@@ -25,7 +25,7 @@ def test_only_machines_of_this_installation_that_no_job_needs_are_given_back(tmp
         database.close()
         market = LocalProvider(str(made.state / "market"), clock)
         offer = market.offers()[0]
-        boot = Boot((sys.executable, "-c", "import time; time.sleep(600)"))
+        boot = BootSpec((sys.executable, "-c", "import time; time.sleep(600)"))
         ours = market.order(Order("old-1", owner, "old", offer, 2, 2), boot).machine_ids
         theirs = market.order(Order("x-1", "somebody-else", "x", offer, 1, 1), boot).machine_ids
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.contracts.providers import WORLDS, World
+from tests.contracts.providers import CONTRACT_WORLDS, WORLDS, World
 from tests.contracts.servers import azure_server, no_azurite, s3_server
 from tests.contracts.trading import Markets, release_all
 
@@ -45,6 +45,23 @@ def world(opened: Markets) -> World:
 @pytest.fixture
 def owner(request: pytest.FixtureRequest, opened: Markets) -> Iterator[str]:
     """An installation that is this test's alone; what it leaves behind is given back."""
+    yield from _owner(request, opened)
+
+
+@pytest.fixture(scope="session", params=sorted(CONTRACT_WORLDS))
+def contracted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Markets]:
+    """Open a market of any implementation, however it keeps its promises."""
+    with ExitStack() as stack:
+        yield Markets(request.param, lambda: tmp_path_factory.mktemp("market"), stack)
+
+
+@pytest.fixture
+def buyer(request: pytest.FixtureRequest, contracted: Markets) -> Iterator[str]:
+    """As `owner`, in such a market."""
+    yield from _owner(request, contracted)
+
+
+def _owner(request: pytest.FixtureRequest, opened: Markets) -> Iterator[str]:
     name = re.sub(r"\W+", "-", request.node.name)
     yield name
     for world in opened.worlds.values():

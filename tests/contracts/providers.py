@@ -21,9 +21,10 @@ import httpx
 import yaml
 
 from tests.contracts.simulated_market import simulated
+from tests.contracts.toy_market import toy
 from windfall.linux import processes
 from windfall.linux.clock import SystemClock
-from windfall.market import Answer, Boot
+from windfall.market import Answer, BootSpec
 from windfall.ports import Provider
 from windfall.providers.local import machine_folder
 from windfall.providers.local.local_provider import LocalProvider
@@ -46,6 +47,7 @@ class Setup:
         prices: of spot in `ZONE`: (since when [s], USD/h); a dollar a second by default, so that cents tell.
         on_demand: in both zones, and above which no default bid goes.
         lag_s: until a bill is settled [s].
+        keeps_s: how long ended machines are listed, where that can be chosen [s].
     """
 
     prices: tuple[tuple[float, float], ...] = ((0.0, 3600.0),)
@@ -56,6 +58,7 @@ class Setup:
     notice_s: float = 2.0
     refund: bool = False
     lag_s: float = 0.4
+    keeps_s: float = 3600.0
 
 
 class World(Protocol):
@@ -79,7 +82,15 @@ class World(Protocol):
         """The account's credentials are wrong."""
         ...
 
-    def boot(self, lasts_s: float | None = None) -> Boot:
+    def half_listing(self) -> AbstractContextManager[Provider]:
+        """A part of a listing cannot be read: its second page, a zone, or the end of the answer."""
+        ...
+
+    def reopened(self) -> Provider:
+        """The same account for a controller that starts again; what ran for the provider alone has been killed."""
+        ...
+
+    def boot(self, lasts_s: float | None = None) -> BootSpec:
         """What a machine runs: something that runs without end, or for a given time."""
         ...
 
@@ -89,6 +100,26 @@ class World(Protocol):
 
     def breaks(self, machine_id: str) -> None:
         """Let a machine die without notice."""
+        ...
+
+    def fails_promise(self, machine_id: str) -> None:
+        """Let a confirmed machine fail in place of its start, where `promises_fail`."""
+        ...
+
+    def loses(self, machine_id: str) -> None:
+        """Let the listing call a machine gone that lives, where `false_deaths`."""
+        ...
+
+    def rises(self, machine_id: str) -> str:
+        """Let a machine that is gone start again, where `rises_again`; return its name in the listing."""
+        ...
+
+    def withdraws(self, machine_id: str) -> bool:
+        """Withdraw an announced end; False where that never happens."""
+        ...
+
+    def remains(self, owner: str) -> list[str]:
+        """What is left of an owner's machines: processes and disks, the truth."""
         ...
 
     def lives(self, machine_id: str) -> bool:
@@ -145,6 +176,7 @@ class LocalWorld:
             "quota": setup.quota,
             "allocation_delay": setup.delay_s,
             "notice": setup.notice_s,
+            "forget_after": setup.keeps_s,
             **more,
         }
         fresh = self.folder / "market.yaml.new"
@@ -182,9 +214,42 @@ class LocalWorld:
         finally:
             token.write_text(right)
 
-    def boot(self, lasts_s: float | None = None) -> Boot:
+    def half_listing(self) -> AbstractContextManager[Provider]:
+        """See `World`: the answer breaks off."""
+        return self.meeting(LOST)
+
+    def reopened(self) -> Provider:
+        """See `World`: the market's daemon is killed too."""
+        self.kill_market()
+        self.provider.close()
+        self.provider = LocalProvider(str(self.folder), self.clock)
+        return self.provider
+
+    def fails_promise(self, machine_id: str) -> None:
         """See `World`."""
-        return Boot(("sleep", "1000" if lasts_s is None else str(lasts_s)), (("GREETING", "hello"),))
+        raise NotImplementedError
+
+    def loses(self, machine_id: str) -> None:
+        """See `World`."""
+        raise NotImplementedError
+
+    def rises(self, machine_id: str) -> str:
+        """See `World`."""
+        raise NotImplementedError
+
+    def withdraws(self, machine_id: str) -> bool:
+        """See `World`."""
+        del machine_id
+        return False
+
+    def remains(self, owner: str) -> list[str]:
+        """See `World`: processes with a machine's name, and disks."""
+        ids = [machine.machine_id for machine in self.provider.list(owner)]
+        return [name for name in ids if self.lives(name) or (self.home(name) / "disk").exists()]
+
+    def boot(self, lasts_s: float | None = None) -> BootSpec:
+        """See `World`."""
+        return BootSpec(("sleep", "1000" if lasts_s is None else str(lasts_s)), (("GREETING", "hello"),))
 
     def together(self, calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
         """See `World`."""
@@ -259,4 +324,6 @@ def local(setup: Setup, folder: Path) -> Iterator[LocalWorld]:
 
 
 WORLDS: dict[str, Callable[[Setup, Path], AbstractContextManager[World]]] = {"local": local, "simulated": simulated}
-"""Every implementation that the suite runs against."""
+"""Every implementation that sells as the local market does, on which all is tried."""
+CONTRACT_WORLDS = WORLDS | {"toy": toy}
+"""Every implementation that the fifteen promises are tried on: also one that keeps them in its own way."""

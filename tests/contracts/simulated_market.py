@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windfall.errors import ProviderUnreachable
-from windfall.market import Answer, Boot, Machine, MachineEndCause
+from windfall.market import Answer, BootSpec, Machine, MachineEndCause
 from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
 from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import Timeline
@@ -88,7 +88,7 @@ class SimulatedWorld:
 
     # ------------------------------------------------------------------------------------- who lives on the machines
 
-    def started(self, machine: Machine, boot: Boot) -> None:
+    def started(self, machine: Machine, boot: BootSpec) -> None:
         self.lifetime_source.add(machine.machine_id)
         if boot.argv[1] != "1000":
             self.timeline.at(
@@ -96,6 +96,9 @@ class SimulatedWorld:
             )
 
     def noticed(self, machine_id: str, level: NoticeLevel, left_s: Seconds | None) -> None:
+        if level is NoticeLevel.WITHDRAWN:
+            del self.deadlines[machine_id]
+            return
         assert level is NoticeLevel.ANNOUNCED
         assert left_s is not None
         self.deadlines[machine_id] = self.timeline.time + left_s
@@ -132,8 +135,32 @@ class SimulatedWorld:
         yield
         self.provider.limits.denied = False
 
-    def boot(self, lasts_s: float | None = None) -> Boot:
-        return Boot(("sleep", "1000" if lasts_s is None else str(lasts_s)))
+    def boot(self, lasts_s: float | None = None) -> BootSpec:
+        return BootSpec(("sleep", "1000" if lasts_s is None else str(lasts_s)))
+
+    def half_listing(self) -> AbstractContextManager[Provider]:
+        return self.meeting("lost")
+
+    def reopened(self) -> Provider:
+        return self.provider
+
+    def fails_promise(self, machine_id: str) -> None:
+        raise NotImplementedError
+
+    def loses(self, machine_id: str) -> None:
+        raise NotImplementedError
+
+    def rises(self, machine_id: str) -> str:
+        raise NotImplementedError
+
+    def withdraws(self, machine_id: str) -> bool:
+        self.provider.withdraw(machine_id)
+        return True
+
+    def remains(self, owner: str) -> list[str]:
+        return [
+            machine.machine_id for machine in self.provider.list(owner) if machine.machine_id in self.lifetime_source
+        ]
 
     def together(self, calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
         return [call() for call in calls]

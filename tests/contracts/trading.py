@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.providers import WORLDS, ZONE, Setup, World
+from tests.contracts.providers import CONTRACT_WORLDS, ZONE, Setup, World
 from windfall.market import Charge, Machine, MachineLifecycle, Offer, Order
 from windfall.terms import Reliability
 
@@ -27,7 +27,7 @@ class Markets:
         """Open a market, or return it if it is open."""
         setup = Setup(**changes)
         if setup not in self.worlds:
-            self.worlds[setup] = self._stack.enter_context(WORLDS[self._kind](setup, self._new_folder()))
+            self.worlds[setup] = self._stack.enter_context(CONTRACT_WORLDS[self._kind](setup, self._new_folder()))
         return self.worlds[setup]
 
 

@@ -14,8 +14,9 @@ from windfall.core import driver
 from windfall.errors import DatabaseUnreachable, ProviderUnreachable, StoreUnreachable
 from windfall.fleet import Directive, Event, MachineStatus, Report
 from windfall.jobs import Job, Resources
-from windfall.market import Boot, Machine, MachineLifecycle, Order
-from windfall.ports import Provider, RunWatch
+from windfall.market import BootSpec, Machine, MachineLifecycle, Order
+from windfall.ports import Provider
+from windfall.runtimes.checkpoint import CheckpointRuntime
 from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
 from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import Timeline, VirtualClock
@@ -83,8 +84,8 @@ class Rows:
     def append(self, line: str) -> None:
         self.faults.meet("append", DatabaseUnreachable, lambda: self.lines.append(line))
 
-    def rows(self) -> Any:
-        return iter(list(self.lines))
+    def rows(self, after: int = 0) -> Any:
+        return iter(self.lines[after:])
 
 
 @dataclass
@@ -146,18 +147,18 @@ class House:
         self.sequence = 0
 
     def ports(self) -> JobLoopPorts:
-        watch: RunWatch = Line(self.run, self.faults, StoreUnreachable)  # type: ignore[assignment]
+        watch = CheckpointRuntime(Line(self.run, self.faults, StoreUnreachable))  # type: ignore[arg-type]
         return JobLoopPorts(
             controller=Term(self.term), owner=OWNER, clock=self.clock, journal=self.journal,
-            providers=self.providers, channels=(self.voices,), run=watch, boot=self._boot,
+            providers=self.providers, channels=(self.voices,), runtime=watch, boot=self._boot,
             notify=lambda event, _: self.notified.append(event), rates=tuple,
             record_lifetimes=lambda _: self.faults.meet("record_lifetimes", DatabaseUnreachable, lambda: None),
             log=self.logged.append, pace=PACE,
         )  # fmt: skip
 
-    def _boot(self, order: Order) -> Boot:
+    def _boot(self, order: Order) -> BootSpec:
         self.bought.append(order.token)
-        return Boot(("node-agent",))
+        return BootSpec(("node-agent",))
 
     def job_loop(self) -> JobLoop:
         """Start a controller with the existing journal."""

@@ -21,7 +21,8 @@ from windfall.errors import DatabaseUnreachable, Misuse
 from windfall.fleet import DesiredState, JobPhase, JobStopRequested, MachineStatus, Report
 from windfall.jobs import Measurement, Notify, Resources, SecretRef
 from windfall.linux.clock import SystemClock
-from windfall.market import Boot, MachineLifecycle, Order
+from windfall.market import BootSpec, MachineLifecycle, Order
+from windfall.runtimes.checkpoint import CheckpointRuntime
 from windfall.storage.database import open_database
 from windfall.structs import replace
 from windfall.terms import Outcome, Seconds, Step, Term, Unit
@@ -89,7 +90,9 @@ class Shop:
         return self.offices[-1]
 
     def _opened(self) -> RunAccess:
-        return RunAccess(self.run, self._box, self.written.append, self._measure, lambda: self.deleted)
+        return RunAccess(
+            CheckpointRuntime(self.run), self._box, self.written.append, self._measure, lambda: self.deleted
+        )
 
     def _box(self, *_: object) -> Mailbox:
         self.boxes.append(Mailbox("mailbox"))
@@ -253,7 +256,7 @@ def test_a_stray_machine_is_named_and_released(shop: Shop) -> None:
     """One of a job that this installation knows nothing of any more."""
     offer = shop.market.there.offers()[0]
     stray = Order("old-1", "home", "old", offer, 1, 1)
-    shop.market.there.order(stray, Boot(("node-agent",)))
+    shop.market.there.order(stray, BootSpec(("node-agent",)))
     controller = shop.controller()
     (machine,) = controller.unneeded().machines
     assert [one.machine_id for one in controller.collect([machine.machine_id]).machines] == [machine.machine_id]

@@ -409,7 +409,7 @@ def test_a_new_generation_ends_the_old_one_with_a_save() -> None:
     """The members of the next generation start when the old exec has exited; other machines do not."""
     members = (Peer("m-0", "10.0.0.2:7000"), Peer("m-1", "10.0.0.1:7000"))
     first = replace(RUN, generation=1, peers=members)
-    machine = Machine(direct=first, job_limits=replace(BRIEF, nodes=2))
+    machine = Machine(direct=first, job_limits=replace(BRIEF, addressed=True))
     assert machine.turn() == [Prepare(), StartExec(1, 1, members)]
     machine.after(1.0, RunStatusRead(HOLDS))
     assert (machine.report.generation, machine.report.address) == (1, "10.0.0.1:7000")

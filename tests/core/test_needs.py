@@ -30,7 +30,9 @@ from windfall.policies.layout.membership import ALONE
 from windfall.policies.layout.runtime_list import RuntimeRules
 from windfall.terms import Instant, NoticeLevel, Reliability, Seconds, Term
 
-WORKERS = RuntimeRules("toy", "a toy", ("worker", "server"), lambda _: (Slot("w-0", "worker"),), lambda _: ALONE)
+WORKERS = RuntimeRules(
+    "toy", "a toy", ("worker", "server"), lambda _: (Slot("w-0", "worker"),), lambda _: ALONE, live="", program=""
+)
 W0, W1 = Slot("w-0", "worker"), Slot("w-1", "worker")
 PAIR = (Slot("g-0", "worker", gang="g"), Slot("g-1", "worker", gang="g"))
 

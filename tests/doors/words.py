@@ -10,7 +10,7 @@ from tests.core.story import Story
 from windfall import codec, fleet
 from windfall.events import Row
 from windfall.fleet import DesiredState, Directive, MachineStatus, Report
-from windfall.market import Boot, Offer, Order
+from windfall.market import BootSpec, Offer, Order
 from windfall.storage import manifest, run_state
 from windfall.terms import (
     Bytes,
@@ -104,9 +104,9 @@ def order(token: str, offer: Offer) -> Order:
     return Order(token, "owner", "gpt-1", offer, 1, 1)
 
 
-def boot() -> Boot:
+def boot() -> BootSpec:
     """What a machine runs."""
-    return Boot(("true",), (("A", "b"),))
+    return BootSpec(("true",), (("A", "b"),))
 
 
 def order_messages() -> list[Any]:

@@ -10,7 +10,9 @@ import pytest
 
 from tests.house.source import PACKAGE, ROOT, imports, module_name, parse, python_files, where
 
-WORDS = frozenset({"terms", "events", "errors", "jobs", "market", "fleet", "ports", "codec", "structs", "results"})
+WORDS = frozenset(
+    {"terms", "events", "errors", "jobs", "market", "fleet", "ports", "codec", "structs", "results", "stored_forms"}
+)
 NUMERIC = frozenset({"numpy", "scipy", "numba"})
 TO_CORE = WORDS | {"wire", "models", "policies", "core"}
 ADAPTER = frozenset({"windfall", "sdk", "storage", "wire"})
@@ -24,7 +26,8 @@ WEB = frozenset({"fastapi", "pydantic", "starlette", "uvicorn"})
 RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "terms": (frozenset({"structs"}), NONE),
     "errors": (NONE, NONE),
-    "events": (frozenset({"terms", "structs"}), NONE),
+    "stored_forms": (frozenset({"structs"}), NONE),
+    "events": (frozenset({"terms", "structs", "stored_forms"}), NONE),
     "jobs": (frozenset({"terms", "structs"}), NONE),
     "market": (frozenset({"terms", "structs"}), NONE),
     "fleet": (frozenset({"terms", "events", "jobs", "market", "structs"}), NONE),
@@ -42,6 +45,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "models": (WORDS | {"models", "units"}, NUMERIC),
     "policies": (WORDS | {"models", "policies", "units"}, NUMERIC),
     "policies.checkpointing.rules": (NONE, NONE),
+    "runtimes": (WORDS | {"wire", "storage", "runtimes"}, NONE),
     "core": (TO_CORE - {"wire"} | {"units"}, NONE),
     "linux": (WORDS | {"wire", "linux"}, NONE),
     "storage": (

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.contracts.providers import TYPE, LocalWorld, Setup
-from windfall.market import Boot, Machine, MachineLifecycle, Order
+from windfall.market import BootSpec, Machine, MachineLifecycle, Order
 
 OWNER = "me"
 
@@ -23,7 +23,7 @@ class Bench(LocalWorld):
         """Order machines that run something; return their names."""
         offer = next(offer for offer in self.provider.offers() if offer.machine_type == kind)
         order = Order(token, OWNER, "job", offer, count, count)
-        return self.provider.order(order, Boot(argv, tuple(env.items()))).machine_ids
+        return self.provider.order(order, BootSpec(argv, tuple(env.items()))).machine_ids
 
     def machine(self, machine_id: str) -> Machine:
         """What the listing says of a machine."""

@@ -16,7 +16,7 @@ from tests.contracts.providers import TYPE
 from tests.providers.support import Bench, bench
 from tests.support.world import LATE_S
 from windfall.linux import processes
-from windfall.market import MachineEndCause, MachineLifecycle
+from windfall.market import BootSecret, BootSpec, MachineEndCause, MachineLifecycle, Order
 from windfall.providers.local import machine_folder
 from windfall.terms import Seconds
 
@@ -230,3 +230,19 @@ def _states(market: Bench, machine_id: str) -> set[str]:
 def _processor_s(market: Bench, machine_id: str) -> float:
     burnt = [_stat(pid)[11:13] for pid in _running(market, machine_id)]
     return sum(int(own) + int(system) for own, system in burnt) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_jobs_block_and_secrets_reach_its_machine(market: Bench, token: str, tmp_path: Path) -> None:
+    """The block's uplink replaces the type's, secrets are in the machine's environment, and nowhere in its folder."""
+    offer = next(offer for offer in market.provider.offers() if offer.machine_type == "far")
+    script = f'echo "$WINDFALL_UPLINK $KEY" > {tmp_path}/said; sleep 99'
+    spec = BootSpec(
+        ("sh", "-c", script), secrets=(BootSecret("KEY", "hush-hush"),), block=(("uplink", "3MB/s"), ("speed", 1.0))
+    )
+
+    (machine_id,) = market.provider.order(Order(token, "me", "job", offer, 1, 1), spec).machine_ids
+
+    assert market.await_file(tmp_path / "said") == "3MB/s hush-hush\n"
+    left = [path for path in market.home(machine_id).rglob("*") if path.is_file()]
+    assert left
+    assert not [path for path in left if b"hush-hush" in path.read_bytes()]

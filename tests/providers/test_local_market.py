@@ -21,7 +21,7 @@ from tests.providers.support import OWNER, Bench, bench
 from windfall.errors import Misuse, ProviderDenied, ProviderUnreachable
 from windfall.linux import processes
 from windfall.linux.clock import SystemClock
-from windfall.market import Boot, MachineEndCause, MachineLifecycle, Order
+from windfall.market import BootSpec, MachineEndCause, MachineLifecycle, Order
 from windfall.providers.local import machine_folder, market_database
 from windfall.providers.local.local_provider import LocalProvider
 from windfall.providers.local.market_daemon import ADDRESS, LOCK
@@ -166,7 +166,7 @@ def test_a_call_on_which_the_market_closes_is_answered_by_the_next(market: Bench
     closed: list[int] = []
     caller = LocalProvider(str(market.folder), market.clock, transport=Closing())
     offer = next(offer for offer in caller.offers() if offer.machine_type == TYPE)
-    answer = caller.order(Order("order", OWNER, "job", offer, 1, 1), Boot(("sleep", "99"), ()))
+    answer = caller.order(Order("order", OWNER, "job", offer, 1, 1), BootSpec(("sleep", "99"), ()))
     assert len(closed) == 1
     assert answer.machine_ids == tuple(machine.machine_id for machine in caller.list(OWNER))
     assert len(answer.machine_ids) == 1

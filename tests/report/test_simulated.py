@@ -155,9 +155,12 @@ def test_the_verdict_recommends_only_what_a_job_file_accepts() -> None:
 
     assert found.startswith("Keep adaptive, the job's policy")
     assert found.endswith("mine.py:rule costs 50 % (6 USD) less than that, but a job file cannot set it.")
-    assert [simulate_report.job_file_value(name) for name in ("every:50steps", "every:600s", "thesis")] == [
+    assert [
+        simulate_report.job_file_value(name) for name in ("every:50steps", "every:600s", "thesis", "mine.py:rule")
+    ] == [
         "50 steps",
         "600s",
+        "thesis",
         None,
     ]
 

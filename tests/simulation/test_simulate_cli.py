@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.simulation.conftest import JOB, RunVerb
 from tests.simulation.posing import NO_NOTICE, RUN, Controller, estimate_of, lifetime
 from tests.simulation.posing import job as made_job
-from windfall.cli import client
-from windfall.cli.main import main
 from windfall.errors import Infeasible
 from windfall.extras import install
 from windfall.simulation import kernels
@@ -22,37 +20,6 @@ from windfall.simulation.outcomes import Trials
 from windfall.simulation.scenario import Scenario
 from windfall.structs import replace
 from windfall.terms import Seconds
-
-JOB = """
-name: gpt
-run: python train.py
-work: {steps: 5000}
-"""
-RunVerb = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def shop(monkeypatch: pytest.MonkeyPatch) -> Controller:
-    """A controller with one offer, one earlier run of the job, and no lifetimes."""
-    made = Controller()
-    monkeypatch.setattr(client, "planner", lambda *_, **__: made)
-    monkeypatch.setenv("COLUMNS", "80")
-    return made
-
-
-@pytest.fixture
-def run_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> RunVerb:
-    """Run a verb on a job file; returns exit code, what was printed, and the errors."""
-    (tmp_path / "job.yaml").write_text(JOB)
-
-    def run(verb: str, *words: str, job: str = "") -> tuple[int, str, str]:
-        if job:
-            (tmp_path / "job.yaml").write_text(job)
-        code = main([verb, str(tmp_path / "job.yaml"), "--state", str(tmp_path / "state"), *words])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
 
 
 def rows(run_verb: RunVerb, *words: str, trials: int = 400) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from windfall.fleet import (
     MachinesMissing,
     MachinesObserved,
     MachineStatus,
+    OffersChanged,
     OffersObserved,
     PreemptionRequested,
     PreemptMachine,
@@ -41,6 +42,7 @@ from windfall.simulation.traces.trace_events import (
 from windfall.simulation.traces.trace_reader import open_trace
 from windfall.simulation.traces.trace_slices import TraceSlice
 from windfall.simulation.traces.trace_survey import survey, survey_of
+from windfall.structs import replace
 from windfall.terms import Instant, NoticeLevel, Reliability, Seconds, Term, WallTime
 
 S = Series("m4", "zone-a")
@@ -227,6 +229,18 @@ def rows() -> list[Row]:
         _row(8, 160, MachinesMissing(("missing", "never"))),
         _row(9, 200),
     ]  # fmt: skip
+
+
+def test_a_journal_of_differences_tells_the_same_prices(rows: list[Row]) -> None:
+    """A price that is journaled alone is the price of the offer as it was observed last."""
+    heard, wanted, _ = rows[4].facts
+    key = _offer(0.3).key
+    fewer = replace(rows[4], facts=(heard, wanted, OffersChanged(prices=((*key, 0.35),))))
+    changed = [*rows[:4], fewer, *rows[5:]]
+    told = [event for event in journal_export.export(changed) if isinstance(event, Price)]
+
+    assert told == [event for event in journal_export.export(rows) if isinstance(event, Price)]
+    assert [price.usd_per_hour for price in told] == [0.3, 0.35]
 
 
 def test_a_journal_tells_the_lives_of_its_machines(rows: list[Row]) -> None:

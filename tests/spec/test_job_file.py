@@ -12,11 +12,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.house.source import ROOT
-from windfall.errors import Misuse
-from windfall.jobs import Injection, Job, Minimize, Notify, Objective, Resources, SecretRef, Use, Work
+from windfall.errors import EXIT_MISUSE, InvalidFile, Misuse
+from windfall.jobs import Injection, Job, Minimize, Notify, Objective, Resources, RuntimeSpec, SecretRef, Use, Work
+from windfall.policies import policy_registry
 from windfall.policies.checkpointing.decision import parse_policy
+from windfall.policies.layout.checkpoint_rules import RULES
+from windfall.policies.policy_registry import PolicyKind
 from windfall.spec.job_file import SHELL, parse_injection, to_job
 from windfall.spec.job_loader import load
+from windfall.structs import replace
 from windfall.terms import RunOptions, Seconds, Unit, Usd
 
 
@@ -240,3 +244,52 @@ def test_the_injection_is_read() -> None:
     assert parse_injection("mttp=90s+300s,seed=7") == Injection((Seconds(90.0), Seconds(300.0)), 7)
     assert parse_injection("mttp=2m,notice=30s") == Injection((Seconds(120.0),), 0, Seconds(30.0))
     assert parse_injection("mttp=1h,notice=none,seed=3") == Injection((Seconds(3600.0),), 3)
+
+
+def test_runtime_and_fleet_policy_are_named() -> None:
+    """A runtime is a name, or a name with its settings; without one the job has the usual ones."""
+    assert job_of("run: a").runtime == RuntimeSpec()
+    assert job_of("run: a\nruntime: checkpoint\nfleet: fixed") == job_of("run: a\nruntime: {checkpoint: {}}")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "runtime: chekpoint",
+            "2:10: runtime names 'chekpoint', which is not installed; did you mean checkpoint? installed: ",
+        ),
+        ("fleet: greedy", "2:8: fleet names 'greedy', which is not installed; installed: fixed"),
+        ("runtime: {checkpoint: {nodes: 2}}", "2:23: runtime.checkpoint has no settings; write `runtime: checkpoint`"),
+        ("runtime: {checkpoint: 2}", "2:23: runtime.checkpoint must be a map of the runtime's settings, not 2"),
+        ("runtime: {a: {}, b: {}}", "2:10: runtime must be a runtime's name, or one name with its settings"),
+        ("runtime: [checkpoint]", "2:10: runtime must be a runtime's name, or one name with its settings"),
+        ("fleet: {fixed: {}}", "2:8: fleet must be text, not a map"),
+    ],
+)
+def test_a_wrong_runtime_or_fleet_policy_is_refused_where_it_stands(line: str, message: str) -> None:
+    """The message has the place, what is wrong, and what is installed; the exit code is that of misuse."""
+    with pytest.raises(InvalidFile) as error:
+        job_of(f"run: a\n{line}")
+
+    assert message in str(error.value)
+    assert error.value.exit_code == EXIT_MISUSE
+
+
+def test_settings_and_fleet_policy_reach_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a runtime without a check is told, it gets as it is written."""
+    fixed, usual = policy_registry.own(PolicyKind.FLEET)[0], policy_registry.own(PolicyKind.RUNTIME)[0]
+    rules = "tests.spec.test_job_file:LOOSE"
+    more = (replace(fixed, name="lean", word="lean"), replace(usual, name="bag", word="bag", place=rules))
+    monkeypatch.setattr(policy_registry, "ENTRIES", (*policy_registry.ENTRIES, *more))
+    policy_registry.entries.cache_clear()
+    try:
+        job = job_of("run: a\nfleet: lean\nruntime: {bag: {retries: 3, seeds: [1, 2]}}")
+    finally:
+        policy_registry.entries.cache_clear()
+        policy_registry.load.cache_clear()
+
+    assert (job.fleet, job.runtime) == ("lean", RuntimeSpec("bag", {"retries": 3, "seeds": [1, 2]}))
+
+
+LOOSE = replace(RULES, check=None)

@@ -19,6 +19,7 @@ from windfall.errors import ControllerReplaced, DatabaseUnreachable, Misuse, New
 from windfall.fleet import JobPhase, Lifetime
 from windfall.jobs import Job, Measurement, Resources, SecretRef
 from windfall.linux.clock import SystemClock
+from windfall.models import lifetime_pool
 from windfall.storage import database_schema
 from windfall.storage.database import Database, UserEntry, open_database
 from windfall.terms import Seconds, Unit, WallTime
@@ -282,3 +283,22 @@ def test_a_database_of_before_the_first_release_is_refused(tmp_path: Path) -> No
         open_database(f"sqlite:///{old}", SystemClock())
     with contextlib.closing(sqlite3.connect(old)) as connection:
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("installation",)]
+
+
+def test_lifetimes_are_summed_as_the_pool_would(database: Database) -> None:
+    """Each kind of machine: how many, how many were preempted and told so, and how long they lived, running ones until now."""
+    lives = [
+        Lifetime(f"m{number}", "p", "large", "ab"[number % 2], 100.0 + number, ended, preempted, announced)
+        for number, (ended, preempted, announced) in enumerate(
+            [(150.0, True, True), (170.0, True, False), (180.0, False, False), (None, False, False), (90.0, True, True)]
+        )
+    ]
+    database.put_lifetimes(database.acquire("a"), lives)
+    sums = database.lifetime_sums(200.0)
+
+    assert [(one.zone, one.lifetimes, one.preemptions, one.announced) for one in sums] == [
+        ("a", 3, 2, 2),
+        ("b", 2, 1, 0),
+    ]
+    assert [one.lifetime_s for one in sums] == pytest.approx([50.0 + 78.0 + 0.0, 69.0 + 97.0])
+    assert lifetime_pool.pool_sums(sums) == lifetime_pool.pool(lives, 200.0)

@@ -34,7 +34,7 @@ from windfall import codec
 from windfall.core import checkpoints, driver, machines
 from windfall.events import Fact
 from windfall.fleet import JobPhase, JobResumeRequested, JobStopRequested, Lifetime, Report
-from windfall.market import Answer, Boot, Machine, MachineEndCause, Order
+from windfall.market import Answer, BootSpec, Machine, MachineEndCause, Order
 from windfall.simulation.simulated_provider import SimulatedProvider
 from windfall.storage import restore, shard_transfer
 from windfall.terms import NoticeLevel, Reliability, Seconds, Term
@@ -51,7 +51,7 @@ class Watched(SimulatedProvider):
 
     world: Fleet
 
-    def order(self, order: Order, boot: Boot) -> Answer:
+    def order(self, order: Order, boot: BootSpec) -> Answer:
         before = self.alive(JOB)
         answer = super().order(order, boot)
         self.world.checks.bought(order, before, answer)
@@ -70,6 +70,7 @@ class Fleet(Whole):
         self.nodes: dict[str, Node] = {}
         self.groups: dict[int, dict[str, LeanExec]] = {}
         self.rows: list[str] = []
+        self.snapshots: dict[int, bytes] = {}
         self.term = Term(0)
         self.controllers: list[Controller] = []
         self.nested = False
@@ -107,7 +108,7 @@ class Fleet(Whole):
 
     # ------------------------------------------------------------------------------------ what the market's machines do
 
-    def started(self, machine: Machine, boot: Boot) -> None:
+    def started(self, machine: Machine, boot: BootSpec) -> None:
         self.nodes[machine.machine_id] = Node(self, machine)
         self.count("machine started")
 

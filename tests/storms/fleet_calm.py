@@ -12,7 +12,8 @@ from windfall.control.provider_calls import PollingPace
 from windfall.events import Row
 from windfall.fleet import MachineStatus, Report
 from windfall.jobs import Job, Resources
-from windfall.market import Boot, Machine, MachineEndCause
+from windfall.market import BootSpec, Machine, MachineEndCause
+from windfall.runtimes.checkpoint import CheckpointRuntime
 from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
 from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import Timeline, VirtualClock
@@ -39,7 +40,7 @@ class Rows:
 
 
 class NoRun:
-    """`ports.RunWatch` of a run without a holder."""
+    """`checkpoint.RunWatch` of a run without a holder."""
 
     def observe(self) -> RunState | None:
         return None
@@ -67,7 +68,8 @@ class Calm:
             Job(JOB, JOB, "user", "memory://run", ("train",), (Resources(),), nodes=nodes),
             JobLoopPorts(
                 controller=Term(1), owner=OWNER, clock=self.clock, journal=self.journal,
-                providers={"sim": self.provider}, channels=(self.direct,), run=NoRun(), boot=lambda _: Boot(("node-agent",)),
+                providers={"sim": self.provider}, channels=(self.direct,),
+                runtime=CheckpointRuntime(NoRun()), boot=lambda _: BootSpec(("node-agent",)),
                 notify=lambda *_: None, rates=tuple, record_lifetimes=lambda _: None, log=lambda _: None,
                 pace=PollingPace(
                     pause, pause, Seconds(600.0), Seconds(600.0), Seconds(600.0), Seconds(3600.0), Seconds(4 * turn_s)
@@ -76,7 +78,7 @@ class Calm:
         )  # fmt: skip
         self.turn_s = turn_s
 
-    def started(self, machine: Machine, boot: Boot) -> None:
+    def started(self, machine: Machine, boot: BootSpec) -> None:
         del boot
         self.lifetime_source[machine.machine_id] = 0
         if self.life_s is not None:

@@ -187,8 +187,17 @@ class FleetRunChecks(RunChecks):
         self.world.job_wanted = phase not in {JobPhase.DONE, JobPhase.FAILED, JobPhase.STOPPED}
 
     def recovered(self, controller: Controller) -> None:
-        if self.world.rows:
-            self.world.count("recovered")
+        world = self.world
+        if not world.rows or controller.job_loop is None:
+            return
+        world.count("recovered")
+        if world.snapshots:
+            world.count("restarts with a snapshot")
+            state = driver.initial_state()
+            for line in world.rows:
+                row = codec.row_from_line(line)
+                state, _, _ = driver.react(state, row.at, row.facts)
+            demand(controller.job_loop.state == state, "a snapshot and the rows after it lead where all rows lead")
 
     # --------------------------------------------------------------------------------------------------------- the end
 

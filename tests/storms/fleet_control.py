@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.storms.fleet_ports import FaultyProvider, FaultyStore, Gate, Killed, SimulatedJournal
+from tests.storms.fleet_ports import (
+    SNAPSHOT_ROWS,
+    FaultyProvider,
+    FaultyStore,
+    Gate,
+    Killed,
+    SimulatedJournal,
+    SimulatedSnapshots,
+)
 from tests.storms.fleet_scene import OWNER, PACE, SCHEDULES_S
 from tests.support.checks import demand
 from windfall.channels.direct import DirectChannel
@@ -14,8 +22,9 @@ from windfall.control.job_loop import JobLoop, JobLoopPorts
 from windfall.core import driver
 from windfall.errors import ControllerReplaced, WindfallError
 from windfall.fleet import Directive, Event, Lifetime, Report
-from windfall.market import Boot, Order
+from windfall.market import BootSpec, Order
 from windfall.ports import Channel
+from windfall.runtimes.checkpoint import CheckpointRuntime
 from windfall.simulation.virtual_time import VirtualClock
 from windfall.storage.run_log import StoreWatch
 from windfall.structs import replace
@@ -79,7 +88,7 @@ class Controller:
             journal=SimulatedJournal(gate),
             providers={"sim": FaultyProvider(gate)},
             channels=(Ear(self.direct, world), Ear(box, world)),
-            run=StoreWatch(store, self.clock, world.nonce),
+            runtime=CheckpointRuntime(StoreWatch(store, self.clock, world.nonce)),
             boot=_boot,
             notify=self._notify,
             rates=tuple,
@@ -89,6 +98,8 @@ class Controller:
             pace=replace(PACE, estimates_s=SCHEDULES_S) if world.fleet.scheduled else PACE,
             schedule=world.schedules.make,
             in_background=lambda call: world.schedules.in_background(self, call),
+            snapshots=SimulatedSnapshots(gate),
+            snapshot_rows=SNAPSHOT_ROWS,
         )
         return JobLoop(world.fleet.job, ports)
 
@@ -144,6 +155,6 @@ class Controller:
         self.world.another_controller(self.world.rng.uniform(0.5, 15.0))
 
 
-def _boot(order: Order) -> Boot:
+def _boot(order: Order) -> BootSpec:
     del order
-    return Boot(("node-agent",))
+    return BootSpec(("node-agent",))

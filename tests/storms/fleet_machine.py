@@ -118,7 +118,7 @@ class Node:
 
     def _brief(self) -> words.JobLimits:
         job = self.world.fleet.job
-        return words.JobLimits(job.nodes, job.dead_man_s, Seconds(30.0))
+        return words.JobLimits(job.nodes > 1, job.dead_man_s, Seconds(30.0))
 
     def _do_ReadJobData(self, action: words.ReadJobData) -> None:  # noqa: N802
         if self.world.time < self.world.store_out_until:

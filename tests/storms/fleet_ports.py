@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tests.support.simulated_store import MemoryStore
 from windfall.errors import ControllerError, ControllerReplaced, ProviderUnreachable, StoreUnreachable, WindfallError
-from windfall.market import Answer, Bill, Boot, Capabilities, Machine, Offer, Order, Quota
+from windfall.market import Answer, Bill, BootSpec, Capabilities, Machine, Offer, Order, Quota
 from windfall.terms import Seconds
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class FaultyProvider:
     def quota(self, owner: str) -> tuple[Quota, ...]:
         return self._call("quota", lambda: self.gate.controller.world.provider.quota(owner))
 
-    def order(self, order: Order, boot: Boot) -> Answer:
+    def order(self, order: Order, boot: BootSpec) -> Answer:
         provider = self.gate.controller.world.provider
         return self._call("order", lambda: provider.order(order, boot), changes=True, doubles=True)
 
@@ -205,9 +205,33 @@ class SimulatedJournal:
             world.count("database out")
             raise ControllerError("the database does not answer")
 
-    def rows(self) -> Iterator[str]:
+    def rows(self, after: int = 0) -> Iterator[str]:
         self._out()
-        yield from tuple(self.gate.controller.world.rows)
+        yield from tuple(self.gate.controller.world.rows[after:])
+
+
+SNAPSHOT_ROWS = 4
+"""So few rows lie between two snapshots of a storm that most restarts begin with one."""
+
+
+@dataclass
+class SimulatedSnapshots:
+    """`ports.Snapshots` beside that journal: a tenth is cut off."""
+
+    gate: Gate
+
+    def newest(self) -> Iterator[tuple[int, bytes]]:
+        yield from sorted(self.gate.controller.world.snapshots.items(), reverse=True)
+
+    def write(self, sequence: int, data: bytes) -> None:
+        world = self.gate.controller.world
+        if self.gate.controller.term < world.term:
+            raise ControllerReplaced(f"controller {world.term} took the installation")
+        whole = sequence % 10 != 0
+        world.count("snapshot written" if whole else "snapshot cut off")
+        world.snapshots[sequence] = data if whole else data[: len(data) // 2]
+        for old in sorted(world.snapshots)[:-2]:
+            del world.snapshots[old]
 
 
 @dataclass

@@ -35,6 +35,7 @@ VISITED = (
     *("direct cut", "mailbox cut", "direct message lost", "mailbox message lost", "store out", "database out"),
     *("controller killed", "killed at append", "killed at order", "controller paused", "controller replaced"),
     *("recovered", "clock jump", "outage 3600", "append reply lost", "turn failed"),
+    *("restarts with a snapshot", "snapshot cut off"),
     *("stale listing", "charges told twice", "zombie released", "bought before the old one was gone"),
     *(
         "taken at once: its holder's machine is gone",

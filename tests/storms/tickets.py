@@ -32,12 +32,12 @@ from windfall.core import driver, machines
 from windfall.errors import StoreUnreachable
 from windfall.events import Fact
 from windfall.fleet import Event, ProgressObserved, Report
-from windfall.market import Answer, Boot, Machine, MachineEndCause, Order
+from windfall.market import Answer, BootSpec, Machine, MachineEndCause, Order
 from windfall.policies.acquisition import fleet_policy_list
 from windfall.policies.acquisition.fleet_policy import FleetEstimates, FleetTarget, FleetView
 from windfall.simulation.simulated_provider import SimulatedProvider
 from windfall.simulation.virtual_time import Timeline
-from windfall.terms import NoticeLevel, Reliability, RunState, Seconds, Term
+from windfall.terms import NoticeLevel, Reliability, Seconds, Term
 
 SETTLED_S = 1500.0
 """After the end of the faults a job is done within this and three times its work [s]."""
@@ -54,7 +54,7 @@ class TicketMarket(SimulatedProvider):
 
     world: Tickets
 
-    def order(self, order: Order, boot: Boot) -> Answer:
+    def order(self, order: Order, boot: BootSpec) -> Answer:
         before = self.alive(JOB)
         answer = super().order(order, boot)
         for machine in self.alive(JOB):
@@ -71,12 +71,12 @@ class TicketMarket(SimulatedProvider):
 
 
 class TicketRun:
-    """`ports.RunWatch` of a counter: it only takes the word that a machine is gone; its progress comes as requests do."""
+    """`ports.Runtime` of a counter: it only takes the word that a machine is gone; its progress comes as requests do."""
 
     def __init__(self, gate: Gate, world: Tickets) -> None:
         self.gate, self.world = gate, world
 
-    def observe(self) -> RunState | None:
+    def progress(self) -> ProgressObserved | None:
         return None
 
     def declare_gone(self, machine_id: str) -> None:
@@ -111,8 +111,8 @@ class TicketController(Controller):
         self.direct = TicketEar(world)
         ports = JobLoopPorts(
             controller=self.term, owner=OWNER, clock=self.clock, journal=SimulatedJournal(gate),
-            providers={"sim": FaultyProvider(gate)}, channels=(self.direct,), run=TicketRun(gate, world),
-            boot=lambda _: Boot(("node-agent",)), notify=self._notify, rates=tuple, record_lifetimes=lambda _: None,
+            providers={"sim": FaultyProvider(gate)}, channels=(self.direct,), runtime=TicketRun(gate, world),
+            boot=lambda _: BootSpec(("node-agent",)), notify=self._notify, rates=tuple, record_lifetimes=lambda _: None,
             log=world.say, pace=PACE,
         )  # fmt: skip
         return JobLoop(world.fleet.job, ports)
@@ -213,7 +213,7 @@ class Tickets(Timeline):
 
     # ------------------------------------------------------------------------------------ what the market's machines do
 
-    def started(self, machine: Machine, boot: Boot) -> None:
+    def started(self, machine: Machine, boot: BootSpec) -> None:
         del boot
         self.nodes[machine.machine_id] = TicketNode(self, machine)
         self.count("machine started")

@@ -19,7 +19,8 @@ from windfall.errors import ControllerReplaced
 from windfall.events import Row
 from windfall.fleet import Directive, Lifetime, MachineStatus, Report
 from windfall.jobs import Job, Resources
-from windfall.market import Answer, Boot, Machine, Order
+from windfall.market import Answer, BootSpec, Machine, Order
+from windfall.runtimes.checkpoint import CheckpointRuntime
 from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
 from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import WALL_START, Timeline, VirtualClock
@@ -117,7 +118,7 @@ class Provider(SimulatedProvider):
         self.released: list[str] = []
         self.born: list[str] = []
 
-    def order(self, order: Order, boot: Boot) -> Answer:
+    def order(self, order: Order, boot: BootSpec) -> Answer:
         self.orders.append(order)
         return self._bend("order", lambda: super(Provider, self).order(order, boot))  # type: ignore[return-value]
 
@@ -150,7 +151,7 @@ class _Journal:
 
 @dataclass
 class _Watch:
-    """`ports.RunWatch` of the world's run."""
+    """`checkpoint.RunWatch` of the world's run."""
 
     world: World
 
@@ -214,8 +215,8 @@ class World(Timeline):
         clock = VirtualClock(self)
         ports = JobLoopPorts(
             controller=self.term, owner=OWNER, clock=clock, journal=_Journal(self, self.term),
-            providers={"sim": self.provider}, channels=(direct,), run=_Watch(self),
-            boot=lambda order: Boot(("keeper",)), notify=lambda event, message: None, rates=tuple,
+            providers={"sim": self.provider}, channels=(direct,), runtime=CheckpointRuntime(_Watch(self)),
+            boot=lambda order: BootSpec(("keeper",)), notify=lambda event, message: None, rates=tuple,
             record_lifetimes=self.pool.extend, log=self.told.append, pace=PACE,
         )  # fmt: skip
         tap = Tap(self, self.term, JobLoop(self.job, ports), direct)
@@ -236,7 +237,7 @@ class World(Timeline):
 
     # --------------------------------------------------------------------------------------------------- the machines
 
-    def started(self, machine: Machine, boot: Boot) -> None:
+    def started(self, machine: Machine, boot: BootSpec) -> None:
         worker = self.workers[machine.machine_id] = Worker(self, machine)
         self.provider.born.append(machine.machine_id)
         self.lives[machine.machine_id] = (self.time, None)

@@ -16,7 +16,7 @@ from unittest.mock import patch
 from windfall.events import ComparedValue, Decision
 from windfall.fleet import Slot
 from windfall.jobs import Job, Resources, RuntimeSpec
-from windfall.policies.acquisition import fleet_policy_list
+from windfall.policies import policy_registry
 from windfall.policies.acquisition.fleet_policy import (
     FleetEstimates,
     FleetMachine,
@@ -24,9 +24,9 @@ from windfall.policies.acquisition.fleet_policy import (
     FleetView,
     MachineDrain,
 )
-from windfall.policies.layout import runtime_list
 from windfall.policies.layout.membership import ALONE
 from windfall.policies.layout.runtime_list import RuntimeRules
+from windfall.policies.policy_registry import GROUPS, PolicyKind
 from windfall.structs import Struct
 from windfall.terms import Instant, Reliability
 
@@ -77,7 +77,12 @@ RULES = RuntimeRules(
     (CLERK, TAKER),
     lambda _: (CLERK_SLOT, Slot("taker-0", TAKER, Reliability.TRANSIENT)),
     lambda _: ALONE,
-    (CLERK,),
+    live="tests.support.tickets_live:open_runtime",
+    program="tests.support.tickets_program",
+    assign=lambda _job, _slot, placed: {
+        "clerk": next((one.address for one in placed.values() if one.role == CLERK), "")
+    },
+    reliable_roles=(CLERK,),
 )
 
 
@@ -142,19 +147,18 @@ def _releases(view: FleetView, given: QueueSettings) -> tuple[MachineDrain, ...]
 # ------------------------------------------------------------------------------------------------------ the registration
 
 _POINTS = {
-    runtime_list.GROUP: EntryPoint(NAME, f"{__name__}:RULES", runtime_list.GROUP),
-    fleet_policy_list.GROUP: EntryPoint(POLICY, f"{__name__}:queue", fleet_policy_list.GROUP),
+    GROUPS[PolicyKind.RUNTIME]: EntryPoint(NAME, f"{__name__}:RULES", GROUPS[PolicyKind.RUNTIME]),
+    GROUPS[PolicyKind.FLEET]: EntryPoint(POLICY, f"{__name__}:queue", GROUPS[PolicyKind.FLEET]),
 }
 
 
 @contextmanager
 def installed() -> Iterator[None]:
     """Register runtime and policy, as if a package with their entry points were installed."""
-    caches = (runtime_list.rules, fleet_policy_list.policy)
-    with (
-        patch.object(runtime_list, "entry_points", lambda group: [_POINTS[group]]),
-        patch.object(fleet_policy_list, "entry_points", lambda group: [_POINTS[group]]),
-    ):
+    caches = (policy_registry.entries, policy_registry.load)
+    for cache in caches:
+        cache.cache_clear()
+    with patch.object(policy_registry, "entry_points", lambda group: [_POINTS[group]]):
         yield
     for cache in caches:
         cache.cache_clear()

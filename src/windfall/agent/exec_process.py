@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from windfall.agent import status_files
@@ -94,13 +94,18 @@ def exec_request(machine: MachineContext, boot: BootData, start: StartExec) -> E
         generation=start.generation,
         node_rank=start.rank,
         peers=tuple(peer.address for peer in start.peers),
+        role=start.role,
+        settings=boot.runtime.settings,
+        assignment=start.assignment,
     )
 
 
 class ExecProcess:
     """`node_agent_ports.Exec` as a process; used by the node agent's one thread and its signal handler (`terminate`)."""
 
-    def __init__(self, machine: MachineContext) -> None:
+    def __init__(self, machine: MachineContext, program_of: Callable[[str], str]) -> None:
+        """Prepare; `program_of` returns the module that a runtime runs on a machine."""
+        self._program_of = program_of
         self._machine = machine
         self._process: subprocess.Popen[bytes] | None = None
         self._pump: threading.Thread | None = None
@@ -119,7 +124,7 @@ class ExecProcess:
             path = self._machine.path(REQUEST)
             save(exec_request(self._machine, boot, options), path)
             self._process = subprocess.Popen(
-                program("windfall.agent.exec_start", path),
+                program(self._program_of(boot.runtime.name), path),
                 cwd=self._machine.work(boot),
                 env=program_environment(self._machine.environment(boot, secrets)),
                 stdin=subprocess.DEVNULL,

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
 
 from windfall import codec
 from windfall.agent.session_folder import REQUEST
@@ -34,6 +38,8 @@ class ExecRequest(Struct, frozen=True, forbid_unknown_fields=True):
         generation: of the machines that train together; 0 for a machine that trains alone.
         node_rank: this machine's number among them; 0 leads.
         peers: host:port of each of them, in the order of their numbers; empty for a machine that trains alone.
+        role, settings, assignment: of a machine of another runtime: what it is for, the job's settings of the runtime, and
+            what it is told at its start.
         session, pages: the session's folders (`agent.session_folder`); empty until the session starts.
         nonce: random name of the session; identifies the holder in the run's log.
     """
@@ -58,6 +64,9 @@ class ExecRequest(Struct, frozen=True, forbid_unknown_fields=True):
     generation: int = 0
     node_rank: int = 0
     peers: tuple[str, ...] = ()
+    role: str = ""
+    settings: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    assignment: Mapping[str, Any] = msgspec.field(default_factory=dict)
     session: str = ""
     pages: str = ""
     nonce: str = ""

@@ -351,7 +351,7 @@ def _job_facts(boot: BootData, secrets: Secrets) -> tuple[NodeAgentFact, ...]:
     missing = missing_secrets(boot, secrets)
     if missing:
         return (JobDataUnavailable(f"waiting for the controller to provide the secret {', '.join(missing)}"),)
-    return (JobDataRead(JobLimits(boot.nodes, boot.dead_man_s, boot.save_timeout_s)),)
+    return (JobDataRead(JobLimits(boot.addressed or boot.nodes > 1, boot.dead_man_s, boot.save_timeout_s)),)
 
 
 KEPT_BYTES_MAX = 256 << 10

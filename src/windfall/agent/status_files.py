@@ -12,6 +12,7 @@ import json
 import os
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from windfall import codec
 from windfall.core.node_agent_state import RunStatus
@@ -72,6 +73,7 @@ class StatusFile:
             "step_s": status.step_s,
             "costs": codec.encode(status.costs),
             "sdk_inactive": status.sdk_inactive,
+            "body": status.body,
         }
         with contextlib.suppress(OSError):
             with open(f"{self._path}.new", "w") as file:
@@ -96,6 +98,7 @@ def read(path: str) -> RunStatus | None:
             fields.get("step_s"),
             codec.decode(fields.get("costs"), SaveCosts | None),
             bool(fields["sdk_inactive"]),
+            codec.decode(fields.get("body", {}), dict[str, Any]),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

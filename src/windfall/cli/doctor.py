@@ -20,6 +20,7 @@ from windfall.cli import machine_checks
 from windfall.cli.exec_line import provider_of
 from windfall.cli.locations import absolute_url, state_folder, web_address
 from windfall.cli.options import Json, OptionalUrl, StateFolder
+from windfall.cli.provider_checks import provider_checks
 from windfall.errors import EXIT_FAILED, StoreError, WindfallError
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
@@ -58,7 +59,8 @@ def doctor(
 ) -> int:
     """Check that this machine, and a store, can run Windfall.
 
-    In the store, it checks credentials, conditional writes and speed, and leaves nothing behind.
+    Shows what the configuration file says of each provider, without secrets.  In the store, it checks credentials,
+    conditional writes and speed, and leaves nothing behind.
 
     Exit codes: 0 no check failed, 1 a check failed.
 
@@ -86,6 +88,7 @@ def _all(
     url: str | None, amount: Bytes, provider: str, metadata_url: str | None, state: Path | None
 ) -> Iterator[Check]:
     yield from machine_checks.checks(provider, metadata_url, state)
+    yield from provider_checks()
     if url is not None:
         yield from check_store(absolute_url(url), amount, state or state_folder())
 

@@ -8,7 +8,8 @@ from cyclopts import Parameter
 
 from windfall.agent.exec_start import become_supervisor
 from windfall.cli.exec_line import request_of
-from windfall.cli.options import Duration, OptionalDuration, OptionalUrl, StateFolder, Switch
+from windfall.cli.options import Duration, OptionalDuration, OptionalUrl, SavingChoice, StateFolder, Switch
+from windfall.terms import DEFAULT_SAVING
 
 _MACHINES = "Several machines"
 """The group of options for machines that train together."""
@@ -18,7 +19,7 @@ def exec_(
     url: str,
     /,
     *command: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
-    policy: Annotated[str, Parameter(metavar="POLICY")] = "adaptive",
+    policy: SavingChoice = DEFAULT_SAVING,
     mttp: OptionalDuration = None,
     keep: int | None = None,
     max_failures: int = 3,
@@ -50,8 +51,7 @@ def exec_(
     Args:
         url: where the run is stored: a folder, file://, s3://, gs:// or az://.
         command: after `--`; without it, the run's own command.
-        policy: when to save against losses without a notice: adaptive, optimal, thesis, young-daly, never, "every 100
-            steps" or "every 10m".
+        policy: when to save against losses without a notice.
         mttp: mean time to preemption, if you know it, such as 3h; otherwise learned from the run.
         keep: how many of the script's own periodic checkpoints to keep; all by default.
         retry_codes: exit codes of the script that always restart it and do not count as failures: "75,137".

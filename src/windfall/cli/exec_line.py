@@ -20,7 +20,7 @@ from windfall.policies.checkpointing.decision import parse_policy
 from windfall.settings import patience_s
 from windfall.spelling import nearest, plain
 from windfall.storage.object_stores import check_url
-from windfall.terms import RunOptions, Seconds
+from windfall.terms import DEFAULT_SAVING, RunOptions, Seconds
 from windfall.units import duration_s, rate_bytes_per_s
 from windfall.wire.peer_messages import host_and_port
 
@@ -29,7 +29,7 @@ def request_of(
     url: str,
     command: tuple[str, ...],
     *,
-    policy: str = "adaptive",
+    policy: str = DEFAULT_SAVING,
     mttp: str | None = None,
     keep: int | None = None,
     max_failures: int = 3,

@@ -13,6 +13,7 @@ from windfall.cli.locations import TOKEN, absolute_url, local_user, state_folder
 from windfall.cli.options import OptionalUrl, StateFolder, Switch
 from windfall.errors import EXIT_DONE, Misuse
 from windfall.extras import for_jobs
+from windfall.providers import provider_list
 from windfall.storage.object_stores import check_url
 from windfall.units import duration_text
 
@@ -150,15 +151,16 @@ def _refuse_beside_jobs(database: Database, name: str) -> None:
     known = {user.name for user in database.users()}
     if not known or known == {name}:
         return
-    local = [
+    single = [entry.name for entry in provider_list.PROVIDERS if entry.single_user]
+    at_risk = [
         entry.job.job_id
         for entry in database.jobs()
-        if not is_over(entry) and any(want.provider in {None, "local"} for want in entry.job.resources)
+        if not is_over(entry) and any(want.provider in {None, *single} for want in entry.job.resources)
     ]
-    if len(known | {name}) > 1 and local:
+    if len(known | {name}) > 1 and at_risk:
         raise Misuse(
-            f"--add-user {name}: jobs of provider local run as this controller's account and could read {name}'s data: "
-            f"wait for {', '.join(local)}, or stop it with `windfall stop`"
+            f"--add-user {name}: jobs of provider {' or '.join(single)} run as this controller's account and could read "
+            f"{name}'s data: wait for {', '.join(at_risk)}, or stop it with `windfall stop`"
         )
 
 

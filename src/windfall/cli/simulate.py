@@ -18,9 +18,12 @@ from windfall.cli.locations import state_folder
 from windfall.cli.options import InjectSpec, Json, Plot, SetValues, StateFolder, Switch
 from windfall.errors import Infeasible, Misuse, WindfallError
 from windfall.extras import for_jobs, install
+from windfall.policies import policy_registry
 from windfall.policies.checkpointing.decision import parse_policy
+from windfall.policies.policy_registry import EVERY, OPTIMAL, THESIS, YOUNG_DALY
 from windfall.report.console import console
 from windfall.structs import Struct, replace
+from windfall.terms import DEFAULT_SAVING
 from windfall.units import duration_s
 
 if TYPE_CHECKING:
@@ -35,8 +38,13 @@ if TYPE_CHECKING:
 
 TRIALS = 100_000
 TRIALS_MAX = 5_000_000
-COMPARED = ("adaptive", "thesis", "young-daly", "optimal")
+COMPARED = (DEFAULT_SAVING, THESIS, YOUNG_DALY, OPTIMAL)
 """The policies that are compared with the job's own, by default."""
+_SIMULATED = [entry.name for entry in policy_registry.simulated() if not entry.arguments]
+_COMPARES = (
+    f"policies to compare, separated by commas: {', '.join(_SIMULATED)}, {EVERY}:100 (steps), "
+    f"{EVERY}:10m, or FILE.py:FUNCTION (default: the job's own, {', '.join(COMPARED[:-1])} and {COMPARED[-1]})."
+)
 _PLOTS = (".png", ".svg", ".pdf")
 
 _OVERRIDES = "Override measured values (a duration such as 4.6s, or a range: 4.5s..4.8s)"
@@ -66,7 +74,7 @@ def simulate(
     /,
     *,
     trials: int = TRIALS,
-    policy: Annotated[str | None, Parameter(metavar="LIST")] = None,
+    policy: Annotated[str | None, Parameter(metavar="LIST", help=_COMPARES)] = None,
     trace: Annotated[str | None, Parameter(metavar="TRACE")] = None,
     model: Annotated[str | None, Parameter(metavar="NAME")] = None,
     steps: Count = None,
@@ -103,8 +111,7 @@ def simulate(
     Args:
         job_file: the job file (YAML).
         trials: number of simulated runs per policy.
-        policy: policies to compare, separated by commas: adaptive, optimal, thesis, young-daly, never, every:100 (steps),
-            every:10m, or FILE.py:FUNCTION (default: the job's own, adaptive, thesis, young-daly and optimal).
+        policy: policies to compare, separated by commas.
         trace: trace of availability, lifetimes or prices: FILE[:[TYPE@]ZONE][:FROM..TO].
         model: distribution of lifetimes: exponential, weibull, gompertz-makeham, blended, bathtub, piecewise or
             kaplan-meier.
@@ -131,24 +138,22 @@ def simulate(
     """
     _check(trials, seed, plot, announced, price)
     _check_history(history, policy, trials=trials, seed=seed, machines=machines, dark=dark)
-    options = _NumberOptions(steps, step, save, upload, allocate, prepare, mttp, notice, announced, price)
+    numbers = _NumberOptions(steps, step, save, upload, allocate, prepare, mttp, notice, announced, price)
     with for_job_files(), for_jobs():
         from windfall.cli import job_submit  # noqa: PLC0415 - its packages are an extra
         from windfall.report import simulate_plot, simulate_report  # noqa: PLC0415 - need numpy, an extra
         from windfall.simulation import scenario_from_job  # noqa: PLC0415
 
-        given = _given(options)
+        given = _given(numbers)
         folder = state or state_folder()
         draft = job_submit.read(job_file, set_, inject, folder)
         job = scenario_from_job.with_work(draft.job(), given)
         policies = _policies(policy, job.options.policy)
-        built, head, offer = _build(job, given, folder, _LifetimeOptions(model, trace, unit))
+        setup = _build(job, given, folder, _LifetimeOptions(model, trace, unit))
         if history is not None:
-            from windfall.cli import simulate_history  # noqa: PLC0415 - needs numba, an extra
-
-            request = simulate_history.HistoryRequest(history, machines, plot, json_)
-            simulate_history.show(request, job.name, head, built, offer, policies[0])
+            _show_history(setup, policies[0], history, machines=machines, plot=plot, json_=json_)
             return
+        built, head = setup.built, setup.head
         answers, left_out = _simulate_policies(
             built, policies, _Trials(trials, seed, named=policy is not None), shown=not json_
         )
@@ -212,6 +217,21 @@ def _check_history(
     without = {"--trials": trials != TRIALS, "--seed": seed != 0, "--dark": dark}
     if useless := [name for name, given in without.items() if given]:
         raise Misuse(f"{useless[0]}: leave it out with --history SEED, which shows one history, that of its own seed")
+
+
+def _show_history(
+    setup: SimulationSetup,
+    policy: str | UserPolicy,
+    seed: int,
+    *,
+    machines: bool,
+    plot: Path | None,
+    json_: bool,
+) -> None:
+    from windfall.cli import simulate_history  # noqa: PLC0415 - needs numba, an extra
+
+    found = simulate_history.play(setup, policy, seed)
+    simulate_history.show(found, machines=machines, plot=plot, json_=json_)
 
 
 def _given(options: _NumberOptions) -> Overrides:
@@ -285,6 +305,22 @@ def _injected(text: str) -> UserPolicy:
 # --------------------------------------------------------------------------------------------------------- the scenario
 
 
+class SimulationSetup(Struct, frozen=True):
+    """What is simulated.
+
+    Attributes:
+        name: of the job.
+        head: the job in one line.
+        built: its scenario.
+        offer: its machines.
+    """
+
+    name: str
+    head: str
+    built: BuiltScenario
+    offer: Offer
+
+
 class _LifetimeOptions(Struct, frozen=True):
     """Where lifetimes come from, as the user wrote it."""
 
@@ -293,8 +329,8 @@ class _LifetimeOptions(Struct, frozen=True):
     unit: str | None
 
 
-def _build(job: Job, given: Overrides, folder: Path, options: _LifetimeOptions) -> tuple[BuiltScenario, str, Offer]:
-    """Return the scenario, the job in one line, and the offer that it runs on."""
+def _build(job: Job, given: Overrides, folder: Path, options: _LifetimeOptions) -> SimulationSetup:
+    """Return what is simulated."""
     from windfall.policies.planning.estimates import estimate_from  # noqa: PLC0415
     from windfall.simulation.scenario_from_job import build_scenario  # noqa: PLC0415
 
@@ -311,7 +347,7 @@ def _build(job: Job, given: Overrides, folder: Path, options: _LifetimeOptions) 
     count = f"{job.nodes} x " if job.nodes > 1 else ""
     place = f" in {offer.zone}" if offer.zone else ""
     head = f"{job.name}: {built.scenario.steps} steps on {count}{offer.machine_type}{place} of {offer.provider}"
-    return built, head, offer
+    return SimulationSetup(job.name, head, built, offer)
 
 
 def _query_controller(job: Job, given: Overrides, folder: Path) -> tuple[Offer, PlanInputs]:

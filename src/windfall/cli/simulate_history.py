@@ -5,63 +5,56 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from windfall.market import Offer
+from windfall.cli.simulate import SimulationSetup
 from windfall.report import cost_page, machine_timeline, simulated_history
 from windfall.report.console import console
+from windfall.report.simulated_history import ReadHistory
 from windfall.simulation import engine
-from windfall.simulation.scenario_from_job import BuiltScenario
 from windfall.simulation.simulated_policies import UserPolicy
-from windfall.structs import Struct, replace
+from windfall.structs import replace
 
-PLOTS = (".png", ".svg", ".pdf")
-
-
-class HistoryRequest(Struct, frozen=True):
-    """What the user asked to see.
-
-    Attributes:
-        seed: of the history.
-        machines: explain the machines' decisions.
-        plot: file of the picture.
-        json_: print data.
-    """
-
-    seed: int
-    machines: bool
-    plot: Path | None
-    json_: bool
+_NO_ZONE = "simulated"
+"""Zone of machines that are not on offer."""
 
 
-def show(
-    request: HistoryRequest, name: str, head: str, built: BuiltScenario, offer: Offer, policy: str | UserPolicy
-) -> None:
-    """Play a history and print it.
+def play(setup: SimulationSetup, policy: str | UserPolicy, seed: int) -> ReadHistory:
+    """Play a history: trial 0 of a simulation with this seed.
 
     Args:
-        request: what to show.
-        name: of the job.
-        head: the job in one line.
-        built: its scenario.
-        offer: the machines.
+        setup: the job and its scenario.
         policy: the saving policy.
+        seed: of the history.
 
     Raises:
         Infeasible: the job can never finish.
     """
-    own = None if isinstance(policy, str) else policy
-    built = replace(built, scenario=replace(built.scenario, policy=policy if isinstance(policy, str) else policy.name))
-    pool = engine.scenario_pool(built.scenario, offer.machine_type, offer.zone, offer.on_demand_usd_per_hour)
-    found = engine.history(built.scenario, seed=request.seed, policy=own, job_id=name, pool=pool)
-    history = simulated_history.read(found)
-    if request.plot is not None:
-        machine_timeline.draw(history.bill, history.run, request.plot)
-    if request.json_:
-        print(json.dumps(cost_page.as_json(history.bill, history.run) | {"seed": request.seed}))
+    name = policy if isinstance(policy, str) else policy.name
+    injected = None if isinstance(policy, str) else policy
+    built, offer = setup.built, setup.offer
+    scenario = built.scenario if injected else replace(built.scenario, policy=name)
+    # Where the price is not the offer's own, or there is no offer, the on-demand price is unknown: nothing to compare with.
+    sold = scenario.price_usd_per_hour == offer.price_usd_per_hour < offer.on_demand_usd_per_hour
+    on_demand = offer.on_demand_usd_per_hour if sold else 0.0
+    pool = engine.scenario_pool(scenario, offer.machine_type, offer.zone or _NO_ZONE, on_demand)
+    found = engine.history(scenario, seed=seed, policy=injected, job_id=setup.name, pool=pool)
+    return simulated_history.read(found, built, f"{setup.head}, policy {name}", seed)
+
+
+def show(history: ReadHistory, *, machines: bool, plot: Path | None, json_: bool) -> None:
+    """Print a history.
+
+    Args:
+        history: to show.
+        machines: explain the decisions of the machines instead of the controller's.
+        plot: file of the picture; None for none.
+        json_: print one JSON object.
+    """
+    if plot is not None:
+        machine_timeline.draw(history.bill, history.run, plot, note=f"simulated, seed {history.seed}: ")
+    if json_:
+        print(json.dumps(cost_page.as_json(history.bill, history.run) | {"seed": history.seed}))
         return
     screen = console()
-    page = simulated_history.render(
-        head, history, built, seed=request.seed, machines=request.machines, columns=screen.width
-    )
-    screen.print(page)
-    if request.plot is not None:
-        screen.print(f"timeline: {request.plot}")
+    screen.print(simulated_history.render(history, machines=machines, columns=screen.width))
+    if plot is not None:
+        screen.print(f"timeline: {plot}")

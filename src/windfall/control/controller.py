@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from windfall import fleet
-from windfall.control import auth
+from windfall.control import auth, boot_specs
 from windfall.control import controller_views as views
 from windfall.control.dependencies import Dependencies, Entry, Mailbox, ReportChannel, RunAccess, UnreadableJob
 from windfall.control.job_loop import JobLoop, JobLoopPorts
@@ -36,7 +36,7 @@ from windfall.errors import (
     WindfallError,
 )
 from windfall.jobs import Job, Measurement
-from windfall.market import Boot, Machine, MachineLifecycle, Order
+from windfall.market import BootSpec, Machine, MachineLifecycle, Order
 from windfall.models import lifetime_pool
 from windfall.policies.planning.estimates import PlanInputs
 from windfall.structs import plain
@@ -199,7 +199,7 @@ class Controller:
             raise Misuse(
                 f"{job_id} cannot be resumed: its run was deleted with everything in it; `windfall run` starts a new one"
             )
-        refuse_unsold(self.offers())
+        refuse_unsold(self.offers(), entry.job)
         self._request(entry.job, fleet.JobResumeRequested(user))
 
     def preempt(self, job_id: str, machine_id: str, user: str, *, notice_s: Seconds | None) -> None:
@@ -373,7 +373,7 @@ class Controller:
             journal=self._records.journal(job.job_id, dependencies.term),
             providers=dependencies.providers,
             channels=(handles.direct, handles.mailbox),
-            run=handles.run.watch,
+            runtime=handles.run.runtime,
             boot=lambda order: self._boot(job, order),
             notify=lambda event, message: self._notifier.send(Notification(job, event, message)),
             rates=self._rates,
@@ -382,24 +382,26 @@ class Controller:
             log=lambda message: dependencies.log(f"{job.job_id}: {message}"),
             pace=pace_of(job, dependencies.providers),
             schedule=dependencies.schedule,
+            snapshots=self._records.snapshots(job.job_id, dependencies.term),
         )
         handles.job_loop = JobLoop(job, ports)
         return handles.job_loop
 
-    def _boot(self, job: Job, order: Order) -> Boot:
-        return Boot(
-            self._dependencies.boot_argv,
-            (
-                ("WINDFALL_RUN_URL", job.run_url),
-                ("WINDFALL_CONTROLLER", self._dependencies.url),
-                ("WINDFALL_CREDENTIAL", auth.credential(self._key, job.job_id, order.token)),
-                *self._dependencies.store_env(order.offer.provider),
-            ),
+    def _boot(self, job: Job, order: Order) -> BootSpec:
+        provider = order.offer.provider
+        return boot_specs.make_boot(
+            job,
+            provider,
+            argv=self._dependencies.boot_argv,
+            controller=self._dependencies.url,
+            credential=auth.credential(self._key, job.job_id, order.token),
+            lent=self._dependencies.store_env(provider),
+            equip=self._dependencies.equip,
         )
 
     def _rates(self) -> tuple[tuple[str, str, str, Seconds, Seconds | None], ...]:
         # Running lifetimes grow every second: without rounding every poll would be a change.
-        pooled = lifetime_pool.pool(self._records.lifetimes(), self._dependencies.clock.wall_time())
+        pooled = lifetime_pool.pool_sums(self._records.lifetime_sums(self._dependencies.clock.wall_time()))
         return tuple((*row.rate[:3], Seconds(float(f"{row.rate[3]:.2g}")), row.rate[4]) for row in pooled)
 
     def _publish(self, job: Job, summary: JobSummary) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from windfall.control import boot_specs
 from windfall.control.controller_views import Json
 from windfall.control.job_loop import Scheduler
-from windfall.fleet import Directive, JobPhase, Lifetime, Report
+from windfall.fleet import Directive, JobPhase, Lifetime, LifetimeSum, Report
 from windfall.jobs import Job, Measurement
-from windfall.ports import Channel, Clock, Journal, Provider, RunWatch
+from windfall.ports import Channel, Clock, Journal, Provider, Runtime, Snapshots
 from windfall.structs import Struct
 from windfall.terms import Term, WallTime
 
@@ -107,6 +108,10 @@ class Records(Protocol):
         """Return a job's journal."""
         ...
 
+    def snapshots(self, job_id: str, term: Term) -> Snapshots:
+        """Return the snapshots of a job's state."""
+        ...
+
     def rows(self, job_id: str, *, after: int = 0, limit: int | None = None) -> Iterable[tuple[int, str]]:
         """Yield a job's rows."""
         ...
@@ -131,6 +136,10 @@ class Records(Protocol):
         """Return the lifetimes of all machines."""
         ...
 
+    def lifetime_sums(self, now: WallTime) -> Sequence[LifetimeSum]:
+        """Return the lifetimes of all machines, summed for each kind."""
+        ...
+
     def add_measurement(self, term: Term, key: str, measured: Measurement) -> None:
         """Add the measurements of one run."""
         ...
@@ -152,14 +161,14 @@ class RunAccess(Struct, frozen=True):
     """The controller's access to a job's run.
 
     Attributes:
-        watch: the run's log.
+        runtime: how the job's state survives.
         mailbox: makes the channel through the run's store: (controller's term, function that returns live machines).
         write_boot: puts `job.json` into the store.
         measure: returns the finished run's measurements from its journals; one row for each kind of machine.
         deleted: returns whether the run was deleted: `job.json`, present since the submission, is gone.
     """
 
-    watch: RunWatch
+    runtime: Runtime
     mailbox: Callable[[Term, Callable[[], Iterable[str]]], Mailbox]
     write_boot: Callable[[Json], None]
     measure: Callable[[Iterable[str]], tuple[Measurement, ...]]
@@ -184,7 +193,8 @@ class Dependencies(Struct, frozen=True):
     Attributes:
         open_run: opens a job's run.
         new_direct: makes a direct channel: (function that wakes the job loop).
-        boot_argv: the command a machine runs when it starts.
+        boot_argv: the command that runs the node agent on this host.
+        equip: adds to what a machine starts with what its provider's machines need.
         store_env: environment with which a provider's machines reach the run's store before they claim their secrets.
         merge: merges the measurements of several runs into one row for each kind of machine.
         leave: ends this process with a message.
@@ -213,3 +223,4 @@ class Dependencies(Struct, frozen=True):
     inside: Callable[[str], bool] = bool
     schedule: Scheduler | None = None
     store: str = ""
+    equip: boot_specs.Equip = boot_specs.on_this_host

@@ -20,12 +20,13 @@ from dataclasses import dataclass, field
 
 from windfall import codec
 from windfall.control.provider_calls import CommandExecutor, Poller, PollingPace
+from windfall.control.state_snapshots import ROWS as SNAPSHOT_ROWS
+from windfall.control.state_snapshots import SnapshotWriter, restore
 from windfall.core import driver, save_schedules
 from windfall.core.fleet_state import FleetState
 from windfall.errors import WindfallError
 from windfall.events import Command, Fact, LogMessage, Row, SetTimer, TimerFired
 from windfall.fleet import (
-    ChargesObserved,
     ControllerStarted,
     Event,
     JobSubmitted,
@@ -34,13 +35,14 @@ from windfall.fleet import (
     MachineSilent,
     MachinesObserved,
     NotifyUser,
+    PlaceOrder,
     Report,
     ScheduleComputed,
 )
 from windfall.jobs import Job, Measurement
-from windfall.market import Boot, MachineLifecycle, Order
+from windfall.market import BootSpec, MachineLifecycle, Order
 from windfall.policies.checkpointing.schedule_table import ScheduleRequest
-from windfall.ports import Channel, Clock, Journal, Provider, RunWatch
+from windfall.ports import Channel, Clock, Journal, Provider, Runtime, Snapshots
 from windfall.terms import Instant, Seconds, Term
 
 Scheduler = Callable[[ScheduleRequest], ScheduleComputed | None]
@@ -272,7 +274,9 @@ class JobLoopPorts:
         record_lifetimes: adds machines' lifetimes to the pool behind `rates`; a machine's newer one replaces its older.
         log: writes a message to the job's log.
         schedule: makes a machine's save schedule; None if no job has one.
-        in_background: runs `schedule` without blocking the job loop.
+        in_background: runs `schedule`, and the writing of snapshots, without blocking the job loop.
+        snapshots: of this job's state; None to replay the whole journal at each start.
+        snapshot_rows: rows between two of them.
     """
 
     controller: Term
@@ -281,8 +285,8 @@ class JobLoopPorts:
     journal: Journal
     providers: Mapping[str, Provider]
     channels: Sequence[Channel]
-    run: RunWatch
-    boot: Callable[[Order], Boot]
+    runtime: Runtime
+    boot: Callable[[Order], BootSpec]
     notify: Callable[[Event, str], None]
     rates: Callable[[], tuple[tuple[str, str, str, Seconds, Seconds | None], ...]]
     record_lifetimes: Callable[[tuple[Lifetime, ...]], None]
@@ -291,17 +295,14 @@ class JobLoopPorts:
     measured: Callable[[], tuple[Measurement, ...]] = tuple
     schedule: Scheduler | None = None
     in_background: InBackground = in_thread
-
-
-class JournalUnreadable(WindfallError):
-    """A job's journal cannot be read: retrying is useless, so the job is set aside."""
+    snapshots: Snapshots | None = None
+    snapshot_rows: int = SNAPSHOT_ROWS
 
 
 class JobLoop:
     """Runs one job; created from the journal at each start of the controller.
 
     Attributes:
-        state: the driver's.
         job: what was submitted.
     """
 
@@ -309,16 +310,18 @@ class JobLoop:
         self.job = job
         self.requests: queue.SimpleQueue[Fact] = queue.SimpleQueue()
         self._ports = ports
-        self._timer_heap: list[tuple[Instant, int, str]] = []
-        self._timer_due: dict[str, Instant] = {}
-        self._timer_count = 0
-        self.state = driver.initial_state()
-        last = self._replay()
+        restored = restore(ports.journal, ports.snapshots, ports.log)
+        last, self._kept = restored.last, restored.kept
+        self._snapshots = SnapshotWriter(
+            ports.snapshots, ports.in_background, ports.log, replayed=restored.replayed, every=ports.snapshot_rows
+        )
+        self._timer_heap = [(at, name) for name, at in self._kept.timers.items()]
+        heapq.heapify(self._timer_heap)
         self._sequence = 0 if last is None else last.sequence
         self._time = JournalClock(ports.clock, last)
         self._liveness = LivenessTracker(ports.pace.silent_after_s)
         self._executor = CommandExecutor(ports)
-        self._poller = Poller(job, ports, cursors=self._cursors)
+        self._poller = Poller(job, ports, cursors=dict(self._kept.cursors))
         self._schedule_builder = ScheduleBuilder(ports)
         if last is None:
             self._new_facts: list[Fact] = [
@@ -329,41 +332,10 @@ class JobLoop:
             self._new_facts = [ControllerStarted(ports.controller)]
             self._executor.requeue(last.commands)
 
-    # ------------------------------------------------------------------------------------------------------ a restart
-
-    def _replay(self) -> Row | None:
-        """Replay the journal into the driver's state; timers that were set and have not fired are set again."""
-        last = None
-        self._cursors: dict[str, str] = {}
-        for number, line in enumerate(self._ports.journal.rows(), 1):
-            try:
-                last = codec.row_from_line(line)
-                self._apply_facts(last.facts)
-                self.state, _, _ = driver.react(self.state, last.at, last.facts)
-            except (WindfallError, ValueError) as error:
-                raise JournalUnreadable(f"row {number} of its journal cannot be read ({error})") from error
-            except Exception as error:
-                # A row that fits no state fails at each start, just as one that cannot be parsed.
-                raise JournalUnreadable(
-                    f"row {number} of its journal does not fit the rows before it ({type(error).__name__})"
-                ) from error
-            for command in last.commands:
-                self._note_timer(command)
-        return last
-
-    def _apply_facts(self, facts: Sequence[Fact]) -> None:
-        for fact in facts:
-            if isinstance(fact, TimerFired):
-                self._timer_due.pop(fact.name, None)
-            elif isinstance(fact, ChargesObserved) and fact.provider:
-                self._cursors[fact.provider] = fact.cursor
-
-    def _note_timer(self, command: Command) -> None:
-        """Set a timer, if the command is one: this loop fires timers itself."""
-        if isinstance(command, SetTimer):
-            self._timer_count += 1
-            self._timer_due[command.name] = command.at
-            heapq.heappush(self._timer_heap, (command.at, self._timer_count, command.name))
+    @property
+    def state(self) -> FleetState:
+        """The driver's state."""
+        return self._kept.state
 
     # ---------------------------------------------------------------------------------------------------------- a turn
 
@@ -416,16 +388,17 @@ class JobLoop:
     def _due(self, now: Instant) -> list[Fact]:
         facts: list[Fact] = []
         while self._timer_heap and self._timer_heap[0][0] <= now:
-            at, _, name = heapq.heappop(self._timer_heap)
-            if self._timer_due.get(name) == at:
-                del self._timer_due[name]
+            at, name = heapq.heappop(self._timer_heap)
+            if self._kept.timers.get(name) == at and TimerFired(name) not in facts:
                 facts.append(TimerFired(name))
         return facts
 
     def _react(self, facts: list[Fact]) -> None:
         now = self._time.now()
         before = self.state
+        began = self._ports.clock.now()
         state, decisions, commands = driver.react(before, now, tuple(facts))
+        decided_s = Seconds(self._ports.clock.now() - began)
         row = Row(
             self._ports.controller,
             self._sequence + 1,
@@ -435,19 +408,26 @@ class JobLoop:
             decisions,
             commands,
         )
-        self._ports.journal.append(codec.row_to_line(row))
-        self.state, self._sequence = state, row.sequence
-        self._apply_facts(facts)
+        line = codec.row_to_line(row)
+        self._ports.journal.append(line)
+        self._kept, self._sequence = self._kept.after(state, row.facts, row.commands), row.sequence
+        self._snapshots.row_written(row, line, self._kept, decided_s)
         if any(isinstance(fact, MachinesObserved) for fact in facts):
             self._ports.record_lifetimes(driver.lifetimes(before, state, tuple(facts)))
         for command in commands:
-            self._note_timer(command)
+            if isinstance(command, SetTimer):
+                heapq.heappush(self._timer_heap, (command.at, command.name))
             if isinstance(command, NotifyUser):
                 self._ports.notify(command.event, command.message)
             elif isinstance(command, LogMessage):
                 self._ports.log(command.message)
             else:
-                self._executor.execute(command, self._ports.clock.now())
+                self._executor.execute(command, self._ports.clock.now(), self._age_s(command, now))
+
+    def _age_s(self, command: Command, now: Instant) -> Seconds:
+        """Return how long ago an order was first sent; exactly 0 if this row is the first to send it."""
+        entry = self.state.orders.get(command.order.token) if isinstance(command, PlaceOrder) else None
+        return Seconds(0.0 if entry is None else now - entry.placed_at)
 
     def _wait_s(self) -> Seconds:
         if self._new_facts:

@@ -7,7 +7,8 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from windfall.control.job_loop import JobLoop, JournalUnreadable
+from windfall.control.job_loop import JobLoop
+from windfall.control.state_snapshots import JournalUnreadable
 from windfall.core.driver import JobSummary
 from windfall.errors import ControllerReplaced, WindfallError
 from windfall.events import Fact

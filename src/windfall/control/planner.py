@@ -11,15 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from windfall.control import controller_views as views
-from windfall.control.provider_calls import LOCAL_PACE, PollingPace
+from windfall.control.provider_calls import NEARBY_PACE, PollingPace
 from windfall.control.single_user import refuse_unsold
-from windfall.errors import ProviderDenied, ProviderError
+from windfall.errors import Infeasible, ProviderDenied, ProviderError
 from windfall.fleet import Lifetime
 from windfall.jobs import Job, Measurement
 from windfall.market import Offer, Quota, Refusal
 from windfall.models import lifetime_pool
+from windfall.policies.layout import runtime_list
 from windfall.policies.planning import job_plan
 from windfall.policies.planning.estimates import PlanInputs
+from windfall.policies.planning.unmet_needs import unmet_need
 from windfall.ports import Clock, Provider
 from windfall.structs import plain, replace
 from windfall.terms import GRACE_S, Seconds
@@ -45,6 +47,8 @@ def boot_data(job: Job) -> BootData:
         save_timeout_s=job.checkpointing.save_timeout_s,
         nodes=job.nodes,
         bundle=job.bundle,
+        runtime=job.runtime,
+        addressed=runtime_list.rules(job.runtime.name).assign is not None,
     )
 
 
@@ -57,10 +61,11 @@ def fingerprint(job: Job) -> str:
 
 
 def pace_of(job: Job, providers: Mapping[str, Provider]) -> PollingPace:
-    """Return the polling intervals: short ones if only the local market can serve the job."""
-    names = {want.provider for want in job.resources}
-    names = set(providers) if None in names else {name for name in names if name is not None}
-    return LOCAL_PACE if names <= {"local"} else PollingPace()
+    """Return the polling intervals: short ones if only providers on this host can serve the job."""
+    wanted = {want.provider for want in job.resources}
+    names = set(providers) if None in wanted else {name for name in wanted if name is not None}
+    nearby = all(name in providers and providers[name].capabilities().nearby for name in names)
+    return NEARBY_PACE if nearby else PollingPace()
 
 
 class PlanRecords(Protocol):
@@ -113,10 +118,12 @@ class Planner:
         """Return what a job would cost and when it would finish.
 
         Raises:
-            Infeasible: no offer meets the job.
+            Infeasible: no offer meets the job, or a need of its runtime.
         """
         offered = self.offers()
-        refuse_unsold(offered)
+        refuse_unsold(offered, job)
+        if problem := unmet_need(job, offered.offers, offered.quotas):
+            raise Infeasible(problem)
         wall_time = self._clock.wall_time()
         pooled = lifetime_pool.pool(self._records.lifetimes(), wall_time)
         measured = self._merge(self._records.measured(fingerprint(job)))

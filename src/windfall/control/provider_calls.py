@@ -1,6 +1,7 @@
 """The job loop's calls: the driver's commands go out to providers and the run, and what changed comes back as facts.
 
-An order is sent once: whether it was accepted is for the driver to find out, from a listing.  All other commands are
+An order is sent once: whether it was accepted is for the driver to find out, from a listing, and an order that is older
+than its provider's memory of tokens is only looked up there.  All other commands are
 idempotent and are retried with growing pauses until they succeed.  Listings, offers, bills, the run's log and the
 estimates are polled; each change is a fact.
 """
@@ -8,10 +9,10 @@ estimates are polled; each change is a fact.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from windfall.core import driver, machines
+from windfall.core import driver, machines, offer_changes
 from windfall.errors import Misuse, ProviderDenied, ProviderError, StoreError, WindfallError
 from windfall.events import Command, Fact
 from windfall.fleet import (
@@ -23,6 +24,7 @@ from windfall.fleet import (
     MachinesMissing,
     MachinesObserved,
     NotifyUser,
+    OffersChanged,
     OffersObserved,
     OrderAnswered,
     OrderUnanswered,
@@ -35,8 +37,8 @@ from windfall.fleet import (
 from windfall.jobs import Job
 from windfall.market import Machine, Offer, Order, Quota, Refusal
 from windfall.ports import Provider
-from windfall.structs import Struct, replace
-from windfall.terms import Instant, JobProgress, Seconds, Step, Unit, WallTime, WorkDone
+from windfall.structs import Struct
+from windfall.terms import Instant, Seconds
 
 if TYPE_CHECKING:
     from windfall.control.job_loop import JobLoopPorts
@@ -76,11 +78,17 @@ class CommandExecutor:
             elif not isinstance(command, PlaceOrder | PreemptMachine):
                 self._queue(command, self._ports.clock.now())
 
-    def execute(self, command: Command, now: Instant) -> None:
-        """Execute a command now, and retry it later if it fails."""
+    def execute(self, command: Command, now: Instant, order_age_s: Seconds = Seconds(0.0)) -> None:  # noqa: B008
+        """Execute a command now, and retry it later if it fails.
+
+        Args:
+            command: of the newest row.
+            now: monotonic time.
+            order_age_s: of an order, the time since it was first sent; 0 if it never was [s].
+        """
         if isinstance(command, PlaceOrder):
             self._forget_stops()
-            self._facts.append(self._buy(command.order))
+            self._facts.append(self._buy(command.order, order_age_s))
             return
         key = self._queue(command, now)
         if key is not None:
@@ -112,18 +120,27 @@ class CommandExecutor:
             return now
         return min((task.next_at for task in self._in_flight.values()), default=_NEVER)
 
-    def _buy(self, order: Order) -> Fact:
+    def _buy(self, order: Order, age_s: Seconds) -> Fact:
         provider = self._ports.providers.get(order.offer.provider)
         if provider is None:
             message = f"provider {order.offer.provider} is not configured on this controller"
             return OrderAnswered(order.token, (), Refusal.INVALID, message)
         try:
+            if age_s > 0 and _is_forgotten(provider, age_s):
+                return self._look_up(order, provider)
             answer = provider.order(order, self._ports.boot(order))
         except ProviderDenied as error:
             return OrderAnswered(order.token, (), Refusal.CREDENTIALS, str(error))
         except NO_ANSWER as error:
             return OrderUnanswered(order.token, str(error))
         return OrderAnswered(order.token, answer.machine_ids, answer.refusal, answer.message)
+
+    def _look_up(self, order: Order, provider: Provider) -> Fact:
+        """Close an order that its provider would take for a new one: nothing more may come of it, and what came is listed."""
+        provider.cancel(order.token)
+        bought = [machine.machine_id for machine in provider.list(self._ports.owner) if machine.token == order.token]
+        message = f"{order.offer.provider} no longer knows the order {order.token}: it is not sent again"
+        return OrderAnswered(order.token, tuple(bought), Refusal.CANCELLED, message)
 
     def _queue(self, command: Command, now: Instant) -> str | None:
         task = self._action_of(command)
@@ -135,7 +152,7 @@ class CommandExecutor:
 
     def _action_of(self, command: Command) -> tuple[str, Callable[[], None]] | None:
         """Return a command's key and what executes it; None for a command that is not executed here."""
-        run, providers = self._ports.run, self._ports.providers
+        runtime, providers = self._ports.runtime, self._ports.providers
         match command:
             case CancelOrder(token, name) if name in providers:
                 return f"cancel {token}", lambda: providers[name].cancel(token)
@@ -144,9 +161,9 @@ class CommandExecutor:
             case PreemptMachine(machine_id, name, notice_s) if name in providers:
                 return f"preempt {machine_id}", lambda: providers[name].preempt(machine_id, notice_s)
             case DeclareGone(machine_id):
-                return f"gone {machine_id}", lambda: run.declare_gone(machine_id)
+                return f"gone {machine_id}", lambda: runtime.declare_gone(machine_id)
             case StopRun(at_once, reason):
-                return f"stop {at_once}", lambda: run.stop(now=at_once, reason=reason)
+                return f"stop {at_once}", lambda: runtime.stop(now=at_once, reason=reason)
         return None
 
     def _try(self, key: str, now: Instant) -> None:
@@ -161,6 +178,12 @@ class CommandExecutor:
                 self._ports.log(f"{key} failed, retrying until it succeeds: {error}")
         else:
             del self._in_flight[key]
+
+
+def _is_forgotten(provider: Provider, age_s: Seconds) -> bool:
+    """Return whether a provider may take an order of this age for a new one."""
+    memory_s = provider.capabilities().token_memory_s
+    return memory_s is not None and age_s >= memory_s
 
 
 class PollingPace(Struct, frozen=True):
@@ -184,18 +207,26 @@ class PollingPace(Struct, frozen=True):
     silent_after_s: Seconds = Seconds(60.0)
 
 
-LOCAL_PACE = PollingPace(
+NEARBY_PACE = PollingPace(
     turn_s=Seconds(0.1), list_s=Seconds(0.25), offers_s=Seconds(1.0), bill_s=Seconds(1.0), run_s=Seconds(0.25),
     settle_s=Seconds(0.25), estimates_s=Seconds(2.0), silent_after_s=Seconds(15.0),
 )  # fmt: skip
-"""For the local market, which is polled over the loopback."""
+"""For providers whose calls do not leave this host."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What was last observed of a provider."""
+    """What was last observed of a provider.
 
-    missing: frozenset[str] = frozenset()
+    Attributes:
+        lag_s: how long its listing may lack what an answer named; None before the first listing.
+        missing: known machines that the last listing lacked, and since when.
+        unanswered: orders of unknown outcome, and since when they are.
+    """
+
+    lag_s: Seconds | None = None
+    missing: dict[str, Instant] = field(default_factory=dict)
+    unanswered: dict[str, Instant] = field(default_factory=dict)
     offers: tuple[Offer, ...] = ()
     quotas: tuple[Quota, ...] = ()
     trouble: tuple[str, Refusal, str] | None = None
@@ -209,9 +240,9 @@ class Poller:
         self._ports = ports
         self._cursors = dict(cursors)
         self._seen = {name: _Seen() for name in ports.providers}
-        self._run: ProgressObserved | None = None
+        self._progress: ProgressObserved | None = None
         self._rates: tuple[object, ...] | None = None
-        self._last_offers: tuple[object, ...] | None = None
+        self._offers_seen = False
         self._at: dict[str, Instant] = {}
         self._trouble = ""
 
@@ -229,11 +260,11 @@ class Poller:
             # A poll that is never made must not count as overdue, or the loop would never wait.
             self._at.pop("offers", None)
         elif self._is_due("offers", pace.offers_s, now):
-            facts += self._offers()
+            facts += self._offers(state)
         if self._is_due("list", pace.list_s, now):
-            facts += self._listings(state)
+            facts += self._listings(state, now)
         if self._is_due("run", pace.run_s, now):
-            facts += self._observe()
+            facts += self._observe_progress()
         if self._is_due("bill", pace.settle_s if driver.needs_bill(state) else pace.bill_s, now):
             facts += self._bills()
         return facts
@@ -248,21 +279,21 @@ class Poller:
 
     # ---------------------------------------------------------------------------------------------------- the providers
 
-    def _listings(self, state: driver.FleetState) -> list[Fact]:
+    def _listings(self, state: driver.FleetState, now: Instant) -> list[Fact]:
         facts: list[Fact] = []
         for name, provider in self._ports.providers.items():
             # Only orders sent before this listing: it says nothing about later ones.
-            unanswered = driver.unanswered(state, name)
+            unanswered, seen = driver.unanswered(state, name), self._seen[name]
             try:
+                seen.lag_s = provider.capabilities().listing_lag_s if seen.lag_s is None else seen.lag_s
                 listing = provider.list(self._ports.owner)
             except NO_ANSWER:
                 continue
-            facts += self._compare(state, name, unanswered, listing)
+            seen.unanswered = {token: seen.unanswered.get(token, now) for token in unanswered}
+            facts += self._compare(state, name, listing, now)
         return facts
 
-    def _compare(
-        self, state: driver.FleetState, name: str, unanswered: tuple[str, ...], listing: Iterable[Machine]
-    ) -> list[Fact]:
+    def _compare(self, state: driver.FleetState, name: str, listing: Iterable[Machine], now: Instant) -> list[Fact]:
         ours = tuple(machine for machine in listing if machine.job_id == self._job.job_id)
         known = {
             machine_id: machine
@@ -270,36 +301,46 @@ class Poller:
             if machine.provider == name
         }
         seen = self._seen[name]
+        lag_s = seen.lag_s or 0.0
         difference = machines.compare(known, ours)
         facts: list[Fact] = []
         if difference.seen:
             facts.append(MachinesObserved(difference.seen))
-        missing = frozenset(difference.missing)
-        if missing & seen.missing:
-            facts.append(MachinesMissing(tuple(sorted(missing & seen.missing))))
-        seen.missing = missing - seen.missing
-        if driver.awaits_listing(state, name):
-            tokens = {machine.token for machine in ours}
-            facts.append(ListingCompleted(name, tuple(token for token in unanswered if token not in tokens)))
+        # A late listing proves nothing about what happened less than its lag ago.
+        missed = {
+            machine_id
+            for machine_id in difference.missing
+            if machine_id in seen.missing and now - seen.missing[machine_id] >= lag_s
+        }
+        if missed:
+            facts.append(MachinesMissing(tuple(sorted(missed))))
+        seen.missing = {
+            machine_id: seen.missing.get(machine_id, now)
+            for machine_id in difference.missing
+            if machine_id not in missed
+        }
+        tokens = {machine.token for machine in ours}
+        unlisted = {token: since for token, since in seen.unanswered.items() if token not in tokens}
+        if driver.awaits_listing(state, name) and all(now - since >= lag_s for since in unlisted.values()):
+            facts.append(ListingCompleted(name, tuple(unlisted)))
         return facts
 
-    def _offers(self) -> list[Fact]:
+    def _offers(self, state: driver.FleetState) -> list[Fact]:
         for name, provider in self._ports.providers.items():
             self._ask_offers(self._seen[name], name, provider)
-        offered = tuple(
-            (tuple(replace(offer, quoted_at=WallTime(0.0)) for offer in seen.offers), seen.quotas, seen.trouble)
-            for seen in self._seen.values()
-        )
-        if offered == self._last_offers:
-            return []
-        self._last_offers = offered
-        return [
+        fact = offer_changes.difference(
+            state,
             OffersObserved(
                 tuple(offer for seen in self._seen.values() for offer in seen.offers),
                 tuple(quota for seen in self._seen.values() for quota in seen.quotas),
                 tuple(seen.trouble for seen in self._seen.values() if seen.trouble is not None),
-            )
-        ]
+            ),
+        )
+        first, self._offers_seen = not self._offers_seen, True
+        if fact is None and first:
+            # That a provider answers a new controller may lift a block, for example after its credentials were replaced.
+            return [OffersChanged()]
+        return [] if fact is None else [fact]
 
     def _ask_offers(self, seen: _Seen, name: str, provider: Provider) -> None:
         try:
@@ -324,22 +365,15 @@ class Poller:
 
     # ------------------------------------------------------------------------------------------------ run and estimates
 
-    def _observe(self) -> list[Fact]:
+    def _observe_progress(self) -> list[Fact]:
         try:
-            state = self._ports.run.observe()
+            observed = self._ports.runtime.progress()
         except WindfallError as error:
-            self._once(f"cannot read the run's store: {error}")
+            self._once(f"cannot read the job's progress: {error}")
             return []
-        if state is None:
+        if observed is None or observed == self._progress:
             return []
-        saved = max((checkpoint.step for checkpoint in state.checkpoints), default=Step(0))
-        holders = () if state.holder is None else (state.holder.host,)
-        safe = WorkDone(float(saved), Unit.STEP)
-        progress = JobProgress(safe, safe, state.failures, state.outcome, holders)
-        observed = ProgressObserved(state.term, progress)
-        if observed == self._run:
-            return []
-        self._run = observed
+        self._progress = observed
         return [observed]
 
     def _estimates(self) -> list[Fact]:

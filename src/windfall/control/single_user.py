@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from windfall.control.controller_views import OffersView
 from windfall.errors import ControllerError, Infeasible, ProviderDenied
-from windfall.market import Answer, Bill, Boot, Capabilities, Machine, Offer, Order, Quota, Refusal
+from windfall.jobs import Job
+from windfall.market import Answer, Bill, BootSpec, Capabilities, Machine, Offer, Order, Quota, Refusal
 from windfall.ports import Provider
 from windfall.terms import Seconds
 
@@ -51,7 +52,7 @@ class SingleUserProvider:
         """Return the limits of this account."""
         return self._provider.quota(owner)
 
-    def order(self, order: Order, boot: Boot) -> Answer:
+    def order(self, order: Order, boot: BootSpec) -> Answer:
         """Buy machines.
 
         Raises:
@@ -90,16 +91,18 @@ def refusal(name: str, users: int) -> str:
     )
 
 
-def refuse_unsold(offered: OffersView) -> None:
-    """Raise an error if nothing is for sale and a provider reported a reason.
+def refuse_unsold(offered: OffersView, job: Job) -> None:
+    """Raise an error if nothing is for sale where a job may buy, and a provider reported a reason.
 
     Raises:
-        Infeasible: every provider refuses this controller; nothing was bought.
+        Infeasible: each of these providers refuses this controller; nothing was bought.
         ControllerError: a provider did not answer.
     """
-    if offered.offers or not offered.provider_errors:
+    wanted = {want.provider for want in job.resources}
+    errors = [error for error in offered.provider_errors if None in wanted or error.provider in wanted]
+    if not errors or any(None in wanted or offer.provider in wanted for offer in offered.offers):
         return
-    message = "; ".join(trouble.message for trouble in offered.provider_errors)
-    if all(trouble.refusal == Refusal.CREDENTIALS for trouble in offered.provider_errors):
+    message = "; ".join(error.message for error in errors)
+    if all(error.refusal == Refusal.CREDENTIALS for error in errors):
         raise Infeasible(message)
     raise ControllerError(message)

@@ -50,6 +50,7 @@ from windfall.fleet import (
     MachinesObserved,
     MachineStatus,
     NotifyUser,
+    OffersChanged,
     OffersObserved,
     OrderAnswered,
     OrderUnanswered,
@@ -62,6 +63,7 @@ from windfall.fleet import (
 from windfall.market import Machine
 from windfall.models import lifetime_pool
 from windfall.policies.layout import membership, runtime_list
+from windfall.policies.layout.runtime_list import Placement
 from windfall.terms import Generation, Instant, Seconds, Term
 
 
@@ -123,6 +125,7 @@ def directives(state: FleetState, controller: Term) -> dict[str, Directive]:
     peers = _peers(state)
     members = {peer.machine_id for peer in peers}
     together = membership_of(state.job).together
+    assigned_of = _assignments(state)
     assigned: dict[str, Directive] = {}
     for machine_id, unit in state.units.items():
         machine = unit.machine
@@ -138,8 +141,26 @@ def directives(state: FleetState, controller: Term) -> dict[str, Directive]:
             restart_s,
             state.schedules[machine_id].schedule if machine_id in state.schedules else None,
             _notice_s(state, unit),
+            *assigned_of.get(machine_id, ()),
         )
     return assigned
+
+
+def _assignments(state: FleetState) -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Return role and body of each machine's assignment, where the job's runtime gives one."""
+    assign = runtime_list.rules(state.the_job.runtime.name).assign
+    if assign is None:
+        return {}
+    placed: dict[str, Placement] = {}
+    for slot in state.slots.values():
+        unit = None if slot.incumbent is None else state.units[slot.incumbent]
+        if unit is not None and unit.ready and unit.report is not None:
+            placed[slot.id] = Placement(slot.need.role, unit.machine_id, unit.report.address)
+    return {
+        unit.machine_id: (state.slots[unit.slot].need.role, assign(state.the_job, state.slots[unit.slot].need, placed))
+        for unit in state.units.values()
+        if unit.slot is not None
+    }
 
 
 def _notice_s(state: FleetState, unit: TrackedMachine) -> Seconds | None:
@@ -316,6 +337,7 @@ _HANDLERS: Mapping[type[Fact], Callable[[FleetTurn, Any], None]] = MappingProxyT
         JobSubmitted: _job_submitted,
         ControllerStarted: orders.controller_started,
         OffersObserved: orders.offers_seen,
+        OffersChanged: orders.offers_changed,
         EstimatesPooled: _estimates_pooled,
         ScheduleComputed: save_schedules.schedule_computed,
         OrderAnswered: orders.answered,

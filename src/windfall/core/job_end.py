@@ -219,7 +219,7 @@ def over_budget(turn: FleetTurn, more_usd_per_hour: float) -> bool:
     if budget is None:
         return False
     due = ledger.totals(turn.state.ledger, turn.wall_time()).due_usd
-    rate = sum(unit.machine.price_usd_per_hour for unit in turn.units.values()) + more_usd_per_hour
+    rate = sum(unit.machine.price_now_usd_per_hour for unit in turn.units.values()) + more_usd_per_hour
     reserve = limits.reserve_usd(rate, job.checkpointing.save_timeout_s)
     decision = limits.over_budget(budget, due, reserve)
     if decision is None:

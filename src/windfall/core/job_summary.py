@@ -122,7 +122,7 @@ def summary(state: FleetState, now: Instant) -> JobSummary:
         failures=0 if observed is None else observed.progress.failures,
         preemptions=state.preemptions,
         money=ledger.totals(state.ledger, WallTime(now)),
-        rate_usd_per_hour=sum(unit.machine.price_usd_per_hour for unit in state.units.values()),
+        rate_usd_per_hour=sum(unit.machine.price_now_usd_per_hour for unit in state.units.values()),
         generation=state.generation,
         next_retry_at=state.retry_at,
         exit_code=None if state.ended is None else state.ended.exit_code,

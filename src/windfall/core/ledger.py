@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from windfall.market import Charge, Machine, MachineEndCause, MachineLifecycle, Offer
+from windfall.market import Charge, Machine, MachineEndCause, MachineLifecycle, Offer, PriceChange
 from windfall.structs import Struct, replace
 from windfall.terms import Usd, WallTime
 
@@ -26,6 +26,8 @@ OPEN_KEPT = 8192
 LINES_KEPT = 64
 """How many settled lines of one machine are kept; older ones are folded into a sum, so a later repeat counts again."""
 STRAYS_KEPT = 1024
+CHANGES_KEPT = 512
+"""How many changes of one machine's price are kept one by one; older ones are folded into what they cost."""
 DISPUTE_USD, DISPUTE_SHARE = 0.01, 0.01
 """A bill is disputed if it differs from the estimate by more than both."""
 K = TypeVar("K")
@@ -52,6 +54,9 @@ class LedgerAccount(Struct, frozen=True):
         refund: the hour in which it is preempted is free.
         assumed: no listing showed its end, it was only missing from listings; its bill then says when it ended.
         lines: of its bill, oldest first.
+        changes: of the price in effect, oldest first; empty where the price at the purchase holds.
+        folded_price: since when and at which price the changes count that are no longer kept one by one; None for none.
+        folded_price_usd: what the machine cost until then [USD].
         folded_usd, folded_until: sum and newest end of settled lines that are no longer kept one by one.
     """
 
@@ -66,6 +71,9 @@ class LedgerAccount(Struct, frozen=True):
     lines: tuple[LedgerLine, ...] = ()
     folded_usd: float = 0.0
     folded_until: WallTime = _NO_TIME
+    changes: tuple[PriceChange, ...] = ()
+    folded_price: PriceChange | None = None
+    folded_price_usd: float = 0.0
 
     def hours(self, now: WallTime) -> float:
         """Return the billed time [h]: (ended, or now) - began."""
@@ -77,11 +85,28 @@ class LedgerAccount(Struct, frozen=True):
         return max(end - self.started, 0.0) / HOUR_S
 
     def estimated_usd(self, now: WallTime) -> float:
-        """Return hours x price at purchase [USD]; the last, partial hour is free where preemptions are refunded."""
+        """Return hours x price [USD]; the last, partial hour is free where preemptions are refunded.
+
+        The price is the one at the purchase, or the integral of the price in effect where the provider reports changes.
+        """
         hours = self.hours(now)
         if self.refund and self.preempted:
             hours = math.floor(hours)
-        return hours * self.usd_per_hour
+        if not self.changes or self.started is None:
+            return hours * self.usd_per_hour
+        return self._integrated_usd(self.started, WallTime(self.started + hours * HOUR_S))
+
+    def _integrated_usd(self, started: WallTime, end: WallTime) -> float:
+        """Return what the price in effect comes to until a moment that is not before the folded changes [USD]."""
+        at, price, parts = started, self.usd_per_hour, [self.folded_price_usd]
+        if self.folded_price is not None:
+            at, price = max(at, self.folded_price.since), self.folded_price.usd_per_hour
+        for change in self.changes:
+            until = min(max(change.since, at), end)
+            parts.append((until - at) / HOUR_S * price)
+            at, price = until, change.usd_per_hour
+        parts.append(max(end - at, 0.0) / HOUR_S * price)
+        return math.fsum(parts)
 
     @property
     def settled_usd(self) -> float:
@@ -180,7 +205,7 @@ def observe(ledger: Ledger, machines: Iterable[tuple[Machine, Offer | None]]) ->
     for machine, offer in machines:
         known = changed.get(machine.machine_id) or _find_account(ledger, machine.machine_id) or _opened(machine, offer)
         changed[machine.machine_id] = replace(
-            known,
+            _repriced(known, machine),
             usd_per_hour=machine.price_usd_per_hour,
             started=machine.started,
             ended=_ended(machine),
@@ -248,6 +273,22 @@ def _opened(machine: Machine, offer: Offer | None) -> LedgerAccount:
     price = machine.price_usd_per_hour
     baseline = price if offer is None else offer.on_demand_usd_per_hour
     return LedgerAccount(machine.machine_id, price, baseline, offer is not None and offer.refund)
+
+
+def _repriced(account: LedgerAccount, machine: Machine) -> LedgerAccount:
+    """Return an account with the changes of the price that a listing adds; it repeats some that are known."""
+    if not machine.price_changes:
+        return account
+    newest = account.changes[-1] if account.changes else account.folded_price
+    new = tuple(change for change in machine.price_changes if newest is None or change.since > newest.since)
+    changes = (*account.changes, *new)
+    if len(changes) <= CHANGES_KEPT or machine.started is None:
+        return replace(account, changes=changes)
+    # The oldest half: a bill's free hour at the end must not reach back to it.
+    old, kept = changes[: CHANGES_KEPT // 2], changes[CHANGES_KEPT // 2 :]
+    until = max(old[-1].since, machine.started)
+    spent_usd = replace(account, changes=old)._integrated_usd(machine.started, until)
+    return replace(account, changes=kept, folded_price=replace(old[-1], since=until), folded_price_usd=spent_usd)
 
 
 def _ended(machine: Machine) -> WallTime | None:

@@ -420,6 +420,7 @@ def _release_again(turn: FleetTurn, unit: TrackedMachine) -> None:
 def _unresponsive(turn: FleetTurn, unit: TrackedMachine) -> None:
     """Release a machine that is listed as running but does not report; it is replaced once it is gone."""
     if unit.machine.lifecycle is not MachineLifecycle.RUNNING:
+        _overdue(turn, unit)
         return
     if unit.report is None:
         assert unit.running_at is not None, "a running machine has a start"
@@ -437,6 +438,19 @@ def _unresponsive(turn: FleetTurn, unit: TrackedMachine) -> None:
         failed_to_start(turn, unit)
     turn.log(f"released {unit.machine_id}: {reason}")
     turn.release(unit, reason)
+
+
+def _overdue(turn: FleetTurn, unit: TrackedMachine) -> None:
+    """Release a confirmed machine that its provider neither starts nor withdraws, once its offer's time is over."""
+    if unit.offer is None or unit.offer.promise_s is None or unit.report is not None:
+        return
+    limit = Instant(unit.ordered_at + unit.offer.promise_s)
+    if turn.now < limit:
+        turn.later.append(limit)
+        return
+    failed_to_start(turn, unit)
+    turn.log(f"released {unit.machine_id}: it did not start within {unit.offer.promise_s:g} s")
+    turn.release(unit, "it never started")
 
 
 def _failed(turn: FleetTurn, unit: TrackedMachine) -> None:

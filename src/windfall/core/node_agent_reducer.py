@@ -50,7 +50,7 @@ from windfall.core.node_agent_state import (
     report,
 )
 from windfall.errors import EXIT_DONE, EXIT_FAILED, EXIT_MISUSE, EXIT_RETRY, EXIT_STOPPED
-from windfall.events import EstimatesChanged, ScheduleAssigned
+from windfall.events import AssignmentChanged, EstimatesChanged, ScheduleAssigned
 from windfall.fleet import DesiredState, Directive, Report
 from windfall.jobs import DEAD_MAN_S, SAVE_TIMEOUT_S
 from windfall.structs import replace
@@ -373,7 +373,9 @@ def _start(turn: _Turn) -> None:
     exit_code = None if state.exit_code == EXIT_DONE else state.exit_code
     notified = replace(directive, restart_s=None, schedule=None, notice_s=None)
     turn.change(running=RunningExec(turn.now, directive.generation, notified=notified), exit_code=exit_code, last=None)
-    turn.actions.append(StartExec(directive.generation, rank, directive.peers, directive.mttp_s))
+    turn.actions.append(
+        StartExec(directive.generation, rank, directive.peers, directive.mttp_s, directive.role, directive.assignment)
+    )
 
 
 def _notify_agent(turn: _Turn) -> None:
@@ -381,11 +383,13 @@ def _notify_agent(turn: _Turn) -> None:
     run, directive = turn.state.running, turn.state.directive
     if run is None or directive is None or run.notified is None or not _differs(run.notified, directive):
         return
-    facts: list[EstimatesChanged | ScheduleAssigned] = []
+    facts: list[EstimatesChanged | ScheduleAssigned | AssignmentChanged] = []
     if (directive.mttp_s, directive.restart_s, directive.notice_s) != (None, None, None):
         facts.append(EstimatesChanged(directive.mttp_s, directive.restart_s, notice_s=directive.notice_s))
     if directive.schedule is not None:
         facts.append(directive.schedule)
+    if directive.assignment:
+        facts.append(AssignmentChanged(directive.role, directive.assignment))
     turn.change(running=replace(run, notified=directive))
     turn.actions.append(NotifyExec(tuple(facts)))
 
@@ -396,6 +400,8 @@ def _differs(known: Directive, directive: Directive) -> bool:
         new is not None and (old is None or abs(new - old) > ESTIMATE_CHANGE_MIN * max(old, 0.0)) for old, new in pairs
     )
     if directive.notice_s is not None and directive.notice_s != known.notice_s:
+        return True
+    if directive.assignment != known.assignment:
         return True
     return any(changed) or (directive.schedule is not None and directive.schedule != known.schedule)
 

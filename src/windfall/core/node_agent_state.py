@@ -11,7 +11,12 @@ waits at most `IDLE_S`.
 
 from __future__ import annotations
 
-from windfall.events import EstimatesChanged, ScheduleAssigned
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from windfall.events import AssignmentChanged, EstimatesChanged, ScheduleAssigned
 from windfall.fleet import Directive, MachineStatus, Peer, Report
 from windfall.jobs import DEAD_MAN_S, SAVE_TIMEOUT_S
 from windfall.structs import Struct, replace
@@ -73,6 +78,7 @@ class RunStatus(Struct, frozen=True):
         released: how the run was released; None if it was not.
         step_s, costs: measured time of a step and costs of saves; None before the first measurement.
         sdk_inactive: the script has not called Windfall, and a warning was logged.
+        body: what the program of another runtime reports.
     """
 
     term: Term
@@ -84,6 +90,7 @@ class RunStatus(Struct, frozen=True):
     step_s: Seconds | None = None
     costs: SaveCosts | None = None
     sdk_inactive: bool = False
+    body: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 class NodeAgentIdentity(Struct, frozen=True):
@@ -103,9 +110,9 @@ class NodeAgentIdentity(Struct, frozen=True):
 
 
 class JobLimits(Struct, frozen=True):
-    """The parts of a job that the node agent's decisions need."""
+    """The parts of a job that the node agent's decisions need; `addressed`: its machines reach one another."""
 
-    nodes: int = 1
+    addressed: bool = False
     dead_man_s: Seconds = DEAD_MAN_S
     save_timeout_s: Seconds = SAVE_TIMEOUT_S
 
@@ -225,12 +232,14 @@ class StartExec(Struct, frozen=True):
     rank: int = 0
     peers: tuple[Peer, ...] = ()
     mttp_s: Seconds | None = None
+    role: str = ""
+    assignment: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 class NotifyExec(Struct, frozen=True):
     """Pass the controller's estimates to the run's agent."""
 
-    facts: tuple[EstimatesChanged | ScheduleAssigned, ...]
+    facts: tuple[EstimatesChanged | ScheduleAssigned | AssignmentChanged, ...]
 
 
 class StopExec(Struct, frozen=True):
@@ -380,7 +389,7 @@ def report(state: NodeAgentState, now: Instant) -> Report:
     """Return the report to send now."""
     run_status = state.running.run_status if state.running is not None else state.last
     problem = state.shutdown.reason if state.shutdown is not None else state.failed or state.problem
-    several = state.ready and state.job_limits is not None and state.job_limits.nodes > 1
+    addressed = state.ready and state.job_limits is not None and state.job_limits.addressed
     return Report(
         machine_id=state.identity.machine_id,
         sequence=state.sequence,
@@ -393,11 +402,12 @@ def report(state: NodeAgentState, now: Instant) -> Report:
         level=_level(state),
         preemption_in_s=None if state.deadline is None else Seconds(state.deadline - now),
         generation=0 if state.running is None else state.running.generation,
-        address=state.identity.address if several else "",
+        address=state.identity.address if addressed else "",
         message=problem,
         step_s=None if run_status is None else run_status.step_s,
         costs=None if run_status is None else run_status.costs,
         sdk_inactive=run_status is not None and run_status.sdk_inactive,
+        body={} if run_status is None else run_status.body,
     )
 
 

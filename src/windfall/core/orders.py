@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from types import MappingProxyType
 
-from windfall.core import job_end, machines
+from windfall.core import job_end, machines, offer_changes
 from windfall.core.fleet_state import CANCELLED_KEPT, FleetTurn, OrderEntry, TrackedMachine
 from windfall.core.lifecycle import ORDER, MachineState, OrderState, transition
 from windfall.events import ComparedValue, Decision
@@ -14,6 +14,7 @@ from windfall.fleet import (
     CancelOrder,
     ControllerStarted,
     ListingCompleted,
+    OffersChanged,
     OffersObserved,
     OrderAnswered,
     OrderUnanswered,
@@ -24,6 +25,7 @@ from windfall.fleet import (
 from windfall.jobs import Use
 from windfall.market import Offer, Order, Refusal
 from windfall.policies.acquisition import ranking
+from windfall.policies.policy_registry import BUYING, SUCCESSION
 from windfall.policies.replacement import successor
 from windfall.policies.replacement.successor import ReplacementTime
 from windfall.structs import Struct, replace
@@ -141,6 +143,11 @@ def offers_seen(turn: FleetTurn, fact: OffersObserved) -> None:
         raised = block.refusal is Refusal.QUOTA and _has_room(fact, key)
         if accepted or forgotten or raised:
             del turn.blocks[key]
+
+
+def offers_changed(turn: FleetTurn, fact: OffersChanged) -> None:
+    """Record what changed of the offers; everything follows from it as from all offers."""
+    offers_seen(turn, offer_changes.applied(turn.state, fact, turn.now))
 
 
 def _has_room(fact: OffersObserved, key: tuple[object, ...]) -> bool:
@@ -369,7 +376,7 @@ def _place_orders(turn: FleetTurn, chosen: ranking.OfferChoice, needs: _Needs, e
     rationale += chosen.orders[0][0].rationale
     if chosen.reasons:
         turn.log(f"better offers are unavailable now: {'; '.join(chosen.reasons)}")
-    policy = "replacement" if needs.announced and not needs.open else "acquisition"
+    policy = SUCCESSION if needs.announced and not needs.open else BUYING
     turn.decisions.append(Decision(policy, _VERSION, "; ".join(choices), tuple(rationale), chosen.reasons or ("wait",)))
 
 

@@ -13,7 +13,7 @@ import msgspec
 from windfall.core.lifecycle import CheckpointState, WorkerStage
 from windfall.events import Command, Decision, LogMessage, RankStatus, SetTimer, WorkerStarted
 from windfall.models.costs import Costs
-from windfall.models.preemption_rates import PreemptionHistory
+from windfall.models.preemption_rates import UNKNOWN, PreemptionHistory
 from windfall.policies.checkpointing.decision import Estimates, RankProgress
 from windfall.structs import Struct, replace
 from windfall.terms import CheckpointRef, Instant, Notice, SaveKind, SaveTable, Seconds, Shard, Step
@@ -201,7 +201,7 @@ class WorkerState(Struct, frozen=True):
     stage: WorkerStage = WorkerStage.NEW
     started: WorkerStarted | None = None
     started_at: Instant = _NO_TIME
-    losses: PreemptionHistory = msgspec.field(default_factory=lambda: PreemptionHistory("local"))
+    losses: PreemptionHistory = msgspec.field(default_factory=lambda: PreemptionHistory(UNKNOWN))
     costs: Costs = Costs()
     attempt: int = 0
     failures: int = 0

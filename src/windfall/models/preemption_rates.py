@@ -44,6 +44,9 @@ _PATTERNS = (
     ("local", PreemptionPattern(30.0, 2.5, 2.5, by_signal=True)),  # unknown: even odds
 )
 
+UNKNOWN = "local"
+"""Whose pattern is assumed of a provider of which none is known: even odds."""
+
 
 def providers() -> tuple[str, ...]:
     """Return the providers whose preemption pattern is known."""

@@ -48,7 +48,7 @@ class SchemaDefinitions:
         self._tagged = tagged
 
     def of(self, hint: Any) -> Schema:
-        """Return the schema of a type hint: structs and enums, plain values, tuples, optional values.
+        """Return the schema of a type hint: structs and enums, plain values, tuples, free maps, optional values.
 
         Raises:
             TypeError: the hint cannot occur in a journal.
@@ -59,6 +59,9 @@ class SchemaDefinitions:
             return {"anyOf": [self.of(option) for option in arguments]}
         if origin is tuple:
             return self._array(arguments)
+        if origin is Mapping:
+            assert arguments == (str, Any), "a runtime's own settings and messages are the only free maps of a journal"
+            return {"type": "object"}
         if hint in _SCALARS:
             return dict(_SCALARS[hint])
         if isinstance(hint, type) and issubclass(hint, (Struct, events.Fact, events.Command)):

@@ -77,8 +77,14 @@ def _span(bill: JobBill, found: Sequence[MachineRow]) -> float:
 # ------------------------------------------------------------------------------------------------------------- picture
 
 
-def draw(bill: JobBill, run: Account | None, path: Path) -> None:
+def draw(bill: JobBill, run: Account | None, path: Path, *, note: str = "") -> None:
     """Draw the machines' lifetimes, 1200 x 500 pixels, in the format of the path's suffix.
+
+    Args:
+        bill: of the job.
+        run: where the time went; None if unknown.
+        path: of the picture.
+        note: stands before the title; empty for none.
 
     Raises:
         Misuse: matplotlib is not installed.
@@ -88,18 +94,21 @@ def draw(bill: JobBill, run: Account | None, path: Path) -> None:
     found = rows(bill, run)
     span_s = _span(bill, found)
     unit_s, unit = attempt_timeline.unit_of(span_s)
+    scale = 1.0 if len(found) <= LABELLED_MAX else LABELLED_MAX / len(found)
     for index, row in enumerate(found):
-        _draw_row(axes, bill, row, index, unit_s=unit_s)
+        _draw_row(axes, bill, row, index, unit_s=unit_s, scale=scale)
         if len(found) <= LABELLED_MAX:
             _draw_words(axes, bill, row, index, unit_s=unit_s, span_s=span_s)
-    _decorate(axes, bill, run, found, unit=unit, span=span_s / unit_s)
+    _decorate(axes, run, found, unit=unit, span=span_s / unit_s)
+    axes.set_title(f"{note}{title(bill, run)}", loc="left", fontsize=11)
     figure.savefig(path)
 
 
-def _draw_row(axes: Axes, bill: JobBill, row: MachineRow, index: int, *, unit_s: float) -> None:
+def _draw_row(axes: Axes, bill: JobBill, row: MachineRow, index: int, *, unit_s: float, scale: float) -> None:
+    """Draw a machine; with `scale` below 1 its marks are smaller, so that those of many machines stay apart."""
     left = (row.start - bill.start) / unit_s
     width = (row.end - row.start) / unit_s
-    axes.barh(index, width, left=left, height=0.7, color=_PAID_COLOUR, edgecolor="#888888", linewidth=0.8)
+    axes.barh(index, width, left=left, height=0.7, color=_PAID_COLOUR, edgecolor="#888888", linewidth=0.8 * scale)
     for interval in row.intervals:
         unknown = interval.kind is Kind.UNKNOWN
         at = (interval.start - bill.start) / unit_s
@@ -116,9 +125,10 @@ def _draw_row(axes: Axes, bill: JobBill, row: MachineRow, index: int, *, unit_s:
     for checkpoint in row.commits:
         at = (checkpoint.committed_at - bill.start) / unit_s
         colour = attempt_timeline.COMMIT_COLOURS[checkpoint.kind]
-        axes.plot([at, at], [index + 0.25, index + 0.46], color=colour, linewidth=1.6)
+        axes.plot([at, at], [index + 0.25, index + 0.46], color=colour, linewidth=1.6 * scale)
     if row.cost.lost:
-        axes.plot([left + width], [index], marker="X", color=_RED, markeredgecolor="white", markersize=11, zorder=5)
+        size, edge = max(11.0 * scale, 4.0), "white" if scale == 1.0 else _RED
+        axes.plot([left + width], [index], marker="X", color=_RED, markeredgecolor=edge, markersize=size, zorder=5)
 
 
 def _draw_words(axes: Axes, bill: JobBill, row: MachineRow, index: int, *, unit_s: float, span_s: float) -> None:
@@ -139,15 +149,12 @@ def _draw_words(axes: Axes, bill: JobBill, row: MachineRow, index: int, *, unit_
     )
 
 
-def _decorate(
-    axes: Axes, bill: JobBill, run: Account | None, found: Sequence[MachineRow], *, unit: str, span: float
-) -> None:
+def _decorate(axes: Axes, run: Account | None, found: Sequence[MachineRow], *, unit: str, span: float) -> None:
     axes.set_ylim(max(len(found), 1) - 0.4, -0.75)
     axes.set_xlim(-0.005 * span, 1.02 * span)
     every = 1 + (len(found) - 1) // LABELLED_MAX if found else 1
     axes.set_yticks(range(0, len(found), every), [row.cost.machine.machine_id for row in found[::every]])
     axes.set_xlabel(f"{unit} since the job was submitted")
-    axes.set_title(title(bill, run), loc="left", fontsize=11)
     axes.grid(axis="x", color="#DDDDDD", linewidth=0.7)
     axes.set_axisbelow(True)
     for side in ("top", "right"):

@@ -8,11 +8,15 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from windfall.jobs import Job
+from windfall.jobs import DEFAULT_FLEET, DEFAULT_RUNTIME, Job
+from windfall.policies import policy_registry
+from windfall.policies.layout import runtime_list
+from windfall.policies.policy_registry import PolicyKind
 from windfall.storage.bundle import CODE_SUFFIXES, PackedBundle
 from windfall.units import duration_text, size_text
 
@@ -105,6 +109,7 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False, starts
     chosen = plan["chosen"]
     expected = chosen["expected"]
     yield from _row("job", _head(job, chosen))
+    yield from _policies(job)
     yield from _row("price", _price(chosen, plan, whole=whole))
     if expected is None:
         measure = "" if job.work is None else "; `windfall drill job.yaml` measures them"
@@ -139,6 +144,21 @@ def _row(label: str, text: str) -> list[str]:
         text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
     )
     return [line.replace(_TIE, " ") for line in wrapped] or [first]
+
+
+def _policies(job: Job) -> Iterator[str]:
+    """Yield the runtime, with the machines that it needs at the start, and the fleet policy, where they are not the usual."""
+    if job.runtime.name != DEFAULT_RUNTIME:
+        roles = Counter(slot.role for slot in runtime_list.rules(job.runtime.name).slots(job))
+        needs = ", ".join(f"{count} {role}" for role, count in roles.items())
+        runtime = _policy(PolicyKind.RUNTIME, job.runtime.name)
+        yield from _row("runtime", f"{runtime}; it starts with {needs or 'no machine'}")
+    if job.fleet != DEFAULT_FLEET:
+        yield from _row("fleet", _policy(PolicyKind.FLEET, job.fleet))
+
+
+def _policy(kind: PolicyKind, name: str) -> str:
+    return f"{name}: {policy_registry.described(kind, name)}".removesuffix(": ")
 
 
 def _head(job: Job, chosen: Mapping[str, Any]) -> str:

@@ -21,7 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from windfall.jobs import Minimize, Objective
+from windfall.policies import policy_registry
 from windfall.policies.acquisition.ranking import SLOWDOWN_MAX
+from windfall.policies.policy_registry import EVERY, PolicyKind
 from windfall.simulation.outcomes import PolicySummary, Spread, Trials
 from windfall.simulation.scenario import LifetimeQuantiles
 from windfall.simulation.scenario_from_job import BuiltScenario, Input
@@ -296,10 +298,10 @@ _FINISH = _Quantity("finish time", "finishes {} earlier", lambda one: one.finish
 
 def job_file_value(policy: str) -> str | None:
     """Return a policy as the value of `checkpoint.insure` in a job file; None for policies that it does not accept."""
-    if policy.startswith("every:"):
-        amount = policy.removeprefix("every:")
+    name, _, amount = policy.partition(":")
+    if name == EVERY:
         return f"{amount.removesuffix('steps')} steps" if amount.endswith("steps") else amount
-    return {"adaptive": "auto", "optimal": "optimal", "never": "never"}.get(policy)
+    return next((entry.word for entry in policy_registry.own(PolicyKind.SAVING) if entry.name == name), None)
 
 
 def verdict(built: BuiltScenario, outcomes: Sequence[PolicyOutcome], objective: Objective) -> str:

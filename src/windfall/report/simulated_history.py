@@ -1,7 +1,7 @@
 """One simulated history, read by the very functions that read a live job: its bill, its account, its decisions.
 
 Three things differ from a live run, because a simulation knows more: each machine's last row is written at its end, no row is
-lost, and nobody is alive afterwards.
+lost, and no machine is alive afterwards.
 """
 
 from __future__ import annotations
@@ -24,15 +24,27 @@ from windfall.terms import LastProgress, Seconds, Step, Term, WallTime
 
 
 class ReadHistory(Struct, frozen=True):
-    """A history as the reports take it."""
+    """A history as the reports take it.
+
+    Attributes:
+        found: what the engine wrote.
+        bill: of its machines.
+        run: where its time went.
+        built: what it rests on.
+        head: the job in one line.
+        seed: of the history.
+    """
 
     found: History
     bill: JobBill
     run: Account
+    built: BuiltScenario
+    head: str
+    seed: int
 
 
-def read(found: History) -> ReadHistory:
-    """Read a history whose journals were kept."""
+def read(found: History, built: BuiltScenario, head: str, seed: int) -> ReadHistory:
+    """Read a history whose journals were kept; arguments as in `ReadHistory`."""
     assert found.job_rows, "a history without journals cannot be read"
     made = bill.bill(found.job_rows, found.job_rows[-1].wall_time)
     assert made is not None, "a journal has a first row"
@@ -40,7 +52,8 @@ def read(found: History) -> ReadHistory:
     for row in found.run_rows:
         rows.setdefault(row.term, []).append(row)
     leases = [_with_end(lease, rows[lease.term]) for lease in run_leases.leases(found.records)]
-    return ReadHistory(found, made, account(rows, leases, commits=run_leases.commits(found.records)))
+    run = account(rows, leases, commits=run_leases.commits(found.records))
+    return ReadHistory(found, made, run, built, head, seed)
 
 
 def _with_end(lease: Lease, rows: Sequence[Row]) -> Lease:
@@ -59,29 +72,24 @@ def _with_end(lease: Lease, rows: Sequence[Row]) -> Lease:
     return replace(lease, reached=LastProgress(attempt, first, last, ended, Seconds(0.0), last=True), gone_at=ended)
 
 
-def render(
-    head: str, history: ReadHistory, built: BuiltScenario, *, seed: int, machines: bool, columns: int
-) -> RenderableType:
+def render(history: ReadHistory, *, machines: bool, columns: int) -> RenderableType:
     """Return a history as text.
 
     Args:
-        head: the job in one line.
         history: to show.
-        built: what it rests on.
-        seed: of the history.
         machines: explain the decisions of the machines instead of the controller's.
         columns: of the terminal.
     """
     rows = history.found.run_rows if machines else history.found.job_rows
     decided = "the machines" if machines else "the controller"
-    notes = [f"{note[0].upper()}{note[1:]}." for note in built.notes]
+    notes = [f"{note[0].upper()}{note[1:]}." for note in history.built.notes]
     return Group(
-        Text(f"A simulated history, seed {seed}: nothing was bought, and all times are simulated."),
-        Text(f"{head}; policy {built.scenario.policy}"),
+        Text(f"A simulated history, seed {history.seed}: nothing was bought, and all times are simulated."),
+        Text(history.head),
         Text(),
         cost_page.render(history.bill, history.run, "", columns=columns),
         Text(),
-        simulate_report.inputs_table(built),
+        simulate_report.inputs_table(history.built),
         *(Text(note) for note in notes),
         Text(),
         Text(f"Decisions of {decided}, from the submission at {_clock(history.bill.start)} on", "bold"),

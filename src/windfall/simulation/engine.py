@@ -1,8 +1,8 @@
 """Simulate jobs event by event in virtual time, with the reducers of the live system.
 
-`core.worker` decides when to save, `core.driver` what to buy; this package holds only the world around them (`scenario`
-specifies its behaviour) and a clock.  A history is a function of (scenario, seed, trial, policy) and of nothing else, to
-the last byte of its journals; jobs that share a timeline and a provider do not affect each other.
+`core.worker` decides when to save, `core.driver` what to buy; this package holds only the world around them (`world`, and
+`scenario` for one job in a market of its own) and a clock.  A history is a function of (scenario, seed, trial, policy) and of
+nothing else, to the last byte of its journals: jobs of scenarios affect each other only where a market's capacity is limited.
 
 The engine leaves out the travel of facts, and what changes no decision: the second poll after a request to a single
 rank; all polls of the bill but the last; the fact that a checkpoint was stored, which the driver receives with the next
@@ -23,7 +23,9 @@ from typing import Final
 from windfall.events import Row
 from windfall.fleet import EstimatesPooled
 from windfall.jobs import Job, Measurement, Recovery, Resources, Use, Work
+from windfall.policies.checkpointing import decision
 from windfall.policies.checkpointing.decision import parse_policy
+from windfall.policies.policy_registry import NEVER, OPTIMAL
 from windfall.simulation.engine_fleet import SimulatedFleet
 from windfall.simulation.engine_journal import JournalRows, SaveRecords
 from windfall.simulation.engine_run import SimulatedRun, TimeBreakdown
@@ -60,7 +62,7 @@ def saving_rule(scenario: Scenario, draws: Draws, policy: UserPolicy | None) -> 
     if policy is not None:
         return _user_rule(scenario, draws, policy)
     name = parse_policy(scenario.policy)
-    if name == "optimal":
+    if decision.saving_policy(name).scheduled:
         return _optimal(scenario, draws)
     fixed = name, None
     return lambda *_: fixed
@@ -76,7 +78,7 @@ def _user_rule(scenario: Scenario, draws: Draws, policy: UserPolicy) -> SavingRu
             age_s, steps_left * draws.step_s, draws.stall_s, durable_s, estimates.mttp_s, estimates.restart_s
         )
         interval_s = checked_interval_s(policy, answer_s)
-        return ("never" if interval_s == math.inf else f"every:{interval_s:.12g}s"), None
+        return (NEVER if interval_s == math.inf else decision.every_s(interval_s)), None
 
     return rule
 
@@ -87,7 +89,7 @@ def _optimal(scenario: Scenario, draws: Draws) -> SavingRule:
     def rule(age_s: float, steps_left: int) -> tuple[str, SaveTable | None]:
         del age_s
         saves_at_s = tuple([step * draws.step_s for step in found.steps(steps_left)])
-        return "optimal", SaveTable(saves_at_s, math.inf, math.inf, "the optimal schedule of the simulated lifetimes")
+        return OPTIMAL, SaveTable(saves_at_s, math.inf, math.inf, "the optimal schedule of the simulated lifetimes")
 
     return rule
 

@@ -31,7 +31,7 @@ from windfall.fleet import (
     SettleJob,
 )
 from windfall.jobs import Job, Measurement
-from windfall.market import Boot, Machine, MachineEndCause, Order
+from windfall.market import BootSpec, Machine, MachineEndCause, Order
 from windfall.simulation.engine_journal import JournalRows
 from windfall.simulation.engine_runtime import RuntimeMaker, SimulatedRuntime
 from windfall.simulation.machine_chances import MachineChances
@@ -42,7 +42,7 @@ from windfall.terms import Instant, Seconds, Term
 OWNER: Final = "simulated"
 OFFERS_EVERY_S: Final = 600.0
 """How often a job looks at the offers where prices change [s]."""
-_BOOT: Final = Boot(("windfall", "node-agent"))
+_BOOT: Final = BootSpec(("windfall", "node-agent"))
 _CONTROLLER: Final = Term(1)
 MACHINES_WITHOUT_PROGRESS_MAX: Final = 20_000
 """How many machines of a slot may end in a row without progress."""

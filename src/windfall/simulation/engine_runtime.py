@@ -35,7 +35,7 @@ class FleetCalls(Protocol):
 
 
 class SimulatedRuntime(Protocol):
-    """The machines of one job, after their boot.  Facts go to `FleetCalls.add`; whoever calls settles afterwards.
+    """The machines of one job, after their boot.  Facts go to `FleetCalls.add`; the caller settles afterwards.
 
     Attributes:
         finish_s: when the work was done [s of virtual time]; None before.

@@ -24,18 +24,19 @@ from numpy.typing import NDArray
 
 from windfall.models.preemption_rates import PreemptionHistory
 from windfall.policies.checkpointing import rules
+from windfall.policies.policy_registry import KernelCode
 from windfall.simulation import random_draws
 from windfall.simulation.sampling import Floats, pack, within
 from windfall.simulation.scenario import Scenario
 
-NEVER: Final = 0
-EVERY_STEPS: Final = 1
-EVERY_S: Final = 2
-ADAPTIVE: Final = 3
-YOUNG: Final = 4
-THESIS: Final = 5
-OPTIMAL: Final = 6
-INJECTED: Final = 7
+NEVER: Final = int(KernelCode.NEVER)
+EVERY_STEPS: Final = int(KernelCode.EVERY_STEPS)
+EVERY_S: Final = int(KernelCode.EVERY_S)
+ADAPTIVE: Final = int(KernelCode.ADAPTIVE)
+YOUNG: Final = int(KernelCode.YOUNG)
+THESIS: Final = int(KernelCode.THESIS)
+OPTIMAL: Final = int(KernelCode.OPTIMAL)
+INJECTED: Final = int(KernelCode.INJECTED)
 
 part: Final[Any] = functools.partial(njit, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """Compile for other compiled functions alone, without an entry point for Python: that halves the compile time."""

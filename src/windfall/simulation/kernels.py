@@ -19,6 +19,7 @@ from numba import cfunc, float64, njit
 from numba.core.errors import NumbaError
 
 from windfall.errors import Infeasible, Misuse
+from windfall.policies.checkpointing import decision
 from windfall.simulation import kernel_trial as kernel
 from windfall.simulation.kernel_world import (
     JUMPING,
@@ -146,8 +147,9 @@ def _alone(scenario: Scenario) -> bool:
 
 def _jumps(scenario: Scenario) -> bool:
     """Return whether machines are jumped over from the first one on, while no save overtakes another."""
-    costs_given = scenario.policy.startswith("every:") or scenario.policy == "never" or scenario.estimates.costs_known
-    return _alone(scenario) and costs_given and scenario.policy != "optimal"
+    policy = decision.saving_policy(scenario.policy)
+    costs_given = policy in (decision.EVERY, decision.NEVER) or scenario.estimates.costs_known
+    return _alone(scenario) and costs_given and not policy.scheduled
 
 
 def _check(stage: float, policy: UserPolicy | None) -> None:

@@ -61,7 +61,7 @@ class NoticeShares(Struct, frozen=True):
 KEPT = NoticeShares()
 
 
-class Unit(Struct, frozen=True):
+class EvictionUnit(Struct, frozen=True):
     """What is evicted as one.
 
     Attributes:
@@ -97,10 +97,10 @@ class EvictablePool(Protocol):
 class EvictionCalls(Protocol):
     """What this module needs of the provider."""
 
-    def units(self, place: int) -> Sequence[Unit]:
+    def units(self, place: int) -> Sequence[EvictionUnit]:
         """Return the pending and running units of a market, oldest first."""
 
-    def evict(self, unit: Unit, notice_s: Seconds | None) -> None:
+    def evict(self, unit: EvictionUnit, notice_s: Seconds | None) -> None:
         """Evict a unit after a notice; None: now, without one."""
 
 
@@ -129,7 +129,7 @@ class MarketEvictions:
             if pool.capacity is not None:
                 self._await_fall(place, pool.capacity, timeline.time)
 
-    def started(self, place: int, unit: Unit) -> None:
+    def started(self, place: int, unit: EvictionUnit) -> None:
         """Schedule the end of a unit that has started, if its market has a law of lifetimes."""
         packed = self._lifetimes[place]
         if packed is None:
@@ -158,7 +158,7 @@ class MarketEvictions:
         """Forget a machine that has ended."""
         self._leaving.pop(machine_id, None)
 
-    def _evict(self, unit: Unit, notice_s: Seconds | None) -> None:
+    def _evict(self, unit: EvictionUnit, notice_s: Seconds | None) -> None:
         for machine_id in unit.machine_ids:
             self._leaving[machine_id] = self._timeline.time + (notice_s or 0.0)
         self._calls.evict(unit, notice_s)
@@ -178,7 +178,7 @@ class MarketEvictions:
             self._schedule(place, self._choices[place].choice(staying), ends_s)
         self._await_end(place, times_s, which + 1)
 
-    def _schedule(self, place: int, unit: Unit, ends_s: float) -> None:
+    def _schedule(self, place: int, unit: EvictionUnit, ends_s: float) -> None:
         """Evict a unit at a time, with the notice that it gets."""
         left_s = max(ends_s - self._timeline.time, 0.0)
         notice_s = self.notice_of(place, unit.number)
@@ -218,12 +218,12 @@ class MarketEvictions:
                 return
             self._evict(unit, None)
 
-    def _leaves(self, unit: Unit, by_s: float) -> bool:
+    def _leaves(self, unit: EvictionUnit, by_s: float) -> bool:
         """Return whether a unit is known to be gone by a time [s]."""
         return any(self._leaving.get(machine_id, math.inf) <= by_s for machine_id in unit.machine_ids)
 
 
-def _size(units: Sequence[Unit]) -> int:
+def _size(units: Sequence[EvictionUnit]) -> int:
     return sum(len(unit.machine_ids) for unit in units)
 
 

@@ -36,18 +36,18 @@ class BillingBasis(enum.StrEnum):
     """By the started hour, counted from the machine's start, at the price at the start of that hour."""
 
 
-class Billing(Struct, frozen=True):
+class BillingRule(Struct, frozen=True):
     """How a market bills.
 
     Attributes:
-        minimum_s: a machine that ends earlier is billed for this long [s].
+        minimum_s: a machine that ends earlier is billed for this long [s]; not where the hour of its preemption is free.
     """
 
     basis: BillingBasis = BillingBasis.PURCHASE
     minimum_s: float = 0.0
 
 
-BY_THE_SECOND = Billing()
+BY_THE_SECOND = BillingRule()
 
 
 @dataclass(slots=True)
@@ -63,25 +63,28 @@ class MeteredMachine:
     job_id: str
     started: WallTime
     usd_per_hour: float
-    billing: Billing
+    billing: BillingRule
     prices: ValueSeries
 
     def cost_usd(self, until: WallTime) -> float:
         """Return the cost from its start until a time, which is its end or now [USD]."""
-        billing = self.billing
-        if billing.basis is BillingBasis.STARTED_HOUR:
-            hours = math.ceil(max(until - self.started, billing.minimum_s) / HOUR_S - _INSTANT)
-            return math.fsum(self._price(WallTime(self.started + HOUR_S * hour)) for hour in range(hours))
+        if self.billing.basis is BillingBasis.STARTED_HOUR:
+            return self._hours_usd(0, until)
         return self._seconds_usd(self.started, self._billed_until(until))
 
     def free_usd(self, until: WallTime) -> tuple[WallTime, float]:
-        """Return the start of the hour in which it is preempted, and the cost of that hour so far [USD]."""
-        whole = (until - self.started) // HOUR_S
+        """Return the start of the hour of its preemption, and what was charged from then on, a minimum included [USD]."""
+        by_hours = self.billing.basis is BillingBasis.STARTED_HOUR
+        whole = int((until - self.started) / HOUR_S + _INSTANT) if by_hours else (until - self.started) // HOUR_S
         since = WallTime(self.started + whole * HOUR_S)
-        if self.billing.basis is BillingBasis.STARTED_HOUR:
-            begun = (until - since) / HOUR_S > _INSTANT
-            return since, self._price(since) if begun else 0.0
+        if by_hours:
+            return since, self._hours_usd(int(whole), until)
         return since, self._seconds_usd(since, max(self._billed_until(until), since))
+
+    def _hours_usd(self, first: int, until: WallTime) -> float:
+        """Return the cost of the started hours from the `first` on [USD]."""
+        hours = math.ceil((self._billed_until(until) - self.started) / HOUR_S - _INSTANT)
+        return math.fsum(self._price(WallTime(self.started + HOUR_S * hour)) for hour in range(first, hours))
 
     def _billed_until(self, until: WallTime) -> WallTime:
         return WallTime(max(until, self.started + self.billing.minimum_s))

@@ -125,7 +125,7 @@ def fixed(scenario: Scenario) -> FixedIntervalRun | None:
 
 def _interval_s(scenario: Scenario) -> float | None:
     """Return the worker's training time between two saves once costs are known [s]; None: it varies."""
-    if scenario.policy == "optimal":
+    if decision.saving_policy(scenario.policy).scheduled:
         return None
     step_s, estimates = scenario.step_s.mean_s, scenario.estimates
     costs = Costs().add_steps(1, step_s, step_s).add_stall(scenario.stall_s.mean_s)

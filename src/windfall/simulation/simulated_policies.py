@@ -18,7 +18,6 @@ import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -26,8 +25,10 @@ import numpy as np
 from windfall.errors import Misuse
 from windfall.models.exact.makespan import MakespanWorld, SurvivalTable, tabulate
 from windfall.models.preemption_rates import PreemptionHistory
+from windfall.policies import policy_registry
 from windfall.policies.checkpointing import optimal_schedule
-from windfall.policies.checkpointing.decision import INTERVAL_RULES, parse_policy
+from windfall.policies.checkpointing.decision import every, parse_policy, saving_policy
+from windfall.policies.policy_registry import KernelCode, PolicyKind
 from windfall.simulation import kernel_world as kernel
 from windfall.simulation.scenario import LifetimeQuantiles, MemorylessLifetimes, Scenario
 from windfall.structs import Struct
@@ -37,15 +38,6 @@ Interval = Callable[[float, float, float, float, float, float], float]
 UNITS_MOST: Final = 1200
 """The optimal schedule saves after whole units of work; this is the most units of a run.  A unit is whole steps."""
 _CELLS: Final = 4000
-_BUILT_IN: Final = MappingProxyType(
-    {
-        "never": kernel.NEVER,
-        "adaptive": kernel.ADAPTIVE,
-        "young-daly": kernel.YOUNG,
-        "thesis": kernel.THESIS,
-        "optimal": kernel.OPTIMAL,
-    }
-)
 
 
 class UserPolicy(Struct, frozen=True):
@@ -119,12 +111,28 @@ def checked_interval_s(policy: UserPolicy, interval_s: float) -> float:
 def named_rule(scenario: Scenario) -> UserPolicy | None:
     """Return a scenario's policy as a function, if it is one rule that the kernels have no code for; None otherwise."""
     name = parse_policy(scenario.policy)
-    return None if name in _BUILT_IN or name not in INTERVAL_RULES else _as_function(name)
+    return _as_function(name) if kernel_code(name) is KernelCode.INJECTED else None
+
+
+def kernel_code(name: str) -> KernelCode:
+    """Return the kernels' code of a saving policy.
+
+    Raises:
+        Misuse: it has none.
+    """
+    entry = policy_registry.find(PolicyKind.SAVING, name.partition(":")[0])
+    if entry.kernel is None:
+        others = ", ".join(other.name for other in policy_registry.simulated())
+        raise Misuse(f"the saving policy {entry.name} cannot be simulated: it has no kernel; choose from {others}")
+    return entry.kernel
 
 
 @functools.cache
 def _as_function(name: str) -> UserPolicy:
-    rule = kernel.part(INTERVAL_RULES[name])
+    scalar = saving_policy(name).interval_s
+    if scalar is None:
+        raise Misuse(f"the saving policy {name} cannot be simulated: it is no scalar rule, which its kernel code says")
+    rule = kernel.part(scalar)
 
     def interval_s(
         _age_s: float, _work_left_s: float, stall_s: float, _durable_s: float, mttp_s: float, _restart_s: float
@@ -144,13 +152,14 @@ def kernel_plan(scenario: Scenario, policy: UserPolicy | None) -> kernel.KernelP
     if policy is not None:
         return kernel.KernelPlan(kernel.INJECTED)
     name = parse_policy(scenario.policy)
-    if name.startswith("every:"):
-        amount = name.removeprefix("every:")
-        if amount.endswith("steps"):
-            return kernel.KernelPlan(kernel.EVERY_STEPS, every=float(amount.removesuffix("steps")))
-        return kernel.KernelPlan(kernel.EVERY_S, every=float(amount.removesuffix("s")))
-    if name != "optimal":
-        return kernel.KernelPlan(_BUILT_IN[name])
+    code = kernel_code(name)
+    if code is KernelCode.EVERY_S:
+        steps, interval_s = every(name)
+        if steps is not None:
+            return kernel.KernelPlan(kernel.EVERY_STEPS, every=float(steps))
+        return kernel.KernelPlan(kernel.EVERY_S, every=interval_s)
+    if code is not KernelCode.OPTIMAL:
+        return kernel.KernelPlan(int(code))
     found = scheduled(scenario)
     flat = tuple(float(done) for saves in found.saves for done in saves)
     offsets = (0, *itertools.accumulate(len(saves) for saves in found.saves))

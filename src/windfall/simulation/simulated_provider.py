@@ -19,7 +19,7 @@ from windfall.errors import ProviderDenied
 from windfall.market import (
     Answer,
     Bill,
-    Boot,
+    BootSpec,
     Capabilities,
     Machine,
     MachineEndCause,
@@ -29,8 +29,15 @@ from windfall.market import (
     Quota,
     Refusal,
 )
-from windfall.simulation.market_evictions import KEPT, ByTheJob, EvictionRule, MarketEvictions, NoticeShares, Unit
-from windfall.simulation.market_meter import BY_THE_SECOND, Billing, Meter, MeteredMachine
+from windfall.simulation.market_evictions import (
+    KEPT,
+    ByTheJob,
+    EvictionRule,
+    EvictionUnit,
+    MarketEvictions,
+    NoticeShares,
+)
+from windfall.simulation.market_meter import BY_THE_SECOND, BillingRule, Meter, MeteredMachine
 from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import WALL_START, Timeline
 from windfall.structs import Struct
@@ -72,7 +79,7 @@ class SimulatedMarket(Struct, frozen=True):
     memory_gib: float = 16.0
     accelerator: str | None = None
     accelerators: int = 0
-    billing: Billing = BY_THE_SECOND
+    billing: BillingRule = BY_THE_SECOND
     capacity: ValueSeries | None = None
     quota: int | None = None
     eviction: EvictionRule = None
@@ -87,7 +94,7 @@ class SimulatedMarket(Struct, frozen=True):
 class MachineListener(Protocol):
     """Receives the events of machines."""
 
-    def started(self, machine: Machine, boot: Boot) -> None:
+    def started(self, machine: Machine, boot: BootSpec) -> None:
         """Receive the start of a machine; its init executes `boot`."""
 
     def noticed(self, machine_id: str, level: NoticeLevel, left_s: Seconds | None) -> None:
@@ -110,7 +117,7 @@ class _Instance:
     machine_id: str
     order: Order
     market: SimulatedMarket
-    boot: Boot
+    boot: BootSpec
     usd_per_hour: float
     place: int
     number: int
@@ -204,6 +211,7 @@ class SimulatedProvider:
             idempotent_orders=True,
             notice_format="local",
             bill_lag_s=Seconds(self._bill_lag_s[1]),
+            gangs=True,
         )
 
     def offers(self) -> tuple[Offer, ...]:
@@ -219,7 +227,7 @@ class SimulatedProvider:
             for (machine_type, zone), limit in self.limits.quota.items()
         )
 
-    def order(self, order: Order, boot: Boot) -> Answer:
+    def order(self, order: Order, boot: BootSpec) -> Answer:
         """Buy machines; the same token gives the same answer."""
         self._check_credentials()
         if order.token in self._cancelled:
@@ -284,17 +292,17 @@ class SimulatedProvider:
             one.preemption_at = WallTime(self._wall() + left_s)
             self._notify(machine_id, NoticeLevel.ANNOUNCED, left_s)
 
-    def units(self, place: int) -> Sequence[Unit]:
+    def units(self, place: int) -> Sequence[EvictionUnit]:
         """Return the pending and running units of a market, oldest first."""
         found: dict[int, list[_Instance]] = {}
         for one in self._alive[place].values():
             found.setdefault(one.number, []).append(one)
         return [
-            Unit(number, tuple(one.machine_id for one in gang), gang[0].lifecycle is MachineLifecycle.RUNNING)
+            EvictionUnit(number, tuple(one.machine_id for one in gang), gang[0].lifecycle is MachineLifecycle.RUNNING)
             for number, gang in found.items()
         ]
 
-    def evict(self, unit: Unit, notice_s: Seconds | None) -> None:
+    def evict(self, unit: EvictionUnit, notice_s: Seconds | None) -> None:
         """Evict a unit: after a notice, now for None; one that is pending never starts."""
         for machine_id in unit.machine_ids:
             one = self._instances.get(machine_id)
@@ -363,7 +371,7 @@ class SimulatedProvider:
             refund=market.refund,
         )
 
-    def _sell(self, order: Order, boot: Boot) -> Answer:
+    def _sell(self, order: Order, boot: BootSpec) -> Answer:
         place = self._places.get((order.offer.machine_type, order.offer.zone, order.offer.reliability))
         if place is None or not 1 <= order.count_min <= order.count_max:
             where = f"{order.offer.machine_type} in {order.offer.zone}"
@@ -398,7 +406,7 @@ class SimulatedProvider:
                 message = f"no more {market.machine_type} in {market.zone} now"
         return count, refusal, message
 
-    def _make(self, order: Order, place: int, boot: Boot, count: int) -> tuple[str, ...]:
+    def _make(self, order: Order, place: int, boot: BootSpec, count: int) -> tuple[str, ...]:
         """Make the machines of an order: a unit each, or one gang."""
         market, made = self._markets[place], []
         gang: _Gang = []
@@ -439,15 +447,17 @@ class SimulatedProvider:
                 order.owner, order.job_id, started, one.usd_per_hour, market.billing, market.prices
             )
             self.meter.start(one.machine_id, metered)
-        self._evictions.started(first.place, Unit(first.number, tuple(one.machine_id for one in gang), running=True))
+        self._evictions.started(
+            first.place, EvictionUnit(first.number, tuple(one.machine_id for one in gang), running=True)
+        )
         if self._listener is not None:
             for one in gang:
                 self._listener.started(self._machine(one), one.boot)
 
     def _end(self, one: _Instance, cause: MachineEndCause) -> None:
         """End a machine, and with it the others of its gang."""
-        now, ending = self._wall(), [each for each in one.gang if each.lifecycle is not MachineLifecycle.GONE]
-        for each in ending:
+        now, leaving = self._wall(), [each for each in one.gang if each.lifecycle is not MachineLifecycle.GONE]
+        for each in leaving:
             ran = each.lifecycle is MachineLifecycle.RUNNING
             each.lifecycle, each.ended, each.cause = MachineLifecycle.GONE, now, cause
             del self._alive[each.place][each.machine_id]
@@ -457,7 +467,7 @@ class SimulatedProvider:
                 owner, lines = each.order.owner, self.meter.end(each.machine_id, now, free_hour=free_hour)
                 self._timeline.at(self._rng.uniform(*self._bill_lag_s), partial(self.meter.settle, owner, lines))
         if self._listener is not None:
-            for each in ending:
+            for each in leaving:
                 self._listener.ended(self._machine(each))
 
     def _await_price(self, market: SimulatedMarket) -> None:

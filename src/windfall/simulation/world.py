@@ -14,7 +14,7 @@ from functools import partial
 from windfall.errors import Infeasible
 from windfall.events import Fact
 from windfall.jobs import Job, Measurement
-from windfall.market import Boot, Machine, Order
+from windfall.market import BootSpec, Machine, Order
 from windfall.simulation.engine_fleet import SimulatedFleet
 from windfall.simulation.engine_journal import JournalRows
 from windfall.simulation.engine_runtime import FleetCalls, SimulatedRuntime
@@ -140,7 +140,7 @@ class World:
     def _allocate_s(self, order: Order, which: int) -> float:
         return self.fleets[order.job_id].allocate_s(order, which)
 
-    def started(self, machine: Machine, boot: Boot) -> None:
+    def started(self, machine: Machine, boot: BootSpec) -> None:
         """Start a machine of a job."""
         del boot
         fleet = self._fleet_of_machine[machine.machine_id] = self.fleets[machine.job_id]

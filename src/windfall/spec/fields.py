@@ -9,16 +9,20 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, WithJsonSchema
 
-from windfall.policies.checkpointing import decision
+from windfall import jobs
+from windfall.errors import Misuse
+from windfall.extras import install
+from windfall.jobs import RuntimeSpec
+from windfall.policies import policy_registry
 from windfall.policies.checkpointing.decision import parse_policy
+from windfall.policies.layout import runtime_list
 from windfall.policies.planning import job_checks
+from windfall.policies.policy_registry import PolicyKind
 from windfall.providers import provider_list
-from windfall.spelling import nearest
+from windfall.spelling import closest, nearest
 from windfall.structs import Struct
 from windfall.units import duration_s
 
-PROVIDERS_LATER = ("slurm", "ray", "aws", "gcp", "azure", "kubernetes", "k8s", "lambda", "runpod", "oci", "vast")
-"""Providers that are not supported yet, as other tools name them."""
 STORES, DURATION_S_MAX = job_checks.STORES, job_checks.DURATION_S_MAX
 _DURATION = r"(?=.*[1-9])([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+"
 _STEPS = r"[1-9][0-9]* *steps?"
@@ -142,13 +146,13 @@ def _accelerator(value: object) -> Accelerator:
 
 
 def _infra(value: object) -> Infra:
-    text = _text(value, "local/zone-a")
+    text = _text(value, f"{provider_list.EXAMPLE}/zone-a")
     if not re.fullmatch(_INFRA, text):
-        raise ValueError(f"must be PROVIDER or PROVIDER/ZONE such as local/zone-a, not {shown(text)}")
+        raise ValueError(f"must be PROVIDER or PROVIDER/ZONE such as {provider_list.EXAMPLE}/zone-a, not {shown(text)}")
     provider, *rest = text.split("/")
     zone = None if not rest or rest[-1] == "*" else rest[-1]
     if provider != "*" and provider not in provider_list.names():
-        if provider.lower() in PROVIDERS_LATER:
+        if provider.lower() in provider_list.names_later():
             raise ValueError(
                 f"names the provider {provider}, which is not supported yet; supported: {', '.join(provider_list.names())}"
             )
@@ -156,20 +160,63 @@ def _infra(value: object) -> Infra:
     return Infra(None if provider == "*" else provider, zone)
 
 
+_SAVING = [entry for entry in policy_registry.own(PolicyKind.SAVING) if entry.word]
+_INSURE_WORDS = [entry.word for entry in _SAVING]
+_INSURE = {word: entry for entry in _SAVING for word in dict.fromkeys((entry.word, entry.name))}
+"""Saving policies by the words of a job file; its default one may also be written by its own name."""
+
+
 def _insure(value: object) -> str:
     written = " ".join(value.split()) if isinstance(value, str) else ""
-    if written == "auto":
-        return "adaptive"
-    if written in decision.NAMES:
-        return written
+    entry = _INSURE.get(written)
+    if entry is not None:
+        return entry.name
     if re.fullmatch(_DURATION, written) or re.fullmatch(_STEPS, written):
         # Policies have no milliseconds and no days, so lengths are passed in seconds.
         length = f"{_duration(written):.10g}s" if re.fullmatch(_DURATION, written) else written
         return parse_policy(f"every {length}")
     raise ValueError(
-        f"must be auto, {', '.join(decision.NAMES[1:])}, a duration (10m) or a number of steps (200 steps), "
-        f"not {shown(value)}"
+        f"must be {', '.join(_INSURE_WORDS)}, a duration (10m) or a number of steps (200 steps), not {shown(value)}"
     )
+
+
+def _runtime(value: object) -> RuntimeSpec:
+    name: Any = value
+    settings: Any = {}
+    if isinstance(value, dict) and len(value) == 1:
+        ((name, settings),) = value.items()
+        if not isinstance(settings, dict):
+            raise Below(name, f"must be a map of the runtime's settings, not {shown(settings)}")
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError(
+            f"must be a runtime's name, or one name with its settings, {_RUNTIME_FORM}, not {shown(value)}"
+        )
+    _loaded(PolicyKind.RUNTIME, name)
+    spec = RuntimeSpec(name, settings)
+    if problem := runtime_list.settings_problem(spec):
+        raise Below(name, problem)
+    return spec
+
+
+def _fleet(value: object) -> str:
+    text = _text(value, jobs.DEFAULT_FLEET)
+    _loaded(PolicyKind.FLEET, text)
+    return text
+
+
+def _loaded(kind: PolicyKind, name: str) -> None:
+    """Load a policy; a wrong name is compared with those that are installed."""
+    known = policy_registry.names(kind)
+    if name not in known:
+        close = closest(name, known)
+        guess = "" if close is None else f"did you mean {close}? "
+        raise ValueError(f"names {shown(name)}, which is not installed; {guess}installed: {', '.join(known)}")
+    try:
+        policy_registry.load(kind, name)
+    except Misuse as error:
+        extra = policy_registry.find(kind, name).extra
+        command = f": {install(extra)}" if extra else ""
+        raise ValueError(f"cannot be used: {error}{command}") from error
 
 
 def _every(value: object) -> str:
@@ -250,6 +297,13 @@ def _exit_codes(value: object) -> tuple[int, ...]:
     return tuple(codes)
 
 
+def _policy_names(kind: PolicyKind) -> list[dict[str, Any]]:
+    """Describe the names of policies: this package's, which editors complete, and any of another package."""
+    own = [entry.word for entry in policy_registry.own(kind)]
+    return [{"enum": own}, _pattern(r"[A-Za-z0-9][A-Za-z0-9._-]*")]
+
+
+_RUNTIME_FORM = "for example {NAME: {key: value}}"
 _POSITIVE: dict[str, Any] = {"type": "number", "exclusiveMinimum": 0}
 _NAMED: dict[str, Any] = {"pattern": f"^(?!WINDFALL_){_VARIABLE}$"}
 _ONE_ACCELERATOR = _pattern(rf"{_ACCELERATOR}(:[1-9][0-9]{{0,3}})?")
@@ -284,8 +338,29 @@ Accelerators = Annotated[
 """One kind of accelerator, or several alternatives."""
 Where = Annotated[Infra, *_kind(_infra, _pattern(rf"(\*|{'|'.join(provider_list.names())})(/[A-Za-z0-9*._-]+){{0,2}}"))]
 """Where to order machines."""
-Insure = Annotated[str, *_kind(_insure, _pattern("auto", *decision.NAMES, _DURATION, _STEPS))]
+Insure = Annotated[str, *_kind(_insure, _pattern(*_INSURE, _DURATION, _STEPS))]
 """When to make insurance saves, as `policies.checkpointing` names it."""
+Runtime = Annotated[
+    RuntimeSpec,
+    *_kind(
+        _runtime,
+        {
+            "anyOf": [
+                *_policy_names(PolicyKind.RUNTIME),
+                {
+                    "type": "object",
+                    "minProperties": 1,
+                    "maxProperties": 1,
+                    "propertyNames": {"anyOf": _policy_names(PolicyKind.RUNTIME)},
+                    "additionalProperties": {"type": "object"},
+                },
+            ]
+        },
+    ),
+]
+"""A runtime, and its settings."""
+FleetName = Annotated[str, *_kind(_fleet, {"anyOf": _policy_names(PolicyKind.FLEET)})]
+"""A fleet policy."""
 Every = Annotated[str, *_kind(_every, _pattern(_DURATION, _STEPS))]
 """An interval in steps or time."""
 _STORE = rf"(?![a-z0-9+]+://[^/@]*@)(({'|'.join(STORES)})://.*[^/].*|(?=.*[^ ])[^:]+)"

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from windfall.errors import InvalidFile
-from windfall.spec import job_loader, yaml_positions
+from windfall.spec import job_file, job_loader, yaml_positions
 from windfall.spec.job_file import JobFile
 from windfall.spec.job_loader import LINK
 from windfall.spec.yaml_positions import YamlDocument, YamlPath, YamlPosition, dotted
@@ -116,7 +116,7 @@ def finish(carry: Carry) -> Imported:
             carry.drop(
                 carry.origins.get(fault.path, fault.path), fault.message.removeprefix(dotted(fault.path)).strip()
             )
-    ordered = {key: carry.value[key] for key in JobFile.model_fields if key in carry.value}
+    ordered = {key: carry.value[key] for key in job_file.MODEL.model_fields if key in carry.value}
     text = yaml.dump(ordered, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
     dropped = tuple(sorted(carry.dropped, key=lambda one: (one.position, one.key)))
     return Imported(LINK + text, dropped, tuple(f"envs.{name}" for name in carry.waiting))

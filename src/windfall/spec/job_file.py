@@ -6,18 +6,23 @@ for the rest.  Nothing is guessed: an unknown key, a value of the wrong type and
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, create_model
 
 from windfall import jobs
 from windfall.errors import Misuse
 from windfall.policies.planning import job_checks
+from windfall.providers import job_blocks, provider_list
+from windfall.providers.job_blocks import BlockKey, BlockKind
 from windfall.spec import fields
 from windfall.spec.fields import Amount, Duration, Money
 from windfall.spelling import nearest
 from windfall.structs import replace
-from windfall.terms import Bundle, RunOptions, Seconds, Unit, Usd
+from windfall.terms import DEFAULT_SAVING, Bundle, RunOptions, Seconds, Unit, Usd
 from windfall.units import duration_s
 
 SHELL = 'command -v bash >/dev/null && exec bash -euo pipefail -c "$0"; exec sh -eu -c "$0"'
@@ -37,7 +42,7 @@ class MachinesBlock(JobFileBlock):
     """One kind of machine that can run the job."""
 
     infra: fields.Where | None = None
-    """Where to order machines: PROVIDER or PROVIDER/ZONE, for example local/zone-a (default: anywhere)."""
+    """Where to order machines: PROVIDER or PROVIDER/ZONE (default: anywhere)."""
     zone: fields.Words | None = None
     """The zone, if infra has none."""
     instance_type: fields.Words | None = None
@@ -109,7 +114,7 @@ class CheckpointBlock(JobFileBlock):
     """URL of an earlier run whose newest checkpoint this run starts from."""
     keep_every: fields.Every | None = None
     """Interval of the saves that are kept: 1000 steps, or 1h."""
-    insure: fields.Insure = "adaptive"
+    insure: fields.Insure = DEFAULT_SAVING
     """Saves against losses without a notice, replaced by newer ones: auto (default), optimal, 10m, 200 steps, never."""
     keep: Annotated[int, Field(ge=1, le=job_checks.KEEP_MAX)] | None = None
     """How many of the keep_every saves to keep (default: all)."""
@@ -146,6 +151,10 @@ class JobFile(JobFileBlock):
     """Folder with the code, relative to the job file; it is uploaded, and setup and run start in it."""
     num_nodes: Annotated[int, Field(ge=1, le=job_checks.NODES_MAX)] = 1
     """The number of machines that train together."""
+    runtime: fields.Runtime | None = None
+    """How the job's state survives: a runtime, or {RUNTIME: {settings}} (default: checkpoint)."""
+    fleet: fields.FleetName = jobs.DEFAULT_FLEET
+    """The policy that decides which machines the job has (default: fixed)."""
     resources: ResourcesBlock = ResourcesBlock()
     """Which machines can run the job."""
     spot_policy: Literal["spot", "on-demand", "auto"] | None = None
@@ -201,6 +210,58 @@ class JobFile(JobFileBlock):
         return jobs.Use.SPOT if True in spots else jobs.Use.ON_DEMAND
 
 
+def _key_type(key: BlockKey) -> Any:
+    def check(value: object) -> object:
+        if problem := job_blocks.problem_with(key, value):
+            raise ValueError(problem)
+        return value
+
+    kinds = {
+        BlockKind.TEXT: "string",
+        BlockKind.NUMBER: "number",
+        BlockKind.WHOLE: "integer",
+        BlockKind.FLAG: "boolean",
+    }
+    schema: dict[str, Any] = {"type": kinds[key.kind]}
+    if key.kind is BlockKind.TEXT:
+        schema["pattern"] = f"^({key.pattern or '.*[^ ].*'})$"
+    if key.choices:
+        schema["enum"] = list(key.choices)
+    bounds = {"minimum": key.least, "maximum": key.most}
+    schema |= {name: bound for name, bound in bounds.items() if abs(bound) != math.inf}
+    return Annotated[object, PlainValidator(check), WithJsonSchema(schema)]
+
+
+def _block_model(entry: provider_list.ProviderEntry) -> type[JobFileBlock]:
+    keys: dict[str, Any] = {
+        key.name: (_key_type(key) | None, Field(default=None, description=key.help)) for key in entry.block
+    }
+    model: type[JobFileBlock] = create_model(
+        f"{entry.name.title()}Block", __base__=JobFileBlock, __doc__=f"Settings for the provider {entry.name}.", **keys
+    )
+    return model
+
+
+BLOCKS: Mapping[str, type[JobFileBlock]] = MappingProxyType(
+    {entry.name: _block_model(entry) for entry in provider_list.PROVIDERS}
+)
+"""For each provider, the model of its block."""
+_BLOCK_FIELDS: dict[str, Any] = {
+    name: (model | None, Field(default=None, description=f"Settings for machines of the provider {name}."))
+    for name, model in BLOCKS.items()
+}
+MODEL: type[JobFile] = create_model("JobFile", __base__=JobFile, __doc__=JobFile.__doc__, **_BLOCK_FIELDS)
+"""The job file with a block for each provider."""
+
+
+def _provider_blocks(jobfile: JobFile) -> tuple[jobs.ProviderBlock, ...]:
+    return tuple(
+        jobs.ProviderBlock(name, tuple((key, getattr(block, key)) for key in sorted(block.model_fields_set)))
+        for name in BLOCKS
+        if (block := getattr(jobfile, name, None)) is not None and block.model_fields_set
+    )
+
+
 def to_job(
     jobfile: JobFile,
     *,
@@ -246,6 +307,9 @@ def to_job(
         injection=injection,
         code=code,
         dead_man_s=Seconds(jobfile.controller.dead_man),
+        runtime=jobfile.runtime or jobs.RuntimeSpec(),
+        fleet=jobfile.fleet,
+        blocks=_provider_blocks(jobfile),
     )
 
 

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 from windfall.errors import InvalidFile
 from windfall.providers import provider_list
 from windfall.spec import job_file, yaml_positions
-from windfall.spec.fields import PROVIDERS_LATER, Below, shown
+from windfall.spec.fields import Below, shown
 from windfall.spec.job_file import (
     CheckpointBlock,
     ControllerBlock,
@@ -84,11 +84,11 @@ FOREIGN = re.compile(r"\$\{?((?:SKYPILOT|DSTACK)_[A-Z0-9_]+)\b(?!:?-)")
 FILL_IN = "<fill in>"
 """What the importer writes for an unknown value; a job file that contains it is refused."""
 
-_INFRA = "`resources: {infra: local}`"
+_INFRA = f"`resources: {{infra: {provider_list.EXAMPLE}}}`"
 _SECRET_NAME = re.compile(
     r"(?:^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|SECRET_KEY|ACCESS_KEY|PRIVATE_KEY)$", re.IGNORECASE
 )
-_SECRET_VALUE = re.compile(
+SECRET_VALUE = re.compile(
     r"(hf_|sk-|ghp_|github_pat_|glpat-|xox[bp]-|AIza)[A-Za-z0-9_-]{16,}|AKIA[A-Z0-9]{16}|-----BEGIN |[a-z0-9+]+://[^/@\s]+:[^/@\s]+@"
 )
 _NO_SECRET = re.compile(r"[0-9.]*|[/~$].*|true|false", re.DOTALL)
@@ -195,7 +195,7 @@ def read_document(document: YamlDocument, *, name: str, here: bool = True) -> Jo
         return (Fault((), f"a job file is a map of keys and values, not {shown(document.value)}"),)
     empty = tuple(_empty(document.value))
     try:
-        made = JobFile.model_validate({"name": name, **_with_raw_envs(document)})
+        made = job_file.MODEL.model_validate({"name": name, **_with_raw_envs(document)})
     except ValidationError as error:
         # An unknown key is a mistake whatever its value, so it is reported first, before a missing value.
         details = [detail for detail in error.errors(include_url=False) if _is_cause(detail)]
@@ -278,7 +278,7 @@ def _unknown(path: YamlPath) -> str:
     for later in (general, general.removeprefix("resources.")) if len(names) > 1 else (general,):
         if later in LATER:
             return f"{written} {LATER[later]}"
-    if len(names) == 1 and key in (*provider_list.names(), *PROVIDERS_LATER):
+    if len(names) == 1 and key in provider_list.names_later():
         there = f"supported providers: {', '.join(provider_list.names())} (choose with {_INFRA})"
         return f"{written} is a block for a provider, which is not supported; {there}"
     for home, model in _HOMES.items():
@@ -290,7 +290,9 @@ def _unknown(path: YamlPath) -> str:
 def _model_at(path: YamlPath) -> type[BaseModel]:
     words = [part for part in path if isinstance(part, str)]
     if not words:
-        return JobFile
+        return job_file.MODEL
+    if words[-1] in job_file.BLOCKS:
+        return job_file.BLOCKS[words[-1]]
     if words[-1] in ("any_of", "ordered"):
         return MachinesBlock
     return job_file.JobRecoveryBlock if words[-1] == "job_recovery" else _HOMES[words[-1]]
@@ -382,7 +384,7 @@ def _of_machines(job: JobFile) -> Iterable[Fault]:
 def _unwise(job: JobFile) -> Iterable[Fault]:
     for name, value in job.envs.items():
         named = _SECRET_NAME.search(name) and value and not _NO_SECRET.fullmatch(value)
-        if named or _SECRET_VALUE.search(value):
+        if named or SECRET_VALUE.search(value):
             yield Fault(
                 ("envs", name),
                 f"envs.{name} looks like a secret, and envs are stored with the job; list its name under secrets and "
@@ -398,7 +400,7 @@ LINK = f"# yaml-language-server: $schema={FILE}\n"
 
 def job_schema() -> dict[str, Any]:
     """Return the schema of a job file, with its definitions under `$defs`."""
-    made: dict[str, Any] = _plain(JobFile.model_json_schema())
+    made: dict[str, Any] = _plain(job_file.MODEL.model_json_schema())
     return made
 
 

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 
-from windfall import codec
+from windfall import codec, stored_forms
 from windfall.errors import WRITTEN_BEFORE_RELEASE, CheckpointDamaged, LogDamaged, Misuse, NewerFormat, OlderFormat
 from windfall.ports import Clock, ObjectStore, Steps
 from windfall.storage import bundle, manifest, run_log, store_checks, store_operations, success_record
@@ -209,13 +209,15 @@ def parse_marker(data: bytes) -> str:
     try:
         document = codec.parse(data)
         version: int = codec.decode(document["version"] if "version" in document else document["v"], int)
-        run_id: str = codec.decode(document["run_id"], str)
+        if version < stored_forms.MARKER.oldest:
+            raise OlderFormat(f"the run has format {version}, {WRITTEN_BEFORE_RELEASE}: use another URL")
+        if version > FORMAT_VERSION:
+            raise NewerFormat(
+                f"the run has format {version}, this Windfall reads up to {FORMAT_VERSION}: upgrade Windfall"
+            )
+        run_id: str = codec.decode(stored_forms.MARKER.upgraded(document, version)["run_id"], str)
     except (ValueError, KeyError, TypeError) as error:
         raise LogDamaged(f"{MARKER} is damaged ({error}): this is not a Windfall run") from error
-    if version < FORMAT_VERSION:
-        raise OlderFormat(f"the run has format {version}, {WRITTEN_BEFORE_RELEASE}: use another URL")
-    if version > FORMAT_VERSION:
-        raise NewerFormat(f"the run has format {version}, this Windfall reads up to {FORMAT_VERSION}: upgrade Windfall")
     if not store_checks.is_name(run_id):
         raise LogDamaged(f"{MARKER} is damaged (invalid run id): this is not a Windfall run")
     return run_id

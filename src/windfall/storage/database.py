@@ -22,7 +22,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from windfall import codec
 from windfall.errors import ControllerReplaced, LogDamaged, Misuse
-from windfall.fleet import JobPhase, Lifetime
+from windfall.fleet import JobPhase, Lifetime, LifetimeSum
 from windfall.jobs import Job, Measurement
 from windfall.ports import Clock
 from windfall.storage.database_schema import (
@@ -40,6 +40,7 @@ from windfall.storage.database_schema import (
     reading,
     writing,
 )
+from windfall.storage.snapshot_table import SqlSnapshots
 from windfall.structs import Struct
 from windfall.terms import Term, WallTime
 
@@ -87,9 +88,9 @@ class SqlJournal:
             self._next = number  # if an answer is lost from here on, the same line keeps its number
         self._next = number + 1
 
-    def rows(self) -> Iterator[str]:
-        """Yield the rows so far, oldest first, including rows appended during the iteration."""
-        for _, line in read_rows(self._engine, self._job_id, after=0):
+    def rows(self, after: int = 0) -> Iterator[str]:
+        """Yield the rows so far after row `after`, oldest first, including rows appended during the iteration."""
+        for _, line in read_rows(self._engine, self._job_id, after=after):
             yield line
 
     def _count(self, connection: Connection) -> int:
@@ -282,6 +283,10 @@ class Database:
         """Return a job's journal, for writing with this term."""
         return SqlJournal(self._engine, lambda: self._fenced(term), job_id)
 
+    def snapshots(self, job_id: str, term: Term) -> SqlSnapshots:
+        """Return the snapshots of a job's state, for writing with this term."""
+        return SqlSnapshots(self._engine, lambda: self._fenced(term), job_id)
+
     def rows(self, job_id: str, *, after: int = 0, limit: int | None = None) -> Iterator[tuple[int, str]]:
         """Yield the numbers and lines of a job's journal after row `after`, oldest first."""
         return read_rows(self._engine, job_id, after=after, limit=limit)
@@ -357,6 +362,30 @@ class Database:
         # SQLAlchemy's column names are a subclass of `str`, which is not accepted as a key.
         rows_by_name = ({str(name): value for name, value in row._mapping.items()} for row in rows)
         return tuple(_readable(rows_by_name, Lifetime))
+
+    def lifetime_sums(self, now: WallTime) -> tuple[LifetimeSum, ...]:
+        """Return the lifetimes of all machines, summed for each kind by the database; a long job has had many.
+
+        Args:
+            now: the time up to which running machines count.
+        """
+        kind = (LIFETIMES.c.provider, LIFETIMES.c.machine_type, LIFETIMES.c.zone)
+        lived_s = sa.func.coalesce(LIFETIMES.c.ended, now) - LIFETIMES.c.started
+        ended, one = LIFETIMES.c.ended.is_not(None), sa.literal(1)
+        query = sa.select(
+            *kind,
+            sa.func.count().label("lifetimes"),
+            sa.func.sum(sa.case((LIFETIMES.c.preempted & ended, one), else_=0)).label("preemptions"),
+            sa.func.sum(sa.case((LIFETIMES.c.preempted & LIFETIMES.c.announced & ended, one), else_=0)).label(
+                "announced"
+            ),
+            sa.func.sum(sa.case((lived_s > 0.0, lived_s), else_=0.0)).label("lifetime_s"),
+        )
+        with reading(self._engine) as connection:
+            rows = connection.execute(query.group_by(*kind).order_by(*kind)).all()
+        return tuple(
+            _readable(({str(name): value for name, value in row._mapping.items()} for row in rows), LifetimeSum)
+        )
 
     def add_measurement(self, term: Term, key: str, measured: Measurement) -> None:
         """Add the measurements of one run, keeping earlier ones.

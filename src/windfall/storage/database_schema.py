@@ -11,7 +11,7 @@ import contextlib
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -19,11 +19,11 @@ from sqlalchemy import event, exc
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from windfall import stored_forms
 from windfall.errors import WRITTEN_BEFORE_RELEASE, DatabaseUnreachable, Misuse, NewerFormat, OlderFormat
 from windfall.extras import install
+from windfall.storage.failpoints import around, hit
 
-VERSION = 4
-"""Version of the tables; a database with a higher version is rejected."""
 BUSY_S = 30.0
 """How long a write to SQLite waits for other processes before it fails [s]."""
 CONNECT_S = 5
@@ -111,9 +111,38 @@ MEASUREMENTS = sa.Table(
     sa.Column("measurement", sa.Text, nullable=False),
 )
 
+SNAPSHOTS = sa.Table(
+    "snapshots",
+    METADATA,
+    sa.Column("job_id", sa.Text, primary_key=True),
+    sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("data", sa.LargeBinary, nullable=False),
+)
+
+
+def _upgrade_4_to_5(connection: Connection) -> None:
+    """Add the snapshots of drivers' states; journals may hold rows of version 5 from now on."""
+    sa.Table(
+        "snapshots",
+        sa.MetaData(),
+        sa.Column("job_id", sa.Text, primary_key=True),
+        sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("data", sa.LargeBinary, nullable=False),
+    ).create(connection)
+
+
+UPGRADES: tuple[Callable[[Connection], None], ...] = (_upgrade_4_to_5,)
+"""From each version of the tables to the next, the oldest first, as in `stored_forms`.
+
+All that are missing run in one transaction when a database is opened.  A function describes its tables itself: those above
+may have changed since.  Rows of journals are not rewritten, see `stored_forms.ROW`.
+"""
+VERSION = stored_forms.OLDEST + len(UPGRADES)
+"""Version of the tables; a database with a higher version is rejected."""
+
 
 def open_engine(url: str) -> Engine:
-    """Connect to a database, create missing tables, and check that its commits are durable.
+    """Connect to a database, create or upgrade its tables, and check that its commits are durable.
 
     Args:
         url: a path or `sqlite:///path`; `postgresql://user@host/name`.
@@ -231,26 +260,33 @@ def _prepare(engine: Engine) -> None:
             # Two controllers that start at the same time on an empty database must not both create the tables.
             connection.execute(sa.text("SELECT pg_advisory_xact_lock(7031995)"))
         if sa.inspect(connection).has_table(INSTALLATION.name):
-            _refuse_older(engine, connection)
+            _upgrade(engine, connection)
         METADATA.create_all(connection)
-        found = connection.execute(sa.select(INSTALLATION.c.version)).scalar_one_or_none()
-        if found is None:
+        if connection.execute(sa.select(INSTALLATION.c.version)).scalar_one_or_none() is None:
             first = {"id": ONLY_ROW, "version": VERSION, "term": 0, "key": secrets.token_bytes(KEY_BYTES)}
             connection.execute(sa.insert(INSTALLATION).values(first))
-        elif found > VERSION:
-            raise NewerFormat(
-                f"the database {engine.url.render_as_string()} has version {found}, this Windfall reads up to {VERSION}: "
-                "upgrade Windfall"
-            )
 
 
-def _refuse_older(engine: Engine, connection: sa.Connection) -> None:
+def _upgrade(engine: Engine, connection: Connection) -> None:
+    """Upgrade the tables of an older version, within the caller's transaction."""
     found = connection.execute(sa.select(INSTALLATION.c.version)).scalar_one_or_none()
-    if found is not None and found < VERSION:
+    if found is None or found == VERSION:
+        return
+    if found > VERSION:
+        raise NewerFormat(
+            f"the database {engine.url.render_as_string()} has version {found}, this Windfall reads up to {VERSION}: "
+            "upgrade Windfall"
+        )
+    if found < stored_forms.OLDEST:
         raise OlderFormat(
             f"the database {engine.url.render_as_string()} has version {found}, {WRITTEN_BEFORE_RELEASE}: "
             "use another --state or database"
         )
+    with around("database.upgrade"):
+        for upgrade in UPGRADES[found - stored_forms.OLDEST :]:
+            upgrade(connection)
+            hit("database.upgrade:middle")
+        connection.execute(sa.update(INSTALLATION).values(version=VERSION))
 
 
 def _check_flushes(engine: Engine) -> None:

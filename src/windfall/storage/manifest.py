@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import xxhash
 
-from windfall import codec
+from windfall import codec, stored_forms
 from windfall.errors import CheckpointDamaged
 from windfall.storage import store_checks
 from windfall.terms import Checkpoint
 
-VERSION = 4
+VERSION = stored_forms.MANIFEST.version
 """Version of the manifest's format."""
 
 
@@ -35,7 +35,8 @@ def from_bytes(data: bytes, key: str) -> Checkpoint:
         CheckpointDamaged: it is not a manifest.
     """
     try:
-        checkpoint: Checkpoint = codec.decode_document(data, "checkpoint", Checkpoint, version=VERSION, what=key)
+        form = stored_forms.MANIFEST
+        checkpoint: Checkpoint = codec.decode_stored(data, "checkpoint", Checkpoint, form=form, what=key)
     except ValueError as error:
         raise CheckpointDamaged(f"{key} is not a manifest ({error})") from error
     wrong = store_checks.wrong_with_checkpoint(checkpoint)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from windfall import codec
+from windfall import codec, stored_forms
 from windfall.errors import Fenced, LogDamaged
 from windfall.storage import store_checks
 from windfall.structs import Struct, replace
@@ -31,7 +31,7 @@ from windfall.terms import (
     WallTime,
 )
 
-VERSION = 4
+VERSION = stored_forms.RECORD.version
 """Version of the records' format."""
 LOSSES_MAX = 64
 """Number of losses kept in the state: enough for estimates, small enough for every record."""
@@ -291,7 +291,7 @@ def from_bytes(data: bytes, key: str) -> Record:
         LogDamaged: it is not a record.
     """
     try:
-        record: Record = codec.decode_document(data, "record", Record, version=VERSION, what=key)
+        record: Record = codec.decode_stored(data, "record", Record, form=stored_forms.RECORD, what=key)
     except ValueError as error:
         raise LogDamaged(f"{key} is damaged ({error}): the run's log cannot be read past it") from error
     wrong = store_checks.wrong_with_record(record, int(key.rpartition("/")[2]))

@@ -7,6 +7,7 @@ gap.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import weakref
 from collections.abc import Iterator
@@ -77,10 +78,10 @@ class SpoolJournal:
                 raise
             raise StoreFull(f"{self._path} cannot be written, the disk is full: free some space") from error
 
-    def rows(self) -> Iterator[str]:
-        """Yield the rows so far, oldest first."""
+    def rows(self, after: int = 0) -> Iterator[str]:
+        """Yield the rows so far after row `after`, oldest first."""
         with open(self._path, encoding="utf-8") as file:
-            for line in file:
+            for line in itertools.islice(file, after, None):
                 if line.endswith("\n"):
                     yield line[:-1]
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from windfall import codec
+from windfall import codec, stored_forms
 from windfall.errors import WRITTEN_BEFORE_RELEASE, ControllerError, NewerFormat, OlderFormat
-from windfall.jobs import DEAD_MAN_S, SAVE_TIMEOUT_S
+from windfall.jobs import DEAD_MAN_S, SAVE_TIMEOUT_S, RuntimeSpec
 from windfall.structs import Struct
 from windfall.terms import Bundle, RunOptions, Seconds
 from windfall.wire.environment import PEERS_TOKEN
 
-VERSION = 4
+VERSION = stored_forms.BOOT_DATA.version
 CREDENTIAL = "WINDFALL_CREDENTIAL"
 """One-time credential, exchanged for a token of this machine at its first contact."""
 CONTROLLER = "WINDFALL_CONTROLLER"
@@ -30,7 +30,9 @@ ADDRESS = "WINDFALL_ADDRESS"
 """Host name or address at which the job's other machines reach this one; detected if unset."""
 UPLINK = "WINDFALL_UPLINK"
 """The machine's own limit on uploads, as for `exec --uplink`; unset for none."""
-RESERVED_VARIABLES = (UPLINK, CREDENTIAL, CONTROLLER, RUN_URL, MACHINE_ID, PROVIDER, METADATA_URL, ADDRESS)
+SETUP_KEY = "WINDFALL_SETUP_KEY"
+"""Name of what the job's set-up leaves behind: on a disk where it succeeded under this name it is not run again."""
+RESERVED_VARIABLES = (SETUP_KEY, UPLINK, CREDENTIAL, CONTROLLER, RUN_URL, MACHINE_ID, PROVIDER, METADATA_URL, ADDRESS)
 """Variables of the node agent, hidden from setup and script."""
 
 
@@ -46,6 +48,8 @@ class BootData(Struct, frozen=True):
         dead_man_s: how long a machine keeps running without contact to its controller [s].
         save_timeout_s: how long the last save may take after that [s].
         nodes: number of machines that train together.
+        runtime: how the job's state survives; its program runs on the machine.
+        addressed: the job's machines reach one another, so each reports its address.
         bundle: the code, unpacked where the script runs; None if it is already there.
     """
 
@@ -59,6 +63,8 @@ class BootData(Struct, frozen=True):
     save_timeout_s: Seconds = SAVE_TIMEOUT_S
     nodes: int = 1
     bundle: Bundle | None = None
+    runtime: RuntimeSpec = RuntimeSpec()
+    addressed: bool = False
 
 
 class _Version(Struct, frozen=True):
@@ -101,9 +107,11 @@ def boot_from_json(document: object) -> BootData:
                 f"the job's data has format {version}, this Windfall reads up to {VERSION}: "
                 "install the controller's version of Windfall in the machine's image"
             )
-        if version < VERSION:
+        if version < stored_forms.BOOT_DATA.oldest:
             raise OlderFormat(f"the job's data has format {version}, {WRITTEN_BEFORE_RELEASE}: submit the job again")
-        boot: BootData = codec.decode(document, BootData)
+        assert isinstance(document, dict), "it has a version"
+        present = stored_forms.BOOT_DATA.upgraded(document, version) if version < VERSION else document
+        boot: BootData = codec.decode(present, BootData)
     except ValueError as error:
         raise ControllerError(f"the job's data for its machines is damaged ({error})") from error
     return boot

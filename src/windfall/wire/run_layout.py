@@ -20,7 +20,9 @@ gone/00000007                           the provider reports that the machine of
 probe/<nonce>                           written by the first `exec` and by `doctor`, and deleted at once
 """
 
-FORMAT_VERSION = 4
+from windfall import stored_forms
+
+FORMAT_VERSION = stored_forms.MARKER.version
 MARKER = "windfall.json"
 INBOX = "inbox/"
 LOG = "log/"

@@ -1,14 +1,7 @@
-"""When to request a save from the script: the policies by name, each a pure function of view and estimates.
+"""When to request a save from the script: the saving policies, each a pure function of view and estimates.
 
-`adaptive` (default)  insurance saves always, at the corrected interval, the first one early to learn what saving costs;
-                      an emergency save if and only if it can be committed in time
-`optimal`             insurance saves by the table that the controller computed for this machine; as `adaptive` without
-                      a table, after its end and before its start; emergency save as `adaptive`
-`thesis`              Algorithm 1 exactly
-`young-daly`          insurance saves at sqrt(2 delta MTTP) whatever the notice; emergency save as `adaptive`
-`every:<n>steps`      insurance saves every n steps; emergency save as `adaptive`
-`every:<s>s`          insurance saves every s seconds; emergency save as `adaptive`
-`never`               no insurance saves: only the user's own saves, and the emergency save, which costs nothing
+`policies.policy_registry` has their names.  An entry names one of this module's `SavingPolicy` values, or a scalar rule of
+`rules`: from the stall of a save [s] and the mean time to preemption [s] to the interval [s].
 """
 
 from __future__ import annotations
@@ -17,24 +10,22 @@ import difflib
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from windfall.errors import Misuse
 from windfall.events import ComparedValue, Decision
 from windfall.models.costs import Costs
 from windfall.models.preemption_rates import PreemptionHistory
+from windfall.policies import policy_registry
 from windfall.policies.checkpointing import rules
+from windfall.policies.policy_registry import EVERY as EVERY_NAME
+from windfall.policies.policy_registry import PolicyKind
 from windfall.structs import Struct
 from windfall.terms import Instant, Phase, SaveKind, SaveTable
 
 VERSION = 1
-INTERVAL_RULES: Mapping[str, Callable[[float, float], float]] = {"young-daly": rules.young_interval_s}
-"""Policies that are one rule: from the stall of a save [s] and the mean time to preemption [s] to the interval [s]."""
-NAMES = ("adaptive", "optimal", "thesis", *INTERVAL_RULES, "never")
-"""The policies that have no argument; the default one first."""
-_LEARNING = ("adaptive", "optimal")
-"""Policies that make the first save early."""
-_EVERY = re.compile(r"every[ :=]+(.+)")
+_EVERY = re.compile(rf"{EVERY_NAME}[ :=]+(.+)")
+_EVERY_PREFIX = f"{EVERY_NAME}:"
 _COUNT = re.compile(r"(\d+) *(?:steps?)?")
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?) *(?:h|hours?))? *(?:(\d+(?:\.\d+)?) *(?:m|min|minutes?))? *"
                        r"(?:(\d+(?:\.\d+)?) *(?:s|seconds?))?")  # fmt: skip
@@ -108,13 +99,14 @@ def parse_policy(text: str) -> str:
         Misuse: it is not a saving policy.
     """
     name = " ".join(text.strip().lower().split())
-    if name in NAMES:
+    known = policy_registry.names(PolicyKind.SAVING)
+    if name in known:
         return name
     if every := _EVERY.fullmatch(name):
-        return f"every:{_parse_every(text, every[1].strip())}"
-    near = difflib.get_close_matches(name, (*NAMES, "every"), n=1)
+        return f"{_EVERY_PREFIX}{_parse_every(text, every[1].strip())}"
+    near = difflib.get_close_matches(name, (*known, EVERY_NAME), n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise Misuse(f"saving policy {text!r} is unknown: {hint}use {', '.join(NAMES)}, 'every 100 steps' or 'every 10m'")
+    raise Misuse(f"saving policy {text!r} is unknown: {hint}use {', '.join(known)}, 'every 100 steps' or 'every 10m'")
 
 
 def _parse_every(text: str, amount: str) -> str:
@@ -128,6 +120,42 @@ def _parse_every(text: str, amount: str) -> str:
         if total_s > 0.0:
             return f"{total_s:.12g}s"
     raise Misuse(f"saving policy {text!r} has no valid interval: write 'every 100 steps', 'every 90s' or 'every 10m'")
+
+
+class SavingPolicy(Struct, frozen=True):
+    """A saving policy.
+
+    Attributes:
+        insure: chooses the next insurance save.
+        learns: whether the first save comes early, to learn what saving costs.
+        as_published: whether emergency save and mean step are those of the thesis' Algorithm 1.
+        scheduled: whether it follows a table that the controller computes for each machine.
+        insures: whether it makes insurance saves at all.
+        interval_s: the scalar rule of a policy that is nothing more; None for others.
+    """
+
+    insure: Callable[[SavingView, Estimates], SaveChoice]
+    learns: bool = False
+    as_published: bool = False
+    scheduled: bool = False
+    insures: bool = True
+    interval_s: Callable[[float, float], float] | None = None
+
+
+@functools.cache
+def saving_policy(name: str) -> SavingPolicy:
+    """Return a saving policy.
+
+    Args:
+        name: canonical (`parse_policy`).
+
+    Raises:
+        Misuse: there is none of this name.
+    """
+    found = policy_registry.load(PolicyKind.SAVING, name.partition(":")[0])
+    if isinstance(found, SavingPolicy):
+        return found
+    return SavingPolicy(functools.partial(_ruled_insurance, found), interval_s=found)
 
 
 def decide(now: Instant, view: SavingView, estimates: Estimates) -> SaveChoice:
@@ -167,7 +195,7 @@ def _emergency(view: SavingView, remaining_s: float, estimates: Estimates) -> Sa
     costs, target = estimates.costs, view.earliest_step
     rationale: tuple[ComparedValue, ...]
     size = costs.state_bytes or 0
-    if view.policy == "thesis":
+    if saving_policy(view.policy).as_published:
         step_s = costs.step_running_mean_s or 0.0
         upload_s = costs.upload_s(size)
         fits = rules.thesis_emergency_fits(step_s, costs.stall_s, upload_s, remaining_s)
@@ -199,33 +227,72 @@ def _emergency(view: SavingView, remaining_s: float, estimates: Estimates) -> Sa
 
 
 def _insurance(view: SavingView, estimates: Estimates) -> SaveChoice:
-    if view.policy == "never":
-        return _no_insurance(view, "no insurance saves: the policy is never", ())
-    steps = _every_steps(view.policy)
+    return saving_policy(view.policy).insure(view, estimates)
+
+
+def _never_insurance(view: SavingView, estimates: Estimates) -> SaveChoice:
+    """Make no insurance saves: only the user's own, and the emergency save, which costs nothing."""
+    del estimates
+    return _no_insurance(view, f"no insurance saves: the policy is {view.policy}", ())
+
+
+def _fixed_insurance(view: SavingView, estimates: Estimates) -> SaveChoice:
+    """Save every n steps, or every s seconds."""
+    steps, interval_s = every(view.policy)
     if steps is not None:
         return _at(view, view.anchor_step + steps, None, (ComparedValue("every", float(steps), "steps"),))
     if estimates.costs.step_mean_s is None:
-        return _no_insurance(view, "no insurance save yet: no step has been measured", ())
-    if view.policy == "thesis":
-        return _thesis_insurance(view, estimates)
-    if view.policy == "optimal":
-        return _scheduled_insurance(view, estimates, estimates.costs.step_mean_s)
-    return _timed_insurance(view, estimates, estimates.costs.step_mean_s)
+        return _unmeasured(view)
+    return _timed(view, estimates, (interval_s, (_s("every", interval_s),)))
 
 
 @functools.lru_cache
-def _every_steps(policy: str) -> int | None:
-    if policy.startswith("every:") and policy.endswith("steps"):
-        return int(policy.removeprefix("every:").removesuffix("steps"))
-    return None
+def every(policy: str) -> tuple[int | None, float]:
+    """Return the steps between two saves of a policy `every`, None if it counts seconds; and its interval [s]."""
+    amount = policy.removeprefix(_EVERY_PREFIX)
+    if amount.endswith("steps"):
+        return int(amount.removesuffix("steps")), math.inf
+    return None, float(amount.removesuffix("s"))
 
 
-def _scheduled_insurance(view: SavingView, estimates: Estimates, step_s: float) -> SaveChoice:
+def every_s(interval_s: float) -> str:
+    """Return the canonical name of the policy that saves at this interval [s]."""
+    return f"{_EVERY_PREFIX}{interval_s:.12g}s"
+
+
+def _adaptive_insurance(view: SavingView, estimates: Estimates) -> SaveChoice:
+    """Save always, at the corrected interval, the first time early to learn what saving costs."""
+    if estimates.costs.step_mean_s is None:
+        return _unmeasured(view)
+    return _timed(view, estimates, _interval(view, estimates))
+
+
+def _ruled_insurance(rule: Callable[[float, float], float], view: SavingView, estimates: Estimates) -> SaveChoice:
+    """Save at the interval of a scalar rule, whatever the notice."""
+    losses, costs = estimates.losses, estimates.costs
+    if costs.step_mean_s is None:
+        return _unmeasured(view)
+    mttp_s = losses.mttp_s(view.running_s)
+    rationale = (
+        _s(_assumed("delta", known=bool(costs.stalls.values)), costs.stall_s),
+        _s(_assumed("mean time to preemption", known=losses.mttp_known), mttp_s),
+    )
+    return _timed(view, estimates, (rule(costs.stall_s, mttp_s), rationale))
+
+
+def _unmeasured(view: SavingView) -> SaveChoice:
+    return _no_insurance(view, "no insurance save yet: no step has been measured", ())
+
+
+def _scheduled_insurance(view: SavingView, estimates: Estimates) -> SaveChoice:
     """Save by the table; outside the table the default rule decides, and the decision gives the reason."""
-    table = view.table
+    table, step_s = view.table, estimates.costs.step_mean_s
+    if step_s is None:
+        return _unmeasured(view)
     done_s = (view.anchor_step - view.table_step) * step_s
     if table is None or not 0.0 <= done_s < table.horizon_s:
-        return _timed_insurance(view, estimates, step_s, f", by the default rule: {_no_schedule(table, done_s)}")
+        purpose = f", by the default rule: {_no_schedule(table, done_s)}"
+        return _timed(view, estimates, _interval(view, estimates), purpose)
     interval_s, rationale = _interval(view, estimates)
     work_s = rules.scheduled_work_s(done_s, table.saves_at_s, table.horizon_s, interval_s)
     rationale = (_s("work done at the last save", done_s), *rationale, _s("step", step_s))
@@ -250,8 +317,13 @@ def _no_schedule(table: SaveTable | None, done_s: float) -> str:
     return f"the schedule ends after {table.horizon_s:.0f} s of work"
 
 
-def _timed_insurance(view: SavingView, estimates: Estimates, step_s: float, purpose: str = "") -> SaveChoice:
-    interval_s, rationale = _interval(view, estimates)
+def _timed(
+    view: SavingView, estimates: Estimates, interval: tuple[float, tuple[ComparedValue, ...]], purpose: str = ""
+) -> SaveChoice:
+    """Save at an interval, given with the numbers that led to it."""
+    interval_s, rationale = interval
+    step_s = estimates.costs.step_mean_s
+    assert step_s is not None, "the caller has checked that a step was measured"
     if not math.isfinite(interval_s):
         return _no_insurance(view, "no insurance saves: every expected loss is covered by a notice", rationale)
     step = rules.thesis_insurance_step(view.anchor_step, interval_s, step_s)
@@ -268,22 +340,14 @@ def _learning_step(view: SavingView, costs: Costs, step_s: float) -> int | None:
     Until then the interval uses a guess of the stall, and nothing shows whether an emergency save fits.  There is only
     one early save: a script that does not hand over the requested checkpoint gets the next request at the interval.
     """
-    if view.policy not in _LEARNING or costs.stalls.values or view.anchor_step != view.base_step:
+    if not saving_policy(view.policy).learns or costs.stalls.values or view.anchor_step != view.base_step:
         return None
     return rules.learning_step(view.anchor_step, step_s)
 
 
 def _interval(view: SavingView, estimates: Estimates) -> tuple[float, tuple[ComparedValue, ...]]:
     losses, costs = estimates.losses, estimates.costs
-    if view.policy.startswith("every:"):
-        interval_s = float(view.policy.removeprefix("every:").removesuffix("s"))
-        return interval_s, (_s("every", interval_s),)
     mttp_s = losses.mttp_s(view.running_s)
-    if rule := INTERVAL_RULES.get(view.policy):
-        return rule(costs.stall_s, mttp_s), (
-            _s(_assumed("delta", known=bool(costs.stalls.values)), costs.stall_s),
-            _s(_assumed("mean time to preemption", known=losses.mttp_known), mttp_s),
-        )
     needs_s = emergency_needs_s(costs)
     covered, prior = losses.covered(needs_s), losses.prior_covered(needs_s)
     interval_s = rules.estimated_interval_s(
@@ -329,7 +393,7 @@ def cost_inputs(policy: str, estimates: Estimates) -> tuple[float | None, ...]:
         return ()
     costs = estimates.costs
     return (
-        costs.step_running_mean_s if policy == "thesis" else costs.step_mean_s,
+        costs.step_running_mean_s if saving_policy(policy).as_published else costs.step_mean_s,
         costs.stall_s,
         costs.upload_s(costs.state_bytes or 0),
         costs.to_durable_s,
@@ -351,7 +415,8 @@ def emergency_needs_s(costs: Costs) -> float | None:
 def _thesis_insurance(view: SavingView, estimates: Estimates) -> SaveChoice:
     losses, costs = estimates.losses, estimates.costs
     step_s = costs.step_running_mean_s
-    assert step_s is not None, "the caller has checked that a step was measured"
+    if costs.step_mean_s is None or step_s is None:
+        return _unmeasured(view)
     upload_s = costs.upload_s(costs.state_bytes or 0)
     grace = (
         _s(_assumed("T_grace", known=losses.notice_known), losses.notice_s),
@@ -396,3 +461,10 @@ def _no_insurance(view: SavingView, words: str, rationale: tuple[ComparedValue, 
 
 def _s(name: str, seconds: float) -> ComparedValue:
     return ComparedValue(name, seconds, "s")
+
+
+ADAPTIVE = SavingPolicy(_adaptive_insurance, learns=True)
+OPTIMAL = SavingPolicy(_scheduled_insurance, learns=True, scheduled=True)
+THESIS = SavingPolicy(_thesis_insurance, as_published=True)
+NEVER = SavingPolicy(_never_insurance, insures=False)
+EVERY = SavingPolicy(_fixed_insurance)

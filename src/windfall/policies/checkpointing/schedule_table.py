@@ -25,6 +25,7 @@ from windfall.errors import Misuse
 from windfall.events import ScheduleAssigned
 from windfall.fleet import Basis, ScheduleComputed
 from windfall.models.preemption_rates import PreemptionHistory, providers
+from windfall.policies import policy_registry
 from windfall.policies.checkpointing import rules
 from windfall.structs import Struct
 from windfall.terms import SaveCosts, SaveTable, Seconds, Step, Term
@@ -128,7 +129,7 @@ def changed_input(made_with: Basis, now: Basis) -> str:
     return ""
 
 
-POLICY = "optimal"
+POLICY = policy_registry.OPTIMAL
 INTERVAL_S_MAX = 1e9
 """In place of "never" in a table, which has to be plain JSON [s]."""
 

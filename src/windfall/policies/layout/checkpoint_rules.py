@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from windfall.fleet import Slot
 from windfall.jobs import DEFAULT_RUNTIME, Job
+from windfall.policies import policy_registry
 from windfall.policies.layout.membership import ALONE, COMPLETE, Membership
 from windfall.policies.layout.runtime_list import RuntimeRules
+from windfall.policies.policy_registry import PolicyKind
 
 ROLE = "node"
 
@@ -20,10 +25,18 @@ def membership(job: Job) -> Membership:
     return COMPLETE if job.nodes > 1 else ALONE
 
 
+def settings_problem(settings: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with settings: there are none."""
+    return f"has no settings; write `runtime: {DEFAULT_RUNTIME}`" if settings else None
+
+
 RULES = RuntimeRules(
     DEFAULT_RUNTIME,
-    "any script that saves its state; it resumes from its newest checkpoint on the next machine",
+    policy_registry.find(PolicyKind.RUNTIME, DEFAULT_RUNTIME).help,
     (ROLE,),
     slots,
     membership,
+    live="windfall.runtimes.checkpoint:open_runtime",
+    program="windfall.agent.exec_start",
+    check=settings_problem,
 )

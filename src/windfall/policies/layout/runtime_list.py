@@ -2,24 +2,29 @@
 
 A runtime is how a job's state survives: what the job needs, which machines may work together, what a machine is told.
 Its rules are pure and serve the live system and every simulated one; what it does on a machine stands behind
-`ports.Runtime`.  A new runtime is one entry of `RUNTIMES`, or an entry point of the group `windfall.runtimes` in another
-package, whose value is a `RuntimeRules`.
+`ports.Runtime`.  A new runtime is an entry of `policy_registry.ENTRIES`, or an entry point of the group `windfall.runtimes`
+in another package, whose value is a `RuntimeRules`.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from importlib import import_module
-from importlib.metadata import entry_points
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from windfall.errors import Misuse
 from windfall.fleet import Slot
-from windfall.jobs import DEFAULT_RUNTIME, Job
+from windfall.jobs import Job, RuntimeSpec
+from windfall.policies import policy_registry
 from windfall.policies.layout.membership import Membership
+from windfall.policies.policy_registry import PolicyKind
 from windfall.structs import Struct
 
-GROUP = "windfall.runtimes"
+
+class Placement(Struct, frozen=True):
+    """The machine that fills a slot now, and where others reach its program (empty if nowhere)."""
+
+    role: str
+    machine_id: str
+    address: str
 
 
 class RuntimeRules(Struct, frozen=True):
@@ -31,7 +36,12 @@ class RuntimeRules(Struct, frozen=True):
         roles: what its machines can be for.
         slots: what a job needs at its start.
         membership: which of its machines train together.
+        live: module and function that open the controller's side, `ports.Runtime`: it gets the job, the run's store, a
+            clock, and a function that returns random names.
+        program: module that runs on each machine, as `python -m PROGRAM REQUEST`; it takes the request of `windfall exec`.
+        assign: the body of a machine's assignment, from its slot and the machines by slot; None if there is none.
         reliable_roles: roles that need a machine that cannot be preempted.
+        check: returns what is wrong with a job's settings, None if they are valid; without it any are accepted.
     """
 
     name: str
@@ -39,32 +49,28 @@ class RuntimeRules(Struct, frozen=True):
     roles: tuple[str, ...]
     slots: Callable[[Job], tuple[Slot, ...]]
     membership: Callable[[Job], Membership]
+    live: str
+    program: str
+    assign: Callable[[Job, Slot, Mapping[str, Placement]], Mapping[str, Any]] | None = None
     reliable_roles: tuple[str, ...] = ()
+    check: Callable[[Mapping[str, Any]], str | None] | None = None
 
 
-RUNTIMES: tuple[tuple[str, str], ...] = ((DEFAULT_RUNTIME, "policies.layout.checkpoint_rules:RULES"),)
-"""Name, and module and attribute of the rules."""
-
-
-@functools.cache
 def rules(name: str) -> RuntimeRules:
     """Return the rules of a runtime.
 
     Raises:
         Misuse: no such runtime is installed.
     """
-    for known, place in RUNTIMES:
-        if known == name:
-            module, _, attribute = place.partition(":")
-            found: RuntimeRules = getattr(import_module(f"windfall.{module}"), attribute)
-            return found
-    for entry in entry_points(group=GROUP):
-        if entry.name == name:
-            loaded: RuntimeRules = entry.load()
-            return loaded
-    raise Misuse(f"the runtime {name} is not installed; this installation has {', '.join(names())}")
+    found: RuntimeRules = policy_registry.load(PolicyKind.RUNTIME, name)
+    return found
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of all runtimes that are installed."""
-    return (*(name for name, _ in RUNTIMES), *sorted(entry.name for entry in entry_points(group=GROUP)))
+def settings_problem(spec: RuntimeSpec) -> str | None:
+    """Return what is wrong with a job's settings of its runtime; None if they are valid.
+
+    Raises:
+        Misuse: no such runtime is installed.
+    """
+    check = rules(spec.name).check
+    return None if check is None else check(spec.settings)

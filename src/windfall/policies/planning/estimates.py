@@ -21,9 +21,10 @@ from windfall.models import expected_runtime, injection, job_measurements, lifet
 from windfall.models.costs import DEFAULT_STALL_S, Costs
 from windfall.models.expected_runtime import Expectation, Hazard, Restart, Saving
 from windfall.policies.checkpointing import decision, rules
+from windfall.policies.policy_registry import EVERY
 from windfall.policies.replacement import successor
 from windfall.structs import Struct, replace
-from windfall.terms import Instant, Phase, Reliability, Seconds, Unit, WallTime
+from windfall.terms import DEFAULT_SAVING, Instant, Phase, Reliability, Seconds, Unit, WallTime
 
 ALLOCATE_S = preemption_rates.DEFAULT_RESTART_S
 """Default time from an order to the machine's start, without a value from the offer or earlier runs [s]: the thesis'
@@ -415,12 +416,12 @@ def _interval_s(job: Job, costs: Costs, history: preemption_rates.PreemptionHist
     kept = _kept(job)
     name = PlanNumberKey.SAVE_INTERVAL
     step_unknown = costs.step_mean_s is None and any(words.endswith("steps") for words in (policy, kept))
-    unspecified = policy == "never" and not kept and job.checkpointing.keep_every is not None
+    unspecified = not decision.saving_policy(policy).insures and not kept and job.checkpointing.keep_every is not None
     if step_unknown or unspecified:
-        interval_s = _insured_s("adaptive", costs, history)
+        interval_s = _insured_s(DEFAULT_SAVING, costs, history)
         reason = "the length of a step is unknown" if step_unknown else "keep_every gives no interval"
         return interval_s, PlanNumber(
-            name, interval_s, "s", NumberBasis.ASSUMED, f"as policy adaptive, because {reason}"
+            name, interval_s, "s", NumberBasis.ASSUMED, f"as policy {DEFAULT_SAVING}, because {reason}"
         )
     insured_s = _insured_s(policy, costs, history)
     kept_s = _insured_s(kept, costs, history) if kept else math.inf
@@ -447,6 +448,6 @@ def _kept(job: Job) -> str:
     """Return the user's own schedule as a policy; empty if there is none, or none that is known in advance."""
     text = job.checkpointing.keep_every
     try:
-        return "" if text is None else decision.parse_policy(text if text.startswith("every") else f"every {text}")
+        return "" if text is None else decision.parse_policy(text if text.startswith(EVERY) else f"{EVERY} {text}")
     except Misuse:
         return ""

@@ -12,7 +12,10 @@ from collections.abc import Iterator
 
 from windfall.errors import Misuse
 from windfall.jobs import Checkpointing, Injection, Job, Resources
+from windfall.policies import policy_registry
 from windfall.policies.checkpointing.decision import parse_policy
+from windfall.policies.layout import runtime_list
+from windfall.policies.policy_registry import PolicyKind
 from windfall.terms import RunOptions
 
 STORES = ("file", "s3", "gs", "az")
@@ -65,6 +68,7 @@ def problems(job: Job) -> Problems:
         yield "resources", "must list at least one kind of machine"
     yield from _options(job.options)
     yield from _checkpointing(job.checkpointing)
+    yield from _policies(job)
     if job.injection is not None:
         yield from _injection(job.injection)
     if job.notify.webhook is not None and not re.fullmatch(WEBHOOK, job.notify.webhook):
@@ -161,6 +165,20 @@ def _checkpointing(checkpointing: Checkpointing) -> Problems:
             yield f"checkpointing.{name}", problem
     if checkpointing.keep_every is not None and not checkpointing.keep_every.isprintable():
         yield "checkpointing.keep_every", "must not contain control characters"
+
+
+def _policies(job: Job) -> Problems:
+    try:
+        problem = runtime_list.settings_problem(job.runtime)
+    except Misuse as error:
+        yield "runtime", f"cannot be used: {error}"
+    else:
+        if problem:
+            yield f"runtime.{job.runtime.name}", problem
+    try:
+        policy_registry.load(PolicyKind.FLEET, job.fleet)
+    except Misuse as error:
+        yield "fleet", f"cannot be used: {error}"
 
 
 def _injection(injection: Injection) -> Problems:

@@ -30,7 +30,7 @@ from windfall.market import Offer
 from windfall.models import lifetime_pool
 from windfall.models.expected_runtime import Expectation, unsaved_s
 from windfall.policies.acquisition.ranking import HORIZON_S, Ranked, is_too_slow, missing, rank_with
-from windfall.policies.checkpointing.decision import parse_policy
+from windfall.policies.checkpointing.decision import parse_policy, saving_policy
 from windfall.policies.deadlines import limits
 from windfall.policies.planning.estimates import (
     POLL_S,
@@ -183,7 +183,7 @@ def _allowed(job: Job, offer: Offer) -> bool:
 
 
 def _never_saves(job: Job) -> bool:
-    return parse_policy(job.options.policy) == "never" and job.checkpointing.keep_every is None
+    return not saving_policy(parse_policy(job.options.policy)).insures and job.checkpointing.keep_every is None
 
 
 def _lossless_s(found: OfferEstimate, expected: Expectation) -> float:

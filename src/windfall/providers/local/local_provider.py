@@ -13,11 +13,12 @@ import httpx
 
 from windfall.codec import decode, encode
 from windfall.errors import Misuse, ProviderDenied, ProviderError, ProviderUnreachable
-from windfall.market import Answer, Bill, Boot, Capabilities, Machine, Offer, Order, Quota
+from windfall.market import Answer, Bill, BootSpec, Capabilities, Machine, Offer, Order, Quota
 from windfall.ports import Clock
 from windfall.providers.local import machine_folder, market_config, market_daemon, market_database
 from windfall.providers.local.market_database import NAME
 from windfall.providers.local.market_engine import offers_of
+from windfall.providers.provider_settings import ProviderSettings
 from windfall.terms import Seconds
 from windfall.wire.python_programs import program
 
@@ -63,6 +64,9 @@ class LocalProvider:
             idempotent_orders=True,
             notice_format="aws",
             bill_lag_s=Seconds(sold.billing.lag),
+            keeps_ended_s=Seconds(sold.forget_after),
+            gangs=True,
+            nearby=True,
         )
 
     def offers(self) -> tuple[Offer, ...]:
@@ -85,7 +89,7 @@ class LocalProvider:
         found: tuple[Quota, ...] = decode(self._call("quota", owner), tuple[Quota, ...])
         return found
 
-    def order(self, order: Order, boot: Boot) -> Answer:
+    def order(self, order: Order, boot: BootSpec) -> Answer:
         """See the port."""
         answer: Answer = decode(self._call("order", encode(order), encode(boot)), Answer)
         return answer
@@ -200,6 +204,7 @@ class LocalProvider:
             raise Misuse(output.splitlines()[-1] if output else "the local market's daemon ended when it started")
 
 
-def open_provider(installation: Path, clock: Clock, *, start: bool) -> LocalProvider:
-    """Open an installation's local market; see `LocalProvider`."""
+def open_provider(installation: Path, clock: Clock, *, start: bool, settings: ProviderSettings) -> LocalProvider:
+    """Open an installation's local market; see `LocalProvider`.  Its settings are limits, which its buyer keeps."""
+    del settings
     return LocalProvider(str(installation / MARKET), clock, start=start)

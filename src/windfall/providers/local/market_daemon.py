@@ -29,7 +29,7 @@ from typing import Any
 from windfall.codec import decode, encode, parse
 from windfall.errors import WindfallError
 from windfall.linux.clock import SystemClock
-from windfall.market import Boot, Order
+from windfall.market import BootSpec, Order
 from windfall.ports import Clock
 from windfall.providers.local import machine_folder
 from windfall.providers.local.market_engine import MarketEngine
@@ -48,7 +48,7 @@ CALL_S = 30.0
 """How long a caller may take to send a request [s]."""
 _CHUNK_BYTES = 1 << 16
 _CALLS: Mapping[str, Any] = {
-    "order": tuple[Order, Boot],
+    "order": tuple[Order, BootSpec],
     "offers": tuple[()],
     "quota": tuple[str],
     "cancel": tuple[str],

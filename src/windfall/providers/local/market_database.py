@@ -119,6 +119,10 @@ class MarketDatabase:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.executescript(_SCHEMA)
+        columns = {row["name"] for row in self._db.execute("PRAGMA table_info(machines)")}
+        if "allocation" not in columns:  # a market that was opened before gangs were sold
+            with contextlib.suppress(sqlite3.OperationalError):  # another process has just added it
+                self._db.execute("ALTER TABLE machines ADD COLUMN allocation TEXT NOT NULL DEFAULT ''")
 
     def close(self) -> None:
         """Close the file."""
@@ -157,10 +161,10 @@ class MarketDatabase:
             db.execute("INSERT INTO orders VALUES (?, ?, ?, 0)", (answer.token, answer.refusal, answer.message))
             offer = order.offer
             bought = (order.token, order.owner, order.job_id, offer.machine_type, offer.zone, offer.reliability)
-            terms = (price, order.bid_usd_per_hour, billing.model_dump_json(), due)
+            terms = (price, order.bid_usd_per_hour, billing.model_dump_json(), due, order.token if order.gang else "")
             db.executemany(
                 "INSERT INTO machines (machine_id, token, owner, job_id, machine_type, zone, reliability, price, bid,"
-                " billing, due) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                " billing, due, allocation) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [(machine_id, *bought, *terms) for machine_id in answer.machine_ids],
             )
 
@@ -176,6 +180,12 @@ class MarketDatabase:
     def alive(self) -> list[sqlite3.Row]:
         """Return the rows of all machines that have not ended, in the order of their due times."""
         return self._db.execute("SELECT * FROM machines WHERE ended IS NULL ORDER BY due, machine_id").fetchall()
+
+    def allocated(self, row: sqlite3.Row) -> list[sqlite3.Row]:
+        """Return the rows of the machines that live and end with a machine: its gang, or itself."""
+        if not row["allocation"]:
+            return [row]
+        return self._db.execute("SELECT * FROM machines WHERE allocation = ?", (row["allocation"],)).fetchall()
 
     def machine(self, machine_id: str) -> sqlite3.Row | None:
         """Return the row of a machine."""
@@ -307,4 +317,5 @@ def _machine(row: sqlite3.Row) -> Machine:
         cause=None if row["cause"] is None else MachineEndCause(row["cause"]),
         preemption_at=row["preemption_at"],
         address=ADDRESS,
+        allocation=row["allocation"],
     )

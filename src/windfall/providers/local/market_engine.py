@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from windfall.errors import WindfallError
-from windfall.market import Answer, Bill, Boot, Machine, MachineEndCause, Offer, Order, Quota, Refusal
+from windfall.market import Answer, Bill, BootSpec, Machine, MachineEndCause, Offer, Order, Quota, Refusal
 from windfall.ports import Clock
 from windfall.providers.local import machine_folder
 from windfall.providers.local.market_config import FILE, MarketConfig, load
@@ -199,7 +199,7 @@ class MarketEngine:
                 for zone in self._config.zones
             )
 
-    def order(self, order: Order, boot: Boot) -> Answer:
+    def order(self, order: Order, boot: BootSpec) -> Answer:
         """See `ports.Provider.order`.  Folders first, then the database: a folder without its row has no effect."""
         with self._lock:
             self._reload()
@@ -227,13 +227,15 @@ class MarketEngine:
             return self._config.types[offer.machine_type].on_demand
         return self._spot(offer.machine_type, offer.zone, now)
 
-    def _boot_of(self, order: Order, boot: Boot) -> dict[str, Any]:
+    def _boot_of(self, order: Order, boot: BootSpec) -> dict[str, Any]:
         sold = self._config.types[order.offer.machine_type]
-        uplink = {} if sold.uplink is None else {UPLINK: sold.uplink}
-        env = {**dict(boot.env), **uplink}
-        return {"argv": boot.argv, "env": env, "speed": sold.speed, "isolation": self._config.isolation}
+        block = dict(boot.block)
+        uplink = block.get("uplink", sold.uplink)
+        env = {**boot.environment(), **({} if uplink is None else {UPLINK: uplink})}
+        speed = block.get("speed", sold.speed)
+        return {"argv": boot.argv, "env": env, "speed": speed, "isolation": self._config.isolation}
 
-    def _decide(self, order: Order, boot: Boot, now: WallTime) -> tuple[int, Refusal | None, str]:
+    def _decide(self, order: Order, boot: BootSpec, now: WallTime) -> tuple[int, Refusal | None, str]:
         """Return how many machines are sold, why not more, and the message for the user."""
         if wrong := self._wrong_with(order, boot):
             return 0, Refusal.INVALID, wrong
@@ -258,7 +260,7 @@ class MarketEngine:
             return 0, refusal, f"{reason}: {count} of at least {order.count_min} available"
         return count, refusal, f"{reason}: {count} of {order.count_max} bought"
 
-    def _wrong_with(self, order: Order, boot: Boot) -> str:
+    def _wrong_with(self, order: Order, boot: BootSpec) -> str:
         """Return why an order is invalid here; empty if it is valid."""
         offer, config = order.offer, self._config
         if offer.machine_type not in config.types:
@@ -305,8 +307,9 @@ class MarketEngine:
         row = self._database.machine(machine_id)
         if row is None or row["ended"] is not None:
             return
-        if not self._withdraw(row, cause):
-            self._request_end(machine_id, request)
+        for one in self._database.allocated(row):
+            if one["ended"] is None and not self._withdraw(one, cause):
+                self._request_end(one["machine_id"], request)
         self._refresh()
 
     def _request_end(self, machine_id: str, request: dict[str, Any]) -> None:
@@ -379,6 +382,9 @@ class MarketEngine:
 
     def _start(self, row: sqlite3.Row) -> None:
         machine_id = row["machine_id"]
+        if any(one["ended"] is not None for one in self._database.allocated(row)):
+            self._withdraw(row, MachineEndCause.PREEMPTED)
+            return
         tries = self._tries.setdefault(machine_id, _StartTries())
         if row["due"] > self._clock.wall_time():
             return
@@ -403,10 +409,12 @@ class MarketEngine:
         self._log(f"{machine_id} starts")
 
     def _enforce(self, row: sqlite3.Row) -> None:
-        """Kill a machine that is overdue to end; preempt one whose bid the price has passed."""
+        """Kill a machine that is overdue to end; preempt one whose bid the price has passed, or whose gang lost another."""
         home = self._home(row["machine_id"])
         request = machine_folder.read(home, "request.json")
-        if request is not None:
+        if request is None and any(one["ended"] is not None for one in self._database.allocated(row)):
+            self._request_end(row["machine_id"], {"preempt": None})
+        elif request is not None:
             if self._clock.wall_time() > request["by"] + KILL_AFTER_S:
                 machine_folder.kill_init(home)
         elif row["reliability"] == Reliability.TRANSIENT and self._is_outbid(row):

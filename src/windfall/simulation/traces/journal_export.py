@@ -17,6 +17,7 @@ from windfall.fleet import (
     MachineReported,
     MachinesMissing,
     MachinesObserved,
+    OffersChanged,
     OffersObserved,
     PreemptionRequested,
     PreemptMachine,
@@ -81,7 +82,7 @@ def export(rows: Iterable[Row]) -> Iterator[Event]:
         at_s, wall_s = float(row.at), float(row.wall_time)
         for fact in row.facts:
             lifetimes.take(fact, wall_s)
-            if isinstance(fact, OffersObserved):
+            if isinstance(fact, OffersObserved | OffersChanged):
                 yield from _new_prices(fact, at_s, prices)
         lifetimes.rehearsed |= {command.machine_id for command in row.commands if isinstance(command, PreemptMachine)}
     for series in sorted(prices):
@@ -89,19 +90,31 @@ def export(rows: Iterable[Row]) -> Iterator[Event]:
     yield from lifetimes.events(wall_s)
 
 
-def _new_prices(seen: OffersObserved, at_s: float, known: dict[Series, Price]) -> Iterator[Price]:
+def _new_prices(seen: OffersObserved | OffersChanged, at_s: float, known: dict[Series, Price]) -> Iterator[Price]:
     """Yield the spot prices that differ from `known`, and update it."""
-    for offer in seen.offers:
-        if offer.reliability is not Reliability.TRANSIENT:
-            continue
-        series = Series(offer.machine_type, offer.zone, offer.provider)
-        price = Price(at_s, series, offer.price_usd_per_hour, offer.on_demand_usd_per_hour)
-        before = known.get(series)
+    spot = Reliability.TRANSIENT
+    whole = [
+        Price(
+            at_s,
+            Series(offer.machine_type, offer.zone, offer.provider),
+            offer.price_usd_per_hour,
+            offer.on_demand_usd_per_hour,
+        )
+        for offer in seen.offers
+        if offer.reliability is spot
+    ]
+    rows = seen.prices if isinstance(seen, OffersChanged) else ()
+    places = [
+        (Series(machine_type, zone, provider), usd) for provider, machine_type, zone, kind, usd in rows if kind is spot
+    ]
+    moved = [Price(at_s, place, usd, known[place].on_demand_usd_per_hour) for place, usd in places if place in known]
+    for price in (*whole, *moved):
+        before = known.get(price.series)
         if before is None or (before.usd_per_hour, before.on_demand_usd_per_hour) != (
             price.usd_per_hour,
             price.on_demand_usd_per_hour,
         ):
-            known[series] = price
+            known[price.series] = price
             yield price
 
 
