@@ -12,7 +12,7 @@ from windfall.jobs import Job, Resources
 from windfall.policies.acquisition.fleet_policy import fixed
 from windfall.policies.layout import checkpoint_rules
 from windfall.simulation.fleet_loop import FleetLoop
-from windfall.simulation.market_meter import Billing, BillingBasis
+from windfall.simulation.market_meter import BillingBasis, BillingRule
 from windfall.simulation.scenario import MemorylessLifetimes
 from windfall.simulation.simulated_provider import SimulatedMarket
 from windfall.simulation.value_series import ValueSeries
@@ -30,7 +30,7 @@ def pools() -> tuple[SimulatedMarket, ...]:
     return tuple(
         SimulatedMarket(
             "m4", zone, Reliability.TRANSIENT, prices, 3.0, Seconds(0.0), allocate_s=(60.0, 60.0),
-            eviction=MemorylessLifetimes((LIFE_S,)), billing=Billing(BillingBasis.IN_EFFECT),
+            eviction=MemorylessLifetimes((LIFE_S,)), billing=BillingRule(BillingBasis.IN_EFFECT),
         )
         for zone, prices in zip("ab", series, strict=True)
     )  # fmt: skip

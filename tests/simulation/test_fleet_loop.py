@@ -15,7 +15,7 @@ from windfall.policies.layout import checkpoint_rules
 from windfall.simulation.engine_fleet import OWNER
 from windfall.simulation.engine_runtime import Directives, FleetCalls
 from windfall.simulation.fleet_loop import FleetLoop
-from windfall.simulation.market_meter import Billing, BillingBasis
+from windfall.simulation.market_meter import BillingBasis, BillingRule
 from windfall.simulation.scenario import MemorylessLifetimes
 from windfall.simulation.simulated_provider import SimulatedMarket
 from windfall.simulation.value_series import ValueSeries
@@ -86,7 +86,7 @@ def _spot(rng: random.Random, zone: str) -> SimulatedMarket:
         ValueSeries.of((at, rng.uniform(0.5, 2.0)) for at in times),
         eviction=rng.choice([None, MemorylessLifetimes((rng.choice([600.0, 4000.0]),))]),
         refund=rng.random() < 0.5,
-        billing=Billing(rng.choice(list(BillingBasis)), rng.choice([0.0, 60.0])),
+        billing=BillingRule(rng.choice(list(BillingBasis)), rng.choice([0.0, 60.0])),
     )
 
 
