@@ -21,14 +21,14 @@ from windfall.fleet import (
     ReleaseMachine,
     Slot,
 )
-from windfall.jobs import Checkpointing
+from windfall.jobs import Checkpointing, Objective
 from windfall.market import MachineEndCause, Quota, Refusal
 from windfall.policies.acquisition import fleet_policy_list
 from windfall.policies.acquisition.fleet_policy import FleetEstimates, FleetTarget, FleetView, MachineDrain
 from windfall.policies.layout import runtime_list
 from windfall.policies.layout.membership import ALONE
 from windfall.policies.layout.runtime_list import RuntimeRules
-from windfall.terms import Instant, NoticeLevel, Reliability, Seconds, Term
+from windfall.terms import Instant, NoticeLevel, Reliability, Seconds, Term, Usd
 
 WORKERS = RuntimeRules(
     "toy", "a toy", ("worker", "server"), lambda _: (Slot("w-0", "worker"),), lambda _: ALONE, live="", program=""
@@ -320,6 +320,16 @@ def test_a_slot_gets_the_reliability_and_the_offers_it_wants(wanted: Wanted) -> 
     )
     job = Fleet(LARGE, LARGE_B, FIRM)
     assert [order.offer for order in job.orders] == [LARGE, FIRM, LARGE_B]
+
+
+def test_all_kinds_of_a_turn_fall_under_one_budget(wanted: Wanted) -> None:
+    """A worker alone and a server alone would fit, with the reserve for the end of each; both together do not."""
+    needs = (W0, Slot("s-0", "server", Reliability.RELIABLE))
+    reserve_h = (60.0 + 600.0) / 3600.0
+    both = (LARGE.price_usd_per_hour + FIRM.price_usd_per_hour) * reserve_h
+    wanted.target = FleetTarget(needs)
+    assert len(Fleet(LARGE, FIRM, objective=Objective(budget_usd=Usd(1.01 * both))).orders) == 2
+    assert Fleet(LARGE, FIRM, objective=Objective(budget_usd=Usd(0.99 * both))).phase is JobPhase.STOPPED
 
 
 def test_a_bid_limits_the_price_of_new_orders(wanted: Wanted) -> None:

@@ -54,7 +54,8 @@ def answered(turn: FleetTurn, fact: OrderAnswered) -> None:
     _close_order(turn, fact.token)
     if entry.order.gang and len(fact.machine_ids) < entry.order.count_max:
         for machine_id in fact.machine_ids:
-            turn.release(turn.units[machine_id], "its gang is not complete")
+            if machine_id in turn.units:
+                turn.release(turn.units[machine_id], "its gang is not complete")
 
 
 def _update_block(turn: FleetTurn, offer: Offer, some: bool, refusal: Refusal | None, message: str) -> None:
@@ -232,14 +233,17 @@ def _buy(turn: FleetTurn) -> None:
     turn.change(refused=(), retry_at=None)
     if turn.state.offers_at is None:
         return
-    for needs in found:
-        _buy_kind(turn, needs, expected)
-        if turn.state.pending_end is not None:
-            return
+    chosen = [(needs, _choose(turn, needs)) for needs in found]
+    orders = [order for _, choice in chosen for order in choice.orders]
+    usd_per_hour = sum(ranked.offer.price_usd_per_hour * count for ranked, count in orders)
+    if orders and job_end.over_budget(turn, usd_per_hour):
+        return
+    for needs, choice in chosen:
+        _place_orders(turn, choice, needs, expected)
 
 
-def _buy_kind(turn: FleetTurn, needs: _Needs, expected: ReplacementTime) -> None:
-    """Order machines for slots of one kind."""
+def _choose(turn: FleetTurn, needs: _Needs) -> ranking.OfferChoice:
+    """Return what to order for slots of one kind; record why not all of them can be served."""
     chosen = ranking.choose(_market(turn, needs.kind), len(needs.slots), turn.now, whole=bool(needs.kind.gang))
     if chosen.unmet:
         state = turn.state
@@ -248,9 +252,7 @@ def _buy_kind(turn: FleetTurn, needs: _Needs, expected: ReplacementTime) -> None
         turn.change(refused=refused, retry_at=min(retries, default=None))
         if chosen.retry_at is not None:
             turn.later.append(chosen.retry_at)
-    if chosen.orders and not _affordable(turn, chosen):
-        return
-    _place_orders(turn, chosen, needs, expected)
+    return chosen
 
 
 _USES = MappingProxyType({Reliability.RELIABLE: Use.ON_DEMAND, Reliability.TRANSIENT: Use.SPOT})
@@ -347,12 +349,6 @@ def _leaving_gangs(turn: FleetTurn) -> dict[str, Instant]:
             if gang:
                 ends[gang] = min(ends.get(gang, unit.ends_at), unit.ends_at)
     return ends
-
-
-def _affordable(turn: FleetTurn, chosen: ranking.OfferChoice) -> bool:
-    """Return whether the budget covers the purchase; if not, the job ends."""
-    more = sum(ranked.offer.price_usd_per_hour * count for ranked, count in chosen.orders)
-    return not job_end.over_budget(turn, more)
 
 
 def _place_orders(turn: FleetTurn, chosen: ranking.OfferChoice, needs: _Needs, expected: ReplacementTime) -> None:
