@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -179,7 +180,7 @@ class Copy:
         (self.folder / "home").mkdir()
         (self.folder / "work").mkdir()
         (self.folder / "work" / "train.py").write_text(TRAINER)
-        head = f"run: {sys.executable} train.py\nworkdir: work\nresources: {{infra: local}}\n"
+        head = f"run: |\n  {shlex.quote(sys.executable)} train.py\nworkdir: work\nresources: {{infra: local}}\n"
         (self.folder / "job.yaml").write_text(f"{head}envs: {{STEPS: 60, STEP_S: 0.05, EVERY: 20}}\n{job}")
         return User(self.folder / "home", {"PYTHONPATH": str(self.folder)})
 

@@ -216,7 +216,7 @@ CASES = [
     Case("marker-older", _marker('{"v": 2, "run_id": "x"}'), 2, ("format 2", "use another URL"), process=True),
     Case("marker-newer", _marker('{"version": 9, "run_id": "x"}'), 2, ("format 9", "upgrade"), process=True),
     Case("journal-damaged", _journal('"facts"', '"fax"'), 1, ("spool/", "damaged in line 1")),
-    Case("journal-newer", _journal('"version":4', '"version":9'), 2, ("version 9", "upgrade Windfall")),
+    Case("journal-newer", _journal('"version":5', '"version":9'), 2, ("version 9", "upgrade Windfall")),
     Case("heartbeat-damaged", _heartbeat_damaged, 1, ("heartbeats/", "not a heartbeat"), process=True, after=1),
     Case("run-held", lambda box: box.exec(box.prepared.held.url), 75, ("--wait",), process=True, after=1),
     Case("run-done", lambda box: box.exec(box.done()), 0, ("already done", "nothing was started"), process=True),

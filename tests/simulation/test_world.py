@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from tests.simulation.engine_world import scenario
 from tests.simulation.test_market import pool
+from tests.support.progress import observed
 from windfall import codec
 from windfall.core import ledger
 from windfall.errors import Infeasible
-from windfall.fleet import RunObserved
+from windfall.fleet import ProgressObserved
 from windfall.jobs import Job, Recovery, Resources, Use, Work
 from windfall.market import MachineEndCause
 from windfall.simulation import engine
@@ -26,7 +27,7 @@ from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import WALL_START, Timeline
 from windfall.simulation.world import ProviderMarket, SimulatedJob, World
 from windfall.structs import replace
-from windfall.terms import Instant, Outcome, Seconds, Term, Unit, WallTime
+from windfall.terms import Outcome, Seconds, Unit, WallTime
 
 
 def a_job(name: str, *, nodes: int = 1, steps: int = 4000, after_s: float = 0.0, trial: int = 0) -> SimulatedJob:
@@ -202,7 +203,7 @@ class Counting:
             self.progress += 1
             if self.progress == self.wanted:
                 self.finish_s = self._timeline.time
-                self._calls.add(RunObserved(Outcome.DONE, Term(1), None, Instant(0.0), 0))  # type: ignore[arg-type]
+                self._calls.add(observed(Outcome.DONE, 1, None, 0, 0))
             self._timeline.at(100.0, lambda: self._count(machine_id))
             self._calls.settle()
 
@@ -217,7 +218,7 @@ class Counting:
         self.directed += len(directives())
         return False
 
-    def observe(self) -> RunObserved | None:
+    def observe(self) -> ProgressObserved | None:
         return None
 
 
