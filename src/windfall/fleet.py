@@ -236,7 +236,7 @@ class OffersChanged(Tagged, Fact, frozen=True):
 
     offers: tuple[Offer, ...] = ()
     prices: tuple[PriceRow, ...] = ()
-    removed: tuple[tuple[str, str, str, Reliability], ...] = ()
+    removed: tuple[OfferKey, ...] = ()
     quotas: tuple[Quota, ...] | None = None
     provider_errors: tuple[tuple[str, Refusal, str], ...] | None = None
 

@@ -57,12 +57,8 @@ def test_restarts_of_a_small_job_decide_as_if_there_had_been_none(tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_controller_is_back_within_two_seconds_of_a_million_rows(tmp_path: Path) -> None:
-    """It answers, and its job has reacted, by the fastest of some starts, because the tests share their computer.
-
-    Where that computer is so busy that a controller of a hundred rows is no faster, a million may add a quarter to it.
-    """
+    """It answers, and its job has reacted, in the middle one of some starts; a full replay takes over ten times as long."""
     first, *others = restarts(tmp_path / "million", 1_000_000)
-    _, *few = restarts(tmp_path / "hundred", 100, snapshots=False)
 
-    assert min(others) < max(LIMIT_S, 1.25 * min(few))
+    assert sorted(others)[len(others) // 2] < LIMIT_S
     assert min(others) < first / 10

@@ -6,22 +6,20 @@ import math
 import threading
 from dataclasses import dataclass
 
+from windfall.control.forwarding_provider import ForwardingProvider
 from windfall.errors import ProviderUnreachable
 from windfall.market import (
     Answer,
-    Bill,
     BootSpec,
-    Capabilities,
     Machine,
     MachineLifecycle,
-    Offer,
     Order,
     Quota,
     Refusal,
 )
 from windfall.ports import Clock, Provider
 from windfall.structs import Struct, replace
-from windfall.terms import Instant, Seconds
+from windfall.terms import Instant
 
 
 class PurchaseLimits(Struct, frozen=True):
@@ -50,7 +48,7 @@ _UNANSWERED_S = 60.0
 """How much longer than a listing's lag an order without an answer is counted as bought [s]: it may still arrive."""
 
 
-class LimitedProvider:
+class LimitedProvider(ForwardingProvider):
     """`ports.Provider` around another, which checks each order against limits before it leaves.
 
     Orders are made one at a time, because the next one must know what the last one bought.
@@ -58,10 +56,10 @@ class LimitedProvider:
 
     def __init__(self, provider: Provider, limits: PurchaseLimits, clock: Clock) -> None:
         """Wrap a provider."""
-        self._provider, self._limits, self._clock = provider, limits, clock
+        super().__init__(provider)
+        self._limits, self._clock = limits, clock
         self._lock = threading.Lock()
         self._recent: dict[str, _Recent] = {}
-        self.name = provider.name
 
     def order(self, order: Order, boot: BootSpec) -> Answer:
         """Buy as many machines as the limits leave room for; refuse the rest as beyond a quota.
@@ -131,36 +129,6 @@ class LimitedProvider:
             return rows  # only for show: an order is checked by itself
         room = max(self._limits.machines - sum(one.lifecycle is not MachineLifecycle.GONE for one in listed), 0)
         return tuple(replace(row, limit=min(row.limit, row.used + room)) for row in rows)
-
-    # ------------------------------------------------------------------------------------- what passes through unchanged
-
-    def capabilities(self) -> Capabilities:
-        """Return what the provider can do."""
-        return self._provider.capabilities()
-
-    def offers(self) -> tuple[Offer, ...]:
-        """Return the current offers."""
-        return self._provider.offers()
-
-    def cancel(self, token: str) -> None:
-        """Cancel an order by its token."""
-        self._provider.cancel(token)
-
-    def list(self, owner: str) -> tuple[Machine, ...]:
-        """Return every machine of this owner."""
-        return self._provider.list(owner)
-
-    def release(self, machine_id: str) -> None:
-        """Release a machine."""
-        self._provider.release(machine_id)
-
-    def charges(self, owner: str, cursor: str) -> Bill:
-        """Return the new lines of this owner's bill."""
-        return self._provider.charges(owner, cursor)
-
-    def preempt(self, machine_id: str, notice_s: Seconds | None) -> None:
-        """Preempt a machine."""
-        self._provider.preempt(machine_id, notice_s)
 
 
 def limited(provider: Provider, limits: PurchaseLimits, clock: Clock) -> Provider:

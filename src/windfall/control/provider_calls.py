@@ -59,6 +59,9 @@ class _Task:
     tries: int = 0
 
 
+_NEVER_SENT = Seconds(0.0)
+
+
 class CommandExecutor:
     """The commands in flight of one job."""
 
@@ -78,7 +81,7 @@ class CommandExecutor:
             elif not isinstance(command, PlaceOrder | PreemptMachine):
                 self._queue(command, self._ports.clock.now())
 
-    def execute(self, command: Command, now: Instant, order_age_s: Seconds = Seconds(0.0)) -> None:  # noqa: B008
+    def execute(self, command: Command, now: Instant, order_age_s: Seconds = _NEVER_SENT) -> None:
         """Execute a command now, and retry it later if it fails.
 
         Args:

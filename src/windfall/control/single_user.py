@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from windfall.control.controller_views import OffersView
+from windfall.control.forwarding_provider import ForwardingProvider
 from windfall.errors import ControllerError, Infeasible, ProviderDenied
 from windfall.jobs import Job
-from windfall.market import Answer, Bill, BootSpec, Capabilities, Machine, Offer, Order, Quota, Refusal
+from windfall.market import Answer, BootSpec, Offer, Order, Refusal
 from windfall.ports import Provider
-from windfall.terms import Seconds
 
 
-class SingleUserProvider:
+class SingleUserProvider(ForwardingProvider):
     """`ports.Provider` around another, which sells only while there is at most one user."""
 
     def __init__(self, provider: Provider, users: Callable[[], int]) -> None:
@@ -26,18 +26,13 @@ class SingleUserProvider:
             provider: the one that sells.
             users: returns how many users the controller has now.
         """
-        self._provider = provider
+        super().__init__(provider)
         self._users = users
-        self.name = provider.name
 
     def _check(self) -> None:
         count = self._users()
         if count > 1:
             raise ProviderDenied(refusal(self.name, count))
-
-    def capabilities(self) -> Capabilities:
-        """Return what the provider can do."""
-        return self._provider.capabilities()
 
     def offers(self) -> tuple[Offer, ...]:
         """Return the current offers.
@@ -48,10 +43,6 @@ class SingleUserProvider:
         self._check()
         return self._provider.offers()
 
-    def quota(self, owner: str) -> tuple[Quota, ...]:
-        """Return the limits of this account."""
-        return self._provider.quota(owner)
-
     def order(self, order: Order, boot: BootSpec) -> Answer:
         """Buy machines.
 
@@ -60,26 +51,6 @@ class SingleUserProvider:
         """
         self._check()
         return self._provider.order(order, boot)
-
-    def cancel(self, token: str) -> None:
-        """Cancel an order by its token."""
-        self._provider.cancel(token)
-
-    def list(self, owner: str) -> tuple[Machine, ...]:
-        """Return every machine of this owner."""
-        return self._provider.list(owner)
-
-    def release(self, machine_id: str) -> None:
-        """Release a machine."""
-        self._provider.release(machine_id)
-
-    def charges(self, owner: str, cursor: str) -> Bill:
-        """Return the new lines of this owner's bill."""
-        return self._provider.charges(owner, cursor)
-
-    def preempt(self, machine_id: str, notice_s: Seconds | None) -> None:
-        """Preempt a machine."""
-        self._provider.preempt(machine_id, notice_s)
 
 
 def refusal(name: str, users: int) -> str:

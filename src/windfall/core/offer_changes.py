@@ -10,11 +10,10 @@ from collections.abc import Iterable
 
 from windfall.core.fleet_state import FleetState
 from windfall.fleet import OffersChanged, OffersObserved, PriceRow
-from windfall.market import Offer
+from windfall.market import Offer, OfferKey
 from windfall.structs import replace
-from windfall.terms import Instant, Reliability, WallTime
+from windfall.terms import Instant, WallTime
 
-Key = tuple[str, str, str, Reliability]
 _UNQUOTED = WallTime(0.0)
 
 
@@ -68,7 +67,7 @@ def applied(state: FleetState, fact: OffersChanged, now: Instant) -> OffersObser
     return OffersObserved(tuple(offers.values()), quotas, errors)
 
 
-def _by_key(offers: Iterable[Offer]) -> dict[Key, Offer]:
+def _by_key(offers: Iterable[Offer]) -> dict[OfferKey, Offer]:
     return {offer.key: offer for offer in offers}
 
 

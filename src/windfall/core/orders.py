@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from types import MappingProxyType
 
 from windfall.core import job_end, machines, offer_changes
 from windfall.core.fleet_state import CANCELLED_KEPT, FleetTurn, OrderEntry, TrackedMachine
@@ -22,14 +21,13 @@ from windfall.fleet import (
     RequestListing,
     Slot,
 )
-from windfall.jobs import Use
 from windfall.market import Offer, Order, Refusal
 from windfall.policies.acquisition import ranking
 from windfall.policies.policy_registry import BUYING, SUCCESSION
 from windfall.policies.replacement import successor
 from windfall.policies.replacement.successor import ReplacementTime
 from windfall.structs import Struct, replace
-from windfall.terms import Instant, Reliability
+from windfall.terms import Instant
 
 _VERSION = 1
 
@@ -255,17 +253,10 @@ def _choose(turn: FleetTurn, needs: _Needs) -> ranking.OfferChoice:
     return chosen
 
 
-_USES = MappingProxyType({Reliability.RELIABLE: Use.ON_DEMAND, Reliability.TRANSIENT: Use.SPOT})
-
-
 def _market(turn: FleetTurn, kind: Slot) -> ranking.OfferMarket:
     """Return the market for slots of one kind: the offers that it wants."""
-    state, job = turn.state, turn.job
-    if kind.reliability is not None:
-        job = replace(job, use=_USES[kind.reliability])
-    ranked = ranking.rank(job, state.offers, state.rates, state.measured)
-    if kind.wants:
-        ranked = ranking.of_keys(ranked, kind.wants)
+    state = turn.state
+    ranked = ranking.rank_for(turn.job, kind, state.offers, state.rates, state.measured)
     listed = state.listed
     return ranking.OfferMarket(
         ranked, turn.blocks, state.quotas, state.provider_errors, lambda provider: provider in listed

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from windfall.errors import Misuse
 from windfall.fleet import Slot
-from windfall.jobs import Job, Use
+from windfall.jobs import Job
 from windfall.market import Offer
 from windfall.policies.acquisition import ranking
 from windfall.policies.acquisition.fleet_policy import (
@@ -42,12 +42,11 @@ from windfall.simulation.scenario import LifetimeQuantiles, MemorylessLifetimes,
 from windfall.simulation.simulated_provider import SimulatedMarket
 from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import WALL_START
-from windfall.structs import Struct, replace
-from windfall.terms import Instant, JobProgress, Reliability, WallTime
+from windfall.structs import Struct
+from windfall.terms import Instant, JobProgress, WallTime
 
 DECIDE_EVERY_S: Final = 120.0
 """How often the policy is asked [s]; machines that end are replaced at once."""
-_USES: Final = {Reliability.RELIABLE: Use.ON_DEMAND, Reliability.TRANSIENT: Use.SPOT}
 _INSTANT = 1e-9
 Floats = NDArray[np.float64]
 
@@ -212,10 +211,7 @@ class FleetLoop:
         """Return the pool of the best offer for a slot."""
         offers, kind = self.offers, (slot.reliability, slot.wants)
         if kind not in self._best:
-            job = self.job if slot.reliability is None else replace(self.job, use=_USES[slot.reliability])
-            ranked = ranking.rank(job, offers, ())
-            if slot.wants:
-                ranked = ranking.of_keys(ranked, slot.wants)
+            ranked = ranking.rank_for(self.job, slot, offers, ())
             if not ranked.ranked:
                 raise Misuse(f"no market of this history has a machine for slot {slot.id}: add one that fits the job")
             self._best[kind] = offers.index(ranked.ranked[0].offer)

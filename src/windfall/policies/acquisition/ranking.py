@@ -18,9 +18,11 @@ request is never repeated.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 from windfall.events import ComparedValue
+from windfall.fleet import Slot
 from windfall.jobs import Job, Measurement, Minimize, Resources, Use
 from windfall.market import Offer, OfferKey, Quota, Refusal
 from windfall.models import lifetime_pool
@@ -33,7 +35,7 @@ from windfall.policies.planning.estimates import (
     PlanNumberKey,
     offer_estimate,
 )
-from windfall.structs import Struct
+from windfall.structs import Struct, replace
 from windfall.terms import Instant, Reliability, Seconds
 
 _ASSUMED = ", assumed"
@@ -258,10 +260,37 @@ REASONS_MAX = 8
 """How many reasons are kept, those of the best-ranked offers first."""
 
 
-def of_keys(found: Ranking, keys: Sequence[OfferKey]) -> Ranking:
-    """Return the ranked offers of these keys, in the order of the keys."""
+_USES: Mapping[Reliability, Use] = MappingProxyType(
+    {Reliability.RELIABLE: Use.ON_DEMAND, Reliability.TRANSIENT: Use.SPOT}
+)
+
+
+def job_for(job: Job, slot: Slot) -> Job:
+    """Return a job as it is for one slot: a slot that needs one kind of machine overrides what the job may use."""
+    return job if slot.reliability is None else replace(job, use=_USES[slot.reliability])
+
+
+def rank_for(
+    job: Job,
+    slot: Slot,
+    offers: Iterable[Offer],
+    rates: tuple[lifetime_pool.Rate, ...],
+    measured: tuple[Measurement, ...] = (),
+) -> Ranking:
+    """Order the offers for a slot: as `rank` does, or as the slot wants them.
+
+    Args:
+        job: the job.
+        slot: its need.
+        offers: what the providers offer.
+        rates: as for `rank`.
+        measured: as for `rank`.
+    """
+    found = rank(job_for(job, slot), offers, rates, measured)
+    if not slot.wants:
+        return found
     by_key = {ranked.offer.key: ranked for ranked in found.ranked}
-    return Ranking(tuple(by_key[key] for key in keys if key in by_key), found.refused)
+    return Ranking(tuple(by_key[key] for key in slot.wants if key in by_key), found.refused)
 
 
 class OfferMarket(Struct, frozen=True):

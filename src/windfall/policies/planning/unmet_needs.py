@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 
 from windfall.fleet import Slot
-from windfall.jobs import Job, Use
+from windfall.jobs import Job
 from windfall.market import Offer, Quota
-from windfall.policies.acquisition.ranking import quota_limit, refusal
+from windfall.policies.acquisition.ranking import job_for, quota_limit, refusal
 from windfall.policies.layout import runtime_list
 from windfall.structs import replace
 from windfall.terms import Reliability
-
-USES: Mapping[Reliability, Use] = MappingProxyType(
-    {Reliability.RELIABLE: Use.ON_DEMAND, Reliability.TRANSIENT: Use.SPOT}
-)
-"""The machines that a job may use for a slot that asks for one kind."""
 
 
 def unmet_need(job: Job, offers: Sequence[Offer], quotas: tuple[Quota, ...]) -> str | None:
@@ -54,8 +48,7 @@ def _as_ruled(slot: Slot, reliable_roles: Iterable[str]) -> Slot:
 
 def _fitting(job: Job, slot: Slot, offers: Sequence[Offer]) -> list[Offer]:
     """Return the offers that can fill a slot."""
-    if slot.reliability is not None:
-        job = replace(job, use=USES[slot.reliability])
+    job = job_for(job, slot)
     wanted = [offer for offer in offers if not slot.wants or offer.key in slot.wants]
     return [offer for offer in wanted if refusal(job, offer) is None]
 
