@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from windfall.core import drains, gangs
+from windfall.core import gangs
 from windfall.core.fleet_state import (
     GONE_KEPT,
     NO_TIME,
@@ -22,7 +22,6 @@ from windfall.core.fleet_state import (
 )
 from windfall.core.lifecycle import MachineState, OrderState
 from windfall.fleet import (
-    SUPERSEDED,
     CancelOrder,
     DeclareGone,
     MachineReported,
@@ -217,7 +216,7 @@ def lost(turn: FleetTurn, unit: TrackedMachine, *, preempted: bool) -> None:
     if unit.report is None and not preempted:
         failed_to_start(turn, unit)
     elif slot_id is not None:
-        _count_loss(turn, unit)
+        count_loss(turn, unit)
 
 
 def _lost_together(turn: FleetTurn, machine: Machine, gang: str) -> None:
@@ -236,7 +235,7 @@ def failed_to_start(turn: FleetTurn, unit: TrackedMachine) -> None:
     turn.blocks[unit.key] = ranking.block_after(turn.blocks.get(unit.key), None, message, turn.now)
 
 
-def _count_loss(turn: FleetTurn, unit: TrackedMachine) -> None:
+def count_loss(turn: FleetTurn, unit: TrackedMachine) -> None:
     """Count a lost machine whose script ran and made no progress."""
     if unit.trained_generation >= 0 and not unit.progressed:
         turn.change(losses_without_progress=turn.state.losses_without_progress + 1)
@@ -404,8 +403,6 @@ def watch(turn: FleetTurn) -> None:
             _failed(turn, unit)
         if unit.preempt_at is not None and not unit.injected:
             _inject(turn, unit)
-        if unit.ends_at is not None:
-            _superseded(turn, unit)
 
 
 def _release_again(turn: FleetTurn, unit: TrackedMachine) -> None:
@@ -479,39 +476,6 @@ def preempt_requested(turn: FleetTurn, fact: PreemptionRequested) -> None:
     if unit is not None and unit.state is not MachineState.RELEASING:
         turn.set_unit(unit, injected=True)
         turn.emit(PreemptMachine(unit.machine_id, unit.machine.provider, fact.notice_s))
-
-
-def _superseded(turn: FleetTurn, unit: TrackedMachine) -> None:
-    """Release a machine whose end was announced once its successor can take over."""
-    if unit.slot is None or turn.units[unit.machine_id].state is not MachineState.PREEMPTING:
-        return
-    slot = turn.slots[unit.slot]
-    successor = None if slot.successor is None else turn.units[slot.successor]
-    assert unit.ends_at is not None, "a preempting machine has an end"
-    if turn.now < unit.ends_at:
-        turn.later.append(unit.ends_at)
-    if successor is None or not gangs.replaceable(turn, unit) or slot.incumbent != unit.machine_id:
-        return
-    if slot.need.gang:
-        free = _gang_free(turn, unit, unit.ends_at)
-    else:
-        idle = unit.status is not MachineStatus.TRAINING and unit.trained_generation >= 0
-        free = idle or successor.machine_id in turn.state.holders
-    if turn.now >= unit.ends_at or free:
-        for one in gangs.whole(turn, unit):
-            # It was about to be preempted: an earlier release still counts as a preemption.
-            turn.change(preemptions=turn.state.preemptions + 1)
-            slot_id = one.slot
-            _count_loss(turn, one)
-            turn.release(turn.set_unit(turn.detach(one), superseded_in=slot_id), SUPERSEDED)
-
-
-def _gang_free(turn: FleetTurn, unit: TrackedMachine, ends_at: Instant) -> bool:
-    """Return whether a gang can end now; those whose own end is not announced are told to hand over."""
-    for one in gangs.whole(turn, unit):
-        if one.state is MachineState.LIVE:
-            drains.drain(turn, one, ends_at, SUPERSEDED)
-    return not gangs.works(turn, unit)
 
 
 class ListingDifference(Struct, frozen=True):
