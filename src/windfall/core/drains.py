@@ -36,16 +36,20 @@ def drain(turn: FleetTurn, unit: TrackedMachine, deadline: Instant, reason: str)
     turn.emit(DrainMachine(unit.machine_id, deadline, reason))
 
 
-def watch(turn: FleetTurn) -> None:
-    """Advance each machine that is to leave: first all drains, then all releases, as gangs leave whole."""
+def watch_announced(turn: FleetTurn, unit: TrackedMachine) -> None:
+    """Release a machine whose announced end can come early."""
+    if unit.ends_at is not None and turn.units[unit.machine_id].state is MachineState.PREEMPTING:
+        _consider_supersession(turn, unit, unit.ends_at)
+
+
+def watch_chosen(turn: FleetTurn) -> None:
+    """Advance machines that leave by choice: first all drains, then all releases, as gangs leave whole."""
     for unit in list(turn.units.values()):
         if unit.drain_at is not None and unit.state not in {MachineState.DRAINING, MachineState.RELEASING}:
             _consider_drain(turn, unit, unit.drain_at)
     for machine_id in list(turn.units):
         unit = turn.units[machine_id]  # another of its gang may have taken it along
-        if unit.ends_at is not None and unit.state is MachineState.PREEMPTING:
-            _consider_supersession(turn, unit, unit.ends_at)
-        elif unit.drain_at is not None and unit.state is MachineState.DRAINING:
+        if unit.drain_at is not None and unit.state is MachineState.DRAINING:
             _consider_release(turn, unit, unit.drain_at)
 
 

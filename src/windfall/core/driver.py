@@ -363,10 +363,12 @@ _HANDLERS: Mapping[type[Fact], Callable[[FleetTurn, Any], None]] = MappingProxyT
 def _settle(turn: FleetTurn) -> None:
     """Decide once what follows from all facts of the batch."""
     _update_ledger(turn)
-    machines.watch(turn)
+    for machine_id in list(turn.units):
+        machines.watch(turn, turn.units[machine_id])  # another of its gang may have taken it along
+        drains.watch_announced(turn, turn.units[machine_id])
     job_end.consider(turn)
     needs.settle(turn)
-    drains.watch(turn)
+    drains.watch_chosen(turn)
     needs.forget_retired(turn)
     orders.settle(turn)
     if turn.state.pending_end is not None:

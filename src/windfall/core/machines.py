@@ -391,18 +391,16 @@ def alive_by_progress(turn: FleetTurn, machine_id: str) -> None:
 # ----------------------------------------------------------------------------------------------------------- every turn
 
 
-def watch(turn: FleetTurn) -> None:
-    """Check every machine once: which are due to be released, preempted, or released again."""
-    for machine_id in list(turn.units):
-        unit = turn.units[machine_id]  # another of its gang may have taken it along
-        if unit.state is MachineState.RELEASING:
-            _release_again(turn, unit)
-        elif unit.silent_since is not None or unit.report is None:
-            _unresponsive(turn, unit)
-        elif unit.status is MachineStatus.FAILED:
-            _failed(turn, unit)
-        if unit.preempt_at is not None and not unit.injected:
-            _inject(turn, unit)
+def watch(turn: FleetTurn, unit: TrackedMachine) -> None:
+    """Check a machine: whether it is due to be released, preempted, or released again."""
+    if unit.state is MachineState.RELEASING:
+        _release_again(turn, unit)
+    elif unit.silent_since is not None or unit.report is None:
+        _unresponsive(turn, unit)
+    elif unit.status is MachineStatus.FAILED:
+        _failed(turn, unit)
+    if unit.preempt_at is not None and not unit.injected:
+        _inject(turn, unit)
 
 
 def _release_again(turn: FleetTurn, unit: TrackedMachine) -> None:
