@@ -15,7 +15,8 @@ COMMANDS = frozenset({"windfall.cli.main", "windfall.wire.metadata_server", "win
 
 # Module -> why no verb reaches it.
 UNREACHED: dict[str, str] = {
-    "windfall.simulation.fleet_loop": "compares fleet policies; only one is built in so far, so no verb asks for it yet",
+    f"windfall.simulation.{name}": "compares fleet policies over days; no verb asks for that yet"
+    for name in ("fleet_loop", "fleet_work", "fleet_bill")
 }
 
 

@@ -127,7 +127,7 @@ def test_a_policy_that_lets_go_by_choice_has_one_machine_all_along() -> None:
     def hourly(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
         old = [one for one in view.machines() if one.started is not None and view.now - one.started >= HOUR_S]
         return FleetTarget(
-            view.needs, tuple(MachineDrain(one.machine_id, Instant(view.now + 600.0), "old") for one in old)
+            view.needs, tuple(MachineDrain(one.machine_id, Instant(view.now + 1200.0), "old") for one in old)
         )
 
     task = replace(job(random.Random(1)), nodes=1, use=Use.ON_DEMAND)

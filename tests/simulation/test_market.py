@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.simulation.market_shop import Points, Shopper, due_usd
-from windfall.market import MachineEndCause, Refusal
+from windfall.market import BootSpec, Machine, MachineEndCause, Refusal
 from windfall.simulation.market_evictions import EvictionRule, NoticeShares, TracedEnds
 from windfall.simulation.market_meter import BillingBasis, BillingRule
 from windfall.simulation.scenario import LifetimeQuantiles, MemorylessLifetimes
@@ -220,6 +220,20 @@ def test_missing_and_short_notices_come_as_often_as_the_market_says() -> None:
 def test_a_quota_of_the_market_is_the_account_s() -> None:
     """Three of five."""
     assert len(_alone(pool(quota=3), count=5).started_s) == 3
+
+
+def test_a_gang_released_as_its_first_machine_starts_starts_no_other() -> None:
+    """The driver hears of the starts one by one, and may answer the first with a release."""
+
+    class Hasty(Shopper):
+        def started(self, machine: Machine, boot: BootSpec) -> None:
+            super().started(machine, boot)
+            self.provider.release(machine.machine_id)
+
+    shopper = Hasty((pool(),), ((0.0, 0, 3, True, None),))
+    shopper.run(500.0)
+    assert list(shopper.started_s) == ["sim-1"]
+    assert len(shopper.ends) == 3
 
 
 def test_the_release_of_one_machine_releases_its_gang() -> None:

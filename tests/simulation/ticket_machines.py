@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -55,14 +56,14 @@ class TicketMachines:
         numbers: int,
         seed: int,
         prepare_s: tuple[float, float] = (5.0, 30.0),
-        work_s: tuple[float, float] = (10.0, 60.0),
+        work_s: Callable[[int], float] | None = None,
     ) -> None:
         self.finish_s: float | None = None
         self.counter = TicketCounter(numbers)
         self.made: list[tuple[int, str]] = []
         self._timeline, self._calls = timeline, calls
         self._rng = random.Random(f"tickets {seed}")
-        self._prepare_s, self._work_s = prepare_s, work_s
+        self._prepare_s, self._work_s = prepare_s, work_s or self._any_work_s
         self._members: dict[str, TicketMember] = {}
         self._observed: ProgressObserved | None = None
 
@@ -143,7 +144,10 @@ class TicketMachines:
             self.counter, member.grant = ticket_counter.taken(self.counter, member.machine_id, request, now_s)
             if member.grant is not None:
                 member.request = request
-                self._timeline.at(self._rng.uniform(*self._work_s), partial(self._done, member, member.grant))
+                self._timeline.at(self._work_s(member.grant.number), partial(self._done, member, member.grant))
+
+    def _any_work_s(self, number: int) -> float:
+        return self._rng.uniform(10.0, 60.0)
 
     def _done(self, member: TicketMember, grant: Grant) -> None:
         """Hand a result in; without a clerk it waits for the next one."""
@@ -159,7 +163,7 @@ class TicketMachines:
             self.made.append((grant.number, member.machine_id))
         if self.counter.finished and self.finish_s is None:
             self.finish_s = self._timeline.time
-            self._report(member)
+        self._report(member)
         self._calls.settle()
 
     def _tell(self, member: TicketMember) -> bool:

@@ -105,7 +105,10 @@ def queue(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
         numbers = (ComparedValue("numbers left", left, ""), ComparedValue("price", price, "USD/h"))
         choice = f"{takers} takers{' and a pair' if paired else ''}"
         decision = Decision(POLICY, 1, choice, numbers, (f"{len(view.needs)} slots as before",))
-    return FleetTarget(needs, _releases(view, given), wake_at=Instant(tide * given.tide_s), decision=decision)
+    releases = _releases(view, given)
+    ages = [one.started + given.age_max_s for one in view.machines() if one.started is not None]
+    wake_s = min(tide * given.tide_s, *(old for old in ages if old > view.now), math.inf)
+    return FleetTarget(needs, releases, wake_at=Instant(wake_s), decision=decision)
 
 
 def _wish(given: QueueSettings, left: int, price: float, now: float) -> tuple[int, bool]:
@@ -136,7 +139,7 @@ def _releases(view: FleetView, given: QueueSettings) -> tuple[MachineDrain, ...]
     if any(one.ends_at is not None for one in machines):
         return ()
     old = [
-        one for one in machines if one.ready and one.started is not None and view.now - one.started > given.age_max_s
+        one for one in machines if one.ready and one.started is not None and view.now >= one.started + given.age_max_s
     ]
     if not old:
         return ()

@@ -452,7 +452,8 @@ class SimulatedProvider:
         )
         if self._listener is not None:
             for one in gang:
-                self._listener.started(self._machine(one), one.boot)
+                if one.lifecycle is MachineLifecycle.RUNNING:  # the driver may release them when the first has started
+                    self._listener.started(self._machine(one), one.boot)
 
     def _end(self, one: _Instance, cause: MachineEndCause) -> None:
         """End a machine, and with it the others of its gang."""
