@@ -57,7 +57,7 @@ def test_a_month_of_coming_and_going_leaves_memory_flat() -> None:
         parts = (
             job_loop.state,
             job_loop._timer_heap,
-            job_loop._timer_due,
+            job_loop._kept,
             job_loop._liveness._contacts,
             job_loop._executor._in_flight,
         )
