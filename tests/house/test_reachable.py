@@ -17,6 +17,9 @@ COMMANDS = frozenset({"windfall.cli.main", "windfall.wire.metadata_server", "win
 UNREACHED: dict[str, str] = {
     f"windfall.simulation.{name}": "compares fleet policies over days; no verb asks for that yet"
     for name in ("fleet_loop", "fleet_work", "fleet_bill")
+} | {
+    f"windfall.{name}": "a part of BidBrain, whose fleet policy does not exist yet"
+    for name in ("models.price_evictions", "policies.acquisition.bidbrain")
 }
 
 

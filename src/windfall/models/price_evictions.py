@@ -1,0 +1,109 @@
+"""How soon a bid is outbid: the odds of an eviction by the price, from a market's history of prices.
+
+Where a machine is lost when the market price rises above its bid, the history of prices says how often that happens.  For
+moments spread over a history, a bid of the price at that moment plus a *bid delta* is followed until the price rises above it.
+The share of moments after which that happens within a time is the odds of an eviction within it; the median of the
+times at which it happens is the median time to eviction.
+
+Source: A. Harlap et al., "Proteus: agile ML elasticity through tiered reliability in dynamic resource markets", EuroSys
+2017, section 4.1 ("Estimating Evictions").  The paper takes the odds of the whole billing hour, whatever is left of it;
+`EvictionOdds` knows those of each minute, which are lower for a machine whose hour is nearly over.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from windfall.errors import Misuse
+from windfall.structs import Struct
+
+Floats = NDArray[np.float64]
+HORIZON_S: Final = 3600.0
+"""How far a bid is followed: a billing hour [s]."""
+STEP_S: Final = 60.0
+"""The odds are known at each of these steps of the horizon [s]."""
+
+
+class EvictionOdds(Struct, frozen=True):
+    """The odds of an eviction by bid delta (rows) and time ahead (columns, each `STEP_S` up to the horizon).
+
+    Attributes:
+        deltas_usd: of the rows, rising [USD/h].
+        evicted: share of moments after which the price exceeded the bid within the time; shape (deltas, steps + 1).
+        median_s: median of the times at which it did [s]; the time ahead where it never did; same shape.
+        moments: how many moments of the history were followed to the horizon.
+    """
+
+    deltas_usd: Floats
+    evicted: Floats
+    median_s: Floats
+    moments: int
+
+    def within(self, deltas_usd: ArrayLike, ahead_s: ArrayLike) -> tuple[Floats, Floats]:
+        """Return the odds of an eviction and the median time to it [s], for pairs of bid delta and time ahead.
+
+        A delta between two of the table takes the lower one's odds, one below all of them is evicted at once, a time between
+        two steps takes the later one's; so all are at least as high as the history's.
+
+        Args:
+            deltas_usd: bid minus price now [USD/h].
+            ahead_s: up to the horizon [s]; beyond it, the horizon's odds.
+        """
+        deltas, ahead = np.broadcast_arrays(np.asarray(deltas_usd, np.float64), np.asarray(ahead_s, np.float64))
+        row = np.searchsorted(self.deltas_usd, deltas, "right") - 1
+        column = np.clip(np.ceil(ahead / STEP_S), 0, self.evicted.shape[1] - 1).astype(np.intp)
+        lost, known = row < 0, np.maximum(row, 0)
+        return np.where(lost, 1.0, self.evicted[known, column]), np.where(lost, 0.0, self.median_s[known, column])
+
+
+def learn(times_s: Floats, usd_per_hour: Floats, moments_s: Floats, deltas_usd: Floats) -> EvictionOdds:
+    """Return the odds of an eviction over a history of prices.
+
+    Args:
+        times_s: of the price changes, rising [s]; a price holds until the next one.
+        usd_per_hour: the prices, as many.
+        moments_s: at which bids are imagined [s]; those outside the history, or less than the horizon before its end, are
+            left out: what followed them is not known.
+        deltas_usd: bid minus price at the moment, rising and not negative [USD/h].
+
+    Raises:
+        Misuse: no moment is left, or the deltas do not rise from 0 or more.
+    """
+    if not len(deltas_usd) or deltas_usd[0] < 0.0 or bool(np.any(np.diff(deltas_usd) <= 0.0)):
+        raise Misuse("bid deltas rise, from 0 USD/h or more")
+    moments = moments_s[(moments_s >= times_s[0]) & (moments_s <= times_s[-1] - HORIZON_S)] if len(times_s) else times_s
+    if not len(moments):
+        raise Misuse("the history of prices is shorter than the hour over which a bid is followed: take a longer one")
+    evicted_s = _evicted_s(times_s, usd_per_hour, moments, deltas_usd)
+    steps_s = np.arange(0.0, HORIZON_S + STEP_S, STEP_S)
+    evicted, median_s = (np.empty((len(deltas_usd), len(steps_s))) for _ in range(2))
+    for row, waits_s in enumerate(np.sort(evicted_s, axis=0).T):
+        counts = np.searchsorted(waits_s, steps_s, "right")
+        evicted[row] = counts / len(moments)
+        middle = np.minimum((counts - 1) // 2, len(waits_s) - 1), np.minimum(counts // 2, len(waits_s) - 1)
+        median_s[row] = np.where(counts > 0, (waits_s[np.maximum(middle[0], 0)] + waits_s[middle[1]]) / 2.0, steps_s)
+    return EvictionOdds(deltas_usd, evicted, median_s, len(moments))
+
+
+def _evicted_s(times_s: Floats, usd_per_hour: Floats, moments_s: Floats, deltas_usd: Floats) -> Floats:
+    """Return when each bid is exceeded [s after its moment]; infinite if not within the horizon; shape (moments, deltas)."""
+    place = np.searchsorted(times_s, moments_s, "right") - 1
+    bids = usd_per_hour[place][:, None] + deltas_usd
+    found = np.full(bids.shape, np.inf)
+    following = np.arange(len(moments_s))  # moments whose next price change is still within the horizon
+    ahead = 1
+    while len(following):
+        change = place[following] + ahead
+        known = change < len(times_s)
+        following, change = following[known], change[known]
+        waits_s = times_s[change] - moments_s[following]
+        near = waits_s <= HORIZON_S
+        following, change, waits_s = following[near], change[near], waits_s[near]
+        above = (usd_per_hour[change][:, None] > bids[following]) & np.isinf(found[following])
+        found[following] = np.where(above, waits_s[:, None], found[following])
+        following = following[np.isinf(found[following, -1])]  # the highest bid is the last to be exceeded
+        ahead += 1
+    return found
