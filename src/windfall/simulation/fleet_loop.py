@@ -8,8 +8,8 @@ are events; what machines cost is computed for all of them at once.
 What the machines do is a `FleetWork`, the counterpart here of a runtime.  Without one they stand, and the job has no
 progress and no end.
 
-It leaves out: capacity, quotas, bids, refusals and failed starts; notices, and so successors before an unchosen end; the
-job's budget; the rounding of bills.  An order takes the middle of its market's range.
+It leaves out: capacity, quotas, refusals other than by the price, and failed starts; notices, and so successors before an
+unchosen end; the job's budget; the rounding of bills.  An order takes the middle of its market's range.
 """
 
 from __future__ import annotations
@@ -18,26 +18,21 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-
-from windfall.errors import Misuse
 from windfall.fleet import Slot
 from windfall.jobs import Job
 from windfall.market import Offer
-from windfall.policies.acquisition import ranking
 from windfall.policies.acquisition.fleet_policy import WAKE_S_MIN, FleetEstimates, FleetMachine, FleetPolicy
 from windfall.policies.replacement import successor
-from windfall.simulation import fleet_bill, random_draws, sampling
-from windfall.simulation.engine_fleet import OFFERS_EVERY_S
+from windfall.simulation import fleet_bill
 from windfall.simulation.fleet_bill import FleetOutcome, MachineColumns
+from windfall.simulation.fleet_market import SOURCE, FleetMarket, Purchase
 from windfall.simulation.fleet_work import FleetWork
-from windfall.simulation.scenario import LifetimeQuantiles, MemorylessLifetimes, RecordedLifetimes
 from windfall.simulation.simulated_provider import SimulatedMarket
 from windfall.simulation.virtual_time import WALL_START
 from windfall.structs import replace
-from windfall.terms import Instant, JobProgress, Outcome, WallTime
+from windfall.terms import Instant, JobProgress, Outcome
 
 DECIDE_EVERY_S: Final = 120.0
 """How often the policy is asked [s]; with work, after each report too.  Machines that end are replaced at once."""
@@ -45,7 +40,7 @@ DECIDE_EVERY_S: Final = 120.0
 
 @dataclass(slots=True)
 class _Leaving:
-    """A machine that is to leave: at its deadline at the latest [s]; whether it is draining to drain."""
+    """A machine that is to leave: at its deadline at the latest [s]; whether it drains."""
 
     deadline_s: float
     draining: bool
@@ -85,15 +80,11 @@ class FleetLoop:
         """
         self.job, self.needs = job, needs
         self.rows = MachineColumns()
-        self._offers: tuple[Offer, ...] = ()
-        self._policy, self._pools, self._work = policy, tuple(pools), work
-        for pool in self._pools:
-            _check(pool)
-        self._time_s = self._looked_s = 0.0
+        self._policy, self._work = policy, work
+        self._market = FleetMarket(job, pools, seed)
+        self._time_s = 0.0
         self._wake_s, self._decide_every_s = math.inf, decide_every_s
-        self._keys = [_unsigned(random_draws.key(seed, place)) for place in range(len(pools))]
-        self._lives = [None if pool.eviction is None else sampling.pack(pool.eviction) for pool in self._pools]  # type: ignore[arg-type]
-        self._sold = [0] * len(pools)
+        self._bid: float | None = job.max_price_usd_per_hour
         self._units = 0
         self._gangs: set[int] = set()
         self._holder: dict[str, int] = {}
@@ -101,8 +92,7 @@ class FleetLoop:
         self._leaving: dict[int, _Leaving] = {}
         self._ends: list[tuple[float, int]] = []
         self._starts: list[tuple[float, int, Slot]] = []
-        self._best: dict[tuple[object, ...], int] = {}
-        startups_s = [pool.startup_s for pool in self._pools if pool.startup_s is not None]
+        startups_s = [pool.startup_s for pool in pools if pool.startup_s is not None]
         self._estimates = FleetEstimates((), (), successor.expect(max(startups_s, default=None), None, None))
 
     # --------------------------------------------------------------------------------------------------- the policy's view
@@ -120,24 +110,7 @@ class FleetLoop:
     @property
     def offers(self) -> tuple[Offer, ...]:
         """What the provider offers, as of the last look; as often as the event engine looks."""
-        self._look()
-        return self._offers
-
-    def _look(self) -> bool:
-        """Look at the offers if it is time; return whether it was."""
-        looked = False
-        while not self._offers or self._look_s() <= self._time_s:
-            looked = True
-            if self._offers:
-                self._looked_s = self._look_s()
-            self._best.clear()
-            self._offers = tuple(_offer(pool, self._looked_s) for pool in self._pools)
-        return looked
-
-    def _look_s(self) -> float:
-        """Return when the offers are looked at next [s]; infinite if no price changes any more."""
-        changes_s = min(pool.prices.next_change_s(self._looked_s) for pool in self._pools)
-        return changes_s if changes_s == math.inf else max(changes_s, self._looked_s + OFFERS_EVERY_S)
+        return self._market.offers(self._time_s)
 
     def machines(self) -> tuple[FleetMachine, ...]:
         """Return the machines that fill slots, in the order of their purchase."""
@@ -145,16 +118,16 @@ class FleetLoop:
 
     def spent_usd(self) -> float:
         """Return the cost so far."""
-        return fleet_bill.outcome(self.rows, self._pools, self._time_s).usd
+        return fleet_bill.outcome(self.rows, self._market.pools, self._time_s).usd
 
     def _machine(self, row: int) -> FleetMachine:
-        pool, started_s = self._pools[self.rows.pool[row]], self.rows.start[row]
-        key = ("sim", pool.machine_type, pool.zone, pool.reliability)
+        pool, started_s = self._market.pools[self.rows.pool[row]], self.rows.start[row]
+        key = (SOURCE, pool.machine_type, pool.zone, pool.reliability)
         started = Instant(WALL_START + started_s) if started_s <= self._time_s else None
         leaving = self._leaving.get(row)
         ends_at = None if leaving is None else Instant(WALL_START + leaving.deadline_s)
         slot, price = self.rows.slot[row], self.rows.price[row]
-        return FleetMachine(f"sim-{row + 1}", slot, key, price, started, ends_at, self._ready(row))
+        return FleetMachine(f"{SOURCE}-{row + 1}", slot, key, price, started, ends_at, self._ready(row))
 
     def _ready(self, row: int) -> bool:
         return self.rows.start[row] <= self._time_s and (self._work is None or self._work.ready(row))
@@ -167,17 +140,21 @@ class FleetLoop:
         while True:
             self._time_s = min(decide_s, self._next_s())
             if self._time_s >= horizon_s:
-                return fleet_bill.outcome(self.rows, self._pools, horizon_s)
+                return fleet_bill.outcome(self.rows, self._market.pools, horizon_s)
             due = self._time_s >= decide_s
             decide_s += self._decide_every_s if due else 0.0
             self._settle(self._happen(), due=due)
             if self._over():
-                return replace(fleet_bill.outcome(self.rows, self._pools, self._time_s), finish_s=self._time_s)
+                return replace(fleet_bill.outcome(self.rows, self._market.pools, self._time_s), finish_s=self._time_s)
 
     def _settle(self, news: bool, *, due: bool) -> None:
         """Let the policy decide and carry it out, until the machines have no more news of this instant."""
         due = due or self._time_s >= self._wake_s
-        news = news or any(self._time_s >= self._due_s(leaving) for leaving in self._leaving.values())
+        news = (
+            news
+            or self._time_s >= self._market.retry_s
+            or any(self._time_s >= self._due_s(leaving) for leaving in self._leaving.values())
+        )
         while news or due or (self._work is not None and self._work.take_work(self._time_s)):
             if self._over():
                 return
@@ -189,14 +166,14 @@ class FleetLoop:
 
     def _next_s(self) -> float:
         """Return when anything happens [s], other than a regular decision."""
-        next_s = self._wake_s
+        next_s = min(self._wake_s, self._market.retry_s)
         for heap in (self._ends, self._starts):
             if heap:
                 next_s = min(next_s, heap[0][0])
         for leaving in self._leaving.values():
             next_s = min(next_s, self._due_s(leaving))
         if self._work is not None:
-            next_s = min(next_s, self._work.next_s(), self._look_s())
+            next_s = min(next_s, self._work.next_s(), self._market.look_s())
         return max(next_s, self._time_s)
 
     def _happen(self) -> bool:
@@ -214,7 +191,7 @@ class FleetLoop:
                 if self._work is not None:
                     self._work.start(row, slot, self._time_s)
         if self._work is not None:
-            news = self._work.play(self._time_s) or self._look() or news
+            news = self._work.play(self._time_s) or self._market.look(self._time_s) or news
         return news
 
     def _over(self) -> bool:
@@ -223,16 +200,18 @@ class FleetLoop:
 
     def _decide(self) -> None:
         """Ask the policy, and release what it no longer wants."""
-        self._look()
+        self._market.look(self._time_s)
         target = self._policy(self, self._estimates)
         wake_s = math.inf if target.wake_at is None else target.wake_at - WALL_START
         wake_s = max(wake_s, self._time_s + WAKE_S_MIN)
         self._wake_s = min(wake_s, self._wake_s) if self._wake_s > self._time_s else wake_s
+        limits = [usd for usd in (self.job.max_price_usd_per_hour, target.bid_usd_per_hour) if usd is not None]
+        self._bid = min(limits, default=None)
         if target.needs is not self.needs:
             self._retire({slot.id for slot in target.needs})
             self.needs = target.needs
         for release in target.releases:
-            for row in self._gang(int(release.machine_id.removeprefix("sim-")) - 1):
+            for row in self._gang(int(release.machine_id.removeprefix(f"{SOURCE}-")) - 1):
                 if row not in self._leaving:
                     self._leaving[row] = _Leaving(release.deadline - WALL_START, draining=False)
 
@@ -309,79 +288,39 @@ class FleetLoop:
 
     def _buy(self) -> None:
         """Buy for slots without a machine, and for those whose machine is to be replaced."""
+        self._market.retry_s = math.inf
+        kinds: dict[tuple[object, ...], list[Slot]] = {}
         opened = [slot for slot in self.needs if slot.id not in self._holder]
         replaced = [slot for slot in self.needs if self._needs_successor(slot)] if self._leaving else []
-        kinds: dict[tuple[object, ...], list[Slot]] = {}
         for slot in (*opened, *replaced):
             kinds.setdefault((slot.reliability, slot.wants, slot.gang), []).append(slot)
         for slots in kinds.values():
             gang = slots[0].gang
-            if not gang:
-                place = self._choose(slots[0])
-                for slot in slots:
-                    self._order([slot], place)
-            elif len(slots) == sum(slot.gang == gang for slot in self.needs):
-                self._gangs.add(self._units)
-                self._order(slots, self._choose(slots[0]))
+            if not gang or len(slots) == sum(slot.gang == gang for slot in self.needs):
+                self._order(slots, whole=bool(gang))
+
+    def _order(self, slots: list[Slot], *, whole: bool) -> None:
+        """Order for slots of one kind, elsewhere after a refusal, until none is left or no offer can be ordered now."""
+        left = [slots] if whole else [[slot] for slot in slots]
+        while left and (place := self._market.choose(slots[0], len(slots), self._time_s)) is not None:
+            while left and (bought := self._market.buy(place, self._time_s, self._bid)) is not None:
+                self._add(left.pop(0), bought)
 
     def _needs_successor(self, slot: Slot) -> bool:
         return self._holder.get(slot.id) in self._leaving and slot.id not in self._successor
 
-    def _choose(self, slot: Slot) -> int:
-        """Return the pool of the best offer for a slot."""
-        self._look()
-        kind = (slot.reliability, slot.wants)
-        if kind not in self._best:
-            ranked = ranking.rank_for(self.job, slot, self._offers, ())
-            if not ranked.ranked:
-                raise Misuse(f"no market of this history has a machine for slot {slot.id}: add one that fits the job")
-            self._best[kind] = self._offers.index(ranked.ranked[0].offer)
-        return self._best[kind]
-
-    def _order(self, slots: Sequence[Slot], place: int) -> None:
-        """Buy one unit: a machine, or a gang, which starts and is lost together."""
-        pool, rows, packed = self._pools[place], self.rows, self._lives[place]
-        number, unit = self._sold[place], self._units
-        self._sold[place] += 1
+    def _add(self, slots: Sequence[Slot], bought: Purchase) -> None:
+        """Add a machine, or a gang, which starts and is lost together."""
+        rows, unit = self.rows, self._units
         self._units += 1
-        start_s = self._time_s + sum(pool.allocate_s) / 2.0
-        lasts_s = math.inf
-        if packed is not None:
-            lasts_s = float(sampling.lifetime_s(packed.kind, packed.values, self._keys[place], 0, number))
+        if slots[0].gang:
+            self._gangs.add(unit)
         for slot in slots:
-            row, end_s = len(rows.pool), start_s + lasts_s
+            row = len(rows.pool)
             replaces = slot.id in self._holder
             (self._successor if replaces else self._holder)[slot.id] = row
-            rows.add(place, (start_s, end_s), pool.prices.at(self._time_s), slot.id, unit)
-            if lasts_s < math.inf:
-                heapq.heappush(self._ends, (end_s, row))
+            rows.add(bought.place, (bought.start_s, bought.end_s), bought.usd_per_hour, slot.id, unit)
+            if bought.end_s < math.inf:
+                heapq.heappush(self._ends, (bought.end_s, row))
             if replaces or self._work is not None:
-                heapq.heappush(self._starts, (start_s, row, slot))
-
-
-def _unsigned(key: Any) -> Any:
-    """Return a key for compiled code: half of all keys do not fit a signed word."""
-    return np.uint64(key)
-
-
-def _check(pool: SimulatedMarket) -> None:
-    law = (
-        isinstance(pool.eviction, MemorylessLifetimes | LifetimeQuantiles | RecordedLifetimes) or pool.eviction is None
-    )
-    if pool.capacity is not None or pool.quota is not None or pool.bid or pool.failed_to_start or not law:
-        raise Misuse(
-            f"the market {pool.machine_type} in {pool.zone} has a capacity, a quota, bids, failed starts or a trace of ends, "
-            "which the fleet loop does not know: use the event engine"
-        )
-    if pool.notice_s > 0.0:
-        raise Misuse(
-            f"the market {pool.machine_type} in {pool.zone} gives notice; the fleet loop knows none: set it to 0 s"
-        )
-
-
-def _offer(pool: SimulatedMarket, at_s: float) -> Offer:
-    return Offer(
-        "sim", pool.machine_type, pool.zone, pool.prices.at(at_s), pool.on_demand_usd_per_hour, pool.reliability,
-        pool.notice_s, WallTime(WALL_START + at_s), pool.cpus, pool.memory_gib, pool.accelerator, pool.accelerators,
-        pool.startup_s, pool.bid, pool.refund,
-    )  # fmt: skip
+                heapq.heappush(self._starts, (bought.start_s, row, slot))

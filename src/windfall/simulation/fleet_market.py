@@ -1,0 +1,194 @@
+"""The markets of the fast fleet loop: what is offered, what to order, when a bought machine starts and ends.
+
+What is chosen is chosen by the driver's own functions: the ranking of offers, and the pause after a refused order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from windfall.errors import Misuse
+from windfall.fleet import Slot
+from windfall.jobs import Job
+from windfall.market import Offer, OfferKey, Refusal
+from windfall.policies.acquisition import ranking
+from windfall.policies.acquisition.ranking import OfferBlock, OfferMarket, Ranking
+from windfall.simulation import random_draws, sampling
+from windfall.simulation.engine_fleet import OFFERS_EVERY_S
+from windfall.simulation.scenario import LifetimeQuantiles, MemorylessLifetimes, RecordedLifetimes
+from windfall.simulation.simulated_provider import SimulatedMarket
+from windfall.simulation.virtual_time import WALL_START
+from windfall.structs import Struct
+from windfall.terms import Instant, WallTime
+
+SOURCE: Final = "sim"
+"""Name of the provider."""
+
+
+class Purchase(Struct, frozen=True):
+    """A unit that was bought: a machine, or a gang.
+
+    Attributes:
+        place: of its market.
+        start_s: when it starts [s].
+        end_s: when the market takes it [s]; infinite for never.
+        usd_per_hour: its price at the purchase.
+    """
+
+    place: int
+    start_s: float
+    end_s: float
+    usd_per_hour: float
+
+
+class FleetMarket:
+    """What a provider sells in one history.
+
+    Attributes:
+        pools: the markets.
+        retry_s: when slots for which nothing could be ordered can be tried again [s]; infinite without any.
+    """
+
+    def __init__(self, job: Job, pools: Sequence[SimulatedMarket], seed: int) -> None:
+        """Prepare.
+
+        Args:
+            job: whose offers are ranked.
+            pools: the markets.
+            seed: of the lifetimes; the same as in the event engine.
+
+        Raises:
+            Misuse: a market has what the fleet loop leaves out.
+        """
+        for pool in pools:
+            _check(pool)
+        self.pools = tuple(pools)
+        self.retry_s = math.inf
+        self._job = job
+        self._keys = [_unsigned(random_draws.key(seed, place)) for place in range(len(pools))]
+        self._lives = [None if pool.eviction is None else sampling.pack(pool.eviction) for pool in self.pools]  # type: ignore[arg-type]
+        self._sold = [0] * len(pools)
+        self._looked_s = 0.0
+        self._offers: tuple[Offer, ...] = ()
+        self._places: dict[OfferKey, int] = {}
+        self._rankings: dict[tuple[object, ...], Ranking] = {}
+        self._blocks: dict[OfferKey, OfferBlock] = {}
+
+    def offers(self, now_s: float) -> tuple[Offer, ...]:
+        """Return what the provider offers, as of the last look; as often as the event engine looks."""
+        self.look(now_s)
+        return self._offers
+
+    def look(self, now_s: float) -> bool:
+        """Look at the offers if it is time; return whether it was."""
+        looked = False
+        while not self._offers or self.look_s() <= now_s:
+            if self._offers:
+                self._looked_s = self.look_s()
+            self._rankings.clear()
+            self._offers = tuple(_offer(pool, self._looked_s) for pool in self.pools)
+            self._places = {offer.key: place for place, offer in enumerate(self._offers)}
+            looked = True
+        return looked
+
+    def look_s(self) -> float:
+        """Return when the offers are looked at next [s]; infinite if no price changes any more."""
+        changes_s = min(pool.prices.next_change_s(self._looked_s) for pool in self.pools)
+        return changes_s if changes_s == math.inf else max(changes_s, self._looked_s + OFFERS_EVERY_S)
+
+    def choose(self, slot: Slot, count: int, now_s: float) -> int | None:
+        """Return the place of the market to order machines for slots of one kind from; None if no offer can be ordered now.
+
+        Raises:
+            Misuse: no market fits the slot at any price.
+        """
+        self.look(now_s)
+        kind = (slot.reliability, slot.wants)
+        if kind not in self._rankings:
+            self._rankings[kind] = ranking.rank_for(self._job, slot, self._offers, ())
+        found = self._rankings[kind]
+        if not found.ranked and self._job.max_price_usd_per_hour is None:
+            raise Misuse(f"no market of this history has a machine for slot {slot.id}: add one that fits the job")
+        place, retry_s = self._best(found, slot, count, now_s)
+        if place is None:
+            self.retry_s = min(self.retry_s, retry_s, self.look_s())
+        return place
+
+    def _best(self, found: Ranking, slot: Slot, count: int, now_s: float) -> tuple[int | None, float]:
+        """Return the place of the best offer that can be ordered now, and when a blocked one can be [s]."""
+        if not self._blocks:
+            return (self._places[found.ranked[0].offer.key] if found.ranked else None), math.inf
+        market = OfferMarket(found, self._blocks, (), (), lambda _: True)
+        chosen = ranking.choose(market, count, Instant(WALL_START + now_s), whole=bool(slot.gang))
+        retry_s = math.inf if chosen.retry_at is None else chosen.retry_at - WALL_START
+        return (self._places[chosen.orders[0][0].offer.key] if chosen.orders else None), retry_s
+
+    def buy(self, place: int, now_s: float, bid_usd_per_hour: float | None) -> Purchase | None:
+        """Buy a unit; None if the price is above the bid: then the offer is not ordered for a while.
+
+        Args:
+            place: of the market.
+            now_s: the time [s].
+            bid_usd_per_hour: None for the market's default, the on-demand price.
+        """
+        pool, key = self.pools[place], self._offers[place].key
+        price = pool.prices.at(now_s)
+        bid = math.inf
+        if pool.bid:
+            bid = pool.on_demand_usd_per_hour if bid_usd_per_hour is None else bid_usd_per_hour
+        if price > bid:
+            block = ranking.block_after(self._blocks.get(key), Refusal.PRICE, "", Instant(WALL_START + now_s))
+            self._blocks[key] = block
+            return None
+        self._blocks.pop(key, None)
+        start_s = now_s + sum(pool.allocate_s) / 2.0
+        return Purchase(place, start_s, min(self._life_ends_s(place, start_s), _outbid_s(pool, start_s, bid)), price)
+
+    def _life_ends_s(self, place: int, start_s: float) -> float:
+        number, packed = self._sold[place], self._lives[place]
+        self._sold[place] += 1
+        if packed is None:
+            return math.inf
+        return start_s + float(sampling.lifetime_s(packed.kind, packed.values, self._keys[place], 0, number))
+
+
+def _outbid_s(pool: SimulatedMarket, start_s: float, bid_usd_per_hour: float) -> float:
+    """Return when a price above the bid comes, after a machine has started [s]; infinite for never."""
+    if bid_usd_per_hour == math.inf:
+        return math.inf
+    first = int(pool.prices.times_s.searchsorted(start_s, "right"))
+    above = pool.prices.values[first:] > bid_usd_per_hour
+    place = int(above.argmax()) if len(above) else 0
+    return float(pool.prices.times_s[first + place]) if len(above) and above[place] else math.inf
+
+
+def _unsigned(key: Any) -> Any:
+    """Return a key for compiled code: half of all keys do not fit a signed word."""
+    return np.uint64(key)
+
+
+def _check(pool: SimulatedMarket) -> None:
+    law = (
+        isinstance(pool.eviction, MemorylessLifetimes | LifetimeQuantiles | RecordedLifetimes) or pool.eviction is None
+    )
+    if pool.capacity is not None or pool.quota is not None or pool.failed_to_start or not law:
+        raise Misuse(
+            f"the market {pool.machine_type} in {pool.zone} has a capacity, a quota, failed starts or a trace of ends, "
+            "which the fleet loop does not know: use the event engine"
+        )
+    if pool.notice_s > 0.0:
+        raise Misuse(
+            f"the market {pool.machine_type} in {pool.zone} gives notice; the fleet loop knows none: set it to 0 s"
+        )
+
+
+def _offer(pool: SimulatedMarket, at_s: float) -> Offer:
+    return Offer(
+        SOURCE, pool.machine_type, pool.zone, pool.prices.at(at_s), pool.on_demand_usd_per_hour, pool.reliability,
+        pool.notice_s, WallTime(WALL_START + at_s), pool.cpus, pool.memory_gib, pool.accelerator, pool.accelerators,
+        pool.startup_s, pool.bid, pool.refund,
+    )  # fmt: skip
