@@ -126,7 +126,7 @@ def as_published(scenario: Scenario) -> None:
         machine = 0
         while done < scenario.steps:
             yield environment.timeout(draws.allocate_s(0, machine))
-            _, ends_s = draws.life(0, machine, environment.now)
+            _, ends_s = draws.lifetime(0, machine, environment.now)
             yield environment.timeout(draws.prepare_s(0, machine))
             training = environment.process(trains(environment))
             yield training | environment.timeout(max(ends_s - environment.now, 0.0))

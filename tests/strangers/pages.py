@@ -18,7 +18,7 @@ def blocks(text: str) -> list[str]:
         if line.startswith("```"):
             shell = None if shell is not None else line[3:].strip() in ("sh", "bash", "console")
             found.append("")
-        elif shell is None and line.startswith("    ") and not line.lstrip().startswith(("-", "*")):
+        elif shell is None and line.startswith("    ") and not line.lstrip().startswith(("- ", "* ")):
             found.append((found.pop() if found else "") + line[4:] + "\n")
         elif shell:
             found.append(found.pop() + line + "\n")

@@ -1,6 +1,6 @@
 """The archive with which the node agent arrives on a bare machine: Windfall and what it needs, to be unpacked anywhere.
 
-    python -m windfall.wire.agent_archive windfall-agent.zip [windfall.whl]
+    python -m windfall.wire.agent_archive windfall-agent.zip
 
 It holds the files of the packages that are installed here, so it fits machines with the same Python and processor, and
 needs neither an index nor pip there.  The same packages give the same bytes.  Put it where machines can read it, and its
@@ -27,26 +27,17 @@ _MOMENT = (1980, 1, 1, 0, 0, 0)
 """The date of every file: the oldest that the format knows."""
 
 
-def write_archive(path: Path, wheel: Path | None = None) -> str:
-    """Write the archive and return its SHA-256 in hexadecimal.
-
-    Args:
-        path: of the new file.
-        wheel: Windfall's own wheel; needed where Windfall is installed in place, from a clone.
+def write_archive(path: Path) -> str:
+    """Write the archive to a new file and return its SHA-256 in hexadecimal.
 
     Raises:
-        Misuse: a package is missing, or Windfall is installed in place and there is no wheel.
+        Misuse: a package is missing.
     """
     manifest = {"python": "{}.{}".format(*sys.version_info[:2]), "machine": platform.machine()}
     files = {MANIFEST: json.dumps(manifest, sort_keys=True).encode()}
     for name in _needed(NAME):
-        if name != NAME:
-            files.update(_files(name))
-    files.update(_files(NAME) if wheel is None else _unpacked(wheel))
-    if f"{NAME}/cli/node_agent_process.py" not in files:
-        raise Misuse(
-            "Windfall is installed in place: name its wheel too (`pip wheel --no-deps --wheel-dir dist FOLDER`)"
-        )
+        files.update(_files(name))
+    files.update(_source())  # where Windfall is installed in place, from a clone, its package does not list them
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(files):
             archive.writestr(zipfile.ZipInfo(name, _MOMENT), files[name], zipfile.ZIP_DEFLATED)
@@ -81,21 +72,21 @@ def _files(name: str) -> Iterator[tuple[str, bytes]]:
             yield file.as_posix(), path.read_bytes()
 
 
-def _unpacked(wheel: Path) -> Iterator[tuple[str, bytes]]:
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            yield from ((name, archive.read(name)) for name in archive.namelist() if not name.endswith("/"))
-    except (OSError, zipfile.BadZipFile) as error:
-        raise Misuse(f"cannot read the wheel {wheel}: {error}") from error
+def _source() -> Iterator[tuple[str, bytes]]:
+    """Yield the files of Windfall itself, as they are imported here."""
+    package = Path(__file__).parents[1]
+    for path in package.rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield path.relative_to(package.parent).as_posix(), path.read_bytes()
 
 
 def main(arguments: list[str]) -> int:
     """Run as `python -m windfall.wire.agent_archive`; prints the archive's SHA-256."""
-    if not 1 <= len(arguments) <= 2:
-        sys.stderr.write("windfall: write: python -m windfall.wire.agent_archive ARCHIVE [WHEEL]\n")
+    if len(arguments) != 1:
+        sys.stderr.write("windfall: write: python -m windfall.wire.agent_archive ARCHIVE\n")
         return Misuse.exit_code
     try:
-        digest = write_archive(Path(arguments[0]), Path(arguments[1]) if len(arguments) == 2 else None)
+        digest = write_archive(Path(arguments[0]))
     except WindfallError as error:
         sys.stderr.write(f"windfall: {error}\n")
         return error.exit_code
