@@ -15,6 +15,7 @@ from windfall.policies.layout import checkpoint_rules
 from windfall.simulation.engine_fleet import OWNER
 from windfall.simulation.engine_runtime import Directives, FleetCalls
 from windfall.simulation.fleet_loop import FleetLoop
+from windfall.simulation.fleet_market import FleetMarket, Purchase
 from windfall.simulation.market_meter import BillingBasis, BillingRule
 from windfall.simulation.scenario import MemorylessLifetimes
 from windfall.simulation.simulated_provider import SimulatedMarket
@@ -146,3 +147,31 @@ def test_what_it_leaves_out_it_refuses(more: dict[str, object]) -> None:
     task = job(random.Random(1))
     with pytest.raises(Misuse, match="use the event engine"):
         FleetLoop(task, fixed, checkpoint_rules.slots(task), (_market("a", ValueSeries.constant(1.0), **more),))
+
+
+def test_among_the_histories_orders_are_refused_and_machines_outbid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What agrees to the cent includes both; and no market for a job is a sentence, whatever the job would pay."""
+    refused = outbid = 0
+    buy = FleetMarket.buy
+
+    def counted(market: FleetMarket, place: int, now_s: float, bid_usd_per_hour: float | None) -> Purchase | None:
+        nonlocal refused
+        bought = buy(market, place, now_s, bid_usd_per_hour)
+        refused += bought is None
+        return bought
+
+    monkeypatch.setattr(FleetMarket, "buy", counted)
+    for seed in range(HISTORIES):
+        rng = random.Random(seed)
+        markets, task, horizon_s = pools(rng), job(rng), rng.uniform(1.0, 6.0) * HOUR_S
+        loop = FleetLoop(task, fixed, checkpoint_rules.slots(task), markets, seed=seed)
+        loop.play(horizon_s)
+        bids = [market.bid and market.eviction is None for market in markets]
+        rows = zip(loop.rows.pool, loop.rows.taken, loop.rows.end, strict=True)
+        outbid += sum(bids[place] and taken and end_s < horizon_s for place, taken, end_s in rows)
+    print(f"{refused} orders refused for the price, {outbid} machines outbid")
+    assert refused > 50
+    assert outbid > 20
+    poor = replace(job(random.Random(1)), resources=(Resources(cpus_min=64.0),), max_price_usd_per_hour=0.1)
+    with pytest.raises(Misuse, match="add one that fits the job"):
+        FleetLoop(poor, fixed, checkpoint_rules.slots(poor), pools(random.Random(1))).play(HOUR_S)

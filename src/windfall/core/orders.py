@@ -22,7 +22,7 @@ from windfall.fleet import (
     Slot,
 )
 from windfall.market import Offer, Order, Refusal
-from windfall.policies.acquisition import ranking
+from windfall.policies.acquisition import fleet_policy, ranking
 from windfall.policies.policy_registry import BUYING, SUCCESSION
 from windfall.policies.replacement import successor
 from windfall.policies.replacement.successor import ReplacementTime
@@ -370,8 +370,7 @@ def _place_orders(turn: FleetTurn, chosen: ranking.OfferChoice, needs: _Needs, e
 def _order(turn: FleetTurn, offer: Offer, count: int, sequence: int, *, gang: bool) -> Order:
     job = turn.job
     token = f"{job.job_id}-{sequence}"
-    limits = [usd for usd in (job.max_price_usd_per_hour, turn.state.bid_usd_per_hour) if usd is not None]
-    bid = min(limits, default=None) if offer.bid else None
+    bid = fleet_policy.price_limit_usd(job, turn.state.bid_usd_per_hour) if offer.bid else None
     return Order(token, turn.state.owner, job.job_id, offer, count if gang else 1, count, bid, gang)
 
 

@@ -23,7 +23,13 @@ from typing import Final
 from windfall.fleet import Slot
 from windfall.jobs import Job
 from windfall.market import Offer
-from windfall.policies.acquisition.fleet_policy import WAKE_S_MIN, FleetEstimates, FleetMachine, FleetPolicy
+from windfall.policies.acquisition.fleet_policy import (
+    WAKE_S_MIN,
+    FleetEstimates,
+    FleetMachine,
+    FleetPolicy,
+    price_limit_usd,
+)
 from windfall.policies.replacement import successor
 from windfall.simulation import fleet_bill
 from windfall.simulation.fleet_bill import FleetOutcome, MachineColumns
@@ -205,8 +211,7 @@ class FleetLoop:
         wake_s = math.inf if target.wake_at is None else target.wake_at - WALL_START
         wake_s = max(wake_s, self._time_s + WAKE_S_MIN)
         self._wake_s = min(wake_s, self._wake_s) if self._wake_s > self._time_s else wake_s
-        limits = [usd for usd in (self.job.max_price_usd_per_hour, target.bid_usd_per_hour) if usd is not None]
-        self._bid = min(limits, default=None)
+        self._bid = price_limit_usd(self.job, target.bid_usd_per_hour)
         if target.needs is not self.needs:
             self._retire({slot.id for slot in target.needs})
             self.needs = target.needs

@@ -20,9 +20,9 @@ from windfall.policies.acquisition.ranking import OfferBlock, OfferMarket, Ranki
 from windfall.simulation import random_draws, sampling
 from windfall.simulation.engine_fleet import OFFERS_EVERY_S
 from windfall.simulation.scenario import LifetimeQuantiles, MemorylessLifetimes, RecordedLifetimes
-from windfall.simulation.simulated_provider import SimulatedMarket
+from windfall.simulation.simulated_provider import SimulatedMarket, price_limit_usd
 from windfall.simulation.virtual_time import WALL_START
-from windfall.structs import Struct
+from windfall.structs import Struct, replace
 from windfall.terms import Instant, WallTime
 
 SOURCE: Final = "sim"
@@ -64,13 +64,12 @@ class FleetMarket:
         Raises:
             Misuse: a market has what the fleet loop leaves out.
         """
-        for pool in pools:
-            _check(pool)
         self.pools = tuple(pools)
         self.retry_s = math.inf
         self._job = job
         self._keys = [_unsigned(random_draws.key(seed, place)) for place in range(len(pools))]
-        self._lives = [None if pool.eviction is None else sampling.pack(pool.eviction) for pool in self.pools]  # type: ignore[arg-type]
+        laws = [_law(pool) for pool in self.pools]
+        self._lives = [None if law is None else sampling.pack(law) for law in laws]
         self._sold = [0] * len(pools)
         self._looked_s = 0.0
         self._offers: tuple[Offer, ...] = ()
@@ -111,7 +110,8 @@ class FleetMarket:
         if kind not in self._rankings:
             self._rankings[kind] = ranking.rank_for(self._job, slot, self._offers, ())
         found = self._rankings[kind]
-        if not found.ranked and self._job.max_price_usd_per_hour is None:
+        any_price = replace(self._job, max_price_usd_per_hour=None)
+        if not found.ranked and not ranking.rank_for(any_price, slot, self._offers, ()).ranked:
             raise Misuse(f"no market of this history has a machine for slot {slot.id}: add one that fits the job")
         place, retry_s = self._best(found, slot, count, now_s)
         if place is None:
@@ -137,9 +137,7 @@ class FleetMarket:
         """
         pool, key = self.pools[place], self._offers[place].key
         price = pool.prices.at(now_s)
-        bid = math.inf
-        if pool.bid:
-            bid = pool.on_demand_usd_per_hour if bid_usd_per_hour is None else bid_usd_per_hour
+        bid = price_limit_usd(pool, bid_usd_per_hour)
         if price > bid:
             block = ranking.block_after(self._blocks.get(key), Refusal.PRICE, "", Instant(WALL_START + now_s))
             self._blocks[key] = block
@@ -171,19 +169,20 @@ def _unsigned(key: Any) -> Any:
     return np.uint64(key)
 
 
-def _check(pool: SimulatedMarket) -> None:
-    law = (
-        isinstance(pool.eviction, MemorylessLifetimes | LifetimeQuantiles | RecordedLifetimes) or pool.eviction is None
-    )
-    if pool.capacity is not None or pool.quota is not None or pool.failed_to_start or not law:
-        raise Misuse(
-            f"the market {pool.machine_type} in {pool.zone} has a capacity, a quota, failed starts or a trace of ends, "
-            "which the fleet loop does not know: use the event engine"
-        )
+def _law(pool: SimulatedMarket) -> MemorylessLifetimes | LifetimeQuantiles | RecordedLifetimes | None:
+    """Return how long a market's machines live, None for ever; refuse what the fleet loop leaves out."""
     if pool.notice_s > 0.0:
         raise Misuse(
             f"the market {pool.machine_type} in {pool.zone} gives notice; the fleet loop knows none: set it to 0 s"
         )
+    limited = pool.capacity is not None or pool.quota is not None or pool.failed_to_start
+    law = pool.eviction
+    if not limited and (law is None or isinstance(law, MemorylessLifetimes | LifetimeQuantiles | RecordedLifetimes)):
+        return law
+    raise Misuse(
+        f"the market {pool.machine_type} in {pool.zone} has a capacity, a quota, failed starts or a trace of ends, "
+        "which the fleet loop does not know: use the event engine"
+    )
 
 
 def _offer(pool: SimulatedMarket, at_s: float) -> Offer:

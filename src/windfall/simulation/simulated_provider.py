@@ -377,7 +377,7 @@ class SimulatedProvider:
             where = f"{order.offer.machine_type} in {order.offer.zone}"
             return Answer(order.token, (), Refusal.INVALID, f"{self.name} does not sell {order.count_max} {where}")
         market = self._markets[place]
-        price, bid = market.prices.at(self._timeline.time), _bid(order, market)
+        price, bid = market.prices.at(self._timeline.time), price_limit_usd(market, order.bid_usd_per_hour)
         if price > bid:
             message = f"the price is {price:g}, the bid {bid:g} USD/h"
             return Answer(order.token, (), Refusal.PRICE, message)
@@ -482,7 +482,10 @@ class SimulatedProvider:
         self._await_price(market)
         price, place = market.prices.at(self._timeline.time), self._places[market.key]
         for one in tuple(self._alive[place].values()):
-            if one.lifecycle is MachineLifecycle.RUNNING and _bid(one.order, market) < price:
+            if (
+                one.lifecycle is MachineLifecycle.RUNNING
+                and price_limit_usd(market, one.order.bid_usd_per_hour) < price
+            ):
                 self.take(one.machine_id, self._evictions.notice_of(place, one.number))
 
     def _notify(self, machine_id: str, level: NoticeLevel, left_s: Seconds | None) -> None:
@@ -521,8 +524,8 @@ class SimulatedProvider:
         )
 
 
-def _bid(order: Order, market: SimulatedMarket) -> float:
+def price_limit_usd(market: SimulatedMarket, bid_usd_per_hour: float | None) -> float:
     """Return the highest acceptable price: the bid, else the on-demand price; infinite in a market without bids."""
     if not market.bid:
         return math.inf
-    return market.on_demand_usd_per_hour if order.bid_usd_per_hour is None else order.bid_usd_per_hour
+    return market.on_demand_usd_per_hour if bid_usd_per_hour is None else bid_usd_per_hour

@@ -68,7 +68,8 @@ def _files(name: str) -> Iterator[tuple[str, bytes]]:
     """Yield the files of an installed package, without its commands and what was compiled here."""
     for file in metadata.distribution(name).files or ():
         path = Path(str(file.locate()))
-        if ".." not in file.parts and "__pycache__" not in file.parts and file.suffix != ".pth" and path.is_file():
+        here_only = file.suffix == ".pth" or file.name == "direct_url.json"  # both name folders of this machine
+        if ".." not in file.parts and "__pycache__" not in file.parts and not here_only and path.is_file():
             yield file.as_posix(), path.read_bytes()
 
 

@@ -47,6 +47,7 @@ class Application(Struct, frozen=True):
 
 
 EFFICIENCY_MIN = 1e-3
+"""No fleet counts as less efficient than this: phi as a straight line would fall below zero."""
 
 
 class Allocations(Struct, frozen=True):

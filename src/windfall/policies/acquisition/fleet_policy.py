@@ -134,6 +134,12 @@ def fixed(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
     return FleetTarget(view.needs)
 
 
+def price_limit_usd(job: Job, bid_usd_per_hour: float | None) -> float | None:
+    """Return the price limit of new orders: the lower of the job's and the policy's bid; None without either [USD/h]."""
+    limits = [usd for usd in (job.max_price_usd_per_hour, bid_usd_per_hour) if usd is not None]
+    return min(limits, default=None)
+
+
 def flaw(
     target: object,
     slots: Mapping[str, Slot],
