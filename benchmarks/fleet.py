@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from benchmarks.harness import Benchmark
 from windfall.jobs import Job, Resources
+from windfall.market import BillingBasis, BillingRule
 from windfall.policies.acquisition.fleet_policy import fixed
 from windfall.policies.layout import checkpoint_rules
 from windfall.simulation.fleet_loop import FleetLoop
-from windfall.simulation.market_meter import BillingBasis, BillingRule
 from windfall.simulation.scenario import MemorylessLifetimes
 from windfall.simulation.simulated_provider import SimulatedMarket
 from windfall.simulation.value_series import ValueSeries

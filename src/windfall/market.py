@@ -49,6 +49,31 @@ class MachineEndCause(enum.StrEnum):
     """Broke, or never started."""
 
 
+class BillingBasis(enum.StrEnum):
+    """What a machine's time is multiplied with."""
+
+    PURCHASE = "purchase"
+    """By the second, at the price of the purchase."""
+    IN_EFFECT = "in-effect"
+    """By the second, at the price in effect in that second."""
+    STARTED_HOUR = "started-hour"
+    """By the started hour, counted from the machine's start, at the price at the start of that hour."""
+
+
+class BillingRule(Struct, frozen=True):
+    """How a machine's time is billed.
+
+    Attributes:
+        minimum_s: a machine that ends earlier is billed for this long [s]; not where the hour of its preemption is free.
+        hour_s: length of a billed hour, also of a free one [s]; shorter ones are for rehearsals.
+    """
+
+    basis: BillingBasis = BillingBasis.PURCHASE
+    minimum_s: float = 0.0
+    hour_s: float = 3600.0
+
+
+BY_THE_SECOND = BillingRule()
 OfferKey = tuple[str, str, str, Reliability]
 """Identity of an offer: provider, type, zone, reliability, but not the price."""
 
@@ -57,7 +82,7 @@ class Offer(Tagged, frozen=True):
     """A machine type that a provider offers.
 
     Attributes:
-        price_usd_per_hour: current price of one machine; billing uses the price recorded at the purchase.
+        price_usd_per_hour: current price of one machine: a quote; `billing` says which price is charged.
         on_demand_usd_per_hour: price of the same machine on demand; the on-demand baseline.
         reliability: whether it can be preempted.
         notice_s: the promised notice before a preemption [s]; 0 for none.
@@ -67,6 +92,8 @@ class Offer(Tagged, frozen=True):
         quoted_at: when this price was queried.
         promise_s: how long to wait for a confirmed machine to start before it is given up [s]; None where the provider
             itself withdraws what it does not start.
+        billing: how a machine's time is billed.
+        egress_usd_per_gib: what data costs that leave the zone [USD/GiB].
     """
 
     provider: str
@@ -85,6 +112,8 @@ class Offer(Tagged, frozen=True):
     bid: bool = False
     refund: bool = False
     promise_s: Seconds | None = None
+    billing: BillingRule = BY_THE_SECOND
+    egress_usd_per_gib: float = 0.0
 
     @property
     def key(self) -> OfferKey:

@@ -7,8 +7,7 @@ import math
 import random
 from dataclasses import dataclass, field
 
-from windfall.market import BootSpec, Machine, MachineEndCause, Order
-from windfall.simulation.market_meter import BillingBasis, BillingRule
+from windfall.market import BillingBasis, BillingRule, BootSpec, Machine, MachineEndCause, Order
 from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
 from windfall.simulation.virtual_time import WALL_START, Timeline
 from windfall.terms import NoticeLevel, Seconds, WallTime
@@ -93,13 +92,13 @@ def price_at(points: Points, time_s: float) -> float:
 
 def due_usd(rule: BillingRule, points: Points, start_s: float, end_s: float, bought_s: float, *, free: bool) -> float:
     """What one machine costs by a rule, added up in the plainest way; `free`: its last hour is refunded."""
-    lasts_s = end_s - start_s
-    hours = math.floor(lasts_s / 3600.0 + 1e-9)
+    lasts_s, hour_s = end_s - start_s, rule.hour_s
+    hours = math.floor(lasts_s / hour_s + 1e-9)
     if rule.basis is BillingBasis.STARTED_HOUR:
-        billed_s = max(lasts_s, rule.minimum_s) if not free else hours * 3600.0
-        begun = math.ceil(billed_s / 3600.0 - 1e-9)
-        return sum(price_at(points, start_s + 3600.0 * hour) for hour in range(begun))
-    billed_s = hours * 3600.0 if free else max(lasts_s, rule.minimum_s)
+        billed_s = max(lasts_s, rule.minimum_s) if not free else hours * hour_s
+        begun = math.ceil(billed_s / hour_s - 1e-9)
+        return sum(price_at(points, start_s + hour_s * hour) for hour in range(begun)) * hour_s / 3600.0
+    billed_s = hours * hour_s if free else max(lasts_s, rule.minimum_s)
     if rule.basis is BillingBasis.PURCHASE:
         return billed_s / 3600.0 * price_at(points, bought_s)
     until_s = start_s + billed_s

@@ -10,13 +10,13 @@ import pytest
 from windfall.errors import Misuse
 from windfall.fleet import MachineReported, MachineStatus, ProgressObserved, Report
 from windfall.jobs import Job, Resources, Use
+from windfall.market import BillingBasis, BillingRule
 from windfall.policies.acquisition.fleet_policy import FleetEstimates, FleetTarget, FleetView, MachineDrain, fixed
 from windfall.policies.layout import checkpoint_rules
 from windfall.simulation.engine_fleet import OWNER
 from windfall.simulation.engine_runtime import Directives, FleetCalls
 from windfall.simulation.fleet_loop import FleetLoop
 from windfall.simulation.fleet_market import FleetMarket, Purchase
-from windfall.simulation.market_meter import BillingBasis, BillingRule
 from windfall.simulation.scenario import MemorylessLifetimes
 from windfall.simulation.simulated_provider import SimulatedMarket
 from windfall.simulation.value_series import ValueSeries

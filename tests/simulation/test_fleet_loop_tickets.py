@@ -15,10 +15,11 @@ from tests.simulation.ticket_machines import TicketMachines
 from tests.simulation.ticket_work import TicketWork
 from tests.support import tickets
 from windfall.jobs import Job
+from windfall.market import BillingBasis, BillingRule
 from windfall.simulation.engine_fleet import OWNER
 from windfall.simulation.fleet_bill import FleetOutcome
 from windfall.simulation.fleet_loop import FleetLoop
-from windfall.simulation.market_meter import BillingBasis, BillingRule, MeteredMachine
+from windfall.simulation.market_meter import MeteredMachine
 from windfall.simulation.scenario import MemorylessLifetimes
 from windfall.simulation.simulated_provider import SimulatedMarket
 from windfall.simulation.value_series import ValueSeries

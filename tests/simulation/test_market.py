@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.simulation.market_shop import Points, Shopper, due_usd
-from windfall.market import BootSpec, Machine, MachineEndCause, Refusal
+from windfall.market import BillingBasis, BillingRule, BootSpec, Machine, MachineEndCause, Refusal
 from windfall.simulation.market_evictions import EvictionRule, NoticeShares, TracedEnds
-from windfall.simulation.market_meter import BillingBasis, BillingRule
 from windfall.simulation.scenario import LifetimeQuantiles, MemorylessLifetimes
 from windfall.simulation.simulated_provider import SimulatedMarket
 from windfall.simulation.value_series import ValueSeries
@@ -61,7 +60,9 @@ orders = st.lists(
     min_size=1,
     max_size=15,
 ).map(tuple)
-rules = st.builds(BillingRule, st.sampled_from(BASES), st.sampled_from([0.0, 60.0, 7200.0]))
+rules = st.builds(
+    BillingRule, st.sampled_from(BASES), st.sampled_from([0.0, 60.0, 7200.0]), st.sampled_from([3600.0, 600.0])
+)
 
 
 @st.composite

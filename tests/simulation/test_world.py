@@ -14,12 +14,11 @@ from windfall.core import ledger
 from windfall.errors import Infeasible
 from windfall.fleet import ProgressObserved
 from windfall.jobs import Job, Recovery, Resources, Use, Work
-from windfall.market import MachineEndCause
+from windfall.market import BillingBasis, BillingRule, MachineEndCause
 from windfall.simulation import engine
 from windfall.simulation.engine_fleet import OWNER, SimulatedFleet
 from windfall.simulation.engine_runtime import Directives, FleetCalls
 from windfall.simulation.market_evictions import NoticeShares
-from windfall.simulation.market_meter import BillingBasis, BillingRule
 from windfall.simulation.sampling import Draws
 from windfall.simulation.scenario import DurationRange, MemorylessLifetimes
 from windfall.simulation.simulated_provider import SimulatedMarket

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from windfall.simulation.market_meter import HOUR_S, BillingBasis
+from windfall.market import BillingBasis
+from windfall.simulation.market_meter import HOUR_S
 from windfall.simulation.simulated_provider import SimulatedMarket
 from windfall.simulation.value_series import ValueSeries
 from windfall.structs import Struct
@@ -97,16 +98,16 @@ def cost_usd(market: SimulatedMarket, start: Floats, end: Floats, price: Floats,
         price: at its purchase [USD/h].
         taken: whether the market took it.
     """
-    prices, billing = market.prices, market.billing
+    prices, billing, hour_s = market.prices, market.billing, market.billing.hour_s
     billed = np.maximum(end, start + billing.minimum_s)
     refunded = taken & market.refund
-    since = start + np.floor((end - start) / HOUR_S) * HOUR_S
+    since = start + np.floor((end - start) / hour_s) * hour_s
     if billing.basis is BillingBasis.STARTED_HOUR:
-        hours = np.ceil((billed - start) / HOUR_S - _INSTANT).astype(np.int64)
+        hours = np.ceil((billed - start) / hour_s - _INSTANT).astype(np.int64)
         which = np.arange(int(hours.sum())) - np.repeat(np.cumsum(hours) - hours, hours)
-        usd = float(np.sum(_values(prices, np.repeat(start, hours) + HOUR_S * which)))
-        begun = refunded & ((end - since) / HOUR_S > _INSTANT)
-        return usd - float(np.sum(_values(prices, since[begun])))
+        usd = float(np.sum(_values(prices, np.repeat(start, hours) + hour_s * which)))
+        begun = refunded & ((end - since) / hour_s > _INSTANT)
+        return (usd - float(np.sum(_values(prices, since[begun])))) * hour_s / HOUR_S
     back = np.maximum(billed, since)[refunded]
     if billing.basis is BillingBasis.PURCHASE:
         usd = float(np.sum((billed - start) * price)) - float(np.sum((back - since[refunded]) * price[refunded]))

@@ -189,5 +189,5 @@ def _offer(pool: SimulatedMarket, at_s: float) -> Offer:
     return Offer(
         SOURCE, pool.machine_type, pool.zone, pool.prices.at(at_s), pool.on_demand_usd_per_hour, pool.reliability,
         pool.notice_s, WallTime(WALL_START + at_s), pool.cpus, pool.memory_gib, pool.accelerator, pool.accelerators,
-        pool.startup_s, pool.bid, pool.refund,
+        pool.startup_s, pool.bid, pool.refund, None, pool.billing,
     )  # fmt: skip

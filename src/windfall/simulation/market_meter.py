@@ -8,14 +8,13 @@ resource markets", EuroSys 2017, sections 2.2 and 4: an eviction refunds what wa
 
 from __future__ import annotations
 
-import enum
 import math
 from dataclasses import dataclass
 
-from windfall.market import Bill, Charge
+from windfall.market import Bill, BillingBasis, BillingRule, Charge
 from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import WALL_START
-from windfall.structs import Struct, replace
+from windfall.structs import replace
 from windfall.terms import Usd, WallTime
 
 HOUR_S = 3600.0
@@ -23,31 +22,6 @@ DECIMALS = 6
 """Charges are rounded to a millionth of a dollar."""
 _INSTANT = 1e-9
 """A share of an hour that is too short to count as started: wall clocks are sums."""
-
-
-class BillingBasis(enum.StrEnum):
-    """What a machine's time is multiplied with."""
-
-    PURCHASE = "purchase"
-    """By the second, at the price of the purchase."""
-    IN_EFFECT = "in-effect"
-    """By the second, at the price in effect in that second."""
-    STARTED_HOUR = "started-hour"
-    """By the started hour, counted from the machine's start, at the price at the start of that hour."""
-
-
-class BillingRule(Struct, frozen=True):
-    """How a market bills.
-
-    Attributes:
-        minimum_s: a machine that ends earlier is billed for this long [s]; not where the hour of its preemption is free.
-    """
-
-    basis: BillingBasis = BillingBasis.PURCHASE
-    minimum_s: float = 0.0
-
-
-BY_THE_SECOND = BillingRule()
 
 
 @dataclass(slots=True)
@@ -74,17 +48,19 @@ class MeteredMachine:
 
     def free_usd(self, until: WallTime) -> tuple[WallTime, float]:
         """Return the start of the hour of its preemption, and what was charged from then on, a minimum included [USD]."""
-        by_hours = self.billing.basis is BillingBasis.STARTED_HOUR
-        whole = int((until - self.started) / HOUR_S + _INSTANT) if by_hours else (until - self.started) // HOUR_S
-        since = WallTime(self.started + whole * HOUR_S)
+        by_hours, hour_s = self.billing.basis is BillingBasis.STARTED_HOUR, self.billing.hour_s
+        whole = int((until - self.started) / hour_s + _INSTANT) if by_hours else (until - self.started) // hour_s
+        since = WallTime(self.started + whole * hour_s)
         if by_hours:
             return since, self._hours_usd(int(whole), until)
         return since, self._seconds_usd(since, max(self._billed_until(until), since))
 
     def _hours_usd(self, first: int, until: WallTime) -> float:
         """Return the cost of the started hours from the `first` on [USD]."""
-        hours = math.ceil((self._billed_until(until) - self.started) / HOUR_S - _INSTANT)
-        return math.fsum(self._price(WallTime(self.started + HOUR_S * hour)) for hour in range(first, hours))
+        hour_s = self.billing.hour_s
+        hours = math.ceil((self._billed_until(until) - self.started) / hour_s - _INSTANT)
+        prices = (self._price(WallTime(self.started + hour_s * hour)) for hour in range(first, hours))
+        return math.fsum(prices) * hour_s / HOUR_S
 
     def _billed_until(self, until: WallTime) -> WallTime:
         return WallTime(max(until, self.started + self.billing.minimum_s))

@@ -17,8 +17,10 @@ from typing import Protocol
 
 from windfall.errors import ProviderDenied
 from windfall.market import (
+    BY_THE_SECOND,
     Answer,
     Bill,
+    BillingRule,
     BootSpec,
     Capabilities,
     Machine,
@@ -37,7 +39,7 @@ from windfall.simulation.market_evictions import (
     MarketEvictions,
     NoticeShares,
 )
-from windfall.simulation.market_meter import BY_THE_SECOND, BillingRule, Meter, MeteredMachine
+from windfall.simulation.market_meter import Meter, MeteredMachine
 from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import WALL_START, Timeline
 from windfall.structs import Struct
@@ -369,6 +371,7 @@ class SimulatedProvider:
             startup_s=market.startup_s,
             bid=market.bid,
             refund=market.refund,
+            billing=market.billing,
         )
 
     def _sell(self, order: Order, boot: BootSpec) -> Answer:
