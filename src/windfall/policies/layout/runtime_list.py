@@ -27,6 +27,28 @@ class Placement(Struct, frozen=True):
     address: str
 
 
+class Scaling(Struct, frozen=True):
+    """How many machines a job can use, and what a change of them costs.
+
+    Attributes:
+        machines_min, machines_max: machines that do work; None for no upper bound.
+        reliable: machines that cannot be preempted, which keep the state safe and do no work.
+        role, reliable_role: the roles of the two kinds.
+        eviction_s: how long no machine makes progress after a loss [s].
+        change_s: how long none does after machines were added or released [s].
+        loss_per_core: how much of the fleet's work each core beyond the first costs [1].
+    """
+
+    machines_min: int
+    machines_max: int | None
+    role: str
+    reliable: int = 0
+    reliable_role: str = ""
+    eviction_s: float = 0.0
+    change_s: float = 0.0
+    loss_per_core: float = 0.0
+
+
 class RuntimeRules(Struct, frozen=True):
     """The rules of a runtime.
 
@@ -42,6 +64,7 @@ class RuntimeRules(Struct, frozen=True):
         assign: the body of a machine's assignment, from its slot and the machines by slot; None if there is none.
         reliable_roles: roles that need a machine that cannot be preempted.
         check: returns what is wrong with a job's settings, None if they are valid; without it any are accepted.
+        scaling: how many machines a job can use; None: those that it needs at its start, no more and no fewer.
     """
 
     name: str
@@ -54,6 +77,7 @@ class RuntimeRules(Struct, frozen=True):
     assign: Callable[[Job, Slot, Mapping[str, Placement]], Mapping[str, Any]] | None = None
     reliable_roles: tuple[str, ...] = ()
     check: Callable[[Mapping[str, Any]], str | None] | None = None
+    scaling: Callable[[Job], Scaling] | None = None
 
 
 def rules(name: str) -> RuntimeRules:
