@@ -110,6 +110,7 @@ class Slot(Tagged, frozen=True):
             None for whatever the job's resources allow.
         wants: the offers to order it from, best first; empty to leave the choice to the ranking of the job's resources.
         gang: slots of one gang are ordered together, all or nothing, and lost together; empty for none.
+        bid_usd_per_hour: the price limit of its machines, as long as it exists; None for the job's.
     """
 
     id: str
@@ -117,6 +118,7 @@ class Slot(Tagged, frozen=True):
     reliability: Reliability | None = None
     wants: tuple[OfferKey, ...] = ()
     gang: str = ""
+    bid_usd_per_hour: float | None = None
 
 
 # ------------------------------------------------------------------------------- between controller and machine

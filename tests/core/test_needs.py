@@ -28,6 +28,7 @@ from windfall.policies.acquisition.fleet_policy import FleetEstimates, FleetTarg
 from windfall.policies.layout import runtime_list
 from windfall.policies.layout.membership import ALONE
 from windfall.policies.layout.runtime_list import RuntimeRules
+from windfall.structs import replace
 from windfall.terms import Instant, NoticeLevel, Reliability, Seconds, Term, Usd
 
 WORKERS = RuntimeRules(
@@ -333,9 +334,9 @@ def test_all_kinds_of_a_turn_fall_under_one_budget(wanted: Wanted) -> None:
 
 
 def test_a_bid_limits_the_price_of_new_orders(wanted: Wanted) -> None:
-    """It is written on the order where the offer takes bids; the job's own limit holds too."""
+    """It is written on the slot, and on its order where the offer takes bids; the job's own limit holds too."""
     bids = LARGE.__class__(**{name: getattr(LARGE, name) for name in LARGE.__struct_fields__} | {"bid": True})
-    wanted.target = FleetTarget((W0,), bid_usd_per_hour=0.5)
+    wanted.target = FleetTarget((replace(W0, id="w-bid", bid_usd_per_hour=0.5),))
     assert [order.bid_usd_per_hour for order in Fleet(bids).orders] == [0.5]
     assert [order.bid_usd_per_hour for order in Fleet(bids, max_price_usd_per_hour=0.4).orders] == [0.4]
 
@@ -376,7 +377,8 @@ NONSENSE: dict[str, tuple[Callable[[], object], str]] = {
     "a role that is none": (lambda: FleetTarget((Slot("x", "boss"),)), "the runtime has worker, server"),
     "another role": (lambda: FleetTarget((Slot("w-0", "server"),)), "changed the role or gang of slot w-0"),
     "no id": (lambda: FleetTarget((Slot("", "worker"),)), "a slot without an id"),
-    "a bid of nothing": (lambda: FleetTarget((W0,), bid_usd_per_hour=0.0), "a bid is above zero"),
+    "a bid of nothing": (lambda: FleetTarget((replace(W0, bid_usd_per_hour=0.0),)), "a bid is above zero"),
+    "another bid": (lambda: FleetTarget((replace(W0, bid_usd_per_hour=0.3),)), "changed the bid of slot w-0"),
 }
 
 

@@ -78,7 +78,7 @@ class TicketWork:
             worker.worked = self.works(machine)
         return news
 
-    def start(self, machine: int, slot: Slot, now_s: float) -> None:
+    def start(self, machine: int, slot: Slot, cpus: float, now_s: float) -> None:
         """Prepare a machine."""
         self._workers[machine] = _Worker(slot.role, now_s + self._prepare_s)
         heapq.heappush(self._due, (now_s + self._prepare_s, machine, 0))
@@ -91,7 +91,7 @@ class TicketWork:
             self.counter = ticket_counter.closed(self.counter, worker.clerk_term)
             worker.clerk_term = 0
 
-    def end(self, machine: int) -> None:
+    def end(self, machine: int, now_s: float, *, taken: bool) -> None:
         """Take back what a machine had."""
         self._workers.pop(machine, None)
         self.counter = ticket_counter.declared_gone(self.counter, str(machine))

@@ -203,7 +203,6 @@ class FleetState(Struct, frozen=True):
         orders: open orders and the newest cancelled ones, by token; `sequence` is the number of the newest.
         listed: providers whose complete listing was compared since the controller started.
         offers_at: when the offers were last observed; None before the first time.
-        bid_usd_per_hour: the fleet policy's price limit of new orders; None for the job's.
         blocks: offers that are not tried for now; `refused` lists the reasons why others are unavailable.
         retry_at: when buying is retried; None if no machine is missing.
         progress: the newest observation of it.
@@ -233,7 +232,6 @@ class FleetState(Struct, frozen=True):
     needs: tuple[Slot, ...] = ()
     slots: Mapping[str, SlotState] = msgspec.field(default_factory=dict)
     slots_opened: int = 0
-    bid_usd_per_hour: float | None = None
     orders: Mapping[str, OrderEntry] = msgspec.field(default_factory=dict)
     sequence: int = 0
     listed: frozenset[str] = frozenset()

@@ -11,9 +11,9 @@ from windfall.core.lifecycle import MachineState
 from windfall.core.orders import expect
 from windfall.fleet import Slot
 from windfall.jobs import Job
-from windfall.market import Offer
-from windfall.policies.acquisition import fleet_policy, fleet_policy_list
-from windfall.policies.acquisition.fleet_policy import FleetEstimates, FleetMachine, FleetTarget
+from windfall.market import Offer, OfferKey
+from windfall.policies.acquisition import fleet_policy, fleet_policy_list, ranking
+from windfall.policies.acquisition.fleet_policy import FleetAllocation, FleetEstimates, FleetMachine, FleetTarget
 from windfall.policies.layout import runtime_list
 from windfall.policies.layout.membership import Membership
 from windfall.terms import Instant, JobProgress
@@ -76,7 +76,6 @@ def _wanted(turn: FleetTurn) -> dict[str, Slot]:
 def _apply(turn: FleetTurn, target: FleetTarget) -> None:
     if target.needs is not turn.state.needs and target.needs != turn.state.needs:
         _change_needs(turn, target.needs)
-    turn.change(bid_usd_per_hour=target.bid_usd_per_hour)
     for release in target.releases:
         unit = turn.units.get(release.machine_id)
         for one in () if unit is None else gangs.whole(turn, unit):
@@ -150,9 +149,22 @@ class TurnView:
         observed = self.turn.state.progress
         return None if observed is None else observed.progress
 
+    @property
+    def awaited(self) -> frozenset[str]:
+        """The slots for which an order is open."""
+        return frozenset(slot.id for slot in self.turn.slots.values() if slot.awaits is not None)
+
     def machines(self) -> Sequence[FleetMachine]:
         """The machines that fill slots."""
         return tuple(_fleet_machines(self.turn))
+
+    def allocations(self) -> Sequence[FleetAllocation]:
+        """The machines of slots that are wanted, by order."""
+        return fleet_policy.allocations(self.machines(), self.needs)
+
+    def refused(self) -> frozenset[OfferKey]:
+        """The offers that are not ordered now, because an order was refused."""
+        return ranking.blocked(self.turn.blocks, self.now)
 
     def spent_usd(self) -> float:
         """The job's cost so far."""
@@ -167,11 +179,12 @@ def _fleet_machines(turn: FleetTurn) -> Iterable[FleetMachine]:
                 unit.machine_id,
                 unit.slot,
                 unit.key,
-                unit.machine.price_usd_per_hour,
+                unit.machine.price_now_usd_per_hour,
                 unit.running_at,
                 min(ends, default=None),
                 unit.ready,
                 *_expected_times_s(turn, unit.machine_id),
+                unit.machine.token,
             )
 
 

@@ -278,7 +278,7 @@ def _needs(turn: FleetTurn, expected: ReplacementTime) -> tuple[_Needs, ...]:
     kinds: dict[tuple[object, ...], list[str]] = {}
     for slot_id in (*opened, *announced):
         need = turn.slots[slot_id].need
-        kinds.setdefault((need.reliability, need.wants, need.gang), []).append(slot_id)
+        kinds.setdefault((need.reliability, need.wants, need.gang, need.bid_usd_per_hour), []).append(slot_id)
     found = []
     for slot_ids in kinds.values():
         kind = turn.slots[slot_ids[0]].need
@@ -349,7 +349,7 @@ def _place_orders(turn: FleetTurn, chosen: ranking.OfferChoice, needs: _Needs, e
     for ranked, count in chosen.orders:
         sequence = turn.state.sequence + 1
         turn.change(sequence=sequence)
-        order = _order(turn, ranked.offer, count, sequence, gang=bool(needs.kind.gang))
+        order = _order(turn, ranked.offer, count, sequence, needs.kind)
         turn.orders[order.token] = OrderEntry(order, OrderState.ASKED, turn.now, count)
         _set_awaits(turn, order.token, [slots.pop() for _ in range(count)])
         turn.emit(PlaceOrder(order))
@@ -367,10 +367,10 @@ def _place_orders(turn: FleetTurn, chosen: ranking.OfferChoice, needs: _Needs, e
     turn.decisions.append(Decision(policy, _VERSION, "; ".join(choices), tuple(rationale), chosen.reasons or ("wait",)))
 
 
-def _order(turn: FleetTurn, offer: Offer, count: int, sequence: int, *, gang: bool) -> Order:
-    job = turn.job
+def _order(turn: FleetTurn, offer: Offer, count: int, sequence: int, kind: Slot) -> Order:
+    job, gang = turn.job, bool(kind.gang)
     token = f"{job.job_id}-{sequence}"
-    bid = fleet_policy.price_limit_usd(job, turn.state.bid_usd_per_hour) if offer.bid else None
+    bid = fleet_policy.price_limit_usd(job, kind.bid_usd_per_hour) if offer.bid else None
     return Order(token, turn.state.owner, job.job_id, offer, count if gang else 1, count, bid, gang)
 
 

@@ -49,6 +49,7 @@ class MachineColumns:
         taken: whether the market ends it.
         slot: which it was bought for.
         unit: which purchase it belongs to; the machines of a gang share one.
+        order: which order bought it.
     """
 
     pool: list[int] = field(default_factory=list)
@@ -58,16 +59,18 @@ class MachineColumns:
     taken: list[bool] = field(default_factory=list)
     slot: list[str] = field(default_factory=list)
     unit: list[int] = field(default_factory=list)
+    order: list[int] = field(default_factory=list)
 
-    def add(self, pool: int, times_s: tuple[float, float], price: float, slot: str, unit: int) -> None:
-        """Add a machine with its start and end [s]; the market takes it if its end is finite."""
+    def add(self, pool: int, times_s: tuple[float, float], price: float, slot: str, bought: tuple[int, int]) -> None:
+        """Add a machine with its start and end [s], its unit and order; the market takes it if its end is finite."""
         self.pool.append(pool)
         self.start.append(times_s[0])
         self.end.append(times_s[1])
         self.price.append(price)
         self.taken.append(times_s[1] < math.inf)
         self.slot.append(slot)
-        self.unit.append(unit)
+        self.unit.append(bought[0])
+        self.order.append(bought[1])
 
     def release(self, row: int, at_s: float) -> None:
         """End a machine by choice, unless it has ended; one that has not started costs nothing."""

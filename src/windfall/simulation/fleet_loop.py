@@ -22,9 +22,10 @@ from typing import Final
 
 from windfall.fleet import Slot
 from windfall.jobs import Job
-from windfall.market import Offer
+from windfall.market import BillingBasis, Offer, OfferKey
 from windfall.policies.acquisition.fleet_policy import (
     WAKE_S_MIN,
+    FleetAllocation,
     FleetEstimates,
     FleetMachine,
     FleetPolicy,
@@ -90,8 +91,9 @@ class FleetLoop:
         self._market = FleetMarket(job, pools, seed)
         self._time_s = 0.0
         self._wake_s, self._decide_every_s = math.inf, decide_every_s
-        self._bid: float | None = job.max_price_usd_per_hour
-        self._units = 0
+        self._units = self._ordered = 0
+        self._alive: dict[int, list[int]] = {}
+        self._bids: dict[int, float | None] = {}
         self._gangs: set[int] = set()
         self._holder: dict[str, int] = {}
         self._successor: dict[str, int] = {}
@@ -122,6 +124,31 @@ class FleetLoop:
         """Return the machines that fill slots, in the order of their purchase."""
         return tuple(self._machine(row) for row in sorted((*self._holder.values(), *self._successor.values())))
 
+    @property
+    def awaited(self) -> frozenset[str]:
+        """The slots for which an order is open: none, it is answered at once."""
+        return frozenset()
+
+    def allocations(self) -> tuple[FleetAllocation, ...]:
+        """Return the machines of slots that are wanted, by order: as `fleet_policy.allocations`, without a pass over all."""
+        found = []
+        for order, alive in self._alive.items():
+            rows = [row for row in alive if row not in self._leaving] if self._leaving else alive
+            if rows:
+                found.append(self._allocation(order, rows))
+        return tuple(found)
+
+    def _allocation(self, order: int, rows: Sequence[int]) -> FleetAllocation:
+        row, slots = rows[0], tuple(self.rows.slot[row] for row in rows)
+        pool, started_s = self._market.pools[self.rows.pool[row]], self.rows.start[row]
+        key = (SOURCE, pool.machine_type, pool.zone, pool.reliability)
+        started = Instant(WALL_START + started_s) if started_s <= self._time_s else None
+        return FleetAllocation(str(order), key, self._bids[order], self._price(row), started, slots)
+
+    def refused(self) -> frozenset[OfferKey]:
+        """Return the offers that are not ordered now."""
+        return self._market.refused(self._time_s)
+
     def spent_usd(self) -> float:
         """Return the cost so far."""
         return fleet_bill.outcome(self.rows, self._market.pools, self._time_s).usd
@@ -132,8 +159,20 @@ class FleetLoop:
         started = Instant(WALL_START + started_s) if started_s <= self._time_s else None
         leaving = self._leaving.get(row)
         ends_at = None if leaving is None else Instant(WALL_START + leaving.deadline_s)
-        slot, price = self.rows.slot[row], self.rows.price[row]
-        return FleetMachine(f"{SOURCE}-{row + 1}", slot, key, price, started, ends_at, self._ready(row))
+        slot, price, order = self.rows.slot[row], self._price(row), str(self.rows.order[row])
+        return FleetMachine(f"{SOURCE}-{row + 1}", slot, key, price, started, ends_at, self._ready(row), order=order)
+
+    def _price(self, row: int) -> float:
+        """Return what a machine costs now [USD/h]."""
+        pool, started_s = self._market.pools[self.rows.pool[row]], self.rows.start[row]
+        match pool.billing.basis:
+            case BillingBasis.PURCHASE:
+                return self.rows.price[row]
+            case BillingBasis.IN_EFFECT:
+                return pool.prices.at(self._time_s)
+            case BillingBasis.STARTED_HOUR:
+                hours = max((self._time_s - started_s) // pool.billing.hour_s, 0.0)
+                return pool.prices.at(started_s + hours * pool.billing.hour_s)
 
     def _ready(self, row: int) -> bool:
         return self.rows.start[row] <= self._time_s and (self._work is None or self._work.ready(row))
@@ -188,14 +227,14 @@ class FleetLoop:
         while self._ends and self._ends[0][0] <= self._time_s:
             end_s, row = heapq.heappop(self._ends)
             if self.rows.taken[row] and self.rows.end[row] == end_s:
-                self._detach(row)
+                self._detach(row, taken=True)
                 news = True
         while self._starts and self._starts[0][0] <= self._time_s:
             _, row, slot = heapq.heappop(self._starts)
             if self.rows.end[row] > self._time_s:
                 news = True
                 if self._work is not None:
-                    self._work.start(row, slot, self._time_s)
+                    self._work.start(row, slot, self._market.pools[self.rows.pool[row]].cpus, self._time_s)
         if self._work is not None:
             news = self._work.play(self._time_s) or self._market.look(self._time_s) or news
         return news
@@ -211,7 +250,6 @@ class FleetLoop:
         wake_s = math.inf if target.wake_at is None else target.wake_at - WALL_START
         wake_s = max(wake_s, self._time_s + WAKE_S_MIN)
         self._wake_s = min(wake_s, self._wake_s) if self._wake_s > self._time_s else wake_s
-        self._bid = price_limit_usd(self.job, target.bid_usd_per_hour)
         if target.needs is not self.needs:
             self._retire({slot.id for slot in target.needs})
             self.needs = target.needs
@@ -250,7 +288,7 @@ class FleetLoop:
                 released = True
                 for one in self._gang(row):
                     self.rows.release(one, self._time_s)
-                    self._detach(one)
+                    self._detach(one, taken=False)
         return released
 
     def _due_s(self, leaving: _Leaving) -> float:
@@ -274,9 +312,12 @@ class FleetLoop:
         filled = (*self._holder.values(), *self._successor.values()) if self.rows.unit[row] in self._gangs else (row,)
         return [one for one in filled if self.rows.unit[one] == self.rows.unit[row]]
 
-    def _detach(self, row: int) -> None:
+    def _detach(self, row: int, *, taken: bool) -> None:
         """Take a machine that is gone from its slot; a successor takes its place."""
-        slot = self.rows.slot[row]
+        slot, order = self.rows.slot[row], self.rows.order[row]
+        self._alive[order].remove(row)
+        if not self._alive[order]:
+            del self._alive[order]
         self._leaving.pop(row, None)
         if self._successor.get(slot) == row:
             del self._successor[slot]
@@ -287,7 +328,7 @@ class FleetLoop:
             else:
                 self._holder[slot] = later
         if self._work is not None:
-            self._work.end(row)
+            self._work.end(row, self._time_s, taken=taken)
 
     # ------------------------------------------------------------------------------------------------------------ buying
 
@@ -298,7 +339,7 @@ class FleetLoop:
         opened = [slot for slot in self.needs if slot.id not in self._holder]
         replaced = [slot for slot in self.needs if self._needs_successor(slot)] if self._leaving else []
         for slot in (*opened, *replaced):
-            kinds.setdefault((slot.reliability, slot.wants, slot.gang), []).append(slot)
+            kinds.setdefault((slot.reliability, slot.wants, slot.gang, slot.bid_usd_per_hour), []).append(slot)
         for slots in kinds.values():
             gang = slots[0].gang
             if not gang or len(slots) == sum(slot.gang == gang for slot in self.needs):
@@ -307,8 +348,11 @@ class FleetLoop:
     def _order(self, slots: list[Slot], *, whole: bool) -> None:
         """Order for slots of one kind, elsewhere after a refusal, until none is left or no offer can be ordered now."""
         left = [slots] if whole else [[slot] for slot in slots]
+        bid = price_limit_usd(self.job, slots[0].bid_usd_per_hour)
         while left and (place := self._market.choose(slots[0], len(slots), self._time_s)) is not None:
-            while left and (bought := self._market.buy(place, self._time_s, self._bid)) is not None:
+            self._ordered += 1
+            self._bids[self._ordered] = slots[0].bid_usd_per_hour
+            while left and (bought := self._market.buy(place, self._time_s, bid)) is not None:
                 self._add(left.pop(0), bought)
 
     def _needs_successor(self, slot: Slot) -> bool:
@@ -324,7 +368,8 @@ class FleetLoop:
             row = len(rows.pool)
             replaces = slot.id in self._holder
             (self._successor if replaces else self._holder)[slot.id] = row
-            rows.add(bought.place, (bought.start_s, bought.end_s), bought.usd_per_hour, slot.id, unit)
+            rows.add(bought.place, (bought.start_s, bought.end_s), bought.usd_per_hour, slot.id, (unit, self._ordered))
+            self._alive.setdefault(self._ordered, []).append(row)
             if bought.end_s < math.inf:
                 heapq.heappush(self._ends, (bought.end_s, row))
             if replaces or self._work is not None:

@@ -99,6 +99,10 @@ class FleetMarket:
         changes_s = min(pool.prices.next_change_s(self._looked_s) for pool in self.pools)
         return changes_s if changes_s == math.inf else max(changes_s, self._looked_s + OFFERS_EVERY_S)
 
+    def refused(self, now_s: float) -> frozenset[OfferKey]:
+        """Return the offers that are not ordered at a time [s], because an order was refused."""
+        return ranking.blocked(self._blocks, Instant(WALL_START + now_s))
+
     def choose(self, slot: Slot, count: int, now_s: float) -> int | None:
         """Return the place of the market to order machines for slots of one kind from; None if no offer can be ordered now.
 

@@ -24,14 +24,14 @@ class FleetWork(Protocol):
     def take_work(self, now_s: float) -> bool:
         """Begin new work, after the driver's decision; return whether a machine reports to the driver."""
 
-    def start(self, machine: int, slot: Slot, now_s: float) -> None:
-        """Start on a machine."""
+    def start(self, machine: int, slot: Slot, cpus: float, now_s: float) -> None:
+        """Start on a machine with a number of cores."""
 
     def drain(self, machine: int) -> None:
         """Finish or hand over what a machine does, and start nothing more on it."""
 
-    def end(self, machine: int) -> None:
-        """End with a machine; what it did and did not hand over is lost."""
+    def end(self, machine: int, now_s: float, *, taken: bool) -> None:
+        """End with a machine, which its market took or its owner released; what it did and did not hand over is lost."""
 
     def ready(self, machine: int) -> bool:
         """Whether a machine that has started works or could work."""

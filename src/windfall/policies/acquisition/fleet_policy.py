@@ -37,6 +37,7 @@ class FleetMachine(Struct, frozen=True):
         ready: whether it works or could work now.
         reuse_s, fresh_s: expected time of the work that is planned on it, and if a new machine were ordered for it now;
             0 without a trusted save schedule.
+        order: token of the order that bought it.
     """
 
     machine_id: str
@@ -48,6 +49,27 @@ class FleetMachine(Struct, frozen=True):
     ready: bool
     reuse_s: float = 0.0
     fresh_s: float = 0.0
+    order: str = ""
+
+
+class FleetAllocation(Struct, frozen=True):
+    """Machines that were bought together: of one offer, at one time, with one bid.
+
+    Attributes:
+        order: token of their order.
+        key: of their offer.
+        bid_usd_per_hour: their price limit; None for the job's.
+        price_usd_per_hour: what one of them costs now.
+        started: since when the first one is billed; None before.
+        slots: which they fill; each of them has a machine, and none is about to leave.
+    """
+
+    order: str
+    key: OfferKey
+    bid_usd_per_hour: float | None
+    price_usd_per_hour: float
+    started: Instant | None
+    slots: tuple[str, ...]
 
 
 class FleetView(Protocol):
@@ -73,8 +95,18 @@ class FleetView(Protocol):
     def progress(self) -> JobProgress | None:
         """Of the job; None before the first."""
 
+    @property
+    def awaited(self) -> frozenset[str]:
+        """The slots for which an order is open."""
+
     def machines(self) -> Sequence[FleetMachine]:
         """The machines that fill slots."""
+
+    def allocations(self) -> Sequence[FleetAllocation]:
+        """The machines of slots that are wanted, by order."""
+
+    def refused(self) -> frozenset[OfferKey]:
+        """The offers that are not ordered now, because an order was refused."""
 
     def spent_usd(self) -> float:
         """The job's cost so far, by the best estimate."""
@@ -113,14 +145,12 @@ class FleetTarget(Struct, frozen=True):
     Attributes:
         needs: all slots, those that stay included.
         releases: machines to release although their slot stays: a successor takes their place first.
-        bid_usd_per_hour: the price limit of new orders; None for the job's.
         wake_at: when to ask again at the latest; None if only news matter.
         decision: what was compared, if the target differs from what there is; None otherwise.
     """
 
     needs: tuple[Slot, ...]
     releases: tuple[MachineDrain, ...] = ()
-    bid_usd_per_hour: float | None = None
     wake_at: Instant | None = None
     decision: Decision | None = None
 
@@ -132,6 +162,26 @@ def fixed(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
     """Return the fleet that the runtime needs, unchanged: n machines of the best-ranked offers, each replaced when it ends."""
     del estimates
     return FleetTarget(view.needs)
+
+
+def allocations(machines: Sequence[FleetMachine], needs: Sequence[Slot]) -> tuple[FleetAllocation, ...]:
+    """Return the machines of slots that are wanted, by order; those that are about to leave are left out."""
+    wanted = {slot.id: slot for slot in needs}
+    groups: dict[tuple[str, OfferKey], list[FleetMachine]] = {}
+    for machine in machines:
+        if machine.slot in wanted and machine.ends_at is None:
+            groups.setdefault((machine.order, machine.key), []).append(machine)
+    return tuple(
+        FleetAllocation(
+            order,
+            key,
+            wanted[found[0].slot].bid_usd_per_hour,
+            found[0].price_usd_per_hour,
+            min((one.started for one in found if one.started is not None), default=None),
+            tuple(one.slot for one in found),
+        )
+        for (order, key), found in groups.items()
+    )
 
 
 def price_limit_usd(job: Job, bid_usd_per_hour: float | None) -> float | None:
@@ -162,9 +212,6 @@ def flaw(
         return "returned needs that are no slots"
     if not all(isinstance(release, MachineDrain) for release in target.releases):
         return "returned releases that name no machine"
-    bid = target.bid_usd_per_hour
-    if bid is not None and not bid > 0.0:
-        return f"bid {bid:g} USD/h; a bid is above zero"
     flaws = [_slot_flaw(slot, slots.get(slot.id), roles, reliable_roles) for slot in target.needs]
     flaws = [_id_flaw([slot.id for slot in target.needs], retiring), *flaws, _gang_flaw(target.needs, slots)]
     return next((found for found in flaws if found is not None), None)
@@ -198,6 +245,15 @@ def _slot_flaw(slot: Slot, known: Slot | None, roles: Sequence[str], reliable_ro
         return f"asked for slot {slot.id} ({slot.role}) on any machine; it needs one that cannot be preempted"
     if known is not None and (known.role, known.gang) != (slot.role, slot.gang):
         return f"changed the role or gang of slot {slot.id}; retire it and open another"
+    return _bid_flaw(slot, known)
+
+
+def _bid_flaw(slot: Slot, known: Slot | None) -> str | None:
+    bid = slot.bid_usd_per_hour
+    if bid is not None and not bid > 0.0:
+        return f"bid {bid:g} USD/h for slot {slot.id}; a bid is above zero"
+    if known is not None and known.bid_usd_per_hour != bid:
+        return f"changed the bid of slot {slot.id}; a machine keeps its bid: retire the slot and open another"
     return None
 
 

@@ -227,6 +227,11 @@ class OfferBlock(Struct, frozen=True):
     until: Instant
 
 
+def blocked(blocks: Mapping[OfferKey, OfferBlock], now: Instant) -> frozenset[OfferKey]:
+    """Return the offers that cannot be ordered at a moment."""
+    return frozenset(key for key, block in blocks.items() if now < block.until)
+
+
 def pause_s(refusals: int) -> Seconds:
     """Return the pause after a number of refusals in a row: min(FIRST_S x FACTOR^(tries - 1), LONGEST_S) [s].
 
