@@ -16,7 +16,7 @@ COMMANDS = frozenset({"windfall.cli.main", "windfall.wire.metadata_server", "win
 # Module -> why no verb reaches it.
 UNREACHED: dict[str, str] = {
     f"windfall.simulation.{name}": "compares fleet policies over days; no verb asks for that yet"
-    for name in ("fleet_loop", "fleet_work", "fleet_bill", "fleet_market")
+    for name in ("fleet_loop", "fleet_work", "fleet_bill", "fleet_market", "elastic_work")
 } | {
     f"windfall.{name}": "a part of BidBrain, whose fleet policy does not exist yet"
     for name in ("models.price_evictions", "policies.acquisition.bidbrain")

@@ -95,7 +95,7 @@ def cost_per_work(held: Allocations, app: Application) -> float:
     """
     overhead_s = (1.0 - np.prod(1.0 - held.evicted)) * app.eviction_s
     rates = held.rates()
-    work = rates @ np.maximum(held.useful_s() - overhead_s, 0.0) * _efficiency(rates.sum(), app)
+    work = rates @ np.maximum(held.useful_s() - overhead_s, 0.0) * efficiency(rates.sum(), app)
     return float(held.costs_usd().sum() / work) if work > 0.0 else math.inf
 
 
@@ -112,7 +112,7 @@ def with_each(held: Allocations, offered: Allocations, app: Application) -> Floa
     held_s = np.maximum(held.useful_s() - overhead_s[:, None], 0.0)
     rates = offered.rates()
     work = held_s @ held.rates() + rates * np.maximum(offered.useful_s() - overhead_s, 0.0)
-    work *= _efficiency(held.rates().sum() + rates, app)
+    work *= efficiency(held.rates().sum() + rates, app)
     cost = held.costs_usd().sum() + offered.costs_usd()
     return _ratios(cost, work)
 
@@ -124,7 +124,7 @@ def without_each(held: Allocations, app: Application) -> Floats:
     overhead_s = (1.0 - stay) * app.eviction_s + app.change_s
     rates = held.rates()
     useful_s = np.maximum(held.useful_s() - overhead_s[:, None], 0.0)
-    work = np.sum(np.where(others, rates * useful_s, 0.0), axis=1) * _efficiency(others @ rates, app)
+    work = np.sum(np.where(others, rates * useful_s, 0.0), axis=1) * efficiency(others @ rates, app)
     cost = others @ held.costs_usd()
     return _ratios(cost, work)
 
@@ -135,5 +135,6 @@ def _ratios(cost: Floats, work: Floats) -> Floats:
     return found
 
 
-def _efficiency(cores: Floats | np.float64, app: Application) -> Floats:
+def efficiency(cores: Floats | float, app: Application) -> Floats:
+    """Return phi: the share of its work that a fleet with so many cores does [1]."""
     return np.maximum(1.0 - app.loss_per_core * np.maximum(cores - 1.0, 0.0), EFFICIENCY_MIN)
