@@ -18,8 +18,13 @@ UNREACHED: dict[str, str] = {
     f"windfall.simulation.{name}": "compares fleet policies over days; no verb asks for that yet"
     for name in ("fleet_loop", "fleet_work", "fleet_bill", "fleet_market", "elastic_work")
 } | {
-    f"windfall.{name}": "a part of BidBrain, whose fleet policy does not exist yet"
-    for name in ("models.price_evictions", "policies.acquisition.bidbrain")
+    f"windfall.{name}": "acquisition by market prices; no job file can name it yet"
+    for name in (
+        "models.price_evictions",
+        "policies.acquisition.bidbrain",
+        "policies.acquisition.bidbrain_policy",
+        "policies.acquisition.standard_bids",
+    )
 }
 
 

@@ -12,13 +12,16 @@ Source: A. Harlap et al., "Proteus: agile ML elasticity through tiered reliabili
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from windfall.errors import Misuse
+from windfall.market import OfferKey
 from windfall.structs import Struct
+from windfall.terms import Instant
 
 Floats = NDArray[np.float64]
 HORIZON_S: Final = 3600.0
@@ -57,6 +60,86 @@ class EvictionOdds(Struct, frozen=True):
         column = np.clip(np.ceil(ahead / STEP_S), 0, self.evicted.shape[1] - 1).astype(np.intp)
         lost, known = row < 0, np.maximum(row, 0)
         return np.where(lost, 1.0, self.evicted[known, column]), np.where(lost, 0.0, self.median_s[known, column])
+
+
+class EvictionTable(Struct, frozen=True):
+    """The odds of an eviction for several markets with the same bid deltas, for questions about many bids at once.
+
+    Attributes:
+        rows: of each market, by its offer.
+        deltas_usd: rising [USD/h].
+        evicted: as in `EvictionOdds`; shape (markets, deltas, steps + 1).
+        median_s: same shape [s].
+    """
+
+    rows: Mapping[OfferKey, int]
+    deltas_usd: Floats
+    evicted: Floats
+    median_s: Floats
+
+    def at(self, now: Instant) -> EvictionTable:
+        """Return the odds for bids at a moment: history does not know it, so all moments are alike."""
+        del now
+        return self
+
+    def within(self, rows: NDArray[np.intp], deltas_usd: Floats, ahead_s: Floats) -> tuple[Floats, Floats]:
+        """Return the odds of an eviction and the median time to it [s] of several bids; as `EvictionOdds.within`.
+
+        Args:
+            rows: of the markets.
+            deltas_usd: bid minus price now, as many [USD/h].
+            ahead_s: as many [s].
+        """
+        place = np.searchsorted(self.deltas_usd, deltas_usd, "right") - 1
+        column = np.clip(np.ceil(ahead_s / STEP_S), 0, self.evicted.shape[2] - 1).astype(np.intp)
+        lost, known = place < 0, np.maximum(place, 0)
+        evicted, median_s = self.evicted[rows, known, column], self.median_s[rows, known, column]
+        return np.where(lost, 1.0, evicted), np.where(lost, 0.0, median_s)
+
+
+class EvictionForecast(Protocol):
+    """Knows the odds of an eviction at any moment."""
+
+    def at(self, now: Instant) -> EvictionTable:
+        """Return the odds for bids at a moment."""
+
+
+def table(odds: Mapping[OfferKey, EvictionOdds]) -> EvictionTable:
+    """Return the odds of several markets as one table.
+
+    Raises:
+        Misuse: there is none, or their bid deltas differ.
+    """
+    found = list(odds.values())
+    if not found or any(not np.array_equal(one.deltas_usd, found[0].deltas_usd) for one in found):
+        raise Misuse("a table of eviction odds needs a market, and the same bid deltas for all of them")
+    evicted, median_s = np.stack([one.evicted for one in found]), np.stack([one.median_s for one in found])
+    return EvictionTable({key: row for row, key in enumerate(odds)}, found[0].deltas_usd, evicted, median_s)
+
+
+class KnownPrices(Struct, frozen=True):
+    """What only a simulation can know: the fate of each bid, from the prices to come.
+
+    Attributes:
+        prices: of each market: times of the changes, rising [s after `origin`], and prices [USD/h].
+        deltas_usd: rising [USD/h].
+        origin: of the times.
+    """
+
+    prices: Mapping[OfferKey, tuple[Floats, Floats]]
+    deltas_usd: Floats
+    origin: Instant
+
+    def at(self, now: Instant) -> EvictionTable:
+        """Return for each bid at a moment whether and when it will be exceeded: odds of 0 or 1."""
+        steps_s = np.arange(0.0, HORIZON_S + STEP_S, STEP_S)
+        moment = np.array([now - self.origin])
+        waits_s = np.stack(
+            [_evicted_s(times_s, usd, moment, self.deltas_usd)[0] for times_s, usd in self.prices.values()]
+        )
+        evicted = (waits_s[:, :, None] <= steps_s).astype(np.float64)
+        median_s = np.where(evicted > 0.0, np.where(np.isfinite(waits_s), waits_s, 0.0)[:, :, None], steps_s)
+        return EvictionTable({key: row for row, key in enumerate(self.prices)}, self.deltas_usd, evicted, median_s)
 
 
 def learn(times_s: Floats, usd_per_hour: Floats, moments_s: Floats, deltas_usd: Floats) -> EvictionOdds:

@@ -80,7 +80,7 @@ class ElasticWork:
         return max(self._since_s, self._paused_until_s) + max(self._core_s - self.done, 0.0) / self._rate
 
     def play(self, now_s: float) -> bool:
-        """Work until a time [s]; nobody reports."""
+        """Work until a time [s]; no machine reports."""
         worked_s = max(now_s - max(self._since_s, self._paused_until_s), 0.0)
         self._since_s = now_s
         if worked_s > 0.0 and self._rate > 0.0:
@@ -115,7 +115,7 @@ class ElasticWork:
         """Nothing to finish: what a machine has is handed over, or saved, at its end."""
 
     def end(self, machine: int, now_s: float, *, taken: bool) -> None:
-        """Go on without a machine; if it was taken, what no checkpoint has is lost."""
+        """Work without a machine from now on; if it was taken, what no checkpoint has is lost."""
         if machine not in self._cores:
             return
         self._change(now_s, self._app.eviction_s if taken else self._app.change_s)

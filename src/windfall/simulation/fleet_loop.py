@@ -23,6 +23,7 @@ from typing import Final
 from windfall.fleet import Slot
 from windfall.jobs import Job
 from windfall.market import BillingBasis, Offer, OfferKey
+from windfall.models.price_evictions import EvictionForecast
 from windfall.policies.acquisition.fleet_policy import (
     WAKE_S_MIN,
     FleetAllocation,
@@ -70,6 +71,7 @@ class FleetLoop:
         seed: int = 0,
         work: FleetWork | None = None,
         decide_every_s: float = DECIDE_EVERY_S,
+        evictions: EvictionForecast | None = None,
     ) -> None:
         """Prepare.
 
@@ -81,6 +83,7 @@ class FleetLoop:
             seed: of the lifetimes; the same as in the event engine.
             work: of the machines; None: they stand.
             decide_every_s: how often the policy is asked; infinite: only at the start, at news and when it wants to wake.
+            evictions: what the policy believes of bids; None: nothing.
 
         Raises:
             Misuse: a market has what this loop leaves out.
@@ -101,7 +104,7 @@ class FleetLoop:
         self._ends: list[tuple[float, int]] = []
         self._starts: list[tuple[float, int, Slot]] = []
         startups_s = [pool.startup_s for pool in pools if pool.startup_s is not None]
-        self._estimates = FleetEstimates((), (), successor.expect(max(startups_s, default=None), None, None))
+        self._estimates = FleetEstimates((), (), successor.expect(max(startups_s, default=None), None, None), evictions)
 
     # --------------------------------------------------------------------------------------------------- the policy's view
 

@@ -136,5 +136,5 @@ def _ratios(cost: Floats, work: Floats) -> Floats:
 
 
 def efficiency(cores: Floats | float, app: Application) -> Floats:
-    """Return phi: the share of its work that a fleet with so many cores does [1]."""
+    """Return phi: the share of its work that a fleet of this many cores does [1]."""
     return np.maximum(1.0 - app.loss_per_core * np.maximum(cores - 1.0, 0.0), EFFICIENCY_MIN)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from windfall.events import Decision
 from windfall.fleet import Slot
@@ -23,6 +23,10 @@ from windfall.models import lifetime_pool
 from windfall.policies.replacement.successor import ReplacementTime
 from windfall.structs import Struct
 from windfall.terms import Instant, JobProgress, Reliability, Seconds
+
+if TYPE_CHECKING:
+    # Needs numpy, which a controller need not have.
+    from windfall.models.price_evictions import EvictionForecast
 
 
 class FleetMachine(Struct, frozen=True):
@@ -119,11 +123,13 @@ class FleetEstimates(Struct, frozen=True):
         rates: mean times to preemption of this installation, by offer.
         measured: earlier runs of this job.
         replacement: the expected time of a replacement.
+        evictions: the odds that a bid is exceeded, by offer; None where no history of prices is known.
     """
 
     rates: tuple[lifetime_pool.Rate, ...]
     measured: tuple[Measurement, ...]
     replacement: ReplacementTime
+    evictions: EvictionForecast | None = None
 
 
 class MachineDrain(Struct, frozen=True):

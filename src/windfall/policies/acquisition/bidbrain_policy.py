@@ -1,0 +1,317 @@
+"""BidBrain as a fleet policy: buy what lowers the cost of a unit of work, release what raises it when its hour ends.
+
+Every two minutes, shortly before a billing hour ends, and after an eviction:
+
+- machines that were lost, or could not be bought, are given up: their slots are retired, and nothing is bought in their place
+  but what pays now;
+- an allocation whose hour is about to end stays for the next one unless the fleet without it costs less per work;
+- of all offers and bid deltas, the allocation that gives the lowest cost per work is bought, if that is less than without it.
+
+Machines that cannot be preempted are the runtime's: they are never released, and their cost counts in all that is compared.
+
+In markets without bids an offer has one candidate, whose odds of an eviction are those of the lifetimes known of it; where
+billing is by the second there is no hour to wait for, and an allocation is released when the fleet without it costs
+less by `margin`, so that nothing is bought and released in turn.
+
+Source: A. Harlap et al., "Proteus: agile ML elasticity through tiered reliability in dynamic resource markets", EuroSys
+2017, sections 4 and 5.  The paper does not say how many machines an allocation has, how many there may be, how
+many allocations one decision buys, and how long before the end of an hour it decides: these are settings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from windfall.events import ComparedValue, Decision
+from windfall.fleet import Slot
+from windfall.market import BillingBasis, Offer, OfferKey
+from windfall.models.price_evictions import EvictionTable
+from windfall.policies.acquisition import bidbrain
+from windfall.policies.acquisition.bidbrain import HOUR_S, Allocations, Application, Floats
+from windfall.policies.acquisition.fleet_policy import (
+    FleetAllocation,
+    FleetEstimates,
+    FleetPolicy,
+    FleetTarget,
+    FleetView,
+)
+from windfall.structs import Struct
+from windfall.terms import Instant, Reliability
+
+NAME = "bidbrain"
+VERSION = 1
+MTTP_S = 14_400.0
+"""Mean time to preemption where nothing is known of an offer's machines [s]: the thesis' default."""
+
+
+class BidBrain(Struct, frozen=True):
+    """The settings.
+
+    Attributes:
+        app: how the application reacts to changes of its fleet.
+        role: of the machines that are bought.
+        machines: of one allocation.
+        machines_max: of the fleet, without those that cannot be preempted.
+        purchases_max: allocations that one decision buys at most.
+        decide_every_s: between two decisions [s].
+        renew_before_s: how long before an hour's end it is decided whether the allocation stays [s].
+        whole_hour: take the odds of the whole hour, as the paper does, whatever is left of it.
+        margin: by how much the fleet without an allocation must cost less, where no hour is paid ahead [1].
+    """
+
+    app: Application
+    role: str
+    machines: int
+    machines_max: int
+    purchases_max: int = 1
+    decide_every_s: float = 120.0
+    renew_before_s: float = 120.0
+    whole_hour: bool = False
+    margin: float = 0.05
+
+
+class _Situation(Struct, frozen=True):
+    """The settings, and what is known of the offers now; those in `refused` are not ordered."""
+
+    settings: BidBrain
+    now: Instant
+    offers: Mapping[OfferKey, Offer]
+    refused: frozenset[OfferKey]
+    odds: EvictionTable | None
+    mttp_s: Mapping[OfferKey, float]
+
+
+class _Candidates(Struct, frozen=True):
+    """What could be bought: an offer with a bid each, in columns."""
+
+    offers: tuple[Offer, ...]
+    bids_usd_per_hour: tuple[float | None, ...]
+    columns: Allocations
+
+
+def policy(settings: BidBrain) -> FleetPolicy:
+    """Return the fleet policy with these settings."""
+
+    def decide(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
+        return _decide(settings, view, estimates)
+
+    return decide
+
+
+def _decide(settings: BidBrain, view: FleetView, estimates: FleetEstimates) -> FleetTarget:
+    market = _situation(settings, view, estimates)
+    awaited = view.awaited
+    held = [one for one in view.allocations() if one.key in market.offers]
+    held, dropped = _renewed(market, held)
+    kept = awaited.union(*(one.slots for one in held))
+    needs = [slot for slot in view.needs if slot.reliability is Reliability.RELIABLE or slot.id in kept]
+    columns = _columns(market, held)
+    before = bidbrain.cost_per_work(columns, settings.app)
+    bought: list[str] = []
+    after = before
+    if not awaited:
+        columns, after = _buy(market, (columns, before), needs, bought)
+    wake_at = Instant(min(_wakes(market, held)))
+    same = len(needs) == len(view.needs) and not bought
+    if same:
+        return FleetTarget(view.needs, wake_at=wake_at)
+    choices = [f"release {len(one.slots)} {one.key[1]} in {one.key[2]}" for one in dropped] + bought
+    decision = Decision(NAME, VERSION, "; ".join(choices) or "drop lost machines", _rationale(before, after, columns))
+    return FleetTarget(tuple(needs), wake_at=wake_at, decision=decision)
+
+
+def _situation(settings: BidBrain, view: FleetView, estimates: FleetEstimates) -> _Situation:
+    odds = None if estimates.evictions is None else estimates.evictions.at(view.now)
+    by_kind = {(provider, kind, zone): mttp_s for provider, kind, zone, mttp_s, _ in estimates.rates}
+    offers = {offer.key: offer for offer in view.offers}
+    mttp_s = {key: by_kind.get(key[:3], MTTP_S) for key in offers}
+    return _Situation(settings, view.now, offers, view.refused(), odds, mttp_s)
+
+
+# ------------------------------------------------------------------------------------------------------- what there is
+
+
+def _columns(market: _Situation, held: Sequence[FleetAllocation], renewed: frozenset[str] = frozenset()) -> Allocations:
+    """Return the allocations in columns; those of the given orders as they would be in their next hour."""
+    count = len(held)
+    offers = [market.offers[one.key] for one in held]
+    next_hour = [one.order in renewed for one in held]
+    price = [
+        offer.price_usd_per_hour if later else one.price_usd_per_hour
+        for one, offer, later in zip(held, offers, next_hour, strict=True)
+    ]
+    left_s = [
+        offer.billing.hour_s if later else _left_s(market.now, one, offer)
+        for one, offer, later in zip(held, offers, next_hour, strict=True)
+    ]
+    spot = [offer.reliability is Reliability.TRANSIENT for offer in offers]
+    bids = [one.bid_usd_per_hour for one in held]
+    evicted, median_s = _odds(market, offers, bids, np.array(left_s, dtype=np.float64))
+    return Allocations(
+        machines=np.array([len(one.slots) for one in held], dtype=np.float64),
+        cores=np.array([offer.cpus for offer in offers], dtype=np.float64),
+        usd_per_hour=np.array(price, dtype=np.float64),
+        left_s=np.array(left_s, dtype=np.float64),
+        evicted=np.where(spot, evicted, 0.0) if count else np.empty(0),
+        median_s=median_s,
+        refund=np.array([offer.refund for offer in offers], dtype=np.bool_),
+        works=np.array(spot, dtype=np.bool_),
+    )
+
+
+def _odds(
+    market: _Situation, offers: Sequence[Offer], bids: Sequence[float | None], ahead_s: Floats
+) -> tuple[Floats, Floats]:
+    """Return the odds of an eviction within a time and the median time to it [s]: by the bid, or by the lifetimes."""
+    if market.settings.whole_hour:
+        ahead_s = np.full(len(offers), HOUR_S)
+    mttp_s = np.array([market.mttp_s[offer.key] for offer in offers], dtype=np.float64)
+    evicted, median_s = 1.0 - np.exp(-ahead_s / mttp_s), math.log(2.0) * mttp_s
+    if market.odds is None or not offers:
+        return evicted, median_s
+    rows = np.array([market.odds.rows.get(offer.key, -1) for offer in offers], dtype=np.intp)
+    deltas = [
+        (offer.on_demand_usd_per_hour if bid is None else bid) - offer.price_usd_per_hour
+        for offer, bid in zip(offers, bids, strict=True)
+    ]
+    by_price = market.odds.within(np.maximum(rows, 0), np.array(deltas, dtype=np.float64), ahead_s)
+    return np.where(rows >= 0, by_price[0], evicted), np.where(rows >= 0, by_price[1], median_s)
+
+
+def _left_s(now: Instant, one: FleetAllocation, offer: Offer) -> float:
+    """Return what is left of an allocation's billing hour; a whole one where none is paid ahead, or it has not begun [s]."""
+    hour_s = offer.billing.hour_s
+    if one.started is None or offer.billing.basis is not BillingBasis.STARTED_HOUR:
+        return hour_s
+    return hour_s - (now - one.started) % hour_s
+
+
+# ---------------------------------------------------------------------------------------------------- what is released
+
+
+def _renewed(market: _Situation, held: list[FleetAllocation]) -> tuple[list[FleetAllocation], list[FleetAllocation]]:
+    """Return the allocations that stay, and those that leave before they are billed again, the dearest first."""
+    dropped: list[FleetAllocation] = []
+    while due := frozenset(one.order for one in held if _is_due(market, one)):
+        columns = _columns(market, held, due)
+        limits = bidbrain.cost_per_work(columns, market.settings.app) * np.array(
+            [1.0 if _by_hour(market.offers[one.key]) else 1.0 - market.settings.margin for one in held]
+        )
+        without = bidbrain.without_each(columns, market.settings.app)
+        better = np.array([one.order in due for one in held]) & (without < limits)
+        if not better.any():
+            break
+        place = int(np.argmin(np.where(better, without, np.inf)))
+        dropped.append(held[place])
+        held = [one for one in held if one is not held[place]]
+    return held, dropped
+
+
+def _is_due(market: _Situation, one: FleetAllocation) -> bool:
+    offer = market.offers[one.key]
+    if offer.reliability is Reliability.RELIABLE or one.started is None:
+        return False
+    return not _by_hour(offer) or _left_s(market.now, one, offer) <= market.settings.renew_before_s
+
+
+def _by_hour(offer: Offer) -> bool:
+    return offer.billing.basis is BillingBasis.STARTED_HOUR
+
+
+def _wakes(market: _Situation, held: Sequence[FleetAllocation]) -> list[float]:
+    """Return when to decide next: regularly, and shortly before an hour ends."""
+    wakes = [market.now + market.settings.decide_every_s]
+    for one in held:
+        offer = market.offers[one.key]
+        if _by_hour(offer) and offer.reliability is Reliability.TRANSIENT and one.started is not None:
+            left_s = _left_s(market.now, one, offer) - market.settings.renew_before_s
+            wakes.append(market.now + (left_s if left_s > 0.0 else left_s + offer.billing.hour_s))
+    return wakes
+
+
+# ------------------------------------------------------------------------------------------------------ what is bought
+
+
+def _buy(
+    market: _Situation,
+    fleet: tuple[Allocations, float],
+    needs: list[Slot],
+    bought: list[str],
+) -> tuple[Allocations, float]:
+    """Buy while that lowers the cost per work; return the fleet then, and its cost per work [USD per core-second]."""
+    columns, cost = fleet
+    for purchase in range(market.settings.purchases_max):
+        room = market.settings.machines_max - int(columns.machines[columns.works].sum())
+        count = min(market.settings.machines, room)
+        candidates = _candidates(market, count) if count > 0 else None
+        if candidates is None:
+            break
+        costs = bidbrain.with_each(columns, candidates.columns, market.settings.app)
+        best = int(np.argmin(costs))
+        if not costs[best] < cost:
+            break
+        offer, bid = candidates.offers[best], candidates.bids_usd_per_hour[best]
+        needs += _slots(market, offer, bid, purchase, count)
+        at = "" if bid is None else f", bid {bid:g} USD/h"
+        bought.append(f"buy {count} {offer.machine_type} in {offer.zone} at {offer.price_usd_per_hour:g} USD/h{at}")
+        cost = float(costs[best])
+        columns = _joined(columns, candidates.columns, best)
+    return columns, cost
+
+
+def _candidates(market: _Situation, count: int) -> _Candidates | None:
+    """Return each offer that can be ordered with each bid; None if there is none."""
+    offers: list[Offer] = []
+    bids: list[float | None] = []
+    for offer in market.offers.values():
+        if offer.reliability is Reliability.RELIABLE or offer.key in market.refused:
+            continue
+        if market.odds is not None and offer.bid and offer.key in market.odds.rows:
+            found = (offer.price_usd_per_hour + market.odds.deltas_usd).tolist()
+            offers += [offer] * len(found)
+            bids += found
+        else:
+            offers.append(offer)
+            bids.append(None)
+    if not offers:
+        return None
+    left_s = np.array([offer.billing.hour_s for offer in offers], dtype=np.float64)
+    evicted, median_s = _odds(market, offers, bids, left_s)
+    columns = Allocations(
+        machines=np.full(len(offers), float(count)),
+        cores=np.array([offer.cpus for offer in offers], dtype=np.float64),
+        usd_per_hour=np.array([offer.price_usd_per_hour for offer in offers], dtype=np.float64),
+        left_s=left_s,
+        evicted=evicted,
+        median_s=median_s,
+        refund=np.array([offer.refund for offer in offers], dtype=np.bool_),
+        works=np.ones(len(offers), dtype=np.bool_),
+    )
+    return _Candidates(tuple(offers), tuple(bids), columns)
+
+
+def _slots(market: _Situation, offer: Offer, bid: float | None, purchase: int, count: int) -> list[Slot]:
+    """Return the slots of an allocation; a policy keeps nothing between calls, so their ids come from the time."""
+    name = f"{market.settings.role}-{round(market.now * 1000.0):x}-{purchase}"
+    return [
+        Slot(f"{name}-{number}", market.settings.role, Reliability.TRANSIENT, (offer.key,), bid_usd_per_hour=bid)
+        for number in range(count)
+    ]
+
+
+def _joined(held: Allocations, offered: Allocations, place: int) -> Allocations:
+    return Allocations(
+        *(np.append(getattr(held, name), getattr(offered, name)[place]) for name in Allocations.__struct_fields__)
+    )
+
+
+def _rationale(before: float, after: float, columns: Allocations) -> tuple[ComparedValue, ...]:
+    unit = "USD per core-hour of work"
+    known = [("cost before", before), ("cost after", after)]
+    compared = [ComparedValue(name, cost * HOUR_S, unit) for name, cost in known if math.isfinite(cost)]
+    odds = 1.0 - float(np.prod(1.0 - columns.evicted))
+    cores = float(columns.rates().sum())
+    return (*compared, ComparedValue("cores", cores, ""), ComparedValue("odds of an eviction", 100.0 * odds, "%"))

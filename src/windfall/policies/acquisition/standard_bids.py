@@ -1,0 +1,118 @@
+"""Simple ways to have a fleet of a given size, which BidBrain is compared with.
+
+- **standard**: machines of the offer with the lowest price per core, at a bid of the on-demand price, kept until they are
+  evicted; then again what is cheapest at that time.  The default of EC2's Spot Fleet in 2016.
+- **just above**: the same at a bid a little above the price, so that evictions, and with them free hours, are frequent.
+- **greedy**: as standard, but an allocation whose hour is about to end leaves if another offer is cheaper by then.
+
+On-demand only needs no policy of its own: `fixed` keeps the machines that a runtime needs.
+
+Source: A. Harlap et al., "Proteus: agile ML elasticity through tiered reliability in dynamic resource markets", EuroSys
+2017, section 6.3 ("Standard Bidding Strategy", and the remark on always bidding just above the market price).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from windfall.events import ComparedValue, Decision
+from windfall.fleet import Slot
+from windfall.market import BillingBasis, Offer
+from windfall.policies.acquisition.fleet_policy import (
+    FleetAllocation,
+    FleetEstimates,
+    FleetPolicy,
+    FleetTarget,
+    FleetView,
+)
+from windfall.structs import Struct
+from windfall.terms import Instant, Reliability
+
+NAME = "standard"
+VERSION = 1
+
+
+class StandardBids(Struct, frozen=True):
+    """The settings.
+
+    Attributes:
+        cores: of the fleet, without machines that cannot be preempted.
+        role: of the machines that are bought.
+        above_usd_per_hour: bid this much above the price [USD/h]; None: bid the on-demand price.
+        switches: at the end of its hour an allocation leaves if another offer costs less per core.
+        decide_every_s: between two decisions [s].
+        renew_before_s: how long before an hour's end it is decided whether the allocation stays [s].
+    """
+
+    cores: float
+    role: str
+    above_usd_per_hour: float | None = None
+    switches: bool = False
+    decide_every_s: float = 120.0
+    renew_before_s: float = 120.0
+
+
+def policy(settings: StandardBids) -> FleetPolicy:
+    """Return the fleet policy with these settings."""
+
+    def decide(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
+        del estimates
+        return _decide(settings, view)
+
+    return decide
+
+
+def _decide(settings: StandardBids, view: FleetView) -> FleetTarget:
+    offers = {offer.key: offer for offer in view.offers}
+    spot = [offer for offer in offers.values() if offer.reliability is Reliability.TRANSIENT and offer.cpus > 0.0]
+    cheapest = min((usable for usable in spot if usable.key not in view.refused()), key=_usd_per_core, default=None)
+    held = [one for one in view.allocations() if one.key[3] is Reliability.TRANSIENT and one.key in offers]
+    if settings.switches and cheapest is not None:
+        held = [one for one in held if not _leaves(settings, view.now, one, offers[one.key], cheapest)]
+    kept = view.awaited.union(*(one.slots for one in held))
+    needs = [slot for slot in view.needs if slot.reliability is Reliability.RELIABLE or slot.id in kept]
+    missing = settings.cores - math.fsum(len(one.slots) * offers[one.key].cpus for one in held)
+    bought = "drop lost machines"
+    if missing > 0.0 and not view.awaited and cheapest is not None:
+        bid = _bid(settings, cheapest)
+        slots = _slots(settings, view.now, cheapest, bid, math.ceil(missing / cheapest.cpus))
+        needs += slots
+        bought = f"buy {len(slots)} {cheapest.machine_type} in {cheapest.zone}, bid {bid:g} USD/h"
+    wake_at = Instant(view.now + settings.decide_every_s) if missing > 0.0 or settings.switches else None
+    if len(needs) == len(view.needs) and missing <= 0.0:
+        return FleetTarget(view.needs, wake_at=wake_at)
+    costs = tuple(
+        ComparedValue(f"{offer.machine_type} in {offer.zone}", _usd_per_core(offer), "USD per core-hour")
+        for offer in sorted(spot, key=_usd_per_core)[:5]
+    )
+    return FleetTarget(tuple(needs), wake_at=wake_at, decision=Decision(NAME, VERSION, bought, costs))
+
+
+def _leaves(settings: StandardBids, now: Instant, one: FleetAllocation, offer: Offer, cheapest: Offer) -> bool:
+    """Whether an allocation's hour is about to end, and another offer is cheaper."""
+    if one.started is None or _usd_per_core(cheapest) >= _usd_per_core(offer):
+        return False
+    if offer.billing.basis is not BillingBasis.STARTED_HOUR:
+        return True
+    return offer.billing.hour_s - (now - one.started) % offer.billing.hour_s <= settings.renew_before_s
+
+
+def _usd_per_core(offer: Offer) -> float:
+    return offer.price_usd_per_hour / offer.cpus
+
+
+def _bid(settings: StandardBids, offer: Offer) -> float:
+    if settings.above_usd_per_hour is None:
+        return offer.on_demand_usd_per_hour
+    return offer.price_usd_per_hour + settings.above_usd_per_hour
+
+
+def _slots(settings: StandardBids, now: Instant, offer: Offer, bid: float, count: int) -> Sequence[Slot]:
+    """Return the slots of an allocation; a policy keeps nothing between calls, so their ids come from the time."""
+    name = f"{settings.role}-{round(now * 1000.0):x}"
+    limit = bid if offer.bid else None
+    return [
+        Slot(f"{name}-{number}", settings.role, Reliability.TRANSIENT, (offer.key,), bid_usd_per_hour=limit)
+        for number in range(count)
+    ]

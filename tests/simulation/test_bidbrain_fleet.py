@@ -1,0 +1,249 @@
+"""BidBrain and the fleets that it is compared with, in the fleet loop: what they buy, keep, release, and what it costs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from windfall.fleet import Slot
+from windfall.jobs import Job, Resources, Use
+from windfall.market import BillingBasis, BillingRule, OfferKey
+from windfall.models import price_evictions
+from windfall.models.price_evictions import EvictionTable, KnownPrices
+from windfall.policies.acquisition import bidbrain_policy, standard_bids
+from windfall.policies.acquisition.bidbrain import Application
+from windfall.policies.acquisition.bidbrain_policy import BidBrain
+from windfall.policies.acquisition.fleet_policy import FleetPolicy, allocations
+from windfall.policies.acquisition.standard_bids import StandardBids
+from windfall.simulation.elastic_work import ElasticWork, Survival
+from windfall.simulation.fleet_loop import FleetLoop
+from windfall.simulation.fleet_market import SOURCE
+from windfall.simulation.simulated_provider import SimulatedMarket
+from windfall.simulation.value_series import ValueSeries
+from windfall.simulation.virtual_time import WALL_START
+from windfall.structs import replace
+from windfall.terms import Instant, Reliability, Seconds
+
+HOUR_S = 3600.0
+HOURLY = BillingRule(BillingBasis.STARTED_HOUR)
+JOB = Job("job", "j", "u", "memory:///r", ("true",), (Resources(),), use=Use.AUTO)
+KEEPER = Slot("s-0", "server", Reliability.RELIABLE)
+APP = Application(eviction_s=60.0, change_s=30.0, loss_per_core=0.002)
+SETTINGS = BidBrain(APP, "worker", machines=4, machines_max=40)
+DELTAS = np.array([0.0, 0.01, 0.1])
+
+
+def market(
+    machine_type: str,
+    points: Sequence[tuple[float, float]],
+    *,
+    cpus: float = 4.0,
+    reliability: Reliability = Reliability.TRANSIENT,
+    billing: BillingRule = HOURLY,
+) -> SimulatedMarket:
+    spot = reliability is Reliability.TRANSIENT
+    return SimulatedMarket(
+        machine_type, "a", reliability, ValueSeries.of(points), 1.0, Seconds(0.0), bid=spot, refund=spot,
+        billing=billing, cpus=cpus, allocate_s=(0.0, 0.0),
+    )  # fmt: skip
+
+
+FIRM = market("firm", [(0.0, 1.0)], reliability=Reliability.RELIABLE)
+
+
+def key(one: SimulatedMarket) -> OfferKey:
+    return SOURCE, one.machine_type, one.zone, one.reliability
+
+
+def odds(pools: Sequence[SimulatedMarket], evicted: float = 0.0) -> EvictionTable:
+    """The same odds within the hour for every bid, evenly over it."""
+    spot = [one for one in pools if one.reliability is Reliability.TRANSIENT]
+    shape = (len(spot), len(DELTAS), 61)
+    table = np.broadcast_to(np.linspace(0.0, evicted, 61), shape).copy()
+    return EvictionTable({key(one): row for row, one in enumerate(spot)}, DELTAS, table, np.full(shape, 1800.0))
+
+
+def loop(
+    policy: FleetPolicy,
+    pools: Sequence[SimulatedMarket],
+    core_h: float = 400.0,
+    *,
+    evictions: EvictionTable | KnownPrices | None = None,
+    needs: tuple[Slot, ...] = (KEEPER,),
+) -> FleetLoop:
+    work = ElasticWork(core_h * HOUR_S, APP, Survival(), "server")
+    return FleetLoop(JOB, policy, needs, pools, work=work, decide_every_s=np.inf, evictions=evictions or odds(pools))
+
+
+def bought(played: FleetLoop) -> list[str]:
+    """The types of the machines, in the order of their purchase."""
+    return [played._market.pools[place].machine_type for place in played.rows.pool]
+
+
+def test_it_buys_the_cheapest_per_core_until_more_would_cost_more() -> None:
+    """Not the cheapest machine; and not up to the cap, because machines lose to each other."""
+    pools = (market("small", [(0.0, 0.2)], cpus=2.0), market("large", [(0.0, 0.3)], cpus=8.0), FIRM)
+    played = loop(bidbrain_policy.policy(SETTINGS), pools)
+    assert played.play(24 * HOUR_S).finish_s is not None
+    assert set(bought(played)) == {"firm", "large"}
+    assert bought(played).count("firm") == 1
+    assert 4 < bought(played).count("large") < 40
+
+
+def test_the_machine_on_demand_makes_it_buy_more() -> None:
+    """Its cost is spread over more work: without it the fleet is smaller."""
+    pools = (market("large", [(0.0, 0.3)], cpus=8.0), FIRM)
+    alone = loop(bidbrain_policy.policy(SETTINGS), pools, needs=())
+    spread = loop(bidbrain_policy.policy(SETTINGS), pools)
+    for played in (alone, spread):
+        played.play(24 * HOUR_S)
+    assert bought(alone).count("large") < bought(spread).count("large")
+
+
+def test_an_hour_that_became_dear_is_the_last() -> None:
+    """The price of the held type rises tenfold under its bid; its machines leave before the next hour, the others come."""
+    pools = (market("a", [(0.0, 0.1), (1800.0, 0.18)]), market("b", [(0.0, 0.15)]), FIRM)
+    generous = replace(odds(pools), deltas_usd=np.array([0.3, 0.4, 0.5]))
+    played = loop(bidbrain_policy.policy(SETTINGS), pools, 4000.0, evictions=generous)
+    played.play(3 * HOUR_S)
+    ends = [end for place, end in zip(played.rows.pool, played.rows.end, strict=True) if place == 0]
+    assert ends
+    assert all(end % HOUR_S >= HOUR_S - 120.0 or end % HOUR_S < 1500.0 for end in ends)
+    assert max(ends) < 2 * HOUR_S
+    assert "b" in bought(played)[-4:]
+    first = [played.rows.end[row] for row in range(1, 5)]
+    assert first == pytest.approx([HOUR_S - 120.0] * 4)
+
+
+def test_after_an_eviction_it_buys_again_and_the_hour_is_free() -> None:
+    """The price jumps over every bid for ten minutes: all are lost; meanwhile the other type is bought."""
+    pools = (market("a", [(0.0, 0.1), (1800.0, 0.9), (2400.0, 0.1)]), market("b", [(0.0, 0.14)]), FIRM)
+    played = loop(bidbrain_policy.policy(SETTINGS), pools)
+    outcome = played.play(24 * HOUR_S)
+    assert outcome.preemptions > 0
+    starts = [start for place, start in zip(played.rows.pool, played.rows.start, strict=True) if place == 0]
+    lost = sum(1 for start in starts if start < 1800.0)
+    assert lost == outcome.preemptions
+    assert all(start < 1800.0 or start >= 2400.0 for start in starts)
+    assert outcome.finish_s is not None
+    prices = {0: 0.1, 1: 0.14, 2: 1.0}
+    usd = sum(prices[place] * _hours(played, row) for row, place in enumerate(played.rows.pool))
+    assert outcome.usd == pytest.approx(usd)
+
+
+def _hours(played: FleetLoop, row: int) -> float:
+    """The started hours of a machine that are charged; one that was taken here was taken in its first."""
+    if played.rows.taken[row]:
+        return 0.0
+    end = min(played.rows.end[row], played._time_s)
+    return float(np.ceil((end - played.rows.start[row]) / HOUR_S - 1e-9))
+
+
+def test_odds_make_the_bid() -> None:
+    """Free hours are worth an eviction that costs little, and not one that stops the job for half an hour."""
+    pools = (market("a", [(0.0, 0.1)]), FIRM)
+    even = odds(pools)
+    risky = np.zeros_like(even.evicted)
+    risky[:, 0, :] = 0.6
+    table = replace(even, evicted=risky)
+    cheap, dear = (replace(SETTINGS, app=replace(APP, eviction_s=eviction_s)) for eviction_s in (1.0, 1800.0))
+    bids = {}
+    for name, settings in (("cheap", cheap), ("dear", dear)):
+        played = loop(bidbrain_policy.policy(settings), pools, evictions=table)
+        played.play(HOUR_S)
+        bids[name] = {bid for bid in played._bids.values() if bid is not None}
+    assert 0.1 in bids["cheap"]
+    assert min(bids["dear"]) >= 0.11
+
+
+def test_without_bids_it_goes_by_lifetimes_and_does_not_churn() -> None:
+    """Two offers whose prices cross back and forth by 2 %, by the second: what is held stays."""
+    steps = [(600.0 * n, 0.102 if n % 2 else 0.1) for n in range(12)]
+    other = [(600.0 * n, 0.1 if n % 2 else 0.102) for n in range(12)]
+    rule = BillingRule(BillingBasis.IN_EFFECT)
+    pools = tuple(
+        replace(market(name, points, billing=rule), bid=False, refund=False)
+        for name, points in (("a", steps), ("b", other))
+    )
+    work = ElasticWork(1000.0 * HOUR_S, APP, Survival(), "server")
+    played = FleetLoop(JOB, bidbrain_policy.policy(SETTINGS), (), pools, work=work)
+    played.play(2 * HOUR_S)
+    assert not any(end < 2 * HOUR_S for end in played.rows.end)
+
+
+def test_standard_keeps_its_machines_until_they_are_taken_and_takes_the_cheapest_then() -> None:
+    """Bid on demand: the price may triple; above the bid they are lost, and the other type is bought."""
+    pools = (market("a", [(0.0, 0.1), (1800.0, 0.9), (5400.0, 1.5)]), market("b", [(0.0, 0.4)]))
+    played = loop(standard_bids.policy(StandardBids(64.0, "worker")), pools, needs=())
+    outcome = played.play(24 * HOUR_S)
+    assert bought(played) == ["a"] * 16 + ["b"] * 16
+    assert played.rows.end[:16] == [5400.0] * 16
+    assert outcome.preemptions == 16
+
+
+def test_greedy_leaves_at_its_hours_end_for_a_cheaper_offer() -> None:
+    """The price of what it holds rises ninefold: at the end of the hour that is paid it has the other type."""
+    pools = (market("a", [(0.0, 0.1), (1800.0, 0.9)]), market("b", [(0.0, 0.4)]))
+    played = loop(standard_bids.policy(StandardBids(64.0, "worker", switches=True)), pools, needs=())
+    played.play(24 * HOUR_S)
+    assert bought(played) == ["a"] * 16 + ["b"] * 16
+    assert played.rows.end[0] == pytest.approx(HOUR_S - 120.0, abs=120.0)
+
+
+def test_just_above_is_lost_at_every_rise() -> None:
+    """Two rises by a tenth of a cent take all sixteen machines each time."""
+    pools = (market("a", [(0.0, 0.1), (1800.0, 0.101), (3000.0, 0.102)]), market("b", [(0.0, 0.4)]))
+    played = loop(standard_bids.policy(StandardBids(64.0, "worker", above_usd_per_hour=0.0005)), pools, needs=())
+    assert played.play(2 * HOUR_S).preemptions == 32
+
+
+def test_who_knows_the_prices_bids_for_the_free_hour() -> None:
+    """The price exceeds the lowest bid in the 50th minute: that bid makes the hour free."""
+    pools = (market("a", [(0.0, 0.1), (3000.0, 0.105), (3100.0, 0.1)]), FIRM)
+    series = pools[0].prices
+    known = KnownPrices({key(pools[0]): (series.times_s, series.values)}, DELTAS, Instant(WALL_START))
+    app = replace(APP, eviction_s=1.0, change_s=1.0)
+    played = loop(bidbrain_policy.policy(replace(SETTINGS, app=app)), pools, evictions=known)
+    outcome = played.play(HOUR_S)
+    assert {bid for bid in played._bids.values() if bid is not None} >= {0.1}
+    assert outcome.preemptions > 0
+
+
+def test_the_loop_and_the_live_view_see_the_same_allocations() -> None:
+    """At every decision of a history with evictions, by a pass over all machines and without one."""
+    rng = random.Random(3)
+    points = [(600.0 * n, rng.choice([0.1, 0.104, 0.12, 0.3])) for n in range(30)]
+    pools = (market("a", points), market("b", [(0.0, 0.13)]), FIRM)
+    decide = bidbrain_policy.policy(SETTINGS)
+    seen = 0
+
+    def watching(view: FleetLoop, estimates: object) -> object:
+        nonlocal seen
+        seen += 1
+        plain = allocations(view.machines(), view.needs)
+        assert {one.order: one for one in view.allocations()} == {one.order: one for one in plain}
+        return decide(view, estimates)  # type: ignore[arg-type]
+
+    played = loop(watching, pools, 2000.0)  # type: ignore[arg-type]
+    played.play(5 * HOUR_S)
+    assert seen > 100
+
+
+def test_a_table_answers_as_each_of_its_markets_does() -> None:
+    """Forty bids of two markets with histories of their own."""
+    rng = np.random.default_rng(5)
+    learnt = {}
+    for name in ("a", "b"):
+        times = np.arange(0.0, 200_000.0, 300.0)
+        prices = 0.1 + 0.01 * rng.integers(0, 12, len(times))
+        learnt[SOURCE, name, "z", Reliability.TRANSIENT] = price_evictions.learn(
+            times, prices, np.arange(0.0, 190_000.0, 777.0), DELTAS
+        )
+    table = price_evictions.table(learnt)
+    deltas, ahead = rng.uniform(-0.01, 0.2, 40), rng.uniform(0.0, 4000.0, 40)
+    for row, one in enumerate(learnt.values()):
+        found = table.within(np.full(40, row), deltas, ahead)
+        assert np.array_equal(np.array(found), np.array(one.within(deltas, ahead)))
