@@ -96,6 +96,16 @@ class EvictionTable(Struct, frozen=True):
         evicted, median_s = self.evicted[rows, known, column], self.median_s[rows, known, column]
         return np.where(lost, 1.0, evicted), np.where(lost, 0.0, median_s)
 
+    def of_deltas(self, rows: NDArray[np.intp], ahead_s: Floats) -> tuple[Floats, Floats]:
+        """Return the odds of an eviction and the median time to it [s] for each bid delta; shape (markets, deltas).
+
+        Args:
+            rows: of the markets.
+            ahead_s: as many [s].
+        """
+        column = np.clip(np.ceil(ahead_s / STEP_S), 0, self.evicted.shape[2] - 1).astype(np.intp)
+        return self.evicted[rows, :, column], self.median_s[rows, :, column]
+
 
 class EvictionForecast(Protocol):
     """Knows the odds of an eviction at any moment."""

@@ -97,6 +97,7 @@ class FleetLoop:
         self._units = self._ordered = 0
         self._alive: dict[int, list[int]] = {}
         self._bids: dict[int, float | None] = {}
+        self._slots: dict[int, tuple[str, ...]] = {}
         self._gangs: set[int] = set()
         self._holder: dict[str, int] = {}
         self._successor: dict[str, int] = {}
@@ -136,13 +137,18 @@ class FleetLoop:
         """Return the machines of slots that are wanted, by order: as `fleet_policy.allocations`, without a pass over all."""
         found = []
         for order, alive in self._alive.items():
-            rows = [row for row in alive if row not in self._leaving] if self._leaving else alive
-            if rows:
-                found.append(self._allocation(order, rows))
+            if not self._leaving:
+                if order not in self._slots:
+                    self._slots[order] = self._filled(alive)
+                found.append(self._allocation(order, alive[0], self._slots[order]))
+            elif rows := [row for row in alive if row not in self._leaving]:
+                found.append(self._allocation(order, rows[0], self._filled(rows)))
         return tuple(found)
 
-    def _allocation(self, order: int, rows: Sequence[int]) -> FleetAllocation:
-        row, slots = rows[0], tuple(self.rows.slot[row] for row in rows)
+    def _filled(self, rows: Sequence[int]) -> tuple[str, ...]:
+        return tuple(self.rows.slot[row] for row in rows)
+
+    def _allocation(self, order: int, row: int, slots: tuple[str, ...]) -> FleetAllocation:
         pool, started_s = self._market.pools[self.rows.pool[row]], self.rows.start[row]
         key = (SOURCE, pool.machine_type, pool.zone, pool.reliability)
         started = Instant(WALL_START + started_s) if started_s <= self._time_s else None
@@ -319,6 +325,7 @@ class FleetLoop:
         """Take a machine that is gone from its slot; a successor takes its place."""
         slot, order = self.rows.slot[row], self.rows.order[row]
         self._alive[order].remove(row)
+        self._slots.pop(order, None)
         if not self._alive[order]:
             del self._alive[order]
         self._leaving.pop(row, None)

@@ -24,6 +24,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from windfall.events import ComparedValue, Decision
 from windfall.fleet import Slot
@@ -85,10 +86,16 @@ class _Situation(Struct, frozen=True):
 
 
 class _Candidates(Struct, frozen=True):
-    """What could be bought: an offer with a bid each, in columns."""
+    """What could be bought, in columns: each offer with each bid delta, or alone where there are no bids.
+
+    Attributes:
+        place: of the offer.
+        bids_usd_per_hour: NaN where there are none.
+    """
 
     offers: tuple[Offer, ...]
-    bids_usd_per_hour: tuple[float | None, ...]
+    place: NDArray[np.intp]
+    bids_usd_per_hour: Floats
     columns: Allocations
 
 
@@ -107,13 +114,13 @@ def _decide(settings: BidBrain, view: FleetView, estimates: FleetEstimates) -> F
     held = [one for one in view.allocations() if one.key in market.offers]
     held, dropped = _renewed(market, held)
     kept = awaited.union(*(one.slots for one in held))
-    needs = [slot for slot in view.needs if slot.reliability is Reliability.RELIABLE or slot.id in kept]
+    needs = [slot for slot in view.needs if slot.id in kept or slot.reliability is Reliability.RELIABLE]
     columns = _columns(market, held)
     before = bidbrain.cost_per_work(columns, settings.app)
     bought: list[str] = []
     after = before
     if not awaited:
-        columns, after = _buy(market, (columns, before), needs, bought)
+        after = _buy(market, (columns, before), needs, bought)
     wake_at = Instant(min(_wakes(market, held)))
     same = len(needs) == len(view.needs) and not bought
     if same:
@@ -240,8 +247,8 @@ def _buy(
     fleet: tuple[Allocations, float],
     needs: list[Slot],
     bought: list[str],
-) -> tuple[Allocations, float]:
-    """Buy while that lowers the cost per work; return the fleet then, and its cost per work [USD per core-second]."""
+) -> float:
+    """Buy while that lowers the cost per work; return what that is then [USD per core-second]."""
     columns, cost = fleet
     for purchase in range(market.settings.purchases_max):
         room = market.settings.machines_max - int(columns.machines[columns.works].sum())
@@ -253,44 +260,52 @@ def _buy(
         best = int(np.argmin(costs))
         if not costs[best] < cost:
             break
-        offer, bid = candidates.offers[best], candidates.bids_usd_per_hour[best]
+        offer, limit = candidates.offers[candidates.place[best]], float(candidates.bids_usd_per_hour[best])
+        bid = None if math.isnan(limit) else limit
         needs += _slots(market, offer, bid, purchase, count)
         at = "" if bid is None else f", bid {bid:g} USD/h"
         bought.append(f"buy {count} {offer.machine_type} in {offer.zone} at {offer.price_usd_per_hour:g} USD/h{at}")
         cost = float(costs[best])
-        columns = _joined(columns, candidates.columns, best)
-    return columns, cost
+        if purchase + 1 < market.settings.purchases_max:
+            columns = _joined(columns, candidates.columns, best)
+    return cost
 
 
 def _candidates(market: _Situation, count: int) -> _Candidates | None:
     """Return each offer that can be ordered with each bid; None if there is none."""
-    offers: list[Offer] = []
-    bids: list[float | None] = []
-    for offer in market.offers.values():
-        if offer.reliability is Reliability.RELIABLE or offer.key in market.refused:
-            continue
-        if market.odds is not None and offer.bid and offer.key in market.odds.rows:
-            found = (offer.price_usd_per_hour + market.odds.deltas_usd).tolist()
-            offers += [offer] * len(found)
-            bids += found
-        else:
-            offers.append(offer)
-            bids.append(None)
-    if not offers:
+    spot = [
+        offer
+        for key, offer in market.offers.items()
+        if offer.reliability is Reliability.TRANSIENT and key not in market.refused
+    ]
+    if not spot:
         return None
-    left_s = np.array([offer.billing.hour_s for offer in offers], dtype=np.float64)
-    evicted, median_s = _odds(market, offers, bids, left_s)
+    known = np.array([offer.bid and market.odds is not None and offer.key in market.odds.rows for offer in spot])
+    price = np.array([offer.price_usd_per_hour for offer in spot])
+    hour_s = np.array([offer.billing.hour_s for offer in spot])
+    ahead_s = np.full(len(spot), HOUR_S) if market.settings.whole_hour else hour_s
+    alone = np.flatnonzero(~known)
+    mttp_s = np.array([market.mttp_s[spot[place].key] for place in alone], dtype=np.float64)
+    parts = [(alone, np.full(len(alone), np.nan), 1.0 - np.exp(-ahead_s[alone] / mttp_s), math.log(2.0) * mttp_s)]
+    if market.odds is not None and known.any():
+        place = np.flatnonzero(known)
+        rows = np.array([market.odds.rows[spot[one].key] for one in place], dtype=np.intp)
+        evicted, median_s = market.odds.of_deltas(rows, ahead_s[place])
+        bids = price[place][:, None] + market.odds.deltas_usd
+        parts.append((np.repeat(place, bids.shape[1]), bids.ravel(), evicted.ravel(), median_s.ravel()))
+    places, all_bids, all_evicted, all_median_s = (np.concatenate(column) for column in zip(*parts, strict=True))
+    cores, refund = np.array([offer.cpus for offer in spot]), np.array([offer.refund for offer in spot])
     columns = Allocations(
-        machines=np.full(len(offers), float(count)),
-        cores=np.array([offer.cpus for offer in offers], dtype=np.float64),
-        usd_per_hour=np.array([offer.price_usd_per_hour for offer in offers], dtype=np.float64),
-        left_s=left_s,
-        evicted=evicted,
-        median_s=median_s,
-        refund=np.array([offer.refund for offer in offers], dtype=np.bool_),
-        works=np.ones(len(offers), dtype=np.bool_),
+        machines=np.full(len(places), float(count)),
+        cores=cores[places],
+        usd_per_hour=price[places],
+        left_s=hour_s[places],
+        evicted=all_evicted,
+        median_s=all_median_s,
+        refund=refund[places],
+        works=np.ones(len(places), dtype=np.bool_),
     )
-    return _Candidates(tuple(offers), tuple(bids), columns)
+    return _Candidates(tuple(spot), places, all_bids, columns)
 
 
 def _slots(market: _Situation, offer: Offer, bid: float | None, purchase: int, count: int) -> list[Slot]:
@@ -308,10 +323,10 @@ def _joined(held: Allocations, offered: Allocations, place: int) -> Allocations:
     )
 
 
-def _rationale(before: float, after: float, columns: Allocations) -> tuple[ComparedValue, ...]:
+def _rationale(before: float, after: float, held: Allocations) -> tuple[ComparedValue, ...]:
     unit = "USD per core-hour of work"
     known = [("cost before", before), ("cost after", after)]
     compared = [ComparedValue(name, cost * HOUR_S, unit) for name, cost in known if math.isfinite(cost)]
-    odds = 1.0 - float(np.prod(1.0 - columns.evicted))
-    cores = float(columns.rates().sum())
-    return (*compared, ComparedValue("cores", cores, ""), ComparedValue("odds of an eviction", 100.0 * odds, "%"))
+    odds = 1.0 - float(np.prod(1.0 - held.evicted))
+    cores = ComparedValue("cores held", float(held.rates().sum()), "")
+    return (*compared, cores, ComparedValue("odds of an eviction of what is held", 100.0 * odds, "%"))
