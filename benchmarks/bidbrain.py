@@ -51,7 +51,7 @@ def held() -> tuple[FleetView, FleetEstimates]:
     """The view and the estimates of a decision while ten allocations are held."""
     seen: list[tuple[FleetView, FleetEstimates]] = []
     pools, table = market()
-    settings = BidBrain(APP, "worker", PER_ALLOCATION, HELD * PER_ALLOCATION)
+    settings = BidBrain(APP, "worker", 4.0 * PER_ALLOCATION, 4.0 * HELD * PER_ALLOCATION)
     buys = bidbrain_policy.policy(settings)
 
     def decide(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
@@ -70,8 +70,8 @@ def held() -> tuple[FleetView, FleetEstimates]:
 def decision_ms(case: tuple[FleetView, FleetEstimates]) -> float:
     """How long a decision takes that finds nothing to release and looks at every candidate, in processor time [ms]."""
     view, estimates = case
-    more = HELD * PER_ALLOCATION + PER_ALLOCATION
-    decide = bidbrain_policy.policy(BidBrain(APP, "worker", PER_ALLOCATION, more))
+    more = 4.0 * (HELD + 1) * PER_ALLOCATION
+    decide = bidbrain_policy.policy(BidBrain(APP, "worker", 4.0 * PER_ALLOCATION, more))
     began = time.process_time()
     for _ in range(REPEATS):
         decide(view, estimates)

@@ -40,7 +40,7 @@ HOURLY = BillingRule(BillingBasis.STARTED_HOUR)
 JOB = Job("job", "j", "u", "memory:///r", ("true",), (Resources(),), use=Use.AUTO)
 KEEPER = Slot("s-0", "server", Reliability.RELIABLE)
 APP = Application(eviction_s=60.0, change_s=30.0, loss_per_core=0.002)
-SETTINGS = BidBrain(APP, "worker", machines=4, machines_max=40)
+SETTINGS = BidBrain(APP, "worker", cores=16.0, cores_max=320.0)
 DELTAS = np.array([0.0, 0.01, 0.1])
 
 
@@ -175,7 +175,7 @@ def test_without_bids_it_goes_by_lifetimes_and_does_not_churn() -> None:
         for name, points in (("a", steps), ("b", other))
     )
     work = ElasticWork(1000.0 * HOUR_S, APP, Survival(), "server")
-    settings = replace(SETTINGS, app=replace(APP, change_s=0.0, loss_per_core=0.004), machines=1)
+    settings = replace(SETTINGS, app=replace(APP, change_s=0.0, loss_per_core=0.004), cores=4.0)
     played = FleetLoop(JOB, bidbrain_policy.policy(settings), (), pools, work=work)
     played.play(2 * HOUR_S)
     assert not any(end < 2 * HOUR_S for end in played.rows.end)

@@ -14,7 +14,7 @@ billing is by the second there is no hour to wait for, and an allocation is rele
 less by `margin`, so that nothing is bought and released in turn.
 
 Source: A. Harlap et al., "Proteus: agile ML elasticity through tiered reliability in dynamic resource markets", EuroSys
-2017, sections 4 and 5.  The paper does not say how many machines an allocation has, how many there may be, how
+2017, sections 4 and 5.  The paper does not say how large an allocation is, how large the fleet may be, how
 many allocations one decision buys, and how long before the end of an hour it decides: these are settings.
 """
 
@@ -54,8 +54,8 @@ class BidBrain(Struct, frozen=True):
     Attributes:
         app: how the application reacts to changes of its fleet.
         role: of the machines that are bought.
-        machines: of one allocation.
-        machines_max: of the fleet, without those that cannot be preempted.
+        cores: of one allocation, about: as many machines as have no more, and at least one.
+        cores_max: of the fleet, without machines that cannot be preempted.
         purchases_max: allocations that one decision buys at most.
         decide_every_s: between two decisions [s].
         renew_before_s: how long before an hour's end it is decided whether the allocation stays [s].
@@ -65,8 +65,8 @@ class BidBrain(Struct, frozen=True):
 
     app: Application
     role: str
-    machines: int
-    machines_max: int
+    cores: float
+    cores_max: float
     purchases_max: int = 1
     decide_every_s: float = 120.0
     renew_before_s: float = 120.0
@@ -251,15 +251,15 @@ def _buy(
     """Buy while that lowers the cost per work; return what that is then [USD per core-second]."""
     columns, cost = fleet
     for purchase in range(market.settings.purchases_max):
-        room = market.settings.machines_max - int(columns.machines[columns.works].sum())
-        count = min(market.settings.machines, room)
-        candidates = _candidates(market, count) if count > 0 else None
+        room = market.settings.cores_max - float(columns.rates().sum())
+        candidates = _candidates(market, room)
         if candidates is None:
             break
         costs = bidbrain.with_each(columns, candidates.columns, market.settings.app)
         best = int(np.argmin(costs))
         if not costs[best] < cost:
             break
+        count = int(candidates.columns.machines[best])
         offer, limit = candidates.offers[candidates.place[best]], float(candidates.bids_usd_per_hour[best])
         bid = None if math.isnan(limit) else limit
         needs += _slots(market, offer, bid, purchase, count)
@@ -271,12 +271,17 @@ def _buy(
     return cost
 
 
-def _candidates(market: _Situation, count: int) -> _Candidates | None:
-    """Return each offer that can be ordered with each bid; None if there is none."""
+def _candidates(market: _Situation, room: float) -> _Candidates | None:
+    """Return each offer that can be ordered, and of which a machine fits, with each bid; None if there is none.
+
+    Args:
+        market: the offers.
+        room: how many cores the fleet may still get.
+    """
     spot = [
         offer
         for key, offer in market.offers.items()
-        if offer.reliability is Reliability.TRANSIENT and key not in market.refused
+        if offer.reliability is Reliability.TRANSIENT and key not in market.refused and 0.0 < offer.cpus <= room
     ]
     if not spot:
         return None
@@ -296,7 +301,7 @@ def _candidates(market: _Situation, count: int) -> _Candidates | None:
     places, all_bids, all_evicted, all_median_s = (np.concatenate(column) for column in zip(*parts, strict=True))
     cores, refund = np.array([offer.cpus for offer in spot]), np.array([offer.refund for offer in spot])
     columns = Allocations(
-        machines=np.full(len(places), float(count)),
+        machines=np.maximum(np.floor(min(market.settings.cores, room) / cores), 1.0)[places],
         cores=cores[places],
         usd_per_hour=price[places],
         left_s=hour_s[places],
