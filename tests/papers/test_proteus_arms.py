@@ -10,7 +10,7 @@ import pytest
 from windfall.lab import proteus_arms as arms
 from windfall.lab import proteus_worlds as worlds
 from windfall.lab.proteus_arms import ARMS, ArmJob, ArmRun, Choices
-from windfall.lab.proteus_worlds import CURRENT_IN_2016, SPRING, Span, PriceWorld
+from windfall.lab.proteus_worlds import CURRENT_IN_2016, SPRING, PriceWorld, Span
 
 ZONE = "us-east-1a"
 START_S = SPRING.train_s[0] + 86_400.0
