@@ -10,7 +10,7 @@ from windfall.errors import Misuse
 from windfall.market import MachineEndCause
 from windfall.providers.local.market_config import Billing, MarketConfig, SpotPrices, load
 from windfall.providers.local.market_database import MachineUsage, lines
-from windfall.providers.local.market_engine import spot_usd_per_hour
+from windfall.providers.local.market_prices import spot_usd_per_hour
 from windfall.terms import Seconds, WallTime
 
 
