@@ -8,6 +8,7 @@ What a machine runs is not stored here but in the machine's own folder, since it
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import itertools
 import math
@@ -63,8 +64,8 @@ class MachineUsage(Struct, frozen=True):
 
     def price_at(self, moment: float) -> float:
         """Return the price in effect [USD/h]."""
-        before = [change.usd_per_hour for change in self.changes if change.since <= moment]
-        return before[-1] if before else self.price_usd_per_hour
+        place = bisect.bisect_right(self.changes, moment, key=lambda change: change.since)
+        return self.changes[place - 1].usd_per_hour if place else self.price_usd_per_hour
 
 
 def lines(usage: MachineUsage, billing: Billing, *, settled: bool) -> tuple[Charge, ...]:

@@ -81,7 +81,7 @@ class PricesInForce(Struct, frozen=True):
         ends = [config_since for config_since, _ in self.configs[1:]] + [WallTime(math.inf)]
         for number, ((config_since, config), end) in enumerate(zip(self.configs, ends, strict=True)):
             start = since if number == 0 else max(since, config_since)
-            if start > until or (end <= since and number + 1 < len(ends)):
+            if start > until or end <= since:
                 continue
             if machine_type not in config.types or zone not in config.zones:
                 continue
