@@ -139,7 +139,7 @@ class LedgerAccount(Struct, frozen=True):
         return max(math.ceil((moment - started) / self.billing.hour_s), 0)
 
     def _hours_usd(self, started: WallTime, hours: int) -> float:
-        """Return what so many hours cost, not fewer than the folded changes paid for, each at the price at its start [USD]."""
+        """Return the cost of the first `hours`, each at the price at its start; the folded ones count at least [USD]."""
         count, price, parts = 0, self.usd_per_hour, [0.0]
         if self.folded_price is not None:
             count, price = self._hours_before(started, self.folded_price.since), self.folded_price.usd_per_hour
