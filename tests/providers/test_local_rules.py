@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from windfall.errors import Misuse
-from windfall.market import BillingBasis, BillingRule, MachineEndCause, PriceChange
+from windfall.market import Answer, BillingBasis, BillingRule, MachineEndCause, Order, PriceChange
 from windfall.providers.local.market_config import Billing, MarketConfig, SpotPrices, load
-from windfall.providers.local.market_database import MachineUsage, lines
+from windfall.providers.local.market_database import MachineUsage, MarketDatabase, lines
 from windfall.providers.local.market_engine import offers_of
 from windfall.providers.local.market_prices import PricesInForce, spot_usd_per_hour
 from windfall.terms import Reliability, Seconds, WallTime
@@ -247,3 +248,20 @@ def test_a_wrong_file_is_one_sentence_with_its_place(tmp_path: Path, text: str, 
     assert str(caught.value).startswith(str(tmp_path / "market.yaml"))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_listing_repeats_itself_until_the_price_moves(tmp_path: Path) -> None:
+    """Hours after the start it shows the newest hour of changes, and at two moments between changes the same."""
+    offer = offers_of(MarketConfig(), WallTime(0.0), WallTime(0.0))[0]
+    config = MarketConfig(billing=Billing(price="in-effect"))
+    with contextlib.closing(MarketDatabase(tmp_path)) as database:
+        database.opened_at(WallTime(0.0))
+        database.enforce_prices(config, WallTime(0.0))
+        order = Order("t", "me", "job", offer, 1, 1)
+        database.record(Answer("t", ("m",)), order, offer.price_usd_per_hour, config.billing, WallTime(1.0))
+        database.started("m", WallTime(1.0), None)
+        seen = [database.listed("me", WallTime(0.0), WallTime(now))[0].price_changes for now in (299.0, 9001.0, 9200.0)]
+
+    assert seen[0] == ()
+    assert seen[1] == seen[2]
+    assert [change.since for change in seen[1]] == [300.0 * step for step in range(19, 31)]

@@ -248,3 +248,18 @@ def test_another_runtime_needs_no_other_market() -> None:
     assert runtime.directed > 0
     metered_usd = world.providers["north"].meter.total_usd(OWNER, WallTime(WALL_START + world.timeline.time))
     assert due_usd(fleet, world.timeline.time) == pytest.approx(metered_usd, abs=0.005)
+
+
+@pytest.mark.parametrize("basis", [BillingBasis.IN_EFFECT, BillingBasis.STARTED_HOUR])
+def test_a_driver_learns_every_price_of_a_long_life(basis: BillingBasis) -> None:
+    """Six hours on one machine: each change of the price reaches its ledger, long before the listing at its end."""
+    points = tuple((1500.0 * number, 1.0 + number * 7 % 5) for number in range(20))
+    market = pool(points, allocate_s=(5.0, 60.0), billing=BillingRule(basis))
+    world = World((ProviderMarket("north", (market,), (0.0, 0.0)),), [a_job("one", steps=21_600)], seed=1)
+    watched(world)
+    (fleet,) = world.fleets.values()
+
+    now = WallTime(WALL_START + world.timeline.time)
+    sums = ledger.totals(fleet.state.ledger, now)
+    assert sums.hours > 6.0
+    assert sums.estimated_usd == pytest.approx(world.providers["north"].meter.total_usd(OWNER, now), abs=0.005)

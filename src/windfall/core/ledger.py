@@ -128,6 +128,24 @@ class LedgerAccount(Struct, frozen=True):
             return known[-1] if known else self.usd_per_hour
         return self.folded_price.usd_per_hour
 
+    @property
+    def by_units(self) -> bool:
+        """Whether it is charged in advance: by started hours, or for a minimum."""
+        return self.billing.basis is BillingBasis.STARTED_HOUR or self.billing.minimum_s > 0.0
+
+    def ahead_usd(self, now: WallTime, for_s: float) -> float:
+        """Return what another `for_s` seconds cost at the present price; from its start on, if it has none [USD]."""
+        running = self if self.started is not None else replace(self, started=now)
+        spent = 0.0 if self.started is None else self.estimated_usd(now)
+        return running.estimated_usd(WallTime(now + for_s)) - spent
+
+    def next_hour_in_s(self, now: WallTime, for_s: float) -> float:
+        """Return in how many seconds the next hour begins that starts after `for_s` seconds, less these; infinite if none."""
+        if self.billing.basis is not BillingBasis.STARTED_HOUR or self.started is None:
+            return math.inf
+        hours = (now + for_s - self.started) // self.billing.hour_s + 1.0
+        return self.started + hours * self.billing.hour_s - for_s - now
+
     def _charged_usd(self, started: WallTime, end: WallTime) -> float:
         """Return what is charged until a moment: its seconds, or the hours that have started by then [USD]."""
         if self.billing.basis is BillingBasis.STARTED_HOUR:
@@ -329,6 +347,12 @@ def _opened(machine: Machine, offer: Offer | None) -> LedgerAccount:
     if offer is None:
         return LedgerAccount(machine.machine_id, price, baseline, refund=False)
     return LedgerAccount(machine.machine_id, price, baseline, offer.refund, billing=offer.billing)
+
+
+def unstarted_account(offer: Offer) -> LedgerAccount:
+    """Return the account of a machine that is bought at an offer's price and has not started."""
+    price = offer.price_usd_per_hour
+    return LedgerAccount("", price, offer.on_demand_usd_per_hour, offer.refund, billing=offer.billing)
 
 
 def _repriced(account: LedgerAccount, machine: Machine) -> LedgerAccount:

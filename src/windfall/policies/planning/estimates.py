@@ -141,7 +141,8 @@ class OfferEstimate(Struct, frozen=True):
                 billed_s -= lost * free_s
             elif rule.basis is BillingBasis.STARTED_HOUR:
                 billed_s += lost * (rule.hour_s - free_s)
-        return max(billed_s + last_s, self.machines * rule.minimum_s)
+        billed_s += last_s
+        return max(billed_s, self.machines * rule.minimum_s) if rule.minimum_s else billed_s
 
     def _last_hours_s(self, expectation: Expectation) -> float:
         """Return what the machines that work until the end are billed beyond it by started hours [machine-seconds]."""
