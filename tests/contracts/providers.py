@@ -22,18 +22,18 @@ import yaml
 
 from tests.contracts.simulated_market import simulated
 from tests.contracts.toy_market import toy
+from tests.simulation.market_shop import due_usd
 from windfall.linux import processes
 from windfall.linux.clock import SystemClock
-from windfall.market import Answer, BootSpec
+from windfall.market import BY_THE_SECOND, Answer, BillingBasis, BillingRule, BootSpec
 from windfall.ports import Provider
-from windfall.providers.local import machine_folder
+from windfall.providers.local import machine_folder, market_database
 from windfall.providers.local.local_provider import LocalProvider
 from windfall.terms import Seconds
 from windfall.wire.notice_formats import AWS_ACTION_PATH, AWS_TOKEN_HEADER, AWS_TOKEN_PATH, AWS_TOKEN_TTL_HEADER
 from windfall.wire.notice_formats import parse_aws_action as parse_action
 
 TYPE, ZONE, OTHER_ZONE = "small", "zone-a", "zone-b"
-HOUR_S = 3600.0
 PATIENCE_S = 20.0
 LOST, DOUBLED, UNSENT = "lost", "doubled", "unsent"
 """What may become of a call: carried out and not answered, carried out twice, not carried out and not answered."""
@@ -48,6 +48,7 @@ class Setup:
         on_demand: in both zones, and above which no default bid goes.
         lag_s: until a bill is settled [s].
         keeps_s: how long ended machines are listed, where that can be chosen [s].
+        billing: of spot machines, where that can be chosen.
     """
 
     prices: tuple[tuple[float, float], ...] = ((0.0, 3600.0),)
@@ -59,6 +60,7 @@ class Setup:
     refund: bool = False
     lag_s: float = 0.4
     keeps_s: float = 3600.0
+    billing: BillingRule = BY_THE_SECOND
 
 
 class World(Protocol):
@@ -171,7 +173,7 @@ class LocalWorld:
             "types": {TYPE: {"on_demand": setup.on_demand}},
             "zones": [ZONE, OTHER_ZONE],
             "prices": {"points": {f"{TYPE}/{ZONE}": [list(point) for point in setup.prices]}},
-            "billing": {"refund": setup.refund, "lag": setup.lag_s},
+            "billing": {"refund": setup.refund, "lag": setup.lag_s, **_billed(setup.billing)},
             "capacity": setup.capacity,
             "quota": setup.quota,
             "allocation_delay": setup.delay_s,
@@ -283,13 +285,17 @@ class LocalWorld:
 
     def metered_usd(self, owner: str) -> float:
         """See `World`: from what the machines' own folders say, without the market's database."""
-        total = 0.0
+        opened_at, total = market_database.read_opened_at(self.folder), 0.0
         for machine in self.provider.list(owner):
             end = machine_folder.machine_end(self.home(machine.machine_id))
             if end is not None and end.started is not None:
+                assert opened_at is not None, "who sells is open"
                 refunded = self._setup.refund and end.cause == "preempted"
-                lasted_s = (end.ended - end.started) // HOUR_S * HOUR_S if refunded else end.ended - end.started
-                total += lasted_s * machine.price_usd_per_hour / HOUR_S
+                at_purchase = ((0.0, machine.price_usd_per_hour),)
+                floats = self._setup.billing.basis is not BillingBasis.PURCHASE
+                points = self._setup.prices if floats else at_purchase
+                life = (end.started - opened_at, end.ended - opened_at, 0.0)
+                total += due_usd(self._setup.billing, points, *life, free=refunded)
         return total
 
     def kill_market(self) -> None:
@@ -311,6 +317,14 @@ class LocalWorld:
             machine_folder.decide_start(home, {"withdrawn": "released", "at": self.clock.wall_time()})
         for home in (self.folder / "machines").glob("*"):
             self.wait_until(lambda home=home: machine_folder.machine_end(home) is not None, f"the end of {home.name}")
+
+
+def _billed(rule: BillingRule) -> dict[str, object]:
+    """A billing rule in the words of `market.yaml`."""
+    words: dict[str, object] = {"minimum": rule.minimum_s, "hour": rule.hour_s}
+    if rule.basis is BillingBasis.STARTED_HOUR:
+        return words | {"by": "hour"}
+    return words | {"price": "purchase" if rule.basis is BillingBasis.PURCHASE else "in-effect"}
 
 
 @contextmanager

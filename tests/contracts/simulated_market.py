@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.simulation.market_shop import due_usd
 from windfall.errors import ProviderUnreachable
-from windfall.market import Answer, BootSpec, Machine, MachineEndCause
+from windfall.market import BY_THE_SECOND, Answer, BillingBasis, BootSpec, Machine, MachineEndCause
 from windfall.simulation.simulated_provider import SimulatedMarket, SimulatedProvider
 from windfall.simulation.value_series import ValueSeries
-from windfall.simulation.virtual_time import Timeline
+from windfall.simulation.virtual_time import WALL_START, Timeline
 from windfall.terms import NoticeLevel, Reliability, Seconds
 
 if TYPE_CHECKING:
     from tests.contracts.providers import Setup
     from windfall.ports import Provider
 
-HOUR_S = 3600.0
 PATIENCE_S = 20.0
 STEP_S = 0.01
 
@@ -75,6 +75,7 @@ class SimulatedWorld:
                     allocate_s=(setup.delay_s, setup.delay_s),
                     bid=spot,
                     refund=spot and setup.refund,
+                    billing=setup.billing if spot else BY_THE_SECOND,
                 )
                 for machine_type, zone in self.keys
                 for reliability in Reliability
@@ -178,10 +179,11 @@ class SimulatedWorld:
         total = 0.0
         for machine in self.ended_machines:
             if machine.owner == owner and machine.started is not None and machine.ended is not None:
-                lasted_s = machine.ended - machine.started
-                if self.setup.refund and machine.cause is MachineEndCause.PREEMPTED:
-                    lasted_s = lasted_s // HOUR_S * HOUR_S
-                total += lasted_s * machine.price_usd_per_hour / HOUR_S
+                free = self.setup.refund and machine.cause is MachineEndCause.PREEMPTED
+                floats = self.setup.billing.basis is not BillingBasis.PURCHASE
+                points = self.setup.prices if floats else ((0.0, machine.price_usd_per_hour),)
+                life = (machine.started - WALL_START, machine.ended - WALL_START, 0.0)
+                total += due_usd(self.setup.billing, points, *life, free=free)
         return total
 
 

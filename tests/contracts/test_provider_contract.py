@@ -13,7 +13,16 @@ from tests.contracts.trading import Markets, an_order, billed_usd, buy, listed, 
 from windfall.core import ledger
 from windfall.core.ledger import Ledger
 from windfall.errors import ProviderDenied, ProviderUnreachable
-from windfall.market import BootSecret, BootSpec, Machine, MachineEndCause, MachineLifecycle, Refusal
+from windfall.market import (
+    BillingBasis,
+    BillingRule,
+    BootSecret,
+    BootSpec,
+    Machine,
+    MachineEndCause,
+    MachineLifecycle,
+    Refusal,
+)
 from windfall.structs import replace
 from windfall.terms import Seconds, WallTime
 
@@ -203,14 +212,22 @@ def test_10_what_there_is_comes_with_the_refusal_of_the_rest(contracted: Markets
     assert set(looked(world, buyer)) == set(answer.machine_ids)
 
 
-def test_11_a_floating_price_is_billed_as_it_was_in_effect(contracted: Markets, buyer: str) -> None:
-    """The bill is the integral of the price; the listings tell the ledger enough to agree with it to the cent."""
-    world = contracted(prices=((0.0, 3600.0), (14.0, 7200.0), (19.0, 1800.0), (23.0, 5400.0)))
+@pytest.mark.parametrize("basis", [BillingBasis.IN_EFFECT, BillingBasis.STARTED_HOUR])
+def test_11_a_floating_price_is_billed_as_it_was_in_effect(
+    contracted: Markets, buyer: str, basis: BillingBasis
+) -> None:
+    """Each second, or each started hour, at its price; the listings tell the ledger enough to agree to the cent."""
+    pace = 0.3 if contracted.kind == "local" else 1.0  # its time is real
+    points = ((0.0, 3600.0), (14.0, 7200.0), (19.0, 1800.0), (23.0, 5400.0))
+    prices = tuple((pace * at_s, usd) for at_s, usd in points)
+    world = contracted(prices=prices, billing=BillingRule(basis, hour_s=pace * 5.0))
     needs(world, "price_floats")
     (machine_id,) = buy(world, buyer)
     account, offer = Ledger(), offer_of(world)
+    if offer.billing.basis is not basis:
+        pytest.skip(f"{world.provider.name} sells by another rule: {offer.billing.basis}")
     for _ in range(10):
-        world.pass_time(2.3)
+        world.pass_time(pace * 2.3)
         account = ledger.observe(account, [(one, offer) for one in listed(world, buyer).values()])
     world.provider.release(machine_id)
     (gone,) = ended(world, buyer, machine_id).values()

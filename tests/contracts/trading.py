@@ -20,14 +20,14 @@ class Markets:
     """The open markets of one implementation; the same one for the same setup."""
 
     def __init__(self, kind: str, new_folder: Callable[[], Path], stack: ExitStack) -> None:
-        self._kind, self._new_folder, self._stack = kind, new_folder, stack
+        self.kind, self._new_folder, self._stack = kind, new_folder, stack
         self.worlds: dict[Setup, World] = {}
 
     def __call__(self, **changes: object) -> World:
         """Open a market, or return it if it is open."""
         setup = Setup(**changes)
         if setup not in self.worlds:
-            self.worlds[setup] = self._stack.enter_context(CONTRACT_WORLDS[self._kind](setup, self._new_folder()))
+            self.worlds[setup] = self._stack.enter_context(CONTRACT_WORLDS[self.kind](setup, self._new_folder()))
         return self.worlds[setup]
 
 

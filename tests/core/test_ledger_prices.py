@@ -6,9 +6,10 @@ import random
 
 import pytest
 
+from tests.core.fleet_story import LARGE
 from windfall.core import ledger
 from windfall.core.ledger import CHANGES_KEPT, Ledger
-from windfall.market import Machine, MachineEndCause, MachineLifecycle, PriceChange
+from windfall.market import BillingBasis, BillingRule, Machine, MachineEndCause, MachineLifecycle, PriceChange
 from windfall.structs import replace
 from windfall.terms import Reliability, WallTime
 
@@ -90,3 +91,50 @@ def test_listings_add_up_whatever_they_repeat(seed: int) -> None:
 
     assert len(book.open["m1"].changes) <= CHANGES_KEPT
     assert ledger.totals(book, WallTime(9e9)).estimated_usd == pytest.approx(truth, abs=1e-6)
+
+
+HOURLY = BillingRule(BillingBasis.STARTED_HOUR)
+
+
+@pytest.mark.parametrize(
+    ("rule", "hours", "due_usd", "free_usd"),
+    [
+        (HOURLY, 2.5, 0.36 + 1.0 + 9.0, 0.36 + 1.0),
+        (HOURLY, 2.0, 0.36 + 1.0, 0.36 + 1.0),
+        (HOURLY, 0.2, 0.36, 0.0),
+        (BillingRule(BillingBasis.STARTED_HOUR, 2 * HOUR), 0.2, 0.36 + 1.0, 0.0),
+        (BillingRule(BillingBasis.STARTED_HOUR, hour_s=HOUR / 2), 1.6, 0.18 + 0.18 + 0.5 + 0.5, 0.18 + 0.18 + 0.5),
+        (BillingRule(BillingBasis.IN_EFFECT, 2 * HOUR), 1.5, 0.36 + 0.5 + 0.5, 0.36),
+        (BillingRule(BillingBasis.IN_EFFECT, hour_s=HOUR / 2), 1.6, 0.36 + 0.6, 0.36 + 0.5),
+    ],
+)
+def test_the_estimate_follows_the_rule_of_the_offer(
+    rule: BillingRule, hours: float, due_usd: float, free_usd: float
+) -> None:
+    """0.36, after an hour 1, after two 9: started hours, minimums, seconds; the hour of a refunded preemption is free."""
+    gone = replace(
+        MACHINE, price_changes=changes((1, 1.0), (2, 9.0)), lifecycle=MachineLifecycle.GONE,
+        ended=WallTime(START + hours * HOUR), cause=MachineEndCause.PREEMPTED,
+    )  # fmt: skip
+    offer = replace(LARGE, billing=rule)
+    plain, refunded = (
+        ledger.totals(ledger.observe(Ledger(), [(gone, replace(offer, refund=free))]), WallTime(9e9)).estimated_usd
+        for free in (False, True)
+    )
+
+    assert plain == pytest.approx(due_usd)
+    assert refunded == pytest.approx(free_usd)
+
+
+def test_a_started_hour_costs_what_it_did_at_its_start() -> None:
+    """A rise in the middle of an hour is paid from the next one on, and so is a machine's present price."""
+    running = replace(MACHINE, price_changes=changes((-1, 0.5), (0.1, 2.0), (1.5, 3.0)))
+    account = ledger.observe(Ledger(), [(running, replace(LARGE, billing=HOURLY))]).open["m1"]
+
+    def at(hours: float) -> tuple[float, float]:
+        now = WallTime(START + hours * HOUR)
+        return account.estimated_usd(now), account.price_now_usd_per_hour(now)
+
+    assert at(0.9) == (pytest.approx(0.5), 0.5)
+    assert at(1.6) == (pytest.approx(2.5), 2.0)
+    assert at(2.1) == (pytest.approx(5.5), 3.0)

@@ -13,7 +13,7 @@ from windfall import codec
 from windfall.errors import EXIT_INFEASIBLE, Infeasible
 from windfall.fleet import Lifetime
 from windfall.jobs import Checkpointing, Injection, Job, Measurement, Objective, Resources, Use, Work
-from windfall.market import Offer
+from windfall.market import BillingBasis, BillingRule, Offer
 from windfall.models.lifetime_pool import pool
 from windfall.policies.checkpointing import rules
 from windfall.policies.planning.job_plan import JobPlan, plan
@@ -367,6 +367,36 @@ def test_a_want_that_nothing_has_is_refused_with_the_nearest() -> None:
 def test_only_on_demand_for_a_spot_job_is_refused_with_the_way_out() -> None:
     """`use: auto` would allow it."""
     assert refused(JOB, ON_DEMAND).endswith("the job uses spot machines only; set `use: auto` to allow both")
+
+
+def test_started_hours_are_paid_to_their_end() -> None:
+    """On demand the hours are counted up; spot machines lose half an hour each at about every end, unless it is free."""
+    hourly = BillingRule(BillingBasis.STARTED_HOUR)
+    plain, started, free = (
+        planned(JOB, replace(SPOT, **more)).chosen.expected  # type: ignore[arg-type]
+        for more in ({}, {"billing": hourly}, {"billing": hourly, "refund": True})
+    )
+    assert plain is not None
+    assert started is not None
+    assert free is not None
+    ends = plain.preemptions + 1.0
+    assert started.machine_hours - plain.machine_hours == pytest.approx(0.5 * ends, rel=0.05)
+    assert free.machine_hours - plain.machine_hours == pytest.approx(0.5 - 0.5 * plain.preemptions, abs=0.1)
+
+    steady_job = replace(JOB, use=Use.ON_DEMAND)
+    steady = planned(steady_job, replace(ON_DEMAND, billing=hourly)).chosen.expected
+    exact = planned(steady_job, ON_DEMAND).chosen.expected
+    assert steady is not None
+    assert exact is not None
+    assert steady.machine_hours == math.ceil(exact.machine_hours)
+
+
+def test_a_short_run_is_billed_for_the_minimum() -> None:
+    """Ten hours of work with a minimum of a day: a day."""
+    offer = replace(ON_DEMAND, billing=BillingRule(minimum_s=24 * HOUR))
+    found = planned(replace(JOB, use=Use.ON_DEMAND), offer).chosen.expected
+    assert found is not None
+    assert found.machine_hours == pytest.approx(24.0)
 
 
 def test_nothing_for_sale_is_refused() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.contracts.providers import TYPE, LocalWorld
+from tests.contracts.providers import TYPE, ZONE, LocalWorld
 from tests.providers.support import OWNER, Bench, bench
 from windfall.errors import Misuse, ProviderDenied, ProviderUnreachable
 from windfall.linux import processes
@@ -412,3 +412,34 @@ def test_of_two_announced_ends_the_earlier_one_counts(market: Bench) -> None:
     for machine_id in (first, second):
         gone = market.await_life(machine_id, MachineLifecycle.GONE)
         assert asked_at + 0.9 < gone.ended < asked_at + 30.0
+
+
+def test_neither_an_edit_nor_a_death_of_the_market_changes_what_past_time_cost(market: Bench) -> None:
+    """Prices are doubled in the file while a machine runs, and the daemon is killed: listing and bill keep the old times."""
+    place = f"{TYPE}/{ZONE}"
+    billing = {"price": "in-effect", "lag": 0.2}
+    points = [[second, 1800 + 600 * (second % 3)] for second in range(60)]
+    market.sell(prices={"points": {place: points}}, billing=billing)
+    (machine_id,) = market.order("order", "sleep", "99")
+    market.wait_until(lambda: len(market.machine(machine_id).price_changes) >= 2, "the price has moved")
+    before = market.machine(machine_id).price_changes
+    edited_after = market.clock.wall_time()
+
+    market.sell(prices={"points": {place: [[0, 7200]]}}, billing=billing)
+    market.wait_until(lambda: market.machine(machine_id).price_now_usd_per_hour == 7200.0, "the edit counts")
+    edited_before = market.clock.wall_time()
+    market.kill_market()
+    market.provider.release(machine_id)
+    gone = market.await_life(machine_id, MachineLifecycle.GONE)
+
+    assert gone.price_changes[: len(before)] == before
+    assert edited_after <= gone.price_changes[-1].since <= edited_before
+    assert gone.started is not None
+    assert gone.ended is not None
+    spent, since, usd = 0.0, gone.started, gone.price_usd_per_hour
+    for change in gone.price_changes:
+        spent += max(change.since - since, 0.0) / 3600.0 * usd
+        since, usd = max(change.since, since), change.usd_per_hour
+    spent += (gone.ended - since) / 3600.0 * usd
+    assert market.billed_usd() == pytest.approx(spent, abs=1e-6)
+    assert market.provider.capabilities().price_floats

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import random
 from collections import Counter
 from collections.abc import Iterable
 
 import pytest
 
-from tests.storms import planted_fleet
+from tests.storms import fleet_scene, planted_fleet
 from tests.storms.fleet import storm
-from tests.storms.fleet_scene import draw
+from tests.storms.fleet_scene import FleetScene, draw
 from tests.support.checks import Violation
+from windfall.market import BillingBasis, BillingRule
+from windfall.structs import replace
 
 QUICK = 150
 ALL = 2000
+BILLED_QUICK, BILLED_ALL = 40, 400
 CAUGHT_WITHIN = 200
 QUICK_BUGS = (
     "token dropped",
@@ -86,6 +91,30 @@ def test_two_thousand_fleet_storms_keep_every_promise() -> None:
     visited = storms(range(QUICK, ALL))
     print(f"{ALL - QUICK} storms, {visited['bought']} orders, {visited['machine started']} machines")
     assert [what for what in VISITED if not visited[what]] == []
+
+
+def _billed(scene: FleetScene, seed: int) -> FleetScene:
+    """A storm in which each market has a billing rule of its own, with hours of minutes."""
+    rng = random.Random(f"billing {seed}")
+
+    def rule() -> BillingRule:
+        basis = rng.choice(list(BillingBasis))
+        # While the minimum of a machine that has ended still runs, its floating price is not known.
+        minimum_s = 0.0 if basis is BillingBasis.IN_EFFECT else rng.choice([0.0, 60.0])
+        return BillingRule(basis, minimum_s, rng.choice([60.0, 150.0]))
+
+    markets = tuple(replace(market, billing=rule()) for market in scene.markets)
+    return dataclasses.replace(scene, markets=markets)
+
+
+@pytest.mark.parametrize(
+    "count", [pytest.param(BILLED_QUICK), pytest.param(BILLED_ALL, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+)
+def test_storms_are_billed_by_every_rule(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Floating prices, started hours, minimums and free hours: what the ledger estimates is what the meter bills."""
+    monkeypatch.setattr(fleet_scene, "draw", lambda seed: _billed(draw(seed), seed))
+    visited = storms(range(count))
+    assert visited["machine started"] > count
 
 
 @pytest.mark.timeout(300)

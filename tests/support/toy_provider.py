@@ -16,9 +16,12 @@ from dataclasses import dataclass, field
 
 from windfall.errors import ProviderDenied, ProviderUnreachable
 from windfall.market import (
+    BY_THE_SECOND,
     PRICES_LISTED_S,
     Answer,
     Bill,
+    BillingBasis,
+    BillingRule,
     BootSpec,
     Capabilities,
     Charge,
@@ -138,6 +141,7 @@ class ToyProvider:
                 Reliability.TRANSIENT if spot else Reliability.RELIABLE, Seconds(self.rules.notice_s),
                 self._wall(self.timeline.time), 4.0, 16.0, bid=spot,
                 promise_s=Seconds(self.rules.promise_s),
+                billing=BillingRule(BillingBasis.IN_EFFECT) if spot else BY_THE_SECOND,
             )
             for zone in self.rules.zones for spot in (True, False)
         )  # fmt: skip

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from windfall.core import ledger, machines
 from windfall.core.fleet_state import ACTIVE, NO_TIME, FleetTurn, JobEnd
 from windfall.core.lifecycle import OrderState
@@ -19,6 +22,7 @@ from windfall.fleet import (
     SettleJob,
     StopRun,
 )
+from windfall.market import Offer
 from windfall.policies.deadlines import limits
 from windfall.structs import replace
 from windfall.terms import Instant, Outcome
@@ -189,7 +193,7 @@ def _consider_limits(turn: FleetTurn) -> None:
             return
         turn.later.append(limits.last_save_at(turn.state.submitted_at, job.max_duration_s, save_s))
     _watch_deadline(turn)
-    over_budget(turn, 0.0)
+    over_budget(turn, ())
 
 
 def _watch_deadline(turn: FleetTurn) -> None:
@@ -207,20 +211,21 @@ def _watch_deadline(turn: FleetTurn) -> None:
     turn.emit(NotifyUser(Event.LATE, message))
 
 
-def over_budget(turn: FleetTurn, more_usd_per_hour: float) -> bool:
+def over_budget(turn: FleetTurn, more: Sequence[tuple[Offer, int]]) -> bool:
     """Stop the job if its cost so far and the cost of its end reach the budget; return whether it stops.
 
     Args:
         turn: the current turn.
-        more_usd_per_hour: price of the machines to be bought now [USD/h].
+        more: offers and how many machines of each are to be bought now.
     """
     job = turn.job
     budget = job.objective.budget_usd
     if budget is None:
         return False
     due = ledger.totals(turn.state.ledger, turn.wall_time()).due_usd
+    more_usd_per_hour = sum(offer.price_usd_per_hour * count for offer, count in more)
     rate = sum(unit.machine.price_now_usd_per_hour for unit in turn.units.values()) + more_usd_per_hour
-    reserve = limits.reserve_usd(rate, job.checkpointing.save_timeout_s)
+    reserve = limits.reserve_usd(rate, job.checkpointing.save_timeout_s) + _units_ahead_usd(turn, more)
     decision = limits.over_budget(budget, due, reserve)
     if decision is None:
         left = limits.budget_left_usd(budget, due, reserve)
@@ -235,6 +240,30 @@ def over_budget(turn: FleetTurn, more_usd_per_hour: float) -> bool:
     turn.emit(NotifyUser(Event.OVER_BUDGET, message))
     _start_end(turn, JobEnd(JobPhase.STOPPED, EXIT_BUDGET, message, turn.now), now=False)
     return True
+
+
+def _units_ahead_usd(turn: FleetTurn, more: Sequence[tuple[Offer, int]]) -> float:
+    """Return what the end of the job costs beyond its seconds where machines are charged in advance [USD].
+
+    A machine that starts, or is still there when its next hour does, costs that hour at once.
+    """
+    end_s = limits.reserve_s(turn.job.checkpointing.save_timeout_s)
+    now, open_accounts, total = turn.wall_time(), turn.state.ledger.open, 0.0
+    for machine_id, unit in turn.units.items():
+        account = open_accounts.get(machine_id) or (
+            None if unit.offer is None else ledger.unstarted_account(unit.offer)
+        )
+        if account is not None and account.by_units:
+            total += account.ahead_usd(now, end_s) - unit.machine.price_now_usd_per_hour * end_s / ledger.HOUR_S
+            next_s = account.next_hour_in_s(now, end_s)
+            if math.isfinite(next_s):
+                turn.later.append(Instant(turn.now + next_s))
+    ordered = ((entry.order.offer, entry.waiting, 0.0) for entry in turn.orders.values())
+    bought = ((offer, count, offer.price_usd_per_hour) for offer, count in more)
+    for offer, count, counted_usd_per_hour in (*ordered, *bought):
+        if (account := ledger.unstarted_account(offer)).by_units:
+            total += count * (account.ahead_usd(now, end_s) - counted_usd_per_hour * end_s / ledger.HOUR_S)
+    return total
 
 
 def fail(turn: FleetTurn, message: str) -> None:

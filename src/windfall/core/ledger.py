@@ -14,7 +14,17 @@ from typing import TypeVar
 
 import msgspec
 
-from windfall.market import Charge, Machine, MachineEndCause, MachineLifecycle, Offer, PriceChange
+from windfall.market import (
+    BY_THE_SECOND,
+    BillingBasis,
+    BillingRule,
+    Charge,
+    Machine,
+    MachineEndCause,
+    MachineLifecycle,
+    Offer,
+    PriceChange,
+)
 from windfall.structs import Struct, replace
 from windfall.terms import Usd, WallTime
 
@@ -33,6 +43,8 @@ DISPUTE_USD, DISPUTE_SHARE = 0.01, 0.01
 K = TypeVar("K")
 V = TypeVar("V")
 _NO_TIME, _NOTHING = WallTime(0.0), Usd(0.0)
+_INSTANT = 1e-9
+"""A share of an hour that is too short to count: wall clocks are sums."""
 _COVERED_S = 1.0
 """A bill is complete if its lines reach the machine's end to within this time [s]."""
 
@@ -58,6 +70,7 @@ class LedgerAccount(Struct, frozen=True):
         folded_price: since when and at which price the changes count that are no longer kept one by one; None for none.
         folded_price_usd: what the machine cost until then [USD].
         folded_usd, folded_until: sum and newest end of settled lines that are no longer kept one by one.
+        billing: how its time is billed.
     """
 
     machine_id: str
@@ -74,27 +87,86 @@ class LedgerAccount(Struct, frozen=True):
     changes: tuple[PriceChange, ...] = ()
     folded_price: PriceChange | None = None
     folded_price_usd: float = 0.0
+    billing: BillingRule = BY_THE_SECOND
 
     def hours(self, now: WallTime) -> float:
-        """Return the billed time [h]: (ended, or now) - began."""
-        if self.started is None:
-            return 0.0
-        end = now if self.ended is None else self.ended
+        """Return the time between its start and its end, or now [h]."""
+        return 0.0 if self.started is None else max(self._until(now) - self.started, 0.0) / HOUR_S
+
+    def _until(self, now: WallTime) -> WallTime:
         if self.assumed and self.lines:
-            end = self._billed_until
-        return max(end - self.started, 0.0) / HOUR_S
+            return self._billed_until
+        return now if self.ended is None else self.ended
 
     def estimated_usd(self, now: WallTime) -> float:
-        """Return hours x price [USD]; the last, partial hour is free where preemptions are refunded.
+        """Return what its time costs by the offer's billing rule [USD]; a minimum counts from the start on.
 
-        The price is the one at the purchase, or the integral of the price in effect where the provider reports changes.
+        By the second, the price is the one at the purchase, or the integral of the price in effect where the provider
+        reports changes; by started hours, the one in effect at the start of each hour.  Where preemptions are refunded,
+        the hour in which a machine was preempted is free.
         """
-        hours = self.hours(now)
-        if self.refund and self.preempted:
-            hours = math.floor(hours)
-        if not self.changes or self.started is None:
-            return hours * self.usd_per_hour
-        return self._integrated_usd(self.started, WallTime(self.started + hours * HOUR_S))
+        if self.started is None:
+            return 0.0
+        hour_s, lasted_s = self.billing.hour_s, max(self._until(now) - self.started, 0.0)
+        billed_s, whole = max(lasted_s, self.billing.minimum_s), math.floor(lasted_s / hour_s + _INSTANT)
+        free = self.refund and self.preempted
+        if self.billing.basis is BillingBasis.STARTED_HOUR:
+            return self._hours_usd(self.started, whole if free else math.ceil(billed_s / hour_s - _INSTANT))
+        billed_s = whole * hour_s if free else billed_s
+        if not self.changes:
+            return billed_s / HOUR_S * self.usd_per_hour
+        return self._integrated_usd(self.started, WallTime(self.started + billed_s))
+
+    def price_now_usd_per_hour(self, now: WallTime) -> float:
+        """Return the price of its present second, or of the hour that it is in [USD/h]."""
+        at = now
+        if self.billing.basis is BillingBasis.STARTED_HOUR and self.started is not None:
+            hours = max((now - self.started) // self.billing.hour_s, 0.0)
+            at = WallTime(self.started + hours * self.billing.hour_s)
+        known = [change.usd_per_hour for change in self.changes if change.since <= at]
+        if known or self.folded_price is None:
+            return known[-1] if known else self.usd_per_hour
+        return self.folded_price.usd_per_hour
+
+    @property
+    def by_units(self) -> bool:
+        """Whether it is charged in advance: by started hours, or for a minimum."""
+        return self.billing.basis is BillingBasis.STARTED_HOUR or self.billing.minimum_s > 0.0
+
+    def ahead_usd(self, now: WallTime, for_s: float) -> float:
+        """Return what another `for_s` seconds cost at the present price; from its start on, if it has none [USD]."""
+        running = self if self.started is not None else replace(self, started=now)
+        spent = 0.0 if self.started is None else self.estimated_usd(now)
+        return running.estimated_usd(WallTime(now + for_s)) - spent
+
+    def next_hour_in_s(self, now: WallTime, for_s: float) -> float:
+        """Return in how many seconds the next hour begins that starts after `for_s` seconds, less these; infinite if none."""
+        if self.billing.basis is not BillingBasis.STARTED_HOUR or self.started is None:
+            return math.inf
+        hours = (now + for_s - self.started) // self.billing.hour_s + 1.0
+        return self.started + hours * self.billing.hour_s - for_s - now
+
+    def _charged_usd(self, started: WallTime, end: WallTime) -> float:
+        """Return what is charged until a moment: its seconds, or the hours that have started by then [USD]."""
+        if self.billing.basis is BillingBasis.STARTED_HOUR:
+            return self._hours_usd(started, self._hours_before(started, end))
+        return self._integrated_usd(started, end)
+
+    def _hours_before(self, started: WallTime, moment: WallTime) -> int:
+        """Return how many hours start before a moment."""
+        return max(math.ceil((moment - started) / self.billing.hour_s), 0)
+
+    def _hours_usd(self, started: WallTime, hours: int) -> float:
+        """Return the cost of the first `hours`, each at the price at its start; the folded ones count at least [USD]."""
+        count, price, parts = 0, self.usd_per_hour, [0.0]
+        if self.folded_price is not None:
+            count, price = self._hours_before(started, self.folded_price.since), self.folded_price.usd_per_hour
+        for change in self.changes:
+            until = max(min(self._hours_before(started, change.since), hours), count)
+            parts.append((until - count) * price)
+            count, price = until, change.usd_per_hour
+        parts.append(max(hours - count, 0) * price)
+        return self.folded_price_usd + math.fsum(parts) * self.billing.hour_s / HOUR_S
 
     def _integrated_usd(self, started: WallTime, end: WallTime) -> float:
         """Return what the price in effect comes to until a moment that is not before the folded changes [USD]."""
@@ -147,7 +219,7 @@ class LedgerTotals(Struct, frozen=True):
     """A job's total cost and hours.
 
     Attributes:
-        estimated_usd: of all machines, from listings and prices at purchase.
+        estimated_usd: of all machines, from listings, their prices and the billing rules of their offers.
         settled_usd: what providers finally billed, unexplained lines included.
         due_usd: the best figure known: the closed bill if there is one, otherwise the estimate or an open bill,
             whichever is higher.
@@ -272,7 +344,15 @@ def _find_account(ledger: Ledger, machine_id: str) -> LedgerAccount | None:
 def _opened(machine: Machine, offer: Offer | None) -> LedgerAccount:
     price = machine.price_usd_per_hour
     baseline = price if offer is None else offer.on_demand_usd_per_hour
-    return LedgerAccount(machine.machine_id, price, baseline, offer is not None and offer.refund)
+    if offer is None:
+        return LedgerAccount(machine.machine_id, price, baseline, refund=False)
+    return LedgerAccount(machine.machine_id, price, baseline, offer.refund, billing=offer.billing)
+
+
+def unstarted_account(offer: Offer) -> LedgerAccount:
+    """Return the account of a machine that is bought at an offer's price and has not started."""
+    price = offer.price_usd_per_hour
+    return LedgerAccount("", price, offer.on_demand_usd_per_hour, offer.refund, billing=offer.billing)
 
 
 def _repriced(account: LedgerAccount, machine: Machine) -> LedgerAccount:
@@ -287,7 +367,7 @@ def _repriced(account: LedgerAccount, machine: Machine) -> LedgerAccount:
     # The oldest half: a bill's free hour at the end must not reach back to it.
     old, kept = changes[: CHANGES_KEPT // 2], changes[CHANGES_KEPT // 2 :]
     until = max(old[-1].since, machine.started)
-    spent_usd = replace(account, changes=old)._integrated_usd(machine.started, until)
+    spent_usd = replace(account, changes=old)._charged_usd(machine.started, until)
     return replace(account, changes=kept, folded_price=replace(old[-1], since=until), folded_price_usd=spent_usd)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from windfall.core import drains, gangs, job_end, ledger, machines
-from windfall.core.fleet_state import FleetState, FleetTurn, SlotState
+from windfall.core.fleet_state import FleetState, FleetTurn, SlotState, TrackedMachine
 from windfall.core.lifecycle import MachineState
 from windfall.core.orders import expect
 from windfall.fleet import Slot
 from windfall.jobs import Job
-from windfall.market import Offer, OfferKey
+from windfall.market import BillingBasis, Offer, OfferKey
 from windfall.policies.acquisition import fleet_policy, fleet_policy_list, ranking
 from windfall.policies.acquisition.fleet_policy import FleetAllocation, FleetEstimates, FleetMachine, FleetTarget
 from windfall.policies.layout import runtime_list
@@ -179,13 +179,21 @@ def _fleet_machines(turn: FleetTurn) -> Iterable[FleetMachine]:
                 unit.machine_id,
                 unit.slot,
                 unit.key,
-                unit.machine.price_now_usd_per_hour,
+                _price_usd_per_hour(turn, unit),
                 unit.running_at,
                 min(ends, default=None),
                 unit.ready,
                 *_expected_times_s(turn, unit.machine_id),
                 unit.machine.token,
             )
+
+
+def _price_usd_per_hour(turn: FleetTurn, unit: TrackedMachine) -> float:
+    """Return what a machine costs now: the newest price, or by started hours that of the present one [USD/h]."""
+    account = turn.state.ledger.open.get(unit.machine_id)
+    if account is None or account.billing.basis is not BillingBasis.STARTED_HOUR:
+        return unit.machine.price_now_usd_per_hour
+    return account.price_now_usd_per_hour(turn.wall_time())
 
 
 def _expected_times_s(turn: FleetTurn, machine_id: str) -> tuple[float, float]:

@@ -233,8 +233,7 @@ def _buy(turn: FleetTurn) -> None:
         return
     chosen = [(needs, _choose(turn, needs)) for needs in found]
     orders = [order for _, choice in chosen for order in choice.orders]
-    usd_per_hour = sum(ranked.offer.price_usd_per_hour * count for ranked, count in orders)
-    if orders and job_end.over_budget(turn, usd_per_hour):
+    if orders and job_end.over_budget(turn, [(ranked.offer, count) for ranked, count in orders]):
         return
     for needs, choice in chosen:
         _place_orders(turn, choice, needs, expected)

@@ -157,9 +157,21 @@ class SimulatedFleet:
 
     def _look(self) -> None:
         if not self.over:
-            self._inbox.append(self._offers())
+            self._inbox += [self._offers(), *self._repriced()]
             self._look_later()
             self.settle()
+
+    def _repriced(self) -> list[Fact]:
+        """Return what the listings say of running machines whose price has moved."""
+        known = driver.known_machines(self._state)
+        moved = tuple(
+            machine
+            for provider in self._providers.values()
+            if provider.capabilities().price_floats
+            for machine in provider.alive(self.job.job_id)
+            if machine.price_changes and machine != known.get(machine.machine_id)
+        )
+        return [MachinesObserved(moved)] if moved else []
 
     # ---------------------------------------------------------------------------------------------- machines
 

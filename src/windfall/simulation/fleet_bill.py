@@ -104,7 +104,7 @@ def cost_usd(market: SimulatedMarket, start: Floats, end: Floats, price: Floats,
     prices, billing, hour_s = market.prices, market.billing, market.billing.hour_s
     billed = np.maximum(end, start + billing.minimum_s)
     refunded = taken & market.refund
-    since = start + np.floor((end - start) / hour_s) * hour_s
+    since = start + np.floor((end - start) / hour_s + _INSTANT) * hour_s
     if billing.basis is BillingBasis.STARTED_HOUR:
         hours = np.ceil((billed - start) / hour_s - _INSTANT).astype(np.int64)
         which = np.arange(int(hours.sum())) - np.repeat(np.cumsum(hours) - hours, hours)

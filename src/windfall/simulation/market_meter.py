@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from windfall.market import Bill, BillingBasis, BillingRule, Charge
+from windfall.market import PRICES_LISTED_S, Bill, BillingBasis, BillingRule, Charge, PriceChange
 from windfall.simulation.value_series import ValueSeries
 from windfall.simulation.virtual_time import WALL_START
 from windfall.structs import replace
@@ -48,12 +48,24 @@ class MeteredMachine:
 
     def free_usd(self, until: WallTime) -> tuple[WallTime, float]:
         """Return the start of the hour of its preemption, and what was charged from then on, a minimum included [USD]."""
-        by_hours, hour_s = self.billing.basis is BillingBasis.STARTED_HOUR, self.billing.hour_s
-        whole = int((until - self.started) / hour_s + _INSTANT) if by_hours else (until - self.started) // hour_s
-        since = WallTime(self.started + whole * hour_s)
-        if by_hours:
-            return since, self._hours_usd(int(whole), until)
+        whole = int((until - self.started) / self.billing.hour_s + _INSTANT)
+        since = WallTime(self.started + whole * self.billing.hour_s)
+        if self.billing.basis is BillingBasis.STARTED_HOUR:
+            return since, self._hours_usd(whole, until)
         return since, self._seconds_usd(since, max(self._billed_until(until), since))
+
+    def listed_changes(self, now: WallTime, ended: WallTime | None) -> tuple[PriceChange, ...]:
+        """Return the changes of its price that a listing shows: the newest, and what differs at its start from the purchase."""
+        if self.billing.basis is BillingBasis.PURCHASE or not self.prices.changes:
+            return ()
+        until = now if ended is None else min(now, self._billed_until(ended))
+        since = until - PRICES_LISTED_S
+        moves = self.prices.moves(max(since, self.started) - WALL_START, until - WALL_START)
+        changes = tuple(PriceChange(WallTime(WALL_START + at_s), usd) for at_s, usd in moves)
+        first = self._price(self.started)
+        if since > self.started or first == self.usd_per_hour:
+            return changes
+        return (PriceChange(self.started, first), *changes)
 
     def _hours_usd(self, first: int, until: WallTime) -> float:
         """Return the cost of the started hours from the `first` on [USD]."""

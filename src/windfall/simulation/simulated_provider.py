@@ -20,6 +20,7 @@ from windfall.market import (
     BY_THE_SECOND,
     Answer,
     Bill,
+    BillingBasis,
     BillingRule,
     BootSpec,
     Capabilities,
@@ -28,6 +29,7 @@ from windfall.market import (
     MachineLifecycle,
     Offer,
     Order,
+    PriceChange,
     Quota,
     Refusal,
 )
@@ -213,6 +215,7 @@ class SimulatedProvider:
             idempotent_orders=True,
             notice_format="local",
             bill_lag_s=Seconds(self._bill_lag_s[1]),
+            price_floats=any(market.billing.basis is not BillingBasis.PURCHASE for market in markets),
             gangs=True,
         )
 
@@ -524,7 +527,13 @@ class SimulatedProvider:
             preemption_at=one.preemption_at,
             address=f"{one.machine_id}.simulated",
             allocation=one.allocation,
+            price_changes=() if one.started is None else self._changes(one, one.started),
         )
+
+    def _changes(self, one: _Instance, started: WallTime) -> tuple[PriceChange, ...]:
+        market = one.market
+        metered = MeteredMachine("", "", started, one.usd_per_hour, market.billing, market.prices)
+        return metered.listed_changes(self._wall(), one.ended)
 
 
 def price_limit_usd(market: SimulatedMarket, bid_usd_per_hour: float | None) -> float:

@@ -71,6 +71,11 @@ class ValueSeries:
         place = int(self._falls_s.searchsorted(time_s, "right"))
         return float(self._falls_s[place]) if place < len(self._falls_s) else math.inf
 
+    def moves(self, since_s: float, until_s: float) -> list[tuple[float, float]]:
+        """Return the (time [s], value) of each value that starts after `since_s` and not after `until_s`."""
+        first, last = self.times_s.searchsorted((since_s, until_s), "right")
+        return list(zip(self.times_s[first:last].tolist(), self.values[first:last].tolist(), strict=True))
+
     def integral(self, since_s: float, until_s: float) -> float:
         """Return the integral over time from `since_s` to `until_s` [value x s]."""
         return self._area(until_s) - self._area(since_s)

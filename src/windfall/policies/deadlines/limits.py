@@ -29,7 +29,12 @@ def reserve_usd(usd_per_hour: float, save_timeout_s: Seconds) -> Usd:
         usd_per_hour: of all machines together.
         save_timeout_s: how long the last save may take [s].
     """
-    return Usd(usd_per_hour * (save_timeout_s + RELEASE_S) / _HOUR_S)
+    return Usd(usd_per_hour * reserve_s(save_timeout_s) / _HOUR_S)
+
+
+def reserve_s(save_timeout_s: Seconds) -> Seconds:
+    """Return how long the end of the job may still take: last save + release [s]."""
+    return Seconds(save_timeout_s + RELEASE_S)
 
 
 def budget_left_usd(budget_usd: Usd, due_usd: float, reserve: float) -> Usd:

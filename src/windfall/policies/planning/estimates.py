@@ -16,7 +16,7 @@ import msgspec
 from windfall.errors import Misuse
 from windfall.fleet import Lifetime
 from windfall.jobs import DRILL, Job, Measurement
-from windfall.market import Offer
+from windfall.market import BillingBasis, Offer
 from windfall.models import expected_runtime, injection, job_measurements, lifetime_pool, preemption_rates
 from windfall.models.costs import DEFAULT_STALL_S, Costs
 from windfall.models.expected_runtime import Expectation, Hazard, Restart, Saving
@@ -127,10 +127,30 @@ class OfferEstimate(Struct, frozen=True):
         return expected_runtime.expect(work_s, self.hazard, self.saving, self.restart)
 
     def billed_s(self, expectation: Expectation) -> float:
-        """Return the billed machine-seconds, without the refunded hours of preempted machines [s]."""
-        if not self.offer.refund or not expectation.preemptions:
-            return expectation.billed_s
-        return expectation.billed_s - expectation.preemptions * expected_runtime.refunded_s(self.hazard.mttp_s)
+        """Return the billed machine-seconds, without the refunded hours of preempted machines [s].
+
+        By started hours, a preempted machine is billed for the rest of its hour too, on average over exponential lifetimes,
+        unless that hour is free; of the machines that work until the end, for half an hour more, or where none is lost, for
+        exactly what is missing to whole hours.  A minimum counts for the whole run alone.
+        """
+        rule, lost, billed_s = self.offer.billing, expectation.preemptions, expectation.billed_s
+        last_s = self._last_hours_s(expectation) if rule.basis is BillingBasis.STARTED_HOUR else 0.0
+        if lost:
+            free_s = expected_runtime.refunded_s(self.hazard.mttp_s, rule.hour_s)
+            if self.offer.refund:
+                billed_s -= lost * free_s
+            elif rule.basis is BillingBasis.STARTED_HOUR:
+                billed_s += lost * (rule.hour_s - free_s)
+        billed_s += last_s
+        return max(billed_s, self.machines * rule.minimum_s) if rule.minimum_s else billed_s
+
+    def _last_hours_s(self, expectation: Expectation) -> float:
+        """Return what the machines that work until the end are billed beyond it by started hours [machine-seconds]."""
+        hour_s = self.offer.billing.hour_s
+        if expectation.preemptions or not math.isfinite(expectation.billed_s):
+            return self.machines * hour_s / 2.0
+        each_s = expectation.billed_s / self.machines
+        return self.machines * (math.ceil(each_s / hour_s) * hour_s - each_s)
 
     def cost_usd(self, expectation: Expectation) -> float:
         """Return what the provider charges, at the offer's current price [USD]."""

@@ -65,6 +65,7 @@ class LocalProvider:
             notice_format="aws",
             bill_lag_s=Seconds(sold.billing.lag),
             keeps_ended_s=Seconds(sold.forget_after),
+            price_floats=sold.billing.floats,
             gangs=True,
             nearby=True,
         )

@@ -13,6 +13,8 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from windfall.errors import InvalidFile, Misuse
+from windfall.market import BillingBasis, BillingRule
+from windfall.terms import Reliability
 from windfall.units import duration_s, rate_bytes_per_s
 
 FILE = "market.yaml"
@@ -94,16 +96,41 @@ class Billing(_Strict):
     """How a machine's time is billed.
 
     Attributes:
-        by: bill every second, or every started hour.
-        hour: length of a billed hour [s]; shorter ones are for rehearsals.
-        refund: whether the hour in which a machine is preempted is free.
+        by: bill every second, or every started hour, counted from the machine's start.
+        price: that of the purchase, or the one in effect: in each second, or at the start of each hour.  None: by second
+            that of the purchase, by hour the one in effect, which is the only choice there.
+        minimum: a machine that ends earlier is billed for this long [s], unless the hour of its preemption is free.
+        hour: length of a billed hour, also of a free one [s]; shorter ones are for rehearsals.
+        refund: whether the hour in which a spot machine is preempted is free.
         lag: how long after a machine's end its bill is settled [s].
     """
 
     by: Literal["second", "hour"] = "second"
+    price: Literal["purchase", "in-effect"] | None = None
+    minimum: Duration = 0.0
     hour: Annotated[float, BeforeValidator(_duration), Field(gt=0)] = 3600.0
     refund: bool = False
     lag: Duration = 5.0
+
+    @model_validator(mode="after")
+    def _has_a_rule(self) -> Self:
+        if self.by == "hour" and self.price == "purchase":
+            raise ValueError("by: hour charges the price at the start of each hour; remove price: purchase")
+        return self
+
+    def rule(self, reliability: Reliability) -> BillingRule:
+        """Return the rule of machines that can be preempted, or of others, whose price does not move."""
+        if self.by == "hour":
+            basis = BillingBasis.STARTED_HOUR
+        else:
+            floats = self.price == "in-effect" and reliability is Reliability.TRANSIENT
+            basis = BillingBasis.IN_EFFECT if floats else BillingBasis.PURCHASE
+        return BillingRule(basis, self.minimum, self.hour)
+
+    @property
+    def floats(self) -> bool:
+        """Whether a machine costs the price in effect, not that of its purchase."""
+        return self.rule(Reliability.TRANSIENT).basis is not BillingBasis.PURCHASE
 
 
 class MarketConfig(_Strict):

@@ -8,7 +8,9 @@ What a machine runs is not stored here but in the machine's own folder, since it
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import itertools
 import math
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -17,24 +19,53 @@ from pathlib import Path
 from urllib.parse import quote
 
 from windfall.errors import ProviderUnreachable
-from windfall.market import Answer, Bill, Charge, Machine, MachineEndCause, MachineLifecycle, Order, Refusal
+from windfall.market import (
+    PRICES_LISTED_S,
+    Answer,
+    Bill,
+    BillingBasis,
+    Charge,
+    Machine,
+    MachineEndCause,
+    MachineLifecycle,
+    Order,
+    PriceChange,
+    Refusal,
+)
 from windfall.providers.local.machine_folder import MachineEnd
-from windfall.providers.local.market_config import Billing
+from windfall.providers.local.market_config import Billing, MarketConfig
+from windfall.providers.local.market_prices import PricesInForce
 from windfall.structs import Struct
 from windfall.terms import Reliability, Usd, WallTime
 
 DIGITS = 9
 """Decimal digits of a dollar to which a line is rounded; cents would add up to dollars over many short machines."""
+CHANGES_LISTED = 256
+"""How many changes of a machine's price a listing shows at most; only a rehearsal's pace makes more in an hour."""
+_INSTANT = 1e-9
+"""A share of an hour that is too short to count: wall clocks are sums."""
 
 
 class MachineUsage(Struct, frozen=True):
-    """A machine's start, end and price as the market recorded them."""
+    """A machine's start, end and prices as the market recorded them.
+
+    Attributes:
+        price_usd_per_hour: at the purchase.
+        changes: of the price in effect, from the start of the machine on; empty where the price does not move.
+    """
 
     machine_id: str
     price_usd_per_hour: float
     started: WallTime
     ended: WallTime
     cause: MachineEndCause
+    reliability: Reliability = Reliability.TRANSIENT
+    changes: tuple[PriceChange, ...] = ()
+
+    def price_at(self, moment: float) -> float:
+        """Return the price in effect [USD/h]."""
+        place = bisect.bisect_right(self.changes, moment, key=lambda change: change.since)
+        return self.changes[place - 1].usd_per_hour if place else self.price_usd_per_hour
 
 
 def lines(usage: MachineUsage, billing: Billing, *, settled: bool) -> tuple[Charge, ...]:
@@ -48,21 +79,34 @@ def lines(usage: MachineUsage, billing: Billing, *, settled: bool) -> tuple[Char
         settled: whether the bill is final.
     """
     lasted_s = usage.ended - usage.started
-    hours = max(1, math.ceil(lasted_s / billing.hour))
-    billed_s = hours * billing.hour if billing.by == "hour" else lasted_s
-    time_line = _bill_line(usage, "time", billed_s, usage.started, settled=settled)
-    if not (billing.refund and usage.cause is MachineEndCause.PREEMPTED):
+    whole = math.floor(lasted_s / billing.hour + _INSTANT)
+    free_since = WallTime(usage.started + whole * billing.hour)
+    billed_until = usage.started + max(lasted_s, billing.minimum)
+    if billing.by == "hour":
+        begun = math.ceil((billed_until - usage.started) / billing.hour - _INSTANT)
+        hours = [usage.price_at(usage.started + hour * billing.hour) * billing.hour / 3600.0 for hour in range(begun)]
+        usd, free_usd = math.fsum(hours), math.fsum(hours[whole:])
+    else:
+        usd = _seconds_usd(usage, usage.started, billed_until)
+        free_usd = _seconds_usd(usage, free_since, max(billed_until, free_since))
+    time_line = _bill_line(usage, "time", usd, usage.started, settled=settled)
+    refunded = billing.refund and usage.reliability is Reliability.TRANSIENT
+    if not (refunded and usage.cause is MachineEndCause.PREEMPTED):
         return (time_line,)
-    whole_s = (hours - 1) * billing.hour
-    free_since = WallTime(usage.started + whole_s)
-    return time_line, _bill_line(usage, "refund", whole_s - billed_s, free_since, settled=settled)
+    return time_line, _bill_line(usage, "refund", -free_usd, free_since, settled=settled)
 
 
-def _bill_line(usage: MachineUsage, what: str, billed_s: float, since: WallTime, *, settled: bool) -> Charge:
+def _seconds_usd(usage: MachineUsage, since: float, until: float) -> float:
+    """Return the cost of the seconds between two moments, each at the price in effect [USD]."""
+    edges = [since, *(change.since for change in usage.changes if since < change.since < until), until]
+    return math.fsum(usage.price_at(edge) * (later - edge) / 3600.0 for edge, later in itertools.pairwise(edges))
+
+
+def _bill_line(usage: MachineUsage, what: str, usd: float, since: WallTime, *, settled: bool) -> Charge:
     return Charge(
         charge_id=f"{usage.machine_id}-{what}",
         machine_id=usage.machine_id,
-        amount_usd=Usd(round(usage.price_usd_per_hour * billed_s / 3600.0, DIGITS)),
+        amount_usd=Usd(round(usd, DIGITS)),
         started=since,
         ended=usage.ended,
         settled=settled,
@@ -75,6 +119,7 @@ ADDRESS = "127.0.0.1"
 _DIGITS_MAX = 18
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS opening (one INTEGER PRIMARY KEY CHECK (one = 1), at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS prices (since REAL PRIMARY KEY, config TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS orders (
     token TEXT PRIMARY KEY, refusal TEXT, message TEXT NOT NULL, cancelled INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS machines (
@@ -116,6 +161,7 @@ class MarketDatabase:
     def __init__(self, folder: Path) -> None:
         self._db = sqlite3.connect(folder / FILE, check_same_thread=False, isolation_level=None)
         self._db.row_factory = sqlite3.Row
+        self._prices: PricesInForce | None = None
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.executescript(_SCHEMA)
@@ -143,6 +189,39 @@ class MarketDatabase:
         with self._transaction() as db:
             db.execute("INSERT OR IGNORE INTO opening (one, at) VALUES (1, ?)", (now,))
             return WallTime(db.execute("SELECT at FROM opening").fetchone()["at"])
+
+    # -------------------------------------------------------------------------------------------------------- prices
+
+    def enforce_prices(self, config: MarketConfig, now: WallTime) -> None:
+        """Record that prices follow from this configuration from now on, unless they did before."""
+        text = config.model_dump_json(include={"types", "zones", "prices"})
+        with self._transaction() as db:
+            newest = db.execute("SELECT since, config FROM prices ORDER BY since DESC LIMIT 1").fetchone()
+            if newest is None or newest["config"] != text:
+                since = now if newest is None else max(now, newest["since"])
+                db.execute("INSERT OR REPLACE INTO prices VALUES (?, ?)", (since, text))
+            rows = db.execute("SELECT since, config FROM prices ORDER BY since").fetchall()
+        configs = tuple((WallTime(row["since"]), MarketConfig.model_validate_json(row["config"])) for row in rows)
+        self._prices = PricesInForce(self.opened_at(now), configs)
+
+    def _changes(self, row: sqlite3.Row, since: WallTime, until: WallTime) -> tuple[PriceChange, ...]:
+        """Return the price in effect at a moment, and its changes after it; nothing where a machine's price does not move."""
+        reliability = Reliability(row["reliability"])
+        basis = Billing.model_validate_json(row["billing"]).rule(reliability).basis
+        if self._prices is None or reliability is Reliability.RELIABLE or basis is BillingBasis.PURCHASE:
+            return ()
+        return self._prices.changes(row["machine_type"], row["zone"], since, until)
+
+    def _listed_changes(self, row: sqlite3.Row, now: WallTime) -> tuple[PriceChange, ...]:
+        """Return the newest changes, and the price at the machine's start if that is not the one at the purchase."""
+        if row["started"] is None:
+            return ()
+        until = now if row["ended"] is None else min(now, _billed_until(row))
+        since = max(row["started"], until - PRICES_LISTED_S)
+        changes = self._changes(row, since, until)
+        if changes and (since > row["started"] or changes[0].usd_per_hour == row["price"]):
+            changes = changes[1:]
+        return changes[-CHANGES_LISTED:]
 
     # -------------------------------------------------------------------------------------------------------- orders
 
@@ -193,13 +272,13 @@ class MarketDatabase:
         assert row is None or isinstance(row, sqlite3.Row)
         return row
 
-    def listed(self, owner: str, since: WallTime) -> tuple[Machine, ...]:
-        """Return an owner's machines, without those that ended before `since`."""
+    def listed(self, owner: str, since: WallTime, now: WallTime) -> tuple[Machine, ...]:
+        """Return an owner's machines, without those that ended before `since`, and their prices until now."""
         rows = self._db.execute(
             "SELECT * FROM machines WHERE owner = ? AND (ended IS NULL OR ended >= ?) ORDER BY due, machine_id",
             (owner, since),
         )
-        return tuple(_machine(row) for row in rows)
+        return tuple(_machine(row, self._listed_changes(row, now)) for row in rows)
 
     def started(self, machine_id: str, at: WallTime, preemption_at: WallTime | None) -> None:
         """Record that a machine runs, and when it will be preempted."""
@@ -223,7 +302,7 @@ class MarketDatabase:
     def settle(self, now: WallTime) -> None:
         """Close the bills whose lag has passed."""
         rows = self._db.execute("SELECT * FROM machines WHERE closed = 0 AND ended IS NOT NULL").fetchall()
-        due = [row for row in rows if row["ended"] + Billing.model_validate_json(row["billing"]).lag <= now]
+        due = [row for row in rows if _billed_until(row) + Billing.model_validate_json(row["billing"]).lag <= now]
         if not due:
             return
         with self._transaction() as db:
@@ -233,7 +312,13 @@ class MarketDatabase:
 
     def _enter(self, row: sqlite3.Row, *, settled: bool) -> None:
         usage = MachineUsage(
-            row["machine_id"], row["price"], row["started"], row["ended"], MachineEndCause(row["cause"])
+            row["machine_id"],
+            row["price"],
+            row["started"],
+            row["ended"],
+            MachineEndCause(row["cause"]),
+            Reliability(row["reliability"]),
+            self._changes(row, row["started"], _billed_until(row)),
         )
         for line in lines(usage, Billing.model_validate_json(row["billing"]), settled=settled):
             self._db.execute(
@@ -275,6 +360,13 @@ class MarketDatabase:
             db.execute("UPDATE machines SET closed = 2 WHERE machine_id = ?", (machine_id,))
 
 
+def _billed_until(row: sqlite3.Row) -> WallTime:
+    """Return when the time ends that an ended machine is billed for, a minimum included."""
+    if row["started"] is None:
+        return WallTime(row["ended"])
+    return WallTime(max(row["ended"], row["started"] + Billing.model_validate_json(row["billing"]).minimum))
+
+
 def _line(cursor: str) -> int:
     if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= _DIGITS_MAX):
         raise ValueError("the cursor is invalid")
@@ -293,7 +385,7 @@ def _charge(row: sqlite3.Row) -> Charge:
     )
 
 
-def _machine(row: sqlite3.Row) -> Machine:
+def _machine(row: sqlite3.Row, changes: tuple[PriceChange, ...]) -> Machine:
     life = (
         MachineLifecycle.GONE
         if row["ended"] is not None
@@ -318,4 +410,5 @@ def _machine(row: sqlite3.Row) -> Machine:
         preemption_at=row["preemption_at"],
         address=ADDRESS,
         allocation=row["allocation"],
+        price_changes=changes,
     )

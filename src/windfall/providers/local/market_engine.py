@@ -2,14 +2,10 @@
 
 A machine and the market communicate only through the machine's folder, so that the machine does not depend on this
 process.
-
-Spot prices by place and time: a function of the configuration alone, so that a restart does not change them.
 """
 
 from __future__ import annotations
 
-import bisect
-import random
 import shutil
 import sqlite3
 import subprocess
@@ -26,34 +22,9 @@ from windfall.ports import Clock
 from windfall.providers.local import machine_folder
 from windfall.providers.local.market_config import FILE, MarketConfig, load
 from windfall.providers.local.market_database import NAME, MarketDatabase
+from windfall.providers.local.market_prices import spot_usd_per_hour
 from windfall.terms import Instant, Reliability, Seconds, WallTime
 from windfall.wire.python_programs import program
-
-_MEMORY = 3
-"""Number of draws whose mean is a generated price."""
-
-
-def spot_usd_per_hour(config: MarketConfig, machine_type: str, zone: str, open_s: Seconds) -> float:
-    """Return the spot price, constant between the points of its series.
-
-    A generated price is the mean of the newest three draws between `low` and `high`, so that it moves smoothly.
-
-    Args:
-        config: of the market.
-        machine_type: one that it sells.
-        zone: one that it has.
-        open_s: how long the market has existed [s].
-    """
-    prices = config.prices
-    at_s = open_s * prices.pace
-    if points := prices.points.get(f"{machine_type}/{zone}"):
-        return points[max(0, bisect.bisect_right(points, at_s, key=lambda point: point[0]) - 1)][1]
-    step = int(at_s // prices.step)
-    draws = [
-        random.Random(f"{prices.seed}/{machine_type}/{zone}/{number}").uniform(prices.low, prices.high)  # noqa: S311
-        for number in range(step - _MEMORY + 1, step + 1)
-    ]
-    return round(config.types[machine_type].on_demand * sum(draws) / len(draws), 6)
 
 
 def offers_of(config: MarketConfig, opened_at: WallTime, now: WallTime) -> tuple[Offer, ...]:
@@ -85,6 +56,7 @@ def _pair(config: MarketConfig, kind: str, zone: str, open_s: Seconds, now: Wall
         startup_s=Seconds(config.allocation_delay),
         bid=config.bids,
         refund=config.billing.refund,
+        billing=config.billing.rule(Reliability.TRANSIENT),
     )
     on_demand = Offer(
         provider=NAME,
@@ -98,6 +70,7 @@ def _pair(config: MarketConfig, kind: str, zone: str, open_s: Seconds, now: Wall
         cpus=sold.cpus,
         memory_gib=sold.memory_gib,
         startup_s=Seconds(config.allocation_delay),
+        billing=config.billing.rule(Reliability.RELIABLE),
     )
     return spot, on_demand
 
@@ -138,6 +111,7 @@ class MarketEngine:
         self._config = load(folder)
         self._database = MarketDatabase(folder)
         self._opened_at = self._database.opened_at(clock.wall_time())
+        self._database.enforce_prices(self._config, clock.wall_time())
         self._lock = threading.Lock()
         self._tries: dict[str, _StartTries] = {}
         self._unread: set[str] = set()
@@ -165,6 +139,8 @@ class MarketEngine:
             self._config = load(self._folder)
         except WindfallError as error:
             self._log(f"{error}; the market keeps its previous configuration")
+            return
+        self._database.enforce_prices(self._config, self._clock.wall_time())
 
     def _sweep(self) -> None:
         """Remove the folders of machines whose order never became durable, because the daemon was killed."""
@@ -291,7 +267,8 @@ class MarketEngine:
         """See `ports.Provider.list`."""
         with self._lock:
             self._refresh()
-            return self._database.listed(owner, WallTime(self._clock.wall_time() - self._config.forget_after))
+            now = self._clock.wall_time()
+            return self._database.listed(owner, WallTime(now - self._config.forget_after), now)
 
     def release(self, machine_id: str) -> None:
         """See `ports.Provider.release`."""
