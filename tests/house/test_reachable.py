@@ -14,25 +14,7 @@ SCRIPTS_IMPORT = frozenset({"windfall", "windfall.sdk.torch", "windfall.sdk.tran
 COMMANDS = frozenset({"windfall.cli.main", "windfall.wire.metadata_server", "windfall.wire.agent_archive"})
 
 # Module -> why no verb reaches it.
-UNREACHED: dict[str, str] = (
-    {
-        f"windfall.simulation.{name}": "compares fleet policies over days; no verb asks for that yet"
-        for name in ("fleet_loop", "fleet_work", "fleet_bill", "fleet_market", "elastic_work")
-    }
-    | {
-        f"windfall.lab.{name}": "replays Proteus; `lab replicate` does not show it yet"
-        for name in ("proteus_worlds", "proteus_arms")
-    }
-    | {
-        f"windfall.{name}": "acquisition by market prices; no job file can name it yet"
-        for name in (
-            "models.price_evictions",
-            "policies.acquisition.bidbrain",
-            "policies.acquisition.bidbrain_policy",
-            "policies.acquisition.standard_bids",
-        )
-    }
-)
+UNREACHED: dict[str, str] = {}
 
 
 @cache

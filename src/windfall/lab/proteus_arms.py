@@ -74,6 +74,7 @@ class Choices(Struct, frozen=True):
         delta_usd: lowest and highest bid delta; the paper prints two lower ends, 1e-5 and 1e-4 [USD/h].
         deltas: how many bid deltas, at equal ratios.
         whole_hour: BidBrain takes the odds of the whole hour, as the paper does.
+        price_max: BidBrain buys and keeps nothing above this share of the on-demand price; the paper states no limit [1].
         above_usd: bid delta of the arm just above the market [USD/h].
         slowdown: of a job with checkpoints (the paper: 17 %) [1].
         checkpoint_s, restart_s: interval of checkpoints, and a restart from one [s].
@@ -89,6 +90,7 @@ class Choices(Struct, frozen=True):
     delta_usd: tuple[float, float] = (1e-4, 0.4)
     deltas: int = 20
     whole_hour: bool = False
+    price_max: float = 1.0
     above_usd: float = 1e-4
     slowdown: float = 1.17
     checkpoint_s: float = 900.0
@@ -149,7 +151,7 @@ def play(world: PriceWorld, arm: str, job: ArmJob, choices: Choices, odds: Evict
     known: EvictionTable | KnownPrices = _known(pools, choices) if arm == OMNISCIENT else odds
     loop = FleetLoop(
         _JOB, _policy(arm, app, survival, choices), _needs(arm, job.zone, choices), pools, work=work,
-        decide_every_s=math.inf, evictions=known,
+        decide_every_s=math.inf, evictions=known, looks_when_asked=True,
     )  # fmt: skip
     return _run(loop, pools, loop.play(horizon_s), work)
 
@@ -166,7 +168,7 @@ def _policy(arm: str, app: Application, survival: Survival, choices: Choices) ->
     if survival.checkpoint_s is not None:  # what BidBrain must believe of such a job
         app = replace(app, eviction_s=survival.checkpoint_s / 2.0 + survival.restart_s, change_s=survival.restart_s)
     settings = BidBrain(app, _WORKER, choices.allocation_cores, choices.cores_max, choices.purchases_max)
-    return bidbrain_policy.policy(replace(settings, whole_hour=choices.whole_hour))
+    return bidbrain_policy.policy(replace(settings, whole_hour=choices.whole_hour, price_max=choices.price_max))
 
 
 def _needs(arm: str, zone: str, choices: Choices) -> tuple[Slot, ...]:
@@ -188,7 +190,9 @@ def _known(pools: tuple[SimulatedMarket, ...], choices: Choices) -> KnownPrices:
 
 def _run(loop: FleetLoop, pools: tuple[SimulatedMarket, ...], outcome: FleetOutcome, work: ElasticWork) -> ArmRun:
     """Return what a history came to."""
-    end_s = math.inf if outcome.finish_s is None else outcome.finish_s
+    if outcome.finish_s is None:
+        return ArmRun(math.nan, math.nan, math.nan, math.nan, math.nan, work.evictions)
+    end_s = outcome.finish_s
     rows = loop.rows
     place, start, end = np.array(rows.pool), np.array(rows.start), np.minimum(np.array(rows.end), end_s)
     taken = np.array(rows.taken, dtype=np.bool_) & (np.array(rows.end) < end_s)
@@ -197,8 +201,6 @@ def _run(loop: FleetLoop, pools: tuple[SimulatedMarket, ...], outcome: FleetOutc
     lived_s = np.where(start <= end, end - start, 0.0)
     core_h = core * lived_s / HOUR_S
     free_h = np.where(taken, core * (lived_s % HOUR_S) / HOUR_S, 0.0)
-    if outcome.finish_s is None:
-        return ArmRun(math.nan, math.nan, math.nan, math.nan, math.nan, work.evictions)
     alive = np.array(rows.end) > end_s
     rest = sum(
         _rest_usd(pools[one], start_s, end_s)

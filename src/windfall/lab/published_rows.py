@@ -37,6 +37,10 @@ class PaperFigure(enum.StrEnum):
     SCISPOT_FAILURE = "scispot-failure"
     SCISPOT_INCREASE = "scispot-increase"
     SCISPOT_FRONTIER = "scispot-frontier"
+    PROTEUS_1 = "proteus-figure-1"
+    PROTEUS_8 = "proteus-figure-8"
+    PROTEUS_9 = "proteus-figure-9"
+    PROTEUS_10 = "proteus-figure-10"
 
 
 class FigureSeries(enum.StrEnum):
@@ -51,6 +55,11 @@ class FigureSeries(enum.StrEnum):
     SIMULATION = "simulation"
     PUBLISHED_RULE = "published rule"
     EXACT = "exact"
+    COST = "cost"
+    RUN_TIME = "run time"
+    ON_DEMAND = "on demand"
+    PAID = "spot, paid"
+    FREE = "spot, free"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +158,15 @@ class Options:
         trials: of each simulated column; 0: no simulation.
         seed: of the simulation.
         lives: of machines, for what is fitted to data, with the keys `type` and `zone`; None: there are none.
+        prices: folder with histories of spot prices; None: there is none.
+        held_out: play on the months that judge, in place of those that constants are chosen on.
     """
 
     trials: int
     seed: int = 0
     lifetimes: Lifetimes | None = None
+    prices: str | None = None
+    held_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +176,12 @@ class PaperPart:
     Attributes:
         rows: computes its rows.
         simulated: whether some of them need trials.
+        by_name_only: whether it is left out unless its name is requested.
     """
 
     rows: Callable[[Options, Progress], tuple[PublishedRow, ...]]
     simulated: bool = False
+    by_name_only: bool = False
 
 
 def replicated(
@@ -189,11 +204,11 @@ def replicated(
     made: dict[str, tuple[PublishedRow, ...]] = {}
     if others:
         # The rows are known without any simulation; only the requested parts are then computed in full.
-        made = {name: part.rows(Options(0, options.seed, options.lifetimes), progress) for name, part in parts.items()}
+        made = {name: part.rows(dataclasses.replace(options, trials=0), progress) for name, part in parts.items()}
         _check(others, parts, {name for rows in made.values() for row in rows for name in _names(row)})
     found: list[PublishedRow] = []
     for name, part in parts.items():
-        asked = not requested or name.startswith(whole)
+        asked = name.startswith(whole) if requested else not part.by_name_only
         known = made.get(name, ())
         if asked or any(_is_among(row, others) for row in known):
             rows = known if known and not part.simulated else part.rows(options, progress)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from windfall.errors import Misuse
 from windfall.extras import install
-from windfall.lab import scispot
+from windfall.lab import proteus_plots, scispot
 from windfall.lab import scispot_published as paper
 from windfall.lab.published_rows import FigureSeries, PaperFigure, PublishedRow
 
@@ -22,9 +22,11 @@ Colours = dict[str, str]
 
 # Okabe and Ito's colours, lighter on dark paper.
 _LIGHT = {"paper": "#FFFFFF", "ink": "#1A1A1A", "faint": "#C4C4C4", "ours": "#0072B2", "published": "#D55E00",
-          "exact": "#009E73", "recompute": "#D55E00", "save": "#009E73", "alloc": "#0072B2", "prep": "#CC79A7"}  # fmt: skip
+          "exact": "#009E73", "recompute": "#D55E00", "save": "#009E73", "alloc": "#0072B2", "prep": "#CC79A7",
+          "other": "#E69F00"}  # fmt: skip
 _DARK = {"paper": "#14171A", "ink": "#E8E8E8", "faint": "#4A4F55", "ours": "#56B4E9", "published": "#F0883E",
-         "exact": "#3FBF93", "recompute": "#F0883E", "save": "#3FBF93", "alloc": "#56B4E9", "prep": "#E39CC5"}  # fmt: skip
+         "exact": "#3FBF93", "recompute": "#F0883E", "save": "#3FBF93", "alloc": "#56B4E9", "prep": "#E39CC5",
+         "other": "#F2B84B"}  # fmt: skip
 _PARTS = (
     (FigureSeries.RECOMPUTE, "computed again"),
     (FigureSeries.SAVE, "saves"),
@@ -38,6 +40,10 @@ _TITLES = {
     PaperFigure.SCISPOT_FAILURE: "SciSpot: probability that a 6 h job fails",
     PaperFigure.SCISPOT_INCREASE: "SciSpot: expected increase of a job's time, at most one loss [h]",
     PaperFigure.SCISPOT_FRONTIER: "SciSpot: longest job for which a machine is kept [h]",
+    PaperFigure.PROTEUS_1: "Figure 1: Proteus, cost and run time of jobs of 2 h [% of on demand]",
+    PaperFigure.PROTEUS_8: "Figure 8: jobs of 2 h, cost [% of on demand]; below each bar the run time",
+    PaperFigure.PROTEUS_9: "Figure 9: jobs of 20 h, cost [% of on demand]; below each bar the run time",
+    PaperFigure.PROTEUS_10: "Figure 10: core-hours of jobs of 2 h [%]",
 }
 
 
@@ -61,6 +67,10 @@ def draw(rows: Sequence[PublishedRow], folder: Path) -> list[Path]:
         PaperFigure.SCISPOT_FAILURE: _failure,
         PaperFigure.SCISPOT_INCREASE: _increase,
         PaperFigure.SCISPOT_FRONTIER: _frontier,
+        PaperFigure.PROTEUS_1: proteus_plots.whole,
+        PaperFigure.PROTEUS_8: proteus_plots.bars,
+        PaperFigure.PROTEUS_9: proteus_plots.bars,
+        PaperFigure.PROTEUS_10: proteus_plots.core_hours,
     }
     written = []
     for figure, drawing in figures.items():

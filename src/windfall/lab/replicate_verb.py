@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from windfall.lab.published_rows import Progress, PublishedRow
     from windfall.models.lifetimes.observations import Lifetimes
 
-PAPERS = ("thesis", "scispot")
+PAPERS = ("thesis", "scispot", "proteus")
 TRIALS, TRIALS_MAX = 200, 1_000_000
 """With 200 trials the totals' standard error is below 0.1 %, and the longest table takes a few seconds."""
 _KEYS = (("type", ("machine_type", "type")), ("zone", ("zone",)))
@@ -37,9 +37,10 @@ def replicate(
     paper: str,
     *,
     item: Annotated[tuple[str, ...] | None, Parameter(metavar="NAME", negative="")] = None,
-    data: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    data: Annotated[Path | None, Parameter(metavar="PATH")] = None,
     trials: int = TRIALS,
     seed: int = 0,
+    held_out: bool = False,
     plot: Annotated[Path | None, Parameter(metavar="FOLDER")] = None,
     json_: Json = False,
 ) -> None:
@@ -49,17 +50,19 @@ def replicate(
     the arithmetic if the paper is wrong), or `cannot` (the necessary data are not published, or were not passed).
 
     Papers: `thesis` (adaptive checkpointing: Tables 6.1 to 6.3, Figures 6.1 to 6.3, its rule, its slips), `scispot`
-    (lifetimes, checkpoint program, reuse policy, evaluation).
+    (lifetimes, checkpoint program, reuse policy, evaluation), `proteus` (purchase at moving prices: Figures 1, 8 to 10).
 
     Example: `windfall lab replicate thesis --item table-6.2`
 
     Args:
-        paper: thesis or scispot.
+        paper: thesis, scispot or proteus.
         item: compute only the parts whose name starts with this: a table or figure (`table-6.2`, `figure`), or a column
             or job (`adaptive`); can be repeated.
-        data: machine lifetimes for SciSpot's fits (CSV as for `lab fit`, with machine_type and zone).
-        trials: trials of each simulated column; 0: closed forms only.
+        data: machine lifetimes for SciSpot's fits (CSV as for `lab fit`, with machine_type and zone); the folder of the
+            AWS spot prices of 2016 for Proteus.
+        trials: trials of each simulated column, for Proteus starts in each zone; 0: closed forms only.
         seed: seed of the simulation.
+        held_out: Proteus: play on the months that no constant was chosen on.
         plot: draw the computed figures into this folder, with light and with dark background.
         json_: print one JSON array.
     """
@@ -69,9 +72,12 @@ def replicate(
         raise Misuse(f"--trials must be between 0 and {TRIALS_MAX}; 0 computes closed forms only")
     if plot is not None:
         _prepare(plot)
-    lifetimes = None if data is None else _lifetimes(data)
+    if held_out and paper != "proteus":
+        raise Misuse(f"--held-out is for proteus: {paper} holds nothing out")
+    prices = None if data is None or paper != "proteus" else _folder(data)
+    lifetimes = None if data is None or prices is not None else _lifetimes(data)
     with _show_progress(shown=not json_ and sys.stderr.isatty()) as progress:
-        rows = _replicated(paper, item or (), (trials, seed, lifetimes), progress)
+        rows = _replicated(paper, item or (), (trials, seed, lifetimes, prices, held_out), progress)
         drawn = [] if plot is None else _drawn(rows, plot, progress)
     if json_:
         print(json.dumps(shown.as_json(rows)))
@@ -85,18 +91,19 @@ def replicate(
 
 
 def _replicated(
-    paper: str, items: tuple[str, ...], options: tuple[int, int, Lifetimes | None], progress: Progress
+    paper: str, items: tuple[str, ...], options: tuple[int, int, Lifetimes | None, str | None, bool], progress: Progress
 ) -> tuple[PublishedRow, ...]:
     progress(f"loading the packages for {paper}")
     try:
         from windfall.lab import (  # noqa: PLC0415 - its packages are an extra
+            proteus,
             published_rows,
             scispot,
             thesis,
         )
     except ImportError as error:
         raise Misuse(f"this needs numpy, scipy and numba: {install('lab')}") from error
-    of_paper = {"thesis": thesis.PARTS, "scispot": scispot.PARTS}[paper]
+    of_paper = {"thesis": thesis.PARTS, "scispot": scispot.PARTS, "proteus": proteus.PARTS}[paper]
     return published_rows.replicated(of_paper, items, published_rows.Options(*options), progress)
 
 
@@ -112,6 +119,12 @@ def _drawn(rows: tuple[PublishedRow, ...], folder: Path, progress: Progress) -> 
 
     progress("drawing")
     return replicate_plots.draw(rows, folder)
+
+
+def _folder(path: Path) -> str:
+    if not path.is_dir():
+        raise Misuse(f"--data: {path} is no folder: pass the folder of the AWS spot prices of 2016")
+    return str(path)
 
 
 def _lifetimes(file: Path) -> Lifetimes:

@@ -143,13 +143,19 @@ class KnownPrices(Struct, frozen=True):
     def at(self, now: Instant) -> EvictionTable:
         """Return for each bid at a moment whether and when it will be exceeded: odds of 0 or 1."""
         steps_s = np.arange(0.0, HORIZON_S + STEP_S, STEP_S)
-        moment = np.array([now - self.origin])
-        waits_s = np.stack(
-            [_evicted_s(times_s, usd, moment, self.deltas_usd)[0] for times_s, usd in self.prices.values()]
-        )
+        waits_s = np.stack([self._waits_s(times_s, usd, now - self.origin) for times_s, usd in self.prices.values()])
         evicted = (waits_s[:, :, None] <= steps_s).astype(np.float64)
         median_s = np.where(evicted > 0.0, np.where(np.isfinite(waits_s), waits_s, 0.0)[:, :, None], steps_s)
         return EvictionTable({key: row for row, key in enumerate(self.prices)}, self.deltas_usd, evicted, median_s)
+
+    def _waits_s(self, times_s: Floats, usd: Floats, moment_s: float) -> Floats:
+        """Return when each bid is exceeded [s after the moment]; infinite if not within the horizon."""
+        place = int(times_s.searchsorted(moment_s, "right")) - 1
+        until = int(times_s.searchsorted(moment_s + HORIZON_S, "right"))
+        highest = np.maximum.accumulate(usd[place + 1 : until])
+        change = highest.searchsorted(usd[place] + self.deltas_usd, "right")
+        waits_s: Floats = np.append(times_s[place + 1 : until] - moment_s, np.inf)
+        return np.asarray(waits_s[change])
 
 
 def learn(times_s: Floats, usd_per_hour: Floats, moments_s: Floats, deltas_usd: Floats) -> EvictionOdds:

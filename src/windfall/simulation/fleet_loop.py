@@ -72,6 +72,7 @@ class FleetLoop:
         work: FleetWork | None = None,
         decide_every_s: float = DECIDE_EVERY_S,
         evictions: EvictionForecast | None = None,
+        looks_when_asked: bool = False,
     ) -> None:
         """Prepare.
 
@@ -84,6 +85,7 @@ class FleetLoop:
             work: of the machines; None: they stand.
             decide_every_s: how often the policy is asked; infinite: only at the start, at news and when it wants to wake.
             evictions: what the policy believes of bids; None: nothing.
+            looks_when_asked: the policy sees prices as they are; otherwise as of the last look, as in the event engine.
 
         Raises:
             Misuse: a market has what this loop leaves out.
@@ -92,6 +94,7 @@ class FleetLoop:
         self.rows = MachineColumns()
         self._policy, self._work = policy, work
         self._market = FleetMarket(job, pools, seed)
+        self._looks_when_asked = looks_when_asked
         self._time_s = 0.0
         self._wake_s, self._decide_every_s = math.inf, decide_every_s
         self._units = self._ordered = 0
@@ -254,7 +257,10 @@ class FleetLoop:
 
     def _decide(self) -> None:
         """Ask the policy, and release what it no longer wants."""
-        self._market.look(self._time_s)
+        if self._looks_when_asked:
+            self._market.look_now(self._time_s)
+        else:
+            self._market.look(self._time_s)
         target = self._policy(self, self._estimates)
         wake_s = math.inf if target.wake_at is None else target.wake_at - WALL_START
         wake_s = max(wake_s, self._time_s + WAKE_S_MIN)

@@ -82,15 +82,25 @@ class FleetMarket:
         self.look(now_s)
         return self._offers
 
+    def look_now(self, now_s: float) -> None:
+        """Look at the offers, whenever the last look was."""
+        if self.look(now_s) or min(pool.prices.next_change_s(self._looked_s) for pool in self.pools) > now_s:
+            return
+        self._looked_s = now_s
+        self._see()
+
+    def _see(self) -> None:
+        self._rankings.clear()
+        self._offers = tuple(_offer(pool, self._looked_s) for pool in self.pools)
+        self._places = {offer.key: place for place, offer in enumerate(self._offers)}
+
     def look(self, now_s: float) -> bool:
         """Look at the offers if it is time; return whether it was."""
         looked = False
         while not self._offers or self.look_s() <= now_s:
             if self._offers:
                 self._looked_s = self.look_s()
-            self._rankings.clear()
-            self._offers = tuple(_offer(pool, self._looked_s) for pool in self.pools)
-            self._places = {offer.key: place for place, offer in enumerate(self._offers)}
+            self._see()
             looked = True
         return looked
 

@@ -61,6 +61,8 @@ class BidBrain(Struct, frozen=True):
         renew_before_s: how long before an hour's end it is decided whether the allocation stays [s].
         whole_hour: take the odds of the whole hour, as the paper does, whatever is left of it.
         margin: by how much the fleet without an allocation must cost less, where no hour is paid ahead [1].
+        price_max: nothing is bought, or kept for another hour, at more than this share of its on-demand price [1].  The
+            paper states no limit; without one, an hour in which nothing else is offered costs what the market asks.
     """
 
     app: Application
@@ -72,6 +74,7 @@ class BidBrain(Struct, frozen=True):
     renew_before_s: float = 120.0
     whole_hour: bool = False
     margin: float = 0.05
+    price_max: float = 1.0
 
 
 class _Situation(Struct, frozen=True):
@@ -115,15 +118,15 @@ def _decide(settings: BidBrain, view: FleetView, estimates: FleetEstimates) -> F
     held, dropped = _renewed(market, held)
     kept = awaited.union(*(one.slots for one in held))
     needs = [slot for slot in view.needs if slot.id in kept or slot.reliability is Reliability.RELIABLE]
+    wake_at = Instant(min(_wakes(market, held)))
+    buys = not awaited and _has_room(market, held)
+    if not buys and len(needs) == len(view.needs):
+        return FleetTarget(view.needs, wake_at=wake_at)
     columns = _columns(market, held)
     before = bidbrain.cost_per_work(columns, settings.app)
     bought: list[str] = []
-    after = before
-    if not awaited:
-        after = _buy(market, (columns, before), needs, bought)
-    wake_at = Instant(min(_wakes(market, held)))
-    same = len(needs) == len(view.needs) and not bought
-    if same:
+    after = _buy(market, (columns, before), needs, bought) if buys else before
+    if len(needs) == len(view.needs) and not bought:
         return FleetTarget(view.needs, wake_at=wake_at)
     choices = [f"release {len(one.slots)} {one.key[1]} in {one.key[2]}" for one in dropped] + bought
     decision = Decision(NAME, VERSION, "; ".join(choices) or "drop lost machines", _rationale(before, after, columns))
@@ -201,7 +204,8 @@ def _left_s(now: Instant, one: FleetAllocation, offer: Offer) -> float:
 
 def _renewed(market: _Situation, held: list[FleetAllocation]) -> tuple[list[FleetAllocation], list[FleetAllocation]]:
     """Return the allocations that stay, and those that leave before they are billed again, the dearest first."""
-    dropped: list[FleetAllocation] = []
+    dropped = [one for one in held if _is_due(market, one) and _is_too_dear(market, one)]
+    held = [one for one in held if one not in dropped]
     while due := frozenset(one.order for one in held if _is_due(market, one)):
         columns = _columns(market, held, due)
         limits = bidbrain.cost_per_work(columns, market.settings.app) * np.array(
@@ -215,6 +219,25 @@ def _renewed(market: _Situation, held: list[FleetAllocation]) -> tuple[list[Flee
         dropped.append(held[place])
         held = [one for one in held if one is not held[place]]
     return held, dropped
+
+
+def _has_room(market: _Situation, held: Sequence[FleetAllocation]) -> bool:
+    """Whether a machine of any offer fits under the cap."""
+    transient = [offer for offer in market.offers.values() if _is_wanted(market, offer)]
+    cores = sum(len(one.slots) * market.offers[one.key].cpus for one in held if one.key[3] is Reliability.TRANSIENT)
+    return any(0.0 < offer.cpus <= market.settings.cores_max - cores for offer in transient)
+
+
+def _is_wanted(market: _Situation, offer: Offer) -> bool:
+    """Whether an offer can be preempted, and costs no more than the settings allow."""
+    limit = market.settings.price_max * offer.on_demand_usd_per_hour
+    return offer.reliability is Reliability.TRANSIENT and offer.price_usd_per_hour <= limit
+
+
+def _is_too_dear(market: _Situation, one: FleetAllocation) -> bool:
+    """Whether an allocation will be billed at a price that nothing is bought at; one billed as purchased never is."""
+    offer = market.offers[one.key]
+    return offer.billing.basis is not BillingBasis.PURCHASE and not _is_wanted(market, offer)
 
 
 def _is_due(market: _Situation, one: FleetAllocation) -> bool:
@@ -281,7 +304,7 @@ def _candidates(market: _Situation, room: float) -> _Candidates | None:
     spot = [
         offer
         for key, offer in market.offers.items()
-        if offer.reliability is Reliability.TRANSIENT and key not in market.refused and 0.0 < offer.cpus <= room
+        if _is_wanted(market, offer) and key not in market.refused and 0.0 < offer.cpus <= room
     ]
     if not spot:
         return None

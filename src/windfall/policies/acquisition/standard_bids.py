@@ -66,7 +66,8 @@ def policy(settings: StandardBids) -> FleetPolicy:
 def _decide(settings: StandardBids, view: FleetView) -> FleetTarget:
     offers = {offer.key: offer for offer in view.offers}
     spot = [offer for offer in offers.values() if offer.reliability is Reliability.TRANSIENT and offer.cpus > 0.0]
-    cheapest = min((usable for usable in spot if usable.key not in view.refused()), key=_usd_per_core, default=None)
+    usable = [one for one in spot if one.price_usd_per_hour <= one.on_demand_usd_per_hour]
+    cheapest = min((one for one in usable if one.key not in view.refused()), key=_usd_per_core, default=None)
     held = [one for one in view.allocations() if one.key[3] is Reliability.TRANSIENT and one.key in offers]
     if settings.switches and cheapest is not None:
         held = [one for one in held if not _leaves(settings, view.now, one, offers[one.key], cheapest)]

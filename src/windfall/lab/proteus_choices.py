@@ -1,0 +1,59 @@
+"""The constants of Proteus' arms, chosen on months that judge nothing, and the sweep that chose them.
+
+The paper prints neither the application's lambda, sigma and phi, nor how large an allocation and the fleet may be, nor how
+often it saves.  The application's constants are stated (`proteus_arms.Choices`) and the same for all arms; what an arm
+is free to choose was swept on the last third of the months to learn from, and the value with the lowest mean cost was taken,
+for each arm by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from windfall.lab import proteus_arms as arms
+from windfall.lab.proteus_arms import Choices
+
+STATED: Final = Choices()
+
+CHOICES: Mapping[str, Choices] = dict.fromkeys(arms.ARMS, STATED)
+
+_BIDBRAIN: Final[dict[str, tuple[object, ...]]] = {
+    "allocation_cores": (32.0, 64.0, 128.0, 256.0),
+    "purchases_max": (1, 4, 16),
+    "delta_usd": ((1e-4, 0.4), (1e-5, 0.4)),
+    "whole_hour": (False, True),
+}
+_CHECKPOINT: Final[dict[str, tuple[object, ...]]] = {"checkpoint_s": (300.0, 900.0, 1800.0)}
+FREE: Mapping[str, Mapping[str, tuple[object, ...]]] = {
+    arms.STANDARD_CHECKPOINT: _CHECKPOINT,
+    arms.BIDBRAIN_CHECKPOINT: _CHECKPOINT | _BIDBRAIN,
+    arms.PROTEUS: _BIDBRAIN,
+    arms.JUST_ABOVE: {"above_usd": (1e-4, 1e-3, 1e-2)},
+    arms.OMNISCIENT: _BIDBRAIN,
+}
+"""What each arm is free to choose, and from what; the others have nothing to choose."""
+
+UNPRINTED: Mapping[str, tuple[object, ...]] = {
+    "cores_max": (512.0, 768.0, 1536.0),
+    "allocation_cores": (32.0, 64.0, 128.0, 256.0),
+    "purchases_max": (1, 4, 16),
+    "delta_usd": ((1e-4, 0.4), (1e-5, 0.4), (1e-4, 0.1)),
+    "whole_hour": (False, True),
+    "price_max": (1.0, math.inf),
+    "eviction_s": (0.0, 60.0, 300.0),
+    "change_s": (0.0, 30.0, 120.0),
+    "loss_per_core": (0.0, 2e-4, 5e-4),
+    "servers": (1, 3),
+    "slowdown": (1.05, 1.17),
+    "restart_s": (60.0, 300.0),
+}
+"""Every constant that the paper does not print, and values at which its effect is shown."""
+
+
+def varied(base: Choices, name: str, value: object) -> Choices:
+    """Return choices with another value of one constant."""
+    return msgspec.structs.replace(base, **{name: value})
