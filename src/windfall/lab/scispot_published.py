@@ -153,3 +153,20 @@ PER_LOSS_PCT: Final = 3.0
 """The text: how much longer a bag takes for each preemption [%]."""
 HPC_WAIT_PCT: Final = (("under 1 h", 185.8), ("1-2 h", 242.1), ("2-4 h", 156.7), ("4-8 h", 72.5), ("8-16 h", 32.6))
 """Job length, wait in the queue of an HPC cluster as a share of the run time [%]: read from the bars of a figure."""
+
+RUNS_H: Final[dict[str, dict[int, tuple[float, float]]]] = {
+    "nanoconfinement": {
+        4: (0.35, 0.1202),
+        8: (0.3, 0.0586),
+        16: (0.25, 0.0232),
+        32: (0.25, 0.0151),
+        64: (0.1833, 0.084),
+    },
+    "shapes": {4: (0.15, 0.0289), 8: (0.15, 0.0162), 16: (0.15, 0.0086), 32: (0.16, 0.0063), 64: (0.1833, 0.084)},
+    "lulesh": {8: (0.375, 0.087), 64: (0.2117, 0.1058)},
+}
+"""A job of 64 cores on machines of this number of CPUs: its time without a loss and what losses add, from the bars of the figure on
+running times [h]."""
+SELECTION_CORES: Final = 64
+CPU_USD_PER_HOUR: Final = 0.0075
+"""Price of a preemptible CPU of n1-highcpu in 2019 [USD/h]."""
