@@ -165,8 +165,8 @@ RUNS_H: Final[dict[str, dict[int, tuple[float, float]]]] = {
     "shapes": {4: (0.15, 0.0289), 8: (0.15, 0.0162), 16: (0.15, 0.0086), 32: (0.16, 0.0063), 64: (0.1833, 0.084)},
     "lulesh": {8: (0.375, 0.087), 64: (0.2117, 0.1058)},
 }
-"""A job of 64 cores on machines of this number of CPUs: its time without a loss and what losses add, from the bars of the figure on
-running times [h]."""
+"""A job of 64 cores on machines of this number of CPUs: its time without a loss and what losses add, from the bars of the
+figure on running times [h]; the bars of shapes for 64 CPUs equal those of nanoconfinement."""
 SELECTION_CORES: Final = 64
 CPU_USD_PER_HOUR: Final = 0.0075
 """Price of a preemptible CPU of n1-highcpu in 2019 [USD/h]."""

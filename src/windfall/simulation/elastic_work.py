@@ -61,7 +61,7 @@ class ElasticWork:
         self.evictions = 0
         self._core_s, self._app, self._survival, self._reliable_role = core_s, app, survival, reliable_role
         self._cores: dict[int, float] = {}
-        self._rate = 0.0
+        self._rate, self._changed = 0.0, False
         self._since_s = self._paused_until_s = 0.0
         self._unsaved, self._unsaved_s = 0.0, 0.0
         self._evicted_s = -math.inf
@@ -75,15 +75,16 @@ class ElasticWork:
 
     def next_s(self) -> float:
         """Return when all work is done if the fleet stays as it is [s]; infinite without machines."""
-        if self._rate <= 0.0:
+        rate = self._measured()
+        if rate <= 0.0:
             return math.inf
-        return max(self._since_s, self._paused_until_s) + max(self._core_s - self.done, 0.0) / self._rate
+        return max(self._since_s, self._paused_until_s) + max(self._core_s - self.done, 0.0) / rate
 
     def play(self, now_s: float) -> bool:
         """Work until a time [s]; no machine reports."""
         worked_s = max(now_s - max(self._since_s, self._paused_until_s), 0.0)
         self._since_s = now_s
-        if worked_s > 0.0 and self._rate > 0.0:
+        if worked_s > 0.0 and self._measured() > 0.0:
             self.done = min(self.done + worked_s * self._rate, self._core_s)
             self._save(worked_s)
         return False
@@ -109,7 +110,7 @@ class ElasticWork:
         if slot.role != self._reliable_role:
             self._change(now_s, self._app.change_s)
             self._cores[machine] = cpus
-            self._measure()
+            self._changed = True
 
     def drain(self, machine: int) -> None:
         """Nothing to finish: what a machine has is handed over, or saved, at its end."""
@@ -127,7 +128,7 @@ class ElasticWork:
                 self.redone += self._unsaved
         self._unsaved = self._unsaved_s = 0.0
         del self._cores[machine]
-        self._measure()
+        self._changed = True
 
     def ready(self, machine: int) -> bool:  # noqa: ARG002 - all machines are alike
         """Every machine that has started works."""
@@ -141,6 +142,10 @@ class ElasticWork:
         self.play(now_s)
         self._paused_until_s = max(self._paused_until_s, now_s + pause_s + self._survival.restart_s)
 
-    def _measure(self) -> None:
-        cores = math.fsum(self._cores.values())
-        self._rate = cores * float(efficiency(cores, self._app)) / self._survival.slowdown
+    def _measured(self) -> float:
+        """Return the speed [work per second]; measured once for all changes of an instant."""
+        if self._changed:
+            cores = math.fsum(self._cores.values())
+            self._rate = cores * float(efficiency(cores, self._app)) / self._survival.slowdown
+            self._changed = False
+        return self._rate
