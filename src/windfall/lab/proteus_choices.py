@@ -30,9 +30,12 @@ CHOICES: Mapping[str, Choices] = {
     arms.GREEDY: STATED,
     arms.OMNISCIENT: replace(STATED, allocation_cores=256.0, purchases_max=16, delta_usd=(1e-5, 0.4)),
 }
-"""By mean cost of 30 jobs of 2 h and 15 of 20 h in each zone, one constant after another in the order of `FREE`.  The costs were,
-in % of on demand: standard+checkpoint 23.9, bidbrain+checkpoint 24.1, proteus 20.1, just-above 18.9, omniscient 14.2; without
-anything to choose, standard+agileml 22.3 and greedy 22.0.  The sweep was before the first look at the months held out."""
+"""By mean cost of 30 jobs of 2 h and 15 of 20 h in each zone, one constant after another in the order of `FREE`.
+
+The costs were, in % of on demand: standard+checkpoint 23.9, bidbrain+checkpoint 24.1, proteus 20.1, just-above 18.9,
+omniscient 14.2; without anything to choose, standard+agileml 22.3 and greedy 22.0.  The sweep was before the first look at the
+months held out.
+"""
 
 _BIDBRAIN: Final[dict[str, tuple[object, ...]]] = {
     "allocation_cores": (32.0, 64.0, 128.0, 256.0),
