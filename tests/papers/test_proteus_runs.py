@@ -69,6 +69,8 @@ def test_every_arm_has_the_same_starts_in_a_zone_within_the_part_that_is_played(
         assert np.array_equal(first.starts_s, second.starts_s)
         assert first.starts_s.min() >= SPRING.train_s[0] + (SPRING.train_s[1] - SPRING.train_s[0]) * 2.0 / 3.0
         assert first.starts_s.max() <= SPRING.train_s[1] - 6.0 * 3600.0
+        others = [one.starts_s for one in found if one.zone != zone]
+        assert not any(np.array_equal(first.starts_s, starts_s) for starts_s in others)
         assert first.cost_usd == pytest.approx(64 * 0.419 * 2.0)
 
 
@@ -80,7 +82,7 @@ def column(zone: str, starts_s: list[float], cost_usd: list[float]) -> ArmRuns:
 def test_a_mean_of_one_day_has_no_width_however_many_jobs_it_has() -> None:
     """Jobs of one day see the same prices; those of many days do not."""
     jobs = np.random.default_rng(1).uniform(1.0, 3.0, 400).tolist()
-    same = played.mean([column("a", [100.0] * 400, jobs)], lambda one: one.cost_usd)
+    same = played.mean([column("a", np.linspace(0.0, 80_000.0, 400).tolist(), jobs)], lambda one: one.cost_usd)
     assert (same.blocks, same.low, same.high) == (1, pytest.approx(same.value), pytest.approx(same.value))
     days = played.mean([column("a", [DAY_S * n for n in range(400)], jobs)], lambda one: one.cost_usd)
     assert days.blocks == 400

@@ -148,6 +148,56 @@ def _hours(played: FleetLoop, row: int) -> float:
     return float(np.ceil((end - played.rows.start[row]) / HOUR_S - 1e-9))
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        bidbrain_policy.policy(SETTINGS),
+        standard_bids.policy(StandardBids(16.0, "worker", above_usd_per_hour=0.05)),
+        standard_bids.policy(StandardBids(16.0, "worker", switches=True)),
+    ],
+    ids=["bidbrain", "just-above", "greedy"],
+)
+def test_nothing_is_bought_dearer_than_on_demand(policy: FleetPolicy) -> None:
+    """For ten minutes the only type costs more than on demand: it waits, and buys when that is over."""
+    pools = (market("a", [(0.0, 1.2), (600.0, 0.1)]), FIRM)
+    played = loop(policy, pools)
+    played.play(2 * HOUR_S)
+    starts = [start for place, start in zip(played.rows.pool, played.rows.start, strict=True) if place == 0]
+    assert starts
+    assert 600.0 <= min(starts) <= 720.0
+
+
+def test_an_hour_above_on_demand_is_not_kept_though_nothing_else_is_offered() -> None:
+    """The price rises over on demand under a generous bid: the machines leave when their hour ends."""
+    pools = (market("a", [(0.0, 0.1), (1800.0, 1.2)]), FIRM)
+    generous = replace(odds(pools), deltas_usd=np.array([2.0, 2.1, 2.2]))
+    limited = loop(bidbrain_policy.policy(SETTINGS), pools, 4000.0, evictions=generous)
+    unlimited = loop(bidbrain_policy.policy(replace(SETTINGS, price_max=np.inf)), pools, 4000.0, evictions=generous)
+    for played in (limited, unlimited):
+        played.play(3 * HOUR_S)
+    longest = [
+        max(end - start for place, start, end in zip(rows.pool, rows.start, rows.end, strict=True) if place == 0)
+        for rows in (limited.rows, unlimited.rows)
+    ]
+    assert longest[0] <= HOUR_S < longest[1]
+
+
+def test_a_policy_that_looks_when_asked_bids_above_the_price_of_that_moment() -> None:
+    """Right after a rise: the old price plus a small delta would be refused, and the type not ordered for a while."""
+    points = [(0.0, 0.1), *((300.0 * n + 10.0, 0.1 + 0.001 * n) for n in range(1, 12))]
+    pools = (market("a", points), market("dear", [(0.0, 0.9)]), FIRM)
+    close = replace(odds(pools, 0.9), deltas_usd=np.array([1e-4, 2e-4, 3e-4]))
+    work = ElasticWork(100.0 * HOUR_S, APP, Survival(), "server")
+    played = FleetLoop(
+        JOB, bidbrain_policy.policy(SETTINGS), (KEEPER,), pools, work=work, decide_every_s=np.inf, evictions=close,
+        looks_when_asked=True,
+    )  # fmt: skip
+    played.play(HOUR_S)
+    assert played.refused() == frozenset()
+    again = [start for place, start in zip(played.rows.pool, played.rows.start, strict=True) if place == 0]
+    assert {310.0, 610.0, 910.0} <= set(again)
+
+
 def test_odds_make_the_bid() -> None:
     """Free hours are worth an eviction that costs little, and not one that stops the job for half an hour."""
     pools = (market("a", [(0.0, 0.1)]), FIRM)
