@@ -79,5 +79,5 @@ def core_hours(axes: Axes, rows: Sequence[PublishedRow], colours: dict[str, str]
                 axes.annotate(f"{high:.0f}", (x, below[x] + high / 2.0), ha="center", va="center", fontsize=8,
                               color=colours["paper"])  # fmt: skip
         below = [low + high for low, high in zip(below, heights, strict=True)]
-    axes.set_xticks(range(len(items)), [item.replace(", ", "\n") for item in items], fontsize=7)
+    axes.set_xticks(range(len(items)), [item.replace(", ", "\n").replace("+", "+\n") for item in items], fontsize=7)
     axes.set_xlabel("the paper: 32 % free")
