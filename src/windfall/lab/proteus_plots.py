@@ -45,7 +45,7 @@ def bars(axes: Axes, rows: Sequence[PublishedRow], colours: dict[str, str]) -> N
     axes.set_xticks(range(len(zones)), zones)
     axes.margins(y=0.18)
     axes.set_ylim(bottom=0.0)
-    axes.set_xlabel("world and zone; in brackets the run time [% of on demand]")
+    axes.set_xlabel("world and zone")
 
 
 def whole(axes: Axes, rows: Sequence[PublishedRow], colours: dict[str, str]) -> None:

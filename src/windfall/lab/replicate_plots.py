@@ -41,8 +41,8 @@ _TITLES = {
     PaperFigure.SCISPOT_INCREASE: "SciSpot: expected increase of a job's time, at most one loss [h]",
     PaperFigure.SCISPOT_FRONTIER: "SciSpot: longest job for which a machine is kept [h]",
     PaperFigure.PROTEUS_1: "Figure 1: Proteus, cost and run time of jobs of 2 h [% of on demand]",
-    PaperFigure.PROTEUS_8: "Figure 8: jobs of 2 h, cost [% of on demand]; below each bar the run time",
-    PaperFigure.PROTEUS_9: "Figure 9: jobs of 20 h, cost [% of on demand]; below each bar the run time",
+    PaperFigure.PROTEUS_8: "Figure 8: jobs of 2 h, cost, and in brackets the run time [% of on demand]",
+    PaperFigure.PROTEUS_9: "Figure 9: jobs of 20 h, cost, and in brackets the run time [% of on demand]",
     PaperFigure.PROTEUS_10: "Figure 10: core-hours of jobs of 2 h [%]",
 }
 
