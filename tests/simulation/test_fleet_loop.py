@@ -154,10 +154,10 @@ def test_among_the_histories_orders_are_refused_and_machines_outbid(monkeypatch:
     refused = outbid = 0
     buy = FleetMarket.buy
 
-    def counted(market: FleetMarket, place: int, now_s: float, bid_usd_per_hour: float | None) -> Purchase | None:
+    def counted(market: FleetMarket, place: int, count: int, now_s: float, bid: float | None) -> list[Purchase]:
         nonlocal refused
-        bought = buy(market, place, now_s, bid_usd_per_hour)
-        refused += bought is None
+        bought = buy(market, place, count, now_s, bid)
+        refused += not bought
         return bought
 
     monkeypatch.setattr(FleetMarket, "buy", counted)

@@ -351,6 +351,8 @@ class FleetLoop:
     def _buy(self) -> None:
         """Buy for slots without a machine, and for those whose machine is to be replaced."""
         self._market.retry_s = math.inf
+        if not self._leaving and len(self._holder) == len(self.needs):
+            return
         kinds: dict[tuple[object, ...], list[Slot]] = {}
         opened = [slot for slot in self.needs if slot.id not in self._holder]
         replaced = [slot for slot in self.needs if self._needs_successor(slot)] if self._leaving else []
@@ -368,8 +370,10 @@ class FleetLoop:
         while left and (place := self._market.choose(slots[0], len(slots), self._time_s)) is not None:
             self._ordered += 1
             self._bids[self._ordered] = slots[0].bid_usd_per_hour
-            while left and (bought := self._market.buy(place, self._time_s, bid)) is not None:
-                self._add(left.pop(0), bought)
+            bought = self._market.buy(place, len(left), self._time_s, bid)
+            for unit, purchase in zip(left, bought, strict=False):
+                self._add(unit, purchase)
+            left = left[len(bought) :]
 
     def _needs_successor(self, slot: Slot) -> bool:
         return self._holder.get(slot.id) in self._leaving and slot.id not in self._successor

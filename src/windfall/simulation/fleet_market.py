@@ -72,6 +72,7 @@ class FleetMarket:
         self._lives = [None if law is None else sampling.pack(law) for law in laws]
         self._sold = [0] * len(pools)
         self._looked_s = 0.0
+        self._changes_s = self._next_change_s()
         self._offers: tuple[Offer, ...] = ()
         self._places: dict[OfferKey, int] = {}
         self._rankings: dict[tuple[object, ...], Ranking] = {}
@@ -84,15 +85,19 @@ class FleetMarket:
 
     def look_now(self, now_s: float) -> None:
         """Look at the offers, whenever the last look was."""
-        if self.look(now_s) or min(pool.prices.next_change_s(self._looked_s) for pool in self.pools) > now_s:
+        if self.look(now_s) or self._changes_s > now_s:
             return
         self._looked_s = now_s
         self._see()
 
     def _see(self) -> None:
         self._rankings.clear()
+        self._changes_s = self._next_change_s()
         self._offers = tuple(_offer(pool, self._looked_s) for pool in self.pools)
         self._places = {offer.key: place for place, offer in enumerate(self._offers)}
+
+    def _next_change_s(self) -> float:
+        return min(pool.prices.next_change_s(self._looked_s) for pool in self.pools)
 
     def look(self, now_s: float) -> bool:
         """Look at the offers if it is time; return whether it was."""
@@ -106,8 +111,7 @@ class FleetMarket:
 
     def look_s(self) -> float:
         """Return when the offers are looked at next [s]; infinite if no price changes any more."""
-        changes_s = min(pool.prices.next_change_s(self._looked_s) for pool in self.pools)
-        return changes_s if changes_s == math.inf else max(changes_s, self._looked_s + OFFERS_EVERY_S)
+        return self._changes_s if self._changes_s == math.inf else max(self._changes_s, self._looked_s + OFFERS_EVERY_S)
 
     def refused(self, now_s: float) -> frozenset[OfferKey]:
         """Return the offers that are not ordered at a time [s], because an order was refused."""
@@ -141,11 +145,12 @@ class FleetMarket:
         retry_s = math.inf if chosen.retry_at is None else chosen.retry_at - WALL_START
         return (self._places[chosen.orders[0][0].offer.key] if chosen.orders else None), retry_s
 
-    def buy(self, place: int, now_s: float, bid_usd_per_hour: float | None) -> Purchase | None:
-        """Buy a unit; None if the price is above the bid: then the offer is not ordered for a while.
+    def buy(self, place: int, count: int, now_s: float, bid_usd_per_hour: float | None) -> list[Purchase]:
+        """Buy units; none if the price is above the bid: then the offer is not ordered for a while.
 
         Args:
             place: of the market.
+            count: of the units.
             now_s: the time [s].
             bid_usd_per_hour: None for the market's default, the on-demand price.
         """
@@ -155,10 +160,13 @@ class FleetMarket:
         if price > bid:
             block = ranking.block_after(self._blocks.get(key), Refusal.PRICE, "", Instant(WALL_START + now_s))
             self._blocks[key] = block
-            return None
+            return []
         self._blocks.pop(key, None)
         start_s = now_s + sum(pool.allocate_s) / 2.0
-        return Purchase(place, start_s, min(self._life_ends_s(place, start_s), _outbid_s(pool, start_s, bid)), price)
+        outbid_s = _outbid_s(pool, start_s, bid)
+        if self._lives[place] is None:
+            return [Purchase(place, start_s, outbid_s, price)] * count
+        return [Purchase(place, start_s, min(self._life_ends_s(place, start_s), outbid_s), price) for _ in range(count)]
 
     def _life_ends_s(self, place: int, start_s: float) -> float:
         number, packed = self._sold[place], self._lives[place]

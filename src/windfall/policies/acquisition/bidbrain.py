@@ -110,9 +110,9 @@ def with_each(held: Allocations, offered: Allocations, app: Application) -> Floa
     stay = np.prod(1.0 - held.evicted) * (1.0 - offered.evicted)
     overhead_s = (1.0 - stay) * app.eviction_s + app.change_s
     held_s = np.maximum(held.useful_s() - overhead_s[:, None], 0.0)
-    rates = offered.rates()
-    work = held_s @ held.rates() + rates * np.maximum(offered.useful_s() - overhead_s, 0.0)
-    work *= efficiency(held.rates().sum() + rates, app)
+    rates, held_rates = offered.rates(), held.rates()
+    work = held_s @ held_rates + rates * np.maximum(offered.useful_s() - overhead_s, 0.0)
+    work *= efficiency(held_rates.sum() + rates, app)
     cost = held.costs_usd().sum() + offered.costs_usd()
     return _ratios(cost, work)
 

@@ -20,8 +20,9 @@ many allocations one decision buys, and how long before the end of an hour it de
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 from windfall.events import ComparedValue, Decision
 from windfall.fleet import Slot
 from windfall.market import BillingBasis, Offer, OfferKey
+from windfall.models import lifetime_pool
 from windfall.models.price_evictions import EvictionTable
 from windfall.policies.acquisition import bidbrain
 from windfall.policies.acquisition.bidbrain import HOUR_S, Allocations, Application, Floats
@@ -39,7 +41,7 @@ from windfall.policies.acquisition.fleet_policy import (
     FleetTarget,
     FleetView,
 )
-from windfall.structs import Struct
+from windfall.structs import Struct, replace
 from windfall.terms import Instant, Reliability
 
 NAME = "bidbrain"
@@ -77,17 +79,6 @@ class BidBrain(Struct, frozen=True):
     price_max: float = 1.0
 
 
-class _Situation(Struct, frozen=True):
-    """The settings, and what is known of the offers now; those in `refused` are not ordered."""
-
-    settings: BidBrain
-    now: Instant
-    offers: Mapping[OfferKey, Offer]
-    refused: frozenset[OfferKey]
-    odds: EvictionTable | None
-    mttp_s: Mapping[OfferKey, float]
-
-
 class _Candidates(Struct, frozen=True):
     """What could be bought, in columns: each offer with each bid delta, or alone where there are no bids.
 
@@ -102,17 +93,55 @@ class _Candidates(Struct, frozen=True):
     columns: Allocations
 
 
+class _Quotes(Struct, frozen=True):
+    """What is known of the offers: the same until a price, a lifetime or the odds change.
+
+    Attributes:
+        seen: the offers as they were read.
+        rates: mean times to preemption as they were read.
+        cores_min: of the smallest machine that the settings allow; infinite if they allow none.
+        candidates: returns all that the settings allow, as if the fleet had room for a whole allocation.
+    """
+
+    seen: tuple[Offer, ...]
+    rates: tuple[lifetime_pool.Rate, ...]
+    odds: EvictionTable | None
+    offers: Mapping[OfferKey, Offer]
+    mttp_s: Mapping[OfferKey, float]
+    cores_min: float
+    candidates: Callable[[], _Candidates]
+
+
+class _Situation(Struct, frozen=True):
+    """The settings, and what is known of the offers now; those in `refused` are not ordered."""
+
+    settings: BidBrain
+    now: Instant
+    refused: frozenset[OfferKey]
+    quotes: _Quotes
+
+    @property
+    def offers(self) -> Mapping[OfferKey, Offer]:
+        """The offers by key."""
+        return self.quotes.offers
+
+
 def policy(settings: BidBrain) -> FleetPolicy:
     """Return the fleet policy with these settings."""
+    last: list[_Quotes] = []  # a cache: what follows from the same offers and odds is the same
 
     def decide(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
-        return _decide(settings, view, estimates)
+        odds = None if estimates.evictions is None else estimates.evictions.at(view.now)
+        offers, rates = view.offers, estimates.rates
+        if not last or last[0].seen is not offers or last[0].odds is not odds or last[0].rates is not rates:
+            last[:] = [_quotes(settings, offers, rates, odds)]
+        return _decide(_Situation(settings, view.now, view.refused(), last[0]), view)
 
     return decide
 
 
-def _decide(settings: BidBrain, view: FleetView, estimates: FleetEstimates) -> FleetTarget:
-    market = _situation(settings, view, estimates)
+def _decide(market: _Situation, view: FleetView) -> FleetTarget:
+    settings = market.settings
     awaited = view.awaited
     held = [one for one in view.allocations() if one.key in market.offers]
     held, dropped = _renewed(market, held)
@@ -133,12 +162,17 @@ def _decide(settings: BidBrain, view: FleetView, estimates: FleetEstimates) -> F
     return FleetTarget(tuple(needs), wake_at=wake_at, decision=decision)
 
 
-def _situation(settings: BidBrain, view: FleetView, estimates: FleetEstimates) -> _Situation:
-    odds = None if estimates.evictions is None else estimates.evictions.at(view.now)
-    by_kind = {(provider, kind, zone): mttp_s for provider, kind, zone, mttp_s, _ in estimates.rates}
-    offers = {offer.key: offer for offer in view.offers}
+def _quotes(
+    settings: BidBrain, seen: tuple[Offer, ...], rates: tuple[lifetime_pool.Rate, ...], odds: EvictionTable | None
+) -> _Quotes:
+    by_kind = {(provider, kind, zone): mttp_s for provider, kind, zone, mttp_s, _ in rates}
+    offers = {offer.key: offer for offer in seen}
     mttp_s = {key: by_kind.get(key[:3], MTTP_S) for key in offers}
-    return _Situation(settings, view.now, offers, view.refused(), odds, mttp_s)
+    wanted = tuple(offer for offer in offers.values() if _is_wanted(settings, offer) and offer.cpus > 0.0)
+    cores_min = min((offer.cpus for offer in wanted), default=math.inf)
+    # Columns are made when they are asked for: a full fleet buys nothing.
+    candidates = functools.cache(lambda: _candidates(settings, wanted, mttp_s, odds))
+    return _Quotes(seen, rates, odds, offers, mttp_s, cores_min, candidates)
 
 
 # ------------------------------------------------------------------------------------------------------- what there is
@@ -178,17 +212,25 @@ def _odds(
     """Return the odds of an eviction within a time and the median time to it [s]: by the bid, or by the lifetimes."""
     if market.settings.whole_hour:
         ahead_s = np.full(len(offers), HOUR_S)
-    mttp_s = np.array([market.mttp_s[offer.key] for offer in offers], dtype=np.float64)
-    evicted, median_s = 1.0 - np.exp(-ahead_s / mttp_s), math.log(2.0) * mttp_s
-    if market.odds is None or not offers:
-        return evicted, median_s
-    rows = np.array([market.odds.rows.get(offer.key, -1) for offer in offers], dtype=np.intp)
+    odds = market.quotes.odds
+    if odds is None:
+        return _by_lifetime(market, offers, ahead_s)
+    rows = np.array([odds.rows.get(offer.key, -1) for offer in offers], dtype=np.intp)
     deltas = [
         (offer.on_demand_usd_per_hour if bid is None else bid) - offer.price_usd_per_hour
         for offer, bid in zip(offers, bids, strict=True)
     ]
-    by_price = market.odds.within(np.maximum(rows, 0), np.array(deltas, dtype=np.float64), ahead_s)
-    return np.where(rows >= 0, by_price[0], evicted), np.where(rows >= 0, by_price[1], median_s)
+    by_price = odds.within(np.maximum(rows, 0), np.array(deltas, dtype=np.float64), ahead_s)
+    known = rows >= 0
+    if bool(known.all()):
+        return by_price
+    by_lifetime = _by_lifetime(market, offers, ahead_s)
+    return np.where(known, by_price[0], by_lifetime[0]), np.where(known, by_price[1], by_lifetime[1])
+
+
+def _by_lifetime(market: _Situation, offers: Sequence[Offer], ahead_s: Floats) -> tuple[Floats, Floats]:
+    mttp_s = np.array([market.quotes.mttp_s[offer.key] for offer in offers], dtype=np.float64)
+    return 1.0 - np.exp(-ahead_s / mttp_s), math.log(2.0) * mttp_s
 
 
 def _left_s(now: Instant, one: FleetAllocation, offer: Offer) -> float:
@@ -223,21 +265,20 @@ def _renewed(market: _Situation, held: list[FleetAllocation]) -> tuple[list[Flee
 
 def _has_room(market: _Situation, held: Sequence[FleetAllocation]) -> bool:
     """Whether a machine of any offer fits under the cap."""
-    transient = [offer for offer in market.offers.values() if _is_wanted(market, offer)]
     cores = sum(len(one.slots) * market.offers[one.key].cpus for one in held if one.key[3] is Reliability.TRANSIENT)
-    return any(0.0 < offer.cpus <= market.settings.cores_max - cores for offer in transient)
+    return market.quotes.cores_min <= market.settings.cores_max - cores
 
 
-def _is_wanted(market: _Situation, offer: Offer) -> bool:
+def _is_wanted(settings: BidBrain, offer: Offer) -> bool:
     """Whether an offer can be preempted, and costs no more than the settings allow."""
-    limit = market.settings.price_max * offer.on_demand_usd_per_hour
+    limit = settings.price_max * offer.on_demand_usd_per_hour
     return offer.reliability is Reliability.TRANSIENT and offer.price_usd_per_hour <= limit
 
 
 def _is_too_dear(market: _Situation, one: FleetAllocation) -> bool:
     """Whether an allocation will be billed at a price that nothing is bought at; one billed as purchased never is."""
     offer = market.offers[one.key]
-    return offer.billing.basis is not BillingBasis.PURCHASE and not _is_wanted(market, offer)
+    return offer.billing.basis is not BillingBasis.PURCHASE and not _is_wanted(market.settings, offer)
 
 
 def _is_due(market: _Situation, one: FleetAllocation) -> bool:
@@ -275,7 +316,7 @@ def _buy(
     columns, cost = fleet
     for purchase in range(market.settings.purchases_max):
         room = market.settings.cores_max - float(columns.rates().sum())
-        candidates = _candidates(market, room)
+        candidates = _fitting(market, room)
         if candidates is None:
             break
         costs = bidbrain.with_each(columns, candidates.columns, market.settings.app)
@@ -294,37 +335,27 @@ def _buy(
     return cost
 
 
-def _candidates(market: _Situation, room: float) -> _Candidates | None:
-    """Return each offer that can be ordered, and of which a machine fits, with each bid; None if there is none.
-
-    Args:
-        market: the offers.
-        room: how many cores the fleet may still get.
-    """
-    spot = [
-        offer
-        for key, offer in market.offers.items()
-        if _is_wanted(market, offer) and key not in market.refused and 0.0 < offer.cpus <= room
-    ]
-    if not spot:
-        return None
-    known = np.array([offer.bid and market.odds is not None and offer.key in market.odds.rows for offer in spot])
-    price = np.array([offer.price_usd_per_hour for offer in spot])
-    hour_s = np.array([offer.billing.hour_s for offer in spot])
-    ahead_s = np.full(len(spot), HOUR_S) if market.settings.whole_hour else hour_s
+def _candidates(
+    settings: BidBrain, offers: tuple[Offer, ...], mttp_s: Mapping[OfferKey, float], odds: EvictionTable | None
+) -> _Candidates:
+    """Return each offer with each bid; one without bids, or of whose prices nothing is known, alone."""
+    known = np.array([offer.bid and odds is not None and offer.key in odds.rows for offer in offers])
+    price = np.array([offer.price_usd_per_hour for offer in offers])
+    hour_s = np.array([offer.billing.hour_s for offer in offers])
+    ahead_s = np.full(len(offers), HOUR_S) if settings.whole_hour else hour_s
     alone = np.flatnonzero(~known)
-    mttp_s = np.array([market.mttp_s[spot[place].key] for place in alone], dtype=np.float64)
-    parts = [(alone, np.full(len(alone), np.nan), 1.0 - np.exp(-ahead_s[alone] / mttp_s), math.log(2.0) * mttp_s)]
-    if market.odds is not None and known.any():
+    mean_s = np.array([mttp_s[offers[place].key] for place in alone], dtype=np.float64)
+    parts = [(alone, np.full(len(alone), np.nan), 1.0 - np.exp(-ahead_s[alone] / mean_s), math.log(2.0) * mean_s)]
+    if odds is not None and known.any():
         place = np.flatnonzero(known)
-        rows = np.array([market.odds.rows[spot[one].key] for one in place], dtype=np.intp)
-        evicted, median_s = market.odds.of_deltas(rows, ahead_s[place])
-        bids = price[place][:, None] + market.odds.deltas_usd
+        rows = np.array([odds.rows[offers[one].key] for one in place], dtype=np.intp)
+        evicted, median_s = odds.of_deltas(rows, ahead_s[place])
+        bids = price[place][:, None] + odds.deltas_usd
         parts.append((np.repeat(place, bids.shape[1]), bids.ravel(), evicted.ravel(), median_s.ravel()))
     places, all_bids, all_evicted, all_median_s = (np.concatenate(column) for column in zip(*parts, strict=True))
-    cores, refund = np.array([offer.cpus for offer in spot]), np.array([offer.refund for offer in spot])
+    cores, refund = np.array([offer.cpus for offer in offers]), np.array([offer.refund for offer in offers])
     columns = Allocations(
-        machines=np.maximum(np.floor(min(market.settings.cores, room) / cores), 1.0)[places],
+        machines=np.maximum(np.floor(settings.cores / cores), 1.0)[places],
         cores=cores[places],
         usd_per_hour=price[places],
         left_s=hour_s[places],
@@ -333,7 +364,30 @@ def _candidates(market: _Situation, room: float) -> _Candidates | None:
         refund=refund[places],
         works=np.ones(len(places), dtype=np.bool_),
     )
-    return _Candidates(tuple(spot), places, all_bids, columns)
+    return _Candidates(offers, places, all_bids, columns)
+
+
+def _fitting(market: _Situation, room: float) -> _Candidates | None:
+    """Return the candidates that can be ordered, and of which a machine fits; None if there is none.
+
+    Args:
+        market: the offers.
+        room: how many cores the fleet may still get.
+    """
+    if market.quotes.cores_min > room:
+        return None
+    every = market.quotes.candidates()
+    columns = every.columns
+    if market.refused or not bool((columns.cores <= room).all()):
+        allowed = np.array([0.0 < offer.cpus <= room and offer.key not in market.refused for offer in every.offers])
+        rows = np.flatnonzero(allowed[every.place])
+        if not len(rows):
+            return None
+        columns = Allocations(*(getattr(columns, name)[rows] for name in Allocations.__struct_fields__))
+        every = replace(every, place=every.place[rows], bids_usd_per_hour=every.bids_usd_per_hour[rows])
+    if room < market.settings.cores:
+        columns = replace(columns, machines=np.maximum(np.floor(room / columns.cores), 1.0))
+    return replace(every, columns=columns)
 
 
 def _slots(market: _Situation, offer: Offer, bid: float | None, purchase: int, count: int) -> list[Slot]:
