@@ -174,6 +174,7 @@ class Job(Tagged, frozen=True):
         dead_man_s: how long a machine keeps running without contact to the controller [s].
         runtime: how its state survives.
         fleet: name of the policy that decides what fleet to have.
+        fleet_settings: its own settings, which only the policy reads.
         blocks: settings for single providers, at most one each.
     """
 
@@ -203,6 +204,7 @@ class Job(Tagged, frozen=True):
     runtime: RuntimeSpec = RuntimeSpec()
     fleet: str = DEFAULT_FLEET
     blocks: tuple[ProviderBlock, ...] = ()
+    fleet_settings: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 DRILL = "drill"

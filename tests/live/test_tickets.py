@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.source import ROOT
 from tests.live.rig import CENT, USD_PER_HOUR, Rig, replay
 from tests.support import tickets, tickets_live
 from windfall.fleet import DrainMachine, PlaceOrder
@@ -18,21 +17,6 @@ from windfall.terms import Reliability
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(300)]
 NUMBERS = 150
-ENTRY_POINTS = """[windfall.runtimes]
-tickets = tests.support.tickets:RULES
-[windfall.fleet_policies]
-queue = tests.support.tickets:queue
-"""
-
-
-@pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package with the runtime and its policy is installed, for every process."""
-    package = tmp_path / "plugin" / "tickets-1.dist-info"
-    package.mkdir(parents=True)
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: tickets\nVersion: 1\n")
-    (package / "entry_points.txt").write_text(ENTRY_POINTS)
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{package.parent}")
 
 
 def submit(rig: Rig, log: Path) -> str:
@@ -49,7 +33,7 @@ def submit(rig: Rig, log: Path) -> str:
     return rig.submit(job, None)
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("tickets_installed")
 def test_every_number_is_done_once_whatever_becomes_of_machines_and_controller(new_rig: Callable[..., Rig]) -> None:
     """Takers are taken with and without notice, the controller is killed; the log of the takers has each number once."""
     rig = new_rig(market={"types": {"small": {"on_demand": USD_PER_HOUR}}})

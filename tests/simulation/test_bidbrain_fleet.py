@@ -98,7 +98,27 @@ def test_it_buys_the_cheapest_per_core_until_more_would_cost_more() -> None:
     assert played.play(24 * HOUR_S).finish_s is not None
     assert set(bought(played)) == {"firm", "large"}
     assert bought(played).count("firm") == 1
-    assert 4 < bought(played).count("large") < 40
+    rows = played.rows
+    larges = [row for row, place in enumerate(rows.pool) if pools[place].machine_type == "large"]
+    standing = [sum(rows.start[one] <= rows.start[row] < rows.end[one] for one in larges) for row in larges]
+    assert 4 < max(standing) < 40
+    needed = [slot.id for slot in played.needs]
+    assert len(set(needed)) == len(needed)
+
+
+def test_what_is_bought_at_one_instant_has_slots_of_its_own() -> None:
+    """Machines that start at once are news, so the policy is asked again within the instant; no slot's id is used twice."""
+    pools = (market("large", [(0.0, 0.3)], cpus=8.0), FIRM)
+    decide, seen = bidbrain_policy.policy(SETTINGS), []
+
+    def recorded(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
+        target = decide(view, estimates)
+        seen.append((view.now, [slot.id for slot in target.needs]))
+        return target
+
+    loop(recorded, pools).play(HOUR_S)
+    assert sum(now == seen[0][0] for now, _ in seen) > 2
+    assert all(len(set(ids)) == len(ids) for _, ids in seen)
 
 
 def test_the_machine_on_demand_makes_it_buy_more() -> None:

@@ -264,7 +264,13 @@ def test_runtime_and_fleet_policy_are_named() -> None:
         ("runtime: {checkpoint: 2}", "2:23: runtime.checkpoint must be a map of the runtime's settings, not 2"),
         ("runtime: {a: {}, b: {}}", "2:10: runtime must be a runtime's name, or one name with its settings"),
         ("runtime: [checkpoint]", "2:10: runtime must be a runtime's name, or one name with its settings"),
-        ("fleet: {fixed: {}}", "2:8: fleet must be text, not a map"),
+        ("fleet: {fixed: {size: 2}}", "2:16: fleet.fixed has no settings; write `fleet: fixed`"),
+        ("fleet: {fixed: 2}", "2:16: fleet.fixed must be a map of the policy's settings, not 2"),
+        ("fleet: [fixed]", "2:8: fleet must be a fleet policy's name, or one name with its settings"),
+        (
+            "fleet: {bidbrain: {machine_max: 2}}",
+            "2:19: fleet.bidbrain has no setting 'machine_max'; it has machines_max, ",
+        ),
     ],
 )
 def test_a_wrong_runtime_or_fleet_policy_is_refused_where_it_stands(line: str, message: str) -> None:

@@ -25,7 +25,7 @@ from windfall.policies.acquisition.fleet_policy import (
     MachineDrain,
 )
 from windfall.policies.layout.membership import ALONE
-from windfall.policies.layout.runtime_list import RuntimeRules
+from windfall.policies.layout.runtime_list import RuntimeRules, Scaling
 from windfall.policies.policy_registry import GROUPS, PolicyKind
 from windfall.structs import Struct
 from windfall.terms import Instant, Reliability
@@ -83,6 +83,7 @@ RULES = RuntimeRules(
         "clerk": next((one.address for one in placed.values() if one.role == CLERK), "")
     },
     reliable_roles=(CLERK,),
+    scaling=lambda job: Scaling(1, settings(job).takers_max, TAKER, reliable=1, reliable_role=CLERK),
 )
 
 

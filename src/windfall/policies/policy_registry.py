@@ -29,6 +29,7 @@ EVERY = "every"
 BUYING = "acquisition"
 SUCCESSION = "replacement"
 BY_AGE = "by-age"
+BIDBRAIN = "bidbrain"
 
 
 class PolicyKind(enum.StrEnum):
@@ -146,6 +147,15 @@ ENTRIES = (
         BY_AGE,
         "windfall.policies.replacement.retirement:by_age",
         "as fixed; also replaces a machine at whose age a new one would finish sooner; needs `insure: optimal`",
+    ),
+    PolicyEntry(
+        PolicyKind.FLEET,
+        BIDBRAIN,
+        BIDBRAIN,
+        "windfall.policies.acquisition.bidbrain_settings:RULES",
+        "as many machines, and of which offers, as cost least per work (Proteus' BidBrain); for runtimes whose jobs can "
+        "use more or fewer machines",
+        extra="control",
     ),
     PolicyEntry(
         PolicyKind.REPLACEMENT,

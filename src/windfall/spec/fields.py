@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import PlainValidator, WithJsonSchema
 
-from windfall import jobs
 from windfall.errors import Misuse
 from windfall.extras import install
 from windfall.jobs import RuntimeSpec
 from windfall.policies import policy_registry
+from windfall.policies.acquisition import fleet_policy_list
 from windfall.policies.checkpointing.decision import parse_policy
 from windfall.policies.layout import runtime_list
 from windfall.policies.planning import job_checks
@@ -181,16 +181,7 @@ def _insure(value: object) -> str:
 
 
 def _runtime(value: object) -> RuntimeSpec:
-    name: Any = value
-    settings: Any = {}
-    if isinstance(value, dict) and len(value) == 1:
-        ((name, settings),) = value.items()
-        if not isinstance(settings, dict):
-            raise Below(name, f"must be a map of the runtime's settings, not {shown(settings)}")
-    if not isinstance(name, str) or not name.strip():
-        raise ValueError(
-            f"must be a runtime's name, or one name with its settings, {_RUNTIME_FORM}, not {shown(value)}"
-        )
+    name, settings = _named(value, "a runtime's name", _RUNTIME_FORM, "the runtime's settings")
     _loaded(PolicyKind.RUNTIME, name)
     spec = RuntimeSpec(name, settings)
     if problem := runtime_list.settings_problem(spec):
@@ -198,10 +189,32 @@ def _runtime(value: object) -> RuntimeSpec:
     return spec
 
 
-def _fleet(value: object) -> str:
-    text = _text(value, jobs.DEFAULT_FLEET)
-    _loaded(PolicyKind.FLEET, text)
-    return text
+class FleetChoice(NamedTuple):
+    """A fleet policy, and its settings."""
+
+    name: str
+    settings: Mapping[str, Any]
+
+
+def _fleet(value: object) -> FleetChoice:
+    name, settings = _named(value, "a fleet policy's name", "{bidbrain: {machines_max: 8}}", "the policy's settings")
+    _loaded(PolicyKind.FLEET, name)
+    if problem := fleet_policy_list.settings_problem(name, settings):
+        raise Below(name, problem)
+    return FleetChoice(name, settings)
+
+
+def _named(value: object, what: str, example: str, of: str) -> tuple[str, Mapping[str, Any]]:
+    """Return a policy's name and its settings: written as a name, or as a map with the name as its only key."""
+    name: Any = value
+    settings: Any = {}
+    if isinstance(value, dict) and len(value) == 1:
+        ((name, settings),) = value.items()
+        if not isinstance(settings, dict):
+            raise Below(name, f"must be a map of {of}, not {shown(settings)}")
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError(f"must be {what}, or one name with its settings, {example}, not {shown(value)}")
+    return name, settings
 
 
 def _loaded(kind: PolicyKind, name: str) -> None:
@@ -340,27 +353,24 @@ Where = Annotated[Infra, *_kind(_infra, _pattern(rf"(\*|{'|'.join(provider_list.
 """Where to order machines."""
 Insure = Annotated[str, *_kind(_insure, _pattern(*_INSURE, _DURATION, _STEPS))]
 """When to make insurance saves, as `policies.checkpointing` names it."""
-Runtime = Annotated[
-    RuntimeSpec,
-    *_kind(
-        _runtime,
-        {
-            "anyOf": [
-                *_policy_names(PolicyKind.RUNTIME),
-                {
-                    "type": "object",
-                    "minProperties": 1,
-                    "maxProperties": 1,
-                    "propertyNames": {"anyOf": _policy_names(PolicyKind.RUNTIME)},
-                    "additionalProperties": {"type": "object"},
-                },
-            ]
-        },
-    ),
-]
+
+
+def _named_schema(kind: PolicyKind) -> dict[str, Any]:
+    """Return the schema of a policy's name, or a map from it to its settings."""
+    names = {"anyOf": _policy_names(kind)}
+    settings = {"additionalProperties": {"type": "object"}}
+    return {
+        "anyOf": [
+            *_policy_names(kind),
+            {"type": "object", "minProperties": 1, "maxProperties": 1, "propertyNames": names, **settings},
+        ]
+    }
+
+
+Runtime = Annotated[RuntimeSpec, *_kind(_runtime, _named_schema(PolicyKind.RUNTIME))]
 """A runtime, and its settings."""
-FleetName = Annotated[str, *_kind(_fleet, {"anyOf": _policy_names(PolicyKind.FLEET)})]
-"""A fleet policy."""
+Fleet = Annotated[FleetChoice, *_kind(_fleet, _named_schema(PolicyKind.FLEET))]
+"""A fleet policy, and its settings."""
 Every = Annotated[str, *_kind(_every, _pattern(_DURATION, _STEPS))]
 """An interval in steps or time."""
 _STORE = rf"(?![a-z0-9+]+://[^/@]*@)(({'|'.join(STORES)})://.*[^/].*|(?=.*[^ ])[^:]+)"

@@ -153,8 +153,8 @@ class JobFile(JobFileBlock):
     """The number of machines that train together."""
     runtime: fields.Runtime | None = None
     """How the job's state survives: a runtime, or {RUNTIME: {settings}} (default: checkpoint)."""
-    fleet: fields.FleetName = jobs.DEFAULT_FLEET
-    """The policy that decides which machines the job has (default: fixed)."""
+    fleet: fields.Fleet | None = None
+    """The policy that decides which machines the job has: a policy, or {POLICY: {settings}} (default: fixed)."""
     resources: ResourcesBlock = ResourcesBlock()
     """Which machines can run the job."""
     spot_policy: Literal["spot", "on-demand", "auto"] | None = None
@@ -308,7 +308,8 @@ def to_job(
         code=code,
         dead_man_s=Seconds(jobfile.controller.dead_man),
         runtime=jobfile.runtime or jobs.RuntimeSpec(),
-        fleet=jobfile.fleet,
+        fleet=jobfile.fleet.name if jobfile.fleet else jobs.DEFAULT_FLEET,
+        fleet_settings=jobfile.fleet.settings if jobfile.fleet else {},
         blocks=_provider_blocks(jobfile),
     )
 

@@ -21,8 +21,9 @@ many allocations one decision buys, and how long before the end of an hour it de
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,11 +41,12 @@ from windfall.policies.acquisition.fleet_policy import (
     FleetPolicy,
     FleetTarget,
     FleetView,
+    new_slot_ids,
 )
+from windfall.policies.policy_registry import BIDBRAIN
 from windfall.structs import Struct, replace
 from windfall.terms import Instant, Reliability
 
-NAME = "bidbrain"
 VERSION = 1
 MTTP_S = 14_400.0
 """Mean time to preemption where nothing is known of an offer's machines [s]: the thesis' default."""
@@ -65,6 +67,8 @@ class BidBrain(Struct, frozen=True):
         margin: by how much the fleet without an allocation must cost less, where no hour is paid ahead [1].
         price_max: nothing is bought, or kept for another hour, at more than this share of its on-demand price [1].  The
             paper states no limit; without one, an hour in which nothing else is offered costs what the market asks.
+        usd_per_hour_max: nor at more than this [USD/h].
+        machines_min, machines_max: how many machines can work on the job; the fewest are bought whatever they cost per work.
     """
 
     app: Application
@@ -77,6 +81,9 @@ class BidBrain(Struct, frozen=True):
     whole_hour: bool = False
     margin: float = 0.05
     price_max: float = 1.0
+    usd_per_hour_max: float = math.inf
+    machines_min: int = 0
+    machines_max: float = math.inf
 
 
 class _Candidates(Struct, frozen=True):
@@ -126,13 +133,18 @@ class _Situation(Struct, frozen=True):
         return self.quotes.offers
 
 
-def policy(settings: BidBrain) -> FleetPolicy:
-    """Return the fleet policy with these settings."""
+def policy(settings: BidBrain, usable: Callable[[FleetView], tuple[Offer, ...]] | None = None) -> FleetPolicy:
+    """Return the fleet policy with these settings.
+
+    Args:
+        settings: of the policy.
+        usable: returns the offers that the job can use; None: all.
+    """
     last: list[_Quotes] = []  # a cache: what follows from the same offers and odds is the same
 
     def decide(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
         odds = None if estimates.evictions is None else estimates.evictions.at(view.now)
-        offers, rates = view.offers, estimates.rates
+        offers, rates = view.offers if usable is None else usable(view), estimates.rates
         if not last or last[0].seen is not offers or last[0].odds is not odds or last[0].rates is not rates:
             last[:] = [_quotes(settings, offers, rates, odds)]
         return _decide(_Situation(settings, view.now, view.refused(), last[0]), view)
@@ -154,11 +166,14 @@ def _decide(market: _Situation, view: FleetView) -> FleetTarget:
     columns = _columns(market, held)
     before = bidbrain.cost_per_work(columns, settings.app)
     bought: list[str] = []
-    after = _buy(market, (columns, before), needs, bought) if buys else before
+    names = new_slot_ids(settings.role, market.now, view.needs)
+    after = _buy(market, (columns, before), needs, (names, bought)) if buys else before
     if len(needs) == len(view.needs) and not bought:
         return FleetTarget(view.needs, wake_at=wake_at)
     choices = [f"release {len(one.slots)} {one.key[1]} in {one.key[2]}" for one in dropped] + bought
-    decision = Decision(NAME, VERSION, "; ".join(choices) or "drop lost machines", _rationale(before, after, columns))
+    decision = Decision(
+        BIDBRAIN, VERSION, "; ".join(choices) or "drop lost machines", _rationale(before, after, columns)
+    )
     return FleetTarget(tuple(needs), wake_at=wake_at, decision=decision)
 
 
@@ -254,7 +269,8 @@ def _renewed(market: _Situation, held: list[FleetAllocation]) -> tuple[list[Flee
             [1.0 if _by_hour(market.offers[one.key]) else 1.0 - market.settings.margin for one in held]
         )
         without = bidbrain.without_each(columns, market.settings.app)
-        better = np.array([one.order in due for one in held]) & (without < limits)
+        spare = sum(_working(one) for one in held) - market.settings.machines_min
+        better = np.array([one.order in due and _working(one) <= spare for one in held]) & (without < limits)
         if not better.any():
             break
         place = int(np.argmin(np.where(better, without, np.inf)))
@@ -265,13 +281,20 @@ def _renewed(market: _Situation, held: list[FleetAllocation]) -> tuple[list[Flee
 
 def _has_room(market: _Situation, held: Sequence[FleetAllocation]) -> bool:
     """Whether a machine of any offer fits under the cap."""
-    cores = sum(len(one.slots) * market.offers[one.key].cpus for one in held if one.key[3] is Reliability.TRANSIENT)
+    if sum(_working(one) for one in held) >= market.settings.machines_max:
+        return False
+    cores = sum(_working(one) * market.offers[one.key].cpus for one in held)
     return market.quotes.cores_min <= market.settings.cores_max - cores
+
+
+def _working(one: FleetAllocation) -> int:
+    """Return how many machines of an allocation work: those that cannot be preempted only keep state safe."""
+    return len(one.slots) if one.key[3] is Reliability.TRANSIENT else 0
 
 
 def _is_wanted(settings: BidBrain, offer: Offer) -> bool:
     """Whether an offer can be preempted, and costs no more than the settings allow."""
-    limit = settings.price_max * offer.on_demand_usd_per_hour
+    limit = min(settings.price_max * offer.on_demand_usd_per_hour, settings.usd_per_hour_max)
     return offer.reliability is Reliability.TRANSIENT and offer.price_usd_per_hour <= limit
 
 
@@ -310,23 +333,31 @@ def _buy(
     market: _Situation,
     fleet: tuple[Allocations, float],
     needs: list[Slot],
-    bought: list[str],
+    news: tuple[Iterator[str], list[str]],
 ) -> float:
-    """Buy while that lowers the cost per work; return what that is then [USD per core-second]."""
-    columns, cost = fleet
+    """Buy while that lowers the cost per work; return what that is then [USD per core-second].
+
+    Args:
+        market: the offers.
+        fleet: in columns, and what it costs per work.
+        needs: gets the slots.
+        news: ids for them; gets what was bought, in words.
+    """
+    (columns, cost), (names, bought) = fleet, news
     for purchase in range(market.settings.purchases_max):
         room = market.settings.cores_max - float(columns.rates().sum())
-        candidates = _fitting(market, room)
+        working = float(columns.machines[columns.works].sum())
+        candidates = _fitting(market, room, market.settings.machines_max - working)
         if candidates is None:
             break
         costs = bidbrain.with_each(columns, candidates.columns, market.settings.app)
         best = int(np.argmin(costs))
-        if not costs[best] < cost:
+        if not costs[best] < (cost if working >= market.settings.machines_min else math.inf):
             break
         count = int(candidates.columns.machines[best])
         offer, limit = candidates.offers[candidates.place[best]], float(candidates.bids_usd_per_hour[best])
         bid = None if math.isnan(limit) else limit
-        needs += _slots(market, offer, bid, purchase, count)
+        needs += _slots(market.settings, offer, bid, names, count)
         at = "" if bid is None else f", bid {bid:g} USD/h"
         bought.append(f"buy {count} {offer.machine_type} in {offer.zone} at {offer.price_usd_per_hour:g} USD/h{at}")
         cost = float(costs[best])
@@ -367,14 +398,15 @@ def _candidates(
     return _Candidates(offers, places, all_bids, columns)
 
 
-def _fitting(market: _Situation, room: float) -> _Candidates | None:
+def _fitting(market: _Situation, room: float, machines: float) -> _Candidates | None:
     """Return the candidates that can be ordered, and of which a machine fits; None if there is none.
 
     Args:
         market: the offers.
         room: how many cores the fleet may still get.
+        machines: how many machines it may still get.
     """
-    if market.quotes.cores_min > room:
+    if market.quotes.cores_min > room or machines < 1.0:
         return None
     every = market.quotes.candidates()
     columns = every.columns
@@ -387,15 +419,16 @@ def _fitting(market: _Situation, room: float) -> _Candidates | None:
         every = replace(every, place=every.place[rows], bids_usd_per_hour=every.bids_usd_per_hour[rows])
     if room < market.settings.cores:
         columns = replace(columns, machines=np.maximum(np.floor(room / columns.cores), 1.0))
+    if math.isfinite(machines):
+        columns = replace(columns, machines=np.minimum(columns.machines, machines))
     return replace(every, columns=columns)
 
 
-def _slots(market: _Situation, offer: Offer, bid: float | None, purchase: int, count: int) -> list[Slot]:
-    """Return the slots of an allocation; a policy keeps nothing between calls, so their ids come from the time."""
-    name = f"{market.settings.role}-{round(market.now * 1000.0):x}-{purchase}"
+def _slots(settings: BidBrain, offer: Offer, bid: float | None, names: Iterator[str], count: int) -> list[Slot]:
+    """Return the slots of an allocation."""
     return [
-        Slot(f"{name}-{number}", market.settings.role, Reliability.TRANSIENT, (offer.key,), bid_usd_per_hour=bid)
-        for number in range(count)
+        Slot(name, settings.role, Reliability.TRANSIENT, (offer.key,), bid_usd_per_hour=bid)
+        for name in itertools.islice(names, count)
     ]
 
 

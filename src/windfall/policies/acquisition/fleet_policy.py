@@ -12,8 +12,9 @@ over a whole fleet and carry out the difference.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from windfall.events import Decision
 from windfall.fleet import Slot
@@ -164,6 +165,20 @@ class FleetTarget(Struct, frozen=True):
 FleetPolicy = Callable[[FleetView, FleetEstimates], FleetTarget]
 
 
+class FleetPolicyRules(Struct, frozen=True):
+    """A fleet policy that has settings, or does not fit every job.
+
+    Attributes:
+        policy: reads its settings from the job.
+        check: returns what is wrong with settings, None if they are valid.
+        job_check: returns why a job whose settings are valid cannot have this policy; None if it can.
+    """
+
+    policy: FleetPolicy
+    check: Callable[[Mapping[str, Any]], str | None]
+    job_check: Callable[[Job], str | None]
+
+
 def fixed(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
     """Return the fleet that the runtime needs, unchanged: n machines of the best-ranked offers, each replaced when it ends."""
     del estimates
@@ -188,6 +203,21 @@ def allocations(machines: Sequence[FleetMachine], needs: Sequence[Slot]) -> tupl
         )
         for (order, key), found in groups.items()
     )
+
+
+def new_slot_ids(role: str, now: Instant, needs: Sequence[Slot]) -> Iterator[str]:
+    """Yield ids for new slots: a policy keeps nothing between calls, so they come from the time.
+
+    A slot's id is never used again, so a second decision of the same instant counts on from the first.
+
+    Args:
+        role: of the slots.
+        now: the journal clock.
+        needs: the slots that are wanted so far, those that the decision drops included.
+    """
+    name = f"{role}-{round(now * 1000.0):x}-"
+    used = [int(slot.id.removeprefix(name)) for slot in needs if slot.id.startswith(name)]
+    return (f"{name}{number}" for number in itertools.count(max(used, default=-1) + 1))
 
 
 def price_limit_usd(job: Job, bid_usd_per_hour: float | None) -> float | None:

@@ -1,13 +1,17 @@
 """The fleet policies that jobs can name.
 
 A new one is an entry of `policy_registry.ENTRIES`, or an entry point of the group `windfall.fleet_policies` in another
-package.
+package.  Its value is a `FleetPolicy`, or `FleetPolicyRules` where it has settings or does not fit every job.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from windfall.jobs import Job
 from windfall.policies import policy_registry
-from windfall.policies.acquisition.fleet_policy import FleetPolicy
+from windfall.policies.acquisition.fleet_policy import FleetPolicy, FleetPolicyRules
 from windfall.policies.policy_registry import PolicyKind
 
 
@@ -17,5 +21,30 @@ def policy(name: str) -> FleetPolicy:
     Raises:
         Misuse: there is none of this name.
     """
-    found: FleetPolicy = policy_registry.load(PolicyKind.FLEET, name)
-    return found
+    found: FleetPolicy | FleetPolicyRules = policy_registry.load(PolicyKind.FLEET, name)
+    return found.policy if isinstance(found, FleetPolicyRules) else found
+
+
+def settings_problem(name: str, settings: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the settings of a fleet policy; None if they are valid.
+
+    Raises:
+        Misuse: there is none of this name.
+    """
+    found = policy_registry.load(PolicyKind.FLEET, name)
+    if isinstance(found, FleetPolicyRules):
+        return found.check(settings)
+    return f"has no settings; write `fleet: {name}`" if settings else None
+
+
+def job_problem(job: Job) -> str | None:
+    """Return why a job cannot have its fleet policy, or what is wrong with its settings; None if all is well.
+
+    Raises:
+        Misuse: there is no such policy.
+    """
+    found = policy_registry.load(PolicyKind.FLEET, job.fleet)
+    problem = settings_problem(job.fleet, job.fleet_settings)
+    if problem is None and isinstance(found, FleetPolicyRules):
+        return found.job_check(job)
+    return problem

@@ -13,6 +13,7 @@ Source: A. Harlap et al., "Proteus: agile ML elasticity through tiered reliabili
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -25,6 +26,7 @@ from windfall.policies.acquisition.fleet_policy import (
     FleetPolicy,
     FleetTarget,
     FleetView,
+    new_slot_ids,
 )
 from windfall.structs import Struct
 from windfall.terms import Instant, Reliability
@@ -77,7 +79,7 @@ def _decide(settings: StandardBids, view: FleetView) -> FleetTarget:
     bought = "drop lost machines"
     if missing > 0.0 and not view.awaited and cheapest is not None:
         bid = _bid(settings, cheapest)
-        slots = _slots(settings, view.now, cheapest, bid, math.ceil(missing / cheapest.cpus))
+        slots = _slots(view, settings, cheapest, bid, math.ceil(missing / cheapest.cpus))
         needs += slots
         bought = f"buy {len(slots)} {cheapest.machine_type} in {cheapest.zone}, bid {bid:g} USD/h"
     wake_at = Instant(view.now + settings.decide_every_s) if missing > 0.0 or settings.switches else None
@@ -109,11 +111,8 @@ def _bid(settings: StandardBids, offer: Offer) -> float:
     return offer.price_usd_per_hour + settings.above_usd_per_hour
 
 
-def _slots(settings: StandardBids, now: Instant, offer: Offer, bid: float, count: int) -> Sequence[Slot]:
-    """Return the slots of an allocation; a policy keeps nothing between calls, so their ids come from the time."""
-    name = f"{settings.role}-{round(now * 1000.0):x}"
+def _slots(view: FleetView, settings: StandardBids, offer: Offer, bid: float, count: int) -> Sequence[Slot]:
+    """Return the slots of an allocation."""
     limit = bid if offer.bid else None
-    return [
-        Slot(f"{name}-{number}", settings.role, Reliability.TRANSIENT, (offer.key,), bid_usd_per_hour=limit)
-        for number in range(count)
-    ]
+    names = itertools.islice(new_slot_ids(settings.role, view.now, view.needs), count)
+    return [Slot(name, settings.role, Reliability.TRANSIENT, (offer.key,), bid_usd_per_hour=limit) for name in names]

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 
 from windfall.errors import Misuse
 from windfall.jobs import Checkpointing, Injection, Job, Resources
-from windfall.policies import policy_registry
+from windfall.policies.acquisition import fleet_policy_list
 from windfall.policies.checkpointing.decision import parse_policy
 from windfall.policies.layout import runtime_list
-from windfall.policies.policy_registry import PolicyKind
 from windfall.terms import RunOptions
 
 STORES = ("file", "s3", "gs", "az")
@@ -176,9 +175,12 @@ def _policies(job: Job) -> Problems:
         if problem:
             yield f"runtime.{job.runtime.name}", problem
     try:
-        policy_registry.load(PolicyKind.FLEET, job.fleet)
+        problem = fleet_policy_list.job_problem(job)
     except Misuse as error:
         yield "fleet", f"cannot be used: {error}"
+    else:
+        if problem:
+            yield f"fleet.{job.fleet}", problem
 
 
 def _injection(injection: Injection) -> Problems:
