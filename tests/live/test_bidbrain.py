@@ -17,6 +17,7 @@ import pytest
 from tests.live.rig import USD_PER_HOUR, Rig
 from tests.simulation.ticket_machines import TicketMachines
 from tests.support import tickets
+from windfall.jobs import Resources
 from windfall.market import Machine
 from windfall.simulation.engine_runtime import FleetCalls
 from windfall.simulation.simulated_provider import SimulatedMarket
@@ -47,7 +48,9 @@ def _pool(kind: str, cpus: float, reliability: Reliability) -> SimulatedMarket:
     price = {Reliability.RELIABLE: on_demand, Reliability.TRANSIENT: SMALL_USD if kind == "small" else LARGE_USD}
     series = ValueSeries.constant(price[reliability])
     few = ValueSeries.constant(1.0) if kind == "large" else None
-    return SimulatedMarket(kind, "zone-a", reliability, series, on_demand, Seconds(0.0), cpus=cpus, capacity=few)
+    return SimulatedMarket(
+        kind, "zone-a", reliability, series, on_demand, Seconds(0.0), cpus=cpus, capacity=few, memory_gib=4.0
+    )
 
 
 def test_in_the_simulated_world() -> None:
@@ -61,9 +64,13 @@ def test_in_the_simulated_world() -> None:
 
     with tickets.installed():
         job = tickets.job("job", tickets.QueueSettings(numbers=numbers))
-        job = replace(job, fleet="bidbrain", fleet_settings=SETTINGS)
-        pools = tuple(_pool(kind, cpus, one) for kind, cpus in (("small", 1.0), ("large", 4.0)) for one in Reliability)
-        world = World((ProviderMarket("sim", pools),), [SimulatedJob(job, partial(machines))], seed=1)
+        job = replace(job, fleet="bidbrain", fleet_settings=SETTINGS, resources=(Resources(memory_gib_min=4.0),))
+        pools = [_pool(kind, cpus, one) for kind, cpus in (("small", 1.0), ("large", 4.0)) for one in Reliability]
+        cheapest = ValueSeries.constant(SMALL_USD / 2.0)  # but too small for the job
+        pools.append(
+            replace(_pool("small", 8.0, Reliability.TRANSIENT), machine_type="tiny", prices=cheapest, memory_gib=2.0)
+        )
+        world = World((ProviderMarket("sim", tuple(pools)),), [SimulatedJob(job, partial(machines))], seed=1)
         world.run()
     assert Counter((one.machine_type, one.reliability) for one in stood[0]) == BEST
     (fleet,) = world.fleets.values()

@@ -121,6 +121,23 @@ def test_what_is_bought_at_one_instant_has_slots_of_its_own() -> None:
     assert all(len(set(ids)) == len(ids) for _, ids in seen)
 
 
+@pytest.mark.parametrize("fewest", [0, 6])
+def test_the_fewest_machines_that_a_job_needs_stand_at_any_cost(fewest: int) -> None:
+    """Machines lose so much to each other that fewer cost least; a job that needs six keeps six, hour after hour."""
+    costly = replace(SETTINGS, app=replace(APP, loss_per_core=0.012), cores=8.0, machines_min=fewest)
+    pools = (market("large", [(0.0, 0.3)], cpus=8.0), FIRM)
+    played = loop(bidbrain_policy.policy(costly), pools)
+    played.play(3.5 * HOUR_S)
+    standing = [
+        sum(
+            start <= at_s < end and place == 0
+            for place, start, end in zip(played.rows.pool, played.rows.start, played.rows.end, strict=True)
+        )
+        for at_s in (600.0, 3590.0, 7190.0, 12000.0)
+    ]
+    assert (set(standing) == {6} and bought(played).count("large") < 10) if fewest else (max(standing) < 6)
+
+
 def test_the_machine_on_demand_makes_it_buy_more() -> None:
     """Its cost is spread over more work: without it the fleet is smaller."""
     pools = (market("large", [(0.0, 0.3)], cpus=8.0), FIRM)
