@@ -175,3 +175,11 @@ def test_among_the_histories_orders_are_refused_and_machines_outbid(monkeypatch:
     poor = replace(job(random.Random(1)), resources=(Resources(cpus_min=64.0),), max_price_usd_per_hour=0.1)
     with pytest.raises(Misuse, match="add one that fits the job"):
         FleetLoop(poor, fixed, checkpoint_rules.slots(poor), pools(random.Random(1))).play(HOUR_S)
+
+
+def test_a_slot_that_is_named_twice_is_refused() -> None:
+    """As in the driver, which fails the job: its machine would be counted twice and bought once."""
+    task, markets = job(random.Random(1)), pools(random.Random(1))
+    twice = FleetTarget(checkpoint_rules.slots(task) * 2)
+    with pytest.raises(Misuse, match="named a slot twice"):
+        FleetLoop(task, lambda _view, _estimates: twice, checkpoint_rules.slots(task), markets).play(HOUR_S)

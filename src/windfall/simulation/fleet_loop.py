@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from windfall.errors import Misuse
 from windfall.fleet import Slot
 from windfall.jobs import Job
 from windfall.market import BillingBasis, Offer, OfferKey
@@ -266,7 +267,10 @@ class FleetLoop:
         wake_s = max(wake_s, self._time_s + WAKE_S_MIN)
         self._wake_s = min(wake_s, self._wake_s) if self._wake_s > self._time_s else wake_s
         if target.needs is not self.needs:
-            self._retire({slot.id for slot in target.needs})
+            wanted = {slot.id for slot in target.needs}
+            if len(wanted) < len(target.needs):
+                raise Misuse("the fleet policy named a slot twice")
+            self._retire(wanted)
             self.needs = target.needs
         for release in target.releases:
             for row in self._gang(int(release.machine_id.removeprefix(f"{SOURCE}-")) - 1):
