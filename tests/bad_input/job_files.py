@@ -113,7 +113,7 @@ VALUES = (
     _bad("runtime-number", f"{RUN}runtime: {{checkpoint: 2}}\n", "2:23", "must be a map", "not 2"),
     _bad("runtime-two", f"{RUN}runtime: {{a: {{}}, b: {{}}}}\n", "2:10", "one name with its settings"),
     _bad("fleet-unknown", f"{RUN}fleet: fixd\n", "2:8", "'fixd'", "did you mean fixed?", schema=False),
-    _bad("fleet-list", f"{RUN}fleet: [fixed]\n", "2:8", "must be text", "not a list"),
+    _bad("fleet-list", f"{RUN}fleet: [fixed]\n", "2:8", "must be a fleet policy's name", "not a list"),
     _bad(
         "insure-word", f"{RUN}checkpoint: {{insure: often}}\n", "2:22", "auto, optimal, thesis", "200 steps", "'often'"
     ),
