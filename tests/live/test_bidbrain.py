@@ -1,4 +1,4 @@
-"""One policy, two worlds: BidBrain has the same fleet on the local market, with real processes, and in the simulated one.
+"""One policy, two worlds: it has the same fleet on the local market, with real processes, and in the simulated one.
 
 The market has one large machine, the cheapest per core, and as many small ones as anybody wants; so the best fleet of three
 is a mix, beside the machine that cannot be preempted.
@@ -53,7 +53,8 @@ def _pool(kind: str, cpus: float, reliability: Reliability) -> SimulatedMarket:
     )
 
 
-def test_in_the_simulated_world() -> None:
+@pytest.mark.parametrize("policy", ["bidbrain", "mix"])
+def test_in_the_simulated_world(policy: str) -> None:
     """By the market's own list of what stands, the fleet is the mix; the job ends, and nothing is left."""
     stood: list[tuple[Machine, ...]] = []
     numbers = 400
@@ -64,7 +65,7 @@ def test_in_the_simulated_world() -> None:
 
     with tickets.installed():
         job = tickets.job("job", tickets.QueueSettings(numbers=numbers))
-        job = replace(job, fleet="bidbrain", fleet_settings=SETTINGS, resources=(Resources(memory_gib_min=4.0),))
+        job = replace(job, fleet=policy, fleet_settings=SETTINGS, resources=(Resources(memory_gib_min=4.0),))
         pools = [_pool(kind, cpus, one) for kind, cpus in (("small", 1.0), ("large", 4.0)) for one in Reliability]
         cheapest = ValueSeries.constant(SMALL_USD / 2.0)  # but too small for the job
         pools.append(
@@ -82,7 +83,8 @@ def test_in_the_simulated_world() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("tickets_installed")
-def test_on_the_local_market(new_rig: Callable[..., Rig]) -> None:
+@pytest.mark.parametrize("policy", ["bidbrain", "mix"])
+def test_on_the_local_market(new_rig: Callable[..., Rig], policy: str) -> None:
     """By the market's own books the fleet is the same mix; every number is done once, and the bill is the meter's."""
     rig = new_rig(market=MARKET)
     rig.start_controller()
@@ -92,7 +94,7 @@ def test_on_the_local_market(new_rig: Callable[..., Rig]) -> None:
         "name": "tickets",
         "run": "true",
         "runtime": {"tickets": {"numbers": 120, "takers_max": 3}},
-        "fleet": {"bidbrain": SETTINGS},
+        "fleet": {policy: SETTINGS},
         "resources": {"infra": "local", "use_spot": True},
         "envs": {"TICKET_LOG": str(log), "WORK_S": "0.3"},
     }
@@ -104,7 +106,11 @@ def test_on_the_local_market(new_rig: Callable[..., Rig]) -> None:
     best = Counter({PRICES[kind]: count for kind, count in BEST.items()})
     rig.until(lambda: alive() == best, "the mix stands", 60.0)
     choices = [json.loads(line)["choice"] for line in rig.say("explain", job_id, "--json").splitlines()]
-    assert f"buy 1 large in zone-a at {LARGE_USD:g} USD/h" in choices
+    words = {
+        "bidbrain": f"buy 1 large in zone-a at {LARGE_USD:g} USD/h",
+        "mix": "1 large in zone-a, 2 small in zone-a",
+    }
+    assert words[policy] in choices
     ended = rig.ended(job_id, 150.0)
     assert ended["phase"] == "done"
     assert Counter(int(line.split()[0]) for line in log.read_text().splitlines()) == Counter(range(120))

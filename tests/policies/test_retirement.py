@@ -11,7 +11,7 @@ from windfall.core import driver
 from windfall.events import ScheduleAssigned
 from windfall.fleet import Basis, DesiredState, DrainMachine, MachineStatus, ReleaseMachine, ScheduleComputed, Slot
 from windfall.jobs import Job, Resources
-from windfall.market import Offer
+from windfall.market import Offer, Quota
 from windfall.policies.acquisition.fleet_policy import FleetEstimates, FleetMachine
 from windfall.policies.replacement.retirement import REASON, by_age
 from windfall.policies.replacement.successor import ReplacementTime
@@ -33,6 +33,8 @@ class View:
     needs: tuple[Slot, ...] = NEEDS
     offers: tuple[Offer, ...] = ()
     progress: JobProgress | None = None
+    submitted: Instant = NOW
+    quotas: tuple[Quota, ...] = ()
 
     def machines(self) -> tuple[FleetMachine, ...]:
         return self.found

@@ -11,7 +11,7 @@ from windfall.core.lifecycle import MachineState
 from windfall.core.orders import expect
 from windfall.fleet import Slot
 from windfall.jobs import Job
-from windfall.market import BillingBasis, Offer, OfferKey
+from windfall.market import BillingBasis, Offer, OfferKey, Quota
 from windfall.policies.acquisition import fleet_policy, fleet_policy_list, ranking
 from windfall.policies.acquisition.fleet_policy import FleetAllocation, FleetEstimates, FleetMachine, FleetTarget
 from windfall.policies.layout import runtime_list
@@ -127,6 +127,16 @@ class TurnView:
     def now(self) -> Instant:
         """The journal clock."""
         return self.turn.now
+
+    @property
+    def submitted(self) -> Instant:
+        """When the job was submitted."""
+        return self.turn.state.submitted_at
+
+    @property
+    def quotas(self) -> tuple[Quota, ...]:
+        """The account's limits."""
+        return self.turn.state.quotas
 
     @property
     def job(self) -> Job:

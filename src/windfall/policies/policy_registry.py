@@ -30,6 +30,7 @@ BUYING = "acquisition"
 SUCCESSION = "replacement"
 BY_AGE = "by-age"
 BIDBRAIN = "bidbrain"
+MIX = "mix"
 
 
 class PolicyKind(enum.StrEnum):
@@ -155,6 +156,15 @@ ENTRIES = (
         "windfall.policies.acquisition.bidbrain_settings:RULES",
         "as many machines, and of which offers, as cost least per work (Proteus' BidBrain); for runtimes whose jobs can "
         "use more or fewer machines",
+        extra="control",
+    ),
+    PolicyEntry(
+        PolicyKind.FLEET,
+        MIX,
+        MIX,
+        "windfall.policies.acquisition.mixed_fleet:RULES",
+        "the number and mix of machines that `windfall plan` finds best for the work that is left, changed where a change "
+        "gains more than it costs; for runtimes whose jobs can use more or fewer machines",
         extra="control",
     ),
     PolicyEntry(

@@ -23,7 +23,7 @@ from typing import Final
 from windfall.errors import Misuse
 from windfall.fleet import Slot
 from windfall.jobs import Job
-from windfall.market import BillingBasis, Offer, OfferKey
+from windfall.market import BillingBasis, Offer, OfferKey, Quota
 from windfall.models.price_evictions import EvictionForecast
 from windfall.policies.acquisition.fleet_policy import (
     WAKE_S_MIN,
@@ -117,6 +117,16 @@ class FleetLoop:
     def now(self) -> Instant:
         """The journal clock."""
         return Instant(WALL_START + self._time_s)
+
+    @property
+    def submitted(self) -> Instant:
+        """When the job was submitted."""
+        return Instant(WALL_START)
+
+    @property
+    def quotas(self) -> tuple[Quota, ...]:
+        """The account's limits: none."""
+        return ()
 
     @property
     def progress(self) -> JobProgress | None:

@@ -13,12 +13,9 @@ from typing import Any, Final
 
 from windfall.jobs import Job, Use
 from windfall.market import Offer
-from windfall.policies.acquisition import bidbrain_policy, ranking
-from windfall.policies.acquisition.bidbrain import Application
+from windfall.policies.acquisition import bidbrain_policy, fleet_settings, ranking
 from windfall.policies.acquisition.bidbrain_policy import BidBrain
 from windfall.policies.acquisition.fleet_policy import FleetEstimates, FleetPolicyRules, FleetTarget, FleetView
-from windfall.policies.layout import runtime_list
-from windfall.policies.layout.runtime_list import Scaling
 from windfall.structs import replace
 
 _WHOLE: Final = ("machines_max", "purchases_max")
@@ -28,30 +25,14 @@ _FLAGS: Final = ("whole_hour",)
 
 def check(settings: Mapping[str, Any]) -> str | None:
     """Return what is wrong with settings; None if they are valid."""
-    for name, value in settings.items():
-        if name not in {*_WHOLE, *_NUMBERS, *_FLAGS}:
-            return f"has no setting {name!r}; it has {', '.join((*_WHOLE, *_NUMBERS, *_FLAGS))}"
-        if name in _FLAGS:
-            if not isinstance(value, bool):
-                return f"{name} must be true or false, not {value!r}"
-        elif name in _WHOLE:
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                return f"{name} must be a whole number from 1, not {value!r}"
-        elif isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < math.inf:
-            return f"{name} must be a number above zero, not {value!r}"
-    return None
+    return fleet_settings.problem(settings, whole=_WHOLE, numbers=_NUMBERS, flags=_FLAGS)
 
 
 def job_check(job: Job) -> str | None:
     """Return why a job cannot have this policy; None if it can."""
-    scaling = _scaling(job)
-    if scaling is None:
-        return f"needs a runtime whose jobs can use more or fewer machines; {job.runtime.name} needs a fixed number"
-    if job.use is Use.ON_DEMAND:
+    if job.use is Use.ON_DEMAND and fleet_settings.scaling_of(job) is not None:
         return "buys machines that can be preempted, but the job takes none: set spot_policy to spot or auto"
-    if scaling.machines_max is None and "machines_max" not in job.fleet_settings:
-        return "needs machines_max: the runtime sets no limit"
-    return None
+    return fleet_settings.needs_scaling(job)
 
 
 def bidbrain_of(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
@@ -61,22 +42,16 @@ def bidbrain_of(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
 
 def settings_of(job: Job) -> BidBrain:
     """Return the policy's settings for a job that passed `job_check`; without others, it buys machines one by one."""
-    scaling, given = _scaling(job), dict(job.fleet_settings)
+    scaling, given = fleet_settings.scaling_of(job), dict(job.fleet_settings)
     if scaling is None:
         raise ValueError(f"the runtime {job.runtime.name} needs a fixed number of machines")
-    app = Application(scaling.eviction_s, scaling.change_s, scaling.loss_per_core)
-    limits = [limit for limit in (scaling.machines_max, given.pop("machines_max", None)) if limit is not None]
+    given.pop("machines_max", None)
     chosen = BidBrain(
-        app, scaling.role, given.pop("allocation_cores", 1.0), math.inf,
+        fleet_settings.application(scaling), scaling.role, given.pop("allocation_cores", 1.0), math.inf,
         usd_per_hour_max=math.inf if job.max_price_usd_per_hour is None else job.max_price_usd_per_hour,
-        machines_min=scaling.machines_min, machines_max=min(limits, default=math.inf),
+        machines_min=scaling.machines_min, machines_max=fleet_settings.machines_max(job, scaling),
     )  # fmt: skip
     return replace(chosen, **given)
-
-
-def _scaling(job: Job) -> Scaling | None:
-    scaling = runtime_list.rules(job.runtime.name).scaling
-    return None if scaling is None else scaling(job)
 
 
 def _usable(view: FleetView) -> tuple[Offer, ...]:

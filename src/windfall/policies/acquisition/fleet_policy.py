@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from windfall.events import Decision
 from windfall.fleet import Slot
 from windfall.jobs import Job, Measurement
-from windfall.market import Offer, OfferKey
+from windfall.market import Offer, OfferKey, Quota
 from windfall.models import lifetime_pool
 from windfall.policies.replacement.successor import ReplacementTime
 from windfall.structs import Struct
@@ -83,6 +83,14 @@ class FleetView(Protocol):
     @property
     def now(self) -> Instant:
         """The journal clock."""
+
+    @property
+    def submitted(self) -> Instant:
+        """When the job was submitted, from which its deadline counts."""
+
+    @property
+    def quotas(self) -> tuple[Quota, ...]:
+        """The account's limits."""
 
     @property
     def job(self) -> Job:

@@ -37,6 +37,7 @@ class Scaling(Struct, frozen=True):
         eviction_s: how long no machine makes progress after a loss [s].
         change_s: how long none does after machines were added or released [s].
         loss_per_core: how much of the fleet's work each core beyond the first costs [1].
+        work_per_core_s: work that a core does in a second, in the job's unit; None if unknown.
     """
 
     machines_min: int
@@ -47,6 +48,7 @@ class Scaling(Struct, frozen=True):
     eviction_s: float = 0.0
     change_s: float = 0.0
     loss_per_core: float = 0.0
+    work_per_core_s: float | None = None
 
 
 class RuntimeRules(Struct, frozen=True):

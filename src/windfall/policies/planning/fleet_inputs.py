@@ -1,0 +1,115 @@
+"""What the search for a fleet is given: offers as pools, a job and its runtime as a goal.
+
+The plan and the fleet policy `mix` both come here, so that what is planned is what is bought.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from windfall.errors import Infeasible
+from windfall.jobs import Job, Minimize, Use
+from windfall.market import Offer, Quota
+from windfall.policies.acquisition import fleet_settings, ranking
+from windfall.policies.layout.runtime_list import Scaling
+from windfall.policies.planning.estimates import Knowledge, offer_estimate
+from windfall.policies.planning.fleet_course import FleetGoal, Pools
+from windfall.structs import replace
+from windfall.terms import Reliability
+
+MACHINES_MOST = 256
+"""More machines than this are not searched, whatever the job could use."""
+
+
+def pools_of(job: Job, offers: Iterable[Offer], knowledge: Knowledge, quotas: tuple[Quota, ...]) -> Pools:
+    """Return the offers that the job can use, as columns.
+
+    Args:
+        job: as submitted.
+        offers: of all providers.
+        knowledge: what earlier runs showed.
+        quotas: the account's limits.
+    """
+    fitting = [offer for offer in sorted(offers, key=lambda one: one.key) if ranking.refusal(job, offer) is None]
+    found = [offer_estimate(job, offer, knowledge) for offer in fitting]
+    limits = [ranking.quota_limit(quotas, offer) for offer in fitting]
+
+    def column(values: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return np.array(values, dtype=np.float64)
+
+    return Pools(
+        tuple(offer.key for offer in fitting),
+        column([offer.cpus for offer in fitting]),
+        column([offer.price_usd_per_hour for offer in fitting]),
+        column([one.hazard.mttp_s for one in found]),
+        column([one.restart.allocate_s for one in found]),
+        column([one.restart.prepare_s for one in found]),
+        np.array([MACHINES_MOST if limit is None else limit for limit in limits], dtype=np.int64),
+    )
+
+
+def goal_of(
+    job: Job,
+    scaling: Scaling,
+    offers: Iterable[Offer],
+    *,
+    done: float = 0.0,
+    elapsed_s: float = 0.0,
+    spent_usd: float = 0.0,
+) -> FleetGoal:
+    """Return what a job's fleet is for.
+
+    Args:
+        job: with its limits.
+        scaling: of its runtime.
+        offers: of all providers; the cheapest ones that cannot be preempted keep the state safe.
+        done: of the work, in its unit.
+        elapsed_s: since the submission [s].
+        spent_usd: so far.
+
+    Raises:
+        Infeasible: the runtime needs machines that cannot be preempted, and none is offered.
+    """
+    work_core_s = None
+    if job.work is not None and scaling.work_per_core_s is not None:
+        work_core_s = max(job.work.amount - done, 0.0) / scaling.work_per_core_s
+    aim = job.objective
+    return FleetGoal(
+        app=fleet_settings.application(scaling),
+        machines_min=scaling.machines_min,
+        machines_max=int(min(fleet_settings.machines_max(job, scaling), MACHINES_MOST)),
+        reliable_usd_per_hour=scaling.reliable * _reliable_usd_per_hour(job, scaling, offers),
+        work_core_s=work_core_s,
+        deadline_s=None if aim.deadline_s is None else max(aim.deadline_s - elapsed_s, 0.0),
+        budget_usd=None if aim.budget_usd is None else max(aim.budget_usd - spent_usd, 0.0),
+        fastest=aim.minimize is Minimize.TIME,
+    )
+
+
+def reliable_offer(job: Job, scaling: Scaling, offers: Iterable[Offer]) -> Offer | None:
+    """Return the cheapest offer for the machines that keep the state safe; None if none is needed or offered."""
+    if not scaling.reliable:
+        return None
+    any_use = replace(job, use=Use.ON_DEMAND)
+    fitting = [
+        offer
+        for offer in offers
+        if offer.reliability is Reliability.RELIABLE and ranking.refusal(any_use, offer) is None
+    ]
+    return min(fitting, key=lambda offer: (offer.price_usd_per_hour, offer.key), default=None)
+
+
+def _reliable_usd_per_hour(job: Job, scaling: Scaling, offers: Iterable[Offer]) -> float:
+    if not scaling.reliable:
+        return 0.0
+    found = reliable_offer(job, scaling, offers)
+    if found is None:
+        raise Infeasible(
+            f"the runtime {job.runtime.name} needs {scaling.reliable} machine{'s' * (scaling.reliable != 1)} that cannot be "
+            "preempted, and no provider offers one that fits the job's resources"
+        )
+    assert math.isfinite(found.price_usd_per_hour), "a price is a number"
+    return found.price_usd_per_hour

@@ -1,0 +1,220 @@
+"""Which fleet to have, where a job can use more or fewer machines: how many of which offers, mixes included.
+
+A mix wins where the cheapest offer is limited (a quota, a pool), where the time is limited, or where the machines are few and a
+larger one costs less than one more small one saves.
+
+The search is local: from the best fleets of one offer each, machines are added, removed or swapped one at a time while that
+helps.  It is not exact: `tests/policies/test_fleet_search.py` compares it with all fleets of random small markets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from windfall.policies.acquisition.bidbrain import Floats
+from windfall.policies.planning.fleet_course import (
+    Counts,
+    FleetCourse,
+    FleetGoal,
+    FleetRates,
+    FleetSums,
+    Pools,
+    counts_of,
+    course,
+    rates_of,
+    score_of,
+    sums_of,
+)
+from windfall.structs import replace
+
+POOLS_MAX = 64
+"""Of more offers than this that no other dominates, those with the cheapest core-hours are searched."""
+STARTS = 6
+"""From how many fleets of one offer each the search starts."""
+FRONT_MAX = 10
+FRONT_STEP = 0.85
+"""On the front of cost against finish, each fleet is asked to finish in this share of the time of the one before."""
+
+
+def best(pools: Pools, goal: FleetGoal) -> FleetCourse | None:
+    """Return the best fleet, None if there is none: no offer, or too few machines of all of them.
+
+    Of fleets that miss the deadline or the budget, the one that misses by least is returned; the caller compares.
+    """
+    kept = pools.rows(undominated(pools, goal))
+    counts = _search(kept, goal, _starts(kept, goal))
+    return None if counts is None or counts.sum() < goal.machines_min else course(kept, counts, goal)
+
+
+def front(pools: Pools, goal: FleetGoal, cheapest: FleetCourse) -> tuple[FleetCourse, ...]:
+    """Return fleets of which none is both cheaper and faster than another, the cheapest first.
+
+    Args:
+        pools: what fleets can be made of.
+        goal: its deadline and budget do not count.
+        cheapest: the fleet of least cost.
+    """
+    if cheapest.finish_s is None or cheapest.cost_usd is None:
+        return (cheapest,)
+    kept = pools.rows(undominated(pools, goal))
+    fleets, deadline_s = [cheapest], cheapest.finish_s
+    counts = counts_of(kept, cheapest)
+    while len(fleets) < FRONT_MAX:
+        deadline_s *= FRONT_STEP
+        asked = replace(goal, deadline_s=deadline_s, budget_usd=None, fastest=False)
+        found = _search(kept, asked, [counts, *_starts(kept, asked)])
+        if found is None:
+            break
+        fleet = course(kept, found, asked)
+        if fleet.finish_s is None or fleet.finish_s >= fleets[-1].finish_s:  # type: ignore[operator]
+            break
+        fleets.append(fleet)
+        if fleet.finish_s > deadline_s:
+            break
+        counts = found
+    return tuple(fleets)
+
+
+def undominated(pools: Pools, goal: FleetGoal) -> NDArray[np.intp]:
+    """Return the rows that the best fleet can need.
+
+    A machine is never needed if others, as many as the job can use, have no fewer cores, cost no more, are lost no more often
+    and start no later.  That is exact as long as more cores do more work.
+    """
+    rates = rates_of(pools)
+    usable = (pools.cores > 0.0) & (pools.limit > 0) & np.isfinite(rates.start_s)
+    rows = np.flatnonzero(usable)
+    columns = np.stack([-rates.cores, rates.usd_per_hour, rates.losses_per_s, rates.start_s, rates.prepare_s])[:, rows]
+    no_worse = np.all(columns[:, :, None] <= columns[:, None, :], axis=0)  # [i, j]: i is no worse than j
+    equal = no_worse & no_worse.T
+    first = np.triu(np.ones_like(equal), 1)
+    better = no_worse & (~equal | first)
+    kept = rows[better.T @ pools.limit[rows].astype(np.float64) < goal.machines_max]
+    if len(kept) > POOLS_MAX:
+        per_core = rates.usd_per_hour[kept] / rates.cores[kept]
+        kept = np.sort(kept[np.argsort(per_core, kind="stable")[:POOLS_MAX]])
+    return np.asarray(kept, dtype=np.intp)
+
+
+def _starts(pools: Pools, goal: FleetGoal) -> list[Counts]:
+    """Return the best fleets of one offer each, the best first, the largest one of the cheapest cores, and the empty one."""
+    count = len(pools.keys)
+    found: list[tuple[tuple[float, ...], int, int]] = []
+    rates = rates_of(pools)
+    for row in range(count):
+        most = int(min(pools.limit[row], goal.machines_max))
+        numbers = np.arange(1, most + 1)
+        alone = np.zeros((most, count), dtype=np.int64)
+        alone[:, row] = numbers
+        score = score_of(sums_of(rates, alone), goal)
+        place = _first(score)
+        found.append((tuple(float(values[place]) for values in score), row, int(numbers[place])))
+    starts = []
+    for _, row, number in sorted(found)[:STARTS]:
+        counts = np.zeros(count, dtype=np.int64)
+        counts[row] = number
+        starts.append(counts)
+    return [*starts, _full(pools, rates, goal), np.zeros(count, dtype=np.int64)]
+
+
+def _full(pools: Pools, rates: FleetRates, goal: FleetGoal) -> Counts:
+    """Return the fleet of as many machines as the job can use, those with the cheapest core-hours first."""
+    counts, room = np.zeros(len(pools.keys), dtype=np.int64), goal.machines_max
+    for row in np.argsort(rates.usd_per_hour / rates.cores, kind="stable"):
+        counts[row] = min(int(pools.limit[row]), room)
+        room -= int(counts[row])
+    return counts
+
+
+def _search(pools: Pools, goal: FleetGoal, starts: Sequence[Counts]) -> Counts | None:
+    """Return the best of the fleets that a search from each of these ends at; None if all are empty."""
+    if not pools.keys:
+        return None
+    rates = rates_of(pools)
+    ended = [_climb(pools, rates, goal, start) for start in starts]
+    scores = score_of(sums_of(rates, np.stack(ended)), goal)
+    found = ended[_first(scores)]
+    return found if found.any() else None
+
+
+def _climb(pools: Pools, rates: FleetRates, goal: FleetGoal, counts: Counts) -> Counts:
+    """Add, remove or swap one machine at a time while that helps."""
+    counts = counts.copy()
+    now = tuple(float(values) for values in score_of(sums_of(rates, counts), goal))
+    while True:
+        score = score_of(_moves(rates, counts), goal)
+        allowed = _allowed(pools, counts)
+        place = _first([np.where(allowed, score[0], np.inf), *score[1:]])
+        then = tuple(float(values.ravel()[place]) for values in score)
+        if not _is_better(then, now):
+            return counts
+        now = then
+        removed, added = divmod(place, len(counts) + 1)
+        if removed < len(counts):
+            counts[removed] -= 1
+        if added < len(counts):
+            counts[added] += 1
+
+
+def _first(score: Sequence[Floats]) -> int:
+    """Return the place of the least score."""
+    places = np.arange(score[0].size)
+    for values in score:
+        found = values.ravel()[places]
+        places = places[found == found.min()]
+    return int(places[0])
+
+
+def _is_better(then: tuple[float, ...], now: tuple[float, ...]) -> bool:
+    """Whether a score is less by more than rounding."""
+    for new, old in zip(then, now, strict=True):
+        if not math.isclose(new, old, rel_tol=1e-12, abs_tol=1e-15):
+            return new < old
+    return False
+
+
+def _allowed(pools: Pools, counts: Counts) -> NDArray[np.bool_]:
+    """Return which moves there are: row: the offer to remove a machine of, column: to add one of; the last ones: none."""
+    removable = np.append(counts > 0, True)
+    addable = np.append(counts < pools.limit, True)
+    allowed: NDArray[np.bool_] = removable[:, None] & addable[None, :]
+    return allowed
+
+
+def _moves(rates: FleetRates, counts: Counts) -> FleetSums:
+    """Return the sums of the fleets after each move."""
+    fleet = sums_of(rates, counts)
+
+    def moved(total: Floats, each: Floats) -> Floats:
+        step = np.append(each, 0.0)
+        sums: Floats = total - step[:, None] + step[None, :]
+        return sums
+
+    def latest(each: Floats) -> Floats:
+        found: Floats = np.maximum(_latest_without(each, counts)[:, None], np.append(each, 0.0)[None, :])
+        return found
+
+    return FleetSums(
+        moved(fleet.machines, np.ones(len(counts))),
+        np.maximum(moved(fleet.cores, rates.cores), 0.0),
+        np.maximum(moved(fleet.usd_per_hour, rates.usd_per_hour), 0.0),
+        np.maximum(moved(fleet.losses_per_s, rates.losses_per_s), 0.0),
+        latest(rates.start_s),
+        latest(rates.prepare_s),
+    )
+
+
+def _latest_without(each: Floats, counts: Counts) -> Floats:
+    """Return the largest value of the offers that a fleet uses with one machine fewer of each, and as it is."""
+    used = np.where(counts > 0, each, 0.0)
+    first = int(np.argmax(used))
+    largest = used[first]
+    found = np.full(len(counts) + 1, largest)
+    if counts[first] == 1:
+        used[first] = 0.0
+        found[first] = used.max()
+    return found
