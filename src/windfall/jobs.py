@@ -64,6 +64,20 @@ class Resources(Tagged, frozen=True):
     memory_gib_min: float = 0.0
 
 
+class BuyingLimits(Tagged, frozen=True):
+    """What is never bought, and how much of one kind.
+
+    Attributes:
+        zones_excluded, machine_types_excluded: no machine is bought there, or of this type, whatever else fits the job.
+        pool_machines_max: the most machines of one offer: one type in one zone of one provider, spot and on-demand apart;
+            None for no limit.  A machine that is about to leave does not count: its successor may take its place.
+    """
+
+    zones_excluded: tuple[str, ...] = ()
+    machine_types_excluded: tuple[str, ...] = ()
+    pool_machines_max: int | None = None
+
+
 class Work(Tagged, frozen=True):
     """The total amount of work, over all restarts."""
 
@@ -176,6 +190,7 @@ class Job(Tagged, frozen=True):
         fleet: name of the policy that decides what fleet to have.
         fleet_settings: its own settings, which only the policy reads.
         blocks: settings for single providers, at most one each.
+        limits: what is never bought, and how much of one kind.
     """
 
     job_id: str
@@ -205,6 +220,7 @@ class Job(Tagged, frozen=True):
     fleet: str = DEFAULT_FLEET
     blocks: tuple[ProviderBlock, ...] = ()
     fleet_settings: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    limits: BuyingLimits = BuyingLimits()
 
 
 DRILL = "drill"

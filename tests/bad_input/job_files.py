@@ -104,6 +104,16 @@ VALUES = (
     _bad("price-no-number", f"{RUN}max_price: .nan\n", "2:12", "dollars", "nan", schema=False),
     _bad("accelerator-count", f"{RUN}resources: {{accelerators: A100:some}}\n", "2:27", "A100:8", "'A100:some'"),
     _bad("accelerators-none", f"{RUN}resources: {{accelerators: A100:0}}\n", "2:27", "whole number"),
+    _bad("pool-of-none", f"{RUN}resources: {{pool_max: 0}}\n", "2:23", "resources.pool_max must be at least 1, not 0"),
+    _bad("pool-of-words", f"{RUN}resources: {{pool_max: two}}\n", "2:23", "whole number", "'two'"),
+    _bad(
+        "zone-number", f"{RUN}resources: {{zone: [a, 1]}}\n", "2:19", "a list of names such as [zone-a, zone-b], not 1"
+    ),
+    _bad("no-zones", f"{RUN}resources: {{exclude: {{zone: []}}}}\n", "2:29", "exclude.zone is an empty list"),
+    _bad("exclude-word", f"{RUN}resources: {{exclude: zone-a}}\n", "2:22", "must be a map", "'zone-a'"),
+    _bad(
+        "exclude-plural", f"{RUN}resources: {{exclude: {{zones: a}}}}\n", "2:23", "exclude.zones", "did you mean zone?"
+    ),
     _bad("cpus-word", f"{RUN}resources: {{cpus: many}}\n", "2:19", "4+"),
     _bad("memory-unit", f"{RUN}resources: {{memory: 16MB}}\n", "2:21", "16GB", "'16MB'"),
     _bad("provider-later", f"{RUN}resources: {{infra: aws/us-east-1}}\n", "2:20", "aws", "not supported yet", "local"),
@@ -152,6 +162,20 @@ TOGETHER = (
         f"{RUN}spot_policy: auto\nresources: {{use_spot: true}}\n",
         "2:1",
         "keep one of them",
+        schema=False,
+    ),
+    _bad(
+        "zone-wanted-and-excluded",
+        f"{RUN}resources: {{infra: local/a, exclude: {{zone: [b, a]}}}}\n",
+        "2:45",
+        "resources.exclude.zone excludes a, which resources also asks for; keep one of them",
+        schema=False,
+    ),
+    _bad(
+        "type-wanted-and-excluded",
+        f"{RUN}resources: {{any_of: [{{instance_type: [t, u]}}], exclude: {{instance_type: u}}}}\n",
+        "2:73",
+        "resources.exclude.instance_type excludes u",
         schema=False,
     ),
     _bad(

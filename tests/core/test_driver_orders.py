@@ -8,7 +8,7 @@ from windfall.core import driver
 from windfall.core.replay import replay
 from windfall.events import SetTimer
 from windfall.fleet import JobPhase, MachineStatus
-from windfall.jobs import Injection
+from windfall.jobs import BuyingLimits, Injection
 from windfall.market import MachineEndCause, MachineLifecycle, Refusal
 from windfall.models.injection import lifetime_s
 from windfall.structs import replace
@@ -293,3 +293,51 @@ def test_a_new_controller_does_not_count_silence_from_before_its_start() -> None
     since = {name: job.state.units[name].silent_since for name in ("m1", "m2")}
     assert since == {"m1": restarted, "m2": job.now - 510.0}
     assert job.state.units["m2"].last_contact_at is None, "a machine that never reported has no contact"
+
+
+TWO_A_POOL = BuyingLimits(pool_machines_max=2)
+
+
+def placed(job: Fleet) -> list[tuple[str, int]]:
+    """Zone and number of machines of each order of the last answer."""
+    return [(order.offer.zone, order.count_max) for order in job.orders]
+
+
+def test_machines_stand_in_as_many_pools_as_the_job_asks_for() -> None:
+    """Three machines with `pool_max: 2`: two in the cheaper zone, one in the other, before and after losses."""
+    job = Fleet(LARGE, LARGE_B, nodes=3, limits=TWO_A_POOL)
+    assert placed(job) == [("zone-a", 2), ("zone-b", 1)]
+    for order in job.orders:
+        job.answers(order)
+    names = list(job.machines)
+    job.runs(*names, after=20.0).happens(*(job.report(name) for name in names), after=10.0)
+    lost = next(name for name in names if job.machines[name].zone == "zone-b")
+    assert placed(job.ends(lost)) == [("zone-b", 1)], "zone a is full"
+    job.answers(job.orders[0])
+    assert placed(job.ends(next(name for name in names if job.machines[name].zone == "zone-a"))) == [("zone-a", 1)]
+
+
+def test_an_order_without_an_answer_takes_its_room_in_the_pool() -> None:
+    """Its machines may exist; what is missing for another reason goes elsewhere or waits."""
+    job = Fleet(LARGE, nodes=3, limits=TWO_A_POOL)
+    assert placed(job) == [("zone-a", 2)]
+    assert placed(job.happens(after=5.0)) == []
+    (first,) = job.state.orders.values()
+    job.answers(first.order)
+    assert placed(job) == []
+    assert job.state.refused == ("pool_max 2 is reached by the machines of large in zone-a",)
+
+
+def test_a_machine_that_is_about_to_leave_makes_room_for_its_successor() -> None:
+    """In a market of one pool a full pool could never replace a machine whose end is announced."""
+    job = Fleet(LARGE, nodes=2, limits=TWO_A_POOL).trains()
+    job.says("m1", left=20.0)
+    assert placed(job) == [("zone-a", 1)]
+
+
+def test_nothing_is_ordered_where_the_job_excludes_it() -> None:
+    """Not even when the other zone has nothing: the job waits, with the reason."""
+    job = Fleet(LARGE, LARGE_B, limits=BuyingLimits(zones_excluded=("zone-a",)))
+    assert placed(job) == [("zone-b", 1)]
+    assert placed(job.refuses(Refusal.QUOTA)) == []
+    assert any("the job excludes the zone zone-a" in reason for reason in job.state.refused)

@@ -8,11 +8,11 @@ import random
 import pytest
 
 from tests.policies.offers import HOUR, JOB, LARGE, MEASURED, ON_DEMAND, SPOT, rate
-from windfall.jobs import Minimize, Objective, Resources, Use
-from windfall.market import Offer
-from windfall.policies.acquisition.ranking import rank
+from windfall.jobs import BuyingLimits, Minimize, Objective, Resources, Use
+from windfall.market import Offer, OfferKey, Quota
+from windfall.policies.acquisition.ranking import OfferChoice, OfferMarket, choose, rank, without_excluded
 from windfall.structs import replace
-from windfall.terms import Reliability, RunOptions, Seconds
+from windfall.terms import Instant, Reliability, RunOptions, Seconds
 
 
 def first(*offers: Offer, **wanted: object) -> Offer:
@@ -169,3 +169,90 @@ def test_ranking_is_quick_enough_to_be_asked_with_every_loss() -> None:
     """A hundred offers are ranked with one look at each: the driver asks whenever a machine is lost."""
     offers = [replace(SPOT, zone=str(zone), startup_s=Seconds(HOUR)) for zone in range(100)]
     assert len(rank(JOB, offers, (rate(2.0),), (MEASURED,)).ranked) == 100
+
+
+# ------------------------------------------------------------------------------------------- what a job's limits leave
+
+IN_B = replace(SPOT, zone="b", price_usd_per_hour=1.1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        (BuyingLimits(zones_excluded=("c", "a")), "the job excludes the zone a"),
+        (BuyingLimits(machine_types_excluded=("small",)), "the job excludes the machine type small"),
+    ],
+)
+def test_what_a_job_excludes_is_refused_whatever_else_fits(limits: BuyingLimits, words: str) -> None:
+    """Even the cheapest offer that its resources name."""
+    assert reason(SPOT, limits=limits) == words
+    assert reason(SPOT, limits=limits, resources=(Resources(zone="a", machine_type="small"),)) == words
+
+
+def test_policies_that_rank_no_offers_see_none_that_is_excluded() -> None:
+    """A job that excludes nothing costs them nothing: the tuple is the same."""
+    offers = (SPOT, IN_B, LARGE)
+    assert without_excluded(JOB, offers) is offers
+    limited = replace(JOB, limits=BuyingLimits(("b",), ("large",)))
+    assert without_excluded(limited, offers) == (SPOT,)
+
+
+def chosen(
+    needed: int, most: int | None, *, standing: dict[OfferKey, int] | None = None, whole: bool = False
+) -> OfferChoice:
+    """Choose among two zones, of which a is the cheaper."""
+    limits = BuyingLimits(pool_machines_max=most)
+    market = OfferMarket(rank(JOB, (SPOT, IN_B), ()), {}, (), (), lambda _: True, limits, standing or {})
+    return choose(market, needed, Instant(0.0), whole=whole)
+
+
+def orders(choice: OfferChoice) -> list[tuple[str, int]]:
+    return [(ranked.offer.zone, count) for ranked, count in choice.orders]
+
+
+def test_a_pool_holds_no_more_machines_than_allowed() -> None:
+    """What does not fit in the best pool stands in the next, and what fits in none is not ordered, with the reason."""
+    assert orders(chosen(3, None)) == [("a", 3)]
+    assert orders(chosen(3, 2)) == [("a", 2), ("b", 1)]
+    assert orders(chosen(3, 1)) == [("a", 1), ("b", 1)]
+    assert chosen(3, 1).unmet == 1
+    standing = {SPOT.key: 2, IN_B.key: 1}
+    assert orders(chosen(2, 2, standing=standing)) == [("b", 1)]
+    full = chosen(1, 2, standing={SPOT.key: 2, IN_B.key: 2})
+    assert full.orders == ()
+    assert full.reasons == (
+        "pool_max 2 is reached by the machines of small in a",
+        "pool_max 2 is reached by the machines of small in b",
+    )
+
+
+def test_spot_and_on_demand_are_two_pools() -> None:
+    """They are lost for different reasons."""
+    assert orders(chosen(1, 1, standing={ON_DEMAND.key: 1})) == [("a", 1)]
+
+
+def test_machines_that_are_sold_together_need_a_pool_of_their_size() -> None:
+    """A gang is one allocation; a pool in which others stand already may be too full for it."""
+    assert orders(chosen(2, 2, whole=True)) == [("a", 2)]
+    assert orders(chosen(2, 2, whole=True, standing={SPOT.key: 1})) == [("b", 2)]
+    assert chosen(3, 2, whole=True).reasons[0] == "pool_max 2 is too small for 3 machines of small in a at once"
+
+
+def test_the_lower_of_quota_and_pool_counts() -> None:
+    """Neither lifts the other."""
+    for most, limit, expected in ((1, 3, 1), (3, 1, 1)):
+        market = OfferMarket(
+            rank(JOB, (SPOT,), ()), {}, (Quota("small", "a", limit, 0),), (), lambda _: True,
+            BuyingLimits(pool_machines_max=most),
+        )  # fmt: skip
+        assert orders(choose(market, 5, Instant(0.0))) == [("a", expected)]
+
+
+def test_a_machine_of_ones_own_at_no_price_comes_first() -> None:
+    """Owned capacity is an offer at 0 USD/h: nothing is divided by its price, and what others cost still counts."""
+    owned = replace(SPOT, provider="rack", price_usd_per_hour=0.0, on_demand_usd_per_hour=0.0, notice_s=Seconds(0.0))
+    for job in (JOB, replace(JOB, use=Use.AUTO), replace(JOB, work=None), replace(JOB, max_price_usd_per_hour=0.01)):
+        rows = rank(job, (SPOT, ON_DEMAND, owned), (rate(6.0),), (MEASURED,)).ranked
+        assert rows[0].offer is owned
+        assert rows[0].usd_per_work_hour == 0.0
+    assert rank(JOB, (SPOT, owned), (rate(6.0),), (MEASURED,)).ranked[1].usd_per_work_hour > 1.0

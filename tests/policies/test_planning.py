@@ -12,7 +12,7 @@ from tests.policies.offers import HOUR, JOB, LARGE, MEASURED, ON_DEMAND, SPOT, r
 from windfall import codec
 from windfall.errors import EXIT_INFEASIBLE, Infeasible
 from windfall.fleet import Lifetime
-from windfall.jobs import Checkpointing, Injection, Job, Measurement, Objective, Resources, Use, Work
+from windfall.jobs import BuyingLimits, Checkpointing, Injection, Job, Measurement, Objective, Resources, Use, Work
 from windfall.market import BillingBasis, BillingRule, Offer
 from windfall.models.lifetime_pool import pool
 from windfall.policies.checkpointing import rules
@@ -367,6 +367,18 @@ def test_a_want_that_nothing_has_is_refused_with_the_nearest() -> None:
 def test_only_on_demand_for_a_spot_job_is_refused_with_the_way_out() -> None:
     """`use: auto` would allow it."""
     assert refused(JOB, ON_DEMAND).endswith("the job uses spot machines only; set `use: auto` to allow both")
+
+
+def test_a_job_that_excludes_all_that_fits_it_is_refused_with_the_cheapest() -> None:
+    """And not with a limit of prices, which has nothing to do with it."""
+    words = refused(replace(JOB, limits=BuyingLimits(zones_excluded=("a",))), SPOT, LARGE)
+    assert words == (
+        "every matching offer is excluded: the cheapest is small in aws/a (spot) at 1 USD/h; remove its zone or its machine "
+        "type from resources.exclude"
+    )
+    found = planned(replace(JOB, limits=BuyingLimits(machine_types_excluded=("small",))), SPOT, LARGE)
+    assert found.chosen.offer is LARGE
+    assert [row.reason for row in found.refused] == ["the job excludes the machine type small"]
 
 
 def test_started_hours_are_paid_to_their_end() -> None:

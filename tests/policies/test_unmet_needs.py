@@ -6,7 +6,7 @@ import pytest
 
 from tests.policies.offers import JOB, ON_DEMAND, SPOT
 from windfall.fleet import Slot
-from windfall.jobs import Use
+from windfall.jobs import BuyingLimits, Use
 from windfall.market import Quota
 from windfall.policies.layout import runtime_list
 from windfall.policies.layout.checkpoint_rules import RULES
@@ -57,3 +57,44 @@ def test_slots_that_any_machine_fills_are_the_plan_s_business(needs: list[Slot])
     """Without offers it is the plan that says what is missing."""
     needs.append(Slot("worker-0", "worker"))
     assert unmet_need(SPOT_JOB, (), ()) is None
+
+
+IN_B = replace(SPOT, zone="b")
+
+
+def limited(nodes: int, most: int | None = None) -> str | None:
+    """A plain job of some machines on spot in two zones, a quota of 2 in each and of 3 in both together."""
+    quotas = (Quota("small", "a", 2, 0), Quota("small", "b", 2, 0), Quota("small", None, 3, 0))
+    job = replace(SPOT_JOB, nodes=nodes, limits=BuyingLimits(pool_machines_max=most))
+    return unmet_need(job, (SPOT, IN_B), quotas)
+
+
+def test_more_machines_than_pools_and_quotas_allow_are_refused() -> None:
+    """Three fit by the quotas; two, if one machine may stand in a pool.  The refusal says how many would be possible."""
+    assert limited(3) is None
+    assert limited(4) == (
+        "the job needs 4 machines, and the quotas leave room for 3 on the offers that fit it: raise a quota, widen the job's "
+        "resources, or ask for fewer machines"
+    )
+    assert limited(2, most=1) is None
+    found = limited(3, most=1)
+    assert found is not None
+    assert "needs 3 machines, and pool_max 1 and the quotas leave room for 2 on the offers" in found
+
+
+def test_a_quota_of_zero_everywhere_is_refused_with_the_places() -> None:
+    """Nothing can ever be bought; a quota of zero in one place of two is no obstacle."""
+    zero = (Quota("small", "a", 0, 0), Quota("small", "b", 0, 0))
+    found = unmet_need(SPOT_JOB, (SPOT, IN_B), zero)
+    assert found is not None
+    assert found.startswith("quota 0 for every offer that fits the job (small in a, small in b): raise a quota")
+    assert unmet_need(SPOT_JOB, (SPOT, IN_B), zero[:1]) is None
+    assert unmet_need(SPOT_JOB, (SPOT, IN_B), (Quota("small", None, 0, 0),)) == found
+
+
+def test_a_gang_larger_than_a_pool_is_refused(needs: list[Slot]) -> None:
+    """Its machines are one allocation, which no pool may hold."""
+    needs += [Slot(f"worker-{number}", "worker", gang="pod") for number in range(3)]
+    found = unmet_need(replace(SPOT_JOB, limits=BuyingLimits(pool_machines_max=2)), (SPOT, IN_B), ())
+    assert found is not None
+    assert "needs 3 machines of one offer at once (gang pod), and pool_max allows 2" in found

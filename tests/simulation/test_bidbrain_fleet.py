@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from windfall.fleet import Slot
-from windfall.jobs import Job, Resources, Use
+from windfall.jobs import BuyingLimits, Job, Resources, Use
 from windfall.market import BillingBasis, BillingRule, OfferKey
 from windfall.models import price_evictions
 from windfall.models.price_evictions import EvictionTable, KnownPrices
@@ -81,9 +81,11 @@ def loop(
     *,
     evictions: EvictionTable | KnownPrices | None = None,
     needs: tuple[Slot, ...] = (KEEPER,),
+    limits: BuyingLimits = JOB.limits,
 ) -> FleetLoop:
     work = ElasticWork(core_h * HOUR_S, APP, Survival(), "server")
-    return FleetLoop(JOB, policy, needs, pools, work=work, decide_every_s=np.inf, evictions=evictions or odds(pools))
+    job = replace(JOB, limits=limits)
+    return FleetLoop(job, policy, needs, pools, work=work, decide_every_s=np.inf, evictions=evictions or odds(pools))
 
 
 def bought(played: FleetLoop) -> list[str]:
@@ -304,6 +306,54 @@ def test_a_machine_that_is_about_to_leave_is_in_no_allocation() -> None:
     loop(drains_one, (slow,), needs=two).play(2 * HOUR_S)
     assert seen[0] == 0
     assert set(seen[1:]) == {2}
+
+
+def standing_max(played: FleetLoop) -> dict[str, int]:
+    """The most machines of each type that stood at one time."""
+    rows = played.rows
+    found = dict.fromkeys(bought(played), 0)
+    for start_s in rows.start:
+        alive = [row for row in range(len(rows.pool)) if rows.start[row] <= start_s < rows.end[row]]
+        for kind in found:
+            count = sum(played._market.pools[rows.pool[row]].machine_type == kind for row in alive)
+            found[kind] = max(found[kind], count)
+    return found
+
+
+POLICIES = {
+    "bidbrain": bidbrain_policy.policy(SETTINGS),
+    "bidbrain, more at once": bidbrain_policy.policy(replace(SETTINGS, cores=40.0, purchases_max=8)),
+    "standard": standard_bids.policy(StandardBids(64.0, "worker")),
+    "greedy": standard_bids.policy(StandardBids(64.0, "worker", switches=True)),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_no_fleet_has_more_machines_in_a_pool_than_the_job_allows(name: str) -> None:
+    """Five of each; without the limit the cheapest has them all, also while machines are lost and bought again."""
+    mortal = MemorylessLifetimes((2 * HOUR_S,))
+    pools = tuple(
+        replace(market(kind, [(0.0, price)]), eviction=mortal)
+        for kind, price in (("a", 0.1), ("b", 0.105), ("c", 0.11), ("d", 0.115))
+    )
+    pools = (*pools, FIRM)
+    free = loop(POLICIES[name], pools, 4000.0)
+    free.play(10 * HOUR_S)
+    assert max(standing_max(free).values()) > 5
+    played = loop(POLICIES[name], pools, 4000.0, limits=BuyingLimits(pool_machines_max=5))
+    played.play(10 * HOUR_S)
+    most = standing_max(played)
+    assert max(most.values()) == 5
+    assert len([kind for kind, count in most.items() if kind != "firm" and count == 5]) >= 2
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_no_fleet_has_what_the_job_excludes(name: str) -> None:
+    """The cheapest type is left alone."""
+    pools = (market("a", [(0.0, 0.1)]), market("b", [(0.0, 0.12)]), FIRM)
+    played = loop(POLICIES[name], pools, limits=BuyingLimits(machine_types_excluded=("a",)))
+    played.play(10 * HOUR_S)
+    assert set(bought(played)) == {"b", "firm"}
 
 
 def test_greedy_leaves_at_its_hours_end_for_a_cheaper_offer() -> None:

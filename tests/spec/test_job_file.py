@@ -13,7 +13,19 @@ from hypothesis import strategies as st
 
 from tests.house.source import ROOT
 from windfall.errors import EXIT_MISUSE, InvalidFile, Misuse
-from windfall.jobs import Injection, Job, Minimize, Notify, Objective, Resources, RuntimeSpec, SecretRef, Use, Work
+from windfall.jobs import (
+    BuyingLimits,
+    Injection,
+    Job,
+    Minimize,
+    Notify,
+    Objective,
+    Resources,
+    RuntimeSpec,
+    SecretRef,
+    Use,
+    Work,
+)
 from windfall.policies import policy_registry
 from windfall.policies.checkpointing.decision import parse_policy
 from windfall.policies.layout.checkpoint_rules import RULES
@@ -121,6 +133,23 @@ def test_alternatives_share_what_stands_beside_them() -> None:
         Resources("local", "b", cpus_min=4.0, memory_gib_min=8.0),
         Resources(cpus_min=2.0, memory_gib_min=8.0),
     )
+
+
+def test_several_zones_and_types_are_alternatives() -> None:
+    """As several accelerators are: each zone with each type, in the order in which they are written."""
+    job = job_of("run: x\nresources: {infra: local, zone: [zone-a, zone-b], instance_type: [small, large]}")
+    assert job.resources == tuple(
+        Resources("local", zone, kind) for zone in ("zone-a", "zone-b") for kind in ("small", "large")
+    )
+    assert job_of("run: x\nresources: {zone: zone-a}").resources == (Resources(zone="zone-a"),)
+
+
+def test_what_is_excluded_and_how_much_of_a_pool_reaches_the_job() -> None:
+    """One name or a list; nothing is excluded or limited by default."""
+    job = job_of("run: x\nresources: {exclude: {zone: zone-b, instance_type: [t3.micro, t4.micro]}, pool_max: 2}")
+    assert job.limits == BuyingLimits(("zone-b",), ("t3.micro", "t4.micro"), 2)
+    assert job_of("run: x").limits == BuyingLimits()
+    assert job_of("run: x", resources__exclude__zone="[a, b, a]").limits == BuyingLimits(("a", "b"))
 
 
 @pytest.mark.parametrize("written", ["[A100:8, H100:4]", "{A100: 8, H100: 4}"])

@@ -57,6 +57,7 @@ def test_the_schema_refuses_what_the_loader_refuses(case: BadFile) -> None:
         "run: x",
         "run: x\nresources: {accelerators: {A100: 8}, cpus: 4, memory: 16GB+, any_of: [{infra: local/a/b}]}",
         "run: x\nresources: {accelerators: [A100, H100:2], cpus: 0.5, zone: a, job_recovery: {recover_on_exit_codes: 7}}",
+        "run: x\nresources: {zone: [a, b], instance_type: t, exclude: {zone: c, instance_type: [u, v]}, pool_max: 1}",
         "run: x\nwork: {steps: 3e9}\nmax_price: 1\nsecrets: {A: null}",
         "run: x\nwork: {items: 1.5}\nsecrets: [A]\nenvs: {A_1: true, B: 1.5, C: x}".replace("secrets: [A]\n", ""),
         "run: x\ncheckpoint: {insure: thesis}",

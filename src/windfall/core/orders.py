@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from windfall.core import job_end, machines, offer_changes
 from windfall.core.fleet_state import CANCELLED_KEPT, FleetTurn, OrderEntry, TrackedMachine
@@ -21,7 +22,7 @@ from windfall.fleet import (
     RequestListing,
     Slot,
 )
-from windfall.market import Offer, Order, Refusal
+from windfall.market import Offer, OfferKey, Order, Refusal
 from windfall.policies.acquisition import fleet_policy, ranking
 from windfall.policies.policy_registry import BUYING, SUCCESSION
 from windfall.policies.replacement import successor
@@ -231,7 +232,8 @@ def _buy(turn: FleetTurn) -> None:
     turn.change(refused=(), retry_at=None)
     if turn.state.offers_at is None:
         return
-    chosen = [(needs, _choose(turn, needs)) for needs in found]
+    pooled = _machines_held(turn)
+    chosen = [(needs, _choose(turn, needs, pooled)) for needs in found]
     orders = [order for _, choice in chosen for order in choice.orders]
     if orders and job_end.over_budget(turn, [(ranked.offer, count) for ranked, count in orders]):
         return
@@ -239,9 +241,35 @@ def _buy(turn: FleetTurn) -> None:
         _place_orders(turn, choice, needs, expected)
 
 
-def _choose(turn: FleetTurn, needs: _Needs) -> ranking.OfferChoice:
-    """Return what to order for slots of one kind; record why not all of them can be served."""
-    chosen = ranking.choose(_market(turn, needs.kind), len(needs.slots), turn.now, whole=bool(needs.kind.gang))
+def _machines_held(turn: FleetTurn) -> Counter[OfferKey]:
+    """Return the machines that the job has or has ordered, by offer; those that are about to leave do not count.
+
+    It is empty where nothing limits how many of one offer there may be.
+    """
+    pooled: Counter[OfferKey] = Counter()
+    if turn.job.limits.pool_machines_max is None:
+        return pooled
+    for unit in turn.units.values():
+        if unit.slot is not None and unit.ends_at is None and unit.drain_at is None:
+            pooled[unit.key] += unit.state is not MachineState.RELEASING
+    for entry in turn.orders.values():
+        if entry.state is not OrderState.CANCELLED:
+            pooled[entry.order.offer.key] += entry.waiting
+    return pooled
+
+
+def _choose(turn: FleetTurn, needs: _Needs, pooled: Counter[OfferKey]) -> ranking.OfferChoice:
+    """Return what to order for slots of one kind; record why not all of them can be served.
+
+    Args:
+        turn: the turn.
+        needs: the slots.
+        pooled: the job's machines by offer; gets what is to be ordered.
+    """
+    market = _market(turn, needs.kind, pooled)
+    chosen = ranking.choose(market, len(needs.slots), turn.now, whole=bool(needs.kind.gang))
+    for ranked, count in chosen.orders:
+        pooled[ranked.offer.key] += count
     if chosen.unmet:
         state = turn.state
         retries = [at for at in (state.retry_at, chosen.retry_at) if at is not None]
@@ -252,13 +280,19 @@ def _choose(turn: FleetTurn, needs: _Needs) -> ranking.OfferChoice:
     return chosen
 
 
-def _market(turn: FleetTurn, kind: Slot) -> ranking.OfferMarket:
+def _market(turn: FleetTurn, kind: Slot, pooled: Mapping[OfferKey, int]) -> ranking.OfferMarket:
     """Return the market for slots of one kind: the offers that it wants."""
     state = turn.state
     ranked = ranking.rank_for(turn.job, kind, state.offers, state.rates, state.measured)
     listed = state.listed
     return ranking.OfferMarket(
-        ranked, turn.blocks, state.quotas, state.provider_errors, lambda provider: provider in listed
+        ranked,
+        turn.blocks,
+        state.quotas,
+        state.provider_errors,
+        lambda provider: provider in listed,
+        turn.job.limits,
+        pooled,
     )
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -381,13 +382,26 @@ class FleetLoop:
         """Order for slots of one kind, elsewhere after a refusal, until none is left or no offer can be ordered now."""
         left = [slots] if whole else [[slot] for slot in slots]
         bid = price_limit_usd(self.job, slots[0].bid_usd_per_hour)
-        while left and (place := self._market.choose(slots[0], len(slots), self._time_s)) is not None:
+        while left:
+            missing = len(slots) if whole else len(left)
+            chosen = self._market.choose(slots[0], missing, self._time_s, self._machines_held())
+            if chosen is None:
+                return
+            place, count = chosen
             self._ordered += 1
             self._bids[self._ordered] = slots[0].bid_usd_per_hour
-            bought = self._market.buy(place, len(left), self._time_s, bid)
+            bought = self._market.buy(place, 1 if whole else count, self._time_s, bid)
             for unit, purchase in zip(left, bought, strict=False):
                 self._add(unit, purchase)
             left = left[len(bought) :]
+
+    def _machines_held(self) -> Counter[OfferKey]:
+        """Return the job's machines by offer, without those that leave, where the job limits them: as `core.orders`."""
+        if self.job.limits.pool_machines_max is None:
+            return Counter()
+        alive = (row for rows in self._alive.values() for row in rows if row not in self._leaving)
+        pools = (self._market.pools[self.rows.pool[row]] for row in alive)
+        return Counter((SOURCE, pool.machine_type, pool.zone, pool.reliability) for pool in pools)
 
     def _needs_successor(self, slot: Slot) -> bool:
         return self._holder.get(slot.id) in self._leaving and slot.id not in self._successor

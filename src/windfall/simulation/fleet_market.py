@@ -6,7 +6,7 @@ What is chosen is chosen by the driver's own functions: the ranking of offers, a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -117,8 +117,14 @@ class FleetMarket:
         """Return the offers that are not ordered at a time [s], because an order was refused."""
         return ranking.blocked(self._blocks, Instant(WALL_START + now_s))
 
-    def choose(self, slot: Slot, count: int, now_s: float) -> int | None:
-        """Return the place of the market to order machines for slots of one kind from; None if no offer can be ordered now.
+    def choose(self, slot: Slot, count: int, now_s: float, pooled: Mapping[OfferKey, int]) -> tuple[int, int] | None:
+        """Return what to order for slots of one kind: the place of the market and how many; None if nothing can be now.
+
+        Args:
+            slot: one of them.
+            count: of the slots.
+            now_s: the time [s].
+            pooled: the job's machines by offer, where the job limits them.
 
         Raises:
             Misuse: no market fits the slot at any price.
@@ -131,19 +137,18 @@ class FleetMarket:
         any_price = replace(self._job, max_price_usd_per_hour=None)
         if not found.ranked and not ranking.rank_for(any_price, slot, self._offers, ()).ranked:
             raise Misuse(f"no market of this history has a machine for slot {slot.id}: add one that fits the job")
-        place, retry_s = self._best(found, slot, count, now_s)
-        if place is None:
+        if not self._blocks and self._job.limits.pool_machines_max is None:
+            best = (found.ranked[0], count) if found.ranked else None
+            retry_s = math.inf
+        else:
+            market = OfferMarket(found, self._blocks, (), (), lambda _: True, self._job.limits, pooled)
+            chosen = ranking.choose(market, count, Instant(WALL_START + now_s), whole=bool(slot.gang))
+            best = chosen.orders[0] if chosen.orders else None
+            retry_s = math.inf if chosen.retry_at is None else chosen.retry_at - WALL_START
+        if best is None:
             self.retry_s = min(self.retry_s, retry_s, self.look_s())
-        return place
-
-    def _best(self, found: Ranking, slot: Slot, count: int, now_s: float) -> tuple[int | None, float]:
-        """Return the place of the best offer that can be ordered now, and when a blocked one can be [s]."""
-        if not self._blocks:
-            return (self._places[found.ranked[0].offer.key] if found.ranked else None), math.inf
-        market = OfferMarket(found, self._blocks, (), (), lambda _: True)
-        chosen = ranking.choose(market, count, Instant(WALL_START + now_s), whole=bool(slot.gang))
-        retry_s = math.inf if chosen.retry_at is None else chosen.retry_at - WALL_START
-        return (self._places[chosen.orders[0][0].offer.key] if chosen.orders else None), retry_s
+            return None
+        return self._places[best[0].offer.key], best[1]
 
     def buy(self, place: int, count: int, now_s: float, bid_usd_per_hour: float | None) -> list[Purchase]:
         """Buy units; none if the price is above the bid: then the offer is not ordered for a while.

@@ -273,6 +273,16 @@ def _words(value: object) -> str:
     return text
 
 
+def _names(value: object) -> tuple[str, ...]:
+    names = value if isinstance(value, list) else [value]
+    if not names:
+        raise ValueError("is an empty list; add an item, or remove the key")
+    for name in names:
+        if not isinstance(name, str) or not name.strip():
+            raise ValueError(f"must be a name, or a list of names such as [zone-a, zone-b], not {shown(name)}")
+    return tuple(dict.fromkeys(names))
+
+
 variable_name = job_checks.variable_problem
 
 
@@ -380,8 +390,13 @@ Webhook = Annotated[str, *_kind(_webhook, _pattern(_WEBHOOK))]
 """A web address that accepts JSON."""
 Name = Annotated[str, *_kind(_name, {**_pattern(_NAME), "maxLength": job_checks.NAME_CHARACTERS_MAX})]
 """A job's name."""
-Words = Annotated[str, *_kind(_words, {"type": "string", "pattern": "[^ \\t\\n]"})]
+_WORDS: dict[str, Any] = {"type": "string", "pattern": "[^ \\t\\n]"}
+Words = Annotated[str, *_kind(_words, _WORDS)]
 """Text that is not empty."""
+Names = Annotated[
+    tuple[str, ...], *_kind(_names, {"anyOf": [_WORDS, {"type": "array", "minItems": 1, "items": _WORDS}]})
+]
+"""A name, or several."""
 Envs = Annotated[
     dict[str, str],
     *_kind(

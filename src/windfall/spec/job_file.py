@@ -43,10 +43,10 @@ class MachinesBlock(JobFileBlock):
 
     infra: fields.Where | None = None
     """Where to order machines: PROVIDER or PROVIDER/ZONE (default: anywhere)."""
-    zone: fields.Words | None = None
-    """The zone, if infra has none."""
-    instance_type: fields.Words | None = None
-    """The provider's name for a machine type."""
+    zone: fields.Names | None = None
+    """The zone, if infra has none; a list for alternatives."""
+    instance_type: fields.Names | None = None
+    """The provider's name for a machine type; a list for alternatives."""
     accelerators: fields.Accelerators | None = None
     """Name and count, A100:8; a list or a map for alternatives."""
     cpus: fields.Cpus | None = None
@@ -55,6 +55,11 @@ class MachinesBlock(JobFileBlock):
     """The least memory in GiB: 16+ (16 means the same)."""
     use_spot: bool | None = None
     """true: spot machines, which can be preempted (default); false: only on-demand machines."""
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """The zones that it names; none for any."""
+        return (self.infra.zone,) if self.infra is not None and self.infra.zone is not None else self.zone or ()
 
 
 class JobRecoveryBlock(JobFileBlock):
@@ -68,6 +73,15 @@ class JobRecoveryBlock(JobFileBlock):
     """Fail the job once this many machines in a row, per node, are lost without a single step (default: 10)."""
 
 
+class ExcludeBlock(JobFileBlock):
+    """Machines that are never ordered, whatever else fits the job."""
+
+    zone: fields.Names | None = None
+    """A zone, or a list of zones."""
+    instance_type: fields.Names | None = None
+    """A machine type, or a list of machine types."""
+
+
 class ResourcesBlock(MachinesBlock):
     """Which machines can run the job."""
 
@@ -75,6 +89,10 @@ class ResourcesBlock(MachinesBlock):
     """Alternatives in order of preference; each extends or overrides the keys next to any_of."""
     ordered: Annotated[tuple[MachinesBlock, ...], Field(strict=False, min_length=1)] | None = None
     """The same as any_of."""
+    exclude: ExcludeBlock = ExcludeBlock()
+    """Zones and machine types that are never ordered, of all alternatives."""
+    pool_max: Annotated[int, Field(ge=1, le=job_checks.NODES_MAX)] | None = None
+    """The most machines of one pool: a type in a zone of a provider, spot and on-demand apart (default: no limit)."""
     max_hourly_cost: Money | None = None
     """The same as max_price."""
     job_recovery: JobRecoveryBlock | None = None
@@ -311,6 +329,7 @@ def to_job(
         fleet=jobfile.fleet.name if jobfile.fleet else jobs.DEFAULT_FLEET,
         fleet_settings=jobfile.fleet.settings if jobfile.fleet else {},
         blocks=_provider_blocks(jobfile),
+        limits=_limits(jobfile.resources),
     )
 
 
@@ -322,16 +341,23 @@ def _wants(jobfile: JobFile) -> tuple[jobs.Resources, ...]:
     return tuple(
         jobs.Resources(
             provider=one.infra.provider if one.infra else None,
-            zone=(one.infra.zone if one.infra else None) or one.zone,
-            machine_type=one.instance_type,
+            zone=zone,
+            machine_type=machine_type,
             accelerator=accelerator.name if accelerator else None,
             accelerators=accelerator.count if accelerator else 0,
             cpus_min=one.cpus or 0.0,
             memory_gib_min=one.memory or 0.0,
         )
         for one in jobfile.alternatives
+        for zone in one.zones or (None,)
+        for machine_type in one.instance_type or (None,)
         for accelerator in (one.accelerators or (None,))
     )
+
+
+def _limits(resources: ResourcesBlock) -> jobs.BuyingLimits:
+    excluded = resources.exclude
+    return jobs.BuyingLimits(excluded.zone or (), excluded.instance_type or (), resources.pool_max)
 
 
 def _work(work: WorkBlock | None) -> jobs.Work | None:

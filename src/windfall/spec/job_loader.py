@@ -20,6 +20,7 @@ from windfall.spec.fields import Below, shown
 from windfall.spec.job_file import (
     CheckpointBlock,
     ControllerBlock,
+    ExcludeBlock,
     JobFile,
     MachinesBlock,
     NotifyBlock,
@@ -99,6 +100,7 @@ _HOMES: Mapping[str, type[BaseModel]] = {
     "work": WorkBlock,
     "notify": NotifyBlock,
     "controller": ControllerBlock,
+    "exclude": ExcludeBlock,
 }
 _KINDS: Mapping[str, str] = {
     "string_type": "text",
@@ -368,6 +370,7 @@ def _of_machines(job: JobFile) -> Iterable[Fault]:
             inside = own is not None and {"zone", "infra"} & own[number].model_fields_set
             path: YamlPath = ("resources", listed, number) if inside else ("resources", "zone")
             yield Fault(path, f"infra already has the zone {one.infra.zone}; remove zone")
+    yield from _wanted_and_excluded(job)
     spot, on_demand = (
         {
             one.model_copy(update={"use_spot": None})
@@ -379,6 +382,24 @@ def _of_machines(job: JobFile) -> Iterable[Fault]:
     if spot and on_demand and spot != on_demand and job.spot_policy is None:
         message = "use_spot cannot differ between different machines; remove it and set spot_policy: auto"
         yield Fault(("resources", listed), message)
+
+
+def _wanted_and_excluded(job: JobFile) -> Iterable[Fault]:
+    """A name that is both wanted and excluded: one of the two was meant."""
+    exclude = job.resources.exclude
+    pairs = (
+        ("zone", exclude.zone, [name for one in job.alternatives for name in one.zones]),
+        (
+            "instance_type",
+            exclude.instance_type,
+            [name for one in job.alternatives for name in one.instance_type or ()],
+        ),
+    )
+    for key, excluded, wanted in pairs:
+        for name in excluded or ():
+            if name in wanted:
+                path: YamlPath = ("resources", "exclude", key)
+                yield Fault(path, f"{dotted(path)} excludes {name}, which resources also asks for; keep one of them")
 
 
 def _unwise(job: JobFile) -> Iterable[Fault]:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -30,10 +31,11 @@ from numpy.typing import NDArray
 
 from windfall.events import ComparedValue, Decision
 from windfall.fleet import Slot
+from windfall.jobs import BuyingLimits
 from windfall.market import BillingBasis, Offer, OfferKey
 from windfall.models import lifetime_pool
 from windfall.models.price_evictions import EvictionTable
-from windfall.policies.acquisition import bidbrain
+from windfall.policies.acquisition import bidbrain, ranking
 from windfall.policies.acquisition.bidbrain import HOUR_S, Allocations, Application, Floats
 from windfall.policies.acquisition.fleet_policy import (
     FleetAllocation,
@@ -41,6 +43,7 @@ from windfall.policies.acquisition.fleet_policy import (
     FleetPolicy,
     FleetTarget,
     FleetView,
+    machines_held,
     new_slot_ids,
 )
 from windfall.policies.policy_registry import BIDBRAIN
@@ -120,12 +123,13 @@ class _Quotes(Struct, frozen=True):
 
 
 class _Situation(Struct, frozen=True):
-    """The settings, and what is known of the offers now; those in `refused` are not ordered."""
+    """The settings, and what is known of the offers now; those in `refused` are not ordered.  The limits are the job's."""
 
     settings: BidBrain
     now: Instant
     refused: frozenset[OfferKey]
     quotes: _Quotes
+    limits: BuyingLimits
 
     @property
     def offers(self) -> Mapping[OfferKey, Offer]:
@@ -144,10 +148,11 @@ def policy(settings: BidBrain, usable: Callable[[FleetView], tuple[Offer, ...]] 
 
     def decide(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
         odds = None if estimates.evictions is None else estimates.evictions.at(view.now)
-        offers, rates = view.offers if usable is None else usable(view), estimates.rates
+        offers = ranking.without_excluded(view.job, view.offers) if usable is None else usable(view)
+        rates = estimates.rates
         if not last or last[0].seen is not offers or last[0].odds is not odds or last[0].rates is not rates:
             last[:] = [_quotes(settings, offers, rates, odds)]
-        return _decide(_Situation(settings, view.now, view.refused(), last[0]), view)
+        return _decide(_Situation(settings, view.now, view.refused(), last[0], view.job.limits), view)
 
     return decide
 
@@ -167,7 +172,8 @@ def _decide(market: _Situation, view: FleetView) -> FleetTarget:
     before = bidbrain.cost_per_work(columns, settings.app)
     bought: list[str] = []
     names = new_slot_ids(settings.role, market.now, view.needs)
-    after = _buy(market, (columns, before), needs, (names, bought)) if buys else before
+    needed = (needs, machines_held(view.job, held))
+    after = _buy(market, (columns, before), needed, (names, bought)) if buys else before
     if len(needs) == len(view.needs) and not bought:
         return FleetTarget(view.needs, wake_at=wake_at)
     choices = [f"release {len(one.slots)} {one.key[1]} in {one.key[2]}" for one in dropped] + bought
@@ -332,7 +338,7 @@ def _wakes(market: _Situation, held: Sequence[FleetAllocation]) -> list[float]:
 def _buy(
     market: _Situation,
     fleet: tuple[Allocations, float],
-    needs: list[Slot],
+    needed: tuple[list[Slot], Counter[OfferKey]],
     news: tuple[Iterator[str], list[str]],
 ) -> float:
     """Buy while that lowers the cost per work; return what that is then [USD per core-second].
@@ -340,14 +346,14 @@ def _buy(
     Args:
         market: the offers.
         fleet: in columns, and what it costs per work.
-        needs: gets the slots.
+        needed: gets the slots, and the machines by offer.
         news: ids for them; gets what was bought, in words.
     """
-    (columns, cost), (names, bought) = fleet, news
+    (columns, cost), (needs, in_pools), (names, bought) = fleet, needed, news
     for purchase in range(market.settings.purchases_max):
         room = market.settings.cores_max - float(columns.rates().sum())
         working = float(columns.machines[columns.works].sum())
-        candidates = _fitting(market, room, market.settings.machines_max - working)
+        candidates = _fitting(market, room, market.settings.machines_max - working, in_pools)
         if candidates is None:
             break
         costs = bidbrain.with_each(columns, candidates.columns, market.settings.app)
@@ -358,6 +364,7 @@ def _buy(
         offer, limit = candidates.offers[candidates.place[best]], float(candidates.bids_usd_per_hour[best])
         bid = None if math.isnan(limit) else limit
         needs += _slots(market.settings, offer, bid, names, count)
+        in_pools[offer.key] += count
         at = "" if bid is None else f", bid {bid:g} USD/h"
         bought.append(f"buy {count} {offer.machine_type} in {offer.zone} at {offer.price_usd_per_hour:g} USD/h{at}")
         cost = float(costs[best])
@@ -398,20 +405,29 @@ def _candidates(
     return _Candidates(offers, places, all_bids, columns)
 
 
-def _fitting(market: _Situation, room: float, machines: float) -> _Candidates | None:
+def _fitting(market: _Situation, room: float, machines: float, in_pools: Mapping[OfferKey, int]) -> _Candidates | None:
     """Return the candidates that can be ordered, and of which a machine fits; None if there is none.
 
     Args:
         market: the offers.
         room: how many cores the fleet may still get.
         machines: how many machines it may still get.
+        in_pools: how many machines it has of each offer, where that is limited.
     """
     if market.quotes.cores_min > room or machines < 1.0:
         return None
     every = market.quotes.candidates()
     columns = every.columns
-    if market.refused or not bool((columns.cores <= room).all()):
-        allowed = np.array([0.0 < offer.cpus <= room and offer.key not in market.refused for offer in every.offers])
+    pooled = market.limits.pool_machines_max is not None
+    if market.refused or pooled or not bool((columns.cores <= room).all()):
+        allowed = np.array(
+            [
+                0.0 < offer.cpus <= room
+                and offer.key not in market.refused
+                and ranking.pool_room(market.limits, in_pools, offer.key) >= 1.0
+                for offer in every.offers
+            ]
+        )
         rows = np.flatnonzero(allowed[every.place])
         if not len(rows):
             return None
@@ -419,6 +435,9 @@ def _fitting(market: _Situation, room: float, machines: float) -> _Candidates | 
         every = replace(every, place=every.place[rows], bids_usd_per_hour=every.bids_usd_per_hour[rows])
     if room < market.settings.cores:
         columns = replace(columns, machines=np.maximum(np.floor(room / columns.cores), 1.0))
+    if pooled:
+        rooms = np.array([ranking.pool_room(market.limits, in_pools, offer.key) for offer in every.offers])
+        columns = replace(columns, machines=np.minimum(columns.machines, rooms[every.place]))
     if math.isfinite(machines):
         columns = replace(columns, machines=np.minimum(columns.machines, machines))
     return replace(every, columns=columns)

@@ -213,6 +213,15 @@ def allocations(machines: Sequence[FleetMachine], needs: Sequence[Slot]) -> tupl
     )
 
 
+def machines_held(job: Job, held: Sequence[FleetAllocation]) -> collections.Counter[OfferKey]:
+    """Return how many machines are held of each offer, as `ranking.pool_room` wants it; empty if the job has no such limit."""
+    found: collections.Counter[OfferKey] = collections.Counter()
+    if job.limits.pool_machines_max is not None:
+        for one in held:
+            found[one.key] += len(one.slots)
+    return found
+
+
 def new_slot_ids(role: str, now: Instant, needs: Sequence[Slot]) -> Iterator[str]:
     """Yield ids for new slots: a policy keeps nothing between calls, so they come from the time.
 

@@ -21,9 +21,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
+import msgspec
+
 from windfall.events import ComparedValue
 from windfall.fleet import Slot
-from windfall.jobs import Job, Measurement, Minimize, Resources, Use
+from windfall.jobs import BuyingLimits, Job, Measurement, Minimize, Resources, Use
 from windfall.market import Offer, OfferKey, Quota, Refusal
 from windfall.models import lifetime_pool
 from windfall.models.expected_runtime import Expectation
@@ -122,6 +124,8 @@ def refusal(job: Job, offer: Offer) -> str | None:
         return "on-demand; the job uses spot machines only"
     if job.use is Use.ON_DEMAND and offer.reliability is Reliability.TRANSIENT:
         return "spot; the job uses on-demand machines only"
+    if (barred := exclusion(job.limits, offer)) is not None:
+        return barred
     misses = min((missing(request, offer) for request in job.resources), key=len, default=())
     if misses:
         return "; ".join(misses)
@@ -129,6 +133,35 @@ def refusal(job: Job, offer: Offer) -> str | None:
     if price_max is not None and offer.price_usd_per_hour > price_max:
         return f"it costs {offer.price_usd_per_hour:g} USD/h, and max_price is {price_max:g} USD/h"
     return None
+
+
+def exclusion(limits: BuyingLimits, offer: Offer) -> str | None:
+    """Return how a job excludes an offer; None if it does not."""
+    if offer.zone in limits.zones_excluded:
+        return f"the job excludes the zone {offer.zone}"
+    if offer.machine_type in limits.machine_types_excluded:
+        return f"the job excludes the machine type {offer.machine_type}"
+    return None
+
+
+def without_excluded(job: Job, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
+    """Return the offers that a job does not exclude; the same tuple if it excludes none."""
+    limits = job.limits
+    if not limits.zones_excluded and not limits.machine_types_excluded:
+        return offers
+    return tuple(offer for offer in offers if exclusion(limits, offer) is None)
+
+
+def pool_room(limits: BuyingLimits, pooled: Mapping[OfferKey, int], key: OfferKey) -> float:
+    """Return how many more machines of an offer a job may have; infinite without a limit.
+
+    Args:
+        limits: of the job.
+        pooled: its machines by offer, without those that are about to leave, but with those that are ordered.
+        key: of the offer.
+    """
+    most = limits.pool_machines_max
+    return math.inf if most is None else max(most - pooled.get(key, 0), 0)
 
 
 def missing(request: Resources, offer: Offer) -> tuple[str, ...]:
@@ -307,6 +340,8 @@ class OfferMarket(Struct, frozen=True):
         quotas: the account's limits.
         provider_errors: (provider, refusal, message) of providers that returned no offers.
         usable: whether a provider can take orders now (its listing is known).
+        limits: of the job.
+        pooled: its machines by offer, as `pool_room` wants them; only read where the limits have a number.
     """
 
     ranking: Ranking
@@ -314,6 +349,8 @@ class OfferMarket(Struct, frozen=True):
     quotas: tuple[Quota, ...]
     provider_errors: tuple[tuple[str, Refusal, str], ...]
     usable: Callable[[str], bool]
+    limits: BuyingLimits = BuyingLimits()
+    pooled: Mapping[OfferKey, int] = msgspec.field(default_factory=dict)
 
 
 class OfferChoice(Struct, frozen=True):
@@ -363,17 +400,28 @@ def choose(market: OfferMarket, needed: int, now: Instant, *, whole: bool = Fals
                 f"quota {limit} for {offer.machine_type} in {offer.zone} is too small for {needed} machines at once"
             )
             until = math.inf
+        room = pool_room(market.limits, market.pooled, offer.key)
+        if reason is None and room < (needed if whole else 1):
+            reason, until = _full(market.limits, offer, needed, whole=whole), math.inf
         if reason is not None:
             reasons.append(reason)
             retry_at = min(retry_at, until)
             continue
-        count = needed if limit is None else min(needed, limit)
+        count = int(min(needed, room, math.inf if limit is None else limit))
         orders.append((ranked, count))
         needed -= count
     if needed and not pending:
         reasons += _other_reasons(market)
     kept = tuple(dict.fromkeys(reasons))[:REASONS_MAX]
     return OfferChoice(tuple(orders), needed, kept, Instant(retry_at) if retry_at < math.inf else None)
+
+
+def _full(limits: BuyingLimits, offer: Offer, needed: int, *, whole: bool) -> str:
+    """Return why the limit of a pool leaves no room, for the user."""
+    place = f"{offer.machine_type} in {offer.zone}"
+    if whole and needed > (limits.pool_machines_max or 0):
+        return f"pool_max {limits.pool_machines_max} is too small for {needed} machines of {place} at once"
+    return f"pool_max {limits.pool_machines_max} is reached by the machines of {place}"
 
 
 def quota_limit(quotas: tuple[Quota, ...], offer: Offer) -> int | None:

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from windfall.events import ComparedValue, Decision
 from windfall.fleet import Slot
-from windfall.market import BillingBasis, Offer
+from windfall.jobs import Job
+from windfall.market import BillingBasis, Offer, OfferKey
+from windfall.policies.acquisition import fleet_policy, ranking
 from windfall.policies.acquisition.fleet_policy import (
     FleetAllocation,
     FleetEstimates,
@@ -66,7 +68,7 @@ def policy(settings: StandardBids) -> FleetPolicy:
 
 
 def _decide(settings: StandardBids, view: FleetView) -> FleetTarget:
-    offers = {offer.key: offer for offer in view.offers}
+    offers = {offer.key: offer for offer in ranking.without_excluded(view.job, view.offers)}
     spot = [offer for offer in offers.values() if offer.reliability is Reliability.TRANSIENT and offer.cpus > 0.0]
     usable = [one for one in spot if one.price_usd_per_hour <= one.on_demand_usd_per_hour]
     cheapest = min((one for one in usable if one.key not in view.refused()), key=_usd_per_core, default=None)
@@ -77,11 +79,14 @@ def _decide(settings: StandardBids, view: FleetView) -> FleetTarget:
     needs = [slot for slot in view.needs if slot.reliability is Reliability.RELIABLE or slot.id in kept]
     missing = settings.cores - math.fsum(len(one.slots) * offers[one.key].cpus for one in held)
     bought = "drop lost machines"
-    if missing > 0.0 and not view.awaited and cheapest is not None:
-        bid = _bid(settings, cheapest)
-        slots = _slots(view, settings, cheapest, bid, math.ceil(missing / cheapest.cpus))
-        needs += slots
-        bought = f"buy {len(slots)} {cheapest.machine_type} in {cheapest.zone}, bid {bid:g} USD/h"
+    if missing > 0.0 and not view.awaited:
+        choices = []
+        names = new_slot_ids(settings.role, view.now, view.needs)
+        for offer, count in _purchases(view.job, usable, view.refused(), held, missing):
+            bid = _bid(settings, offer)
+            needs += _slots(settings, offer, bid, names, count)
+            choices.append(f"buy {count} {offer.machine_type} in {offer.zone}, bid {bid:g} USD/h")
+        bought = "; ".join(choices) or bought
     wake_at = Instant(view.now + settings.decide_every_s) if missing > 0.0 or settings.switches else None
     if len(needs) == len(view.needs) and missing <= 0.0:
         return FleetTarget(view.needs, wake_at=wake_at)
@@ -90,6 +95,24 @@ def _decide(settings: StandardBids, view: FleetView) -> FleetTarget:
         for offer in sorted(spot, key=_usd_per_core)[:5]
     )
     return FleetTarget(tuple(needs), wake_at=wake_at, decision=Decision(NAME, VERSION, bought, costs))
+
+
+def _purchases(
+    job: Job,
+    usable: Sequence[Offer],
+    refused: frozenset[OfferKey],
+    held: Sequence[FleetAllocation],
+    missing: float,
+) -> Iterator[tuple[Offer, int]]:
+    """Yield what to buy for the missing cores: the cheapest offer, and the next where the job limits what one pool holds."""
+    pooled = fleet_policy.machines_held(job, held)
+    for offer in sorted((one for one in usable if one.key not in refused), key=_usd_per_core):
+        count = int(min(math.ceil(missing / offer.cpus), ranking.pool_room(job.limits, pooled, offer.key)))
+        if count:
+            yield offer, count
+            missing -= count * offer.cpus
+        if missing <= 0.0:
+            return
 
 
 def _leaves(settings: StandardBids, now: Instant, one: FleetAllocation, offer: Offer, cheapest: Offer) -> bool:
@@ -111,8 +134,10 @@ def _bid(settings: StandardBids, offer: Offer) -> float:
     return offer.price_usd_per_hour + settings.above_usd_per_hour
 
 
-def _slots(view: FleetView, settings: StandardBids, offer: Offer, bid: float, count: int) -> Sequence[Slot]:
+def _slots(settings: StandardBids, offer: Offer, bid: float, names: Iterator[str], count: int) -> Sequence[Slot]:
     """Return the slots of an allocation."""
     limit = bid if offer.bid else None
-    names = itertools.islice(new_slot_ids(settings.role, view.now, view.needs), count)
-    return [Slot(name, settings.role, Reliability.TRANSIENT, (offer.key,), bid_usd_per_hour=limit) for name in names]
+    return [
+        Slot(name, settings.role, Reliability.TRANSIENT, (offer.key,), bid_usd_per_hour=limit)
+        for name in itertools.islice(names, count)
+    ]

@@ -63,6 +63,9 @@ def problems(job: Job) -> Problems:
     yield from _numbers(job)
     for number, resources in enumerate(job.resources):
         yield from _resources(f"resources[{number}]", resources)
+    for name in ("zones_excluded", "machine_types_excluded"):
+        if not all(_is_name(text) for text in getattr(job.limits, name)):
+            yield f"limits.{name}", "must be names without control characters"
     if not job.resources:
         yield "resources", "must list at least one kind of machine"
     yield from _options(job.options)
@@ -130,6 +133,7 @@ def _numbers(job: Job) -> Problems:
         ("options.failures_max", job.options.failures_max, 1, RESTARTS_MAX + 1),
         ("recovery.unproductive_machines_max", job.recovery.unproductive_machines_max, 1, RESTARTS_MAX),
         ("options.keep", job.options.keep, 1, KEEP_MAX),
+        ("limits.pool_machines_max", job.limits.pool_machines_max, 1, NODES_MAX),
         *(("options.retry_codes", code, 1, EXIT_CODE_MAX) for code in job.options.retry_codes),
     ):
         if count is not None and not least <= count <= most:
@@ -139,7 +143,7 @@ def _numbers(job: Job) -> Problems:
 def _resources(path: str, resources: Resources) -> Problems:
     for name in ("provider", "zone", "machine_type", "accelerator"):
         text = getattr(resources, name)
-        if text is not None and (not text.strip() or not text.isprintable() or len(text) > _TEXT_CHARACTERS_MAX):
+        if text is not None and not _is_name(text):
             yield f"{path}.{name}", "must be a name without control characters"
     if not 0 <= resources.accelerators <= ACCELERATORS_MAX:
         yield f"{path}.accelerators", f"must be a whole number from 0 to {ACCELERATORS_MAX}"
@@ -235,6 +239,10 @@ def is_bad_key(key: str) -> bool:
         or ".." in key.split("/")
         or len(key) > _TEXT_CHARACTERS_MAX
     )
+
+
+def _is_name(text: str) -> bool:
+    return bool(text.strip()) and text.isprintable() and len(text) <= _TEXT_CHARACTERS_MAX
 
 
 def _is_text(text: str) -> bool:

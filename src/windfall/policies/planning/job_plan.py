@@ -29,7 +29,7 @@ from windfall.jobs import Job, Measurement, Use
 from windfall.market import Offer
 from windfall.models import lifetime_pool
 from windfall.models.expected_runtime import Expectation, unsaved_s
-from windfall.policies.acquisition.ranking import HORIZON_S, Ranked, is_too_slow, missing, rank_with
+from windfall.policies.acquisition.ranking import HORIZON_S, Ranked, exclusion, is_too_slow, missing, rank_with
 from windfall.policies.checkpointing.decision import parse_policy, saving_policy
 from windfall.policies.deadlines import limits
 from windfall.policies.planning.estimates import (
@@ -97,15 +97,22 @@ def no_matching_offer(job: Job, refused: tuple[tuple[Offer, str], ...]) -> str:
     if not refused:
         return "no provider has an offer now: run `windfall ps` to see the providers' status"
     matching = [offer for offer, _ in refused if any(not missing(requested, offer) for requested in job.resources)]
-    allowed = [offer for offer in matching if _allowed(job, offer)]
+    open_to = [offer for offer in matching if exclusion(job.limits, offer) is None]
+    allowed = [offer for offer in open_to if _allowed(job, offer)]
+    if matching and not open_to:
+        cheapest = min(matching, key=lambda offer: (offer.price_usd_per_hour, offer.key))
+        return (
+            f"every matching offer is excluded: the cheapest is {offer_name(cheapest)} at "
+            f"{cheapest.price_usd_per_hour:g} USD/h; remove its zone or its machine type from resources.exclude"
+        )
     if allowed:
         cheapest = min(allowed, key=lambda offer: (offer.price_usd_per_hour, offer.key))
         return (
             f"max_price {job.max_price_usd_per_hour:g} USD/h is below every matching offer: the cheapest is "
             f"{offer_name(cheapest)} at {cheapest.price_usd_per_hour:g} USD/h"
         )
-    if matching:
-        cheapest = min(matching, key=lambda offer: (offer.price_usd_per_hour, offer.key))
+    if open_to:
+        cheapest = min(open_to, key=lambda offer: (offer.price_usd_per_hour, offer.key))
         only = "spot" if job.use is Use.SPOT else "on-demand"
         return (
             f"no matching offer is allowed: the cheapest is {offer_name(cheapest)}, and the job uses {only} machines only; "
