@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from unittest.mock import patch
 
 import pytest
 
@@ -14,10 +12,8 @@ from tests.support import tickets
 from windfall.fleet import Slot
 from windfall.jobs import Job, Objective, RuntimeSpec, Use, Work
 from windfall.market import Offer, OfferKey, Quota
-from windfall.policies import policy_registry
 from windfall.policies.acquisition import fleet_policy, fleet_policy_list, mixed_fleet
 from windfall.policies.acquisition.fleet_policy import FleetEstimates, FleetMachine, FleetTarget
-from windfall.policies.layout.runtime_list import Scaling
 from windfall.policies.replacement.successor import ReplacementTime
 from windfall.structs import replace
 from windfall.terms import Instant, JobProgress, Outcome, Reliability, Seconds, Unit, WallTime, WorkDone
@@ -47,7 +43,7 @@ OFFERS = (SMALL, LARGE, CLERK)
 
 def wanted(**objective: float) -> Job:
     """Return a job of tickets with the policy, for at most three takers that can be preempted."""
-    made = tickets.job("job", tickets.QueueSettings())
+    made = tickets.job("job", tickets.QueueSettings(core_s=60.0))
     return replace(made, fleet="mix", objective=Objective(**objective), use=Use.SPOT)  # type: ignore[arg-type]
 
 
@@ -152,9 +148,8 @@ def test_a_price_that_moves_a_little_changes_nothing() -> None:
     much = replace(wanted(), work=Work(6000.0, Unit.STEP))
     cheap = replace(LARGE, machine_type="rival", price_usd_per_hour=0.2)
     almost = JobProgress(WorkDone(5999.0, Unit.STEP), WorkDone(5999.0, Unit.STEP), 0, Outcome.RUNNING)
-    with _known_speed():
-        assert takers(ask(View(begun, much, (cheap, *OFFERS)))) == {"large": 3, "rival": 3}
-        assert ask(View(begun, much, (cheap, *OFFERS), progress=almost)).needs is begun
+    assert takers(ask(View(begun, much, (cheap, *OFFERS)))) == {"large": 3, "rival": 3}
+    assert ask(View(begun, much, (cheap, *OFFERS), progress=almost)).needs is begun
 
 
 def test_as_the_deadline_comes_nearer_the_fleet_grows() -> None:
@@ -166,24 +161,10 @@ def test_as_the_deadline_comes_nearer_the_fleet_grows() -> None:
     )
     made = replace(wanted(deadline_s=Seconds(7200.0)), work=Work(60.0, Unit.STEP))
     quotas = (Quota("lone", "a", 1, 0),)
-    with _known_speed():
-        calm = ask(View(first(), made, cheap_alone, quotas=quotas))
-        assert takers(calm) == {"lone": 1}
-        late = ask(View(calm.needs, made, cheap_alone, quotas=quotas, now=Instant(NOW + 6000.0)))
+    calm = ask(View(first(), made, cheap_alone, quotas=quotas))
+    assert takers(calm) == {"lone": 1}
+    late = ask(View(calm.needs, made, cheap_alone, quotas=quotas, now=Instant(NOW + 6000.0)))
     assert takers(late)["large"] >= 1
-
-
-@contextmanager
-def _known_speed() -> Iterator[None]:
-    """The runtime says that a core does a number in a minute."""
-    with patch.object(tickets, "RULES", replace(tickets.RULES, scaling=_timed)):
-        policy_registry.load.cache_clear()
-        yield
-    policy_registry.load.cache_clear()
-
-
-def _timed(job: Job) -> Scaling:
-    return Scaling(1, tickets.settings(job).takers_max, tickets.TAKER, 1, tickets.CLERK, work_per_core_s=1.0 / 60.0)
 
 
 def test_the_settings_and_the_jobs_that_can_have_it() -> None:

@@ -47,6 +47,7 @@ class QueueSettings(Struct, frozen=True):
         pair_from: the gang is there while more numbers than this are left.
         age_max_s: an older machine is let go by choice [s].
         leave_s: how long it may take to leave [s].
+        core_s: how long a core takes for a number [s]; 0 if that is unknown.
     """
 
     numbers: int = 60
@@ -57,6 +58,7 @@ class QueueSettings(Struct, frozen=True):
     pair_from: int = 20
     age_max_s: float = 150.0
     leave_s: float = 120.0
+    core_s: float = 0.0
 
 
 def settings(job: Job) -> QueueSettings:
@@ -71,6 +73,11 @@ def job(job_id: str, given: QueueSettings, **more: object) -> Job:
     return Job(job_id, job_id, "ada", "memory://run", ("take",), (Resources(),), runtime=spec, fleet=POLICY, **more)  # type: ignore[arg-type]
 
 
+def _scaling(given: QueueSettings) -> Scaling:
+    speed = 1.0 / given.core_s if given.core_s else None
+    return Scaling(1, given.takers_max, TAKER, reliable=1, reliable_role=CLERK, work_per_core_s=speed)
+
+
 RULES = RuntimeRules(
     NAME,
     "numbers from a counter, each done once",
@@ -83,7 +90,7 @@ RULES = RuntimeRules(
         "clerk": next((one.address for one in placed.values() if one.role == CLERK), "")
     },
     reliable_roles=(CLERK,),
-    scaling=lambda job: Scaling(1, settings(job).takers_max, TAKER, reliable=1, reliable_role=CLERK),
+    scaling=lambda job: _scaling(settings(job)),
 )
 
 

@@ -18,10 +18,12 @@ from windfall.fleet import Lifetime
 from windfall.jobs import Job, Measurement
 from windfall.market import Offer, Quota, Refusal
 from windfall.models import lifetime_pool
+from windfall.policies import policy_registry
 from windfall.policies.layout import runtime_list
 from windfall.policies.planning import job_plan
 from windfall.policies.planning.estimates import PlanInputs
 from windfall.policies.planning.unmet_needs import unmet_need
+from windfall.policies.policy_registry import MIX, PolicyKind
 from windfall.ports import Clock, Provider
 from windfall.structs import plain, replace
 from windfall.terms import GRACE_S, Seconds
@@ -128,7 +130,16 @@ class Planner:
         pooled = lifetime_pool.pool(self._records.lifetimes(), wall_time)
         measured = self._merge(self._records.measured(fingerprint(job)))
         poll_s = pace_of(job, self._providers).list_s
-        found = job_plan.plan(job, offered.offers, (), measured, wall_time, pooled=pooled, poll_s=poll_s)
+        scaling = runtime_list.scaling_of(job)
+        if scaling is not None:
+            policy_registry.load(PolicyKind.FLEET, MIX)  # says which package is missing
+            from windfall.policies.planning import fleet_plan  # noqa: PLC0415 - needs numpy
+
+            found = fleet_plan.plan(
+                job, scaling, offered.offers, measured, wall_time, quotas=offered.quotas, pooled=pooled
+            )
+        else:
+            found = job_plan.plan(job, offered.offers, (), measured, wall_time, pooled=pooled, poll_s=poll_s)
         return {**plain(found), "provider_errors": [plain(row) for row in offered.provider_errors]}
 
     def plan_inputs(self, job: Job) -> PlanInputs:

@@ -17,6 +17,7 @@ from windfall.jobs import DEFAULT_FLEET, DEFAULT_RUNTIME, Job
 from windfall.policies import policy_registry
 from windfall.policies.layout import runtime_list
 from windfall.policies.policy_registry import PolicyKind
+from windfall.report import fleet_report
 from windfall.storage.bundle import CODE_SUFFIXES, PackedBundle
 from windfall.units import duration_text, size_text
 
@@ -106,9 +107,9 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False, starts
         whole: include the other offers, and every number with its source.
         starts: whether the job will be started, so that the run's URL is final.
     """
-    chosen = plan["chosen"]
+    chosen, fleets = plan["chosen"], plan.get("fleet")
     expected = chosen["expected"]
-    yield from _row("job", _head(job, chosen))
+    yield from _row("job", _head(job, chosen, fleets))
     yield from _policies(job)
     yield from _row("price", _price(chosen, plan, whole=whole))
     if expected is None:
@@ -122,6 +123,8 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False, starts
         if odds is not None:
             yield from _row("odds", odds["says"])
         yield from _row("time", _parts(expected))
+    for label, words in fleet_report.rows(fleets):
+        yield from _row(label, words)
     yield from _row("notice", plan["notice"])
     if unknown := _unknown(plan):
         yield from _row("unknown", unknown)
@@ -161,9 +164,11 @@ def _policy(kind: PolicyKind, name: str) -> str:
     return f"{name}: {policy_registry.described(kind, name)}".removesuffix(": ")
 
 
-def _head(job: Job, chosen: Mapping[str, Any]) -> str:
+def _head(job: Job, chosen: Mapping[str, Any], fleets: Mapping[str, Any] | None) -> str:
     count = f"{chosen['machines']} x " if chosen["machines"] > 1 else ""
     work = "" if job.work is None else f"{job.work.amount:g} {job.work.unit}s on "
+    if fleets is not None:
+        return f"{job.name}: {work}{fleet_report.head(fleets)}"
     offer = chosen["offer"]
     size = []
     if offer["cpus"]:
@@ -189,6 +194,9 @@ def _usd(amount: float) -> str:
 def _price(chosen: Mapping[str, Any], plan: Mapping[str, Any], *, whole: bool) -> str:
     offer, machines = chosen["offer"], chosen["machines"]
     price = f"{_usd(chosen['usd_per_hour'])} USD/h"
+    if (fleets := plan.get("fleet")) is not None:
+        more = "" if whole else " (`windfall plan --all` shows cheaper and faster fleets)"
+        return f"{price}; {fleets['searched']} offers fit{more}"
     if _kind(offer) == "spot":
         price += f", on demand {_usd(offer['on_demand_usd_per_hour'] * machines)} USD/h"
     others = len(plan["alternatives"])
@@ -242,13 +250,10 @@ def _unknown(plan: Mapping[str, Any]) -> str:
 
 def _others(plan: Mapping[str, Any]) -> Iterator[str]:
     yield ""
-    yield f"{'offer':<44}{'USD/h':>10}{'USD':>11}{'finish':>14}"
-    for candidate in (plan["chosen"], *plan["alternatives"]):
-        offer, expected = candidate["offer"], candidate["expected"]
-        name = f"{offer['machine_type']} in {offer['zone']}, {_kind(offer)} of {offer['provider']}"
-        cost = "unknown" if expected is None else _usd(expected["cost_usd"])
-        finish = "unknown" if expected is None else duration_text(expected["wall_s"])
-        yield f"{name[:44]:<44}{_usd(candidate['usd_per_hour']):>10}{cost:>11}{finish:>14}"
+    if plan.get("fleet") is not None:
+        yield from fleet_report.front_lines(plan["fleet"])
+    else:
+        yield from _offers(plan)
     reasons: dict[str, list[str]] = {}
     for refused in plan["refused"]:
         offer = refused["offer"]
@@ -258,6 +263,16 @@ def _others(plan: Mapping[str, Any]) -> Iterator[str]:
             f" and {len(names) - _REFUSED_MAX} more" * (len(names) > _REFUSED_MAX)
         )
         yield from _row("refused", f"{shown}: {reason}")
+
+
+def _offers(plan: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{'offer':<44}{'USD/h':>10}{'USD':>11}{'finish':>14}"
+    for candidate in (plan["chosen"], *plan["alternatives"]):
+        offer, expected = candidate["offer"], candidate["expected"]
+        name = f"{offer['machine_type']} in {offer['zone']}, {_kind(offer)} of {offer['provider']}"
+        cost = "unknown" if expected is None else _usd(expected["cost_usd"])
+        finish = "unknown" if expected is None else duration_text(expected["wall_s"])
+        yield f"{name[:44]:<44}{_usd(candidate['usd_per_hour']):>10}{cost:>11}{finish:>14}"
 
 
 def _numbers(plan: Mapping[str, Any]) -> Iterator[str]:

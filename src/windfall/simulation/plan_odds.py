@@ -67,6 +67,8 @@ def of_plan(
     expected = plan["chosen"]["expected"]
     if expected is None:
         return None
+    if plan.get("fleet") is not None:
+        return _of_fleets(controller, job, plan["fleet"])
     trials = int(_LOSSES / (1.0 + expected["preemptions"]))
     if trials < TRIALS_MIN:
         return _unknown(f"not computed: a run is expected to lose {expected['preemptions']:.0f} machines")
@@ -87,6 +89,25 @@ def of_plan(
     except WindfallError as error:
         return _unknown(f"P50 and P90 are unknown: {error}")
     return _as_json(found)
+
+
+def _of_fleets(controller: KnowledgeSource, job: Job, fleets: dict[str, Any]) -> dict[str, Any]:
+    """Return the odds of a plan's fleet, and add its own to each other fleet of the plan."""
+    try:
+        from windfall.simulation import fleet_odds  # noqa: PLC0415 - needs numpy
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in NUMERIC:
+            raise
+        return _unknown(f"P50 and P90 need {package}: {install('control')}")
+    offers = tuple(codec.decode({"type": Offer.__name__, **offer}, Offer) for offer in fleets["offers"])
+    rows = [
+        row for row in (fleets["chosen"], fleets["runner_up"], fleets["on_demand"], *fleets["front"]) if row is not None
+    ]
+    found = fleet_odds.odds_of(job, offers, controller.plan_inputs(job), [row["counts"] for row in rows])
+    for row, one in zip(rows, found, strict=True):
+        row["odds"] = _as_json(one)
+    return _as_json(found[0])
 
 
 def _trials(found: OfferEstimate, most: int) -> int:

@@ -16,6 +16,7 @@ from windfall.market import Offer
 from windfall.policies.acquisition import bidbrain_policy, fleet_settings, ranking
 from windfall.policies.acquisition.bidbrain_policy import BidBrain
 from windfall.policies.acquisition.fleet_policy import FleetEstimates, FleetPolicyRules, FleetTarget, FleetView
+from windfall.policies.layout import runtime_list
 from windfall.structs import replace
 
 _WHOLE: Final = ("machines_max", "purchases_max")
@@ -30,7 +31,7 @@ def check(settings: Mapping[str, Any]) -> str | None:
 
 def job_check(job: Job) -> str | None:
     """Return why a job cannot have this policy; None if it can."""
-    if job.use is Use.ON_DEMAND and fleet_settings.scaling_of(job) is not None:
+    if job.use is Use.ON_DEMAND and runtime_list.scaling_of(job) is not None:
         return "buys machines that can be preempted, but the job takes none: set spot_policy to spot or auto"
     return fleet_settings.needs_scaling(job)
 
@@ -42,7 +43,7 @@ def bidbrain_of(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
 
 def settings_of(job: Job) -> BidBrain:
     """Return the policy's settings for a job that passed `job_check`; without others, it buys machines one by one."""
-    scaling, given = fleet_settings.scaling_of(job), dict(job.fleet_settings)
+    scaling, given = runtime_list.scaling_of(job), dict(job.fleet_settings)
     if scaling is None:
         raise ValueError(f"the runtime {job.runtime.name} needs a fixed number of machines")
     given.pop("machines_max", None)

@@ -37,15 +37,9 @@ def problem(
     return None
 
 
-def scaling_of(job: Job) -> Scaling | None:
-    """Return how many machines a job can use; None if its runtime needs a fixed number."""
-    scaling = runtime_list.rules(job.runtime.name).scaling
-    return None if scaling is None else scaling(job)
-
-
 def needs_scaling(job: Job) -> str | None:
     """Return why a job cannot have a policy that chooses how many machines it has; None if it can."""
-    scaling = scaling_of(job)
+    scaling = runtime_list.scaling_of(job)
     if scaling is None:
         return f"needs a runtime whose jobs can use more or fewer machines; {job.runtime.name} needs a fixed number"
     if scaling.machines_max is None and "machines_max" not in job.fleet_settings:

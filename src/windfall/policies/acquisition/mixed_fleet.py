@@ -31,6 +31,7 @@ from windfall.policies.acquisition.fleet_policy import (
     FleetView,
     new_slot_ids,
 )
+from windfall.policies.layout import runtime_list
 from windfall.policies.layout.runtime_list import Scaling
 from windfall.policies.planning import fleet_course, fleet_inputs, fleet_search
 from windfall.policies.planning.estimates import Knowledge
@@ -54,7 +55,7 @@ def check(settings: Mapping[str, Any]) -> str | None:
 
 def mix_of(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
     """Return the fleet that is best for the work that is left, or the present one if a change does not pay."""
-    job, scaling = view.job, fleet_settings.scaling_of(view.job)
+    job, scaling = view.job, runtime_list.scaling_of(view.job)
     if scaling is None:
         raise ValueError(f"the runtime {job.runtime.name} needs a fixed number of machines")
     wake_at = Instant(view.now + job.fleet_settings.get("decide_every_s", DECIDE_EVERY_S))
@@ -174,16 +175,9 @@ def _decision(before: FleetCourse, chosen: FleetCourse) -> Decision:
         if value is not None
     ]
     finite = tuple(ComparedValue(*row) for row in values if np.isfinite(row[1]))
-    return Decision(MIX, VERSION, text(chosen), finite, (text(before),) if before.counts else ())
-
-
-def text(fleet: FleetCourse) -> str:
-    """Return a fleet's machines in words."""
-    parts = [
-        f"{count} {key[1]} in {key[2]}{'' if key[3].value == 'transient' else ' on demand'}"
-        for key, count in fleet.counts
-    ]
-    return ", ".join(parts) or "no machine"
+    return Decision(
+        MIX, VERSION, fleet_course.text(chosen), finite, (fleet_course.text(before),) if before.counts else ()
+    )
 
 
 RULES = FleetPolicyRules(mix_of, check, fleet_settings.needs_scaling)

@@ -92,6 +92,12 @@ def rules(name: str) -> RuntimeRules:
     return found
 
 
+def scaling_of(job: Job) -> Scaling | None:
+    """Return how many machines a job can use; None if its runtime needs a fixed number."""
+    scaling = rules(job.runtime.name).scaling
+    return None if scaling is None else scaling(job)
+
+
 def settings_problem(spec: RuntimeSpec) -> str | None:
     """Return what is wrong with a job's settings of its runtime; None if they are valid.
 

@@ -1,17 +1,19 @@
 """The expected course of a run with a fleet, where a job can use more or fewer machines.
 
-A fleet has n_i machines of offer i (nu_i cores, price p_i, mean time to preemption M_i), and machines that only keep the
-state safe and cost R together.  A lost machine is replaced; that takes r_i = a_i + b_i, of which the preparation b_i is
-billed and the allocation a_i is not.  So a slot works a share M / (M + r) of the time and is billed for a share
-(M + b) / (M + r).  With C the cores that work on average, Q the price of what is billed, R included, and Lambda the losses
-per second:
+A fleet has n_i machines of offer i (nu_i cores, price p_i, mean time M_i from a machine's start to its preemption), and
+machines that only keep the state safe and cost R together.  A lost machine is replaced: the allocation a_i is not billed, the
+preparation b_i is.  With memoryless lifetimes a slot is billed for a share M / (M + a) of the time and works for a share
+M exp(-b / M) / (M + a), because a machine may be lost while it prepares.  With C the cores that work on average, Q the price of
+what is billed, R included, and Lambda the losses per second:
 
-    speed = phi(C) C / (1 + Lambda (lambda + sigma))       core-seconds of work per second
+    speed = phi(C) C exp(-Lambda (lambda + sigma))         core-seconds of work per second
     cost  = Q (work / speed + b),    finish = a + b + work / speed
 
-A loss stops all machines for lambda, and the replacement that joins for sigma; phi is the share of its work that a fleet of so
-many cores does.  These are Proteus' equations 2 to 4 in the long run: there an eviction falls into a billing hour with odds
-beta, here, where billing is by the second, losses come at a rate.  Hours that are paid ahead and refunds are `bidbrain`'s.
+A loss stops all machines for lambda, and the replacement that joins for sigma; stops overlap, and the time in which none lasts
+has that share.  phi is the share of its work that a fleet of so many cores does.  These are Proteus' equations 2 to 4 in the
+long run: there an eviction falls into a billing hour with odds beta; here, where billing is by the second, losses come at a
+rate.  Hours that are paid ahead and refunds are `bidbrain`'s.  A stop is counted as if the lost machine worked meanwhile, so
+cost and finish are a little too high (`tests/simulation/test_fleet_odds.py` says by how much).
 
 Source: A. Harlap et al., "Proteus: agile ML elasticity through tiered reliability in dynamic resource markets", EuroSys
 2017, section 4, equations 2 to 4; the long run is ours.
@@ -27,6 +29,7 @@ from numpy.typing import NDArray
 from windfall.market import OfferKey
 from windfall.policies.acquisition.bidbrain import HOUR_S, Application, Floats, efficiency
 from windfall.structs import Struct
+from windfall.terms import Reliability
 
 Counts = NDArray[np.int64]
 
@@ -90,6 +93,7 @@ class FleetCourse(Struct, frozen=True):
         usd_per_work_core_hour: what an hour of one core's work costs, losses and stops included.
         losses_per_hour: of machines.
         working_share: of the time in which the fleet is not stopped by losses and changes.
+        prepare_s: of the machine that takes longest to prepare [s].
         cost_usd, finish_s: None if the work is unknown.
     """
 
@@ -100,6 +104,7 @@ class FleetCourse(Struct, frozen=True):
     usd_per_work_core_hour: float
     losses_per_hour: float
     working_share: float
+    prepare_s: float
     cost_usd: float | None
     finish_s: float | None
 
@@ -163,6 +168,7 @@ def course(pools: Pools, counts: Counts, goal: FleetGoal) -> FleetCourse:
         else math.inf,
         losses_per_hour=float(fleet.losses_per_s) * HOUR_S,
         working_share=float(share),
+        prepare_s=float(fleet.prepare_s),
         cost_usd=float(cost) if known else None,
         finish_s=float(finish) if known else None,
     )
@@ -201,15 +207,26 @@ def change_between(pools: Pools, before: Counts, after: Counts, goal: FleetGoal,
     return FleetChange(prepare_usd + stop_usd, goal.app.change_s, margin)
 
 
+def text(fleet: FleetCourse) -> str:
+    """Return a fleet's machines in words."""
+    parts = [
+        f"{count} {key[1]} in {key[2]}{'' if key[3] is Reliability.TRANSIENT else ' on demand'}"
+        for key, count in fleet.counts
+    ]
+    return ", ".join(parts) or "no machine"
+
+
 def rates_of(pools: Pools) -> FleetRates:
     """Return what one machine of each offer adds to a fleet."""
-    replace_s = pools.allocate_s + pools.prepare_s
     lost = np.isfinite(pools.mttp_s)
     mttp_s = np.where(lost, pools.mttp_s, 1.0)
-    up = np.where(lost, mttp_s / (mttp_s + replace_s), 1.0)
-    billed = np.where(lost, (mttp_s + pools.prepare_s) / (mttp_s + replace_s), 1.0)
-    losses = np.where(lost, up / mttp_s, 0.0)
-    return FleetRates(pools.cores * up, pools.usd_per_hour * billed, losses, replace_s, pools.prepare_s)
+    cycle_s = mttp_s + pools.allocate_s
+    ready = np.exp(-pools.prepare_s / mttp_s)
+    up = np.where(lost, mttp_s * ready / cycle_s, 1.0)
+    billed = np.where(lost, mttp_s / cycle_s, 1.0)
+    losses = np.where(lost, ready / cycle_s, 0.0)  # of machines that work: the others stop no work
+    start_s = pools.allocate_s + pools.prepare_s
+    return FleetRates(pools.cores * up, pools.usd_per_hour * billed, losses, start_s, pools.prepare_s)
 
 
 def sums_of(rates: FleetRates, counts: Counts) -> FleetSums:
@@ -227,7 +244,7 @@ def sums_of(rates: FleetRates, counts: Counts) -> FleetSums:
 
 def _speed(fleet: FleetSums, goal: FleetGoal) -> tuple[Floats, Floats]:
     """Return the work per second [core-seconds] and the share of the time in which the fleet works."""
-    share = 1.0 / (1.0 + fleet.losses_per_s * (goal.app.eviction_s + goal.app.change_s))
+    share = np.exp(-fleet.losses_per_s * (goal.app.eviction_s + goal.app.change_s))
     return efficiency(fleet.cores, goal.app) * fleet.cores * share, share
 
 

@@ -35,7 +35,7 @@ def pools_of(job: Job, offers: Iterable[Offer], knowledge: Knowledge, quotas: tu
     """
     fitting = [offer for offer in sorted(offers, key=lambda one: one.key) if ranking.refusal(job, offer) is None]
     found = [offer_estimate(job, offer, knowledge) for offer in fitting]
-    limits = [ranking.quota_limit(quotas, offer) for offer in fitting]
+    limits = [_most(job, quotas, offer) for offer in fitting]
 
     def column(values: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return np.array(values, dtype=np.float64)
@@ -47,8 +47,14 @@ def pools_of(job: Job, offers: Iterable[Offer], knowledge: Knowledge, quotas: tu
         column([one.hazard.mttp_s for one in found]),
         column([one.restart.allocate_s for one in found]),
         column([one.restart.prepare_s for one in found]),
-        np.array([MACHINES_MOST if limit is None else limit for limit in limits], dtype=np.int64),
+        np.array(limits, dtype=np.int64),
     )
+
+
+def _most(job: Job, quotas: tuple[Quota, ...], offer: Offer) -> int:
+    """Return the most machines of an offer; a quota that several zones share counts in full in each."""
+    limits = (ranking.quota_limit(quotas, offer), job.limits.pool_machines_max, MACHINES_MOST)
+    return min(limit for limit in limits if limit is not None)
 
 
 def goal_of(

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from windfall.errors import Infeasible
 from windfall.events import ComparedValue
@@ -43,6 +44,10 @@ from windfall.policies.planning.estimates import (
 from windfall.structs import Struct
 from windfall.terms import Instant, Reliability, Seconds, Usd, WallTime
 from windfall.units import duration_text, size_text, usd_text
+
+if TYPE_CHECKING:
+    # Needs numpy, which a controller need not have.
+    from windfall.policies.planning.fleet_plan import FleetPlan
 
 UNSAVED_FACTOR = 2.0
 """A spot job without checkpoints is refused if it is expected to take this many times as long as without losses."""
@@ -363,6 +368,8 @@ class JobPlan(Struct, frozen=True):
         unknown: what is unknown, one sentence each.
         warnings: what the user should know before approving.
         rationale: the numbers by which the chosen offer won.
+        fleet: the fleets that were compared, where the job can use more or fewer machines; `chosen` is then the offer that
+            costs most of the best one, with the numbers of the whole fleet.  None for other jobs.
     """
 
     job_id: str
@@ -378,6 +385,7 @@ class JobPlan(Struct, frozen=True):
     unknown: tuple[str, ...]
     warnings: tuple[str, ...]
     rationale: tuple[ComparedValue, ...]
+    fleet: FleetPlan | None = None
 
 
 def plan(

@@ -1,0 +1,296 @@
+"""The plan of a job that can use more or fewer machines: the best fleet, what else there is, and what it risks.
+
+The search is that of the fleet policy `mix`, so a job with `fleet: mix` gets the fleet that its plan shows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from windfall.errors import Infeasible
+from windfall.fleet import Slot
+from windfall.jobs import Job, Measurement
+from windfall.market import Offer, OfferKey, Quota
+from windfall.models import lifetime_pool
+from windfall.policies.acquisition import bidbrain, ranking
+from windfall.policies.layout.runtime_list import Scaling
+from windfall.policies.planning import fleet_course, fleet_inputs, fleet_search, job_plan
+from windfall.policies.planning.estimates import (
+    Knowledge,
+    NumberBasis,
+    PlanNumber,
+    PlanNumberKey,
+    offer_estimate,
+)
+from windfall.policies.planning.fleet_course import FleetCourse, FleetGoal, Pools
+from windfall.policies.planning.job_plan import (
+    ExpectedOutcome,
+    JobPlan,
+    PlanCandidate,
+    PlanItem,
+    RefusedOffer,
+    time_text,
+)
+from windfall.policies.policy_registry import BIDBRAIN, MIX
+from windfall.structs import Struct, replace
+from windfall.terms import Reliability, Seconds, Usd, WallTime
+from windfall.units import usd_text
+
+_SHOWN = frozenset(
+    {PlanNumberKey.ALLOCATION, PlanNumberKey.PREPARATION, PlanNumberKey.MTTP, PlanNumberKey.SILENT_SHARE}
+)
+
+
+class FleetPlan(Struct, frozen=True):
+    """The fleets that were compared.
+
+    Attributes:
+        chosen: the best one.
+        runner_up: the best one without the offer of which the chosen has most; None if there is none.
+        on_demand: the best one of machines that cannot be preempted; None if none is offered.
+        front: those of which none is both cheaper and faster than another, the cheapest first.
+        reliable: the offer of the machines that keep the state safe; None if the runtime needs none.
+        reliable_machines: how many of these.
+        offers: all that these fleets are made of.
+        searched: how many offers fit the job.
+        risk: in words.
+    """
+
+    chosen: FleetCourse
+    runner_up: FleetCourse | None
+    on_demand: FleetCourse | None
+    front: tuple[FleetCourse, ...]
+    reliable: OfferKey | None
+    reliable_machines: int
+    offers: tuple[Offer, ...]
+    searched: int
+    risk: str
+
+
+class _Case(Struct, frozen=True):
+    """A job, and what its fleet is chosen from."""
+
+    job: Job
+    scaling: Scaling
+    offers: tuple[Offer, ...]
+    quotas: tuple[Quota, ...]
+    knowledge: Knowledge
+
+
+def plan(
+    job: Job,
+    scaling: Scaling,
+    offers: Iterable[Offer],
+    measured: tuple[Measurement, ...],
+    now: WallTime,
+    *,
+    quotas: tuple[Quota, ...] = (),
+    pooled: tuple[lifetime_pool.PooledEstimate, ...] = (),
+) -> JobPlan:
+    """Return the best fleet for a job and its expected course, without spending.
+
+    Args:
+        job: as submitted.
+        scaling: of its runtime.
+        offers: the providers' current offers.
+        measured: measurements from earlier runs of this job.
+        now: the current time, from which finish and deadline count.
+        quotas: the account's limits.
+        pooled: estimates of losses with their evidence.
+
+    Raises:
+        Infeasible: no fleet can do the job within its limits; the message says what is possible.
+    """
+    knowledge = Knowledge(tuple(row.rate for row in pooled), measured, pooled)
+    case = _Case(job, scaling, tuple(offers), quotas, knowledge)
+    refused = tuple((offer, reason) for offer in case.offers if (reason := ranking.refusal(job, offer)) is not None)
+    pools = fleet_inputs.pools_of(job, case.offers, knowledge, quotas)
+    if not pools.keys:
+        raise Infeasible(job_plan.no_matching_offer(job, refused))
+    goal = fleet_inputs.goal_of(job, scaling, case.offers)
+    chosen = fleet_search.best(pools, goal)
+    if chosen is None:
+        raise Infeasible(_too_few(pools, goal))
+    if fleet_course.misses(chosen, goal):
+        raise Infeasible(_nearest(pools, goal))
+    fleets = _fleets(case, pools, goal, chosen)
+    return _job_plan(case, fleets, goal, refused, now)
+
+
+def _fleets(case: _Case, pools: Pools, goal: FleetGoal, chosen: FleetCourse) -> FleetPlan:
+    reliable = fleet_inputs.reliable_offer(case.job, case.scaling, case.offers)
+    on_demand = _on_demand(case, goal)
+    main = chosen.counts[0][0]
+    others = pools.rows(np.flatnonzero([key != main for key in pools.keys]))
+    runner_up = fleet_search.best(others, goal)
+    cheapest = chosen
+    if goal.fastest or goal.deadline_s is not None:
+        free = replace(goal, deadline_s=None, budget_usd=None, fastest=False)
+        cheapest = fleet_search.best(pools, free) or chosen
+    front = fleet_search.front(pools, goal, cheapest)
+    shown = [one for one in (chosen, runner_up, on_demand, *front) if one is not None]
+    used = {key for fleet in shown for key, _ in fleet.counts} | ({reliable.key} if reliable else set())
+    return FleetPlan(
+        chosen,
+        None if runner_up is None or fleet_course.misses(runner_up, goal) else runner_up,
+        on_demand,
+        front,
+        None if reliable is None else reliable.key,
+        case.scaling.reliable,
+        tuple(offer for offer in case.offers if offer.key in used),
+        len(pools.keys),
+        _risk(chosen),
+    )
+
+
+def _on_demand(case: _Case, goal: FleetGoal) -> FleetCourse | None:
+    """Return the best fleet of machines that cannot be preempted, whatever the job may use."""
+    as_reliable = ranking.job_for(case.job, Slot("", "", Reliability.RELIABLE))
+    pools = fleet_inputs.pools_of(as_reliable, case.offers, case.knowledge, case.quotas)
+    return fleet_search.best(pools, replace(goal, budget_usd=None)) if pools.keys else None
+
+
+def _too_few(pools: Pools, goal: FleetGoal) -> str:
+    most = int(np.minimum(pools.limit, goal.machines_max).sum())
+    return (
+        f"the job needs at least {goal.machines_min} machines, and quotas and pool_max leave room for {most} on the offers "
+        "that fit it: raise a quota, or widen the job's resources"
+    )
+
+
+def _nearest(pools: Pools, goal: FleetGoal) -> str:
+    """Return the message for limits that no fleet meets: the cheapest and the fastest fleet, and what they take."""
+    free = replace(goal, deadline_s=None, budget_usd=None)
+    limits = " and ".join(
+        words
+        for words, limit in (
+            (f"the deadline of {time_text(goal.deadline_s or 0.0)}", goal.deadline_s),
+            (f"the budget of {usd_text(goal.budget_usd or 0.0)}", goal.budget_usd),
+        )
+        if limit is not None
+    )
+    found = (
+        (word, fleet_search.best(pools, replace(free, fastest=fastest)))
+        for word, fastest in (("cheapest", False), ("fastest", True))
+    )
+    possible = "; ".join(
+        f"the {word} fleet, {fleet_course.text(fleet)}, {_takes(fleet)}" for word, fleet in found if fleet is not None
+    )
+    return f"no fleet meets {limits}: {possible}"
+
+
+def _takes(fleet: FleetCourse) -> str:
+    return f"takes {time_text(fleet.finish_s or math.inf)} and costs {usd_text(fleet.cost_usd or 0.0)}"
+
+
+def _risk(fleet: FleetCourse) -> str:
+    """Return what may go wrong with a fleet, in words."""
+    machines = sum(count for _, count in fleet.counts)
+    if not fleet.losses_per_hour:
+        return "no machine of it can be preempted"
+    every = time_text(3600.0 / fleet.losses_per_hour)
+    stopped = 100.0 * (1.0 - fleet.working_share)
+    (kind, count) = max(fleet.counts, key=lambda row: row[1])
+    share = f"{count} of its {machines} machines are {kind[1]} in {kind[2]}" if count > 1 else "no two are of one offer"
+    return (
+        f"one machine is lost every {every} on average, which stops the fleet for {stopped:.2g} % of the time; {share}"
+    )
+
+
+def _job_plan(
+    case: _Case, fleets: FleetPlan, goal: FleetGoal, refused: tuple[tuple[Offer, str], ...], now: WallTime
+) -> JobPlan:
+    job, stop = case.job, time_text(goal.app.eviction_s)
+    by_key = {offer.key: offer for offer in fleets.offers}
+    main = by_key[fleets.chosen.counts[0][0]]
+    numbers = _numbers(job, case.scaling, main, case.knowledge)
+    expected = _expected(fleets.chosen, goal, now)
+    baseline = None if fleets.on_demand is None else _expected(fleets.on_demand, goal, now)
+    savings = None
+    if expected is not None and baseline is not None and baseline.cost_usd > 0.0 and fleets.chosen.losses_per_hour:
+        savings = 100.0 * (1.0 - expected.cost_usd / baseline.cost_usd)
+    return JobPlan(
+        job_id=job.job_id,
+        quoted_at=now,
+        chosen=PlanCandidate(
+            main,
+            sum(count for _, count in fleets.chosen.counts),
+            fleets.chosen.usd_per_hour,
+            fleets.chosen.usd_per_work_core_hour,
+            expected,
+            now,
+        ),
+        alternatives=(),
+        refused=tuple(RefusedOffer(offer, reason) for offer, reason in refused),
+        baseline=baseline,
+        savings_percent=savings,
+        notice=f"the runtime {job.runtime.name} deals with losses itself; each stops its machines for {stop}",
+        notice_suffices=None,
+        numbers=numbers,
+        unknown=tuple(f"{one.name}: {one.source}" for one in numbers if one.basis is NumberBasis.UNKNOWN),
+        warnings=_warnings(job),
+        rationale=(),
+        fleet=fleets,
+    )
+
+
+def _warnings(job: Job) -> tuple[str, ...]:
+    if job.fleet == MIX:
+        return ()
+    if job.fleet == BIDBRAIN:
+        return (
+            f"the job has `fleet: {BIDBRAIN}`, which buys step by step and may end at another fleet than this plan's",
+        )
+    return (f"the job has `fleet: {job.fleet}`, which does not have this plan's fleet: set `fleet: {MIX}`",)
+
+
+def _numbers(job: Job, scaling: Scaling, main: Offer, knowledge: Knowledge) -> tuple[PlanNumber, ...]:
+    """Return what the plan rests on; of the machines those of the main offer."""
+    unit = "work" if job.work is None else job.work.unit.value
+    work = PlanNumber(PlanNumberKey.WORK, None, unit, NumberBasis.UNKNOWN, "the job file has no work")
+    if job.work is not None:
+        work = replace(work, value=job.work.amount, basis=NumberBasis.GIVEN, detail="by the job file", source="")
+    speed = PlanNumber(
+        PlanNumberKey.SPEED,
+        None,
+        f"{unit}s/s per core",
+        NumberBasis.UNKNOWN,
+        "the runtime does not know how fast a core works",
+    )
+    if scaling.work_per_core_s is not None:
+        speed = replace(
+            speed, value=scaling.work_per_core_s, basis=NumberBasis.GIVEN, detail="by the runtime", source=""
+        )
+    found = offer_estimate(job, main, knowledge).numbers
+    return (work, speed, *(number for number in found if number.name in _SHOWN))
+
+
+def _expected(fleet: FleetCourse, goal: FleetGoal, now: WallTime) -> ExpectedOutcome | None:
+    """Return the course of a run in parts: the work of the whole fleet, what losses take from it, and the start."""
+    if (
+        fleet.finish_s is None
+        or fleet.cost_usd is None
+        or goal.work_core_s is None
+        or not math.isfinite(fleet.finish_s)
+    ):
+        return None
+    work_s = goal.work_core_s / float(fleet.cores * bidbrain.efficiency(fleet.cores, goal.app))
+    losing_s = goal.work_core_s / fleet.speed_cores
+    per_s = fleet.cost_usd / (losing_s + fleet.prepare_s)
+    parts = (
+        PlanItem("work", Seconds(work_s), Usd(work_s * per_s)),
+        PlanItem("losses", Seconds(losing_s - work_s), Usd((losing_s - work_s) * per_s)),
+        PlanItem("allocate", Seconds(fleet.finish_s - losing_s - fleet.prepare_s), Usd(0.0)),
+        PlanItem("prepare", Seconds(fleet.prepare_s), Usd(fleet.prepare_s * per_s)),
+    )
+    return ExpectedOutcome(
+        cost_usd=Usd(fleet.cost_usd),
+        wall_s=Seconds(fleet.finish_s),
+        finish=WallTime(now + fleet.finish_s),
+        machine_hours=sum(count for _, count in fleet.counts) * (losing_s + fleet.prepare_s) / 3600.0,
+        preemptions=fleet.losses_per_hour * losing_s / 3600.0,
+        parts=parts,
+    )
