@@ -128,7 +128,9 @@ class Planner:
         pooled = lifetime_pool.pool(self._records.lifetimes(), wall_time)
         measured = self._merge(self._records.measured(fingerprint(job)))
         poll_s = pace_of(job, self._providers).list_s
-        found = job_plan.plan(job, offered.offers, (), measured, wall_time, pooled=pooled, poll_s=poll_s)
+        found = job_plan.plan(
+            job, offered.offers, (), measured, wall_time, pooled=pooled, poll_s=poll_s, quotas=offered.quotas
+        )
         return {**plain(found), "provider_errors": [plain(row) for row in offered.provider_errors]}
 
     def plan_inputs(self, job: Job) -> PlanInputs:
