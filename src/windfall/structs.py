@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -18,11 +18,31 @@ if TYPE_CHECKING:
 else:
     from msgspec.structs import replace
 
-__all__ = ["Struct", "Tagged", "plain", "replace"]
+__all__ = ["SameObject", "Struct", "Tagged", "plain", "replace"]
 
 
 class Tagged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """A value of the journal, the store or the API: its JSON object names its class under `type`."""
+
+
+T = TypeVar("T")
+
+
+class SameObject(Generic[T]):
+    """A value as an argument of a cached function: equal to itself alone, so that neither its size nor its type matters."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same object."""
+        return isinstance(other, SameObject) and self.value is other.value
+
+    def __hash__(self) -> int:
+        """Return a hash of its identity, which holds as long as the cache holds it."""
+        return id(self.value)
 
 
 def plain(value: object) -> Any:

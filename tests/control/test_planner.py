@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +67,67 @@ def test_a_wrong_market_is_one_sentence(home: Path) -> None:
     assert refused.returncode == 2
     assert "market.yaml" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def market(home: Path, text: str) -> None:
+    (home / "state" / "market").mkdir(parents=True)
+    (home / "state" / "market" / "market.yaml").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("types: {}\n", 3, "no provider has an offer now"),
+        ("zones: []\n", 3, "no provider has an offer now"),
+        ("quota: 0\n", 3, "quota 0 for every offer that fits the job (small in zone-a, small in zone-b"),
+        (
+            "types: {small: {on_demand: 0.1 EUR/h}}\n",
+            2,
+            "types.small.on_demand: '0.1 EUR/h' is not a price; prices are ",
+        ),
+        (
+            "prices: {points: {small/zone-a: [[0, 90 USD/month]]}}\n",
+            2,
+            "'90 USD/month' is not a price; prices are numbers in",
+        ),
+    ],
+)
+def test_a_market_in_which_nothing_can_be_bought_is_one_sentence(home: Path, text: str, code: int, words: str) -> None:
+    """Nothing for sale and no quota are no plan; a price in another unit is a mistake in a file."""
+    market(home, text)
+    refused = windfall(home, "plan", "job.yaml")
+    assert (refused.returncode, refused.stdout) == (code, "")
+    assert words in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (("--budget", "0.0001"), 3, "no offer fits the budget: the cheapest, small in local/zone-"),
+        (("--budget", "40 EUR"), 2, "--budget must be a number of dollars above zero such as 2.50, not '40 EUR'"),
+        (("--budget", "-3"), 2, "--budget must be a number of dollars above zero such as 2.50, not -3.0"),
+        (("--deadline", "12"), 2, "--deadline must be a duration above zero such as 30s, 10m or 1h30m, not '12'"),
+        (("--deadline", "2020-01-01T00:00"), 2, "--deadline: 2020-01-01T00:00 is in the past"),
+    ],
+)
+def test_a_budget_or_a_deadline_that_cannot_be_is_one_sentence(
+    home: Path, options: tuple[str, ...], code: int, words: str
+) -> None:
+    """What is impossible has another exit code than what is written wrong."""
+    refused = windfall(home, "plan", "job.yaml", *options)
+    assert (refused.returncode, refused.stdout) == (code, "")
+    assert words in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_budget_and_a_deadline_replace_those_of_the_job_file(home: Path) -> None:
+    """A deadline is a duration from now, or a time."""
+    limited = ("plan", "job.yaml", "--set", "objective.budget_usd=0.0001")
+    assert windfall(home, *limited).returncode == 3
+    later = datetime.now(tz=UTC) + timedelta(days=3)
+    for deadline in ("36h", later.isoformat(timespec="minutes"), later.date().isoformat()):
+        planned = windfall(home, *limited, "--budget", "40", "--deadline", deadline)
+        assert planned.returncode == 0, planned.stderr
+        shown = " ".join(planned.stdout.split())
+        assert "whether the deadline and the budget can be met is unknown" in shown

@@ -10,6 +10,7 @@ import pytest
 from tests.policies.offers import HOUR, JOB, LARGE, MEASURED, ON_DEMAND, SPOT, rate
 from windfall.jobs import BuyingLimits, Minimize, Objective, Resources, Use
 from windfall.market import Offer, OfferKey, Quota
+from windfall.policies.acquisition import ranking
 from windfall.policies.acquisition.ranking import OfferChoice, OfferMarket, choose, rank, without_excluded
 from windfall.structs import replace
 from windfall.terms import Instant, Reliability, RunOptions, Seconds
@@ -163,6 +164,25 @@ def test_offers_that_never_get_work_done_come_last_and_break_nothing() -> None:
     ranking = rank(job, [SPOT, ON_DEMAND], (rate(1.0),), (forever,))
     assert ranking.ranked[0].offer.reliability is Reliability.RELIABLE
     assert all(abs(number.value) < 1e12 for row in ranking.ranked for number in row.rationale)
+
+
+def test_what_was_estimated_before_does_not_change_what_is_ranked() -> None:
+    """After prices have moved, lives were pooled anew or the job differs, the ranking is that of a first look."""
+    offers = [replace(SPOT, zone=zone, price_usd_per_hour=1.0 + 0.1 * place) for place, zone in enumerate("abc")]
+    moved = [replace(offer, price_usd_per_hour=3.0 - offer.price_usd_per_hour) for offer in offers]
+    measured = (MEASURED,)
+    looks = [
+        (job, some, rates, measured)
+        for job in (JOB, replace(JOB, nodes=3), replace(JOB, work=None))
+        for rates in ((rate(6.0),), (rate(1.0), rate(2.0, "b")))
+        for some in (offers, moved)
+    ]
+    seen = [rank(*look) for look in looks]
+    for look, found in zip(looks, seen, strict=True):
+        ranking._estimator.cache_clear()
+        assert rank(*look) == found
+        assert [row.offer_estimate.offer for row in found.ranked] == [row.offer for row in found.ranked]
+    assert len({str(found) for found in seen}) == len(looks), "no two of them are the same"
 
 
 def test_ranking_is_quick_enough_to_be_asked_with_every_loss() -> None:

@@ -13,7 +13,7 @@ from windfall import codec
 from windfall.errors import EXIT_INFEASIBLE, Infeasible
 from windfall.fleet import Lifetime
 from windfall.jobs import BuyingLimits, Checkpointing, Injection, Job, Measurement, Objective, Resources, Use, Work
-from windfall.market import BillingBasis, BillingRule, Offer
+from windfall.market import BillingBasis, BillingRule, Offer, Quota
 from windfall.models.lifetime_pool import pool
 from windfall.policies.checkpointing import rules
 from windfall.policies.planning.job_plan import JobPlan, plan
@@ -279,7 +279,9 @@ def test_a_deadline_that_no_offer_meets_is_refused_with_the_quickest() -> None:
         "no offer is expected to meet the deadline: the fastest, small in aws/a (spot), takes 10 h 9 min"
     )
     assert "10 h of work" in words
-    assert words.endswith("the deadline is 9 h")
+    assert words.endswith("the deadline is 9 h; a deadline of 10 h 10 min would do")
+    possible = replace(JOB, objective=Objective(deadline_s=Seconds(10 * HOUR + 600.0)))
+    assert planned(possible, SPOT, LARGE, measured=(MEASURED, slow)).chosen.offer is SPOT
 
 
 def test_a_dearer_offer_is_chosen_if_it_alone_meets_the_deadline() -> None:
@@ -309,8 +311,20 @@ def test_a_budget_below_the_cheapest_plan_is_refused_with_what_is_held_back() ->
     assert words.startswith("no offer fits the budget: the cheapest, small in aws/a (spot), is expected to cost 10.")
     assert " plus a reserve of " in words
     assert "for a last save of at most 10 min" in words
-    assert words.endswith("the budget is 8.00 USD")
+    assert words.endswith("the budget is 8.00 USD; a budget of 10.35 USD would do")
     assert "aws/b" not in words
+    assert planned(replace(JOB, objective=Objective(budget_usd=Usd(10.35)))).chosen.offer is SPOT
+
+
+def test_limits_that_no_offer_meets_together_are_refused_with_what_each_offer_lacks() -> None:
+    """The slow offer is cheap enough and the dear one quick enough: neither limit alone is called impossible."""
+    measured = (MEASURED, replace(MEASURED, machine_type="large", work_per_s=2.0))
+    dear = replace(LARGE, price_usd_per_hour=4.0)
+    limits = Objective(deadline_s=Seconds(9 * HOUR), budget_usd=Usd(15.0))
+    words = refused(replace(JOB, objective=limits), SPOT, dear, measured=measured)
+    assert words.startswith("no offer meets all limits of the job: small in aws/a (spot): it is expected to take 10 h")
+    assert "; large in aws/a (spot): it is expected to cost 20." in words
+    assert "no offer fits the budget" not in words
 
 
 def test_the_reserve_counts_within_the_budget() -> None:
@@ -421,3 +435,65 @@ def test_machines_that_never_get_ready_before_they_are_lost_are_refused() -> Non
     """A preparation of half an hour, a loss every ten minutes."""
     slow = replace(MEASURED, prepare_s=Seconds(1800.0))
     assert "takes 30 min to get ready" in refused(JOB, SPOT, measured=(slow,), hours=1 / 6)
+
+
+# ------------------------------------------------------------------------------------------ what the offers rest on
+
+
+def test_an_old_price_is_called_so_with_its_age() -> None:
+    """More than an hour; the chosen offer's own, or else how many others."""
+    hours = [replace(SPOT, zone=zone, quoted_at=WallTime(NOW - age)) for zone, age in (("a", 3600.0), ("b", 3 * HOUR))]
+    fresh, old = hours
+    assert planned(JOB, fresh).warnings == ()
+    (words,) = planned(JOB, old).warnings
+    assert words == (
+        "the price of small in b was quoted 3 h ago and may have changed: the bill follows the price at the purchase, not "
+        "this one"
+    )
+    assert planned(JOB, fresh, replace(old, price_usd_per_hour=2.0)).warnings == (
+        "the price of 1 other offer was quoted 3 h ago at the longest and may have changed",
+    )
+    assert planned(JOB, fresh, replace(old, reliability=ON_DEMAND.reliability)).warnings == (), "it is not for this job"
+
+
+def test_an_offer_without_quota_is_refused_and_the_next_one_chosen() -> None:
+    """A limit of zero that nobody raises: nothing can be bought there."""
+    quotas = (Quota("small", "a", 0, 0),)
+    other = replace(SPOT, zone="b", price_usd_per_hour=2.0)
+    found = plan(JOB, [SPOT, other], (), (MEASURED,), NOW, quotas=quotas)
+    assert found.chosen.offer is other
+    assert [(row.offer, row.reason) for row in found.refused] == [(SPOT, "quota 0 for small in a")]
+    with pytest.raises(Infeasible, match="quota 0 for small in a, and no other offer fits the job"):
+        plan(JOB, [SPOT], (), (MEASURED,), NOW, quotas=quotas)
+
+
+def test_machines_that_do_not_fit_in_one_pool_are_named_with_what_they_cost() -> None:
+    """Two in the cheaper zone and one in the other, as they would be ordered."""
+    job = replace(JOB, nodes=3, limits=BuyingLimits(pool_machines_max=2))
+    found = planned(job, SPOT, replace(SPOT, zone="b", price_usd_per_hour=1.5))
+    (words,) = found.warnings
+    assert words == (
+        "the machines stand in 2 pools: 2 small in a at 1 USD/h, 1 small in b at 1.5 USD/h; time and cost are those of 3 small "
+        "in a, and together they cost 0.5 USD/h more"
+    )
+    assert planned(replace(job, nodes=2), SPOT, replace(SPOT, zone="b", price_usd_per_hour=1.5)).warnings == ()
+
+
+def test_an_excluded_name_that_nobody_offers_may_be_misspelt() -> None:
+    """The zone that was meant would be bought in."""
+    job = replace(JOB, limits=BuyingLimits(("aa", "b"), ("smal",)))
+    assert planned(job, SPOT, replace(SPOT, zone="b")).warnings == (
+        "resources.exclude names the zone aa, which no provider offers now: check the spelling",
+        "resources.exclude names the machine type smal, which no provider offers now: check the spelling",
+    )
+
+
+def test_a_machine_of_ones_own_costs_nothing_and_divides_nothing() -> None:
+    """Owned capacity at 0 USD/h: cost, reserve and savings are numbers, and the budget is met."""
+    owned = replace(SPOT, price_usd_per_hour=0.0, on_demand_usd_per_hour=0.0)
+    found = planned(replace(JOB, objective=Objective(budget_usd=Usd(0.01))), owned, SPOT)
+    assert found.chosen.offer is owned
+    assert found.chosen.expected is not None
+    assert found.chosen.expected.cost_usd == 0.0
+    assert found.savings_percent is None
+    json.dumps(codec.encode(found), allow_nan=False)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.report.market_story import BEGIN, OFFER, job
-from windfall.jobs import Job, Measurement
+from windfall.jobs import Job, Measurement, Use
 from windfall.policies.planning import job_plan
 from windfall.report.plan_report import plan_lines
 from windfall.structs import plain, replace
@@ -71,3 +71,14 @@ def test_all_shows_the_other_offers_and_every_number_with_its_source() -> None:
     assert text.count("spot of local") == 3
     assert "refused" in text
     assert "speed: 0.5 steps/s (measured in 3 earlier runs)" in text
+
+
+def test_what_rests_on_no_measurement_is_shown_in_short() -> None:
+    """With its value and its reason; nothing of it where everything was measured."""
+    text = " ".join(" ".join(lines()).split()).replace("\N{NO-BREAK SPACE}", " ")
+    assert " preparation 2 min 40 s (nothing was measured); " in text
+    assert "mean time to preemption 3 h" in text
+    assert "(no machine of this provider was observed)" in text
+    offer = replace(OFFER, reliability=Reliability.RELIABLE)
+    found = job_plan.plan(replace(job(), use=Use.ON_DEMAND), (offer,), (), (MEASURED,), WallTime(BEGIN))
+    assert not any(line.startswith("assumed") for line in plan_lines(job(), plain(found)))

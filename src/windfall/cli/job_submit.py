@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ from windfall.cli import client
 from windfall.cli.locations import absolute_url, local_user
 from windfall.errors import ControllerError, Misuse
 from windfall.jobs import Injection, Job
+from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
 from windfall.report.plan_report import code_json, code_warnings, plan_lines
+from windfall.spec import fields
 from windfall.spec.job_file import JobFile, parse_injection, to_job
 from windfall.spec.job_loader import load
 from windfall.storage import bundle, object_stores
@@ -88,6 +92,45 @@ def read(file: Path, sets: tuple[str, ...], inject: str | None, state: Path, *, 
         base = _team_store(found.checkpoint.store, base, state)
     code = None if found.workdir is None or not pack else bundle.pack_for_others(found.workdir)
     return Draft(found, job_id, f"{base}/{job_id}", None if inject is None else parse_injection(inject), code)
+
+
+def objective_sets(budget: str | None, deadline: str | None) -> tuple[str, ...]:
+    """Return a budget and a deadline of the command line as values that override the job file's.
+
+    Args:
+        budget: USD.
+        deadline: a duration from now, or a time, which is local if it names no time zone.
+
+    Raises:
+        Misuse: one of them is neither; the message says which.
+    """
+    sets = []
+    if budget is not None:
+        _checked("--budget", fields.money, _number(budget))
+        sets.append(f"objective.budget_usd={budget}")
+    if deadline is not None:
+        with contextlib.suppress(ValueError):
+            left_s = datetime.fromisoformat(deadline).timestamp() - SystemClock().wall_time()
+            if left_s < 1.0:
+                raise Misuse(f"--deadline: {deadline} is in the past")
+            deadline = f"{left_s:.0f}s"
+        _checked("--deadline", fields.duration, deadline)
+        sets.append(f"objective.deadline={deadline}")
+    return tuple(sets)
+
+
+def _number(text: str) -> object:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _checked(option: str, check: Callable[[object], object], value: object) -> None:
+    try:
+        check(value)
+    except ValueError as error:
+        raise Misuse(f"{option} {error}") from error
 
 
 def _team_store(named: str | None, base: str, state: Path) -> str:

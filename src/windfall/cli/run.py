@@ -26,6 +26,8 @@ def plan(
     /,
     *,
     set_: SetValues = (),
+    budget: str | None = None,
+    deadline: str | None = None,
     inject: InjectSpec = None,
     all_: Switch = False,
     state: StateFolder = None,
@@ -38,6 +40,8 @@ def plan(
     Args:
         job_file: the job file (YAML).
         set_: override a value of the job file: `--set resources.zone=zone-b`.  Repeatable.
+        budget: the most to spend [USD], in place of the job file's: 40.
+        deadline: by when the job must be done, in place of the job file's: 12h from now, or a time (2027-01-31T18:00).
         inject: plan with rehearsed preemptions: "mttp=90s+300s,seed=7,notice=10s".
         all_: also show the other offers, and every number with its source.
         state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
@@ -46,6 +50,7 @@ def plan(
     with for_jobs():
         from windfall.cli import client, job_submit  # noqa: PLC0415 - their packages are an extra
     folder = state or state_folder()
+    set_ = (*set_, *job_submit.objective_sets(budget, deadline))
     draft = job_submit.read(job_file, set_, inject, folder, pack=True)
     with client.planner(folder) as controller:
         planned = _planned(controller, draft)

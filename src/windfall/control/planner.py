@@ -139,7 +139,9 @@ class Planner:
                 job, scaling, offered.offers, measured, wall_time, quotas=offered.quotas, pooled=pooled
             )
         else:
-            found = job_plan.plan(job, offered.offers, (), measured, wall_time, pooled=pooled, poll_s=poll_s)
+            found = job_plan.plan(
+                job, offered.offers, (), measured, wall_time, pooled=pooled, poll_s=poll_s, quotas=offered.quotas
+            )
         return {**plain(found), "provider_errors": [plain(row) for row in offered.provider_errors]}
 
     def plan_inputs(self, job: Job) -> PlanInputs:

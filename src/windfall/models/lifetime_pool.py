@@ -25,12 +25,13 @@ of VM type and region" from all jobs: thesis, section 5.2.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from windfall.fleet import Lifetime, LifetimeSum
 from windfall.models import preemption_rates
-from windfall.structs import Struct
+from windfall.structs import SameObject, Struct
 from windfall.terms import Seconds, WallTime
 
 ANY = ""
@@ -152,11 +153,17 @@ def pattern_or_default(provider: str) -> preemption_rates.PreemptionPattern:
 
 def look_up(rates: Iterable[Rate], provider: str, machine_type: str, zone: str) -> Rate | None:
     """Return the rate of the narrowest known level: zone, type, provider; None if the provider was never used."""
-    known = {rate[:3]: rate for rate in rates}
+    known = _by_key(SameObject(rates)) if isinstance(rates, tuple) else {rate[:3]: rate for rate in rates}
     for key in ((provider, machine_type, zone), (provider, machine_type, ANY), (provider, ANY, ANY)):
         if key in known:
             return known[key]
     return None
+
+
+@functools.lru_cache(maxsize=16)
+def _by_key(rates: SameObject[tuple[Rate, ...]]) -> Mapping[tuple[str, str, str], Rate]:
+    """Return rates by their key: all offers of a ranking look them up in the same ones."""
+    return {rate[:3]: rate for rate in rates.value}
 
 
 def mttp_and_restart(

@@ -16,10 +16,11 @@ from typing import Any
 from windfall.jobs import DEFAULT_FLEET, DEFAULT_RUNTIME, Job
 from windfall.policies import policy_registry
 from windfall.policies.layout import runtime_list
+from windfall.policies.planning.estimates import NumberBasis, PlanNumberKey
 from windfall.policies.policy_registry import PolicyKind
 from windfall.report import fleet_report
 from windfall.storage.bundle import CODE_SUFFIXES, PackedBundle
-from windfall.units import duration_text, size_text
+from windfall.units import duration_text, share_text, size_text
 
 _SCRIPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\.(py|sh|jl|R|lua)")
 _CALLS = re.compile(rb"\bwindfall\b|\bWINDFALL_")
@@ -128,6 +129,8 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False, starts
     yield from _row("notice", plan["notice"])
     if unknown := _unknown(plan):
         yield from _row("unknown", unknown)
+    if assumed := _assumed(plan):
+        yield from _row("assumed", assumed)
     for message in plan["warnings"]:
         yield from _row("warning", message)
     for error in plan.get("provider_errors", ()):
@@ -245,6 +248,16 @@ def _unknown(plan: Mapping[str, Any]) -> str:
     for number in plan["numbers"]:
         if number["value"] is None and number["basis"] == "unknown":
             reasons.setdefault(number["detail"], []).append(number["name"])
+    return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
+
+
+def _assumed(plan: Mapping[str, Any]) -> str:
+    """Return the numbers that rest on no measurement, grouped by reason; that of a save counts as unknown above."""
+    reasons: dict[str, list[str]] = {}
+    for number in plan["numbers"]:
+        if number["basis"] == NumberBasis.ASSUMED and number["name"] != PlanNumberKey.SAVE_STALL:
+            value = duration_text(number["value"]) if number["unit"] == "s" else share_text(number["value"])
+            reasons.setdefault(number["detail"], []).append(f"{number['name']} {value}".replace(" ", _TIE))
     return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
 
 

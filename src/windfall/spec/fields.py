@@ -88,7 +88,12 @@ def _text(value: object, example: str) -> str:
     )
 
 
-def _duration(value: object) -> float:
+def duration(value: object) -> float:
+    """Return a duration as written [s].
+
+    Raises:
+        ValueError: it is none; the message starts with a verb.
+    """
     if isinstance(value, str) and re.fullmatch(_DURATION, value):
         length_s = duration_s(value, "a duration")
         if length_s <= DURATION_S_MAX:
@@ -102,7 +107,12 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _money(value: Any) -> float:
+def money(value: Any) -> float:
+    """Return an amount of dollars [USD].
+
+    Raises:
+        ValueError: it is none; the message starts with a verb.
+    """
     if (
         isinstance(value, (int, float))
         and not isinstance(value, bool)
@@ -173,7 +183,7 @@ def _insure(value: object) -> str:
         return entry.name
     if re.fullmatch(_DURATION, written) or re.fullmatch(_STEPS, written):
         # Policies have no milliseconds and no days, so lengths are passed in seconds.
-        length = f"{_duration(written):.10g}s" if re.fullmatch(_DURATION, written) else written
+        length = f"{duration(written):.10g}s" if re.fullmatch(_DURATION, written) else written
         return parse_policy(f"every {length}")
     raise ValueError(
         f"must be {', '.join(_INSURE_WORDS)}, a duration (10m) or a number of steps (200 steps), not {shown(value)}"
@@ -338,9 +348,9 @@ _COUNTS: dict[str, Any] = {
     "additionalProperties": {"type": "integer", "minimum": 1, "maximum": 9999},
 }
 
-Duration = Annotated[float, *_kind(_duration, _pattern(_DURATION))]
+Duration = Annotated[float, *_kind(duration, _pattern(_DURATION))]
 """A length of time above zero [s]: `90m`, `1h30m`."""
-Money = Annotated[float, *_kind(_money, {**_POSITIVE, "exclusiveMaximum": 1e12})]
+Money = Annotated[float, *_kind(money, {**_POSITIVE, "exclusiveMaximum": 1e12})]
 """Dollars above zero [USD]."""
 Amount = Annotated[float, *_kind(_amount, {"anyOf": [_POSITIVE, _pattern(_AMOUNT)]})]
 """A number above zero; also `3e9`, which YAML 1.1 reads as text."""

@@ -17,6 +17,7 @@ request is never repeated.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -37,8 +38,8 @@ from windfall.policies.planning.estimates import (
     PlanNumberKey,
     offer_estimate,
 )
-from windfall.structs import Struct, replace
-from windfall.terms import Instant, Reliability, Seconds
+from windfall.structs import SameObject, Struct, replace
+from windfall.terms import Instant, Reliability, Seconds, WallTime
 
 _ASSUMED = ", assumed"
 TOO_SLOW = "too many losses for progress: time per work"
@@ -101,9 +102,18 @@ def rank_with(job: Job, offers: Iterable[Offer], knowledge: Knowledge) -> Rankin
             fitting.append((_preference(job.resources, offer), offer))
         else:
             refused.append((offer, reason))
-    offer_estimates = [(place, offer_estimate(job, offer, knowledge)) for place, offer in fitting]
-    slowest = min((found.work_per_s for _, found in offer_estimates if found.work_per_s is not None), default=None)
-    rows = [(place, _rank(found, slowest)) for place, found in offer_estimates]
+    estimated = _estimator(
+        SameObject(job),
+        SameObject(knowledge.rates),
+        SameObject(knowledge.measured),
+        SameObject(knowledge.pooled),
+        knowledge.poll_s,
+    )
+    estimates = [(place, offer, *estimated(_unpriced(offer))) for place, offer in fitting]
+    slowest = min((found.work_per_s for *_, found, _ in estimates if found.work_per_s is not None), default=None)
+    rows = [
+        (place, _rank(replace(found, offer=offer), expected, slowest)) for place, offer, found, expected in estimates
+    ]
     reliable = [row.usd_per_work_hour for _, row in rows if row.offer.reliability is Reliability.RELIABLE]
     bar = min(reliable, default=math.inf)
 
@@ -116,6 +126,32 @@ def rank_with(job: Job, offers: Iterable[Offer], knowledge: Knowledge) -> Rankin
         return (not spot, *values, place, _name(row.offer))
 
     return Ranking(tuple(row for _, row in sorted(rows, key=order)), tuple(refused))
+
+
+@functools.lru_cache(maxsize=16)
+def _estimator(
+    job: SameObject[Job],
+    rates: SameObject[tuple[lifetime_pool.Rate, ...]],
+    measured: SameObject[tuple[Measurement, ...]],
+    pooled: SameObject[tuple[lifetime_pool.PooledEstimate, ...]],
+    poll_s: float,
+) -> Callable[[Offer], tuple[OfferEstimate, Expectation]]:
+    """Return what estimates a job on an offer, and the course of its work: both are the same whatever the price.
+
+    The driver ranks all offers whenever it buys, and meanwhile only prices move.
+    """
+    knowledge = Knowledge(rates.value, measured.value, pooled.value, poll_s)
+
+    @functools.lru_cache(maxsize=4096)
+    def estimated(offer: Offer) -> tuple[OfferEstimate, Expectation]:
+        found = offer_estimate(job.value, offer, knowledge)
+        return found, found.expect(found.work_s or HORIZON_S)
+
+    return estimated
+
+
+def _unpriced(offer: Offer) -> Offer:
+    return replace(offer, price_usd_per_hour=0.0, quoted_at=WallTime(0.0))
 
 
 def refusal(job: Job, offer: Offer) -> str | None:
@@ -209,9 +245,8 @@ def is_too_slow(found: OfferEstimate, expected: Expectation) -> bool:
     return expected.wall_s >= SLOWDOWN_MAX * lossless_s
 
 
-def _rank(found: OfferEstimate, slowest: float | None) -> Ranked:
+def _rank(found: OfferEstimate, expected: Expectation, slowest: float | None) -> Ranked:
     work_s = found.work_s or HORIZON_S
-    expected = found.expect(work_s)
     faster = 1.0 if slowest is None or found.work_per_s is None else found.work_per_s / slowest
     usd = found.cost_usd(expected) / found.machines / (work_s / 3600.0) / faster
     hours = expected.wall_s / work_s / faster
@@ -305,7 +340,13 @@ _USES: Mapping[Reliability, Use] = MappingProxyType(
 
 def job_for(job: Job, slot: Slot) -> Job:
     """Return a job as it is for one slot: a slot that needs one kind of machine overrides what the job may use."""
-    return job if slot.reliability is None else replace(job, use=_USES[slot.reliability])
+    return job if slot.reliability is None else _with_use(SameObject(job), _USES[slot.reliability])
+
+
+@functools.lru_cache(maxsize=64)
+def _with_use(job: SameObject[Job], use: Use) -> Job:
+    """Return the same object each time, so that what was estimated for it is found again."""
+    return replace(job.value, use=use)
 
 
 def rank_for(

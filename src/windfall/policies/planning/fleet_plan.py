@@ -17,7 +17,7 @@ from windfall.market import Offer, OfferKey, Quota
 from windfall.models import lifetime_pool
 from windfall.policies.acquisition import bidbrain, ranking
 from windfall.policies.layout.runtime_list import Scaling
-from windfall.policies.planning import fleet_course, fleet_inputs, fleet_search, job_plan
+from windfall.policies.planning import fleet_course, fleet_inputs, fleet_search, job_plan, offer_notes
 from windfall.policies.planning.estimates import (
     Knowledge,
     NumberBasis,
@@ -193,11 +193,10 @@ def _risk(fleet: FleetCourse) -> str:
         return "no machine of it can be preempted"
     every = time_text(3600.0 / fleet.losses_per_hour)
     stopped = 100.0 * (1.0 - fleet.working_share)
+    stops = f", which stops the fleet for {stopped:.2g} % of the time" if stopped >= 0.01 else ""
     (kind, count) = max(fleet.counts, key=lambda row: row[1])
     share = f"{count} of its {machines} machines are {kind[1]} in {kind[2]}" if count > 1 else "no two are of one offer"
-    return (
-        f"one machine is lost every {every} on average, which stops the fleet for {stopped:.2g} % of the time; {share}"
-    )
+    return f"one machine is lost every {every} on average{stops}; {share}"
 
 
 def _job_plan(
@@ -231,7 +230,11 @@ def _job_plan(
         notice_suffices=None,
         numbers=numbers,
         unknown=tuple(f"{one.name}: {one.source}" for one in numbers if one.basis is NumberBasis.UNKNOWN),
-        warnings=_warnings(job),
+        warnings=(
+            *_warnings(job),
+            *offer_notes.old_prices(tuple(by_key[key] for key, _ in fleets.chosen.counts), now),
+            *offer_notes.unknown_exclusions(job, case.offers),
+        ),
         rationale=(),
         fleet=fleets,
     )

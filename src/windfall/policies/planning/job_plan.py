@@ -27,12 +27,21 @@ from typing import TYPE_CHECKING
 from windfall.errors import Infeasible
 from windfall.events import ComparedValue
 from windfall.jobs import Job, Measurement, Use
-from windfall.market import Offer
+from windfall.market import Offer, Quota
 from windfall.models import lifetime_pool
 from windfall.models.expected_runtime import Expectation, unsaved_s
-from windfall.policies.acquisition.ranking import HORIZON_S, Ranked, exclusion, is_too_slow, missing, rank_with
+from windfall.policies.acquisition.ranking import (
+    HORIZON_S,
+    Ranked,
+    exclusion,
+    is_too_slow,
+    missing,
+    quota_limit,
+    rank_with,
+)
 from windfall.policies.checkpointing.decision import parse_policy, saving_policy
 from windfall.policies.deadlines import limits
+from windfall.policies.planning import offer_notes
 from windfall.policies.planning.estimates import (
     POLL_S,
     Knowledge,
@@ -41,7 +50,7 @@ from windfall.policies.planning.estimates import (
     PlanNumber,
     PlanNumberKey,
 )
-from windfall.structs import Struct
+from windfall.structs import Struct, replace
 from windfall.terms import Instant, Reliability, Seconds, Usd, WallTime
 from windfall.units import duration_text, size_text, usd_text
 
@@ -87,14 +96,21 @@ def objections_to(job: Job, found: OfferEstimate, *, comparable: bool) -> tuple[
     return (*_too_late(job, found, expected), *_over_budget(job, found, reserve, found.cost_usd(expected)))
 
 
-def nearest_objections(objected: Iterable[tuple[Objection, ...]]) -> str:
-    """Return the message for when every offer is refused: for each kind of objection, the offer that came nearest."""
-    nearest: dict[str, Objection] = {}
-    for objection in (objection for found in objected for objection in found):
+def nearest_objections(objected: Iterable[tuple[Offer, tuple[Objection, ...]]]) -> str:
+    """Return the message for when every offer is refused: for each kind of objection, the offer that came nearest.
+
+    A limit that some offer meets is not impossible: then that no offer meets them all is what is wrong.
+    """
+    rows = list(objected)
+    nearest: dict[str, tuple[Offer, Objection]] = {}
+    for offer, objection in ((offer, objection) for offer, found in rows for objection in found):
         known = nearest.get(objection.kind)
-        if known is None or objection.size < known.size:
-            nearest[objection.kind] = objection
-    return "; ".join(objection.summary for objection in nearest.values())
+        if known is None or objection.size < known[1].size:
+            nearest[objection.kind] = offer, objection
+    if len(nearest) > 1 and all(len(found) < len(nearest) for _, found in rows):
+        each = (f"{offer_name(offer)}: {objection.message}" for offer, objection in nearest.values())
+        return f"no offer meets all limits of the job: {'; '.join(each)}"
+    return "; ".join(objection.summary for _, objection in nearest.values())
 
 
 def no_matching_offer(job: Job, refused: tuple[tuple[Offer, str], ...]) -> str:
@@ -256,7 +272,8 @@ def _too_late(job: Job, found: OfferEstimate, expected: Expectation) -> tuple[Ob
             "deadline",
             expected.wall_s,
             f"it is expected to take {arithmetic}",
-            f"no offer is expected to meet the deadline: the fastest, {offer_name(found.offer)}, takes {arithmetic}",
+            f"no offer is expected to meet the deadline: the fastest, {offer_name(found.offer)}, takes {arithmetic}; "
+            f"a deadline of {time_text(_above(expected.wall_s, 60.0))} would do",
         ),
     )
 
@@ -274,9 +291,15 @@ def _over_budget(job: Job, found: OfferEstimate, reserve: float, cost_usd: float
             "budget",
             cost_usd + reserve,
             f"it is expected to cost {arithmetic}",
-            f"no offer fits the budget: the cheapest, {offer_name(found.offer)}, is expected to cost {arithmetic}",
+            f"no offer fits the budget: the cheapest, {offer_name(found.offer)}, is expected to cost {arithmetic}; "
+            f"a budget of {usd_text(_above(cost_usd + reserve, 0.01))} would do",
         ),
     )
+
+
+def _above(least: float, unit: float) -> float:
+    """Return what is shown as possible: rounded up, so that it is."""
+    return math.ceil(least / unit) * unit if math.isfinite(least) else least
 
 
 def _unknown_speed(job: Job, found: OfferEstimate) -> tuple[Objection, ...]:
@@ -397,6 +420,7 @@ def plan(
     *,
     pooled: tuple[lifetime_pool.PooledEstimate, ...] = (),
     poll_s: float = POLL_S,
+    quotas: tuple[Quota, ...] = (),
 ) -> JobPlan:
     """Return what to buy first for a job and the expected outcome, without spending.
 
@@ -410,30 +434,42 @@ def plan(
         now: the current time, from which finish and deadline count.
         pooled: the rates with their evidence, and the shares of losses without notice; replaces `rates`.
         poll_s: how often the controller polls machines and run [s].
+        quotas: the account's limits; an offer of which it may have none is refused.
 
     Raises:
         Infeasible: no offer can do the job; the message has the arithmetic.
     """
     knowledge = Knowledge(tuple(row.rate for row in pooled) or rates, measured, pooled, poll_s)
+    offers = tuple(offers)
     ranking = rank_with(job, offers, knowledge)
     if not ranking.ranked:
         raise Infeasible(no_matching_offer(job, ranking.refused))
-    rows = [(row, _candidate(row, now)) for row in ranking.ranked]
+    without_quota = [row.offer for row in ranking.ranked if quota_limit(quotas, row.offer) == 0]
+    rows = [(row, _candidate(row, now)) for row in ranking.ranked if row.offer not in without_quota]
+    if not rows:
+        raise Infeasible(f"{_quota_0(without_quota[0])}, and no other offer fits the job: raise the quota")
     comparable = any(candidate.expected is not None for _, candidate in rows)
     met: list[tuple[Ranked, PlanCandidate]] = []
-    objected: list[tuple[Objection, ...]] = []
+    objected: list[tuple[Offer, tuple[Objection, ...]]] = []
     refused = [RefusedOffer(offer, reason) for offer, reason in ranking.refused]
+    refused += [RefusedOffer(offer, _quota_0(offer)) for offer in without_quota]
     for row, candidate in rows:
         objections = objections_to(job, row.offer_estimate, comparable=comparable)
         if objections:
-            objected.append(objections)
+            objected.append((row.offer, objections))
             refused.append(RefusedOffer(row.offer, "; ".join(objection.message for objection in objections)))
         else:
             met.append((row, candidate))
     if not met:
         raise Infeasible(nearest_objections(objected))
     (row, chosen), *others = met
-    return _plan(job, row, chosen, tuple(other for _, other in others[:ALTERNATIVES_MAX]), tuple(refused))
+    found = _plan(job, row, chosen, tuple(other for _, other in others[:ALTERNATIVES_MAX]), tuple(refused))
+    noted = offer_notes.notes(job, [one for one, _ in met], offers, quotas, now)
+    return replace(found, warnings=(*found.warnings, *noted))
+
+
+def _quota_0(offer: Offer) -> str:
+    return f"quota 0 for {offer.machine_type} in {offer.zone}"
 
 
 def _plan(

@@ -17,7 +17,7 @@ from windfall.market import Answer, Bill, BootSpec, Capabilities, Machine, Offer
 from windfall.ports import Clock
 from windfall.providers.local import machine_folder, market_config, market_daemon, market_database
 from windfall.providers.local.market_database import NAME
-from windfall.providers.local.market_engine import offers_of
+from windfall.providers.local.market_engine import offers_of, quotas_of
 from windfall.providers.provider_settings import ProviderSettings
 from windfall.terms import Seconds
 from windfall.wire.python_programs import program
@@ -86,7 +86,7 @@ class LocalProvider:
     def quota(self, owner: str) -> tuple[Quota, ...]:
         """See the port."""
         if not self._may_start and not self._is_open():
-            return ()  # known to the daemon alone, and needed only to buy
+            return quotas_of(market_config.load(self._folder), lambda *_: 0)
         found: tuple[Quota, ...] = decode(self._call("quota", owner), tuple[Quota, ...])
         return found
 

@@ -39,7 +39,20 @@ def _rate(value: object) -> object:
 
 
 Duration = Annotated[float, BeforeValidator(_duration), Field(ge=0, allow_inf_nan=False)]
-Price = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _price(value: object) -> object:
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            raise ValueError(
+                f"{value!r} is not a price; prices are numbers in USD per hour, for example 0.10"
+            ) from None
+    return value
+
+
+Price = Annotated[float, BeforeValidator(_price), Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 
 

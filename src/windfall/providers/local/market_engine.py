@@ -75,6 +75,20 @@ def _pair(config: MarketConfig, kind: str, zone: str, open_s: Seconds, now: Wall
     return spot, on_demand
 
 
+def quotas_of(config: MarketConfig, used: Callable[[str, str], int]) -> tuple[Quota, ...]:
+    """Return an owner's limits in a market.
+
+    Args:
+        config: of the market.
+        used: returns how many machines of a type the owner has in a zone.
+    """
+    return tuple(
+        Quota(kind, zone, config.quota_of(kind, zone), used(kind, zone))
+        for kind in config.types
+        for zone in config.zones
+    )
+
+
 MACHINES = "machines"
 UPLINK = "WINDFALL_UPLINK"
 START_AGAIN_S = 10.0
@@ -169,11 +183,7 @@ class MarketEngine:
             self._reload()
             self._refresh()
             alive = self._database.alive()
-            return tuple(
-                Quota(kind, zone, self._config.quota_of(kind, zone), _count(alive, kind, zone, owner))
-                for kind in self._config.types
-                for zone in self._config.zones
-            )
+            return quotas_of(self._config, lambda kind, zone: _count(alive, kind, zone, owner))
 
     def order(self, order: Order, boot: BootSpec) -> Answer:
         """See `ports.Provider.order`.  Folders first, then the database: a folder without its row has no effect."""

@@ -1,0 +1,131 @@
+"""The plan of a job that can use more or fewer machines: what it recommends, and what it says when nothing fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.policies.test_mixed_fleet import CLERK, LARGE, NOW, OFFERS, SMALL, offer, wanted
+from tests.support import tickets
+from windfall.errors import Infeasible
+from windfall.jobs import BuyingLimits, Job, Minimize, Objective, Use, Work
+from windfall.market import Offer, Quota
+from windfall.policies.layout.runtime_list import Scaling
+from windfall.policies.planning import fleet_plan
+from windfall.policies.planning.job_plan import JobPlan
+from windfall.structs import replace
+from windfall.terms import Reliability, Seconds, Unit, WallTime
+
+
+@pytest.fixture(autouse=True)
+def _installed() -> Iterator[None]:
+    """The toy runtime, whose jobs can use more or fewer machines."""
+    with tickets.installed():
+        yield
+
+
+def planned(job: Job, offers: tuple[Offer, ...] = OFFERS, quotas: tuple[Quota, ...] = ()) -> JobPlan:
+    """Return the plan of a job of tickets."""
+    scaling = tickets.RULES.scaling
+    assert scaling is not None
+    found: Scaling = scaling(job)
+    return fleet_plan.plan(job, found, offers, (), WallTime(NOW), quotas=quotas)
+
+
+def hours(count: float, **objective: float) -> Job:
+    """Return a job of so many core-hours."""
+    return replace(wanted(**objective), work=Work(count * 60.0, Unit.STEP))
+
+
+def test_it_names_the_best_fleet_the_next_one_and_what_it_costs_on_demand() -> None:
+    """And why another is refused; the numbers of the chosen one add up."""
+    found = planned(hours(100.0), quotas=(Quota("large", "a", 2, 0),))
+    fleets = found.fleet
+    assert fleets is not None
+    assert [(key[1], count) for key, count in fleets.chosen.counts] == [("large", 2), ("small", 1)]
+    assert fleets.runner_up is not None
+    assert {key[1] for key, _ in fleets.runner_up.counts} == {"small"}
+    assert fleets.on_demand is not None
+    assert {key[3] for key, _ in fleets.on_demand.counts} == {Reliability.RELIABLE}
+    expected = found.chosen.expected
+    assert expected is not None
+    assert sum(part.duration_s for part in expected.parts) == pytest.approx(expected.wall_s)
+    assert sum(part.cost_usd for part in expected.parts) == pytest.approx(expected.cost_usd)
+    assert [row.reason for row in found.refused] == ["on-demand; the job uses spot machines only"]
+    assert found.savings_percent == pytest.approx(100.0 * (1.0 - expected.cost_usd / fleets.on_demand.cost_usd))  # type: ignore[operator]
+    assert "3 of its 3" not in fleets.risk
+    assert "2 of its 3 machines are large in a" in fleets.risk
+
+
+def test_unknown_work_has_a_fleet_but_no_cost() -> None:
+    """The best one is then the one whose work costs least."""
+    found = planned(wanted())
+    assert found.chosen.expected is None
+    assert found.fleet is not None
+    assert found.fleet.chosen.counts[0] == (LARGE.key, 3)
+    assert any("the job file has no work" in words for words in found.unknown)
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [
+        ({"deadline_s": Seconds(60.0)}, "no fleet meets the deadline of 60 s: the cheapest fleet"),
+        ({"budget_usd": 0.1}, "no fleet meets the budget of 0.1000 USD: the cheapest fleet, 3 large in a, takes"),
+    ],
+)
+def test_limits_that_no_fleet_meets_are_refused_with_what_is_possible(objective: dict[str, float], words: str) -> None:
+    """The cheapest fleet and the fastest one, with their cost and finish."""
+    with pytest.raises(Infeasible) as caught:
+        planned(hours(100.0, **objective))
+    assert words in str(caught.value)
+    assert "; the fastest fleet, 3 large in a, takes" in str(caught.value)
+
+
+def test_the_fastest_fleet_for_a_job_that_minimizes_time() -> None:
+    """Within its budget; the front shows the cheaper ones too."""
+    fast = offer("fast", 16.0, 4.0)
+    job = replace(hours(100.0), objective=Objective(minimize=Minimize.TIME))
+    found = planned(job, (*OFFERS, fast)).fleet
+    assert found is not None
+    assert found.chosen.counts == ((fast.key, 3),)
+    assert found.front[0].counts == ((LARGE.key, 3),)
+
+
+@pytest.mark.parametrize(
+    ("offers", "quotas", "words"),
+    [
+        ((), (), "no provider has an offer now"),
+        ((CLERK,), (), "no matching offer is allowed"),
+        ((SMALL, LARGE), (), "needs 1 machine that cannot be preempted"),
+        (OFFERS, (Quota("small", None, 0, 0), Quota("large", None, 0, 0)), "leave room for 0 on the offers"),
+    ],
+)
+def test_without_machines_there_is_no_plan(offers: tuple[Offer, ...], quotas: tuple[Quota, ...], words: str) -> None:
+    """One sentence says what is missing."""
+    with pytest.raises(Infeasible) as caught:
+        planned(hours(1.0), offers, quotas)
+    assert words in str(caught.value)
+
+
+def test_the_limits_of_the_job_hold() -> None:
+    """Excluded types, machines of one pool, and machines that cannot be preempted if the job takes only those."""
+    limited = replace(hours(100.0), limits=BuyingLimits(machine_types_excluded=("small",)))
+    with pytest.raises(Infeasible):
+        planned(limited)  # the clerk's machine is small too
+    pooled = planned(replace(hours(100.0), limits=BuyingLimits(pool_machines_max=1))).fleet
+    assert pooled is not None
+    assert sorted(count for _, count in pooled.chosen.counts) == [1, 1]
+    reliable = planned(replace(hours(100.0), use=Use.ON_DEMAND)).fleet
+    assert reliable is not None
+    assert reliable.risk == "no machine of it can be preempted"
+
+
+def test_another_fleet_policy_is_warned_of() -> None:
+    """The plan's fleet is that of `fleet: mix`; old prices are said too."""
+    assert planned(hours(1.0)).warnings == ()
+    (words,) = planned(replace(hours(1.0), fleet="fixed")).warnings
+    assert "set `fleet: mix`" in words
+    old = tuple(replace(one, quoted_at=WallTime(NOW - 7200.0)) for one in OFFERS)
+    (words,) = planned(hours(1.0), old).warnings
+    assert "was quoted 2 h ago" in words
