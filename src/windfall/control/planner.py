@@ -14,13 +14,14 @@ from windfall.control import controller_views as views
 from windfall.control.provider_calls import NEARBY_PACE, PollingPace
 from windfall.control.single_user import refuse_unsold
 from windfall.errors import Infeasible, ProviderDenied, ProviderError
-from windfall.fleet import Lifetime
+from windfall.fleet import JobPhase, Lifetime
 from windfall.jobs import Job, Measurement
 from windfall.market import Offer, Quota, Refusal
 from windfall.models import lifetime_pool
 from windfall.policies.layout import runtime_list
 from windfall.policies.planning import job_plan
 from windfall.policies.planning.estimates import PlanInputs
+from windfall.policies.planning.forecasts import ENDED_MAX, track_record
 from windfall.policies.planning.unmet_needs import unmet_need
 from windfall.ports import Clock, Provider
 from windfall.structs import plain, replace
@@ -79,6 +80,10 @@ class PlanRecords(Protocol):
         """Return the measurements of all runs with this job fingerprint."""
         ...
 
+    def ended(self, user: str, limit: int) -> Sequence[tuple[JobPhase, str]]:
+        """Return phase and summary of a user's newest jobs that have ended, newest first."""
+        ...
+
 
 class NoRecords:
     """`PlanRecords` of an installation that has not run anything yet."""
@@ -88,6 +93,10 @@ class NoRecords:
         return ()
 
     def measured(self, key: str) -> Sequence[Measurement]:  # noqa: ARG002 - nothing is known of any job
+        """Return none."""
+        return ()
+
+    def ended(self, user: str, limit: int) -> Sequence[tuple[JobPhase, str]]:  # noqa: ARG002 - nothing has run
         """Return none."""
         return ()
 
@@ -129,7 +138,11 @@ class Planner:
         measured = self._merge(self._records.measured(fingerprint(job)))
         poll_s = pace_of(job, self._providers).list_s
         found = job_plan.plan(job, offered.offers, (), measured, wall_time, pooled=pooled, poll_s=poll_s)
-        return {**plain(found), "provider_errors": [plain(row) for row in offered.provider_errors]}
+        return {
+            **plain(found),
+            "provider_errors": [plain(row) for row in offered.provider_errors],
+            "track_record": plain(track_record(self._records.ended(job.user, ENDED_MAX))),
+        }
 
     def plan_inputs(self, job: Job) -> PlanInputs:
         """Return what a job's plan is calculated from."""

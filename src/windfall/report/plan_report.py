@@ -17,6 +17,7 @@ from windfall.jobs import DEFAULT_FLEET, DEFAULT_RUNTIME, Job
 from windfall.policies import policy_registry
 from windfall.policies.layout import runtime_list
 from windfall.policies.policy_registry import PolicyKind
+from windfall.report.forecast_report import record_text
 from windfall.storage.bundle import CODE_SUFFIXES, PackedBundle
 from windfall.units import duration_text, size_text
 
@@ -122,6 +123,8 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False, starts
         if odds is not None:
             yield from _row("odds", odds["says"])
         yield from _row("time", _parts(expected))
+    if record := record_text(plan.get("track_record")):
+        yield from _row("forecasts", record)
     yield from _row("notice", plan["notice"])
     if unknown := _unknown(plan):
         yield from _row("unknown", unknown)
