@@ -11,6 +11,18 @@ The level of each quantile follows its own misses: after each outcome that becom
 where a miss is 1 or 0 (I. Gibbs, E. Candes, "Adaptive conformal inference under distribution shift", NeurIPS 2021).
 
 Climatology, beside which it is read, is the plain quantile of all outcomes known at the start.
+
+The one held-out run (2015-06-01 to 07-29, 678 starts in each of two zones, 168 independent blocks) gave, over both zones:
+
+| quantile | coverage | climatology's | pinball | climatology's |
+|---|---|---|---|---|
+| cost P50 | 0.493 | 0.232 | 0.2032 USD | 0.2388 USD |
+| cost P90 | 0.911 | 0.718 | 0.1364 USD | 0.1752 USD |
+| finish P50 | 0.516 | 0.419 | 0.1865 h | 0.1836 h |
+| finish P90 | 0.897 | 0.841 | 0.1321 h | 0.1427 h |
+
+The median finish is no better than climatology's.  This judges forecasts by replay with levels that follow their misses,
+not the odds that `windfall plan` simulates from hazards: those are scored run by run, in the track record.
 """
 
 from __future__ import annotations
