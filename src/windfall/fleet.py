@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from windfall.events import Command, Fact, ScheduleAssigned
-from windfall.jobs import Job, Measurement
+from windfall.jobs import Forecast, Job, Measurement
 from windfall.market import Charge, Machine, Offer, OfferKey, Order, Quota, Refusal
 from windfall.structs import Tagged
 from windfall.terms import (
@@ -197,11 +197,17 @@ class Directive(Tagged, frozen=True, omit_defaults=True):
 
 
 class JobSubmitted(Tagged, Fact, frozen=True):
-    """The first fact of a job; `measurements` are those of its earlier runs, one per kind of machine."""
+    """The first fact of a job, in its journal before any order.
+
+    Attributes:
+        measurements: those of its earlier runs, one per kind of machine.
+        forecast: what its plan promised; None if the plan knew neither cost nor finish.
+    """
 
     job: Job
     owner: str
     measurements: tuple[Measurement, ...] = ()
+    forecast: Forecast | None = None
 
 
 class ControllerStarted(Tagged, Fact, frozen=True):

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from windfall.structs import Tagged
-from windfall.terms import BlockValue, Bundle, RunOptions, Seconds, Unit, Usd
+from windfall.terms import BlockValue, Bundle, RunOptions, Seconds, Unit, Usd, WallTime
 
 SAVE_TIMEOUT_S = Seconds(600.0)
 """Default time limit of the last save [s]."""
@@ -253,3 +253,46 @@ class Measurement(Tagged, frozen=True):
     upload_s: Seconds | None = None
     commit_s: Seconds | None = None
     boot_s: Seconds | None = None
+
+
+class ForecastBasis(enum.StrEnum):
+    """What a forecast rests on."""
+
+    TRIALS = "trials"
+    """Simulated runs."""
+    EXACT = "exact"
+    """The exact distribution of the finish."""
+    EXPECTED = "expected"
+    """Expected values alone: no P50 and P90 were computed where the job was submitted."""
+
+
+class Forecast(Tagged, frozen=True):
+    """What a job would cost and when it would finish, as its user read it before anything was bought.
+
+    Attributes:
+        made_at: when it was made.
+        provider, machine_type, zone: of the plan's best offer, for which it was made.
+        spot: whether that offer can be preempted.
+        machines: how many of them.
+        fleet: name of the job's fleet policy.
+        basis: what it rests on.
+        trials: number of simulated runs; 0 if there are none.
+        expected_cost_usd, expected_finish_s: expected values; the finish counts from the submission [s].
+        cost_p50_usd, cost_p90_usd, finish_p50_s, finish_p90_s: quantiles; None if unknown.
+    """
+
+    made_at: WallTime
+    provider: str
+    machine_type: str
+    zone: str
+    spot: bool
+    machines: int
+    fleet: str
+    basis: ForecastBasis
+    trials: int = 0
+    expected_cost_usd: Usd | None = None
+    expected_finish_s: Seconds | None = None
+    cost_p50_usd: Usd | None = None
+    cost_p90_usd: Usd | None = None
+    finish_p50_s: Seconds | None = None
+    finish_p90_s: Seconds | None = None

@@ -27,7 +27,7 @@ from windfall.control.controller_views import (
 )
 from windfall.errors import Infeasible, Misuse
 from windfall.fleet import DesiredState, Directive, JobPhase, Report
-from windfall.jobs import Job, Measurement, Resources, SecretRef
+from windfall.jobs import Forecast, Job, Measurement, Resources, SecretRef
 from windfall.market import Machine, MachineLifecycle, Offer
 from windfall.policies.planning.estimates import PlanInputs
 from windfall.ports import Clock
@@ -70,6 +70,7 @@ class FakeService:
     reports: list[tuple[str, Report]] = field(default_factory=list)
     claims: dict[str, str] = field(default_factory=dict)
     strays: list[str] = field(default_factory=lambda: ["stray-1", "stray-2"])
+    forecasts: list[Forecast | None] = field(default_factory=list)
     hold: threading.Event | None = None
     broken: Exception | None = None
     planning: threading.Event = field(default_factory=threading.Event)
@@ -80,7 +81,8 @@ class FakeService:
     def end(self) -> None:
         self.requests.append(("end",))
 
-    def submit(self, job: Job, secrets: Mapping[str, str]) -> str:
+    def submit(self, job: Job, secrets: Mapping[str, str], forecast: Forecast | None = None) -> str:
+        self.forecasts.append(forecast)
         there = self.views.get(job.job_id)
         if there is not None and there.user != job.user:
             raise Misuse(f"job {job.job_id} already exists")
@@ -174,9 +176,9 @@ class StoredService(FakeService):
         for entry in database.jobs():
             super().submit(entry.job, {})
 
-    def submit(self, job: Job, secrets: Mapping[str, str]) -> str:
+    def submit(self, job: Job, secrets: Mapping[str, str], forecast: Forecast | None = None) -> str:
         self._database.add_job(self._term, job, secrets)
-        return super().submit(job, secrets)
+        return super().submit(job, secrets, forecast)
 
     def plan(self, job: Job) -> Json:
         if job.name == "replaced":

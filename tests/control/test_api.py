@@ -14,8 +14,9 @@ from windfall.control import auth
 from windfall.control.http_server import BODY_BYTES_MAX
 from windfall.errors import DatabaseUnreachable
 from windfall.fleet import DesiredState, Directive, MachineStatus, Report
-from windfall.jobs import Notify
+from windfall.jobs import Forecast, ForecastBasis, Notify
 from windfall.structs import replace
+from windfall.terms import Seconds, Usd, WallTime
 
 SECRET = "hf_very_secret_value"
 
@@ -327,3 +328,25 @@ def test_only_admins_have_commands_run_on_the_controller(api: Api, ada: httpx.Cl
     assert error_of(refused, 400, 2).startswith("notify.command runs on the controller, where ada is not an admin")
     assert api.service.views == {}
     assert root.post("/v1/jobs", json={"job": codec.encode(job_with_command)}).status_code == 200
+
+
+# --------------------------------------------------------------------------------------------------------- forecasts
+
+
+FORECAST = Forecast(
+    WallTime(5.0), "local", "m4", "a", True, 1, "fixed", ForecastBasis.EXACT, 0, Usd(1.0), Seconds(10.0)
+)  # fmt: skip
+
+
+def test_a_forecast_is_sent_with_the_job(api: Api, ada: httpx.Client) -> None:
+    """As the client computed it; a client without one sends none."""
+    assert submit(ada, forecast=codec.encode(FORECAST)).status_code == 200
+    assert submit(ada, "gpt-2").status_code == 200
+    assert api.service.forecasts == [FORECAST, None]
+
+
+def test_a_forecast_that_cannot_be_read_is_refused(api: Api, ada: httpx.Client) -> None:
+    """One sentence, and no job."""
+    for wrong in ({**codec.encode(FORECAST), "machines": "many"}, {"type": "Forecast"}, {}):
+        assert "cannot read a forecast" in error_of(submit(ada, forecast=wrong), 400, 2)
+    assert api.service.views == {}

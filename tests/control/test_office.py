@@ -13,19 +13,21 @@ import pytest
 
 from tests.control.conftest import until
 from tests.control.house import House, Run, Voices, a_job, run_state
+from windfall import codec
 from windfall.channels.direct import DirectChannel
 from windfall.control import auth
 from windfall.control.controller import Controller
 from windfall.control.dependencies import Dependencies, RunAccess
 from windfall.errors import DatabaseUnreachable, Misuse
-from windfall.fleet import DesiredState, JobPhase, JobStopRequested, MachineStatus, Report
-from windfall.jobs import Measurement, Notify, Resources, SecretRef
+from windfall.events import Fact
+from windfall.fleet import DesiredState, JobPhase, JobStopRequested, JobSubmitted, MachineStatus, Report
+from windfall.jobs import Forecast, ForecastBasis, Measurement, Notify, Resources, SecretRef
 from windfall.linux.clock import SystemClock
 from windfall.market import BootSpec, MachineLifecycle, Order
 from windfall.runtimes.checkpoint import CheckpointRuntime
 from windfall.storage.database import open_database
 from windfall.structs import replace
-from windfall.terms import Outcome, Seconds, Step, Term, Unit
+from windfall.terms import Outcome, Seconds, Step, Term, Unit, Usd, WallTime
 
 MEASURED = Measurement("local", "m4", Unit.STEP, 2.0, Seconds(5.0), Seconds(3.0), 1)
 JOB = replace(a_job(), resources=(Resources("local"),))
@@ -320,3 +322,62 @@ def test_an_outage_of_the_database_is_a_sentence(shop: Shop, monkeypatch: pytest
     monkeypatch.setattr(shop.database, "job", fails)
     with pytest.raises(DatabaseUnreachable):
         controller.report(JOB.job_id, Report("m1", 1, "life", MachineStatus.WAITING))
+
+
+# -------------------------------------------------------------------------------------------------------- forecasts
+
+
+FORECAST = Forecast(
+    WallTime(5.0), "local", "m4", "a", True, 1, "fixed", ForecastBasis.TRIALS, 1000, Usd(1.0), Seconds(1e6),
+    Usd(1.0), Usd(1e6), Seconds(1e6), Seconds(2e6),
+)  # fmt: skip
+
+
+def first_facts(shop: Shop) -> tuple[Fact, ...]:
+    """The facts of a job's first row."""
+    until(lambda: bool(list(shop.database.rows(JOB.job_id))))
+    line = next(iter(shop.database.rows(JOB.job_id)))[1]
+    return codec.row_from_line(line).facts
+
+
+def test_the_forecast_is_in_the_journals_first_row(shop: Shop) -> None:
+    """Before any order: that row has the submission, and orders come in later rows or with it."""
+    controller = shop.controller()
+    controller.submit(JOB, {}, FORECAST)
+    (submitted,) = [fact for fact in first_facts(shop) if isinstance(fact, JobSubmitted)]
+    assert submitted.forecast == FORECAST
+
+
+def test_a_controller_that_dies_before_the_first_row_loses_no_forecast(shop: Shop) -> None:
+    """It is stored with the submission; the next controller writes it into the journal."""
+    dead = shop.controller()
+    dead._run = lambda job: None  # type: ignore[method-assign]
+    dead.submit(JOB, {}, FORECAST)
+    assert list(shop.database.rows(JOB.job_id)) == []
+
+    shop.controller().start()
+    (submitted,) = [fact for fact in first_facts(shop) if isinstance(fact, JobSubmitted)]
+    assert submitted.forecast == FORECAST
+
+
+def test_without_a_forecast_the_controller_stores_what_its_plan_expects(shop: Shop) -> None:
+    """Nothing is measured in this shop, so the plan expects nothing and promises nothing."""
+    controller = shop.controller()
+    controller.submit(JOB, {})
+    (submitted,) = [fact for fact in first_facts(shop) if isinstance(fact, JobSubmitted)]
+    assert submitted.forecast is None
+
+
+def test_a_plan_has_the_record_of_the_users_runs(shop: Shop) -> None:
+    """Once a run is done, it counts for its user, and for nobody else; a restarted controller knows it too."""
+    controller = shop.controller()
+    assert controller.plan(JOB)["track_record"] is None
+    controller.submit(JOB, {}, FORECAST)
+    shop.trains(controller)
+    shop.run.state = run_state(Outcome.DONE, None)
+    until(lambda: shop.settled(controller))
+
+    said = {"runs": 1, "cost_inside": 1, "cost_runs": 1, "finish_inside": 1, "finish_runs": 1, "left_out": 0}
+    for one in (controller, shop.controller()):
+        assert one.plan(replace(JOB, job_id="gpt-2"))["track_record"] == said
+        assert one.plan(replace(JOB, job_id="gpt-2", user="eve"))["track_record"] is None

@@ -36,6 +36,7 @@ def test_a_job_buys_trains_and_is_done() -> None:
     assert (settled.phase, settled.exit_code) == (JobPhase.DONE, 0)
     assert [command.event for command in job.of(fleet.NotifyUser)] == [fleet.Event.DONE]
     assert driver.summary(job.state, job.now).exit_code == 0
+    assert driver.summary(job.state, job.now).finish_s == job.now - 5.0 - START, "the release is not part of it"
     assert replay(job.rows) == []
 
 

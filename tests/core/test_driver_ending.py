@@ -33,8 +33,10 @@ def test_stop_saves_then_releases_and_resume_continues() -> None:
     job.ends("m1", cause=MachineEndCause.RELEASED, after=2.0)
     assert [(command.phase, command.exit_code) for command in job.of(fleet.SettleJob)] == [(JobPhase.STOPPED, 6)]
     assert job.passes(10_000.0).orders == []
+    assert (job.state.resumed, driver.summary(job.state, job.now).finish_s) == (False, None)
 
     job.happens(fleet.JobResumeRequested("ada"))
+    assert driver.summary(job.state, job.now).resumed
     assert len(job.orders) == 1
     assert job.phase is JobPhase.BUYING
     assert (job.state.machine_failures, job.state.failed_to_start, job.state.losses_without_progress) == (0, 0, 0)

@@ -32,7 +32,7 @@ from windfall.errors import (
     Misuse,
     WindfallError,
 )
-from windfall.jobs import Job, Measurement
+from windfall.jobs import Forecast, Job, Measurement
 from windfall.linux.clock import SystemClock
 from windfall.policies.planning.estimates import PlanInputs
 from windfall.structs import Struct
@@ -150,13 +150,15 @@ class Client:
         """Close the connection; the controller keeps running."""
         self._http.close()
 
-    def submit(self, job: Job, secrets: Mapping[str, str]) -> str:
-        """Submit a job with the values of its secrets; return its id.
+    def submit(self, job: Job, secrets: Mapping[str, str], forecast: Forecast | None = None) -> str:
+        """Submit a job with the values of its secrets and what its plan promised; return its id.
 
         If the answer is lost, the call is repeated: submitting the same job twice is one submission, but a user who
         repeated it by hand would have two jobs.
         """
         body: Json = {"job": codec.encode(job), "secrets": dict(secrets)}
+        if forecast is not None:
+            body["forecast"] = codec.encode(forecast)
         for _ in range(_SUBMIT_TRIES - 1):
             with contextlib.suppress(ControllerUnreachable):
                 return str(self._post("/v1/jobs", body)["job_id"])

@@ -44,7 +44,7 @@ from windfall.errors import (
     WindfallError,
 )
 from windfall.fleet import Report
-from windfall.jobs import DRILL, Job, Measurement
+from windfall.jobs import DRILL, Forecast, Job, Measurement
 from windfall.policies.planning import job_checks
 from windfall.policies.planning.estimates import PlanInputs
 from windfall.structs import replace
@@ -74,9 +74,10 @@ class _ApiBody(BaseModel):
 
 
 class SubmitBody(_ApiBody):
-    """A job as `codec.encode` writes it, and the values of its secrets."""
+    """A job as `codec.encode` writes it, the values of its secrets, and what its plan promised."""
 
     job: Json
+    forecast: Json | None = None
     secrets: dict[str, SecretStr] = Field(default_factory=dict)
 
 
@@ -282,7 +283,8 @@ def submit(body: SubmitBody, service: _Service, user: _User) -> Json:
     missing = sorted({secret.name for secret in job.secrets} - secrets.keys())
     if missing:
         raise Misuse(f"the job needs the secret {missing[0]}, which was not sent: set it in your environment")
-    return {"job_id": service.submit(job, secrets)}
+    forecast = None if body.forecast is None else _decode(body.forecast, Forecast, "a forecast")
+    return {"job_id": service.submit(job, secrets, forecast)}
 
 
 def list_jobs(service: _Service, user: _User) -> list[JobView]:

@@ -35,9 +35,10 @@ from windfall.errors import (
     StoreError,
     WindfallError,
 )
-from windfall.jobs import Job, Measurement
+from windfall.jobs import Forecast, Job, Measurement
 from windfall.market import BootSpec, Machine, MachineLifecycle, Order
 from windfall.models import lifetime_pool
+from windfall.policies.planning import forecasts
 from windfall.policies.planning.estimates import PlanInputs
 from windfall.structs import plain
 from windfall.terms import Seconds
@@ -132,8 +133,8 @@ class Controller:
 
     # ------------------------------------------------------------------------------------------------------------- jobs
 
-    def submit(self, job: Job, secrets: Mapping[str, str]) -> str:
-        """Store a job durably, start it and return its id."""
+    def submit(self, job: Job, secrets: Mapping[str, str], forecast: Forecast | None = None) -> str:
+        """Store a job durably with its forecast, start it and return its id."""
         missing = sorted({secret.name for secret in job.secrets} - set(secrets))
         if missing:
             raise Misuse(f"the value of secret {missing[0]} is missing: export {missing[0]} where you start the job")
@@ -141,9 +142,11 @@ class Controller:
         if existing is not None:
             return self._submitted_again(existing, job)
         self._dependencies.admit(job)
-        self.plan(job)
+        planned = self.plan(job)
+        forecast = forecast or forecasts.of_plan(job, planned, self._dependencies.clock.wall_time())
         self._dependencies.open_run(job).write_boot(boot_to_json(boot_data(job)))
-        self._records.add_job(self._dependencies.term, job, secrets)
+        known = json.dumps({forecasts.KEY: plain(forecast)})
+        self._records.add_job(self._dependencies.term, job, secrets, known)
         self._run(job)
         return job.job_id
 
@@ -378,6 +381,7 @@ class Controller:
             notify=lambda event, message: self._notifier.send(Notification(job, event, message)),
             rates=self._rates,
             measured=lambda: dependencies.merge(self._records.measured(fingerprint(job))),
+            forecast=lambda: self._forecast(job.job_id),
             record_lifetimes=lambda lifetimes: self._records.put_lifetimes(dependencies.term, lifetimes),
             log=lambda message: dependencies.log(f"{job.job_id}: {message}"),
             pace=pace_of(job, dependencies.providers),
@@ -386,6 +390,11 @@ class Controller:
         )
         handles.job_loop = JobLoop(job, ports)
         return handles.job_loop
+
+    def _forecast(self, job_id: str) -> Forecast | None:
+        """Return the forecast that was stored with a job's submission."""
+        entry = self._records.job(job_id)
+        return None if entry is None else forecasts.of_summary(json.loads(entry.summary))
 
     def _boot(self, job: Job, order: Order) -> BootSpec:
         provider = order.offer.provider

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from windfall.fleet import Directive, JobPhase, Report
-from windfall.jobs import Job, Measurement
+from windfall.jobs import Forecast, Job, Measurement
 from windfall.market import Machine, Offer, Quota
 from windfall.policies.planning.estimates import PlanInputs
 from windfall.structs import Struct
@@ -132,8 +132,13 @@ class Service(Protocol):
         """Stop running all jobs soon; nothing is lost if this is not called."""
         ...
 
-    def submit(self, job: Job, secrets: Mapping[str, str]) -> str:
+    def submit(self, job: Job, secrets: Mapping[str, str], forecast: Forecast | None = None) -> str:
         """Store a job durably, start it and return its id; submitting the same job again changes nothing.
+
+        Args:
+            job: what to run.
+            secrets: their values by name.
+            forecast: what the user's plan promised; None: the controller stores what its own plan expects.
 
         Raises:
             Misuse: the job cannot be run.

@@ -80,12 +80,16 @@ class Records(Protocol):
         """Return the installation's key."""
         ...
 
-    def add_job(self, term: Term, job: Job, secrets: Mapping[str, str]) -> None:
-        """Add a job."""
+    def add_job(self, term: Term, job: Job, secrets: Mapping[str, str], summary: str = "{}") -> None:
+        """Add a job, with what is known of it before its first row."""
         ...
 
     def set_summary(self, term: Term, job_id: str, phase: JobPhase, summary: str) -> None:
         """Store a job's phase and summary."""
+        ...
+
+    def ended(self, user: str, limit: int) -> Sequence[tuple[JobPhase, str]]:
+        """Return phase and summary of a user's newest jobs that have ended, newest first."""
         ...
 
     def job(self, job_id: str) -> Entry | None:

@@ -39,7 +39,7 @@ from windfall.fleet import (
     Report,
     ScheduleComputed,
 )
-from windfall.jobs import Job, Measurement
+from windfall.jobs import Forecast, Job, Measurement
 from windfall.market import BootSpec, MachineLifecycle, Order
 from windfall.policies.checkpointing.schedule_table import ScheduleRequest
 from windfall.ports import Channel, Clock, Journal, Provider, Runtime, Snapshots
@@ -262,6 +262,10 @@ _FACTS_ROUNDS_MAX = 20
 """Most rounds within one turn in which facts from executed commands lead to new decisions."""
 
 
+def _no_forecast() -> None:
+    """Return that nothing was promised."""
+
+
 @dataclass(slots=True)
 class JobLoopPorts:
     """The job loop's ports.
@@ -271,6 +275,7 @@ class JobLoopPorts:
         notify: notifies the user; must not block.
         rates: returns the loss rates of the installation's machines, as `fleet.EstimatesPooled` has them.
         measured: returns the measurements of earlier runs of this job; called once, when the job starts.
+        forecast: returns what the job's plan promised; called once, when the job starts.
         record_lifetimes: adds machines' lifetimes to the pool behind `rates`; a machine's newer one replaces its older.
         log: writes a message to the job's log.
         schedule: makes a machine's save schedule; None if no job has one.
@@ -293,6 +298,7 @@ class JobLoopPorts:
     log: Callable[[str], None]
     pace: PollingPace = field(default_factory=PollingPace)
     measured: Callable[[], tuple[Measurement, ...]] = tuple
+    forecast: Callable[[], Forecast | None] = _no_forecast
     schedule: Scheduler | None = None
     in_background: InBackground = in_thread
     snapshots: Snapshots | None = None
@@ -325,7 +331,7 @@ class JobLoop:
         self._schedule_builder = ScheduleBuilder(ports)
         if last is None:
             self._new_facts: list[Fact] = [
-                JobSubmitted(job, ports.owner, ports.measured()),
+                JobSubmitted(job, ports.owner, ports.measured(), ports.forecast()),
                 ControllerStarted(ports.controller),
             ]
         else:

@@ -14,7 +14,7 @@ from windfall.control import controller_views as views
 from windfall.control.provider_calls import NEARBY_PACE, PollingPace
 from windfall.control.single_user import refuse_unsold
 from windfall.errors import Infeasible, ProviderDenied, ProviderError
-from windfall.fleet import Lifetime
+from windfall.fleet import JobPhase, Lifetime
 from windfall.jobs import Job, Measurement
 from windfall.market import Offer, Quota, Refusal
 from windfall.models import lifetime_pool
@@ -22,6 +22,7 @@ from windfall.policies import policy_registry
 from windfall.policies.layout import runtime_list
 from windfall.policies.planning import job_plan
 from windfall.policies.planning.estimates import PlanInputs
+from windfall.policies.planning.forecasts import ENDED_MAX, track_record
 from windfall.policies.planning.unmet_needs import unmet_need
 from windfall.policies.policy_registry import MIX, PolicyKind
 from windfall.ports import Clock, Provider
@@ -81,6 +82,10 @@ class PlanRecords(Protocol):
         """Return the measurements of all runs with this job fingerprint."""
         ...
 
+    def ended(self, user: str, limit: int) -> Sequence[tuple[JobPhase, str]]:
+        """Return phase and summary of a user's newest jobs that have ended, newest first."""
+        ...
+
 
 class NoRecords:
     """`PlanRecords` of an installation that has not run anything yet."""
@@ -90,6 +95,10 @@ class NoRecords:
         return ()
 
     def measured(self, key: str) -> Sequence[Measurement]:  # noqa: ARG002 - nothing is known of any job
+        """Return none."""
+        return ()
+
+    def ended(self, user: str, limit: int) -> Sequence[tuple[JobPhase, str]]:  # noqa: ARG002 - nothing has run
         """Return none."""
         return ()
 
@@ -142,7 +151,11 @@ class Planner:
             found = job_plan.plan(
                 job, offered.offers, (), measured, wall_time, pooled=pooled, poll_s=poll_s, quotas=offered.quotas
             )
-        return {**plain(found), "provider_errors": [plain(row) for row in offered.provider_errors]}
+        return {
+            **plain(found),
+            "provider_errors": [plain(row) for row in offered.provider_errors],
+            "track_record": plain(track_record(self._records.ended(job.user, ENDED_MAX))),
+        }
 
     def plan_inputs(self, job: Job) -> PlanInputs:
         """Return what a job's plan is calculated from."""

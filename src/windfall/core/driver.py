@@ -315,7 +315,13 @@ def needs_bill(state: FleetState) -> bool:
 
 
 def _job_submitted(turn: FleetTurn, fact: JobSubmitted) -> None:
-    turn.change(job=fact.job, owner=fact.owner, measured=fact.measurements, submitted_at=turn.now)
+    turn.change(
+        job=fact.job,
+        owner=fact.owner,
+        measured=fact.measurements,
+        forecast=fact.forecast,
+        submitted_at=turn.now,
+    )
     needs.open_slots(turn, runtime_list.rules(fact.job.runtime.name).slots(fact.job))
 
 

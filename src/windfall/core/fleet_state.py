@@ -27,7 +27,7 @@ from windfall.fleet import (
     ScheduleComputed,
     Slot,
 )
-from windfall.jobs import Job, Measurement
+from windfall.jobs import Forecast, Job, Measurement
 from windfall.market import Charge, Machine, Offer, OfferKey, Order, Quota, Refusal
 from windfall.models.costs import Window
 from windfall.policies.acquisition.ranking import OfferBlock
@@ -193,7 +193,8 @@ class FleetState(Struct, frozen=True):
     """The driver's state: one job and its machines.
 
     Attributes:
-        job, owner, measured, submitted_at: from the first fact; None before it.
+        job, owner, measured, forecast, submitted_at: from the first fact; None before it.
+        resumed: a user resumed it after a stop or a failure.
         now: time of the newest batch.
         needs: the slots that are wanted, as the fleet policy named them last.
         slots: these and the ones that are being retired, by id, in the order in which they arose; `slots_opened` counts
@@ -223,7 +224,9 @@ class FleetState(Struct, frozen=True):
     job: Job | None = None
     owner: str = ""
     measured: tuple[Measurement, ...] = ()
+    forecast: Forecast | None = None
     submitted_at: Instant = NO_TIME
+    resumed: bool = False
     now: Instant = NO_TIME
     phase: JobPhase = JobPhase.BUYING
     units: Mapping[str, TrackedMachine] = msgspec.field(default_factory=dict)

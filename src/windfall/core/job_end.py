@@ -84,6 +84,7 @@ def _restart(turn: FleetTurn) -> None:
     turn.change(
         pending_end=None,
         ended=None,
+        resumed=True,
         machine_failures=0,
         failed_to_start=0,
         losses_without_progress=0,

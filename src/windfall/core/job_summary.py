@@ -10,9 +10,10 @@ from windfall.core.ledger import LedgerTotals
 from windfall.core.lifecycle import MachineState, OrderState
 from windfall.events import Fact
 from windfall.fleet import JobPhase, Lifetime, MachinesMissing, MachinesObserved, MachineStatus
+from windfall.jobs import Forecast
 from windfall.market import Machine, MachineEndCause, MachineLifecycle
 from windfall.structs import Struct
-from windfall.terms import Generation, Instant, Reliability, Step, WallTime
+from windfall.terms import Generation, Instant, Reliability, Seconds, Step, WallTime
 
 SDK_INACTIVE = "the script has not called Windfall: no step is known and nothing is saved"
 
@@ -75,6 +76,9 @@ class JobSummary(Struct, frozen=True):
         generation: the newest; None where machines train alone.
         next_retry_at: when buying is retried; None if no machine is missing.
         exit_code: None until the job has ended.
+        forecast: what its plan promised; None if it promised nothing.
+        finish_s: from the submission to the end of the work [s]; None unless it is done.
+        resumed: a user resumed it after a stop or a failure.
     """
 
     job_id: str
@@ -94,6 +98,9 @@ class JobSummary(Struct, frozen=True):
     generation: Generation | None
     next_retry_at: Instant | None
     exit_code: int | None
+    forecast: Forecast | None = None
+    finish_s: Seconds | None = None
+    resumed: bool = False
 
 
 def summary(state: FleetState, now: Instant) -> JobSummary:
@@ -126,7 +133,20 @@ def summary(state: FleetState, now: Instant) -> JobSummary:
         generation=state.generation,
         next_retry_at=state.retry_at,
         exit_code=None if state.ended is None else state.ended.exit_code,
+        forecast=state.forecast,
+        finish_s=finish_s(state),
+        resumed=state.resumed,
     )
+
+
+def finish_s(state: FleetState) -> Seconds | None:
+    """Return the time from the submission to the moment at which the job was seen to be done [s]; None if it is not done.
+
+    The release of its machines, which follows, is not part of it.
+    """
+    if state.ended is None or state.ended.final is not JobPhase.DONE:
+        return None
+    return Seconds(state.ended.since - state.submitted_at)
 
 
 def _message(state: FleetState, now: Instant) -> str:

@@ -16,7 +16,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from windfall.core import driver, ledger
+from windfall.core import driver, job_summary, ledger
 from windfall.core.ledger import LedgerTotals
 from windfall.events import Row
 from windfall.fleet import (
@@ -30,9 +30,10 @@ from windfall.fleet import (
     ReleaseMachine,
     Report,
 )
-from windfall.jobs import Job
+from windfall.jobs import Forecast, Job
 from windfall.market import Machine, MachineEndCause, MachineLifecycle
-from windfall.report import account_tables
+from windfall.policies.planning.forecasts import ForecastOutcome
+from windfall.report import account_tables, forecast_report
 from windfall.report.account import Account
 from windfall.report.interval_kinds import Kind
 from windfall.structs import Struct, plain
@@ -106,6 +107,9 @@ class JobBill(Struct, frozen=True):
     Attributes:
         start: when it was submitted.
         now: until when running machines are counted.
+        forecast: what its plan promised before the first purchase; None if it promised nothing.
+        finish_s: from the submission to the end of the work [s]; None unless it is done.
+        resumed: a user resumed it after a stop or a failure.
     """
 
     job: Job
@@ -114,6 +118,9 @@ class JobBill(Struct, frozen=True):
     now: WallTime
     sums: LedgerTotals
     machines: tuple[MachineCost, ...]
+    forecast: Forecast | None = None
+    finish_s: Seconds | None = None
+    resumed: bool = False
 
     @property
     def free(self) -> bool:
@@ -274,6 +281,9 @@ def bill(rows: Iterable[Row], now: WallTime) -> JobBill | None:
         now=now,
         sums=ledger.totals(state.ledger, now),
         machines=tuple(machines.cost(name, now) for name in names),
+        forecast=state.forecast,
+        finish_s=job_summary.finish_s(state),
+        resumed=state.resumed,
     )
 
 
@@ -286,6 +296,7 @@ def as_json(bill: JobBill) -> dict[str, Any]:
         "now": bill.now,
         "money": plain(bill.sums),
         "savings_percent": bill.savings_percent,
+        "forecast": forecast_report.as_json(_outcome(bill)),
         "machines": [
             {
                 "machine_id": one.machine.machine_id,
@@ -329,11 +340,15 @@ def render(bill: JobBill, run: Account | None, unread: str) -> RenderableType:
         run: the account of the job's run; None if there is none.
         unread: one sentence on why there is none.
     """
-    parts: list[RenderableType] = [Text(line) for line in sums(bill, run)]
+    parts: list[RenderableType] = [Text(line) for line in (*sums(bill, run), *forecast_report.lines(_outcome(bill)))]
     if bill.machines:
         parts += [Text(), machines(bill)]
     parts += [Text(), account_tables.render(run) if run is not None else Text(unread)]
     return Group(*parts)
+
+
+def _outcome(bill: JobBill) -> ForecastOutcome:
+    return ForecastOutcome(bill.forecast, bill.phase, bill.sums.due_usd, bill.finish_s, bill.resumed)
 
 
 def outcome_text(bill: JobBill) -> str:

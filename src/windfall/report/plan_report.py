@@ -19,6 +19,7 @@ from windfall.policies.layout import runtime_list
 from windfall.policies.planning.estimates import NumberBasis, PlanNumberKey
 from windfall.policies.policy_registry import PolicyKind
 from windfall.report import fleet_report
+from windfall.report.forecast_report import record_text
 from windfall.storage.bundle import CODE_SUFFIXES, PackedBundle
 from windfall.units import duration_text, share_text, size_text
 
@@ -126,11 +127,10 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False, starts
         yield from _row("time", _parts(expected))
     for label, words in fleet_report.rows(fleets):
         yield from _row(label, words)
-    yield from _row("notice", plan["notice"])
-    if unknown := _unknown(plan):
-        yield from _row("unknown", unknown)
-    if assumed := _assumed(plan):
-        yield from _row("assumed", assumed)
+    known = (("forecasts", record_text(plan.get("track_record"))), ("notice", plan["notice"]))
+    for label, words in (*known, ("unknown", _unknown(plan)), ("assumed", _assumed(plan))):
+        if words:
+            yield from _row(label, words)
     for message in plan["warnings"]:
         yield from _row("warning", message)
     for error in plan.get("provider_errors", ()):

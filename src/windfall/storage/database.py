@@ -22,7 +22,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from windfall import codec
 from windfall.errors import ControllerReplaced, LogDamaged, Misuse
-from windfall.fleet import JobPhase, Lifetime, LifetimeSum
+from windfall.fleet import TERMINAL, JobPhase, Lifetime, LifetimeSum
 from windfall.jobs import Job, Measurement
 from windfall.ports import Clock
 from windfall.storage.database_schema import (
@@ -225,8 +225,14 @@ class Database:
 
     # -------------------------------------------------------------------------------------------------------- jobs
 
-    def add_job(self, term: Term, job: Job, secrets: Mapping[str, str]) -> None:
+    def add_job(self, term: Term, job: Job, secrets: Mapping[str, str], summary: str = "{}") -> None:
         """Add a job with the values of its secrets; adding the same job again changes nothing.
+
+        Args:
+            term: the controller's term.
+            job: what was submitted.
+            secrets: their values by name.
+            summary: JSON; what is known before the job's first row is in its journal.
 
         Raises:
             Misuse: another job has its id.
@@ -238,7 +244,7 @@ class Database:
                 raise Misuse(f"the job {job.job_id} already exists")
             if there is not None:
                 return
-            values = {"job_id": job.job_id, "user": job.user, "name": job.name, "job": text, "summary": "{}"}
+            values = {"job_id": job.job_id, "user": job.user, "name": job.name, "job": text, "summary": summary}
             row = {**values, "phase": JobPhase.BUYING.value, "created": self._clock.wall_time()}
             connection.execute(sa.insert(JOBS).values(row))
             hidden = [{"job_id": job.job_id, "name": name, "value": value} for name, value in secrets.items()]
@@ -257,6 +263,17 @@ class Database:
         change = sa.update(JOBS).where(JOBS.c.job_id == job_id).values(phase=phase.value, summary=summary)
         with self._fenced(term) as connection:
             connection.execute(change)
+
+    def ended(self, user: str, limit: int) -> tuple[tuple[JobPhase, str], ...]:
+        """Return phase and summary of a user's newest jobs that have ended, newest first."""
+        query = (
+            sa.select(JOBS.c.phase, JOBS.c.summary)
+            .where(JOBS.c.user == user, JOBS.c.phase.in_([phase.value for phase in TERMINAL]))
+            .order_by(JOBS.c.created.desc(), JOBS.c.job_id)
+            .limit(limit)
+        )
+        with reading(self._engine) as connection:
+            return tuple((JobPhase(row.phase), row.summary) for row in connection.execute(query))
 
     def job(self, job_id: str) -> JobEntry | None:
         """Return one job, None if it does not exist or cannot be read."""
