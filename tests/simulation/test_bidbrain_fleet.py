@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -340,8 +341,16 @@ def test_no_fleet_has_more_machines_in_a_pool_than_the_job_allows(name: str) -> 
     free = loop(POLICIES[name], pools, 4000.0)
     free.play(10 * HOUR_S)
     assert max(standing_max(free).values()) > 5
-    played = loop(POLICIES[name], pools, 4000.0, limits=BuyingLimits(pool_machines_max=5))
+    asked: list[int] = []
+
+    def decide(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
+        target = POLICIES[name](view, estimates)
+        asked.extend(Counter(slot.wants for slot in target.needs if slot.wants).values())
+        return target
+
+    played = loop(decide, pools, 4000.0, limits=BuyingLimits(pool_machines_max=5))
     played.play(10 * HOUR_S)
+    assert max(asked) == 5, "no slot is opened for which nothing would be ordered"
     most = standing_max(played)
     assert max(most.values()) == 5
     assert len([kind for kind, count in most.items() if kind != "firm" and count == 5]) >= 2
