@@ -10,7 +10,7 @@ what is billed, R included, and Lambda the losses per second:
     cost  = Q (work / speed + b),    finish = a + b + work / speed
 
 A loss stops all machines for lambda, and the replacement that joins for sigma; stops overlap, and the time in which none lasts
-has that share.  phi is the share of its work that a fleet of so many cores does.  These are Proteus' equations 2 to 4 in the
+has that share.  phi is the share of its work that a fleet of this size does.  These are Proteus' equations 2 to 4 in the
 long run: there an eviction falls into a billing hour with odds beta; here, where billing is by the second, losses come at a
 rate.  Hours that are paid ahead and refunds are `bidbrain`'s.  A stop is counted as if the lost machine worked meanwhile, so
 cost and finish are a little too high (`tests/simulation/test_fleet_odds.py` says by how much).
