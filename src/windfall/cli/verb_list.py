@@ -116,6 +116,11 @@ VERBS: Mapping[str, tuple[Verb, ...]] = {
             "Compute the numbers of a paper and compare them with the published ones.",
         ),
         Verb(
+            "lab.market_verb:market",
+            "lab market [OPTIONS]",
+            "Show what can be bought: prices, risks, and how fresh each number is.",
+        ),
+        Verb(
             "lab.traces_verb:inspect",
             "lab traces inspect [OPTIONS] TRACE",
             "Describe a trace: its format, span, zones, counts, means and gaps.",
