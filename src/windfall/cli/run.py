@@ -6,14 +6,16 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
 from rich.prompt import Confirm
 
 from windfall.cli.locations import state_folder
 from windfall.cli.options import Detach, InjectSpec, Json, SetValues, StateFolder, Switch, Yes
 from windfall.errors import Misuse
 from windfall.extras import for_jobs
+from windfall.report import plan_plot
 from windfall.report.console import console
 from windfall.terms import WallTime
 
@@ -32,6 +34,7 @@ def plan(
     deadline: str | None = None,
     inject: InjectSpec = None,
     all_: Switch = False,
+    plot: Annotated[Path | None, Parameter(name="--plot", metavar="FOLDER")] = None,
     state: StateFolder = None,
     json_: Json = False,
 ) -> None:
@@ -46,6 +49,7 @@ def plan(
         deadline: by when the job must be done, in place of the job file's: 12h from now, or a time (2027-01-31T18:00).
         inject: plan with rehearsed preemptions: "mttp=90s+300s,seed=7,notice=10s".
         all_: also show the other offers, and every number with its source.
+        plot: draw cost against finish of what was compared into this folder, with light and dark background.
         state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
         json_: print one JSON object.
     """
@@ -56,6 +60,9 @@ def plan(
     draft = job_submit.read(job_file, set_, inject, folder, pack=True)
     with client.planner(folder) as controller:
         planned = _planned(controller, draft)
+    if plot is not None:
+        for path in plan_plot.draw(planned, draft.file.name or "job", plot):
+            _log(f"wrote {path}")
     if json_:
         print(json.dumps(planned))
     else:
