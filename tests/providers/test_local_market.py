@@ -108,16 +108,17 @@ def test_a_plan_reads_a_closed_market_without_writing(tmp_path: Path, damage: st
 
 
 def test_a_closed_market_is_not_opened_by_who_may_not(market: Bench) -> None:
-    """Without leave to start it, the offers follow from the configuration; every other call says that it is closed."""
+    """Without leave to start it, offers and quotas follow from the configuration; other calls say that it is closed."""
     caller = LocalProvider(str(market.folder), market.clock, start=False)
     closed = [replace(offer, quoted_at=WallTime(0.0)) for offer in caller.offers()]
 
     with pytest.raises(ProviderUnreachable, match="is closed"):
         caller.list("anyone")
-    assert caller.quota("anyone") == ()
+    closed_quotas = caller.quota("anyone")
     assert caller.capabilities().preempts
     assert [replace(offer, quoted_at=WallTime(0.0)) for offer in market.provider.offers()] == closed
     assert [replace(offer, quoted_at=WallTime(0.0)) for offer in caller.offers()] == closed
+    assert market.provider.quota("anyone") == closed_quotas != ()
     caller.close()
 
 
