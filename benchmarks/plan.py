@@ -13,8 +13,11 @@ from windfall.fleet import Slot
 from windfall.jobs import Job, Measurement, Resources, Work
 from windfall.market import Offer
 from windfall.policies.acquisition import ranking
+from windfall.policies.acquisition.bidbrain import Application
 from windfall.policies.acquisition.ranking import OfferMarket
-from windfall.policies.planning import job_plan
+from windfall.policies.planning import fleet_inputs, fleet_search, job_plan
+from windfall.policies.planning.estimates import Knowledge
+from windfall.policies.planning.fleet_course import FleetGoal
 from windfall.structs import replace
 from windfall.terms import Instant, Reliability, Seconds, Unit, WallTime
 
@@ -180,6 +183,36 @@ def plan_scoring() -> Benchmark:
     )
 
 
+def mix_ms(one: Job, numbers: itertools.count[int]) -> float:
+    """How long the search for a fleet of up to 64 machines takes when every price has moved [ms]."""
+    number = next(numbers)
+    moved = tuple(
+        replace(offer, price_usd_per_hour=offer.price_usd_per_hour * (1.0 + 0.01 * ((number + place) % 7)))
+        for place, offer in enumerate(OFFERS)
+    )
+    goal = FleetGoal(Application(100.0, 30.0, 1e-4), 1, 64, 0.3, 3600.0 * 1000.0)
+    began = time.perf_counter()
+    found = fleet_search.best(fleet_inputs.pools_of(one, moved, Knowledge(RATES, MEASURED), ()), goal)
+    took_s = time.perf_counter() - began
+    assert found is not None
+    assert found.counts
+    return 1e3 * took_s
+
+
+def mix_of_500() -> Benchmark:
+    """A live decision of `fleet: mix`, inputs and search, takes at most 20 ms; the yardstick is that bound."""
+    one, numbers = job(0), itertools.count()
+    mix_ms(one, numbers)
+    return Benchmark(
+        name=f"fleet: mix over {len(OFFERS)} offers vs {DECISION_MS:g} ms",
+        ours=lambda: mix_ms(one, numbers),
+        yardstick=lambda: DECISION_MS,
+        target=1.0,
+        at_most=True,
+        unit="ms",
+    )
+
+
 def benchmarks() -> list[Callable[[], Benchmark]]:
     """What `python -m benchmarks plan` measures."""
-    return [plan_of_500, decision_of_500, first_decision_of_500, decision_scoring, plan_scoring]
+    return [plan_of_500, decision_of_500, first_decision_of_500, decision_scoring, plan_scoring, mix_of_500]

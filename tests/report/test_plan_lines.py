@@ -57,6 +57,15 @@ def test_what_was_measured_becomes_cost_and_finish() -> None:
     assert "1 other offer qualifies" in text
 
 
+def test_the_whole_plan_says_how_long_it_holds() -> None:
+    """Zone b costs 4 USD/h instead of 3.6: the plan is the best one until the price has risen by that much."""
+    share = 100.0 * (4.0 / OFFER.price_usd_per_hour - 1.0)
+    assert f"until its price rises by {share:.0f} %: then small in zone-b costs less" in " ".join(
+        " ".join(lines(MEASURED, whole=True)).split()
+    )
+    assert "holds" not in " ".join(lines(MEASURED))
+
+
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("measured", [(), (MEASURED,)])
 def test_no_line_is_wider_than_a_terminal(measured: tuple[Measurement, ...], whole: bool) -> None:

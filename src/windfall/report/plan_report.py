@@ -140,6 +140,8 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False, starts
     place, _, _ = job.run_url.rpartition("/")
     yield from _row("run", job.run_url if starts else f"a new folder under {place}")
     if whole:
+        if holds := _holds(plan):
+            yield from _row("holds", holds)
         yield from _others(plan)
         yield from _numbers(plan)
 
@@ -259,6 +261,23 @@ def _assumed(plan: Mapping[str, Any]) -> str:
             value = duration_text(number["value"]) if number["unit"] == "s" else share_text(number["value"])
             reasons.setdefault(number["detail"], []).append(f"{number['name']} {value}".replace(" ", _TIE))
     return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
+
+
+def _holds(plan: Mapping[str, Any]) -> str:
+    """Return how far the chosen offer's price may rise before the next best costs less; empty if that is unknown."""
+    fleets = plan.get("fleet")
+    if fleets is not None:
+        next_one, chosen_usd = fleets["runner_up"], fleets["chosen"]["cost_usd"]
+        next_usd = None if next_one is None else next_one["cost_usd"]
+        name = "" if next_one is None else fleet_report.fleet_text(next_one)
+    else:
+        others, expected = plan["alternatives"], plan["chosen"]["expected"]
+        chosen_usd = None if expected is None else expected["cost_usd"]
+        next_usd = others[0]["expected"]["cost_usd"] if others and others[0]["expected"] is not None else None
+        name = f"{others[0]['offer']['machine_type']} in {others[0]['offer']['zone']}" if others else ""
+    if not chosen_usd or next_usd is None or next_usd <= chosen_usd:
+        return ""
+    return f"until its price rises by {100.0 * (next_usd / chosen_usd - 1.0):.0f} %: then {name} costs less"
 
 
 def _others(plan: Mapping[str, Any]) -> Iterator[str]:

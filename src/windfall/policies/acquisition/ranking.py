@@ -102,14 +102,8 @@ def rank_with(job: Job, offers: Iterable[Offer], knowledge: Knowledge) -> Rankin
             fitting.append((_preference(job.resources, offer), offer))
         else:
             refused.append((offer, reason))
-    estimated = _estimator(
-        SameObject(job),
-        SameObject(knowledge.rates),
-        SameObject(knowledge.measured),
-        SameObject(knowledge.pooled),
-        knowledge.poll_s,
-    )
-    estimates = [(place, offer, *estimated(_unpriced(offer))) for place, offer in fitting]
+    estimated = estimator(job, knowledge)
+    estimates = [(place, offer, *estimated(offer)) for place, offer in fitting]
     slowest = min((found.work_per_s for *_, found, _ in estimates if found.work_per_s is not None), default=None)
     rows = [
         (place, _rank(replace(found, offer=offer), expected, slowest)) for place, offer, found, expected in estimates
@@ -128,6 +122,21 @@ def rank_with(job: Job, offers: Iterable[Offer], knowledge: Knowledge) -> Rankin
     return Ranking(tuple(row for _, row in sorted(rows, key=order)), tuple(refused))
 
 
+def estimator(job: Job, knowledge: Knowledge) -> Callable[[Offer], tuple[OfferEstimate, Expectation]]:
+    """Return what estimates a job on an offer, and the course of its work, whatever the offer's price: it has none there.
+
+    The driver asks for all offers whenever it buys, and meanwhile only prices move; so what was estimated is kept.
+    """
+    estimated = _estimator(
+        SameObject(job),
+        SameObject(knowledge.rates),
+        SameObject(knowledge.measured),
+        SameObject(knowledge.pooled),
+        knowledge.poll_s,
+    )
+    return lambda offer: estimated(_unpriced(offer))
+
+
 @functools.lru_cache(maxsize=16)
 def _estimator(
     job: SameObject[Job],
@@ -136,10 +145,6 @@ def _estimator(
     pooled: SameObject[tuple[lifetime_pool.PooledEstimate, ...]],
     poll_s: float,
 ) -> Callable[[Offer], tuple[OfferEstimate, Expectation]]:
-    """Return what estimates a job on an offer, and the course of its work: both are the same whatever the price.
-
-    The driver ranks all offers whenever it buys, and meanwhile only prices move.
-    """
     knowledge = Knowledge(rates.value, measured.value, pooled.value, poll_s)
 
     @functools.lru_cache(maxsize=4096)

@@ -15,7 +15,7 @@ from windfall.jobs import Job, Minimize, Use
 from windfall.market import Offer, Quota
 from windfall.policies.acquisition import fleet_settings, ranking
 from windfall.policies.layout.runtime_list import Scaling
-from windfall.policies.planning.estimates import Knowledge, offer_estimate
+from windfall.policies.planning.estimates import Knowledge
 from windfall.policies.planning.fleet_course import FleetGoal, Pools
 from windfall.structs import replace
 from windfall.terms import Reliability
@@ -34,7 +34,8 @@ def pools_of(job: Job, offers: Iterable[Offer], knowledge: Knowledge, quotas: tu
         quotas: the account's limits.
     """
     fitting = [offer for offer in sorted(offers, key=lambda one: one.key) if ranking.refusal(job, offer) is None]
-    found = [offer_estimate(job, offer, knowledge) for offer in fitting]
+    estimated = ranking.estimator(job, knowledge)
+    found = [estimated(offer)[0] for offer in fitting]
     limits = [_most(job, quotas, offer) for offer in fitting]
 
     def column(values: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

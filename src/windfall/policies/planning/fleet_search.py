@@ -31,9 +31,9 @@ from windfall.policies.planning.fleet_course import (
 )
 from windfall.structs import replace
 
-POOLS_MAX = 64
+POOLS_MAX = 48
 """Of more offers than this that no other dominates, those with the cheapest core-hours are searched."""
-STARTS = 6
+STARTS = 3
 """From how many fleets of one offer each the search starts."""
 FRONT_MAX = 10
 FRONT_STEP = 0.85
@@ -88,8 +88,10 @@ def undominated(pools: Pools, goal: FleetGoal) -> NDArray[np.intp]:
     rates = rates_of(pools)
     usable = (pools.cores > 0.0) & (pools.limit > 0) & np.isfinite(rates.start_s)
     rows = np.flatnonzero(usable)
-    columns = np.stack([-rates.cores, rates.usd_per_hour, rates.losses_per_s, rates.start_s, rates.prepare_s])[:, rows]
-    no_worse = np.all(columns[:, :, None] <= columns[:, None, :], axis=0)  # [i, j]: i is no worse than j
+    columns = (-rates.cores, rates.usd_per_hour, rates.losses_per_s, rates.start_s, rates.prepare_s)
+    no_worse = np.ones((len(rows), len(rows)), dtype=np.bool_)  # [i, j]: i is no worse than j
+    for column in columns:
+        no_worse &= column[rows][:, None] <= column[rows][None, :]
     equal = no_worse & no_worse.T
     first = np.triu(np.ones_like(equal), 1)
     better = no_worse & (~equal | first)
@@ -101,7 +103,7 @@ def undominated(pools: Pools, goal: FleetGoal) -> NDArray[np.intp]:
 
 
 def _starts(pools: Pools, goal: FleetGoal) -> list[Counts]:
-    """Return the best fleets of one offer each, the best first, the largest one of the cheapest cores, and the empty one."""
+    """Return the best fleets of one offer each, the best first, and the largest one of the cheapest cores."""
     count = len(pools.keys)
     found: list[tuple[tuple[float, ...], int, int]] = []
     rates = rates_of(pools)
@@ -118,7 +120,7 @@ def _starts(pools: Pools, goal: FleetGoal) -> list[Counts]:
         counts = np.zeros(count, dtype=np.int64)
         counts[row] = number
         starts.append(counts)
-    return [*starts, _full(pools, rates, goal), np.zeros(count, dtype=np.int64)]
+    return [*starts, _full(pools, rates, goal)]
 
 
 def _full(pools: Pools, rates: FleetRates, goal: FleetGoal) -> Counts:
