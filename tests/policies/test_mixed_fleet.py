@@ -16,7 +16,7 @@ from windfall.policies.acquisition import fleet_policy, fleet_policy_list, mixed
 from windfall.policies.acquisition.fleet_policy import FleetEstimates, FleetMachine, FleetTarget
 from windfall.policies.replacement.successor import ReplacementTime
 from windfall.structs import replace
-from windfall.terms import Instant, JobProgress, Outcome, Reliability, Seconds, Unit, WallTime, WorkDone
+from windfall.terms import Instant, JobProgress, Outcome, Reliability, Seconds, Unit, Usd, WallTime, WorkDone
 
 NOW = Instant(90_000.0)
 ESTIMATES = FleetEstimates((), (), ReplacementTime(Seconds(60.0), Seconds(60.0)))
@@ -150,6 +150,29 @@ def test_a_price_that_moves_a_little_changes_nothing() -> None:
     almost = JobProgress(WorkDone(5999.0, Unit.STEP), WorkDone(5999.0, Unit.STEP), 0, Outcome.RUNNING)
     assert takers(ask(View(begun, much, (cheap, *OFFERS)))) == {"large": 3, "rival": 3}
     assert ask(View(begun, much, (cheap, *OFFERS), progress=almost)).needs is begun
+
+
+def test_offers_that_are_not_listed_change_nothing() -> None:
+    """A provider that is silent for a while neither ends the job nor makes it buy elsewhere."""
+    begun = ask(View(first())).needs
+    assert ask(View(begun, offers=())).needs is begun
+    assert ask(View(begun, offers=(SMALL, CLERK))).needs is begun
+    assert ask(View(begun, offers=(SMALL, LARGE))).needs is begun, "the clerk's offer is gone"
+    assert ask(View(first(), offers=())).needs == first()
+
+
+def test_of_an_offer_above_the_price_limit_no_more_is_bought() -> None:
+    """Its machines stay while they are the best ones; they leave, once others work, when they are not."""
+    job = replace(wanted(), max_price_usd_per_hour=Usd(0.35))
+    begun = ask(View(first(), job)).needs
+    dearer = (SMALL, replace(LARGE, price_usd_per_hour=0.5), CLERK)
+    assert ask(View(begun, job, dearer)).needs is begun
+    fewer = tuple(slot for slot in begun if slot != begun[-1])
+    assert takers(ask(View(fewer, job, dearer)))["large"] == 2
+    risen = (SMALL, replace(LARGE, price_usd_per_hour=0.9), CLERK)
+    both = ask(View(begun, job, risen))
+    assert takers(both) == {"large": 3, "small": 3}
+    assert takers(ask(View(both.needs, job, risen))) == {"small": 3}
 
 
 def test_as_the_deadline_comes_nearer_the_fleet_grows() -> None:

@@ -23,7 +23,7 @@ from windfall.events import ComparedValue, Decision
 from windfall.fleet import Slot
 from windfall.jobs import Job
 from windfall.market import OfferKey
-from windfall.policies.acquisition import fleet_settings
+from windfall.policies.acquisition import fleet_settings, ranking
 from windfall.policies.acquisition.fleet_policy import (
     FleetEstimates,
     FleetPolicyRules,
@@ -59,9 +59,12 @@ def mix_of(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
     if scaling is None:
         raise ValueError(f"the runtime {job.runtime.name} needs a fixed number of machines")
     wake_at = Instant(view.now + job.fleet_settings.get("decide_every_s", DECIDE_EVERY_S))
-    goal = _goal(view, scaling)
-    pools = fleet_inputs.pools_of(job, view.offers, Knowledge(estimates.rates, estimates.measured), view.quotas)
     current = _current(view, scaling)
+    if _is_unlisted(view, scaling, current):
+        return FleetTarget(view.needs, wake_at=wake_at)
+    goal = _goal(view, scaling)
+    held = {slot.wants[0] for slot in current}
+    pools = fleet_inputs.pools_of(job, view.offers, Knowledge(estimates.rates, estimates.measured), view.quotas, held)
     counts = _counts(pools, current)
     pools = _as_sold(pools, view, counts)
     chosen = fleet_search.best(pools, goal)
@@ -100,15 +103,25 @@ def _current(view: FleetView, scaling: Scaling) -> tuple[Slot, ...]:
     )
 
 
+def _is_unlisted(view: FleetView, scaling: Scaling, current: tuple[Slot, ...]) -> bool:
+    """Whether an offer of the present fleet is not listed: its provider may only be silent, so nothing is changed."""
+    listed = {offer.key for offer in view.offers}
+    reliable = fleet_inputs.reliable_offer(view.job, scaling, view.offers)
+    return (scaling.reliable > 0 and reliable is None) or any(slot.wants[0] not in listed for slot in current)
+
+
 def _counts(pools: Pools, current: tuple[Slot, ...]) -> Counts:
     have = collections.Counter(slot.wants[0] for slot in current)
     return np.array([have[key] for key in pools.keys], dtype=np.int64)
 
 
 def _as_sold(pools: Pools, view: FleetView, counts: Counts) -> Pools:
-    """Return the pools with what stands of them as the limit of those of which an order was refused."""
-    refused = view.refused()
-    sold_out = np.array([key in refused for key in pools.keys], dtype=np.bool_)
+    """Return the pools with what there is of them as the limit of those that are not ordered now.
+
+    An order of theirs was refused, or the job does not take them any more: they cost more than its `max_price`.
+    """
+    unwanted = {offer.key for offer in view.offers if ranking.refusal(view.job, offer) is not None}
+    sold_out = np.array([key in unwanted or key in view.refused() for key in pools.keys], dtype=np.bool_)
     return replace(pools, limit=np.where(sold_out, np.minimum(counts, pools.limit), pools.limit))
 
 

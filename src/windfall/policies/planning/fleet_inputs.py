@@ -6,13 +6,13 @@ The plan and the fleet policy `mix` both come here, so that what is planned is w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
 from windfall.errors import Infeasible
 from windfall.jobs import Job, Minimize, Use
-from windfall.market import Offer, Quota
+from windfall.market import Offer, OfferKey, Quota
 from windfall.policies.acquisition import fleet_settings, ranking
 from windfall.policies.layout.runtime_list import Scaling
 from windfall.policies.planning.estimates import Knowledge
@@ -24,7 +24,13 @@ MACHINES_MOST = 256
 """More machines than this are not searched, whatever the job could use."""
 
 
-def pools_of(job: Job, offers: Iterable[Offer], knowledge: Knowledge, quotas: tuple[Quota, ...]) -> Pools:
+def pools_of(
+    job: Job,
+    offers: Iterable[Offer],
+    knowledge: Knowledge,
+    quotas: tuple[Quota, ...],
+    held: Collection[OfferKey] = (),
+) -> Pools:
     """Return the offers that the job can use, as columns.
 
     Args:
@@ -32,8 +38,13 @@ def pools_of(job: Job, offers: Iterable[Offer], knowledge: Knowledge, quotas: tu
         offers: of all providers.
         knowledge: what earlier runs showed.
         quotas: the account's limits.
+        held: offers of which the job has machines: these are columns whatever they cost now.
     """
-    fitting = [offer for offer in sorted(offers, key=lambda one: one.key) if ranking.refusal(job, offer) is None]
+    fitting = [
+        offer
+        for offer in sorted(offers, key=lambda one: one.key)
+        if offer.key in held or ranking.refusal(job, offer) is None
+    ]
     estimated = ranking.estimator(job, knowledge)
     found = [estimated(offer)[0] for offer in fitting]
     limits = [_most(job, quotas, offer) for offer in fitting]
