@@ -77,13 +77,17 @@ def plan_s(numbers: itertools.count[int]) -> float:
     return took_s
 
 
-def decision_ms(one: Job, numbers: itertools.count[int]) -> float:
-    """How long the driver's choice takes when every price has moved [ms]."""
-    number = next(numbers)
-    moved = tuple(
+def moved_offers(number: int) -> tuple[Offer, ...]:
+    """The offers after each price has moved."""
+    return tuple(
         replace(offer, price_usd_per_hour=offer.price_usd_per_hour * (1.0 + 0.01 * ((number + place) % 7)))
         for place, offer in enumerate(OFFERS)
     )
+
+
+def decision_ms(one: Job, numbers: itertools.count[int]) -> float:
+    """How long the driver's choice takes when every price has moved [ms]."""
+    moved = moved_offers(next(numbers))
     began = time.perf_counter()
     ranked = ranking.rank_for(one, SLOT, moved, RATES, MEASURED)
     chosen = ranking.choose(OfferMarket(ranked, {}, (), (), lambda _: True), NODES, Instant(0.0))
@@ -185,11 +189,7 @@ def plan_scoring() -> Benchmark:
 
 def mix_ms(one: Job, numbers: itertools.count[int]) -> float:
     """How long the search for a fleet of up to 64 machines takes when every price has moved [ms]."""
-    number = next(numbers)
-    moved = tuple(
-        replace(offer, price_usd_per_hour=offer.price_usd_per_hour * (1.0 + 0.01 * ((number + place) % 7)))
-        for place, offer in enumerate(OFFERS)
-    )
+    moved = moved_offers(next(numbers))
     goal = FleetGoal(Application(100.0, 30.0, 1e-4), 1, 64, 0.3, 3600.0 * 1000.0)
     began = time.perf_counter()
     found = fleet_search.best(fleet_inputs.pools_of(one, moved, Knowledge(RATES, MEASURED), ()), goal)

@@ -61,7 +61,6 @@ ALLOWED: dict[tuple[str, str], str] = {
         "os.environ*",
     ): "the provider's environment is the interface between controller and machine",
     ("cli/cost.py", "time.time"): "until when machines that still run have cost; shown, not decided by",
-    ("cli/run.py", "time.time"): "when a forecast was made; shown, not decided by",
     ("cli/follow.py", "time.*"): "follows a job from a terminal; nothing is decided by it",
     ("cli/job_verbs.py", "time.*"): "follows a job from a terminal; nothing is decided by it",
     ("cli/run_reference.py", "os.environ*"): "the environment says whether a team's controller is meant",

@@ -108,7 +108,7 @@ def test_on_the_local_market(new_rig: Callable[..., Rig], policy: str) -> None:
     choices = [json.loads(line)["choice"] for line in rig.say("explain", job_id, "--json").splitlines()]
     words = {
         "bidbrain": f"buy 1 large in zone-a at {LARGE_USD:g} USD/h",
-        "mix": "1 large in zone-a, 2 small in zone-a",
+        "mix": "1 large in zone-a + 2 small in zone-a",
     }
     assert words[policy] in choices
     ended = rig.ended(job_id, 150.0)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.policies.test_fleet_plan import hours
 from tests.policies.test_fleet_search import CALM, pools
+from tests.policies.test_mixed_fleet import LARGE, NOW, OFFERS
+from tests.support import tickets
 from windfall.jobs import Objective
 from windfall.policies.acquisition.bidbrain import Application
 from windfall.policies.planning import fleet_course
+from windfall.policies.planning.estimates import PlanInputs
 from windfall.policies.planning.fleet_course import FleetGoal
 from windfall.simulation import fleet_odds
 from windfall.structs import replace
-from windfall.terms import Seconds, Usd
+from windfall.terms import Seconds, Usd, WallTime
 
 HOUR_S = 3600.0
 ROUGH = Application(eviction_s=100.0, change_s=30.0, loss_per_core=1e-3)
@@ -73,3 +77,15 @@ def test_the_odds_count_the_limits() -> None:
     asked = fleet_odds.odds(market, np.array([3]), goal, limited)
     assert asked.in_time == pytest.approx(0.9, abs=0.01)
     assert asked.in_budget == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_fleet_that_loses_too_many_machines_has_no_odds() -> None:
+    """A job of years would need millions of lives; one of hours has its odds."""
+    with tickets.installed():
+        found = []
+        for core_hours in (10.0, 1e7):
+            counts = [[(LARGE.key, 3)]]
+            found += fleet_odds.odds_of(hours(core_hours), OFFERS, PlanInputs(WallTime(NOW), Seconds(5.0)), counts)
+    assert found[0] is not None
+    assert found[0].cost_usd[0] <= found[0].cost_usd[1]
+    assert found[1] is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,9 +14,10 @@ from windfall.cli.locations import state_folder
 from windfall.cli.options import Detach, InjectSpec, Json, SetValues, StateFolder, Switch, Yes
 from windfall.errors import Misuse
 from windfall.extras import for_jobs
+from windfall.linux.clock import SystemClock
+from windfall.policies.planning import forecasts
 from windfall.report import plan_plot
 from windfall.report.console import console
-from windfall.terms import WallTime
 
 if TYPE_CHECKING:
     from windfall.cli.client import Client
@@ -101,7 +101,6 @@ def run(
     with for_jobs():
         from windfall.cli import client, job_submit  # noqa: PLC0415 - their packages are an extra
         from windfall.cli.follow import follow  # noqa: PLC0415
-        from windfall.policies.planning import forecasts  # noqa: PLC0415
     folder = state or state_folder()
     draft = job_submit.read(job_file, set_, inject, folder, pack=True)
     secrets = job_submit.secrets_of(draft.file)
@@ -114,7 +113,7 @@ def run(
         if not yes and not _confirmed(json_=json_):
             return 0
         job = job_submit.upload_code(draft)
-        controller.submit(job, secrets, forecasts.of_plan(job, planned, WallTime(time.time())))
+        controller.submit(job, secrets, forecasts.of_plan(job, planned, SystemClock().wall_time()))
         if detach:
             print(json.dumps({"job_id": job.job_id, "run_url": job.run_url}) if json_ else job.job_id)
             return 0

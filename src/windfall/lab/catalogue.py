@@ -33,24 +33,22 @@ _PRICES = ("on_demand_usd_per_hour", "spot_usd_per_hour")
 
 
 class CloudRules(Struct, frozen=True):
-    """What a cloud promises of all its spot machines.
+    """How a cloud bills its spot machines.
 
     Attributes:
-        notice_s: before a preemption [s].
         minimum_s: what a machine is billed for at least [s].
         price: which price a spot machine costs, in words.
     """
 
-    notice_s: Seconds
     minimum_s: Seconds
     price: str
 
 
 CLOUDS: Mapping[str, CloudRules] = MappingProxyType(
     {
-        "aws": CloudRules(Seconds(120.0), Seconds(60.0), "the price in effect, by the second"),
-        "google": CloudRules(Seconds(30.0), Seconds(60.0), "the price in effect, by the second"),
-        "azure": CloudRules(Seconds(30.0), Seconds(0.0), "the price in effect, by the second"),
+        "aws": CloudRules(Seconds(60.0), "the price in effect, by the second"),
+        "google": CloudRules(Seconds(60.0), "the price in effect, by the second"),
+        "azure": CloudRules(Seconds(0.0), "the price in effect, by the second"),
     }
 )
 

@@ -20,14 +20,15 @@ from windfall.lab import catalogue, market_plot
 from windfall.lab.catalogue import CLOUDS, CataloguedType
 from windfall.market import Offer
 from windfall.models import lifetime_pool
+from windfall.models.preemption_rates import PRIOR_MTTP_S, preemption_pattern
+from windfall.policies.planning.offer_notes import PRICE_S_MAX
 from windfall.structs import Struct, plain
 from windfall.terms import Reliability, WallTime
 from windfall.units import duration_text
 
 ROWS_MAX = 25
 """How many rows are printed, those with the cheapest cores first; --json has all of them."""
-OLD_S = 3600.0
-"""A provider's price that was quoted longer ago than this is called old [s]."""
+_ASSUMED = f"a mean lifetime of {duration_text(PRIOR_MTTP_S)} is assumed"
 
 
 class MarketRow(Struct, frozen=True):
@@ -121,7 +122,7 @@ def lines(rows: Sequence[MarketRow]) -> Iterator[str]:
         if name in CLOUDS:
             rules = CLOUDS[name]
             least = f", at least {rules.minimum_s:g} s" if rules.minimum_s else ""
-            yield f"  notice {rules.notice_s:g} s; billed at {rules.price}{least}"
+            yield f"  notice {preemption_pattern(name).notice_s:g} s; billed at {rules.price}{least}"
 
 
 def saving_percent(row: MarketRow) -> float:
@@ -138,12 +139,12 @@ def _listed(row: CataloguedType) -> MarketRow:
     if spot is not None:
         how = "derived from the savings" if row.spot_basis == "derived" else "list prices"
         source = f"spot: {how} of {row.spot_as_of or 'an unknown date'}; {source}"
-    risk, risk_source = "unknown", "losses: not published; a mean lifetime of 3 h is assumed"
+    risk, risk_source = "unknown", f"losses: not published; {_ASSUMED}"
     if row.lost_per_month is not None:
         low, high = (100.0 * share for share in row.lost_per_month)
         risk = f"> {low:.0f} % a month" if high >= 100.0 else f"{low:.0f}-{high:.0f} % a month"
         risk_source = f"losses: share of machines interrupted in a month, of {row.losses_as_of or 'an unknown date'}"
-    notice = CLOUDS[row.provider].notice_s if row.provider in CLOUDS else 0.0
+    notice = preemption_pattern(row.provider).notice_s if row.provider in CLOUDS else 0.0
     return MarketRow(
         row.provider, row.zone, row.machine_type, row.cpus, row.memory_gib, row.accelerator, row.accelerators,
         spot is not None, row.on_demand_usd_per_hour if spot is None else spot, row.on_demand_usd_per_hour, source,
@@ -176,9 +177,9 @@ def _quoted(
     """Return a provider's offer, with the losses of this installation's machines."""
     spot = offer.reliability is Reliability.TRANSIENT
     age_s = max(now - offer.quoted_at, 0.0)
-    old = ", which is old" if age_s > OLD_S else ""
+    old = ", which is old" if age_s > PRICE_S_MAX else ""
     rows = [row for row in pooled if (row.provider, row.machine_type, row.zone) == offer.key[:3]]
-    risk, source = "unknown", "losses: no machine of it was observed; a mean lifetime of 3 h is assumed"
+    risk, source = "unknown", f"losses: no machine of it was observed; {_ASSUMED}"
     if rows:
         newest = max((one.ended or now for one in lifetimes if one.provider == offer.provider), default=now)
         risk = f"after {duration_text(rows[0].mttp_s)}"

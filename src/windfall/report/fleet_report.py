@@ -6,24 +6,18 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from windfall.policies.planning.offer_notes import fleet_text
 from windfall.units import duration_text
 
 _NAME = 42
 
 
-def fleet_text(fleet: Mapping[str, Any]) -> str:
-    """Return the machines of a fleet, as `2 small in zone-a`."""
-    parts = [f"{count} {kind} in {zone}{_kind(spot)}" for (_, kind, zone, spot), count in fleet["counts"]]
-    return " + ".join(parts) or "no machine"
-
-
 def head(fleets: Mapping[str, Any]) -> str:
     """Return all machines of the chosen fleet, those that keep the state safe included."""
-    text = fleet_text(fleets["chosen"])
+    text = fleet_text(fleets["chosen"]["counts"])
     if fleets["reliable"] is None:
         return text
-    _, kind, zone, spot = fleets["reliable"]
-    return f"{text}, and {fleets['reliable_machines']} {kind} in {zone}{_kind(spot)} for the state"
+    return f"{text}, and {fleet_text([(fleets['reliable'], fleets['reliable_machines'])])} for the state"
 
 
 def rows(fleets: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
@@ -35,14 +29,14 @@ def rows(fleets: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
         fleet = fleets[name]
         if fleet is not None:
             without = f"without {fleets['chosen']['counts'][0][0][1]}: " if name == "runner_up" else ""
-            yield label, f"{without}{fleet_text(fleet)}; {_course(fleet)}"
+            yield label, f"{without}{fleet_text(fleet['counts'])}; {_course(fleet)}"
 
 
 def front_lines(fleets: Mapping[str, Any]) -> Iterator[str]:
     """Yield the table of the fleets of which none is both cheaper and faster than another."""
     yield f"{'fleet':<{_NAME}}{'USD P50 .. P90':>18}{'finish P50 .. P90':>19}"
     for fleet in fleets["front"]:
-        *above, last = textwrap.wrap(fleet_text(fleet), _NAME - 1, break_on_hyphens=False)
+        *above, last = textwrap.wrap(fleet_text(fleet["counts"]), _NAME - 1, break_on_hyphens=False)
         yield from above
         yield f"{last:<{_NAME}}{_pair(fleet, 'cost_usd'):>18}{_pair(fleet, 'finish_s'):>19}"
 
@@ -67,7 +61,3 @@ def _usd(amount: float) -> str:
 
 def _hours(duration_s: float) -> str:
     return f"{duration_s / 3600.0:.3g} h" if duration_s >= 3600.0 else f"{duration_s / 60.0:.3g} min"
-
-
-def _kind(reliability: str) -> str:
-    return "" if reliability == "transient" else " on demand"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from windfall.errors import Misuse
 from windfall.extras import install
-from windfall.report.fleet_report import fleet_text
+from windfall.policies.planning.offer_notes import fleet_text
 from windfall.structs import Struct
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ def _fleets(fleets: Mapping[str, Any]) -> Iterator[PlanPoint]:
     rows = [fleets["chosen"], fleets["runner_up"], fleets["on_demand"], *fleets["front"]]
     for place, row in enumerate(rows):
         if row is not None and row["finish_s"] is not None:
-            yield _point(fleet_text(row), row["cost_usd"], row["finish_s"], row.get("odds"), chosen=place == 0)
+            yield _point(
+                fleet_text(row["counts"]), row["cost_usd"], row["finish_s"], row.get("odds"), chosen=place == 0
+            )
 
 
 def _offers(plan: Mapping[str, Any]) -> Iterator[PlanPoint]:

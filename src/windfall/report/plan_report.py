@@ -17,6 +17,7 @@ from windfall.jobs import DEFAULT_FLEET, DEFAULT_RUNTIME, Job
 from windfall.policies import policy_registry
 from windfall.policies.layout import runtime_list
 from windfall.policies.planning.estimates import NumberBasis, PlanNumberKey
+from windfall.policies.planning.offer_notes import fleet_text
 from windfall.policies.policy_registry import PolicyKind
 from windfall.report import fleet_report
 from windfall.report.forecast_report import record_text
@@ -269,7 +270,7 @@ def _holds(plan: Mapping[str, Any]) -> str:
     if fleets is not None:
         next_one, chosen_usd = fleets["runner_up"], fleets["chosen"]["cost_usd"]
         next_usd = None if next_one is None else next_one["cost_usd"]
-        name = "" if next_one is None else fleet_report.fleet_text(next_one)
+        name = "" if next_one is None else fleet_text(next_one["counts"])
     else:
         others, expected = plan["alternatives"], plan["chosen"]["expected"]
         chosen_usd = None if expected is None else expected["cost_usd"]

@@ -19,6 +19,7 @@ from windfall.errors import Misuse
 from windfall.jobs import Job, Objective, Use
 from windfall.market import Offer
 from windfall.models import job_measurements, lifetime_pool
+from windfall.policies.acquisition import ranking
 from windfall.policies.acquisition.bidbrain import HOUR_S, Floats, efficiency
 from windfall.policies.layout import runtime_list
 from windfall.policies.planning import fleet_inputs
@@ -26,15 +27,16 @@ from windfall.policies.planning.estimates import Knowledge, PlanInputs
 from windfall.policies.planning.fleet_course import Counts, FleetGoal, Pools, course
 from windfall.simulation.odds import Odds
 from windfall.simulation.outcomes import Floats as Columns
-from windfall.structs import Struct, replace
+from windfall.structs import Struct
 
 TRIALS = 1_000
 _REACH = 1.3
 """How far ahead histories are drawn at first: this multiple of the expected finish."""
-_CYCLES_MAX = 4_000
 TRIALS_MIN = 100
 _LIVES = 100_000
 """About how many machines' lives are drawn, so that the user does not wait too long."""
+_LIVES_MAX = 1_000_000
+"""If the fewest histories have more, none is drawn."""
 
 
 class FleetHistories(Struct, frozen=True, eq=False):
@@ -46,8 +48,8 @@ class FleetHistories(Struct, frozen=True, eq=False):
 
 def odds_of(
     job: Job, offers: Sequence[Offer], known: PlanInputs, fleets: Sequence[Sequence[tuple[Sequence[str], int]]]
-) -> list[Odds]:
-    """Return the odds of some fleets of a plan.
+) -> list[Odds | None]:
+    """Return the odds of some fleets of a plan; None for one that loses too many machines for a quick answer.
 
     Args:
         job: with its runtime and limits.
@@ -63,14 +65,14 @@ def odds_of(
         raise Misuse(f"the runtime {job.runtime.name} is another one here than at the controller: install the same")
     pooled = lifetime_pool.pool(known.lifetimes, known.now)
     knowledge = Knowledge((), job_measurements.merge(known.measured), pooled, known.poll_s)
-    any_use = replace(job, use=Use.AUTO)
-    pools = fleet_inputs.pools_of(any_use, offers, knowledge, ())
+    pools = fleet_inputs.pools_of(ranking.with_use(job, Use.AUTO), offers, knowledge, ())
     goal = fleet_inputs.goal_of(job, scaling, offers)
-    found = []
+    found: list[Odds | None] = []
     for fleet in fleets:
         have = {tuple(key): count for key, count in fleet}
         counts = np.array([have.get(key, 0) for key in pools.keys], dtype=np.int64)
-        found.append(odds(pools, counts, goal, job.objective))
+        few = _lives_per_history(pools, counts, goal) * TRIALS_MIN <= _LIVES_MAX
+        found.append(odds(pools, counts, goal, job.objective) if few else None)
     return found
 
 
@@ -121,10 +123,9 @@ def histories(pools: Pools, counts: Counts, goal: FleetGoal, *, trials: int, see
     while True:
         starts, ends = _lives(slots, reach_s, trials, np.random.default_rng(seed))
         finish_s = _finishes(slots, goal, starts, ends, reach_s)
-        if np.isfinite(finish_s).all() or starts.shape[-1] > _CYCLES_MAX:
-            break
+        if np.isfinite(finish_s).all():
+            return FleetHistories(_costs(slots, goal, starts, ends, finish_s), finish_s)
         reach_s *= 2.0
-    return FleetHistories(_costs(slots, goal, starts, ends, finish_s), finish_s)
 
 
 def _lives(slots: Pools, reach_s: float, trials: int, rng: np.random.Generator) -> tuple[Floats, Floats]:

@@ -67,12 +67,12 @@ def of_plan(
     expected = plan["chosen"]["expected"]
     if expected is None:
         return None
-    if plan.get("fleet") is not None:
-        return _of_fleets(controller, job, plan["fleet"])
     trials = int(_LOSSES / (1.0 + expected["preemptions"]))
     if trials < TRIALS_MIN:
-        return _unknown(f"not computed: a run is expected to lose {expected['preemptions']:.0f} machines")
+        return _too_many(expected["preemptions"])
     try:
+        if plan.get("fleet") is not None:
+            return _of_fleets(controller, job, plan["fleet"])
         from windfall.simulation import odds  # noqa: PLC0415 - needs numpy, where trials are played numba too
         from windfall.simulation.scenario_from_job import build_scenario  # noqa: PLC0415
 
@@ -93,21 +93,18 @@ def of_plan(
 
 def _of_fleets(controller: KnowledgeSource, job: Job, fleets: dict[str, Any]) -> dict[str, Any]:
     """Return the odds of a plan's fleet, and add its own to each other fleet of the plan."""
-    try:
-        from windfall.simulation import fleet_odds  # noqa: PLC0415 - needs numpy
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in NUMERIC:
-            raise
-        return _unknown(f"P50 and P90 need {package}: {install('control')}")
+    from windfall.simulation import fleet_odds  # noqa: PLC0415 - needs numpy
+
     offers = tuple(codec.decode({"type": Offer.__name__, **offer}, Offer) for offer in fleets["offers"])
     rows = [
         row for row in (fleets["chosen"], fleets["runner_up"], fleets["on_demand"], *fleets["front"]) if row is not None
     ]
     found = fleet_odds.odds_of(job, offers, controller.plan_inputs(job), [row["counts"] for row in rows])
     for row, one in zip(rows, found, strict=True):
-        row["odds"] = _as_json(one)
-    return _as_json(found[0])
+        losses = row["losses_per_hour"] * row["finish_s"] / 3600.0
+        row["odds"] = _too_many(losses) if one is None else _as_json(one)
+    odds: dict[str, Any] = rows[0]["odds"]
+    return odds
 
 
 def _trials(found: OfferEstimate, most: int) -> int:
@@ -126,6 +123,10 @@ def _play(log: Callable[[str], object], scenario: Scenario, trials: int, seed: i
     if kernels.compiles(scenario):
         log("compiling the simulation, once for this installation (about ten seconds)")
     return kernels.simulate(scenario, trials=trials, seed=seed)
+
+
+def _too_many(losses: float) -> dict[str, Any]:
+    return _unknown(f"not computed: a run is expected to lose {losses:.0f} machines")
 
 
 def _unknown(says: str) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from windfall.policies.acquisition.fleet_policy import (
 )
 from windfall.policies.layout import runtime_list
 from windfall.policies.layout.runtime_list import Scaling
-from windfall.policies.planning import fleet_course, fleet_inputs, fleet_search
+from windfall.policies.planning import fleet_course, fleet_inputs, fleet_search, offer_notes
 from windfall.policies.planning.estimates import Knowledge
 from windfall.policies.planning.fleet_course import Counts, FleetCourse, FleetGoal, Pools
 from windfall.policies.policy_registry import MIX
@@ -121,7 +121,8 @@ def _as_sold(pools: Pools, view: FleetView, counts: Counts) -> Pools:
     An order of theirs was refused, or the job does not take them any more: they cost more than its `max_price`.
     """
     unwanted = {offer.key for offer in view.offers if ranking.refusal(view.job, offer) is not None}
-    sold_out = np.array([key in unwanted or key in view.refused() for key in pools.keys], dtype=np.bool_)
+    closed = unwanted | view.refused()
+    sold_out = np.array([key in closed for key in pools.keys], dtype=np.bool_)
     return replace(pools, limit=np.where(sold_out, np.minimum(counts, pools.limit), pools.limit))
 
 
@@ -189,7 +190,11 @@ def _decision(before: FleetCourse, chosen: FleetCourse) -> Decision:
     ]
     finite = tuple(ComparedValue(*row) for row in values if np.isfinite(row[1]))
     return Decision(
-        MIX, VERSION, fleet_course.text(chosen), finite, (fleet_course.text(before),) if before.counts else ()
+        MIX,
+        VERSION,
+        offer_notes.fleet_text(chosen.counts),
+        finite,
+        (offer_notes.fleet_text(before.counts),) if before.counts else (),
     )
 
 

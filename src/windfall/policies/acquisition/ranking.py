@@ -345,12 +345,16 @@ _USES: Mapping[Reliability, Use] = MappingProxyType(
 
 def job_for(job: Job, slot: Slot) -> Job:
     """Return a job as it is for one slot: a slot that needs one kind of machine overrides what the job may use."""
-    return job if slot.reliability is None else _with_use(SameObject(job), _USES[slot.reliability])
+    return job if slot.reliability is None else with_use(job, _USES[slot.reliability])
+
+
+def with_use(job: Job, use: Use) -> Job:
+    """Return a job that may use these machines; the same object each time, so that estimates for it are found again."""
+    return _with_use(SameObject(job), use)
 
 
 @functools.lru_cache(maxsize=64)
 def _with_use(job: SameObject[Job], use: Use) -> Job:
-    """Return the same object each time, so that what was estimated for it is found again."""
     return replace(job.value, use=use)
 
 

@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 from windfall.market import OfferKey
 from windfall.policies.acquisition.bidbrain import HOUR_S, Application, Floats, efficiency
 from windfall.structs import Struct
-from windfall.terms import Reliability
 
 Counts = NDArray[np.int64]
 
@@ -205,15 +204,6 @@ def change_between(pools: Pools, before: Counts, after: Counts, goal: FleetGoal,
     prepare_usd = float(new @ (pools.usd_per_hour * pools.prepare_s)) / HOUR_S
     stop_usd = goal.app.change_s / HOUR_S * (float(after @ pools.usd_per_hour) + goal.reliable_usd_per_hour)
     return FleetChange(prepare_usd + stop_usd, goal.app.change_s, margin)
-
-
-def text(fleet: FleetCourse) -> str:
-    """Return a fleet's machines in words."""
-    parts = [
-        f"{count} {key[1]} in {key[2]}{'' if key[3] is Reliability.TRANSIENT else ' on demand'}"
-        for key, count in fleet.counts
-    ]
-    return ", ".join(parts) or "no machine"
 
 
 def rates_of(pools: Pools) -> FleetRates:

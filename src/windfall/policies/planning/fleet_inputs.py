@@ -5,7 +5,6 @@ The plan and the fleet policy `mix` both come here, so that what is planned is w
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
@@ -17,7 +16,6 @@ from windfall.policies.acquisition import fleet_settings, ranking
 from windfall.policies.layout.runtime_list import Scaling
 from windfall.policies.planning.estimates import Knowledge
 from windfall.policies.planning.fleet_course import FleetGoal, Pools
-from windfall.structs import replace
 from windfall.terms import Reliability
 
 MACHINES_MOST = 256
@@ -111,11 +109,11 @@ def reliable_offer(job: Job, scaling: Scaling, offers: Iterable[Offer]) -> Offer
     """Return the cheapest offer for the machines that keep the state safe; None if none is needed or offered."""
     if not scaling.reliable:
         return None
-    any_use = replace(job, use=Use.ON_DEMAND)
+    on_demand = ranking.with_use(job, Use.ON_DEMAND)
     fitting = [
         offer
         for offer in offers
-        if offer.reliability is Reliability.RELIABLE and ranking.refusal(any_use, offer) is None
+        if offer.reliability is Reliability.RELIABLE and ranking.refusal(on_demand, offer) is None
     ]
     return min(fitting, key=lambda offer: (offer.price_usd_per_hour, offer.key), default=None)
 
@@ -129,5 +127,4 @@ def _reliable_usd_per_hour(job: Job, scaling: Scaling, offers: Iterable[Offer]) 
             f"the runtime {job.runtime.name} needs {scaling.reliable} machine{'s' * (scaling.reliable != 1)} that cannot be "
             "preempted, and no provider offers one that fits the job's resources"
         )
-    assert math.isfinite(found.price_usd_per_hour), "a price is a number"
     return found.price_usd_per_hour

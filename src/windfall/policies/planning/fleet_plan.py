@@ -11,8 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from windfall.errors import Infeasible
-from windfall.fleet import Slot
-from windfall.jobs import Job, Measurement
+from windfall.jobs import Job, Measurement, Use
 from windfall.market import Offer, OfferKey, Quota
 from windfall.models import lifetime_pool
 from windfall.policies.acquisition import bidbrain, ranking
@@ -36,7 +35,7 @@ from windfall.policies.planning.job_plan import (
 )
 from windfall.policies.policy_registry import BIDBRAIN, MIX
 from windfall.structs import Struct, replace
-from windfall.terms import Reliability, Seconds, Usd, WallTime
+from windfall.terms import Seconds, Usd, WallTime
 from windfall.units import usd_text
 
 _SHOWN = frozenset(
@@ -148,7 +147,7 @@ def _fleets(case: _Case, pools: Pools, goal: FleetGoal, chosen: FleetCourse) -> 
 
 def _on_demand(case: _Case, goal: FleetGoal) -> FleetCourse | None:
     """Return the best fleet of machines that cannot be preempted, whatever the job may use."""
-    as_reliable = ranking.job_for(case.job, Slot("", "", Reliability.RELIABLE))
+    as_reliable = ranking.with_use(case.job, Use.ON_DEMAND)
     pools = fleet_inputs.pools_of(as_reliable, case.offers, case.knowledge, case.quotas)
     return fleet_search.best(pools, replace(goal, budget_usd=None)) if pools.keys else None
 
@@ -177,7 +176,9 @@ def _nearest(pools: Pools, goal: FleetGoal) -> str:
         for word, fastest in (("cheapest", False), ("fastest", True))
     )
     possible = "; ".join(
-        f"the {word} fleet, {fleet_course.text(fleet)}, {_takes(fleet)}" for word, fleet in found if fleet is not None
+        f"the {word} fleet, {offer_notes.fleet_text(fleet.counts)}, {_takes(fleet)}"
+        for word, fleet in found
+        if fleet is not None
     )
     return f"no fleet meets {limits}: {possible}"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from windfall.jobs import Job
 from windfall.market import Offer, Quota
 from windfall.policies.acquisition.ranking import OfferMarket, Ranked, Ranking, choose
-from windfall.terms import Instant, WallTime
+from windfall.terms import Instant, Reliability, WallTime
 from windfall.units import duration_text
 
 PRICE_S_MAX = 3600.0
@@ -29,6 +29,15 @@ def notes(
     yield from old_prices([row.offer for row in ranked], now)
     yield from _pools(job, ranked, quotas)
     yield from unknown_exclusions(job, offers)
+
+
+def fleet_text(counts: Iterable[tuple[Sequence[str], int]]) -> str:
+    """Return a fleet's machines in words, from how many there are of each offer."""
+    parts = [
+        f"{count} {kind} in {zone}{'' if reliability == Reliability.TRANSIENT else ' on demand'}"
+        for (_, kind, zone, reliability), count in counts
+    ]
+    return " + ".join(parts) or "no machine"
 
 
 def old_prices(offers: Sequence[Offer], now: WallTime) -> Iterator[str]:
