@@ -15,6 +15,7 @@ from tests.simulation.shared_data import DATA, needs_data
 from windfall.cli.main import main
 from windfall.errors import Misuse
 from windfall.lab import proteus, proteus_choices
+from windfall.lab import proteus_reasons as reasons
 from windfall.lab import proteus_runs as played
 from windfall.lab.proteus_runs import ArmRuns, Replay
 from windfall.lab.proteus_worlds import SPRING, Span
@@ -153,3 +154,29 @@ def test_the_verb_plays_both_worlds_and_judges_by_sign(capsys: pytest.CaptureFix
     assert sum(shares) == pytest.approx(100.0)
     cheapest = [row["ours"] for row in rows if row["item"].startswith("1b,")]
     assert sum(cheapest) == pytest.approx(100.0)
+
+
+def test_the_reason_of_a_short_run_time_says_how_long_an_eviction_would_have_to_stop_the_job() -> None:
+    """Two evictions in an hour of run: each would have to stop it for 20 minutes to leave a third of the time for work."""
+    above = [runs_of(run_s=[7200.0, math.nan], evictions=[4.0, 9.0], paid=[10.0, math.nan], free=[10.0, math.nan])]
+    assert reasons.evictions_per_hour(above) == pytest.approx(2.0)
+    assert "2 times an hour" in reasons.of_run_time(above, 60.0)
+    assert "stop it for 20 min" in reasons.of_run_time(above, 60.0)
+    assert "no such bid" in reasons.of_run_time([runs_of([3600.0], [0.0], [1.0], [0.0])], 60.0)
+
+
+def test_the_reason_of_a_lower_cost_counts_core_hours_and_what_is_free_of_them() -> None:
+    """Half of 20 core-hours free, against a fifth of 25."""
+    above = [runs_of([3600.0], [1.0], [10.0], [10.0])]
+    proteus = [runs_of([1800.0], [1.0], [20.0], [5.0])]
+    words = reasons.of_cost(above, proteus)
+    assert "25 % more core-hours" in words
+    assert "20 % of them are free; just-above's 50 %" in words
+
+
+def runs_of(run_s: list[float], evictions: list[float], paid: list[float], free: list[float]) -> ArmRuns:
+    """Jobs of an arm with these columns."""
+    count = len(run_s)
+    ones = np.ones(count)
+    columns = (np.array(run_s), np.zeros(count), np.array(paid), np.array(free), np.array(evictions))
+    return ArmRuns("spring", "us-east-1a", "just-above", 2.0, np.arange(count) * 1e5, ones, *columns)

@@ -47,5 +47,5 @@ def test_sensitivity_shows_every_constant_that_the_paper_does_not_print() -> Non
     for row in rows:
         print(f"{row.item}: {row.quantity} {row.ours:.1f} {row.unit}")
     values = sum(len(values) for values in proteus_choices.UNPRINTED.values())
-    assert len(rows) == 4 * values
+    assert len(rows) == 8 * values
     assert all(row.ours is not None and row.ours > 0.0 for row in rows)

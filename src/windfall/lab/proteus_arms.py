@@ -78,6 +78,7 @@ class Choices(Struct, frozen=True):
         above_usd: bid delta of the arm just above the market [USD/h].
         slowdown: of a job with checkpoints (the paper: 17 %) [1].
         checkpoint_s, restart_s: interval of checkpoints, and a restart from one [s].
+        startup_s: from an order to a machine that works, not billed [s].
     """
 
     eviction_s: float = 60.0
@@ -95,6 +96,7 @@ class Choices(Struct, frozen=True):
     slowdown: float = 1.17
     checkpoint_s: float = 900.0
     restart_s: float = 300.0
+    startup_s: float = 0.0
 
     def deltas_usd(self) -> NDArray[np.float64]:
         """Return the bid deltas [USD/h]."""
@@ -139,7 +141,7 @@ def play(world: PriceWorld, arm: str, job: ArmJob, choices: Choices, odds: Evict
         odds: of evictions, as learnt before; BidBrain's.
     """
     horizon_s = LONGEST * job.hours * HOUR_S
-    pools = worlds.markets(world, job.zone, job.start_s, horizon_s)
+    pools = worlds.markets(world, job.zone, job.start_s, horizon_s, choices.startup_s)
     app = Application(choices.eviction_s, choices.change_s, choices.loss_per_core)
     survival = Survival()
     if arm in {STANDARD_CHECKPOINT, BIDBRAIN_CHECKPOINT}:

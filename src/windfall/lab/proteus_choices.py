@@ -58,14 +58,18 @@ UNPRINTED: Mapping[str, tuple[object, ...]] = {
     "allocation_cores": (32.0, 64.0, 128.0, 256.0),
     "purchases_max": (1, 4, 16),
     "delta_usd": ((1e-4, 0.4), (1e-5, 0.4), (1e-4, 0.1)),
+    "deltas": (10, 20, 40),
+    "above_usd": (1e-4, 1e-3, 1e-2),
     "whole_hour": (False, True),
     "price_max": (1.0, math.inf),
-    "eviction_s": (0.0, 60.0, 300.0),
+    "eviction_s": (0.0, 60.0, 300.0, 1800.0),
     "change_s": (0.0, 30.0, 120.0),
     "loss_per_core": (0.0, 2e-4, 5e-4),
     "servers": (1, 3),
     "slowdown": (1.05, 1.17),
+    "checkpoint_s": (300.0, 900.0),
     "restart_s": (60.0, 300.0),
+    "startup_s": (0.0, 120.0, 600.0),
 }
 """Every constant that the paper does not print, and values at which its effect is shown."""
 

@@ -224,7 +224,9 @@ def _rows(file: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
 # ---------------------------------------------------------------------------------------------------- what arms see of it
 
 
-def markets(world: PriceWorld, zone: str, since_s: float, horizon_s: float) -> tuple[SimulatedMarket, ...]:
+def markets(
+    world: PriceWorld, zone: str, since_s: float, horizon_s: float, startup_s: float = 0.0
+) -> tuple[SimulatedMarket, ...]:
     """Return what a zone sells from a moment on, which becomes time 0: spot machines with bids, and two types on demand.
 
     Args:
@@ -232,6 +234,7 @@ def markets(world: PriceWorld, zone: str, since_s: float, horizon_s: float) -> t
         zone: one of its zones.
         since_s: the moment [Unix seconds].
         horizon_s: prices after it are left out [s].
+        startup_s: from an order to the start of a machine [s].
     """
     found = []
     for kind in world.types(zone):
@@ -239,15 +242,17 @@ def markets(world: PriceWorld, zone: str, since_s: float, horizon_s: float) -> t
         first = max(int(times_s.searchsorted(since_s, "right")) - 1, 0)
         last = max(int(times_s.searchsorted(since_s + horizon_s)), first + 1)
         prices = ValueSeries(np.maximum(times_s[first:last] - since_s, 0.0), usd[first:last])
-        found.append(_market(kind, zone, Reliability.TRANSIENT, prices))
+        found.append(_market(kind, zone, Reliability.TRANSIENT, prices, startup_s))
     steady = [
-        _market(kind, zone, Reliability.RELIABLE, ValueSeries.constant(kind.on_demand_usd_per_hour))
+        _market(kind, zone, Reliability.RELIABLE, ValueSeries.constant(kind.on_demand_usd_per_hour), startup_s)
         for kind in (C4, SERVER_KIND)
     ]
     return (*found, *steady)
 
 
-def _market(kind: MachineKind, zone: str, reliability: Reliability, prices: ValueSeries) -> SimulatedMarket:
+def _market(
+    kind: MachineKind, zone: str, reliability: Reliability, prices: ValueSeries, startup_s: float
+) -> SimulatedMarket:
     spot = reliability is Reliability.TRANSIENT
     return SimulatedMarket(
         kind.machine_type,
@@ -256,7 +261,7 @@ def _market(kind: MachineKind, zone: str, reliability: Reliability, prices: Valu
         prices,
         kind.on_demand_usd_per_hour,
         Seconds(0.0),
-        allocate_s=(0.0, 0.0),
+        allocate_s=(startup_s, startup_s),
         bid=spot,
         refund=spot,
         cpus=float(kind.cores),

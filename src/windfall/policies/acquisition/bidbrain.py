@@ -21,6 +21,7 @@ Source: A. Harlap et al., "Proteus: agile ML elasticity through tiered reliabili
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,8 +51,8 @@ EFFICIENCY_MIN = 1e-3
 """No fleet counts as less efficient than this: phi as a straight line would fall below zero."""
 
 
-class Allocations(Struct, frozen=True):
-    """Allocations in columns, one row each.
+class Allocations(Struct, frozen=True, dict=True):
+    """Allocations in columns, one row each; what follows from them is computed once.
 
     Attributes:
         machines: how many each has.
@@ -73,18 +74,21 @@ class Allocations(Struct, frozen=True):
     refund: NDArray[np.bool_]
     works: NDArray[np.bool_]
 
+    @cached_property
     def costs_usd(self) -> Floats:
-        """Return the expected cost of each allocation until its period ends [USD] (equation 1)."""
+        """The expected cost of each allocation until its period ends [USD] (equation 1)."""
         lost_s = np.where(self.refund, 0.0, np.minimum(self.median_s, self.left_s))
         billed_s = (1.0 - self.evicted) * self.left_s + self.evicted * lost_s
         return self.usd_per_hour * self.machines * billed_s / HOUR_S
 
+    @cached_property
     def useful_s(self) -> Floats:
-        """Return how long each could work, overheads apart [s]: omega of equation 2."""
+        """How long each could work, overheads apart [s]: omega of equation 2."""
         return np.where(self.evicted > 0.5, np.minimum(self.median_s, self.left_s), self.left_s)
 
+    @cached_property
     def rates(self) -> Floats:
-        """Return the work of each per second, overheads apart [cores]: k nu of equation 3."""
+        """The work of each per second, overheads apart [cores]: k nu of equation 3."""
         return np.where(self.works, self.machines * self.cores, 0.0)
 
 
@@ -94,9 +98,9 @@ def cost_per_work(held: Allocations, app: Application) -> float:
     Infinite for one that does no work.
     """
     overhead_s = (1.0 - np.prod(1.0 - held.evicted)) * app.eviction_s
-    rates = held.rates()
-    work = rates @ np.maximum(held.useful_s() - overhead_s, 0.0) * efficiency(rates.sum(), app)
-    return float(held.costs_usd().sum() / work) if work > 0.0 else math.inf
+    rates = held.rates
+    work = rates @ np.maximum(held.useful_s - overhead_s, 0.0) * efficiency(rates.sum(), app)
+    return float(held.costs_usd.sum() / work) if work > 0.0 else math.inf
 
 
 def with_each(held: Allocations, offered: Allocations, app: Application) -> Floats:
@@ -109,11 +113,11 @@ def with_each(held: Allocations, offered: Allocations, app: Application) -> Floa
     """
     stay = np.prod(1.0 - held.evicted) * (1.0 - offered.evicted)
     overhead_s = (1.0 - stay) * app.eviction_s + app.change_s
-    held_s = np.maximum(held.useful_s() - overhead_s[:, None], 0.0)
-    rates, held_rates = offered.rates(), held.rates()
-    work = held_s @ held_rates + rates * np.maximum(offered.useful_s() - overhead_s, 0.0)
+    held_s = np.maximum(held.useful_s - overhead_s[:, None], 0.0)
+    rates, held_rates = offered.rates, held.rates
+    work = held_s @ held_rates + rates * np.maximum(offered.useful_s - overhead_s, 0.0)
     work *= efficiency(held_rates.sum() + rates, app)
-    cost = held.costs_usd().sum() + offered.costs_usd()
+    cost = held.costs_usd.sum() + offered.costs_usd
     return _ratios(cost, work)
 
 
@@ -122,10 +126,10 @@ def without_each(held: Allocations, app: Application) -> Floats:
     others = ~np.eye(len(held.machines), dtype=np.bool_)
     stay = np.prod(np.where(others, 1.0 - held.evicted, 1.0), axis=1)
     overhead_s = (1.0 - stay) * app.eviction_s + app.change_s
-    rates = held.rates()
-    useful_s = np.maximum(held.useful_s() - overhead_s[:, None], 0.0)
+    rates = held.rates
+    useful_s = np.maximum(held.useful_s - overhead_s[:, None], 0.0)
     work = np.sum(np.where(others, rates * useful_s, 0.0), axis=1) * efficiency(others @ rates, app)
-    cost = others @ held.costs_usd()
+    cost = others @ held.costs_usd
     return _ratios(cost, work)
 
 

@@ -267,9 +267,11 @@ def _left_s(now: Instant, one: FleetAllocation, offer: Offer) -> float:
 
 def _renewed(market: _Situation, held: list[FleetAllocation]) -> tuple[list[FleetAllocation], list[FleetAllocation]]:
     """Return the allocations that stay, and those that leave before they are billed again, the dearest first."""
-    dropped = [one for one in held if _is_due(market, one) and _is_too_dear(market, one)]
-    held = [one for one in held if one not in dropped]
-    while due := frozenset(one.order for one in held if _is_due(market, one)):
+    due_orders = frozenset(one.order for one in held if _is_due(market, one))
+    dropped = [one for one in held if one.order in due_orders and _is_too_dear(market, one)]
+    if dropped:
+        held = [one for one in held if one not in dropped]
+    while due := due_orders.intersection(one.order for one in held):
         columns = _columns(market, held, due)
         limits = bidbrain.cost_per_work(columns, market.settings.app) * np.array(
             [1.0 if _by_hour(market.offers[one.key]) else 1.0 - market.settings.margin for one in held]
@@ -351,7 +353,7 @@ def _buy(
     """
     (columns, cost), (needs, in_pools), (names, bought) = fleet, needed, news
     for purchase in range(market.settings.purchases_max):
-        room = market.settings.cores_max - float(columns.rates().sum())
+        room = market.settings.cores_max - float(columns.rates.sum())
         working = float(columns.machines[columns.works].sum())
         candidates = _fitting(market, room, market.settings.machines_max - working, in_pools)
         if candidates is None:
@@ -462,5 +464,5 @@ def _rationale(before: float, after: float, held: Allocations) -> tuple[Compared
     known = [("cost before", before), ("cost after", after)]
     compared = [ComparedValue(name, cost * HOUR_S, unit) for name, cost in known if math.isfinite(cost)]
     odds = 1.0 - float(np.prod(1.0 - held.evicted))
-    cores = ComparedValue("cores held", float(held.rates().sum()), "")
+    cores = ComparedValue("cores held", float(held.rates.sum()), "")
     return (*compared, cores, ComparedValue("odds of an eviction of what is held", 100.0 * odds, "%"))

@@ -234,7 +234,8 @@ def new_slot_ids(role: str, now: Instant, needs: Sequence[Slot]) -> Iterator[str
     """
     name = f"{role}-{round(now * 1000.0):x}-"
     used = [int(slot.id.removeprefix(name)) for slot in needs if slot.id.startswith(name)]
-    return (f"{name}{number}" for number in itertools.count(max(used, default=-1) + 1))
+    for number in itertools.count(max(used, default=-1) + 1):
+        yield f"{name}{number}"
 
 
 def price_limit_usd(job: Job, bid_usd_per_hour: float | None) -> float | None:

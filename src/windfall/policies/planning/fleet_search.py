@@ -3,8 +3,9 @@
 A mix wins where the cheapest offer is limited (a quota, a pool), where the time is limited, or where the machines are few and a
 larger one costs less than one more small one saves.
 
-The search is local: from the best fleets of one offer each, machines are added, removed or swapped one at a time while that
-helps.  It is not exact: `tests/policies/test_fleet_search.py` compares it with all fleets of random small markets.
+The search is local: from the best fleets of one offer each, machines are added, removed or swapped while that helps, several
+of an offer at a time and then one.  It is not exact: `tests/policies/test_fleet_search.py` compares it with all fleets of
+random small markets.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ from windfall.policies.planning.fleet_course import (
     score_of,
     sums_of,
 )
-from windfall.structs import replace
+from windfall.structs import Struct, replace
 
 POOLS_MAX = 48
 """Of more offers than this that no other dominates, those with the cheapest core-hours are searched."""
 STARTS = 3
 """From how many fleets of one offer each the search starts."""
+STEPS = (8, 1)
+"""How many machines of an offer are moved at a time: first many, so that a fleet of a hundred is reached in few moves."""
 FRONT_MAX = 10
 FRONT_STEP = 0.85
 """On the front of cost against finish, each fleet is asked to finish in this share of the time of the one before."""
@@ -104,23 +107,28 @@ def undominated(pools: Pools, goal: FleetGoal) -> NDArray[np.intp]:
 
 def _starts(pools: Pools, goal: FleetGoal) -> list[Counts]:
     """Return the best fleets of one offer each, the best first, and the largest one of the cheapest cores."""
-    count = len(pools.keys)
-    found: list[tuple[tuple[float, ...], int, int]] = []
     rates = rates_of(pools)
-    for row in range(count):
-        most = int(min(pools.limit[row], goal.machines_max))
-        numbers = np.arange(1, most + 1)
-        alone = np.zeros((most, count), dtype=np.int64)
-        alone[:, row] = numbers
-        score = score_of(sums_of(rates, alone), goal)
-        place = _first(score)
-        found.append((tuple(float(values[place]) for values in score), row, int(numbers[place])))
+    numbers = np.arange(1, min(int(pools.limit.max(initial=0)), goal.machines_max) + 1)
+    score = score_of(_alone(rates, numbers), goal)
+    few_or_many = np.where(numbers <= pools.limit[:, None], score[0], np.inf)
+    order = np.lexsort([values.ravel() for values in (few_or_many, *score[1:])][::-1])
+    rows, places = np.divmod(order, len(numbers))
     starts = []
-    for _, row, number in sorted(found)[:STARTS]:
-        counts = np.zeros(count, dtype=np.int64)
-        counts[row] = number
+    for row in dict.fromkeys(rows.tolist()):
+        counts = np.zeros(len(pools.keys), dtype=np.int64)
+        counts[row] = numbers[places[np.argmax(rows == row)]]
         starts.append(counts)
+        if len(starts) == STARTS:
+            break
     return [*starts, _full(pools, rates, goal)]
+
+
+def _alone(rates: FleetRates, numbers: NDArray[np.int64]) -> FleetSums:
+    """Return the sums of fleets of one offer each; shape (offers, numbers)."""
+    machines = np.broadcast_to(numbers.astype(np.float64), (len(rates.cores), len(numbers)))
+    each = (rates.cores, rates.usd_per_hour, rates.losses_per_s)
+    latest = (np.broadcast_to(value[:, None], machines.shape) for value in (rates.start_s, rates.prepare_s))
+    return FleetSums(machines, *(machines * value[:, None] for value in each), *latest)
 
 
 def _full(pools: Pools, rates: FleetRates, goal: FleetGoal) -> Counts:
@@ -137,29 +145,32 @@ def _search(pools: Pools, goal: FleetGoal, starts: Sequence[Counts]) -> Counts |
     if not pools.keys:
         return None
     rates = rates_of(pools)
-    ended = [_climb(pools, rates, goal, start) for start in starts]
+    effects = [_effects(rates, step) for step in STEPS]
+    ended = [_climb(pools, rates, goal, start, effects) for start in starts]
     scores = score_of(sums_of(rates, np.stack(ended)), goal)
     found = ended[_first(scores)]
     return found if found.any() else None
 
 
-def _climb(pools: Pools, rates: FleetRates, goal: FleetGoal, counts: Counts) -> Counts:
-    """Add, remove or swap one machine at a time while that helps."""
+def _climb(pools: Pools, rates: FleetRates, goal: FleetGoal, counts: Counts, steps: Sequence[_Effects]) -> Counts:
+    """Add, remove or swap machines while that helps."""
     counts = counts.copy()
     now = tuple(float(values) for values in score_of(sums_of(rates, counts), goal))
-    while True:
-        score = score_of(_moves(rates, counts), goal)
-        allowed = _allowed(pools, counts)
-        place = _first([np.where(allowed, score[0], np.inf), *score[1:]])
-        then = tuple(float(values.ravel()[place]) for values in score)
-        if not _is_better(then, now):
-            return counts
-        now = then
-        removed, added = divmod(place, len(counts) + 1)
-        if removed < len(counts):
-            counts[removed] -= 1
-        if added < len(counts):
-            counts[added] += 1
+    for effects in steps:
+        while True:
+            score = score_of(_moves(rates, counts, effects), goal)
+            allowed = _allowed(pools, counts, effects.step)
+            place = _first([np.where(allowed, score[0], np.inf), *score[1:]])
+            then = tuple(float(values.ravel()[place]) for values in score)
+            if not (allowed.ravel()[place] and _is_better(then, now)):
+                break
+            now = then
+            removed, added = divmod(place, len(counts) + 1)
+            if removed < len(counts):
+                counts[removed] -= effects.step
+            if added < len(counts):
+                counts[added] += effects.step
+    return counts
 
 
 def _first(score: Sequence[Floats]) -> int:
@@ -179,44 +190,64 @@ def _is_better(then: tuple[float, ...], now: tuple[float, ...]) -> bool:
     return False
 
 
-def _allowed(pools: Pools, counts: Counts) -> NDArray[np.bool_]:
-    """Return which moves there are: row: the offer to remove a machine of, column: to add one of; the last ones: none."""
-    removable = np.append(counts > 0, True)
-    addable = np.append(counts < pools.limit, True)
+def _allowed(pools: Pools, counts: Counts, step: int) -> NDArray[np.bool_]:
+    """Return which moves there are: row: the offer to remove machines of, column: to add some of; the last ones: none."""
+    removable = np.append(counts >= step, True)
+    addable = np.append(counts + step <= pools.limit, True)
     allowed: NDArray[np.bool_] = removable[:, None] & addable[None, :]
     return allowed
 
 
-def _moves(rates: FleetRates, counts: Counts) -> FleetSums:
-    """Return the sums of the fleets after each move."""
-    fleet = sums_of(rates, counts)
+class _Effects(Struct, frozen=True):
+    """What each move adds to the sums of any fleet, and what follows from one more machine of each offer."""
 
-    def moved(total: Floats, each: Floats) -> Floats:
-        step = np.append(each, 0.0)
-        sums: Floats = total - step[:, None] + step[None, :]
-        return sums
+    step: int
+    machines: Floats
+    cores: Floats
+    usd_per_hour: Floats
+    losses_per_s: Floats
+    start_s: Floats
+    prepare_s: Floats
 
-    def latest(each: Floats) -> Floats:
-        found: Floats = np.maximum(_latest_without(each, counts)[:, None], np.append(each, 0.0)[None, :])
-        return found
 
-    return FleetSums(
-        moved(fleet.machines, np.ones(len(counts))),
-        np.maximum(moved(fleet.cores, rates.cores), 0.0),
-        np.maximum(moved(fleet.usd_per_hour, rates.usd_per_hour), 0.0),
-        np.maximum(moved(fleet.losses_per_s, rates.losses_per_s), 0.0),
-        latest(rates.start_s),
-        latest(rates.prepare_s),
+def _effects(rates: FleetRates, step: int) -> _Effects:
+    def change(each: Floats) -> Floats:
+        moved = step * np.append(each, 0.0)
+        changes: Floats = moved[None, :] - moved[:, None]
+        return changes
+
+    return _Effects(
+        step,
+        change(np.ones(len(rates.cores))),
+        change(rates.cores),
+        change(rates.usd_per_hour),
+        change(rates.losses_per_s),
+        np.append(rates.start_s, 0.0),
+        np.append(rates.prepare_s, 0.0),
     )
 
 
-def _latest_without(each: Floats, counts: Counts) -> Floats:
-    """Return the largest value of the offers that a fleet uses with one machine fewer of each, and as it is."""
+def _moves(rates: FleetRates, counts: Counts, effects: _Effects) -> FleetSums:
+    """Return the sums of the fleets after each move."""
+    fleet = sums_of(rates, counts)
+    start_s, prepare_s = (_latest_without(each, counts, effects.step) for each in (rates.start_s, rates.prepare_s))
+    return FleetSums(
+        fleet.machines + effects.machines,
+        np.maximum(fleet.cores + effects.cores, 0.0),
+        np.maximum(fleet.usd_per_hour + effects.usd_per_hour, 0.0),
+        np.maximum(fleet.losses_per_s + effects.losses_per_s, 0.0),
+        np.maximum(start_s[:, None], effects.start_s),
+        np.maximum(prepare_s[:, None], effects.prepare_s),
+    )
+
+
+def _latest_without(each: Floats, counts: Counts, step: int) -> Floats:
+    """Return the largest value of the offers that a fleet uses without some machines of each, and as it is."""
     used = np.where(counts > 0, each, 0.0)
     first = int(np.argmax(used))
     largest = used[first]
     found = np.full(len(counts) + 1, largest)
-    if counts[first] == 1:
+    if counts[first] == step:
         used[first] = 0.0
         found[first] = used.max()
     return found
