@@ -257,6 +257,9 @@ def _numbers(job: Job, scaling: Scaling, main: Offer, knowledge: Knowledge) -> t
     work = PlanNumber(PlanNumberKey.WORK, None, unit, NumberBasis.UNKNOWN, "the job file has no work")
     if job.work is not None:
         work = replace(work, value=job.work.amount, basis=NumberBasis.GIVEN, detail="by the job file", source="")
+    if job.objective.loss is not None:
+        detail = f"predicted by the runtime until a loss of {job.objective.loss:g}"
+        work = replace(work, basis=NumberBasis.DERIVED, detail=detail, source="")
     speed = PlanNumber(
         PlanNumberKey.SPEED,
         None,
