@@ -279,7 +279,9 @@ def test_a_deadline_that_no_offer_meets_is_refused_with_the_quickest() -> None:
         "no offer is expected to meet the deadline: the fastest, small in aws/a (spot), takes 10 h 9 min"
     )
     assert "10 h of work" in words
-    assert words.endswith("the deadline is 9 h; a deadline of 10 h 10 min would do")
+    assert words.endswith(
+        "the deadline is 9 h; a deadline of 10 h 10 min would do (small in aws/a (spot), which takes a budget of 10.35 USD)"
+    )
     possible = replace(JOB, objective=Objective(deadline_s=Seconds(10 * HOUR + 600.0)))
     assert planned(possible, SPOT, LARGE, measured=(MEASURED, slow)).chosen.offer is SPOT
 
@@ -297,8 +299,8 @@ def test_a_dearer_offer_is_chosen_if_it_alone_meets_the_deadline() -> None:
 def test_limits_are_not_left_to_a_type_of_unknown_speed() -> None:
     """Where the measured type misses the deadline, the other is not bought blindly; asked for by name it is tried."""
     job = replace(JOB, objective=Objective(deadline_s=Seconds(9 * HOUR)))
-    assert refused(job, SPOT, LARGE).endswith(
-        "the speed on large in aws/a (spot) is unknown: request only this machine type to try it"
+    assert "the speed on large in aws/a (spot) is unknown: request only this machine type to try it" in refused(
+        job, SPOT, LARGE
     )
     found = planned(replace(job, resources=(Resources(machine_type="large"),)), SPOT, LARGE)
     assert found.chosen.offer is LARGE
@@ -311,7 +313,9 @@ def test_a_budget_below_the_cheapest_plan_is_refused_with_what_is_held_back() ->
     assert words.startswith("no offer fits the budget: the cheapest, small in aws/a (spot), is expected to cost 10.")
     assert " plus a reserve of " in words
     assert "for a last save of at most 10 min" in words
-    assert words.endswith("the budget is 8.00 USD; a budget of 10.35 USD would do")
+    assert words.endswith(
+        "the budget is 8.00 USD; a budget of 10.35 USD would do (small in aws/a (spot), done in 10 h 10 min)"
+    )
     assert "aws/b" not in words
     assert planned(replace(JOB, objective=Objective(budget_usd=Usd(10.35)))).chosen.offer is SPOT
 
@@ -325,6 +329,10 @@ def test_limits_that_no_offer_meets_together_are_refused_with_what_each_offer_la
     assert words.startswith("no offer meets all limits of the job: small in aws/a (spot): it is expected to take 10 h")
     assert "; large in aws/a (spot): it is expected to cost 20." in words
     assert "no offer fits the budget" not in words
+    assert words.endswith(
+        "; a budget of 21.10 USD would do (large in aws/a (spot), done in 5 h 6 min); or a deadline of 10 h 10 min would do "
+        "(small in aws/a (spot), within the budget)"
+    )
 
 
 def test_the_reserve_counts_within_the_budget() -> None:

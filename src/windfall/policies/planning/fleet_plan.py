@@ -31,12 +31,11 @@ from windfall.policies.planning.job_plan import (
     PlanCandidate,
     PlanItem,
     RefusedOffer,
-    time_text,
 )
 from windfall.policies.policy_registry import BIDBRAIN, MIX
 from windfall.structs import Struct, replace
 from windfall.terms import Seconds, Usd, WallTime
-from windfall.units import usd_text
+from windfall.units import time_text, usd_text
 
 _SHOWN = frozenset(
     {PlanNumberKey.ALLOCATION, PlanNumberKey.PREPARATION, PlanNumberKey.MTTP, PlanNumberKey.SILENT_SHARE}
