@@ -16,7 +16,8 @@ class LocalZone(tzinfo):
         """Return by how much the local clock is ahead of UTC; of a skipped or repeated time as PEP 495 asks for."""
         assert moment is not None, "the offset depends on the time"
         shown = moment.replace(tzinfo=None)
-        return shown - shown.astimezone(UTC).replace(tzinfo=None)
+        # `astimezone` gives a skipped time the offset after the change.
+        return shown - datetime.fromtimestamp(shown.timestamp(), UTC).replace(tzinfo=None)
 
     def tzname(self, moment: datetime | None) -> str | None:
         """Return the abbreviation that the system has: `CET`."""
