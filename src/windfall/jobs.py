@@ -91,8 +91,8 @@ class Objective(Tagged, frozen=True):
     Attributes:
         deadline_s: from the submission [s]; None for none.
         budget_usd: hard limit, which includes a reserve for the last save and the release.
-        loss: until which the script trains; `Job.work` then holds what the runtime predicts for it.  None if the work is
-            given.
+        loss: the training loss that the script trains to; `Job.work` then holds what the runtime predicts for it.  None if
+            the work is given.
     """
 
     deadline_s: Seconds | None = None

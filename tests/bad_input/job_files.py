@@ -209,7 +209,7 @@ TOGETHER = (
         "loss-without-model",
         f"{RUN}objective: {{loss: 2.1}}\n",
         "2:13",
-        "objective.loss needs a runtime that predicts losses, and checkpoint does not",
+        "objective.loss needs a runtime that predicts the training loss, and checkpoint does not",
         "work: {steps: 20000}",
         schema=False,
     ),

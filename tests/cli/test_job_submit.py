@@ -120,7 +120,8 @@ def test_a_loss_becomes_the_work_that_its_runtime_predicts(tmp_path: Path) -> No
         ):
             draft(tmp_path, f"{text}work: {{steps: 3}}\n")
     with pytest.raises(
-        InvalidFile, match=r"--loss: objective\.loss needs a runtime that predicts losses, and checkpoint does"
+        InvalidFile,
+        match=r"--loss: objective\.loss needs a runtime that predicts the training loss, and checkpoint does",
     ):
         draft(tmp_path, loss="0.4")
 

@@ -124,7 +124,7 @@ def test_a_market_in_which_nothing_can_be_bought_is_one_sentence(home: Path, tex
         (
             ("--loss", "0.8"),
             2,
-            "--loss: objective.loss needs a runtime that predicts losses, and checkpoint does not: ",
+            "--loss: objective.loss needs a runtime that predicts the training loss, and checkpoint does not: ",
         ),
     ],
 )

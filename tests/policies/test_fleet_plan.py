@@ -125,7 +125,7 @@ def test_work_that_a_runtime_predicts_for_a_loss_is_called_so() -> None:
     """A plan does not say that the job file gave it."""
     job = replace(hours(1.0), objective=Objective(loss=0.4))
     work = next(one for one in planned(job).numbers if one.name == "work")
-    assert (work.value, work.source) == (60.0, "derived: predicted by the runtime until a loss of 0.4")
+    assert (work.value, work.source) == (60.0, "derived: predicted by the runtime until a training loss of 0.4")
 
 
 def test_fleets_keep_to_a_deadline_that_max_duration_brings_forward() -> None:

@@ -39,7 +39,7 @@ class ObjectiveOptions(Struct, frozen=True):
     Attributes:
         budget: the most to spend [USD].
         deadline: by when it must be done: a duration, or a time in the user's zone.
-        loss: until which loss it trains.
+        loss: the training loss to reach.
     """
 
     budget: str | None = None

@@ -49,7 +49,7 @@ def plan(
         budget: the most to spend [USD], in place of the job file's: 40.
         deadline: by when the job must be done, in place of the job file's: 12h from now, or a time in your zone, such as
             "fri 9:00", "tomorrow 9:00", 18:00 or 2027-01-31T18:00; another zone behind it: "fri 9:00 Europe/Berlin".
-        loss: until which loss to train, in place of the job file's; for runtimes that predict how much work that takes.
+        loss: the training loss to reach, in place of the job file's; for runtimes that predict how much work that takes.
         inject: plan with rehearsed preemptions: "mttp=90s+300s,seed=7,notice=10s".
         all_: also show the other offers, and every number with its source.
         plot: draw cost against finish of what was compared into this folder, with light and dark background.
@@ -103,7 +103,7 @@ def run(
         budget: the most to spend [USD], in place of the job file's: 40.
         deadline: by when the job must be done, in place of the job file's: 12h from now, or a time in your zone, such as
             "fri 9:00", "tomorrow 9:00", 18:00 or 2027-01-31T18:00; another zone behind it: "fri 9:00 Europe/Berlin".
-        loss: until which loss to train, in place of the job file's; for runtimes that predict how much work that takes.
+        loss: the training loss to reach, in place of the job file's; for runtimes that predict how much work that takes.
         inject: rehearse preemptions: "mttp=90s+300s,seed=7,notice=10s".
         state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
         json_: print one JSON object per line.

@@ -118,7 +118,7 @@ def deadline(value: object) -> DeadlineWords:
 
 
 def loss(value: object) -> float:
-    """Return a loss [1].
+    """Return a training loss [1].
 
     Raises:
         ValueError: it is none; the message starts with a verb.
@@ -378,7 +378,7 @@ Duration = Annotated[float, *_kind(duration, _pattern(_DURATION))]
 Deadline = Annotated[DeadlineWords, *_kind(deadline, _pattern(deadline_words.PATTERN))]
 """By when: a length of time, or a time of day on some day."""
 Loss = Annotated[float, *_kind(loss, {"anyOf": [_POSITIVE, _pattern(_LOSS)]})]
-"""A loss above zero [1]; also `5e-2`, which YAML 1.1 reads as text."""
+"""A training loss above zero [1]; also `5e-2`, which YAML 1.1 reads as text."""
 Money = Annotated[float, *_kind(money, {**_POSITIVE, "exclusiveMaximum": 1e12})]
 """Dollars above zero [USD]."""
 Amount = Annotated[float, *_kind(_amount, {"anyOf": [_POSITIVE, _pattern(_AMOUNT)]})]

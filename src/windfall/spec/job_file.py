@@ -121,7 +121,7 @@ class ObjectiveBlock(JobFileBlock):
     budget_usd: Money | None = None
     """The most to spend [USD]; a hard limit, which includes the cost of the last save."""
     loss: fields.Loss | None = None
-    """Until which loss to train, in place of work; for runtimes that predict how much work that takes."""
+    """The training loss to reach, in place of work; for runtimes that predict how much work that takes."""
     minimize: Literal["cost", "time"] = "cost"
     """What to minimize among the plans that meet the limits."""
 

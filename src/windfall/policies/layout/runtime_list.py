@@ -68,8 +68,8 @@ class RuntimeRules(Struct, frozen=True):
         reliable_roles: roles that need a machine that cannot be preempted.
         check: returns what is wrong with a job's settings, None if they are valid; without it any are accepted.
         scaling: how many machines a job can use; None: those that it needs at its start, no more and no fewer.
-        work_to_loss: predicts the work that a job needs until `objective.loss`, on the machines of its start; raises
-            `Misuse` if it never gets there.  None: the runtime knows no losses, and the work must be given.
+        work_to_loss: predicts the work that a job needs until the training loss `objective.loss`, on the machines of its
+            start; raises `Misuse` if it never gets there.  None: the runtime predicts no training loss, and the work must be given.
     """
 
     name: str
@@ -121,7 +121,7 @@ def loss_problem(runtime: str) -> str | None:
     if rules(runtime).work_to_loss is not None:
         return None
     return (
-        f"needs a runtime that predicts losses, and {runtime} does not: write how much work there is instead, "
+        f"needs a runtime that predicts the training loss, and {runtime} does not: write how much work there is instead, "
         "work: {steps: 20000}"
     )
 

@@ -281,7 +281,7 @@ def _numbers(job: Job, scaling: Scaling, main: Offer, knowledge: Knowledge) -> t
     if job.work is not None:
         work = replace(work, value=job.work.amount, basis=NumberBasis.GIVEN, detail="by the job file", source="")
     if job.objective.loss is not None:
-        detail = f"predicted by the runtime until a loss of {job.objective.loss:g}"
+        detail = f"predicted by the runtime until a training loss of {job.objective.loss:g}"
         work = replace(work, basis=NumberBasis.DERIVED, detail=detail, source="")
     speed = PlanNumber(
         PlanNumberKey.SPEED,
