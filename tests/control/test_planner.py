@@ -138,6 +138,42 @@ def test_a_budget_or_a_deadline_that_cannot_be_is_one_sentence(
     assert len(refused.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--deadline", "2020-01-01 9:00"), "--deadline is in the past: '2020-01-01 9:00' was read as "),
+        (
+            ("--deadline", "9:00 EST"),
+            "--deadline must have its zone as a place (Europe/Berlin), UTC or an offset (+01:00)",
+        ),
+        (("--loss", "0.8"), "write how much work there is instead, work: {steps: 20000}"),
+    ],
+)
+def test_a_run_with_a_limit_that_cannot_be_read_starts_nothing(
+    home: Path, options: tuple[str, ...], words: str
+) -> None:
+    """No controller, no folder, no machine: one sentence and exit code 2."""
+    refused = windfall(home, "run", "job.yaml", "-y", *options)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert words in refused.stderr
+    assert not (home / "state").exists()
+    assert processes_of(home) == {}
+
+
+def test_what_is_infeasible_is_refused_with_the_deadline_as_it_was_understood(home: Path) -> None:
+    """Exit code 3, the same for `plan` and `run`, and no job exists afterwards."""
+    limits = ("--budget", "0.0001", "--deadline", "fri 9:00 UTC")
+    with killed_at_the_end(home):
+        for verb in (("plan", "job.yaml"), ("run", "job.yaml", "-y")):
+            refused = windfall(home, *verb, *limits)
+            assert (refused.returncode, refused.stdout) == (3, "")
+            assert "a budget of 0.0100 USD would do (small in local/zone-" in refused.stderr
+            assert re.search(r"\(deadline: Fri 20\d\d-\d\d-\d\d 09:00 UTC.*, in .*\)$", refused.stderr.strip()), (
+                refused.stderr
+            )
+        assert "no jobs" in windfall(home, "ps").stdout.lower()
+
+
 def test_a_budget_and_a_deadline_replace_those_of_the_job_file(home: Path) -> None:
     """A deadline is a duration from now, or a time; the plan tells how it was understood."""
     limited = ("plan", "job.yaml", "--set", "objective.budget_usd=0.0001")

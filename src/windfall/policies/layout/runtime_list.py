@@ -69,7 +69,7 @@ class RuntimeRules(Struct, frozen=True):
         check: returns what is wrong with a job's settings, None if they are valid; without it any are accepted.
         scaling: how many machines a job can use; None: those that it needs at its start, no more and no fewer.
         work_to_loss: predicts the work that a job needs until the training loss `objective.loss`, on the machines of its
-            start; raises `Misuse` if it never gets there.  None: the runtime predicts no training loss, and the work must be given.
+            start; raises `Misuse` if it never gets there.  None: the runtime predicts none, and the work must be given.
     """
 
     name: str

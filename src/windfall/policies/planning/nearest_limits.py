@@ -77,7 +77,9 @@ def _words(job: Job, one: LimitOption) -> str:
     changed, rest = [], []
     if deadline_s is not None and finish_s > deadline_s:
         changed.append(f"a deadline of {time}")
-    elif one.finish_s is not None:
+    elif one.finish_s is None:
+        rest.append("for a last save; what the work takes is unknown")
+    else:
         rest.append(f"done in {time}")
     if deadline_s is not None and finish_s > training_s(job):
         changed.append(f"a max_duration of {time_text(_time_above(_duration_for(job, finish_s)))}")
