@@ -11,6 +11,7 @@ from tests.policies.offers import HOUR, JOB, LARGE, MEASURED, SPOT
 from tests.policies.test_planning import planned, refused
 from windfall.errors import Infeasible
 from windfall.jobs import Objective, Resources
+from windfall.policies.planning.nearest_limits import LimitOption, nearest
 from windfall.structs import replace
 from windfall.terms import Seconds, Usd
 
@@ -176,3 +177,10 @@ def test_limits_of_a_job_of_unknown_length_are_a_warning() -> None:
         "whether the deadline and the budget can be met is unknown: no earlier run measured the speed",
     )
     assert "budget" in refused(replace(JOB, objective=Objective(budget_usd=Usd(0.01))), measured=())
+
+
+def test_a_limit_that_can_be_kept_is_kept() -> None:
+    """Only the budget must change: the cheaper machines would meet the deadline, but not before `max_duration` stops them."""
+    options = (LimitOption("slow", 9.0 * HOUR, 5.0), LimitOption("fast", 4.0 * HOUR, 12.0))
+    job = replace(JOB, objective=Objective(Seconds(10 * HOUR), Usd(2.0)), max_duration_s=Seconds(6 * HOUR))
+    assert nearest(job, options) == "a budget of 12.00 USD would do (fast, done in 4 h)"
