@@ -91,11 +91,14 @@ class Objective(Tagged, frozen=True):
     Attributes:
         deadline_s: from the submission [s]; None for none.
         budget_usd: hard limit, which includes a reserve for the last save and the release.
+        loss: the training loss that the script trains to; `Job.work` then holds what the runtime predicts for it.  None if
+            the work is given.
     """
 
     deadline_s: Seconds | None = None
     budget_usd: Usd | None = None
     minimize: Minimize = Minimize.COST
+    loss: float | None = None
 
 
 class Checkpointing(Tagged, frozen=True):

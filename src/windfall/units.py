@@ -72,6 +72,16 @@ def duration_text(seconds: float) -> str:
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
+def time_text(seconds: float) -> str:
+    """Format an expected duration for display, which can be practically infinite; from 100 hours on in whole hours."""
+    if not math.isfinite(seconds):
+        return "practically forever"
+    if seconds >= 360_000.0:
+        hours = seconds / 3600.0
+        return f"{hours:,.0f} h" if hours < 1e7 else f"{hours:.2g} h"
+    return duration_text(seconds)
+
+
 def share_text(share: float) -> str:
     """Format a share as a percentage: never 0 % or 100 % unless exact."""
     if 0.0 < share < 0.001:

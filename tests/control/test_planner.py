@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -107,8 +108,24 @@ def test_a_market_in_which_nothing_can_be_bought_is_one_sentence(home: Path, tex
         (("--budget", "0.0001"), 3, "no offer fits the budget: the cheapest, small in local/zone-"),
         (("--budget", "40 EUR"), 2, "--budget must be a number of dollars above zero such as 2.50, not '40 EUR'"),
         (("--budget", "-3"), 2, "--budget must be a number of dollars above zero such as 2.50, not -3.0"),
-        (("--deadline", "12"), 2, "--deadline must be a duration above zero such as 30s, 10m or 1h30m, not '12'"),
-        (("--deadline", "2020-01-01T00:00"), 2, "--deadline: 2020-01-01T00:00 is in the past"),
+        (("--deadline", "12"), 2, "--deadline must be a duration (12h, 2d 6h) or a time (18:00, fri 9:00, "),
+        (
+            ("--deadline", "2020-01-01T00:00Z"),
+            2,
+            "'2020-01-01T00:00Z' was read as Wed 2020-01-01 00:00 UTC, and it is ",
+        ),
+        (
+            ("--set", "objective.deadline=2020-01-01 0:00"),
+            2,
+            "--set objective.deadline: objective.deadline is in the past",
+        ),
+        (("--deadline", "next fri 9:00"), 2, "--deadline can mean two days: 'next fri 9:00'; write fri 9:00"),
+        (("--loss", "none"), 2, "--loss must be a number above zero such as 0.8, not 'none'"),
+        (
+            ("--loss", "0.8"),
+            2,
+            "--loss: objective.loss needs a runtime that predicts the training loss, and checkpoint does not: ",
+        ),
     ],
 )
 def test_a_budget_or_a_deadline_that_cannot_be_is_one_sentence(
@@ -121,13 +138,50 @@ def test_a_budget_or_a_deadline_that_cannot_be_is_one_sentence(
     assert len(refused.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--deadline", "2020-01-01 9:00"), "--deadline is in the past: '2020-01-01 9:00' was read as "),
+        (
+            ("--deadline", "9:00 EST"),
+            "--deadline must have its zone as a place (Europe/Berlin), UTC or an offset (+01:00)",
+        ),
+        (("--loss", "0.8"), "write how much work there is instead, work: {steps: 20000}"),
+    ],
+)
+def test_a_run_with_a_limit_that_cannot_be_read_starts_nothing(
+    home: Path, options: tuple[str, ...], words: str
+) -> None:
+    """No controller, no folder, no machine: one sentence and exit code 2."""
+    refused = windfall(home, "run", "job.yaml", "-y", *options)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert words in refused.stderr
+    assert not (home / "state").exists()
+    assert processes_of(home) == {}
+
+
+def test_what_is_infeasible_is_refused_with_the_deadline_as_it_was_understood(home: Path) -> None:
+    """Exit code 3, the same for `plan` and `run`, and no job exists afterwards."""
+    limits = ("--budget", "0.0001", "--deadline", "fri 9:00 UTC")
+    with killed_at_the_end(home):
+        for verb in (("plan", "job.yaml"), ("run", "job.yaml", "-y")):
+            refused = windfall(home, *verb, *limits)
+            assert (refused.returncode, refused.stdout) == (3, "")
+            assert "a budget of 0.0100 USD would do (small in local/zone-" in refused.stderr
+            assert re.search(r"\(deadline: Fri 20\d\d-\d\d-\d\d 09:00 UTC.*, in .*\)$", refused.stderr.strip()), (
+                refused.stderr
+            )
+        assert "no jobs" in windfall(home, "ps").stdout.lower()
+
+
 def test_a_budget_and_a_deadline_replace_those_of_the_job_file(home: Path) -> None:
-    """A deadline is a duration from now, or a time."""
+    """A deadline is a duration from now, or a time; the plan tells how it was understood."""
     limited = ("plan", "job.yaml", "--set", "objective.budget_usd=0.0001")
     assert windfall(home, *limited).returncode == 3
     later = datetime.now(tz=UTC) + timedelta(days=3)
-    for deadline in ("36h", later.isoformat(timespec="minutes"), later.date().isoformat()):
+    for deadline in ("3d", later.isoformat(timespec="minutes"), f"{later:%A %H:%M} UTC"):
         planned = windfall(home, *limited, "--budget", "40", "--deadline", deadline)
         assert planned.returncode == 0, planned.stderr
         shown = " ".join(planned.stdout.split())
         assert "whether the deadline and the budget can be met is unknown" in shown
+        assert re.search(r"deadline \w{3} \d{4}-\d\d-\d\d \d\d:\d\d.*, in (3 days|2 days 23 h) ", shown), shown

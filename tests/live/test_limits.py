@@ -50,3 +50,24 @@ def test_three_machines_stand_in_two_pools_and_none_where_the_job_excludes_it(ne
     rig.say("stop", job_id, "--now")
     rig.ended(job_id)
     assert set(zones(rig, job_id)) == {"zone-b", "zone-c"}
+
+
+def test_a_budget_ends_a_run_with_its_state_saved_and_is_not_exceeded(new_rig: Callable[..., Rig]) -> None:
+    """No save was made before: the one at the end is the budget's own, and the machine's meter stays below the budget."""
+    rig = new_rig()
+    rig.start_controller()
+    budget_usd = 22.0  # 15 s of training at 0.25 USD/s; the rest is the reserve for the last save and the release
+    job = {
+        "name": "thrifty",
+        "resources": {"infra": "local/zone-a"},
+        "objective": {"budget_usd": budget_usd},
+        "checkpoint": {"insure": "never", "save_timeout": "12s"},
+        "envs": {"STEPS": "1000000", "STEP_S": "0.05"},
+    }
+    job_id = rig.submit(job, Path(sleeping.__file__))
+    told = rig.ended(job_id)
+    assert (told["phase"], told["exit_code"]) == ("stopped", 4)
+    assert "stopped at the budget" in told["message"]
+    assert rig.saved_step(job_id) > 10
+    assert 0.25 < rig.metered_usd(job_id) < budget_usd
+    rig.check(job_id, told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.policies.test_mixed_fleet import CLERK, LARGE, NOW, OFFERS, SMALL, offer, wanted
 from tests.support import tickets
 from windfall.errors import Infeasible
-from windfall.jobs import BuyingLimits, Job, Minimize, Objective, Use, Work
+from windfall.jobs import BuyingLimits, Job, Measurement, Minimize, Objective, Use, Work
 from windfall.market import Offer, Quota
 from windfall.policies.layout.runtime_list import Scaling
 from windfall.policies.planning import fleet_plan
@@ -25,12 +26,17 @@ def _installed() -> Iterator[None]:
         yield
 
 
-def planned(job: Job, offers: tuple[Offer, ...] = OFFERS, quotas: tuple[Quota, ...] = ()) -> JobPlan:
+def planned(
+    job: Job,
+    offers: tuple[Offer, ...] = OFFERS,
+    quotas: tuple[Quota, ...] = (),
+    measured: tuple[Measurement, ...] = (),
+) -> JobPlan:
     """Return the plan of a job of tickets."""
     scaling = tickets.RULES.scaling
     assert scaling is not None
     found: Scaling = scaling(job)
-    return fleet_plan.plan(job, found, offers, (), WallTime(NOW), quotas=quotas)
+    return fleet_plan.plan(job, found, offers, measured, WallTime(NOW), quotas=quotas)
 
 
 def hours(count: float, **objective: float) -> Job:
@@ -80,6 +86,58 @@ def test_limits_that_no_fleet_meets_are_refused_with_what_is_possible(objective:
         planned(hours(100.0, **objective))
     assert words in str(caught.value)
     assert "; the fastest fleet, 3 large in a, takes" in str(caught.value)
+
+
+def test_the_limits_that_a_refusal_of_fleets_names_are_met() -> None:
+    """A budget that is too small: the one that would do is told with its fleet, and a cent less would not do."""
+    with pytest.raises(Infeasible) as caught:
+        planned(hours(100.0, budget_usd=0.1))
+    match = re.search(r"; a budget of ([0-9.]+) USD would do \(3 large in a, done in ", str(caught.value))
+    assert match is not None, str(caught.value)
+    least_usd = float(match[1])
+    planned(hours(100.0, budget_usd=least_usd))
+    with pytest.raises(Infeasible):
+        planned(hours(100.0, budget_usd=least_usd - 0.01))
+
+
+def test_a_fleet_that_only_the_reserve_makes_too_expensive_is_refused() -> None:
+    """Its expected cost alone would fit the budget: the job would be stopped just before its end."""
+    expected = planned(hours(100.0)).chosen.expected
+    assert expected is not None
+    with pytest.raises(Infeasible, match="no fleet meets the budget of"):
+        planned(hours(100.0, budget_usd=expected.cost_usd * 1.001))
+
+
+def test_a_deadline_before_any_machine_of_a_fleet_is_ready_is_refused() -> None:
+    """Though the work is unknown; it takes a measured start of every offer, because an assumed one refuses nothing."""
+    starts = tuple(
+        Measurement("sim", kind, Unit.STEP, 1.0, Seconds(50.0), Seconds(40.0), runs=1) for kind in ("small", "large")
+    )
+    with pytest.raises(
+        Infeasible, match="no offer has a machine ready before the deadline: of the fastest, small in sim/a"
+    ):
+        planned(wanted(deadline_s=Seconds(90.0)), measured=starts)
+    planned(wanted(deadline_s=Seconds(90.0)), measured=starts[:1])
+    planned(wanted(deadline_s=Seconds(91.0)), measured=starts)
+
+
+def test_work_that_a_runtime_predicts_for_a_loss_is_called_so() -> None:
+    """A plan does not say that the job file gave it."""
+    job = replace(hours(1.0), objective=Objective(loss=0.4))
+    work = next(one for one in planned(job).numbers if one.name == "work")
+    assert (work.value, work.source) == (60.0, "derived: predicted by the runtime until a training loss of 0.4")
+
+
+def test_fleets_keep_to_a_deadline_that_max_duration_brings_forward() -> None:
+    """What is stopped before it is done meets no deadline."""
+    late = replace(hours(100.0, deadline_s=Seconds(400 * 3600.0)), max_duration_s=Seconds(3600.0))
+    with pytest.raises(
+        Infeasible, match=r"and the last save of max_duration after 54 min: .* a max_duration of .* would do"
+    ):
+        planned(late)
+    assert any(
+        "only max_duration counts" in words for words in planned(replace(late, max_duration_s=Seconds(3.6e5))).warnings
+    )
 
 
 def test_the_fastest_fleet_for_a_job_that_minimizes_time() -> None:

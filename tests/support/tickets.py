@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from importlib.metadata import EntryPoint
 from unittest.mock import patch
 
+from windfall.errors import Misuse
 from windfall.events import ComparedValue, Decision
 from windfall.fleet import Slot
-from windfall.jobs import Job, Resources, RuntimeSpec
+from windfall.jobs import Job, Resources, RuntimeSpec, Work
 from windfall.policies import policy_registry
 from windfall.policies.acquisition.fleet_policy import (
     FleetEstimates,
@@ -28,7 +29,7 @@ from windfall.policies.layout.membership import ALONE
 from windfall.policies.layout.runtime_list import RuntimeRules, Scaling
 from windfall.policies.policy_registry import GROUPS, PolicyKind
 from windfall.structs import Struct
-from windfall.terms import Instant, Reliability
+from windfall.terms import Instant, Reliability, Unit
 
 NAME, POLICY = "tickets", "queue"
 CLERK, TAKER = "clerk", "taker"
@@ -73,6 +74,18 @@ def job(job_id: str, given: QueueSettings, **more: object) -> Job:
     return Job(job_id, job_id, "ada", "memory://run", ("take",), (Resources(),), runtime=spec, fleet=POLICY, **more)  # type: ignore[arg-type]
 
 
+LOSS_FLOOR = 0.1
+"""The loss that no number of tickets goes below."""
+
+
+def work_to_loss(job: Job) -> Work:
+    """Return the numbers to do until a loss: after n of them it is 0.1 + 9 / n."""
+    above = (job.objective.loss or 0.0) - LOSS_FLOOR
+    if above <= 0.0:
+        raise Misuse(f"objective.loss {job.objective.loss:g} is never reached: the loss stays above {LOSS_FLOOR:g}")
+    return Work(9.0 / above, Unit.STEP)
+
+
 def _scaling(given: QueueSettings) -> Scaling:
     speed = 1.0 / given.core_s if given.core_s else None
     return Scaling(1, given.takers_max, TAKER, reliable=1, reliable_role=CLERK, work_per_core_s=speed)
@@ -91,6 +104,7 @@ RULES = RuntimeRules(
     },
     reliable_roles=(CLERK,),
     scaling=lambda job: _scaling(settings(job)),
+    work_to_loss=work_to_loss,
 )
 
 

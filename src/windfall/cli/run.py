@@ -12,7 +12,7 @@ from rich.prompt import Confirm
 
 from windfall.cli.locations import state_folder
 from windfall.cli.options import Detach, InjectSpec, Json, SetValues, StateFolder, Switch, Yes
-from windfall.errors import Misuse
+from windfall.errors import Infeasible, Misuse
 from windfall.extras import for_jobs
 from windfall.linux.clock import SystemClock
 from windfall.policies.planning import forecasts
@@ -32,6 +32,7 @@ def plan(
     set_: SetValues = (),
     budget: str | None = None,
     deadline: str | None = None,
+    loss: str | None = None,
     inject: InjectSpec = None,
     all_: Switch = False,
     plot: Annotated[Path | None, Parameter(name="--plot", metavar="FOLDER")] = None,
@@ -46,7 +47,9 @@ def plan(
         job_file: the job file (YAML).
         set_: override a value of the job file: `--set resources.zone=zone-b`.  Repeatable.
         budget: the most to spend [USD], in place of the job file's: 40.
-        deadline: by when the job must be done, in place of the job file's: 12h from now, or a time (2027-01-31T18:00).
+        deadline: by when the job must be done, in place of the job file's: 12h from now, or a time in your zone, such as
+            "fri 9:00", "tomorrow 9:00", 18:00 or 2027-01-31T18:00; another zone behind it: "fri 9:00 Europe/Berlin".
+        loss: the training loss to reach, in place of the job file's; for runtimes that predict how much work that takes.
         inject: plan with rehearsed preemptions: "mttp=90s+300s,seed=7,notice=10s".
         all_: also show the other offers, and every number with its source.
         plot: draw cost against finish of what was compared into this folder, with light and dark background.
@@ -56,8 +59,8 @@ def plan(
     with for_jobs():
         from windfall.cli import client, job_submit  # noqa: PLC0415 - their packages are an extra
     folder = state or state_folder()
-    set_ = (*set_, *job_submit.objective_sets(budget, deadline))
-    draft = job_submit.read(job_file, set_, inject, folder, pack=True)
+    options = job_submit.ObjectiveOptions(budget, deadline, loss)
+    draft = job_submit.read(job_file, set_, inject, folder, options=options, pack=True)
     with client.planner(folder) as controller:
         planned = _planned(controller, draft)
     if plot is not None:
@@ -76,6 +79,9 @@ def run(
     yes: Yes = False,
     detach: Detach = False,
     set_: SetValues = (),
+    budget: str | None = None,
+    deadline: str | None = None,
+    loss: str | None = None,
     inject: InjectSpec = None,
     state: StateFolder = None,
     json_: Json = False,
@@ -94,6 +100,10 @@ def run(
         yes: start without asking.
         detach: return once the job is submitted, and print only its id on standard output.
         set_: override a value of the job file: `--set resources.zone=zone-b`.  Repeatable.
+        budget: the most to spend [USD], in place of the job file's: 40.
+        deadline: by when the job must be done, in place of the job file's: 12h from now, or a time in your zone, such as
+            "fri 9:00", "tomorrow 9:00", 18:00 or 2027-01-31T18:00; another zone behind it: "fri 9:00 Europe/Berlin".
+        loss: the training loss to reach, in place of the job file's; for runtimes that predict how much work that takes.
         inject: rehearse preemptions: "mttp=90s+300s,seed=7,notice=10s".
         state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
         json_: print one JSON object per line.
@@ -102,7 +112,8 @@ def run(
         from windfall.cli import client, job_submit  # noqa: PLC0415 - their packages are an extra
         from windfall.cli.follow import follow  # noqa: PLC0415
     folder = state or state_folder()
-    draft = job_submit.read(job_file, set_, inject, folder, pack=True)
+    options = job_submit.ObjectiveOptions(budget, deadline, loss)
+    draft = job_submit.read(job_file, set_, inject, folder, options=options, pack=True)
     secrets = job_submit.secrets_of(draft.file)
     with client.connect(folder, start=True) as controller:
         planned = _planned(controller, draft)
@@ -121,11 +132,20 @@ def run(
 
 
 def _planned(controller: Client | Planner, draft: Draft) -> dict[str, Any]:
-    """Return the plan of a job as JSON, with its odds and its code."""
+    """Return the plan of a job as JSON, with its odds and its code.
+
+    Raises:
+        Infeasible: no offer meets the job; the message also has the deadline as it was understood.
+    """
     with for_jobs():
         from windfall.simulation import plan_odds  # noqa: PLC0415 - its packages are an extra
     job = draft.job()
-    planned = controller.plan(job)
+    try:
+        planned = controller.plan(job)
+    except Infeasible as error:
+        if (deadline := draft.deadline) is None:
+            raise
+        raise Infeasible(f"{error} (deadline: {deadline.says})") from error
     planned["odds"] = plan_odds.of_plan(controller, job, planned, _log)
     draft.complete(planned)
     return planned

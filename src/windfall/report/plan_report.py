@@ -126,6 +126,8 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False, starts
         if odds is not None:
             yield from _row("odds", odds["says"])
         yield from _row("time", _parts(expected))
+    if (deadline := plan.get("deadline")) is not None:
+        yield from _row("deadline", deadline["says"])
     for label, words in fleet_report.rows(fleets):
         yield from _row(label, words)
     known = (("forecasts", record_text(plan.get("track_record"))), ("notice", plan["notice"]))

@@ -19,6 +19,8 @@ from windfall.policies.layout import runtime_list
 from windfall.policies.planning import job_checks
 from windfall.policies.policy_registry import PolicyKind
 from windfall.providers import provider_list
+from windfall.spec import deadline_words
+from windfall.spec.deadline_words import DeadlineWords
 from windfall.spelling import closest, nearest
 from windfall.structs import Struct
 from windfall.units import duration_s
@@ -28,6 +30,7 @@ _DURATION = r"(?=.*[1-9])([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+"
 _STEPS = r"[1-9][0-9]* *steps?"
 _NAME, _VARIABLE, _WEBHOOK = job_checks.NAME, job_checks.VARIABLE, job_checks.WEBHOOK
 _AMOUNT = r"(?=[^eE]*[1-9])[0-9][0-9_]*(\.[0-9]+)?([eE]\+?[0-9]{1,2})?"
+_LOSS = r"(?=[^eE]*[1-9])([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?"
 _LEAST = r"(?=.*[1-9])[0-9]+(\.[0-9]+)?"
 _MEMORY_UNIT = r" ?(GB|GiB|G|gb|g)?"
 _ACCELERATOR = r"[A-Za-z][A-Za-z0-9._-]*"
@@ -101,6 +104,28 @@ def duration(value: object) -> float:
         raise ValueError(f"{shown(value)} is more than 30 years")
     unit = f"; add a unit ({value}s? {value}m? {value}h?)" if _is_number(value) else ""
     raise ValueError(f"must be a duration above zero such as 30s, 10m or 1h30m, not {shown(value)}{unit}")
+
+
+def deadline(value: object) -> DeadlineWords:
+    """Return a deadline as written, not yet an instant.
+
+    Raises:
+        ValueError: it is none; the message starts with a verb.
+    """
+    if isinstance(value, str) or _is_number(value):
+        return deadline_words.parse(str(value))
+    raise ValueError(f"must be {deadline_words.FORMS}, not {shown(value)}")
+
+
+def loss(value: object) -> float:
+    """Return a training loss [1].
+
+    Raises:
+        ValueError: it is none; the message starts with a verb.
+    """
+    if re.fullmatch(_LOSS, str(value)) and not isinstance(value, bool):
+        return float(str(value))
+    raise ValueError(f"must be a number above zero such as 0.8, not {shown(value)}")
 
 
 def _is_number(value: object) -> bool:
@@ -350,6 +375,10 @@ _COUNTS: dict[str, Any] = {
 
 Duration = Annotated[float, *_kind(duration, _pattern(_DURATION))]
 """A length of time above zero [s]: `90m`, `1h30m`."""
+Deadline = Annotated[DeadlineWords, *_kind(deadline, _pattern(deadline_words.PATTERN))]
+"""By when: a length of time, or a time of day on some day."""
+Loss = Annotated[float, *_kind(loss, {"anyOf": [_POSITIVE, _pattern(_LOSS)]})]
+"""A training loss above zero [1]; also `5e-2`, which YAML 1.1 reads as text."""
 Money = Annotated[float, *_kind(money, {**_POSITIVE, "exclusiveMaximum": 1e12})]
 """Dollars above zero [USD]."""
 Amount = Annotated[float, *_kind(_amount, {"anyOf": [_POSITIVE, _pattern(_AMOUNT)]})]

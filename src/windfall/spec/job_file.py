@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchem
 
 from windfall import jobs
 from windfall.errors import Misuse
+from windfall.policies.layout import runtime_list
 from windfall.policies.planning import job_checks
 from windfall.providers import job_blocks, provider_list
 from windfall.providers.job_blocks import BlockKey, BlockKind
@@ -115,10 +116,12 @@ class WorkBlock(JobFileBlock):
 class ObjectiveBlock(JobFileBlock):
     """The limits of the job, and what to minimize within them."""
 
-    deadline: Duration | None = None
-    """Time from the submission by which the job must be done: 12h."""
+    deadline: fields.Deadline | None = None
+    """By when the job must be done: 12h from the submission, or a time: fri 9:00, tomorrow 9:00, 2027-01-31 18:00."""
     budget_usd: Money | None = None
     """The most to spend [USD]; a hard limit, which includes the cost of the last save."""
+    loss: fields.Loss | None = None
+    """The training loss to reach, in place of work; for runtimes that predict how much work that takes."""
     minimize: Literal["cost", "time"] = "cost"
     """What to minimize among the plans that meet the limits."""
 
@@ -289,6 +292,7 @@ def to_job(
     code: str | None = None,
     bundle: Bundle | None = None,
     injection: jobs.Injection | None = None,
+    deadline_s: Seconds | None = None,
 ) -> jobs.Job:
     """Return the job that a file describes.
 
@@ -300,8 +304,12 @@ def to_job(
         code: digest of the code that runs; None if unknown.
         bundle: the packed `workdir`; None without one.
         injection: preemptions to rehearse; None for none.
+        deadline_s: how long from now the file's deadline is, if that is a time; a duration needs none.
+
+    Raises:
+        Misuse: the runtime predicts that the job never reaches the loss of its objective.
     """
-    return jobs.Job(
+    made = jobs.Job(
         job_id=job_id,
         name=jobfile.name,
         user=user,
@@ -317,7 +325,7 @@ def to_job(
         max_price_usd_per_hour=jobfile.max_price or jobfile.resources.max_hourly_cost,
         max_duration_s=_seconds(jobfile.max_duration),
         work=_work(jobfile.work),
-        objective=_objective(jobfile.objective),
+        objective=_objective(jobfile.objective, deadline_s),
         checkpointing=_checkpointing(jobfile.checkpoint),
         options=_options(jobfile.checkpoint, jobfile.job_recovery or jobfile.resources.job_recovery),
         recovery=_recovery(jobfile.job_recovery or jobfile.resources.job_recovery),
@@ -331,6 +339,7 @@ def to_job(
         blocks=_provider_blocks(jobfile),
         limits=_limits(jobfile.resources),
     )
+    return runtime_list.with_work_to_loss(made)
 
 
 def _seconds(length_s: float | None) -> Seconds | None:
@@ -368,12 +377,16 @@ def _work(work: WorkBlock | None) -> jobs.Work | None:
     return jobs.Work(*given[0]) if given else None
 
 
-def _objective(objective: ObjectiveBlock) -> jobs.Objective:
-    budget = objective.budget_usd
+def _objective(objective: ObjectiveBlock, deadline_s: Seconds | None) -> jobs.Objective:
+    budget, deadline = objective.budget_usd, objective.deadline
+    if deadline is not None:
+        deadline_s = deadline.length_s or deadline_s
+        assert deadline_s is not None, "how far away a time is depends on now, which the caller knows"
     return jobs.Objective(
-        deadline_s=_seconds(objective.deadline),
+        deadline_s=deadline_s,
         budget_usd=None if budget is None else Usd(budget),
         minimize=jobs.Minimize(objective.minimize),
+        loss=objective.loss,
     )
 
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from windfall.errors import InvalidFile
+from windfall.jobs import RuntimeSpec
+from windfall.policies.layout import runtime_list
 from windfall.providers import provider_list
-from windfall.spec import job_file, yaml_positions
+from windfall.spec import deadline_words, job_file, yaml_positions
 from windfall.spec.fields import Below, shown
 from windfall.spec.job_file import (
     CheckpointBlock,
@@ -46,7 +49,6 @@ LATER: Mapping[str, str] = {
     "outputs": "is not supported yet: have the script write its results by URL",
     "type": "is a key of dstack: convert the file with `windfall import`",
     "commands": "is a key of dstack: convert the file with `windfall import`",
-    "objective.loss": "is not supported yet: give the amount of work under `work`",
     "resources.disk_size": "is not supported yet: the machine type decides",
     "resources.disk_tier": "is not supported yet: the machine type decides",
     "resources.network_tier": "is not supported yet: the machine type decides",
@@ -93,6 +95,7 @@ SECRET_VALUE = re.compile(
     r"(hf_|sk-|ghp_|github_pat_|glpat-|xox[bp]-|AIza)[A-Za-z0-9_-]{16,}|AKIA[A-Z0-9]{16}|-----BEGIN |[a-z0-9+]+://[^/@\s]+:[^/@\s]+@"
 )
 _NO_SECRET = re.compile(r"[0-9.]*|[/~$].*|true|false", re.DOTALL)
+_DEADLINE: YamlPath = ("objective", "deadline")
 _HOMES: Mapping[str, type[BaseModel]] = {
     "resources": ResourcesBlock,
     "objective": ObjectiveBlock,
@@ -133,6 +136,8 @@ def load(
     *,
     overrides: Mapping[str, str] | None = None,
     warn: Callable[[str], None] | None = None,
+    now: datetime | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> JobFile:
     """Read a job file.
 
@@ -140,6 +145,8 @@ def load(
         path: of the file; a relative `workdir` in it counts from the file's folder.
         overrides: dotted keys and their values as YAML, from the command line; they override the file.
         warn: receives a message for what is valid but unwise.
+        now: the current time, in the user's zone: a deadline that has passed is refused; None leaves it unchecked.
+        options: of the overridden keys that have one, the option's name for messages; the others came by `--set`.
 
     Raises:
         InvalidFile: something in it is wrong; the message starts with file:line:column.
@@ -147,9 +154,14 @@ def load(
     """
     document = yaml_positions.parse(yaml_positions.read(path), path)
     for key, text in (overrides or {}).items():
-        document = yaml_positions.override(document, key, text)
+        document = yaml_positions.override(document, key, text, (options or {}).get(key))
     stem = re.sub(r"[^A-Za-z0-9]+", "-", os.path.basename(path).partition(".")[0]).strip("-")[:60]
     made = checked(_from_its_folder(document, path), name=stem or "job")
+    if now is not None and made.objective.deadline is not None:
+        try:
+            deadline_words.resolve(made.objective.deadline, now)
+        except ValueError as error:
+            raise InvalidFile(f"{document.position(_DEADLINE)}: {dotted(_DEADLINE)} {error}") from error
     for fault in _unwise(made):
         if warn is not None:
             warn(f"{document.position(fault.path)}: {fault.message}")
@@ -314,6 +326,7 @@ def _contradictions(job: JobFile, *, here: bool) -> Iterable[Fault]:
         yield Fault(
             ("work",), "work must have one of steps, samples, tokens or items, for example work: {steps: 20000}"
         )
+    yield from _of_loss(job)
     for name in job.secrets:
         if name in job.envs:
             yield Fault(("envs", name), f"envs.{name} is also listed under secrets; remove it here", key=True)
@@ -324,6 +337,18 @@ def _contradictions(job: JobFile, *, here: bool) -> Iterable[Fault]:
     yield from _foreign(job)
     if here:
         yield from _unfilled(job)
+
+
+def _of_loss(job: JobFile) -> Iterable[Fault]:
+    if job.objective.loss is None:
+        return
+    runtime = job.runtime or RuntimeSpec()
+    if problem := runtime_list.loss_problem(runtime.name):
+        yield Fault(("objective", "loss"), f"objective.loss {problem}", key=True)
+    elif job.work is not None:
+        yield Fault(
+            ("objective", "loss"), "objective.loss and work both say when the job is done; keep one of them", key=True
+        )
 
 
 def _unfilled(job: JobFile) -> Iterable[Fault]:

@@ -240,19 +240,20 @@ def _not_yaml(error: yaml.MarkedYAMLError, text: str, walk: _Walk) -> str:
     return f"{walk.position(mark)}: {hint}"
 
 
-def override(document: YamlDocument, key: str, text: str) -> YamlDocument:
+def override(document: YamlDocument, key: str, text: str, option: str | None = None) -> YamlDocument:
     """Return the document with one value set from the command line.
 
     Args:
         document: the file.
         key: dotted, through maps only: `resources.use_spot`.
         text: the value as YAML.
+        option: the option that gave it, for messages; None for `--set`.
 
     Raises:
         Misuse: the key is empty, or leads through a value that is not a map.
         InvalidFile: the value is not YAML.
     """
-    label = f"--set {key}"
+    label = option or f"--set {key}"
     path: YamlPath = tuple(key.split("."))
     if not all(path):
         raise Misuse(f"{label}: a key is names separated by dots, for example resources.use_spot=false")

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from windfall.errors import Misuse
 from windfall.fleet import Slot
-from windfall.jobs import Job, RuntimeSpec
+from windfall.jobs import Job, RuntimeSpec, Work
 from windfall.policies import policy_registry
 from windfall.policies.layout.membership import Membership
 from windfall.policies.policy_registry import PolicyKind
-from windfall.structs import Struct
+from windfall.structs import Struct, replace
 
 
 class Placement(Struct, frozen=True):
@@ -67,6 +68,8 @@ class RuntimeRules(Struct, frozen=True):
         reliable_roles: roles that need a machine that cannot be preempted.
         check: returns what is wrong with a job's settings, None if they are valid; without it any are accepted.
         scaling: how many machines a job can use; None: those that it needs at its start, no more and no fewer.
+        work_to_loss: predicts the work that a job needs until the training loss `objective.loss`, on the machines of its
+            start; raises `Misuse` if it never gets there.  None: the runtime predicts none, and the work must be given.
     """
 
     name: str
@@ -80,6 +83,7 @@ class RuntimeRules(Struct, frozen=True):
     reliable_roles: tuple[str, ...] = ()
     check: Callable[[Mapping[str, Any]], str | None] | None = None
     scaling: Callable[[Job], Scaling] | None = None
+    work_to_loss: Callable[[Job], Work] | None = None
 
 
 def rules(name: str) -> RuntimeRules:
@@ -106,3 +110,31 @@ def settings_problem(spec: RuntimeSpec) -> str | None:
     """
     check = rules(spec.name).check
     return None if check is None else check(spec.settings)
+
+
+def loss_problem(runtime: str) -> str | None:
+    """Return what is wrong with an objective's loss under a runtime; None if it predicts the work that a loss takes.
+
+    Raises:
+        Misuse: no such runtime is installed.
+    """
+    if rules(runtime).work_to_loss is not None:
+        return None
+    return (
+        f"needs a runtime that predicts the training loss, and {runtime} does not: write how much work there is instead, "
+        "work: {steps: 20000}"
+    )
+
+
+def with_work_to_loss(job: Job) -> Job:
+    """Return the job with the work that its runtime predicts until the loss of its objective, if it has one.
+
+    Raises:
+        Misuse: the runtime predicts none, or that the job never reaches this loss.
+    """
+    if job.objective.loss is None:
+        return job
+    predict = rules(job.runtime.name).work_to_loss
+    if predict is None:
+        raise Misuse(f"objective.loss {loss_problem(job.runtime.name)}")
+    return replace(job, work=predict(job))

@@ -259,6 +259,8 @@ def _runs(measured: Measurement) -> str:
 def _work(job: Job, measured: Measurement | None) -> tuple[float | None, float | None, tuple[PlanNumber, ...]]:
     amount, unit = (job.work.amount, job.work.unit.value) if job.work else (None, "work")
     known = (NumberBasis.GIVEN, "by the job file") if job.work else (NumberBasis.UNKNOWN, "the job file has no work")
+    if job.objective.loss is not None:
+        known = NumberBasis.DERIVED, f"predicted by the runtime until a training loss of {job.objective.loss:g}"
     work = PlanNumber(PlanNumberKey.WORK, amount, f"{unit}s", *known)
     if measured is None:
         reason = "no earlier run of this job on this type of machine"

@@ -68,6 +68,7 @@ class FleetGoal(Struct, frozen=True):
         reliable_usd_per_hour: of all machines that keep the state safe.
         work_core_s: the work [core-seconds]; None if unknown: fleets are then compared by what a core-hour of work costs.
         deadline_s, budget_usd: None for none.
+        reserve_s: for how long the budget must bear all machines after the work: the last save and the release [s].
         fastest: minimize the time instead of the cost.
     """
 
@@ -78,6 +79,7 @@ class FleetGoal(Struct, frozen=True):
     work_core_s: float | None = None
     deadline_s: float | None = None
     budget_usd: float | None = None
+    reserve_s: float = 0.0
     fastest: bool = False
 
 
@@ -94,6 +96,7 @@ class FleetCourse(Struct, frozen=True):
         working_share: of the time in which the fleet is not stopped by losses and changes.
         prepare_s: of the machine that takes longest to prepare [s].
         cost_usd, finish_s: None if the work is unknown.
+        budget_usd: the cost and what a budget holds in reserve; None if the work is unknown.
     """
 
     counts: tuple[tuple[OfferKey, int], ...]
@@ -106,6 +109,7 @@ class FleetCourse(Struct, frozen=True):
     prepare_s: float
     cost_usd: float | None
     finish_s: float | None
+    budget_usd: float | None
 
 
 class FleetChange(Struct, frozen=True):
@@ -170,13 +174,14 @@ def course(pools: Pools, counts: Counts, goal: FleetGoal) -> FleetCourse:
         prepare_s=float(fleet.prepare_s),
         cost_usd=float(cost) if known else None,
         finish_s=float(finish) if known else None,
+        budget_usd=float(cost + _reserve_usd(fleet, goal)) if known else None,
     )
 
 
 def misses(fleet: FleetCourse, goal: FleetGoal) -> bool:
     """Whether a fleet misses the deadline or the budget; what is not known is not missed."""
     late = goal.deadline_s is not None and fleet.finish_s is not None and fleet.finish_s > goal.deadline_s
-    dear = goal.budget_usd is not None and fleet.cost_usd is not None and fleet.cost_usd > goal.budget_usd
+    dear = goal.budget_usd is not None and fleet.budget_usd is not None and fleet.budget_usd > goal.budget_usd
     return late or dear
 
 
@@ -250,6 +255,10 @@ def _outcome(fleet: FleetSums, goal: FleetGoal) -> tuple[Floats, Floats]:
     return _product(usd_per_s, works + fleet.prepare_s), works + fleet.start_s
 
 
+def _reserve_usd(fleet: FleetSums, goal: FleetGoal) -> Floats:
+    return (fleet.usd_per_hour + goal.reliable_usd_per_hour) * (goal.reserve_s / HOUR_S)
+
+
 def _product(usd_per_s: Floats, took_s: Floats) -> Floats:
     """Return a cost; one that takes for ever is infinite, however cheap."""
     return np.where(np.isfinite(took_s), usd_per_s * np.where(np.isfinite(took_s), took_s, 0.0), np.inf)
@@ -265,7 +274,7 @@ def score_of(fleet: FleetSums, goal: FleetGoal) -> tuple[Floats, ...]:
     many = np.maximum(fleet.machines - goal.machines_max, 0.0)
     missed = np.zeros(np.shape(cost))
     if goal.work_core_s is not None:
-        for value, limit in ((finish, goal.deadline_s), (cost, goal.budget_usd)):
+        for value, limit in ((finish, goal.deadline_s), (cost + _reserve_usd(fleet, goal), goal.budget_usd)):
             if limit is not None:
                 missed = missed + np.maximum(value / max(limit, 1e-9) - 1.0, 0.0)
     return (few + many, missed, finish, cost) if goal.fastest else (few + many, missed, cost, finish)

@@ -13,7 +13,9 @@ from windfall.errors import Infeasible
 from windfall.jobs import Job, Minimize, Use
 from windfall.market import Offer, OfferKey, Quota
 from windfall.policies.acquisition import fleet_settings, ranking
+from windfall.policies.deadlines import limits
 from windfall.policies.layout.runtime_list import Scaling
+from windfall.policies.planning import nearest_limits
 from windfall.policies.planning.estimates import Knowledge
 from windfall.policies.planning.fleet_course import FleetGoal, Pools
 from windfall.terms import Reliability
@@ -93,14 +95,17 @@ def goal_of(
     if job.work is not None and scaling.work_per_core_s is not None:
         work_core_s = max(job.work.amount - done, 0.0) / scaling.work_per_core_s
     aim = job.objective
+    # What max_duration stops before it is done meets no deadline.
+    by_s = None if aim.deadline_s is None else min(aim.deadline_s, nearest_limits.training_s(job))
     return FleetGoal(
         app=fleet_settings.application(scaling),
         machines_min=scaling.machines_min,
         machines_max=int(min(fleet_settings.machines_max(job, scaling), MACHINES_MOST)),
         reliable_usd_per_hour=scaling.reliable * _reliable_usd_per_hour(job, scaling, offers),
         work_core_s=work_core_s,
-        deadline_s=None if aim.deadline_s is None else max(aim.deadline_s - elapsed_s, 0.0),
+        deadline_s=None if by_s is None else max(by_s - elapsed_s, 0.0),
         budget_usd=None if aim.budget_usd is None else max(aim.budget_usd - spent_usd, 0.0),
+        reserve_s=limits.reserve_s(job.checkpointing.save_timeout_s),
         fastest=aim.minimize is Minimize.TIME,
     )
 

@@ -16,7 +16,15 @@ from windfall.market import Offer, OfferKey, Quota
 from windfall.models import lifetime_pool
 from windfall.policies.acquisition import bidbrain, ranking
 from windfall.policies.layout.runtime_list import Scaling
-from windfall.policies.planning import fleet_course, fleet_inputs, fleet_search, job_plan, offer_notes
+from windfall.policies.planning import (
+    fleet_course,
+    fleet_inputs,
+    fleet_search,
+    job_plan,
+    nearest_limits,
+    offer_notes,
+    offer_objections,
+)
 from windfall.policies.planning.estimates import (
     Knowledge,
     NumberBasis,
@@ -31,12 +39,12 @@ from windfall.policies.planning.job_plan import (
     PlanCandidate,
     PlanItem,
     RefusedOffer,
-    time_text,
 )
+from windfall.policies.planning.nearest_limits import LimitOption
 from windfall.policies.policy_registry import BIDBRAIN, MIX
 from windfall.structs import Struct, replace
 from windfall.terms import Seconds, Usd, WallTime
-from windfall.units import usd_text
+from windfall.units import time_text, usd_text
 
 _SHOWN = frozenset(
     {PlanNumberKey.ALLOCATION, PlanNumberKey.PREPARATION, PlanNumberKey.MTTP, PlanNumberKey.SILENT_SHARE}
@@ -110,11 +118,13 @@ def plan(
     if not pools.keys:
         raise Infeasible(job_plan.no_matching_offer(job, refused))
     goal = fleet_inputs.goal_of(job, scaling, case.offers)
+    if job.work is None and (problem := _never_starts(case)):
+        raise Infeasible(problem)
     chosen = fleet_search.best(pools, goal)
     if chosen is None:
         raise Infeasible(_too_few(pools, goal))
     if fleet_course.misses(chosen, goal):
-        raise Infeasible(_nearest(pools, goal))
+        raise Infeasible(_nearest(job, pools, goal))
     fleets = _fleets(case, pools, goal, chosen)
     return _job_plan(case, fleets, goal, refused, now)
 
@@ -160,27 +170,39 @@ def _too_few(pools: Pools, goal: FleetGoal) -> str:
     )
 
 
-def _nearest(pools: Pools, goal: FleetGoal) -> str:
-    """Return the message for limits that no fleet meets: the cheapest and the fastest fleet, and what they take."""
+def _never_starts(case: _Case) -> str | None:
+    """Return what is said if no machine is ready before the deadline; None if one may be."""
+    fitting = [offer for offer in case.offers if ranking.refusal(case.job, offer) is None]
+    estimates = [offer_estimate(case.job, offer, case.knowledge) for offer in fitting]
+    rows = [(found.offer, offer_objections.never_starts(case.job, found)) for found in estimates]
+    return offer_objections.nearest_objections(rows) if all(objections for _, objections in rows) else None
+
+
+def _nearest(job: Job, pools: Pools, goal: FleetGoal) -> str:
+    """Return the message for limits that no fleet meets: the cheapest and the fastest fleet, and which limits would do."""
     free = replace(goal, deadline_s=None, budget_usd=None)
-    limits = " and ".join(
-        words
-        for words, limit in (
-            (f"the deadline of {time_text(goal.deadline_s or 0.0)}", goal.deadline_s),
-            (f"the budget of {usd_text(goal.budget_usd or 0.0)}", goal.budget_usd),
-        )
-        if limit is not None
-    )
-    found = (
-        (word, fleet_search.best(pools, replace(free, fastest=fastest)))
-        for word, fastest in (("cheapest", False), ("fastest", True))
-    )
-    possible = "; ".join(
+    aim, stops_s = job.objective, nearest_limits.training_s(job)
+    unmet = [f"the deadline of {time_text(aim.deadline_s)}"] if aim.deadline_s is not None else []
+    if aim.deadline_s is not None and stops_s < aim.deadline_s:
+        unmet.append(f"the last save of max_duration after {time_text(stops_s)}")
+    if aim.budget_usd is not None:
+        unmet.append(f"the budget of {usd_text(aim.budget_usd)}")
+    asked = (free, replace(free, fastest=True))
+    cheapest, fastest = (fleet_search.best(pools, one) for one in asked)
+    kept = (replace(goal, budget_usd=None, fastest=False), replace(goal, deadline_s=None, fastest=True))
+    fleets = [one for one in (cheapest, fastest, *(fleet_search.best(pools, one) for one in kept)) if one is not None]
+    possible = [
         f"the {word} fleet, {offer_notes.fleet_text(fleet.counts)}, {_takes(fleet)}"
-        for word, fleet in found
+        for word, fleet in (("cheapest", cheapest), ("fastest", fastest))
         if fleet is not None
+    ]
+    options = (
+        LimitOption(offer_notes.fleet_text(one.counts), one.finish_s, one.budget_usd)
+        for one in fleets
+        if one.budget_usd is not None
     )
-    return f"no fleet meets {limits}: {possible}"
+    says = f"no fleet meets {' and '.join(unmet)}: {'; '.join(possible)}"
+    return "; ".join(filter(None, (says, nearest_limits.nearest(job, options))))
 
 
 def _takes(fleet: FleetCourse) -> str:
@@ -233,6 +255,7 @@ def _job_plan(
         unknown=tuple(f"{one.name}: {one.source}" for one in numbers if one.basis is NumberBasis.UNKNOWN),
         warnings=(
             *_warnings(job),
+            *nearest_limits.contradictions(job),
             *offer_notes.old_prices(tuple(by_key[key] for key, _ in fleets.chosen.counts), now),
             *offer_notes.unknown_exclusions(job, case.offers),
         ),
@@ -257,6 +280,9 @@ def _numbers(job: Job, scaling: Scaling, main: Offer, knowledge: Knowledge) -> t
     work = PlanNumber(PlanNumberKey.WORK, None, unit, NumberBasis.UNKNOWN, "the job file has no work")
     if job.work is not None:
         work = replace(work, value=job.work.amount, basis=NumberBasis.GIVEN, detail="by the job file", source="")
+    if job.objective.loss is not None:
+        detail = f"predicted by the runtime until a training loss of {job.objective.loss:g}"
+        work = replace(work, basis=NumberBasis.DERIVED, detail=detail, source="")
     speed = PlanNumber(
         PlanNumberKey.SPEED,
         None,

@@ -120,6 +120,7 @@ def _numbers(job: Job) -> Problems:
         ("max_price_usd_per_hour", job.max_price_usd_per_hour, MONEY_USD_MAX),
         ("objective.budget_usd", goal.budget_usd, MONEY_USD_MAX),
         ("objective.deadline_s", goal.deadline_s, DURATION_S_MAX),
+        ("objective.loss", goal.loss, math.inf),
         ("max_duration_s", job.max_duration_s, DURATION_S_MAX),
         ("dead_man_s", job.dead_man_s, DURATION_S_MAX),
         ("options.mttp_s", job.options.mttp_s, DURATION_S_MAX),
@@ -178,6 +179,8 @@ def _policies(job: Job) -> Problems:
     else:
         if problem:
             yield f"runtime.{job.runtime.name}", problem
+        if job.objective.loss is not None and (problem := runtime_list.loss_problem(job.runtime.name)):
+            yield "objective.loss", problem
     try:
         problem = fleet_policy_list.job_problem(job)
     except Misuse as error:

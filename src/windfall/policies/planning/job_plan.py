@@ -39,9 +39,7 @@ from windfall.policies.acquisition.ranking import (
     quota_limit,
     rank_with,
 )
-from windfall.policies.checkpointing.decision import parse_policy, saving_policy
-from windfall.policies.deadlines import limits
-from windfall.policies.planning import offer_notes
+from windfall.policies.planning import nearest_limits, offer_notes
 from windfall.policies.planning.estimates import (
     POLL_S,
     Knowledge,
@@ -50,67 +48,23 @@ from windfall.policies.planning.estimates import (
     PlanNumber,
     PlanNumberKey,
 )
+from windfall.policies.planning.offer_objections import (
+    Objection,
+    leaves_no_time,
+    limit_options,
+    nearest_objections,
+    never_saves,
+    objections_to,
+    offer_name,
+    too_many_losses,
+)
 from windfall.structs import Struct, replace
-from windfall.terms import Instant, Reliability, Seconds, Usd, WallTime
-from windfall.units import duration_text, size_text, usd_text
+from windfall.terms import Reliability, Seconds, Usd, WallTime
+from windfall.units import size_text, time_text
 
 if TYPE_CHECKING:
     # Needs numpy, which a controller need not have.
     from windfall.policies.planning.fleet_plan import FleetPlan
-
-UNSAVED_FACTOR = 2.0
-"""A spot job without checkpoints is refused if it is expected to take this many times as long as without losses."""
-
-
-class Objection(Struct, frozen=True):
-    """Why an offer is refused.
-
-    Attributes:
-        kind: `unsaved`, `too-slow`, `deadline`, `budget` or `unknown`.
-        size: how far off the offer is; of several offers the nearest is reported.
-        message: about this offer.
-        summary: about all offers, for when none is left and this one came nearest.
-    """
-
-    kind: str
-    size: float
-    message: str
-    summary: str
-
-
-def objections_to(job: Job, found: OfferEstimate, *, comparable: bool) -> tuple[Objection, ...]:
-    """Return the objections to an offer that matches the job's resources; empty if there are none.
-
-    Args:
-        job: with its limits.
-        found: the estimate for the offer.
-        comparable: whether the time on another offer is known; a job with limits then takes no offer of unknown speed.
-    """
-    reserve = reserve_usd(job, found)
-    if found.work_s is None:
-        return _over_budget(job, found, reserve, 0.0) or (_unknown_speed(job, found) if comparable else ())
-    expected = found.expect(found.work_s)
-    lost = _unsaved(job, found, expected) or _too_slow(found, expected)
-    if lost:
-        return lost
-    return (*_too_late(job, found, expected), *_over_budget(job, found, reserve, found.cost_usd(expected)))
-
-
-def nearest_objections(objected: Iterable[tuple[Offer, tuple[Objection, ...]]]) -> str:
-    """Return the message for when every offer is refused: for each kind of objection, the offer that came nearest.
-
-    A limit that some offer meets is not impossible: then that no offer meets them all is what is wrong.
-    """
-    rows = list(objected)
-    nearest: dict[str, tuple[Offer, Objection]] = {}
-    for offer, objection in ((offer, objection) for offer, found in rows for objection in found):
-        known = nearest.get(objection.kind)
-        if known is None or objection.size < known[1].size:
-            nearest[objection.kind] = offer, objection
-    if len(nearest) > 1 and all(len(found) < len(nearest) for _, found in rows):
-        each = (f"{offer_name(offer)}: {objection.message}" for offer, objection in nearest.values())
-        return f"no offer meets all limits of the job: {'; '.join(each)}"
-    return "; ".join(objection.summary for _, objection in nearest.values())
 
 
 def no_matching_offer(job: Job, refused: tuple[tuple[Offer, str], ...]) -> str:
@@ -150,7 +104,7 @@ def warnings(job: Job, found: OfferEstimate) -> tuple[str, ...]:
     spot = found.offer.reliability is Reliability.TRANSIENT
     if spot and found.fit.fits is False:
         words.append(_no_emergency_save(found))
-    if spot and _never_saves(job) and found.work_s is None:
+    if spot and never_saves(job) and found.work_s is None:
         mttl_s = found.hazard.mttl_s
         words.append(
             f"without checkpoints each loss restarts the run from step 0, and machines like these last "
@@ -159,19 +113,24 @@ def warnings(job: Job, found: OfferEstimate) -> tuple[str, ...]:
         )
     if found.work_s is None:
         if is_too_slow(found, found.expect(HORIZON_S)):
-            words.append(f"{_too_many_losses(found)}: the run would make almost no progress")
+            words.append(f"{too_many_losses(found)}: the run would make almost no progress")
         requests = [
             what
             for what, limit in (("deadline", job.objective.deadline_s), ("budget", job.objective.budget_usd))
             if limit is not None
         ]
-        if requests:
+        if leaves_no_time(job, found):
+            words.append(
+                f"the deadline may pass before a machine is ready: it is assumed to take {time_text(found.restart.allocate_s)} "
+                f"to start and {time_text(found.restart.prepare_s)} to get ready"
+            )
+        elif requests:
             words.append(
                 f"whether the {' and the '.join(requests)} can be met is unknown: no earlier run measured the speed"
             )
         return tuple(words)
     wall_s = found.expect(found.work_s).wall_s
-    if job.max_duration_s is not None and wall_s > _training_s(job, job.max_duration_s):
+    if job.max_duration_s is not None and wall_s > nearest_limits.training_s(job):
         words.append(
             f"max_duration {time_text(job.max_duration_s)} stops this job before it finishes: it is expected to take "
             f"{time_text(wall_s)}"
@@ -179,134 +138,9 @@ def warnings(job: Job, found: OfferEstimate) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _training_s(job: Job, max_duration_s: Seconds) -> float:
-    """Return how much of `max_duration` remains for training before the last save starts [s]."""
-    return limits.last_save_at(Instant(0.0), max_duration_s, job.checkpointing.save_timeout_s)
-
-
-def reserve_usd(job: Job, found: OfferEstimate) -> float:
-    """Return the part of a budget held in reserve: the machines' price over the last save and the release [USD]."""
-    return limits.reserve_usd(found.machines * found.offer.price_usd_per_hour, job.checkpointing.save_timeout_s)
-
-
-def offer_name(offer: Offer) -> str:
-    """Return an offer's name for messages."""
-    kind = "spot" if offer.reliability is Reliability.TRANSIENT else "on-demand"
-    return f"{offer.machine_type} in {offer.provider}/{offer.zone} ({kind})"
-
-
-def time_text(duration_s: float) -> str:
-    """Return a duration as text; an expected one can be practically infinite."""
-    if not math.isfinite(duration_s):
-        return "practically forever"
-    if duration_s >= 360_000.0:
-        hours = duration_s / 3600.0
-        return f"{hours:,.0f} h" if hours < 1e7 else f"{hours:.2g} h"
-    return duration_text(duration_s)
-
-
 def _allowed(job: Job, offer: Offer) -> bool:
     kinds = {Use.SPOT: Reliability.TRANSIENT, Use.ON_DEMAND: Reliability.RELIABLE}
     return kinds.get(job.use, offer.reliability) is offer.reliability
-
-
-def _never_saves(job: Job) -> bool:
-    return not saving_policy(parse_policy(job.options.policy)).insures and job.checkpointing.keep_every is None
-
-
-def _lossless_s(found: OfferEstimate, expected: Expectation) -> float:
-    return expected.work_s + found.restart.allocate_s + found.restart.prepare_s
-
-
-def _unsaved(job: Job, found: OfferEstimate, expected: Expectation) -> tuple[Objection, ...]:
-    """Refuse long work without checkpoints: 48 h at a mean lifetime of 8 h take 8 h x (e^6 - 1) = 3219 h."""
-    if math.isinf(found.hazard.mttp_s) or not _never_saves(job):
-        return ()
-    lossless_s = _lossless_s(found, expected)
-    if expected.wall_s < UNSAVED_FACTOR * lossless_s:
-        return ()
-    hazard = found.hazard
-    share = hazard.silent_share if hazard.covered else 1.0
-    mttl_s, wait_s = hazard.mttl_s, found.restart.allocate_s + found.restart.notice_loss_s
-    # An attempt is preparation and work; a loss costs the attempt and the wait for the next machine.
-    attempt_s = found.restart.prepare_s + expected.work_s
-    formula = f"({time_text(mttl_s)} + {time_text(wait_s)}) x (e^({time_text(attempt_s)} / {time_text(mttl_s)}) - 1)"
-    if share < 1.0:
-        formula = f"{100.0 * share:.0f} % of losses come without notice"
-    price = found.machines * found.offer.price_usd_per_hour
-    bill = f" and {usd_text(found.cost_usd(expected))}" if math.isfinite(expected.billed_s) and price else ""
-    message = (
-        f"{time_text(expected.work_s)} of work without checkpoints (insure: never, no keep_every) on "
-        f"{offer_name(found.offer)}, whose machines last {time_text(mttl_s)} on average, is expected to take "
-        f"{time_text(expected.wall_s)}{bill} ({formula}) instead of {time_text(lossless_s)}: "
-        "leave `insure` at auto, or use on-demand machines"
-    )
-    return (Objection("unsaved", expected.wall_s, message, message),)
-
-
-def _too_slow(found: OfferEstimate, expected: Expectation) -> tuple[Objection, ...]:
-    if not is_too_slow(found, expected):
-        return ()
-    message = f"{_too_many_losses(found)}: {time_text(expected.work_s)} of work would take {time_text(expected.wall_s)}"
-    return (Objection("too-slow", expected.wall_s, message, message),)
-
-
-def _too_many_losses(found: OfferEstimate) -> str:
-    return (
-        f"machines of {offer_name(found.offer)} last {time_text(found.hazard.mttl_s)} on average, and a new one takes "
-        f"{time_text(found.restart.prepare_s)} to get ready"
-    )
-
-
-def _too_late(job: Job, found: OfferEstimate, expected: Expectation) -> tuple[Objection, ...]:
-    deadline_s = job.objective.deadline_s
-    if deadline_s is None or expected.wall_s <= deadline_s:
-        return ()
-    overhead_s = expected.wall_s - expected.work_s
-    arithmetic = (
-        f"{time_text(expected.wall_s)} ({time_text(expected.work_s)} of work, {time_text(overhead_s)} of starts, saves "
-        f"and redo), and the deadline is {time_text(deadline_s)}"
-    )
-    return (
-        Objection(
-            "deadline",
-            expected.wall_s,
-            f"it is expected to take {arithmetic}",
-            f"no offer is expected to meet the deadline: the fastest, {offer_name(found.offer)}, takes {arithmetic}; "
-            f"a deadline of {time_text(_above(expected.wall_s, 60.0))} would do",
-        ),
-    )
-
-
-def _over_budget(job: Job, found: OfferEstimate, reserve: float, cost_usd: float) -> tuple[Objection, ...]:
-    budget_usd = job.objective.budget_usd
-    if budget_usd is None or cost_usd + reserve <= budget_usd:
-        return ()
-    arithmetic = (
-        f"{usd_text(cost_usd)} plus a reserve of {usd_text(reserve)} for a last save of at most "
-        f"{time_text(job.checkpointing.save_timeout_s)}, and the budget is {usd_text(budget_usd)}"
-    )
-    return (
-        Objection(
-            "budget",
-            cost_usd + reserve,
-            f"it is expected to cost {arithmetic}",
-            f"no offer fits the budget: the cheapest, {offer_name(found.offer)}, is expected to cost {arithmetic}; "
-            f"a budget of {usd_text(_above(cost_usd + reserve, 0.01))} would do",
-        ),
-    )
-
-
-def _above(least: float, unit: float) -> float:
-    """Return what is shown as possible: rounded up, so that it is."""
-    return math.ceil(least / unit) * unit if math.isfinite(least) else least
-
-
-def _unknown_speed(job: Job, found: OfferEstimate) -> tuple[Objection, ...]:
-    if job.objective.deadline_s is None and job.objective.budget_usd is None:
-        return ()
-    message = f"the speed on {offer_name(found.offer)} is unknown: request only this machine type to try it"
-    return (Objection("unknown", 0.0, message, message),)
 
 
 def _no_emergency_save(found: OfferEstimate) -> str:
@@ -461,11 +295,12 @@ def plan(
         else:
             met.append((row, candidate))
     if not met:
-        raise Infeasible(nearest_objections(objected))
+        options = nearest_limits.nearest(job, limit_options(job, [row.offer_estimate for row, _ in rows], objected))
+        raise Infeasible("; ".join(filter(None, (nearest_objections(objected), options))))
     (row, chosen), *others = met
     found = _plan(job, row, chosen, tuple(other for _, other in others[:ALTERNATIVES_MAX]), tuple(refused))
     noted = offer_notes.notes(job, [one for one, _ in met], offers, quotas, now)
-    return replace(found, warnings=(*found.warnings, *noted))
+    return replace(found, warnings=(*found.warnings, *nearest_limits.contradictions(job), *noted))
 
 
 def _quota_0(offer: Offer) -> str:
