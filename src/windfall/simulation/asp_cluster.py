@@ -59,7 +59,8 @@ class AspWorld(Struct, frozen=True):
         pcie_mb_per_s: bandwidth of a worker's bus [MB/s].
         apply_s: of the servers, for one update [s].
         compute_spread: standard deviation of a GPU's computation, relative to its mean.
-        transfer_spread: standard deviation of the data of a transfer, relative to the parameters.
+        transfer_spread: standard deviation of a transfer's time at a given bandwidth, relative to its mean.
+        traffic_spread: standard deviation of the data of a transfer, relative to the parameters.
         model_gb: memory of a GPU that holds no sample [GB].
         sample_gb: memory of each sample [GB].
         memory_spread: standard deviation of the memory in use, relative to it.
@@ -80,6 +81,7 @@ class AspWorld(Struct, frozen=True):
     apply_s: float
     compute_spread: float
     transfer_spread: float
+    traffic_spread: float
     model_gb: float
     sample_gb: float
     memory_spread: float
@@ -244,14 +246,14 @@ class _Worker:
 
     def _transfer(self, done: Callable[[], None]) -> None:
         world, timeline = self._cluster.world, self._cluster.timeline
-        megabytes = world.parameters_mb * _varied(self._cluster.rng, world.transfer_spread)
+        megabytes = world.parameters_mb * _varied(self._cluster.rng, world.traffic_spread)
         began_s = timeline.time
 
         def ended() -> None:
             self._sent.append((megabytes, timeline.time - began_s))
             done()
 
-        self._cluster.network.send(megabytes, ended)
+        self._cluster.network.send(megabytes * _varied(self._cluster.rng, world.transfer_spread), ended)
 
     def _copy(self) -> None:
         self._waiting = self._shape.gpus

@@ -1,0 +1,342 @@
+"""The constants of asynchronous training from its profile, each with a 95 % interval.
+
+    S, B_req                  means over the iterations and transfers of workers alone; intervals by Student's t
+    alpha2, beta2             a line through memory over batch, turned round (equation 10); by the line's covariance
+    T_comp, alpha1, beta1     iteration times alone and in clusters (equations 6 to 9); by a seeded bootstrap, which draws
+                              iterations alone, and runs of 20 consecutive ones in clusters, again
+    gamma1 to gamma5          the losses of all clusters at once (equation 3), least squares; by the covariance at the optimum
+
+**Contention.**  The time by which an iteration in a cluster of n exceeds one alone gives B(n), and with it P.  Only clusters
+with n B_req > B_ps tell anything about P; alpha1 and beta1 are the line through their P over sqrt(n), by least squares.
+
+**What the intervals do not know.**  They hold if the model's form does.  That no real queue has P = alpha1 sqrt(n) + beta1, or
+a loss with the same gamma1 for all clusters, is not in them.
+
+Source: spotDNN (IWQoS 2023), section III ("Obtaining model parameters").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.random import Generator
+from scipy import optimize, stats
+
+from windfall.errors import Misuse
+from windfall.models import asp
+from windfall.models.asp import AspPlatform, AspWorker, AspWorkload, Floats
+from windfall.models.asp_profiling import AloneRun, AspProfile, ClusterRun, WorkerShape
+from windfall.structs import Struct
+
+LEVEL: Final = 0.95
+RESAMPLES: Final = 400
+BLOCK: Final = 20
+"""Consecutive iterations of a cluster that are drawn together: what one waits for, the next ones wait for too."""
+
+
+class FittedConstant(Struct, frozen=True):
+    """A fitted constant and its 95 % interval; the interval is infinite if the profile does not determine the constant."""
+
+    value: float
+    low: float
+    high: float
+
+
+class BandwidthFit(Struct, frozen=True):
+    """Traffic, computation and contention.
+
+    Attributes:
+        parameters_mb: S [MB].
+        required_mb_per_s: B_req [MB/s].
+        compute_s: T_comp by type of GPU [s].
+        alpha1: of the contention.
+        beta1: of the contention.
+    """
+
+    parameters_mb: FittedConstant
+    required_mb_per_s: FittedConstant
+    compute_s: Mapping[str, FittedConstant]
+    alpha1: FittedConstant
+    beta1: FittedConstant
+
+
+class MemoryFit(Struct, frozen=True):
+    """Samples by memory: alpha2 [samples/GB] and beta2 [samples]."""
+
+    alpha2: FittedConstant
+    beta2: FittedConstant
+
+
+class LossFit(Struct, frozen=True):
+    """The constants of equation 3; `gamma4` is None in the prototype's form, without R."""
+
+    gamma1: FittedConstant
+    gamma2: FittedConstant
+    gamma3: FittedConstant
+    gamma4: FittedConstant | None
+    gamma5: FittedConstant
+
+
+def fitted_workload(name: str, bandwidth: BandwidthFit, loss: LossFit) -> AspWorkload:
+    """Return a workload with the fitted values.
+
+    Raises:
+        Misuse: a value is outside its range.
+    """
+    return AspWorkload(
+        name=name,
+        parameters_mb=bandwidth.parameters_mb.value,
+        required_mb_per_s=bandwidth.required_mb_per_s.value,
+        alpha1=bandwidth.alpha1.value,
+        beta1=bandwidth.beta1.value,
+        gamma1=loss.gamma1.value,
+        gamma2=loss.gamma2.value,
+        gamma3=loss.gamma3.value,
+        gamma4=None if loss.gamma4 is None else loss.gamma4.value,
+        gamma5=loss.gamma5.value,
+    )
+
+
+def fitted_worker(shape: WorkerShape, bandwidth: BandwidthFit) -> AspWorker:
+    """Return a type of worker with the fitted computation time of its GPUs.
+
+    Raises:
+        Misuse: its type of GPU was not profiled.
+    """
+    if shape.gpu not in bandwidth.compute_s:
+        raise Misuse(
+            f"worker {shape.name!r} has {shape.gpu} GPUs, and the profile only {', '.join(bandwidth.compute_s)}: "
+            f"profile one alone"
+        )
+    return AspWorker(shape.name, shape.gpus, shape.batch, bandwidth.compute_s[shape.gpu].value)
+
+
+def fit_memory(profile: AspProfile) -> MemoryFit:
+    """Fit alpha2 and beta2 of equation 10.
+
+    Raises:
+        Misuse: there are fewer than three batches, or memory does not grow with them.
+    """
+    batches = np.array([run.shape.gpu_batch for run in profile.memory], np.float64)
+    memory_gb = np.array([run.memory_gb for run in profile.memory], np.float64)
+    if len(set(batches.tolist())) < 3:
+        raise Misuse(
+            f"memory was profiled with {len(set(batches.tolist()))} batches: "
+            f"a line with an interval needs 3 or more, so profile others too"
+        )
+    # Memory over batch, as the batch is exact and the memory is measured.
+    line = stats.linregress(batches, memory_gb)
+    if line.slope <= 0.0:
+        raise Misuse("the memory in use did not grow with the batch: profile batches that are further apart")
+    around = stats.t.ppf(0.5 + LEVEL / 2.0, len(batches) - 2)
+    slope, intercept = float(line.slope), float(line.intercept)
+    # The two errors are correlated by the mean batch.
+    covariance = -float(batches.mean()) * line.stderr**2
+    alpha2_error = line.stderr / slope**2
+    beta2_error = math.sqrt(
+        (line.intercept_stderr / slope) ** 2
+        + (intercept * line.stderr / slope**2) ** 2
+        - 2.0 * intercept * covariance / slope**3
+    )
+    return MemoryFit(_around(1.0 / slope, around * alpha2_error), _around(-intercept / slope, around * beta2_error))
+
+
+def fit_bandwidth(profile: AspProfile, platform: AspPlatform, rng: Generator) -> BandwidthFit:
+    """Fit S, B_req, T_comp, alpha1 and beta1.
+
+    Args:
+        profile: of workers alone, and of clusters.
+        platform: the bandwidths of servers and buses; its margin is not used.
+        rng: of the bootstrap.
+
+    Raises:
+        Misuse: a run has a single iteration, a type of GPU was not profiled alone, fewer than two sizes of clusters are large
+            enough for contention, or contention does not grow with them.
+    """
+    _check_runs(profile)
+    needed = float(np.concatenate([run.bandwidth_mb_per_s for run in profile.alone]).mean())
+    sizes = {len(run.shapes) for run in profile.clusters if len(run.shapes) * needed > platform.servers_mb_per_s}
+    if len(sizes) < 2:
+        raise Misuse(
+            f"a worker alone uses {needed:.4g} of the servers' {platform.servers_mb_per_s:g} MB/s, and {len(sizes)} of the "
+            f"profiled sizes of clusters are large enough for contention: profile at least 2 sizes of more than "
+            f"{platform.servers_mb_per_s / needed:.3g} workers"
+        )
+    found = _bandwidth_point(profile, platform)
+    if found["alpha1"] <= 0.0:
+        raise Misuse(
+            "contention does not grow with the size of the profiled clusters: profile larger ones, or for longer"
+        )
+    drawn = [_bandwidth_point(_resampled(profile, rng), platform) for _ in range(RESAMPLES)]
+    tail = 50.0 * (1.0 - LEVEL)
+
+    def interval(key: str) -> FittedConstant:
+        low, high = np.percentile([one[key] for one in drawn], [tail, 100.0 - tail])
+        return FittedConstant(found[key], float(low), float(high))
+
+    return BandwidthFit(
+        _mean(np.concatenate([run.traffic_mb for run in profile.alone]) / 2.0),
+        _mean(np.concatenate([run.bandwidth_mb_per_s for run in profile.alone])),
+        {run.shape.gpu: interval(run.shape.gpu) for run in profile.alone},
+        interval("alpha1"),
+        interval("beta1"),
+    )
+
+
+def fit_loss(profile: AspProfile, *, heterogeneity: bool) -> LossFit:
+    """Fit gamma1 to gamma5 to the losses of all clusters at once.
+
+    Args:
+        profile: of clusters.
+        heterogeneity: the paper's form with R and gamma4; False: the prototype's.
+
+    Raises:
+        Misuse: there are too few clusters for the form, all have the same mean batch, or the loss did not fall.
+    """
+    curves = [_curve(run) for run in profile.clusters if _long_enough(run)]
+    distinct = {curve[:3] for curve in curves}
+    least = 3 if heterogeneity else 2
+    if len(distinct) < least:
+        raise Misuse(
+            f"the loss was profiled on {len(distinct)} clusters that differ: this form of it needs at least {least}, so "
+            f"profile clusters of other sizes or mixes"
+        )
+    if len({round(batch, 6) for batch, *_ in curves}) < 2:
+        raise Misuse(
+            f"all profiled clusters have a mean batch of {curves[0][0]:g}, so gamma2 and gamma3 cannot be told apart: mix "
+            f"types with different batches"
+        )
+    return _least_squares(curves, heterogeneity)
+
+
+def _check_runs(profile: AspProfile) -> None:
+    runs: Sequence[AloneRun | ClusterRun] = (*profile.alone, *profile.clusters)
+    short = next((run for run in runs if len(run.iteration_s) < 2), None)
+    if not profile.alone or short is not None:
+        raise Misuse(
+            "a profile with one point has no interval: profile every worker and cluster for 2 iterations or more"
+        )
+    known = {run.shape.gpu for run in profile.alone}
+    other = sorted({shape.gpu for run in profile.clusters for shape in run.shapes} - known)
+    if other:
+        raise Misuse(f"{other[0]} GPUs were profiled in a cluster only: profile a worker with them alone too")
+
+
+def _bandwidth_point(profile: AspProfile, platform: AspPlatform) -> dict[str, float]:
+    """Return T_comp by type of GPU, alpha1 and beta1 of a profile, without intervals."""
+    parameters_mb = float(np.concatenate([run.traffic_mb for run in profile.alone]).mean()) / 2.0
+    needed = float(np.concatenate([run.bandwidth_mb_per_s for run in profile.alone]).mean())
+    bus_s = 2.0 * parameters_mb / platform.pcie_mb_per_s
+    alone_s = 2.0 * parameters_mb / needed
+    found = {run.shape.gpu: float(run.iteration_s.mean()) - alone_s - run.shape.gpus * bus_s for run in profile.alone}
+    roots, chances = [], []
+    for run in profile.clusters:
+        share = platform.servers_mb_per_s / len(run.shapes)
+        if needed > share:
+            rest_s = np.array([found[shape.gpu] + shape.gpus * bus_s for shape in run.shapes])
+            network_s = float((run.iteration_s - rest_s[run.worker]).mean())
+            roots.append(math.sqrt(len(run.shapes)))
+            chances.append((needed - 2.0 * parameters_mb / network_s) / (needed - share))
+    # A draw of the bootstrap can have a B_req below the share of all sizes but one: no line then.
+    line = np.polyfit(roots, chances, 1) if len(set(roots)) > 1 else (math.nan, math.nan)
+    return {**found, "alpha1": float(line[0]), "beta1": float(line[1])}
+
+
+def _resampled(profile: AspProfile, rng: Generator) -> AspProfile:
+    """Return a profile of iterations drawn from this one."""
+    alone = []
+    for run in profile.alone:
+        drawn = rng.integers(0, len(run.iteration_s), len(run.iteration_s))
+        samples = rng.integers(0, len(run.bandwidth_mb_per_s), len(run.bandwidth_mb_per_s))
+        seen = run.iteration_s[drawn], run.traffic_mb[drawn], run.bandwidth_mb_per_s[samples]
+        alone.append(AloneRun(run.shape, *seen, run.memory_gb))
+    clusters = []
+    for one in profile.clusters:
+        length = min(BLOCK, len(one.iteration_s))
+        starts = rng.integers(0, len(one.iteration_s) - length + 1, math.ceil(len(one.iteration_s) / length))
+        rows = (starts[:, None] + np.arange(length)).ravel()
+        clusters.append(ClusterRun(one.shapes, one.worker[rows], one.iteration_s[rows], one.loss[rows]))
+    return AspProfile(tuple(alone), profile.memory, tuple(clusters))
+
+
+def _long_enough(run: ClusterRun) -> bool:
+    return len(run.loss) > 2
+
+
+def _curve(run: ClusterRun) -> tuple[float, float, float, Floats]:
+    """Return b_w, R, n and the losses of a cluster, as measured."""
+    count = len(run.shapes)
+    taken = np.bincount(run.worker, minlength=count)
+    # Each worker's share of the updates stands for its rate; one that never finished an iteration has none.
+    active = taken > 0
+    batches = np.array([shape.batch for shape in run.shapes], np.float64)[active]
+    _, rate, speed, coefficient = asp.totals(np.ones(len(batches)), 1.0 / taken[active], batches)
+    return float(speed / rate), float(coefficient), float(count), run.loss
+
+
+def _least_squares(curves: Sequence[tuple[float, float, float, Floats]], heterogeneity: bool) -> LossFit:
+    """Fit the constants to all losses at once, from the best of several starts."""
+    losses = np.concatenate([curve[3] for curve in curves])
+    place = np.repeat(np.arange(len(curves)), [len(curve[3]) for curve in curves])
+    done = np.concatenate([np.arange(len(curve[3])) for curve in curves]).astype(np.float64)
+    batch, coefficient, workers = (np.array([curve[key] for curve in curves], np.float64) for key in range(3))
+    weight = 1.0 if heterogeneity else 0.0
+
+    def predicted(x: Floats) -> Floats:
+        constants = asp.LossConstants(x[0], x[1], x[2], weight, x[4] if heterogeneity else 1.0, x[3])
+        scale = asp.loss_scale(batch, coefficient, workers, constants)[place]
+        found: Floats = scale / (done + x[0]) + x[3]
+        return found
+
+    low = np.array([1e-6, -np.inf, 1e-6, -np.inf, *((1e-6,) if heterogeneity else ())])
+    high = np.array([np.inf, -1e-9, np.inf, np.inf, *((np.inf,) if heterogeneity else ())])
+    results = [
+        optimize.least_squares(lambda x: predicted(x) - losses, start, bounds=(low, high), x_scale="jac", max_nfev=2000)
+        for start in _starts(curves, heterogeneity)
+    ]
+    best = min(results, key=lambda result: float(result.cost))
+    return _with_intervals(best, len(losses), heterogeneity)
+
+
+def _starts(curves: Sequence[tuple[float, float, float, Floats]], heterogeneity: bool) -> list[list[float]]:
+    """Return starts of the fit: for several gamma1, the scale that takes the first losses to a floor of 0."""
+    first = float(np.mean([curve[3][: max(1, len(curve[3]) // 50)].mean() for curve in curves]))
+    last = float(np.mean([curve[3][-max(1, len(curve[3]) // 50) :].mean() for curve in curves]))
+    if last >= first:
+        raise Misuse(f"the loss did not fall while it was profiled, from {first:.4g} to {last:.4g}: train for longer")
+    longest = max(len(curve[3]) for curve in curves)
+    widest, workers = max(curve[0] for curve in curves), float(np.mean([curve[2] for curve in curves]))
+    starts = []
+    for share in (0.3, 1.0, 3.0, 10.0):
+        gamma1 = share * longest
+        gamma3 = 2.0 * first * gamma1 / math.sqrt(workers)
+        starts.append([gamma1, -0.5 * gamma3 / widest, gamma3, 0.0, *((0.5,) if heterogeneity else ())])
+    return starts
+
+
+def _with_intervals(best: Any, count: int, heterogeneity: bool) -> LossFit:
+    """Return the fit with intervals from the covariance at the optimum; infinite where that is singular."""
+    freedom = count - len(best.x)
+    curvature = best.jac.T @ best.jac
+    scale = np.sqrt(np.diag(curvature))
+    # Scaled before it is inverted: the constants are of very different sizes.
+    normed = curvature / np.outer(scale, scale)
+    if np.linalg.matrix_rank(normed) < len(best.x):
+        errors = np.full(len(best.x), math.inf)
+    else:
+        covariance = np.linalg.inv(normed) / np.outer(scale, scale) * (2.0 * best.cost / freedom)
+        errors = np.sqrt(np.diag(covariance)) * stats.t.ppf(0.5 + LEVEL / 2.0, freedom)
+    fitted = [_around(float(value), float(error)) for value, error in zip(best.x, errors, strict=True)]
+    return LossFit(fitted[0], fitted[1], fitted[2], fitted[4] if heterogeneity else None, fitted[3])
+
+
+def _mean(values: Floats) -> FittedConstant:
+    error = float(values.std(ddof=1)) / math.sqrt(len(values)) * stats.t.ppf(0.5 + LEVEL / 2.0, len(values) - 1)
+    return _around(float(values.mean()), float(error))
+
+
+def _around(value: float, error: float) -> FittedConstant:
+    return FittedConstant(float(value), float(value - error), float(value + error))
