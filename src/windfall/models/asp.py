@@ -18,6 +18,11 @@ the iteration time T_i [s].
 then.  It also rounds b_w to one decimal, and j to an integer, half to even: `AspModel.as_prototype`, which the published
 numbers need.
 
+**A common start.**  With one gamma1 for all clusters, equation 3 gives each another loss before its first iteration, though
+all start from the same parameters; and where short profiles are fitted, the floor pays for it.  (The curves of the paper's
+Figure 3 all start at 4.96, and their gamma1 are in proportion to their numerators.)  With `AspWorkload.start_loss` in place of
+gamma1, every cluster starts there: gamma1 is its numerator / (start_loss - gamma5).
+
 **Plain formulas.**  `contention` to `iterations_to` are elementwise: numbers or arrays, and compilable by numba, as is
 `totals`.  `AspModel.arrays` has what a compiled search passes to them.
 
@@ -52,11 +57,12 @@ class AspWorkload(Struct, frozen=True):
         required_mb_per_s: B_req, bandwidth between one worker alone and the servers [MB/s].
         alpha1: of the contention, above 0.
         beta1: of the contention, below 1.
-        gamma1: iterations, above 0.
+        gamma1: iterations, above 0; None with `start_loss`.
         gamma2: of the batch [loss x iterations / sample], below 0.
         gamma3: [loss x iterations], above 0.
         gamma4: weight of an even cluster, above 0; None: the prototype's form, without R.
         gamma5: the loss that no number of iterations goes below.
+        start_loss: the loss of every cluster before its first iteration, above gamma5; None: gamma1, as in the paper.
     """
 
     name: str
@@ -64,11 +70,12 @@ class AspWorkload(Struct, frozen=True):
     required_mb_per_s: float
     alpha1: float
     beta1: float
-    gamma1: float
+    gamma1: float | None
     gamma2: float
     gamma3: float
     gamma4: float | None
     gamma5: float
+    start_loss: float | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -77,8 +84,12 @@ class AspWorkload(Struct, frozen=True):
             Misuse: a constant is outside its range.
         """
         place = f"of workload {self.name!r}"
-        for key in ("parameters_mb", "required_mb_per_s", "alpha1", "gamma1", "gamma3"):
+        for key in ("parameters_mb", "required_mb_per_s", "alpha1", "gamma3"):
             _check_above_0(getattr(self, key), key, place)
+        if (self.gamma1 is None) == (self.start_loss is None):
+            raise Misuse(f"a loss has either a gamma1 or a start_loss: write one of the two {place}")
+        if self.gamma1 is not None:
+            _check_above_0(self.gamma1, "gamma1", place)
         if self.gamma4 is not None:
             _check_above_0(self.gamma4, "gamma4", place)
         if not -math.inf < self.beta1 < 1.0:
@@ -87,6 +98,8 @@ class AspWorkload(Struct, frozen=True):
             raise Misuse(f"gamma2 {place} is {self.gamma2}: write a number below 0, as a larger batch lowers the loss")
         if not math.isfinite(self.gamma5):
             raise Misuse(f"gamma5 {place} is {self.gamma5}: write the loss that the training cannot go below")
+        if self.start_loss is not None and not self.gamma5 < self.start_loss < math.inf:
+            raise Misuse(f"start_loss {place} is {self.start_loss}: write a loss above its floor gamma5, {self.gamma5}")
 
 
 class AspPlatform(Struct, frozen=True):
@@ -151,15 +164,16 @@ class AspWorker(Struct, frozen=True):
 
 
 class LossConstants(NamedTuple):
-    """The constants of a loss as numbers, in one form for both of the module's.
+    """The constants of a loss as numbers, in one form for all of the module's.
 
     Attributes:
-        gamma1: of the workload.
+        gamma1: of the workload; not a number with a common start (`head_start`).
         gamma2: of the workload.
         gamma3: of the workload.
         weight: of R: 1, or 0 in the prototype's form.
         offset: added to the weighted R: gamma4, or 1 in the prototype's form.
         gamma5: of the workload.
+        gamma1_per_scale: with a common start: gamma1 over the `loss_scale`; 0 without.
     """
 
     gamma1: float
@@ -168,6 +182,7 @@ class LossConstants(NamedTuple):
     weight: float
     offset: float
     gamma5: float
+    gamma1_per_scale: float
 
 
 class AspArrays(NamedTuple):
@@ -255,10 +270,12 @@ class AspModel(Struct, frozen=True, dict=True):
 
     @cached_property
     def loss_constants(self) -> LossConstants:
-        """The constants of the loss, in one form for both of the module's."""
+        """The constants of the loss, in one form for all of the module's."""
         load = self.workload
         weight, offset = (0.0, 1.0) if load.gamma4 is None else (1.0, load.gamma4)
-        return LossConstants(load.gamma1, load.gamma2, load.gamma3, weight, offset, load.gamma5)
+        per_scale = 0.0 if load.start_loss is None else 1.0 / (load.start_loss - load.gamma5)
+        gamma1 = math.nan if load.gamma1 is None else load.gamma1
+        return LossConstants(gamma1, load.gamma2, load.gamma3, weight, offset, load.gamma5, per_scale)
 
     def arrays(self, workers_max: int) -> AspArrays:
         """Return the model as plain arrays, for plans of up to `workers_max` workers."""
@@ -330,13 +347,18 @@ def loss_scale(batch: Any, coefficient: Any, workers: Any, loss: LossConstants) 
     return (loss.gamma2 * batch + loss.gamma3) * np.sqrt((loss.weight * coefficient + loss.offset) * workers)
 
 
+def head_start(scale: Any, loss: LossConstants) -> Any:
+    """Return gamma1, of the workload or of each cluster's `loss_scale`."""
+    return loss.gamma1_per_scale * scale if loss.gamma1_per_scale > 0.0 else loss.gamma1
+
+
 def iterations_to(loss: Any, scale: Any, gamma1: float, gamma5: float) -> Any:
     """Return j, the iterations until a loss (equation 3 solved for j); 0 for a loss that the training starts at or below.
 
     Args:
         loss: the objective, above gamma5.
         scale: the `loss_scale`.
-        gamma1: of the workload.
+        gamma1: the `head_start`.
         gamma5: of the workload.
     """
     return np.maximum(scale / (loss - gamma5) - gamma1, 0.0)
@@ -406,8 +428,8 @@ def loss_after(model: AspModel, counts: ArrayLike, iterations: ArrayLike) -> Flo
     done = np.asarray(iterations, np.float64)
     if not bool(np.all(done >= 0.0)):
         raise Misuse("a loss is that after 0 or more iterations")
-    scale = cluster_speed(model, counts).loss_scale
-    found: Floats = scale / (done + model.workload.gamma1) + model.workload.gamma5
+    scale, constants = cluster_speed(model, counts).loss_scale, model.loss_constants
+    found: Floats = scale / (done + head_start(scale, constants)) + constants.gamma5
     return found
 
 
@@ -442,7 +464,8 @@ def time_for_s(model: AspModel, counts: ArrayLike, loss: float) -> Floats:
 
 def _iterations(model: AspModel, speed: ClusterSpeed, loss: float) -> Floats:
     check_loss(model.workload, loss)
-    found: Floats = iterations_to(loss, speed.loss_scale, model.workload.gamma1, model.workload.gamma5)
+    constants = model.loss_constants
+    found: Floats = iterations_to(loss, speed.loss_scale, head_start(speed.loss_scale, constants), constants.gamma5)
     return np.rint(found) if model.as_prototype else found
 
 
@@ -539,7 +562,7 @@ def workers_lower(model: AspModel, loss: float, time_s: float, *, types: Sequenc
     smallest = float(model.batches[places].min())
     fastest = float((model.batches / iteration_times_s(model, 1))[places].max())
     scale = loss_scale(smallest, 0.0, 1.0, model.loss_constants)
-    fewest = float(iterations_to(loss, scale, model.workload.gamma1, model.workload.gamma5))
+    fewest = float(iterations_to(loss, scale, head_start(scale, model.loss_constants), model.workload.gamma5))
     return max(1, math.ceil(smallest * fewest / (fastest * time_s)))
 
 

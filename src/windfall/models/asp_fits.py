@@ -71,13 +71,23 @@ class MemoryFit(Struct, frozen=True):
 
 
 class LossFit(Struct, frozen=True):
-    """The constants of equation 3; `gamma4` is None in the prototype's form, without R."""
+    """The constants of equation 3.
 
-    gamma1: FittedConstant
+    Attributes:
+        gamma1: None with a common start.
+        gamma2: of the batch.
+        gamma3: at a batch of 0.
+        gamma4: of R; None in the prototype's form, without R.
+        gamma5: the floor.
+        start_loss: of all clusters; None with gamma1.
+    """
+
+    gamma1: FittedConstant | None
     gamma2: FittedConstant
     gamma3: FittedConstant
     gamma4: FittedConstant | None
     gamma5: FittedConstant
+    start_loss: FittedConstant | None
 
 
 def fitted_workload(name: str, bandwidth: BandwidthFit, loss: LossFit) -> AspWorkload:
@@ -92,11 +102,12 @@ def fitted_workload(name: str, bandwidth: BandwidthFit, loss: LossFit) -> AspWor
         required_mb_per_s=bandwidth.required_mb_per_s.value,
         alpha1=bandwidth.alpha1.value,
         beta1=bandwidth.beta1.value,
-        gamma1=loss.gamma1.value,
+        gamma1=None if loss.gamma1 is None else loss.gamma1.value,
         gamma2=loss.gamma2.value,
         gamma3=loss.gamma3.value,
         gamma4=None if loss.gamma4 is None else loss.gamma4.value,
         gamma5=loss.gamma5.value,
+        start_loss=None if loss.start_loss is None else loss.start_loss.value,
     )
 
 
@@ -186,30 +197,31 @@ def fit_bandwidth(profile: AspProfile, platform: AspPlatform, rng: Generator) ->
     )
 
 
-def fit_loss(profile: AspProfile, *, heterogeneity: bool) -> LossFit:
-    """Fit gamma1 to gamma5 to the losses of all clusters at once.
+def fit_loss(profile: AspProfile, *, heterogeneity: bool, common_start: bool) -> LossFit:
+    """Fit the constants of equation 3 to the losses of all clusters at once.
 
     Args:
         profile: of clusters.
         heterogeneity: the paper's form with R and gamma4; False: the prototype's.
+        common_start: one loss before the first iteration, for all clusters; False: one gamma1, as in the paper.
 
     Raises:
         Misuse: there are too few clusters for the form, all have the same mean batch, or the loss did not fall.
     """
-    curves = [_curve(run) for run in profile.clusters if _long_enough(run)]
+    curves = [_curve(run) for run in profile.clusters if len(run.loss) > 2]
     distinct = {curve[:3] for curve in curves}
     least = 3 if heterogeneity else 2
     if len(distinct) < least:
         raise Misuse(
             f"the loss was profiled on {len(distinct)} clusters that differ: this form of it needs at least {least}, so "
-            f"profile clusters of other sizes or mixes"
+            f"profile clusters of other sizes or mixes, for 3 iterations or more"
         )
     if len({round(batch, 6) for batch, *_ in curves}) < 2:
         raise Misuse(
             f"all profiled clusters have a mean batch of {curves[0][0]:g}, so gamma2 and gamma3 cannot be told apart: mix "
             f"types with different batches"
         )
-    return _least_squares(curves, heterogeneity)
+    return _least_squares(curves, heterogeneity=heterogeneity, common_start=common_start)
 
 
 def _check_runs(profile: AspProfile) -> None:
@@ -262,10 +274,6 @@ def _resampled(profile: AspProfile, rng: Generator) -> AspProfile:
     return AspProfile(tuple(alone), profile.memory, tuple(clusters))
 
 
-def _long_enough(run: ClusterRun) -> bool:
-    return len(run.loss) > 2
-
-
 def _curve(run: ClusterRun) -> tuple[float, float, float, Floats]:
     """Return b_w, R, n and the losses of a cluster, as measured."""
     count = len(run.shapes)
@@ -277,31 +285,40 @@ def _curve(run: ClusterRun) -> tuple[float, float, float, Floats]:
     return float(speed / rate), float(coefficient), float(count), run.loss
 
 
-def _least_squares(curves: Sequence[tuple[float, float, float, Floats]], heterogeneity: bool) -> LossFit:
-    """Fit the constants to all losses at once, from the best of several starts."""
+def _least_squares(
+    curves: Sequence[tuple[float, float, float, Floats]], *, heterogeneity: bool, common_start: bool
+) -> LossFit:
+    """Fit the constants to all losses at once, from the best of several starts.
+
+    The unknowns are gamma1 or the start above the floor, gamma2, gamma3, gamma5, and gamma4 if there is one.
+    """
     losses = np.concatenate([curve[3] for curve in curves])
     place = np.repeat(np.arange(len(curves)), [len(curve[3]) for curve in curves])
     done = np.concatenate([np.arange(len(curve[3])) for curve in curves]).astype(np.float64)
     batch, coefficient, workers = (np.array([curve[key] for curve in curves], np.float64) for key in range(3))
     weight = 1.0 if heterogeneity else 0.0
 
-    def predicted(x: Floats) -> Floats:
-        constants = asp.LossConstants(x[0], x[1], x[2], weight, x[4] if heterogeneity else 1.0, x[3])
-        scale = asp.loss_scale(batch, coefficient, workers, constants)[place]
-        found: Floats = scale / (done + x[0]) + x[3]
+    def residuals(x: Floats) -> Floats:
+        per_scale = 1.0 / x[0] if common_start else 0.0
+        constants = asp.LossConstants(x[0], x[1], x[2], weight, x[4] if heterogeneity else 1.0, x[3], per_scale)
+        scale = asp.loss_scale(batch, coefficient, workers, constants)
+        gamma1 = np.broadcast_to(asp.head_start(scale, constants), scale.shape)
+        found: Floats = scale[place] / (done + gamma1[place]) + x[3] - losses
         return found
 
     low = np.array([1e-6, -np.inf, 1e-6, -np.inf, *((1e-6,) if heterogeneity else ())])
     high = np.array([np.inf, -1e-9, np.inf, np.inf, *((np.inf,) if heterogeneity else ())])
     results = [
-        optimize.least_squares(lambda x: predicted(x) - losses, start, bounds=(low, high), x_scale="jac", max_nfev=2000)
-        for start in _starts(curves, heterogeneity)
+        optimize.least_squares(residuals, start, bounds=(low, high), x_scale="jac", max_nfev=2000)
+        for start in _starts(curves, heterogeneity=heterogeneity, common_start=common_start)
     ]
     best = min(results, key=lambda result: float(result.cost))
-    return _with_intervals(best, len(losses), heterogeneity)
+    return _with_intervals(best, len(losses), heterogeneity=heterogeneity, common_start=common_start)
 
 
-def _starts(curves: Sequence[tuple[float, float, float, Floats]], heterogeneity: bool) -> list[list[float]]:
+def _starts(
+    curves: Sequence[tuple[float, float, float, Floats]], *, heterogeneity: bool, common_start: bool
+) -> list[list[float]]:
     """Return starts of the fit: for several gamma1, the scale that takes the first losses to a floor of 0."""
     first = float(np.mean([curve[3][: max(1, len(curve[3]) // 50)].mean() for curve in curves]))
     last = float(np.mean([curve[3][-max(1, len(curve[3]) // 50) :].mean() for curve in curves]))
@@ -313,24 +330,39 @@ def _starts(curves: Sequence[tuple[float, float, float, Floats]], heterogeneity:
     for share in (0.3, 1.0, 3.0, 10.0):
         gamma1 = share * longest
         gamma3 = 2.0 * first * gamma1 / math.sqrt(workers)
-        starts.append([gamma1, -0.5 * gamma3 / widest, gamma3, 0.0, *((0.5,) if heterogeneity else ())])
+        head = first if common_start else gamma1
+        starts.append([head, -0.5 * gamma3 / widest, gamma3, 0.0, *((0.5,) if heterogeneity else ())])
     return starts
 
 
-def _with_intervals(best: Any, count: int, heterogeneity: bool) -> LossFit:
+def _with_intervals(best: Any, count: int, *, heterogeneity: bool, common_start: bool) -> LossFit:
     """Return the fit with intervals from the covariance at the optimum; infinite where that is singular."""
-    freedom = count - len(best.x)
+    # The start is the sum of two unknowns: its variance needs their covariance too.
+    start = np.zeros(len(best.x))
+    start[[0, 3]] = 1.0
+    combined = np.vstack([np.eye(len(best.x)), start])
+    errors = np.sqrt(np.diag(combined @ _covariance(best, count) @ combined.T))
+    errors = errors * stats.t.ppf(0.5 + LEVEL / 2.0, count - len(best.x))
+    fitted = [_around(value, error) for value, error in zip(combined @ best.x, errors, strict=True)]
+    return LossFit(
+        gamma1=None if common_start else fitted[0],
+        gamma2=fitted[1],
+        gamma3=fitted[2],
+        gamma4=fitted[4] if heterogeneity else None,
+        gamma5=fitted[3],
+        start_loss=fitted[-1] if common_start else None,
+    )
+
+
+def _covariance(best: Any, count: int) -> Floats:
     curvature = best.jac.T @ best.jac
-    scale = np.sqrt(np.diag(curvature))
     # Scaled before it is inverted: the constants are of very different sizes.
+    scale = np.sqrt(np.diag(curvature))
     normed = curvature / np.outer(scale, scale)
     if np.linalg.matrix_rank(normed) < len(best.x):
-        errors = np.full(len(best.x), math.inf)
-    else:
-        covariance = np.linalg.inv(normed) / np.outer(scale, scale) * (2.0 * best.cost / freedom)
-        errors = np.sqrt(np.diag(covariance)) * stats.t.ppf(0.5 + LEVEL / 2.0, freedom)
-    fitted = [_around(float(value), float(error)) for value, error in zip(best.x, errors, strict=True)]
-    return LossFit(fitted[0], fitted[1], fitted[2], fitted[4] if heterogeneity else None, fitted[3])
+        return np.diag(np.full(len(best.x), np.inf))
+    found: Floats = np.linalg.inv(normed) / np.outer(scale, scale) * (2.0 * best.cost / (count - len(best.x)))
+    return found
 
 
 def _mean(values: Floats) -> FittedConstant:
