@@ -4,7 +4,8 @@
     alpha2, beta2             a line through memory over batch, turned round (equation 10); by the line's covariance
     T_comp, alpha1, beta1     iteration times alone and in clusters (equations 6 to 9); by a seeded bootstrap, which draws
                               iterations alone, and runs of 20 consecutive ones in clusters, again
-    gamma1 to gamma5          the losses of all clusters at once (equation 3), least squares; by the covariance at the optimum
+    gamma1 to gamma5          the losses of all clusters at once (equation 3), least squares; by the covariance at
+                              the optimum that allows for noise of changing size (White's)
 
 **Contention.**  The time by which an iteration in a cluster of n exceeds one alone gives B(n), and with it P.  Only clusters
 with n B_req > B_ps tell anything about P; alpha1 and beta1 are the line through their P over sqrt(n), by least squares.
@@ -33,6 +34,12 @@ from windfall.structs import Struct
 
 LEVEL: Final = 0.95
 RESAMPLES: Final = 400
+GAMMA4_MAX: Final = 100.0
+"""At this gamma4, R makes a difference of at most half a percent to the loss; a fit that reaches it does not see R at all."""
+STARTS_ROWS: Final = 1000
+"""The best start of a fit to losses is found with so few of them ..."""
+EVALUATIONS_MAX: Final = 500
+"""... in at most as many evaluations, as is the fit."""
 BLOCK: Final = 20
 """Consecutive iterations of a cluster that are drawn together: what one waits for, the next ones wait for too."""
 
@@ -290,7 +297,8 @@ def _least_squares(
 ) -> LossFit:
     """Fit the constants to all losses at once, from the best of several starts.
 
-    The unknowns are gamma1 or the start above the floor, gamma2, gamma3, gamma5, and gamma4 if there is one.
+    The unknowns are gamma1 or the start above the floor, gamma2, gamma3, gamma5, and gamma4 if there is one.  With gamma4, the
+    second and third stand for gamma2 and gamma3 times sqrt(1 + gamma4): those two alone would hardly be determined.
     """
     losses = np.concatenate([curve[3] for curve in curves])
     place = np.repeat(np.arange(len(curves)), [len(curve[3]) for curve in curves])
@@ -298,22 +306,31 @@ def _least_squares(
     batch, coefficient, workers = (np.array([curve[key] for curve in curves], np.float64) for key in range(3))
     weight = 1.0 if heterogeneity else 0.0
 
-    def residuals(x: Floats) -> Floats:
+    def residuals(x: Floats, rows: slice) -> Floats:
         per_scale = 1.0 / x[0] if common_start else 0.0
-        constants = asp.LossConstants(x[0], x[1], x[2], weight, x[4] if heterogeneity else 1.0, x[3], per_scale)
+        whole = 1.0 + x[4] if heterogeneity else 1.0
+        constants = asp.LossConstants(
+            x[0], x[1], x[2], weight / whole, x[4] / whole if heterogeneity else 1.0, x[3], per_scale
+        )
         scale = asp.loss_scale(batch, coefficient, workers, constants)
         gamma1 = np.broadcast_to(asp.head_start(scale, constants), scale.shape)
-        found: Floats = scale[place] / (done + gamma1[place]) + x[3] - losses
+        at = place[rows]
+        found: Floats = scale[at] / (done[rows] + gamma1[at]) + x[3] - losses[rows]
         return found
 
     low = np.array([1e-6, -np.inf, 1e-6, -np.inf, *((1e-6,) if heterogeneity else ())])
-    high = np.array([np.inf, -1e-9, np.inf, np.inf, *((np.inf,) if heterogeneity else ())])
-    results = [
-        optimize.least_squares(residuals, start, bounds=(low, high), x_scale="jac", max_nfev=2000)
-        for start in _starts(curves, heterogeneity=heterogeneity, common_start=common_start)
-    ]
-    best = min(results, key=lambda result: float(result.cost))
-    return _with_intervals(best, len(losses), heterogeneity=heterogeneity, common_start=common_start)
+    high = np.array([np.inf, -1e-9, np.inf, np.inf, *((GAMMA4_MAX,) if heterogeneity else ())])
+
+    def solved(start: Sequence[float], rows: slice) -> Any:
+        return optimize.least_squares(
+            residuals, start, bounds=(low, high), x_scale="jac", max_nfev=EVALUATIONS_MAX, args=(rows,)
+        )
+
+    few = slice(None, None, max(1, len(losses) // STARTS_ROWS))
+    starts = _starts(curves, heterogeneity=heterogeneity, common_start=common_start)
+    best = min((solved(start, few) for start in starts), key=lambda result: float(result.cost))
+    best = solved(best.x, slice(None))
+    return _with_intervals(best, heterogeneity=heterogeneity, common_start=common_start)
 
 
 def _starts(
@@ -335,33 +352,44 @@ def _starts(
     return starts
 
 
-def _with_intervals(best: Any, count: int, *, heterogeneity: bool, common_start: bool) -> LossFit:
+def _with_intervals(best: Any, *, heterogeneity: bool, common_start: bool) -> LossFit:
     """Return the fit with intervals from the covariance at the optimum; infinite where that is singular."""
-    # The start is the sum of two unknowns: its variance needs their covariance too.
-    start = np.zeros(len(best.x))
-    start[[0, 3]] = 1.0
-    combined = np.vstack([np.eye(len(best.x)), start])
-    errors = np.sqrt(np.diag(combined @ _covariance(best, count) @ combined.T))
-    errors = errors * stats.t.ppf(0.5 + LEVEL / 2.0, count - len(best.x))
-    fitted = [_around(value, error) for value, error in zip(combined @ best.x, errors, strict=True)]
+    x, size = best.x, len(best.x)
+    unseen = heterogeneity and x[4] > 0.99 * GAMMA4_MAX
+    values, change = x.copy(), np.eye(size)
+    if heterogeneity:
+        root = math.sqrt(1.0 + x[4])
+        values[1:3] = x[1:3] / root
+        change[1:3, :3] /= root
+        change[1:3, 4] = -x[1:3] / (2.0 * root**3)
+    if common_start:
+        # The start is the sum of two unknowns: its variance needs their covariance too.
+        values[0], change[0, 3] = x[0] + x[3], 1.0
+    free = np.arange(size - 1 if unseen else size)
+    covariance = change[:, free] @ _covariance(best.jac[:, free], best.fun) @ change[:, free].T
+    errors = np.sqrt(np.diag(covariance)) * stats.t.ppf(0.5 + LEVEL / 2.0, len(best.fun) - size)
+    fitted = [_around(value, error) for value, error in zip(values, errors, strict=True)]
+    if unseen:
+        fitted[4] = FittedConstant(fitted[4].value, 0.0, math.inf)
     return LossFit(
         gamma1=None if common_start else fitted[0],
         gamma2=fitted[1],
         gamma3=fitted[2],
         gamma4=fitted[4] if heterogeneity else None,
         gamma5=fitted[3],
-        start_loss=fitted[-1] if common_start else None,
+        start_loss=fitted[0] if common_start else None,
     )
 
 
-def _covariance(best: Any, count: int) -> Floats:
-    curvature = best.jac.T @ best.jac
+def _covariance(jacobian: Floats, residuals: Floats) -> Floats:
+    """Return the covariance at an optimum, infinite if it is singular (White, Econometrica 48, 1980)."""
     # Scaled before it is inverted: the constants are of very different sizes.
-    scale = np.sqrt(np.diag(curvature))
-    normed = curvature / np.outer(scale, scale)
-    if np.linalg.matrix_rank(normed) < len(best.x):
-        return np.diag(np.full(len(best.x), np.inf))
-    found: Floats = np.linalg.inv(normed) / np.outer(scale, scale) * (2.0 * best.cost / (count - len(best.x)))
+    scale = np.sqrt((jacobian**2).sum(axis=0))
+    if bool(np.any(scale == 0.0)) or np.linalg.matrix_rank(jacobian / scale) < len(scale):
+        return np.diag(np.full(len(scale), np.inf))
+    scaled = jacobian / scale
+    bread = np.linalg.inv(scaled.T @ scaled)
+    found: Floats = bread @ (scaled.T * residuals**2) @ scaled @ bread / np.outer(scale, scale)
     return found
 
 
