@@ -190,6 +190,35 @@ def test_the_probability_stays_within_0_and_1_and_the_margin_raises_it() -> None
     assert asp.contention(np.array([1, 4, 100]), 0.8, -1.2, 0.02).tolist() == [0.0, pytest.approx(0.408), 1.0]
 
 
+def test_with_a_common_start_every_cluster_begins_at_that_loss() -> None:
+    """Before the first iteration the loss is start_loss for all; with one gamma1 it depends on the cluster."""
+    one_start = some_model(gamma1=None, start_loss=4.605)
+    plans = [(1, 0), (4, 0), (0, 3), (2, 5)]
+    assert asp.loss_after(one_start, plans, 0.0) == pytest.approx([4.605] * 4, rel=1e-12)
+    assert np.ptp(asp.loss_after(some_model(), plans, 0.0)) > 1.0
+    needed = asp.iterations_for(one_start, plans, 0.9)
+    assert asp.loss_after(one_start, plans, needed) == pytest.approx([0.9] * 4, rel=1e-12)
+    # By hand: j = A (1 / (0.9 - 0.3) - 1 / (4.605 - 0.3)), A of one worker with a batch of 128 and R = 0.
+    by_hand = (-20.0 * 128 + 14_000.0) * math.sqrt(0.4) * (1 / 0.6 - 1 / 4.305)
+    assert needed[0] == pytest.approx(by_hand)
+    assert asp.iterations_for(one_start, plans, 4.605).tolist() == pytest.approx([0.0] * 4, abs=1e-9)
+
+
+def test_the_curves_of_figure_3_start_together_so_that_their_gamma1_is_in_proportion_to_their_scale() -> None:
+    """Hyperbolas through the paper's Figure 3: A / gamma1 is 4.95 to 4.97 for all seven, while gamma1 varies 2.3-fold."""
+    fits = {
+        (20_258, 4073),
+        (15_487, 3132),
+        (10_381, 2096),
+        (24_216, 4888),
+        (19_660, 3965),
+        (16_769, 3387),
+        (10_313, 2083),
+    }
+    assert all(4.94 < scale / gamma1 < 4.98 for scale, gamma1 in fits)
+    assert max(gamma1 for _, gamma1 in fits) > 2.3 * min(gamma1 for _, gamma1 in fits)
+
+
 def test_the_upper_bound_is_the_last_size_below_certain_contention() -> None:
     """At n_upper P is below 1, one worker more makes it certain, with the margin counted."""
     for margin in (0.0, 0.05):
@@ -218,20 +247,21 @@ def test_a_gpu_takes_the_largest_power_of_two_that_fits() -> None:
 def test_the_plain_arrays_give_the_same_time() -> None:
     """What a compiled search reads: T_i from the two tables, then the plain formulas, in a compiled function."""
     numba = pytest.importorskip("numba")
-    totals, scale_of, needed, mean = map(numba.njit, (asp.totals, asp.loss_scale, asp.iterations_to, asp.mean_batch))
+    totals, scale_of, mean = map(numba.njit, (asp.totals, asp.loss_scale, asp.mean_batch))
+    needed, head = map(numba.njit, (asp.iterations_to, asp.head_start))
 
     @numba.njit
     def time_s(plain: asp.AspArrays, counts: np.ndarray, loss: float) -> float:
         iteration_s = plain.fixed_s + plain.network_s[counts.sum()]
         workers, rate, speed, coefficient = totals(counts, iteration_s, plain.batches)
         scale = scale_of(mean(speed, rate, False), coefficient, workers, plain.loss)
-        return needed(loss, scale, plain.loss.gamma1, plain.loss.gamma5) / rate
+        return needed(loss, scale, head(scale, plain.loss), plain.loss.gamma5) / rate
 
-    model = some_model()
-    for plan in ((1, 0), (3, 2), (0, 7)):
-        assert time_s(model.arrays(9), np.array(plan), 0.8) == pytest.approx(
-            float(asp.time_for_s(model, plan, 0.8)), rel=1e-12
-        )
+    for model in (some_model(), some_model(gamma1=None, start_loss=4.605), some_model(gamma4=None)):
+        for plan in ((1, 0), (3, 2), (0, 7)):
+            assert time_s(model.arrays(9), np.array(plan), 0.8) == pytest.approx(
+                float(asp.time_for_s(model, plan, 0.8)), rel=1e-12
+            )
 
 
 @pytest.mark.parametrize(
@@ -246,6 +276,9 @@ def test_the_plain_arrays_give_the_same_time() -> None:
         ({"beta1": 1.0}, "beta1 of workload 'some' is 1.0"),
         ({"parameters_mb": -1.0}, "parameters_mb of workload 'some' is -1.0"),
         ({"required_mb_per_s": 0.0}, "required_mb_per_s of workload 'some' is 0.0"),
+        ({"gamma1": None}, "either a gamma1 or a start_loss: write one of the two of workload 'some'"),
+        ({"start_loss": 4.6}, "either a gamma1 or a start_loss"),
+        ({"gamma1": None, "start_loss": 0.3}, "start_loss of workload 'some' is 0.3: write a loss above its floor"),
         ({"gamma2": -60.0}, "holds for batches below 233.333, and worker type 'slow' has 256"),
     ],
 )

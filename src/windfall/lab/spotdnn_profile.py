@@ -1,8 +1,8 @@
 """spotDNN's profiling on a simulated cluster: the constants it fits beside the true ones, and predictions beside outcomes.
 
-The cluster (`simulation.asp_cluster`) has a size of the parameters, bandwidths, computation times, memory and losses; these are
-true.  Its contention and its staleness are what the events make of them: alpha1, beta1, gamma1 to gamma4 have no true value, and
-what they predict is compared with longer runs of the same cluster, also of sizes that were not profiled.
+The cluster (`simulation.asp_cluster`) has a size of the parameters, bandwidths, computation times, memory and losses;
+these are true.  Its contention and its staleness are what the events make of them: alpha1, beta1, gamma1 to gamma4 have no
+true value, and what they predict is compared with longer runs of the same cluster, also of sizes that were not profiled.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORLD: Final = AspWorld(
     traffic_spread=0.01,
     model_gb=1.2,
     sample_gb=0.09,
-    memory_spread=0.01,
+    memory_spread_gb=0.03,
     loss_start=4.605,
     loss_floor=0.31,
     gain=6.9e-6,
@@ -51,8 +51,11 @@ TYPES: Final = (V100, T4, FOUR_M60)
 MEMORY_BATCHES: Final = (8, 16, 32, 64)
 STEADY_UPDATES: Final = 4000
 """Updates of the runs that predictions are compared with."""
-SIZES: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
-MIXES: Final = ((1, 1, 1), (2, 2, 2), (2, 3, 3))
+PLANS: Final = (
+    *((0, size, 0) for size in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)),
+    *((1, 1, 1), (2, 2, 2), (2, 3, 3)),
+)
+"""Of `TYPES`; predictions for these are compared with runs."""
 
 
 class FittedProfile(Struct, frozen=True):
@@ -147,7 +150,8 @@ def constant_rows(fits: FittedProfile) -> tuple[ConstantRow, ...]:
         _row("beta1", "", None, band.beta1, none),
     ]
     one_gamma1 = "one gamma1 gives each cluster another start; all start at one loss, and the floor makes up for it"
-    for label, loss, why in (("one gamma1", published, one_gamma1), ("one start", started, "")):
+    root_n = "the loss in the queue slows with the size of the cluster, but not as sqrt(n)"
+    for label, loss, why in (("one gamma1", published, one_gamma1), ("one start", started, root_n)):
         rows.append(_row(f"gamma5 with {label}", "", WORLD.loss_floor, loss.gamma5, why))
         rows += [
             _row(f"{name} with {label}", unit, None, found, none)
@@ -162,41 +166,58 @@ def constant_rows(fits: FittedProfile) -> tuple[ConstantRow, ...]:
     return (*rows, _row("start loss with one start", "", WORLD.loss_start, started.start_loss))
 
 
-def prediction_rows(fits: FittedProfile, rng: Generator, *, loss: float) -> tuple[PredictionRow, ...]:
-    """Return speeds, iterations and times to a loss beside those of long runs, for sizes profiled and not profiled.
+def speed_rows(fits: FittedProfile, rng: Generator) -> tuple[PredictionRow, ...]:
+    """Return speeds beside those of long runs, for sizes profiled and not profiled.
+
+    Args:
+        fits: the fitted constants.
+        rng: of the runs.
+    """
+    model = _models(fits)["one start"]
+    return tuple(
+        _prediction(model, plan, "samples/s", simulated_speed(_shapes(plan), rng), _speed(model, plan))
+        for plan in PLANS
+    )
+
+
+def loss_rows(fits: FittedProfile, rng: Generator, *, loss: float) -> tuple[PredictionRow, ...]:
+    """Return iterations and times to a loss beside those of runs, with one gamma1 and with one start.
 
     Args:
         fits: the fitted constants.
         rng: of the runs.
         loss: that is trained to, between the floor and the start.
     """
+    rows = []
+    models = _models(fits)
+    for plan in PLANS:
+        trained = simulate_cluster(WORLD, _shapes(plan), StopRule(loss=loss), rng)
+        updates, time_s = float(len(trained.loss)), float(trained.ended_s[-1])
+        for label, model in models.items():
+            reached = loss > model.workload.gamma5
+            needed = float(asp.iterations_for(model, plan, loss)) if reached else None
+            needed_s = float(asp.time_for_s(model, plan, loss)) if reached else None
+            rows += [
+                _prediction(model, plan, f"iterations to {loss:g}, {label}", updates, needed),
+                _prediction(model, plan, f"s to {loss:g}, {label}", time_s, needed_s),
+            ]
+    return tuple(rows)
+
+
+def _models(fits: FittedProfile) -> dict[str, AspModel]:
     workers = tuple(asp_fits.fitted_worker(shape, fits.bandwidth) for shape in TYPES)
-    models = {
+    return {
         label: AspModel(asp_fits.fitted_workload(label, fits.bandwidth, fitted), PLATFORM, workers)
         for label, fitted in (("one gamma1", fits.as_published), ("one start", fits.common_start))
     }
-    plans = (*((0, size, 0) for size in SIZES), *MIXES)
-    return tuple(row for plan in plans for row in _predictions(plan, models, rng, loss))
 
 
-def _predictions(
-    plan: tuple[int, ...], models: dict[str, AspModel], rng: Generator, loss: float
-) -> list[PredictionRow]:
-    shapes = [shape for shape, count in zip(TYPES, plan, strict=True) for _ in range(count)]
-    speed = simulated_speed(shapes, rng)
-    trained = simulate_cluster(WORLD, shapes, StopRule(loss=loss), rng)
-    model = models["one start"]
-    inside = sum(plan) <= asp.workers_upper(model.workload, PLATFORM)
-    rows = [_prediction(plan, "samples/s", speed, float(asp.cluster_speed(model, plan).samples_per_s), inside)]
-    for label, one in models.items():
-        reached = loss > one.workload.gamma5
-        iterations = float(asp.iterations_for(one, plan, loss)) if reached else None
-        time_s = float(asp.time_for_s(one, plan, loss)) if reached else None
-        rows += [
-            _prediction(plan, f"iterations to {loss:g}, {label}", float(len(trained.loss)), iterations, inside),
-            _prediction(plan, f"s to {loss:g}, {label}", float(trained.ended_s[-1]), time_s, inside),
-        ]
-    return rows
+def _shapes(plan: Sequence[int]) -> list[WorkerShape]:
+    return [shape for shape, count in zip(TYPES, plan, strict=True) for _ in range(count)]
+
+
+def _speed(model: AspModel, plan: Sequence[int]) -> float:
+    return float(asp.cluster_speed(model, plan).samples_per_s)
 
 
 def simulated_speed(shapes: Sequence[WorkerShape], rng: Generator) -> float:
@@ -213,7 +234,8 @@ def _row(constant: str, unit: str, true: float | None, fitted: FittedConstant, r
 
 
 def _prediction(
-    plan: tuple[int, ...], quantity: str, simulated: float, predicted: float | None, inside: bool
+    model: AspModel, plan: tuple[int, ...], quantity: str, simulated: float, predicted: float | None
 ) -> PredictionRow:
     difference = None if predicted is None else 100.0 * (predicted / simulated - 1.0)
+    inside = sum(plan) <= asp.workers_upper(model.workload, PLATFORM)
     return PredictionRow(plan, quantity, simulated, predicted, difference, inside)

@@ -28,7 +28,7 @@ from windfall.simulation.virtual_time import Timeline
 from windfall.structs import Struct
 
 UPDATES_MAX = 1_000_000
-"""A run ends after so many updates, whatever it waits for."""
+"""A run ends after at most this number of updates, whatever it waits for."""
 
 
 class GpuKind(Struct, frozen=True):
@@ -63,7 +63,7 @@ class AspWorld(Struct, frozen=True):
         traffic_spread: standard deviation of the data of a transfer, relative to the parameters.
         model_gb: memory of a GPU that holds no sample [GB].
         sample_gb: memory of each sample [GB].
-        memory_spread: standard deviation of the memory in use, relative to it.
+        memory_spread_gb: standard deviation of the memory in use [GB].
         loss_start: before the first update.
         loss_floor: that no training goes below.
         gain: of an update of one sample that is not stale, in the reciprocal of the loss above the floor.
@@ -84,7 +84,7 @@ class AspWorld(Struct, frozen=True):
     traffic_spread: float
     model_gb: float
     sample_gb: float
-    memory_spread: float
+    memory_spread_gb: float
     loss_start: float
     loss_floor: float
     gain: float
@@ -325,7 +325,7 @@ class SimulatedAspRunner:
             history.iteration_s,
             history.transfers_mb.sum(axis=1),
             (history.transfers_mb / history.transfers_s).ravel(),
-            memory_gb * _varied(self._rng, self._world.memory_spread),
+            memory_gb + self._world.memory_spread_gb * float(self._rng.standard_normal()),
         )
 
     def cluster(self, shapes: Sequence[WorkerShape], epochs: float) -> ClusterRun:
