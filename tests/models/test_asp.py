@@ -176,6 +176,13 @@ def test_contention_only_ever_slows(workers: int, margin: float, servers: int) -
     assert float(asp.network_time_s(served, workers)) <= time_s
 
 
+def test_four_servers_are_one_with_four_times_the_bandwidth() -> None:
+    """Section IV-C: in equation 8 the bandwidths of all servers add up."""
+    load, types = some_model().workload, some_model().types
+    four, wide = (AspModel(load, AspPlatform(total, 10_000.0, count), types) for total, count in ((300, 4), (1200, 1)))
+    assert asp.network_time_s(four, [1, 4, 20]).tolist() == asp.network_time_s(wide, [1, 4, 20]).tolist()
+
+
 def test_no_contention_below_the_servers_bandwidth_and_a_full_share_at_its_peak() -> None:
     """Equation 8 at its three places: enough for all, in between, and P = 1."""
     model = some_model()

@@ -122,6 +122,27 @@ def test_the_constants_of_the_loss_are_found_again(gamma4: float | None, start_l
     assert sum(covered) >= 0.9 * len(covered)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("gamma4", "start_loss"), [(0.5, None), (None, 5.0)])
+def test_intervals_are_as_wide_as_the_constants_scatter(gamma4: float | None, start_loss: float | None) -> None:
+    """Over 20 profiles, half of a mean interval is 1.96 standard deviations of the fitted values, within a factor of 1.5.
+
+    The noise is in proportion to the loss, so that a covariance for noise of one size would be too small at the start.
+    """
+    model = true_model(gamma4=gamma4, start_loss=start_loss)
+    fits = [
+        asp_fits.fit_loss(
+            made(seed, model, rows=8000), heterogeneity=gamma4 is not None, common_start=start_loss is not None
+        )
+        for seed in range(20)
+    ]
+    for key in ("gamma1", "gamma2", "gamma3", "gamma4", "gamma5", "start_loss"):
+        found = [getattr(one, key) for one in fits if getattr(one, key) is not None]
+        if found:
+            scatter = 1.96 * np.std([one.value for one in found], ddof=1)
+            assert 1 / 1.5 < np.mean([one.high - one.low for one in found]) / 2.0 / scatter < 1.5, key
+
+
 def test_traffic_computation_and_contention_are_found_again() -> None:
     """In 16 profiles, 17 of 20 intervals or more hold S, B_req, T_comp, alpha1 and beta1, and the values are near."""
     covered = []
