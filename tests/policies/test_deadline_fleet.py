@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import pytest
 
@@ -59,7 +58,7 @@ class View:
     awaited: frozenset[str] = frozenset()
     done_h: float = 0.0
     elapsed_h: float = 0.0
-    memory: Mapping[str, float] = MappingProxyType({})
+    memory: Mapping[str, float] = field(default_factory=dict)
     step_s: float | None = None
     quotas: tuple[Quota, ...] = ()
     submitted: Instant = NOW
@@ -192,11 +191,12 @@ def test_spot_is_left_while_a_loss_would_still_not_be_late(fleet: str) -> None:
 
 def test_a_changeover_is_carried_through() -> None:
     """An on-demand machine that is not ready yet is waited for, even if spot comes back meanwhile."""
-    begun = View(wanted(fleet=policy_registry.OPTIMAL_DEADLINE), full=frozenset({SPOT.key}), elapsed_h=3.6)
+    begun = View(full=frozenset({SPOT.key}), elapsed_h=1.0)
     paid = ask(begun)
     assert kinds(paid) == [RELIABLE]
-    booting = after(begun, paid, full=frozenset(), unready=frozenset({paid.needs[0].id}))
+    booting = after(begun, paid, full=frozenset(), done_h=4.0, elapsed_h=4.0, unready=frozenset({paid.needs[0].id}))
     assert ask(booting).needs is booting.needs
+    assert kinds(ask(after(booting, paid, unready=frozenset()))) == [RELIABLE, TRANSIENT]
 
 
 def test_spot_is_better_than_nothing_where_on_demand_is_sold_out() -> None:

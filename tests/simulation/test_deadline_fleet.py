@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.simulation.checkpoint_work import CheckpointWork
-from windfall.jobs import Job, Objective, Resources, Use, Work
+from windfall.jobs import Job, Measurement, Objective, Resources, Use, Work
 from windfall.models import availability
 from windfall.policies import policy_registry
 from windfall.policies.acquisition import deadline_fleet, fleet_policy_list
@@ -17,6 +17,7 @@ from windfall.policies.layout import checkpoint_rules
 from windfall.simulation.fleet_loop import FleetLoop
 from windfall.simulation.simulated_provider import SimulatedMarket
 from windfall.simulation.value_series import ValueSeries
+from windfall.structs import replace
 from windfall.terms import Reliability, Seconds, Unit
 
 HOUR_S = 3600.0
@@ -48,6 +49,12 @@ def markets(seed: int) -> tuple[SimulatedMarket, ...]:
     )
 
 
+def with_speed(policy: FleetPolicy) -> FleetPolicy:
+    """Return a policy whose installation has run the job before: a step takes a second."""
+    speed = Measurement("sim", "m", Unit.STEP, 1.0, Seconds(RESTORE_S), Seconds(ALLOCATE_S), 1)
+    return lambda view, estimates: policy(view, replace(estimates, measured=(speed,)))
+
+
 def played(fleet: str, seed: int, nodes: int = 1) -> tuple[float, float]:
     """Return when the job was done [s], and what it cost [USD]."""
     settings = {
@@ -62,7 +69,7 @@ def played(fleet: str, seed: int, nodes: int = 1) -> tuple[float, float]:
         objective=Objective(deadline_s=Seconds(WINDOW_S)),
     )  # fmt: skip
     work = CheckpointWork(job.work.amount, nodes, RESTORE_S, LOST_S)  # type: ignore[union-attr]
-    policy: FleetPolicy = fleet_policy_list.policy(fleet)
+    policy = with_speed(fleet_policy_list.policy(fleet))
     loop = FleetLoop(
         job, policy, checkpoint_rules.slots(job), markets(seed), seed=seed, work=work, decide_every_s=60.0,
         looks_when_asked=True,
