@@ -7,8 +7,8 @@ A single machine is changed without a gap: the next one is bought beside it, and
 of one run cannot overlap, so they are drained and the others are bought at once; a loss of one that cannot be bought
 again is a loss of all.  Work that is not saved counts as not done where the safety net is concerned.
 
-What is not known: until the speed of a step is measured, here or in earlier runs, the job is on demand.  Spot counts as
-available if an offer is listed, not refused, and below the price on demand.
+What is not known: until the time of a step is measured, here or in earlier runs, or stated, the job is on demand.  Spot
+counts as available if an offer is listed, not refused, and below the price on demand.
 
 Source: Z. Wu et al., "Can't Be Late: Optimizing Spot Instance Savings under Deadlines", NSDI 2024; overlap, unsaved work and
 unknown speeds are ours.
@@ -53,7 +53,7 @@ MARGIN: Final = 0.05
 """By how much saves and slower machines may lengthen the work."""
 _SAME: Final = 0.02
 """A measured step that differs by less is not remembered again."""
-_NUMBERS: Final = ("changeover_s", "available_s", "unavailable_s", "decide_every_s")
+_NUMBERS: Final = ("changeover_s", "step_s", "available_s", "unavailable_s", "decide_every_s")
 _KINDS: Final = {SPOT: Reliability.TRANSIENT, ON_DEMAND: Reliability.RELIABLE}
 _SPOT_UP, _SPOT_SINCE, _STEP_S, _TO = "spot", "spot_since", "step_s", "to"
 """What is remembered: whether spot is available and since when, the measured step, what a change leads to."""
@@ -205,13 +205,13 @@ def _state(
 
 def _work_s(view: FleetView, estimates: FleetEstimates, memory: Mapping[str, float]) -> tuple[float, float] | None:
     """Return how long all of the work takes, and what is safe of it, margin included [s]; None if no speed is known."""
-    work, measured = view.job.work, None
+    work = view.job.work
     assert work is not None, "the job was checked"
     speeds = [row.work_per_s for row in estimates.measured if row.unit is work.unit]
     measured = min(speeds) if speeds else None
     safe = 0.0 if view.progress is None else view.progress.safe.amount
     unit = Unit.STEP if view.progress is None else view.progress.safe.unit
-    step_s = memory.get(_STEP_S)
+    step_s = memory.get(_STEP_S, view.job.fleet_settings.get("step_s") if measured is None else None)
     if work.unit is Unit.STEP and step_s is not None:
         measured = 1.0 / step_s
     if measured is None:
