@@ -59,7 +59,7 @@ _SPOT_UP, _SPOT_SINCE, _STEP_S, _TO = "spot", "spot_since", "step_s", "to"
 """What is remembered: whether spot is available and since when, the measured step, what a change leads to."""
 
 
-class _Seen(Struct, frozen=True):
+class _KindsSeen(Struct, frozen=True):
     """What is seen of the job's machines and offers.
 
     Attributes:
@@ -98,15 +98,15 @@ def decide(name: str, rule: DeadlineRule, view: FleetView, estimates: FleetEstim
         return FleetTarget(view.needs, wake_at=wake_at)
     memory = _remembered(view, seen)
     state = _state(view, estimates, seen, memory)
-    told: tuple[ComparedValue, ...] = ()
+    rationale: tuple[ComparedValue, ...] = ()
     if seen.spot and seen.on_demand:
         chosen = _arrived(seen, memory)
     elif seen.on_demand_filled and not seen.on_demand_ready:
         chosen = ON_DEMAND  # a changeover is carried through
     elif state is None:
-        chosen, told = (SPOT if _on(seen) == SPOT else ON_DEMAND), (ComparedValue("measured steps", 0.0, ""),)
+        chosen, rationale = (SPOT if _on(seen) == SPOT else ON_DEMAND), (ComparedValue("measured steps", 0.0, ""),)
     else:
-        chosen, told = deadline_choice.choose(rule, state)
+        chosen, rationale = deadline_choice.choose(rule, state)
         chosen = _guarded(view, seen, state, chosen)
     needs, to = _needs(view, seen, chosen)
     memory = {**memory, _TO: float(to)}
@@ -114,14 +114,14 @@ def decide(name: str, rule: DeadlineRule, view: FleetView, estimates: FleetEstim
         return FleetTarget(view.needs, wake_at=wake_at, memory=memory)
     others = tuple(words for number, words in enumerate(WORDS) if number != chosen)
     return FleetTarget(
-        needs, wake_at=wake_at, decision=Decision(name, VERSION, WORDS[chosen], told, others), memory=memory
+        needs, wake_at=wake_at, decision=Decision(name, VERSION, WORDS[chosen], rationale, others), memory=memory
     )
 
 
 # ---------------------------------------------------------------------------------------------------------- what is seen
 
 
-def _seen(view: FleetView) -> _Seen:
+def _seen(view: FleetView) -> _KindsSeen:
     machines = view.machines()
     staying = {one.slot for one in machines if one.ends_at is None}
     ready = {one.slot for one in machines if one.ends_at is None and one.ready}
@@ -137,7 +137,7 @@ def _seen(view: FleetView) -> _Seen:
     cheap = _cheapest(view, Use.SPOT, refused=False)
     if cheap is not None and listed is not None and cheap.price_usd_per_hour >= listed.price_usd_per_hour:
         cheap = None
-    return _Seen(
+    return _KindsSeen(
         spot,
         on_demand,
         all_in(spot, held),
@@ -157,14 +157,14 @@ def _cheapest(view: FleetView, use: Use, *, refused: bool) -> Offer | None:
     return min(found, key=lambda one: (one.price_usd_per_hour, one.key), default=None)
 
 
-def _on(seen: _Seen) -> int:
+def _on(seen: _KindsSeen) -> int:
     """Return what the machines are: spot machines that cannot be had again are lost."""
     if seen.on_demand:
         return ON_DEMAND
     return SPOT if seen.spot_filled else IDLE
 
 
-def _remembered(view: FleetView, seen: _Seen) -> Mapping[str, float]:
+def _remembered(view: FleetView, seen: _KindsSeen) -> Mapping[str, float]:
     """Return the memory: since when spot is available, or is not, and how long a step takes."""
     before, up = view.memory, float(seen.offered[0] is not None or _on(seen) == SPOT)
     memory = dict(before)
@@ -177,7 +177,7 @@ def _remembered(view: FleetView, seen: _Seen) -> Mapping[str, float]:
 
 
 def _state(
-    view: FleetView, estimates: FleetEstimates, seen: _Seen, memory: Mapping[str, float]
+    view: FleetView, estimates: FleetEstimates, seen: _KindsSeen, memory: Mapping[str, float]
 ) -> DeadlineState | None:
     """Return the state of the rule; None before the speed is known."""
     job, listed = view.job, seen.listed
@@ -246,7 +246,7 @@ def _tick_s(job: Job) -> float:
 # -------------------------------------------------------------------------------------------------------- what is wanted
 
 
-def _guarded(view: FleetView, seen: _Seen, state: DeadlineState, chosen: int) -> int:
+def _guarded(view: FleetView, seen: _KindsSeen, state: DeadlineState, chosen: int) -> int:
     """Return the choice, but leave spot while a loss would still not make the job late, if on-demand is to be had."""
     if chosen == SPOT and state.on == SPOT and seen.offered[1] is not None:
         short = state.slack_s < state.changeover_s + state.tick_s
@@ -259,14 +259,14 @@ def _guarded(view: FleetView, seen: _Seen, state: DeadlineState, chosen: int) ->
     return chosen
 
 
-def _arrived(seen: _Seen, memory: Mapping[str, float]) -> int:
+def _arrived(seen: _KindsSeen, memory: Mapping[str, float]) -> int:
     """Return what remains of a change in which both kinds are there: the new kind once it is ready, the old one if it fails."""
     if memory.get(_TO) == SPOT:
         return SPOT if seen.spot_filled else ON_DEMAND
     return ON_DEMAND if seen.on_demand_filled or not seen.spot_filled else SPOT
 
 
-def _needs(view: FleetView, seen: _Seen, chosen: int) -> tuple[tuple[Slot, ...], int]:
+def _needs(view: FleetView, seen: _KindsSeen, chosen: int) -> tuple[tuple[Slot, ...], int]:
     """Return the slots, and what a change leads to."""
     have = {SPOT: seen.spot, ON_DEMAND: seen.on_demand}
     ready = {SPOT: seen.spot_ready, ON_DEMAND: seen.on_demand_ready}
@@ -280,7 +280,7 @@ def _needs(view: FleetView, seen: _Seen, chosen: int) -> tuple[tuple[Slot, ...],
     return new, chosen
 
 
-def _new(view: FleetView, seen: _Seen, kind: int) -> tuple[Slot, ...]:
+def _new(view: FleetView, seen: _KindsSeen, kind: int) -> tuple[Slot, ...]:
     """Return new slots of a kind; spot machines bid the price on demand."""
     job, listed = view.job, seen.listed
     (role,) = runtime_list.rules(job.runtime.name).roles

@@ -273,8 +273,9 @@ def flaw(
         return "returned needs that are no slots"
     if not all(isinstance(release, MachineDrain) for release in target.releases):
         return "returned releases that name no machine"
-    if target.memory is not None and not all(isinstance(value, float) for value in target.memory.values()):
-        return "returned a memory that is not of numbers"
+    memory = target.memory or {}
+    if len(memory) > MEMORY_MAX or not all(isinstance(value, float) for value in memory.values()):
+        return f"returned a memory of something else than at most {MEMORY_MAX} numbers"
     flaws = [_slot_flaw(slot, slots.get(slot.id), roles, reliable_roles) for slot in target.needs]
     flaws = [_id_flaw([slot.id for slot in target.needs], retiring), *flaws, _gang_flaw(target.needs, slots)]
     return next((found for found in flaws if found is not None), None)
@@ -320,5 +321,7 @@ def _bid_flaw(slot: Slot, known: Slot | None) -> str | None:
     return None
 
 
+MEMORY_MAX = 16
+"""How many numbers a policy may be reminded of."""
 WAKE_S_MIN = Seconds(1.0)
 """A policy is not asked again earlier than this, unless there is news [s]."""

@@ -81,7 +81,7 @@ class DeadlineState(Struct, frozen=True):
 
 def choose(rule: DeadlineRule, state: DeadlineState) -> tuple[int, tuple[ComparedValue, ...]]:
     """Return what the machines are to be, and the numbers that were compared."""
-    told = (
+    known = (
         ComparedValue("work left", state.compute_left_s, "s"),
         ComparedValue("time left", state.time_left_s, "s"),
         ComparedValue("slack", state.slack_s, "s"),
@@ -90,17 +90,17 @@ def choose(rule: DeadlineRule, state: DeadlineState) -> tuple[int, tuple[Compare
     match rule:
         case DeadlineRule.GREEDY:
             chosen = deadline_rules.greedy(state.on, state.spot, state.compute_left_s, state.time_left_s, state.net_s)
-            return chosen, told
+            return chosen, known
         case DeadlineRule.UNIFORM_PROGRESS | DeadlineRule.UNIFORM_MAY_IDLE:
             due_s = (state.window_s - state.time_left_s) * state.compute_s / state.window_s
             progress = (
                 ComparedValue("work done", state.compute_s - state.compute_left_s, "s"),
                 ComparedValue("work expected by now", due_s, "s"),
             )
-            return _uniform(rule, state), (*told, *progress)
+            return _uniform(rule, state), (*known, *progress)
         case DeadlineRule.CHEAPEST:
             chosen, costs = _cheapest(state)
-            return chosen, (*told, *costs)
+            return chosen, (*known, *costs)
 
 
 def _uniform(rule: DeadlineRule, state: DeadlineState) -> int:
