@@ -76,6 +76,21 @@ def test_a_new_slot_is_bought_for_and_the_others_stay(wanted: Wanted) -> None:
     assert job.released == []
 
 
+def test_a_policy_is_reminded_of_what_it_handed_back(wanted: Wanted) -> None:
+    """The numbers of its last target that had some; None keeps them, and more than a few, or no numbers, end the job."""
+    job = Fleet().trains()
+    wanted.target = FleetTarget((W0,), memory={"since": 4.0})
+    job.happens()
+    wanted.target = FleetTarget((W0,))
+    job.happens()
+    assert dict(job.state.policy_memory) == {"since": 4.0}
+    wanted.target = FleetTarget((W0,), memory={f"{n}": 1.0 for n in range(17)})
+    job.happens()
+    assert job.state.phase is JobPhase.STOPPING
+    assert job.state.pending_end is not None
+    assert "at most 16 numbers" in job.state.pending_end.message
+
+
 def test_a_retired_slot_drains_its_machine_and_is_forgotten(wanted: Wanted) -> None:
     """It is told to save, released once it does not train any more, and bought for never again."""
     wanted.target = FleetTarget((W0, W1))

@@ -35,6 +35,7 @@ HARMLESS = frozenset({"random.Random", "numpy.random.Generator", "time.gmtime", 
 # (file, banned name): why this file may.  Both are patterns.
 ALLOWED: dict[tuple[str, str], str] = {
     ("lab/proteus_runs.py", "numpy.random.default_rng"): "starts of jobs and resamples of blocks, by a seed",
+    ("lab/deadlines*.py", "numpy.random.default_rng"): "starts of jobs and start-up times, by a seed",
     ("simulation/fleet_odds.py", "numpy.random.*"): "histories of fleets, by a seed",
     ("agent/script_environment.py", "os.environ*"): "a script inherits the environment that its user gave",
     ("agent/supervisor.py", "time.monotonic*"): "stands before the wiring, on the standard library alone",

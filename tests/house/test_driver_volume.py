@@ -36,6 +36,7 @@ GROWS_WITH: dict[str, str] = {
 HELD: dict[str, str] = {
     "measured": "kinds of machines",
     "needs": "machines of the job",
+    "policy_memory": "a bounded number",
     "units": "machines",
     "gone": "machines that are still listed, and a bounded number more",
     "unknown_machines": "a bounded number",

@@ -118,7 +118,7 @@ def test_without_prices_every_part_says_what_it_needs() -> None:
 def test_sensitivity_is_never_played_on_the_months_held_out(prices: Path) -> None:
     """It would be a sweep over the months that judge."""
     with pytest.raises(Misuse, match="sensitivity"):
-        proteus.PARTS["sensitivity"].rows(Options(10, prices=str(prices), held_out=True), quiet)
+        proteus.PARTS["sensitivity"].rows(Options(10, folder=str(prices), held_out=True), quiet)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,9 @@ def foreign(forget: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 @pytest.mark.usefixtures("foreign")
 def test_another_package_adds_policies() -> None:
     """Entry points are found, loaded at their first use, described by their own words, and take nobody's name."""
-    assert policy_registry.names(PolicyKind.FLEET) == ("fixed", "by-age", "bidbrain", "mix", "hoard", "lost")
+    assert policy_registry.names(PolicyKind.FLEET) == (
+        "fixed", "by-age", "bidbrain", "mix", "optimal-deadline", "uniform-progress", "greedy-deadline", "hoard", "lost",
+    )  # fmt: skip
     assert "foreign_policies" not in sys.modules
     assert fleet_policy_list.policy("fixed") is fleet_policy.fixed
     assert policy_registry.described(PolicyKind.FLEET, "hoard") == "Have everything."

@@ -197,6 +197,7 @@ class FleetState(Struct, frozen=True):
         resumed: a user resumed it after a stop or a failure.
         now: time of the newest batch.
         needs: the slots that are wanted, as the fleet policy named them last.
+        policy_memory: what the fleet policy wants to be reminded of.
         slots: these and the ones that are being retired, by id, in the order in which they arose; `slots_opened` counts
             all that there ever were.
         units: the tracked machines, by id; `gone` holds those that are gone and may still be listed.
@@ -233,6 +234,7 @@ class FleetState(Struct, frozen=True):
     gone: Mapping[str, GoneMachine] = msgspec.field(default_factory=dict)
     unknown_machines: Mapping[str, MachineReported] = msgspec.field(default_factory=dict)
     needs: tuple[Slot, ...] = ()
+    policy_memory: Mapping[str, float] = msgspec.field(default_factory=dict)
     slots: Mapping[str, SlotState] = msgspec.field(default_factory=dict)
     slots_opened: int = 0
     orders: Mapping[str, OrderEntry] = msgspec.field(default_factory=dict)

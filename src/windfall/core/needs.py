@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from windfall.core import drains, gangs, job_end, ledger, machines
 from windfall.core.fleet_state import FleetState, FleetTurn, SlotState, TrackedMachine
@@ -58,7 +59,12 @@ def _target(turn: FleetTurn) -> FleetTarget | None:
     except Exception as error:
         problem: str | None = f"raised {type(error).__name__}: {error}"
     else:
-        if target.__class__ is FleetTarget and target.needs is state.needs and not target.releases:
+        if (
+            target.__class__ is FleetTarget
+            and target.needs is state.needs
+            and not target.releases
+            and target.memory is None
+        ):
             problem = None  # checked when these needs were new
         else:
             retiring = [slot.id for slot in turn.slots.values() if slot.retiring]
@@ -76,6 +82,8 @@ def _wanted(turn: FleetTurn) -> dict[str, Slot]:
 def _apply(turn: FleetTurn, target: FleetTarget) -> None:
     if target.needs is not turn.state.needs and target.needs != turn.state.needs:
         _change_needs(turn, target.needs)
+    if target.memory is not None and target.memory != turn.state.policy_memory:
+        turn.change(policy_memory=MappingProxyType(dict(target.memory)))
     for release in target.releases:
         unit = turn.units.get(release.machine_id)
         for one in () if unit is None else gangs.whole(turn, unit):
@@ -164,6 +172,11 @@ class TurnView:
         """The slots for which an order is open."""
         return frozenset(slot.id for slot in self.turn.slots.values() if slot.awaits is not None)
 
+    @property
+    def memory(self) -> Mapping[str, float]:
+        """What the policy's last target gave to be remembered."""
+        return self.turn.state.policy_memory
+
     def machines(self) -> Sequence[FleetMachine]:
         """The machines that fill slots."""
         return tuple(_fleet_machines(self.turn))
@@ -195,6 +208,7 @@ def _fleet_machines(turn: FleetTurn) -> Iterable[FleetMachine]:
                 unit.ready,
                 *_expected_times_s(turn, unit.machine_id),
                 unit.machine.token,
+                None if unit.report is None else unit.report.step_s,
             )
 
 

@@ -62,9 +62,9 @@ def _runs(replay: Replay, hours: float, progress: Progress) -> tuple[ArmRuns, ..
 
 def _replay(options: Options) -> Replay | None:
     """Return what is played; None without prices or without trials."""
-    if options.prices is None or options.trials == 0:
+    if options.folder is None or options.trials == 0:
         return None
-    return Replay(Path(options.prices), Span.TEST if options.held_out else Span.TRAIN, options.trials, options.seed)
+    return Replay(Path(options.folder), Span.TEST if options.held_out else Span.TRAIN, options.trials, options.seed)
 
 
 def _method(replay: Replay, hours: float) -> str:

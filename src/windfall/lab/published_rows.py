@@ -41,6 +41,8 @@ class PaperFigure(enum.StrEnum):
     PROTEUS_8 = "proteus-figure-8"
     PROTEUS_9 = "proteus-figure-9"
     PROTEUS_10 = "proteus-figure-10"
+    DEADLINES_HOURS = "deadlines-table-3"
+    DEADLINES_COST = "deadlines-cost"
 
 
 class FigureSeries(enum.StrEnum):
@@ -58,6 +60,7 @@ class FigureSeries(enum.StrEnum):
     COST = "cost"
     RUN_TIME = "run time"
     ON_DEMAND = "on demand"
+    SPOT = "spot"
     PAID = "spot, paid"
     FREE = "spot, free"
 
@@ -158,14 +161,14 @@ class Options:
         trials: of each simulated column; 0: no simulation.
         seed: of the simulation.
         lives: of machines, for what is fitted to data, with the keys `type` and `zone`; None: there are none.
-        prices: folder with histories of spot prices; None: there is none.
+        folder: with the data that the paper is replayed on: histories of prices, or of availability; None: there is none.
         held_out: play on the months that judge, in place of those that constants are chosen on.
     """
 
     trials: int
     seed: int = 0
     lifetimes: Lifetimes | None = None
-    prices: str | None = None
+    folder: str | None = None
     held_out: bool = False
 
 

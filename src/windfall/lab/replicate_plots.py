@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from windfall.errors import Misuse
 from windfall.extras import install
-from windfall.lab import proteus_plots, scispot
+from windfall.lab import deadlines_plots, proteus_plots, scispot
 from windfall.lab import scispot_published as paper
 from windfall.lab.published_rows import FigureSeries, PaperFigure, PublishedRow
 
@@ -44,6 +44,8 @@ _TITLES = {
     PaperFigure.PROTEUS_8: "Figure 8: jobs of 2 h, cost, and in brackets the run time [% of on demand]",
     PaperFigure.PROTEUS_9: "Figure 9: jobs of 20 h, cost, and in brackets the run time [% of on demand]",
     PaperFigure.PROTEUS_10: "Figure 10: core-hours of jobs of 2 h [%]",
+    PaperFigure.DEADLINES_HOURS: "Table 3: 48 h of work in 60 h, hours on demand and on spot",
+    PaperFigure.DEADLINES_COST: "48 h of work in 60 h, cost on every series [% of on demand]",
 }
 
 
@@ -71,6 +73,8 @@ def draw(rows: Sequence[PublishedRow], folder: Path) -> list[Path]:
         PaperFigure.PROTEUS_8: proteus_plots.bars,
         PaperFigure.PROTEUS_9: proteus_plots.bars,
         PaperFigure.PROTEUS_10: proteus_plots.core_hours,
+        PaperFigure.DEADLINES_HOURS: deadlines_plots.hours,
+        PaperFigure.DEADLINES_COST: deadlines_plots.costs,
     }
     written = []
     for figure, drawing in figures.items():

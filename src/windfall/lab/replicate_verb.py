@@ -27,9 +27,13 @@ if TYPE_CHECKING:
     from windfall.lab.published_rows import Progress, PublishedRow
     from windfall.models.lifetimes.observations import Lifetimes
 
-PAPERS = ("thesis", "scispot", "proteus")
+PAPERS = ("thesis", "scispot", "proteus", "deadlines")
+REPLAYED = {"proteus": "the AWS spot prices of 2016", "deadlines": "SkyPilot's spot traces"}
+"""The papers whose `--data` is a folder, and of what."""
 TRIALS, TRIALS_MAX = 200, 1_000_000
 """With 200 trials the totals' standard error is below 0.1 %, and the longest table takes a few seconds."""
+STARTS = {"deadlines": 300}
+"""The papers that say how many."""
 _KEYS = (("type", ("machine_type", "type")), ("zone", ("zone",)))
 
 
@@ -38,7 +42,7 @@ def replicate(
     *,
     item: Annotated[tuple[str, ...] | None, Parameter(metavar="NAME", negative="")] = None,
     data: Annotated[Path | None, Parameter(metavar="PATH")] = None,
-    trials: int = TRIALS,
+    trials: int | None = None,
     seed: int = 0,
     held_out: bool = False,
     plot: Annotated[Path | None, Parameter(metavar="FOLDER")] = None,
@@ -50,17 +54,19 @@ def replicate(
     the arithmetic if the paper is wrong), or `cannot` (the necessary data are not published, or were not passed).
 
     Papers: `thesis` (adaptive checkpointing: Tables 6.1 to 6.3, Figures 6.1 to 6.3, its rule, its slips), `scispot`
-    (lifetimes, checkpoint program, reuse policy, evaluation), `proteus` (purchase at moving prices: Figures 1, 8 to 10).
+    (lifetimes, checkpoint program, reuse policy, evaluation), `proteus` (purchase at moving prices: Figures 1, 8 to 10),
+    `deadlines` (Can't Be Late: Uniform Progress, greedy and Windfall's own policy on traces of spot availability).
 
     Example: `windfall lab replicate thesis --item table-6.2`
 
     Args:
-        paper: thesis, scispot or proteus.
+        paper: thesis, scispot, proteus or deadlines.
         item: compute only the parts whose name starts with this: a table or figure (`table-6.2`, `figure`), or a column
             or job (`adaptive`); can be repeated.
         data: machine lifetimes for SciSpot's fits (CSV as for `lab fit`, with machine_type and zone); the folder of the
-            AWS spot prices of 2016 for Proteus.
-        trials: trials of each simulated column, for Proteus starts in each zone; 0: closed forms only.
+            AWS spot prices of 2016 for Proteus; that of SkyPilot's spot traces for the deadlines.
+        trials: trials of each simulated column, for Proteus starts in each zone (200), for the deadlines starts on each
+            series (300); 0: closed forms only.
         seed: seed of the simulation.
         held_out: Proteus: play on the months that no constant was chosen on.
         plot: draw the computed figures into this folder, with light and with dark background.
@@ -68,16 +74,17 @@ def replicate(
     """
     if paper not in PAPERS:
         raise Misuse(f"unknown paper {paper!r}; {nearest(paper, PAPERS)}")
+    trials = STARTS.get(paper, TRIALS) if trials is None else trials
     if not 0 <= trials <= TRIALS_MAX:
         raise Misuse(f"--trials must be between 0 and {TRIALS_MAX}; 0 computes closed forms only")
     if plot is not None:
         _prepare(plot)
     if held_out and paper != "proteus":
         raise Misuse(f"--held-out is for proteus: {paper} holds nothing out")
-    prices = None if data is None or paper != "proteus" else _folder(data)
-    lifetimes = None if data is None or prices is not None else _lifetimes(data)
+    folder = None if data is None or paper not in REPLAYED else _folder(data, REPLAYED[paper])
+    lifetimes = None if data is None or folder is not None else _lifetimes(data)
     with _show_progress(shown=not json_ and sys.stderr.isatty()) as progress:
-        rows = _replicated(paper, item or (), (trials, seed, lifetimes, prices, held_out), progress)
+        rows = _replicated(paper, item or (), (trials, seed, lifetimes, folder, held_out), progress)
         drawn = [] if plot is None else _drawn(rows, plot, progress)
     if json_:
         print(json.dumps(shown.as_json(rows)))
@@ -96,6 +103,7 @@ def _replicated(
     progress(f"loading the packages for {paper}")
     try:
         from windfall.lab import (  # noqa: PLC0415 - its packages are an extra
+            deadlines,
             proteus,
             published_rows,
             scispot,
@@ -103,7 +111,12 @@ def _replicated(
         )
     except ImportError as error:
         raise Misuse(f"this needs numpy, scipy and numba: {install('lab')}") from error
-    of_paper = {"thesis": thesis.PARTS, "scispot": scispot.PARTS, "proteus": proteus.PARTS}[paper]
+    of_paper = {
+        "thesis": thesis.PARTS,
+        "scispot": scispot.PARTS,
+        "proteus": proteus.PARTS,
+        "deadlines": deadlines.PARTS,
+    }[paper]
     return published_rows.replicated(of_paper, items, published_rows.Options(*options), progress)
 
 
@@ -121,9 +134,9 @@ def _drawn(rows: tuple[PublishedRow, ...], folder: Path, progress: Progress) -> 
     return replicate_plots.draw(rows, folder)
 
 
-def _folder(path: Path) -> str:
+def _folder(path: Path, contents: str) -> str:
     if not path.is_dir():
-        raise Misuse(f"--data: {path} is no folder: pass the folder of the AWS spot prices of 2016")
+        raise Misuse(f"--data: {path} is no folder: pass the folder of {contents}")
     return str(path)
 
 

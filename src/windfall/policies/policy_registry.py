@@ -31,6 +31,9 @@ SUCCESSION = "replacement"
 BY_AGE = "by-age"
 BIDBRAIN = "bidbrain"
 MIX = "mix"
+GREEDY_DEADLINE = "greedy-deadline"
+UNIFORM_PROGRESS = "uniform-progress"
+OPTIMAL_DEADLINE = "optimal-deadline"
 
 
 class PolicyKind(enum.StrEnum):
@@ -165,6 +168,31 @@ ENTRIES = (
         "windfall.policies.acquisition.mixed_fleet:RULES",
         "the number and mix of machines that `windfall plan` finds best for the work that is left, changed where a change "
         "gains more than it costs; for runtimes whose jobs can use more or fewer machines",
+        extra="control",
+    ),
+    PolicyEntry(
+        PolicyKind.FLEET,
+        OPTIMAL_DEADLINE,
+        OPTIMAL_DEADLINE,
+        "windfall.policies.acquisition.deadline_fleet:OPTIMAL_DEADLINE",
+        "spot or on-demand machines, whichever is expected to cost least until the job's deadline, by how spot came and went "
+        "elsewhere; on demand while nothing else is sure to be in time",
+        extra="control",
+    ),
+    PolicyEntry(
+        PolicyKind.FLEET,
+        UNIFORM_PROGRESS,
+        UNIFORM_PROGRESS,
+        "windfall.policies.acquisition.deadline_fleet:UNIFORM_PROGRESS",
+        "spot machines, and on-demand ones whenever the job is behind an even pace to its deadline (Uniform Progress)",
+        extra="control",
+    ),
+    PolicyEntry(
+        PolicyKind.FLEET,
+        GREEDY_DEADLINE,
+        GREEDY_DEADLINE,
+        "windfall.policies.acquisition.deadline_fleet:GREEDY_DEADLINE",
+        "spot machines as long as the deadline allows it, then on-demand ones to the end",
         extra="control",
     ),
     PolicyEntry(

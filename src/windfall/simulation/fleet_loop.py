@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -107,6 +107,7 @@ class FleetLoop:
         self._holder: dict[str, int] = {}
         self._successor: dict[str, int] = {}
         self._leaving: dict[int, _Leaving] = {}
+        self._memory: Mapping[str, float] = {}
         self._ends: list[tuple[float, int]] = []
         self._starts: list[tuple[float, int, Slot]] = []
         startups_s = [pool.startup_s for pool in pools if pool.startup_s is not None]
@@ -133,6 +134,11 @@ class FleetLoop:
     def progress(self) -> JobProgress | None:
         """Of the job; None before the first."""
         return None if self._work is None else self._work.progress
+
+    @property
+    def memory(self) -> Mapping[str, float]:
+        """What the policy's last target gave to be remembered."""
+        return self._memory
 
     @property
     def offers(self) -> tuple[Offer, ...]:
@@ -274,6 +280,7 @@ class FleetLoop:
         else:
             self._market.look(self._time_s)
         target = self._policy(self, self._estimates)
+        self._memory = self._memory if target.memory is None else target.memory
         wake_s = math.inf if target.wake_at is None else target.wake_at - WALL_START
         wake_s = max(wake_s, self._time_s + WAKE_S_MIN)
         self._wake_s = min(wake_s, self._wake_s) if self._wake_s > self._time_s else wake_s

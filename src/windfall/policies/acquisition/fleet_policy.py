@@ -43,6 +43,7 @@ class FleetMachine(Struct, frozen=True):
         reuse_s, fresh_s: expected time of the work that is planned on it, and if a new machine were ordered for it now;
             0 without a trusted save schedule.
         order: token of the order that bought it.
+        step_s: mean time of a step there, as it reported last [s]; None before the first report of it.
     """
 
     machine_id: str
@@ -55,6 +56,7 @@ class FleetMachine(Struct, frozen=True):
     reuse_s: float = 0.0
     fresh_s: float = 0.0
     order: str = ""
+    step_s: float | None = None
 
 
 class FleetAllocation(Struct, frozen=True):
@@ -112,6 +114,10 @@ class FleetView(Protocol):
     def awaited(self) -> frozenset[str]:
         """The slots for which an order is open."""
 
+    @property
+    def memory(self) -> Mapping[str, float]:
+        """What the policy's last target gave to be remembered; empty before."""
+
     def machines(self) -> Sequence[FleetMachine]:
         """The machines that fill slots."""
 
@@ -162,12 +168,14 @@ class FleetTarget(Struct, frozen=True):
         releases: machines to release although their slot stays: a successor takes their place first.
         wake_at: when to ask again at the latest; None if only news matter.
         decision: what was compared, if the target differs from what there is; None otherwise.
+        memory: what the next view has as `memory`: a policy keeps nothing itself.  None: what it had.
     """
 
     needs: tuple[Slot, ...]
     releases: tuple[MachineDrain, ...] = ()
     wake_at: Instant | None = None
     decision: Decision | None = None
+    memory: Mapping[str, float] | None = None
 
 
 FleetPolicy = Callable[[FleetView, FleetEstimates], FleetTarget]
@@ -266,6 +274,9 @@ def flaw(
         return "returned needs that are no slots"
     if not all(isinstance(release, MachineDrain) for release in target.releases):
         return "returned releases that name no machine"
+    memory = target.memory or {}
+    if len(memory) > MEMORY_MAX or not all(isinstance(value, float) for value in memory.values()):
+        return f"returned a memory of something else than at most {MEMORY_MAX} numbers"
     flaws = [_slot_flaw(slot, slots.get(slot.id), roles, reliable_roles) for slot in target.needs]
     flaws = [_id_flaw([slot.id for slot in target.needs], retiring), *flaws, _gang_flaw(target.needs, slots)]
     return next((found for found in flaws if found is not None), None)
@@ -311,5 +322,7 @@ def _bid_flaw(slot: Slot, known: Slot | None) -> str | None:
     return None
 
 
+MEMORY_MAX = 16
+"""How many numbers a policy may be reminded of."""
 WAKE_S_MIN = Seconds(1.0)
 """A policy is not asked again earlier than this, unless there is news [s]."""
