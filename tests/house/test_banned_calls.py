@@ -34,6 +34,7 @@ HARMLESS = frozenset({"random.Random", "numpy.random.Generator", "time.gmtime", 
 
 # (file, banned name): why this file may.  Both are patterns.
 ALLOWED: dict[tuple[str, str], str] = {
+    ("lab/spotdnn_simulated.py", "numpy.random.default_rng"): "a simulated cluster, by a seed",
     ("lab/proteus_runs.py", "numpy.random.default_rng"): "starts of jobs and resamples of blocks, by a seed",
     ("lab/deadlines*.py", "numpy.random.default_rng"): "starts of jobs and start-up times, by a seed",
     ("simulation/fleet_odds.py", "numpy.random.*"): "histories of fleets, by a seed",

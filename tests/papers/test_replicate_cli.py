@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tests.papers import public_lives
 from windfall.cli.main import main
-from windfall.lab import scispot, thesis
+from windfall.lab import scispot, spotdnn, thesis
 from windfall.lab.published_rows import Options
 from windfall.lab.replicate_report import render
 
@@ -52,12 +52,12 @@ def test_the_table_fits_eighty_columns(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_every_part_fits_eighty_columns() -> None:
     """No line is longer, whatever the reason or the item, and no word of an item, a method or a reason is cut."""
-    for part in (*thesis.PARTS.values(), *scispot.PARTS.values()):
+    for part in (*thesis.PARTS.values(), *scispot.PARTS.values(), *spotdnn.PARTS.values()):
         found = part.rows(Options(0), lambda words: None)
         out = io.StringIO()
         Console(file=out, width=80).print(render(found))
 
-        assert found
+        assert found or part is spotdnn.PARTS["simulated"]
         assert max(map(len, out.getvalue().splitlines())) <= 80
         shown = set(out.getvalue().split())
         for row in found:
@@ -163,8 +163,9 @@ def test_figures_are_drawn_on_light_and_dark_paper(tmp_path: Path, capsys: pytes
     folder = tmp_path / "plots"
     assert run("thesis", "--item", "figure-6.1", "--item", "figure-6.3", "--trials", "0", "--plot", folder) == 0
     assert run("scispot", "--item", "frontier", "--plot", folder) == 0
+    assert run("spotdnn", "--item", "figure-6", "--item", "figure-7", "--plot", folder) == 0
 
-    names = ("thesis-figure-6.1", "thesis-figure-6.3", "scispot-frontier")
+    names = ("thesis-figure-6.1", "thesis-figure-6.3", "scispot-frontier", "spotdnn-figure-6", "spotdnn-figure-7")
     wanted = {f"{name}{paper}.png" for name in names for paper in ("", "-dark")}
     assert {path.name for path in folder.iterdir()} == wanted
     told = capsys.readouterr().out.replace("\n", "")

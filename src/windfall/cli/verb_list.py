@@ -112,7 +112,7 @@ VERBS: Mapping[str, tuple[Verb, ...]] = {
         ),
         Verb(
             "lab.replicate_verb:replicate",
-            "lab replicate [OPTIONS] thesis|scispot|proteus",
+            "lab replicate [OPTIONS] thesis|scispot|proteus|spotdnn",
             "Compute the numbers of a paper and compare them with the published ones.",
         ),
         Verb(

@@ -43,6 +43,8 @@ class PaperFigure(enum.StrEnum):
     PROTEUS_10 = "proteus-figure-10"
     DEADLINES_HOURS = "deadlines-table-3"
     DEADLINES_COST = "deadlines-cost"
+    SPOTDNN_6 = "spotdnn-figure-6"
+    SPOTDNN_7 = "spotdnn-figure-7"
 
 
 class FigureSeries(enum.StrEnum):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from windfall.errors import Misuse
 from windfall.extras import install
-from windfall.lab import deadlines_plots, proteus_plots, scispot
+from windfall.lab import deadlines_plots, proteus_plots, scispot, spotdnn_plots
 from windfall.lab import scispot_published as paper
 from windfall.lab.published_rows import FigureSeries, PaperFigure, PublishedRow
 
@@ -46,6 +46,8 @@ _TITLES = {
     PaperFigure.PROTEUS_10: "Figure 10: core-hours of jobs of 2 h [%]",
     PaperFigure.DEADLINES_HOURS: "Table 3: 48 h of work in 60 h, hours on demand and on spot",
     PaperFigure.DEADLINES_COST: "48 h of work in 60 h, cost on every series [% of on demand]",
+    PaperFigure.SPOTDNN_6: "Figure 6: spotDNN, predicted iterations to a loss",
+    PaperFigure.SPOTDNN_7: "Figure 7a: ResNet-110, time and cost by strategy",
 }
 
 
@@ -75,6 +77,8 @@ def draw(rows: Sequence[PublishedRow], folder: Path) -> list[Path]:
         PaperFigure.PROTEUS_10: proteus_plots.core_hours,
         PaperFigure.DEADLINES_HOURS: deadlines_plots.hours,
         PaperFigure.DEADLINES_COST: deadlines_plots.costs,
+        PaperFigure.SPOTDNN_6: spotdnn_plots.iterations,
+        PaperFigure.SPOTDNN_7: spotdnn_plots.strategies,
     }
     written = []
     for figure, drawing in figures.items():

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from windfall.lab.published_rows import Progress, PublishedRow
     from windfall.models.lifetimes.observations import Lifetimes
 
-PAPERS = ("thesis", "scispot", "proteus", "deadlines")
+PAPERS = ("thesis", "scispot", "proteus", "spotdnn", "deadlines")
 REPLAYED = {"proteus": "the AWS spot prices of 2016", "deadlines": "SkyPilot's spot traces"}
 """The papers whose `--data` is a folder, and of what."""
 TRIALS, TRIALS_MAX = 200, 1_000_000
@@ -55,12 +55,13 @@ def replicate(
 
     Papers: `thesis` (adaptive checkpointing: Tables 6.1 to 6.3, Figures 6.1 to 6.3, its rule, its slips), `scispot`
     (lifetimes, checkpoint program, reuse policy, evaluation), `proteus` (purchase at moving prices: Figures 1, 8 to 10),
+    `spotdnn` (time and loss on mixed machines, and which to buy: Tables I, V, VI, Figures 2, 3, 5 to 9),
     `deadlines` (Can't Be Late: Uniform Progress, greedy and Windfall's own policy on traces of spot availability).
 
     Example: `windfall lab replicate thesis --item table-6.2`
 
     Args:
-        paper: thesis, scispot, proteus or deadlines.
+        paper: thesis, scispot, proteus, spotdnn or deadlines.
         item: compute only the parts whose name starts with this: a table or figure (`table-6.2`, `figure`), or a column
             or job (`adaptive`); can be repeated.
         data: machine lifetimes for SciSpot's fits (CSV as for `lab fit`, with machine_type and zone); the folder of the
@@ -107,6 +108,7 @@ def _replicated(
             proteus,
             published_rows,
             scispot,
+            spotdnn,
             thesis,
         )
     except ImportError as error:
@@ -115,6 +117,7 @@ def _replicated(
         "thesis": thesis.PARTS,
         "scispot": scispot.PARTS,
         "proteus": proteus.PARTS,
+        "spotdnn": spotdnn.PARTS,
         "deadlines": deadlines.PARTS,
     }[paper]
     return published_rows.replicated(of_paper, items, published_rows.Options(*options), progress)

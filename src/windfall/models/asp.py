@@ -444,7 +444,7 @@ def iterations_for(model: AspModel, counts: ArrayLike, loss: float) -> Floats:
     Raises:
         Misuse: the loss is at the floor or below it; as `cluster_speed`.
     """
-    return _iterations(model, cluster_speed(model, counts), loss)
+    return iterations_of(model, cluster_speed(model, counts), loss)
 
 
 def time_for_s(model: AspModel, counts: ArrayLike, loss: float) -> Floats:
@@ -459,10 +459,11 @@ def time_for_s(model: AspModel, counts: ArrayLike, loss: float) -> Floats:
         Misuse: the loss is at the floor or below it; as `cluster_speed`.
     """
     speed = cluster_speed(model, counts)
-    return _iterations(model, speed, loss) / speed.iterations_per_s
+    return iterations_of(model, speed, loss) / speed.iterations_per_s
 
 
-def _iterations(model: AspModel, speed: ClusterSpeed, loss: float) -> Floats:
+def iterations_of(model: AspModel, speed: ClusterSpeed, loss: float) -> Floats:
+    """Return j, the iterations until a loss, of clusters whose speed is known; as `iterations_for`."""
     check_loss(model.workload, loss)
     constants = model.loss_constants
     found: Floats = iterations_to(loss, speed.loss_scale, head_start(speed.loss_scale, constants), constants.gamma5)
@@ -540,7 +541,9 @@ def workers_upper(workload: AspWorkload, platform: AspPlatform) -> int:
     return math.floor(max(root, 0.0) ** 2)
 
 
-def workers_lower(model: AspModel, loss: float, time_s: float, *, types: Sequence[int] | None = None) -> int:
+def workers_lower(
+    model: AspModel, loss: float, time_s: float, *, types: Sequence[int] | None = None, loss_now: float = math.inf
+) -> int:
     """Return n_lower, the fewest workers that could reach a loss in a time (equation 16), at least 1.
 
     The paper's bound, not a proven one: it counts samples with the smallest batch, and a larger batch can need fewer.
@@ -550,6 +553,7 @@ def workers_lower(model: AspModel, loss: float, time_s: float, *, types: Sequenc
         loss: above the floor gamma5.
         time_s: objective time [s].
         types: that can be had, by their place; None: all.
+        loss_now: that the training has reached; infinite at its start.
 
     Raises:
         Misuse: the time is not above 0, no type can be had, or as `iterations_for`.
@@ -562,7 +566,8 @@ def workers_lower(model: AspModel, loss: float, time_s: float, *, types: Sequenc
     smallest = float(model.batches[places].min())
     fastest = float((model.batches / iteration_times_s(model, 1))[places].max())
     scale = loss_scale(smallest, 0.0, 1.0, model.loss_constants)
-    fewest = float(iterations_to(loss, scale, head_start(scale, model.loss_constants), model.workload.gamma5))
+    start, floor = head_start(scale, model.loss_constants), model.workload.gamma5
+    fewest = float(iterations_to(loss, scale, start, floor) - iterations_to(loss_now, scale, start, floor))
     return max(1, math.ceil(smallest * fewest / (fastest * time_s)))
 
 
