@@ -51,6 +51,14 @@ def test_a_plan_starts_no_process_and_writes_nothing(home: Path) -> None:
     assert processes_of(home) == {}
 
 
+def test_a_job_that_cannot_have_its_fleet_policy_is_refused_without_a_controller_too(home: Path) -> None:
+    """A fleet for a deadline without one: a sentence with what to write, and exit code 2."""
+    (home / "job.yaml").write_text(JOB + "fleet: optimal-deadline\nspot_policy: auto\n")
+    refused = windfall(home, "plan", "job.yaml")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "fleet.optimal-deadline needs a deadline to keep; write `objective: {deadline: 12h}`" in refused.stderr
+
+
 def test_the_answer_is_the_controllers(home: Path) -> None:
     """One planner answers for both; with a controller it answers there."""
     alone = _offers(home)

@@ -13,12 +13,13 @@ from typing import Protocol
 from windfall.control import controller_views as views
 from windfall.control.provider_calls import NEARBY_PACE, PollingPace
 from windfall.control.single_user import refuse_unsold
-from windfall.errors import Infeasible, ProviderDenied, ProviderError
+from windfall.errors import Infeasible, Misuse, ProviderDenied, ProviderError
 from windfall.fleet import JobPhase, Lifetime
 from windfall.jobs import Job, Measurement
 from windfall.market import Offer, Quota, Refusal
 from windfall.models import lifetime_pool
 from windfall.policies import policy_registry
+from windfall.policies.acquisition import fleet_policy_list
 from windfall.policies.layout import runtime_list
 from windfall.policies.planning import job_plan
 from windfall.policies.planning.estimates import PlanInputs
@@ -129,8 +130,11 @@ class Planner:
         """Return what a job would cost and when it would finish.
 
         Raises:
+            Misuse: the job cannot have its fleet policy.
             Infeasible: no offer meets the job, or a need of its runtime.
         """
+        if problem := fleet_policy_list.job_problem(job):
+            raise Misuse(f"fleet.{job.fleet} {problem}")
         offered = self.offers()
         refuse_unsold(offered, job)
         if problem := unmet_need(job, offered.offers, offered.quotas):
