@@ -102,6 +102,18 @@ def test_cm_dare_buys_the_printed_plans_by_both_windows() -> None:
         assert window.counts == printed.pop(0)
 
 
+def test_each_arm_is_bought_at_its_own_prices() -> None:
+    """On demand does not look at spot prices: with p3.2xl at 99 USD spotDNN buys none, and on demand does."""
+    spot = (99.0, *paper.FIGURE_PRICES[1:])
+    bought = {
+        arm: arms.provisioned(arm, arms.resnet(), (0.9, 4_000.0), spot, paper.QUOTAS) or (0,) * 5
+        for arm in ("on demand", "spotDNN", "Srifty+")
+    }
+
+    assert bought["on demand"][0] > 0
+    assert (bought["spotDNN"][0], bought["Srifty+"][0]) == (0, 0)
+
+
 def test_the_take_over_of_figure_9_is_what_algorithm_1_buys() -> None:
     """Three p3.2xl beside the three g3.16xl that remain, by window and exactly; at Table III's prices it would be one."""
     rows = of(made("figure-9"), "plan")
@@ -283,6 +295,21 @@ def test_the_published_constants_are_those_of_the_reference() -> None:
     assert (list(paper.RESNET_GPU_BATCH), list(paper.GPUS), list(paper.QUOTAS)) == (
         resnet["batch_per_gpu"], resnet["gpus"], resnet["quota"],
     )  # fmt: skip
+    implied = known["prices_implied_by_figures_usd_h"]
+    assert (
+        tuple(
+            implied[name]
+            for name in ("p3.2xlarge", "g4dn.4xlarge", "g3.8xlarge", "g3.16xlarge (Figs. 7, 8)", "p2.8xlarge")
+        )
+        == paper.FIGURE_PRICES
+    )
+    assert paper.TABLE_1_PRICES[3] == implied["g3.16xlarge (Table I)"]
+    table = {row["type"]: row for row in known["table_III"]}
+    listed = [table[f"{name}arge"] for name in paper.TYPES]
+    assert tuple(row["spot_usd_h"] for row in listed) == paper.TABLE_3_PRICES
+    assert tuple(row["on_demand_usd_h"] for row in listed) == paper.ON_DEMAND_PRICES
+    for load, row in known["table_IV"].items():
+        assert (paper.PARAMETERS_MB[load], paper.REQUIRED_MB_PER_S[load]) == (row["S_parm_MB"], row["B_req_MBps"])
     fitted = known["inception_fitted"]
     assert {key: fitted[key] for key in paper.INCEPTION if key in fitted}.items() <= dict(paper.INCEPTION).items()
     assert (fitted["T_comp_s_per_gpu"], fitted["batch_per_gpu"]) == (

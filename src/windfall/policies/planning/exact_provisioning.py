@@ -1,6 +1,7 @@
 """The cheapest workers that reach a loss in time, exactly: branch and bound over the provisioning problem, and its proof.
 
-The search is `exact_kernel`, compiled at the first call and cached; the sliding window of Algorithm 1 gives it a first plan.
+The search is `exact_kernel`.  It needs numba, is compiled at the first call (some 15 s), and is cached on disk.  The sliding
+window of Algorithm 1 gives it a first plan.
 
 Source of the problem: R. Shang et al., "spotDNN", IWQoS 2023, equations 1 to 16.  The paper calls it NP-hard and searches by
 heuristic; for a fixed number of workers it has bounds that make it easy at the sizes of a user's quotas.
@@ -9,17 +10,19 @@ heuristic; for a fixed number of workers it has bounds that make it easy at the 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from windfall.errors import Misuse
 from windfall.models import asp
-from windfall.policies.planning.exact_bounds import SearchCase
-from windfall.policies.planning.exact_kernel import compiled_search
 from windfall.policies.planning.provisioning import HOUR_S, ProvisioningPlan, ProvisioningProblem, plan_of
 from windfall.policies.planning.sliding_window import sliding_window
 from windfall.structs import Struct
+
+if TYPE_CHECKING:
+    from windfall.policies.planning.exact_bounds import SearchCase
 
 Places = NDArray[np.int64]
 NODES_MAX = 100_000_000
@@ -68,6 +71,8 @@ def search(
     problem: ProvisioningProblem, first: ProvisioningPlan | None, *, nodes_max: int, open_nodes: int = OPEN_NODES
 ) -> ExactAnswer:
     """Return the cheapest plan in time, starting from a plan that is known to be in time; as `cheapest_plan`."""
+    from windfall.policies.planning.exact_kernel import compiled_search  # noqa: PLC0415 - needs numba, and compiles
+
     fewest, most = problem.workers_range
     if fewest > most:
         return ExactAnswer(None, math.inf, 0.0, 0, True)
@@ -96,6 +101,8 @@ def _branching(problem: ProvisioningProblem) -> Places:
 
 
 def _case(problem: ProvisioningProblem, order: Places, fewest: int, most: int) -> SearchCase:
+    from windfall.policies.planning.exact_bounds import SearchCase  # noqa: PLC0415 - needs numba
+
     arrays = problem.model.arrays(most)
     arrays = arrays._replace(fixed_s=arrays.fixed_s[order], batches=arrays.batches[order])
     return SearchCase(
