@@ -67,7 +67,7 @@ def _exhaustive() -> Any:
     """Every plan of every number of workers, its sums built up type by type; cost and counts of the cheapest in time."""
 
     @njit(cache=True, nogil=True, error_model="numpy")
-    def tried(fixed_s, network_s, batches, quotas, usd_per_s, gammas, loss, training_s):  # type: ignore[no-untyped-def]
+    def tried(fixed_s, network_s, batches, quotas, usd_per_s, gammas, loss, training_s):
         gamma1, gamma2, gamma3, gamma4, gamma5 = gammas
         types, most = len(quotas), quotas.sum()
         open_from = np.zeros(types + 1, np.int64)

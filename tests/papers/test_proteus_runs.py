@@ -172,6 +172,7 @@ def test_the_reason_of_a_lower_cost_counts_core_hours_and_what_is_free_of_them()
     words = reasons.of_cost(above, proteus)
     assert "25 % more core-hours" in words
     assert "20 % of them are free; just-above's 50 %" in words
+    assert "finished" in reasons.of_cost([runs_of([math.nan], [1.0], [math.nan], [math.nan])], proteus)
 
 
 def runs_of(run_s: list[float], evictions: list[float], paid: list[float], free: list[float]) -> ArmRuns:

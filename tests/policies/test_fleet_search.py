@@ -106,6 +106,33 @@ def test_it_finds_the_best_of_all_fleets_almost_always() -> None:
     assert max(worse, default=0.0) < 0.125
 
 
+def test_large_steps_change_nothing_but_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 200 markets of up to 64 machines, steps of eight and then one end where single steps do, and keep every limit."""
+    worse = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        count = int(rng.integers(2, 12))
+        market = replace(any_market(rng, count), limit=rng.integers(1, 40, count))
+        goal = FleetGoal(
+            Application(100.0, 30.0, 1e-4), 1, int(rng.integers(16, 65)), rng.uniform(0.0, 1.0), 3600.0 * 5000.0
+        )
+        found = fleet_search.best(market, goal)
+        assert found is not None
+        counts = fleet_course.counts_of(market, found)
+        assert (counts <= market.limit).all()
+        assert (counts >= 0).all()
+        assert goal.machines_min <= counts.sum() <= goal.machines_max
+        with monkeypatch.context() as single:
+            single.setattr(fleet_search, "STEPS", (1,))
+            slow = found_score(market, goal)
+        score = found_score(market, goal)
+        if score[2] > slow[2] * (1.0 + 1e-9):
+            worse.append(score[2] / slow[2] - 1.0)
+    print(f"worse in {len(worse)} of 200, at most {100.0 * max(worse, default=0.0):.2f} %")
+    assert len(worse) <= 2
+    assert max(worse, default=0.0) < 0.01
+
+
 def test_a_mix_of_two_types_beside_a_reliable_machine_is_best_where_the_cheaper_type_is_limited() -> None:
     """One large machine is to be had; small ones for the rest, because the reliable machine is paid for either way."""
     market = pools(("large", 4.0, 0.28, 10.0, 1), ("small", 1.0, 0.09, 10.0, 9), ("on-demand", 1.0, 0.3, np.inf, 9))

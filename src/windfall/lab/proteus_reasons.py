@@ -50,6 +50,8 @@ def of_run_time(above: Sequence[ArmRuns], stop_s: float) -> str:
 
 def of_cost(above: Sequence[ArmRuns], proteus: Sequence[ArmRuns]) -> str:
     """Return why bids just above the market cost less than BidBrain's, from jobs of both arms with the same starts."""
+    if not (spot_core_h(above) and spot_core_h(proteus)):
+        return "no job of one of the two arms finished"
     more = 100.0 * (spot_core_h(proteus) / spot_core_h(above) - 1.0)
     free = [
         100.0 * sum(float(np.nansum(one.free_core_h)) for one in runs) / spot_core_h(runs) for runs in (above, proteus)

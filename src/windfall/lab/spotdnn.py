@@ -80,10 +80,10 @@ def _table_1(options: Options, progress: Progress) -> tuple[PublishedRow, ...]:
     progress("spotDNN's Table I")
     source, loss, rows = "spotDNN, Table I", paper.TABLE_1_GOAL[0], []
     for arm, (plan, time_s, cost_usd, search_s) in paper.TABLE_1.items():
-        model = arms.resnet_without_contention() if arm == "CM-DARE+" else arms.resnet()
+        model = arms.resnet_of(arm)
         found = arms.provisioned(arm, model, paper.TABLE_1_GOAL, paper.TABLE_1_PRICES, paper.TABLE_1_QUOTAS)
         assert found is not None, "the goal can be met"
-        prices = paper.ON_DEMAND_PRICES if arm == "on demand" else paper.TABLE_1_PRICES
+        prices = arms.paid_prices(arm, paper.TABLE_1_PRICES)
         ours_s = float(asp.time_for_s(arms.resnet(), found, loss))
         reason = PERTURBED if arm == "CM-DARE+" else ""
         late = f"{PERTURBED}; the cost is that of the longer time" if reason else ""
@@ -104,7 +104,7 @@ def _table_1(options: Options, progress: Progress) -> tuple[PublishedRow, ...]:
 
 
 def _table_1_usd(arm: str) -> float:
-    prices = paper.ON_DEMAND_PRICES if arm == "on demand" else paper.TABLE_1_PRICES
+    prices = arms.paid_prices(arm, paper.TABLE_1_PRICES)
     return _cost_usd(arms.resnet(), paper.TABLE_1[arm][0], paper.TABLE_1_GOAL[0], prices)
 
 
@@ -130,7 +130,7 @@ def _table_5(options: Options, progress: Progress) -> tuple[PublishedRow, ...]:
     rows = []
     for arm in paper.ARMS:
         for place, goal in enumerate(paper.RESNET_GOALS):
-            model = arms.resnet_without_contention() if arm == "CM-DARE+" else arms.resnet()
+            model = arms.resnet_of(arm)
             found = arms.provisioned(arm, model, goal, paper.FIGURE_PRICES, paper.QUOTAS)
             method = f"{RESNET}, FITTED speeds of GPUs alone" if arm == "CM-DARE+" else RESNET
             rows.append(
@@ -252,8 +252,8 @@ def _figure_7(options: Options, progress: Progress) -> tuple[PublishedRow, ...]:
     progress("spotDNN's Figure 7")
     rows = []
     for arm, (times_s, costs_usd) in paper.FIGURE_7_RESNET.items():
-        prices = paper.ON_DEMAND_PRICES if arm == "on demand" else paper.FIGURE_PRICES
-        model = arms.resnet_without_contention() if arm == "CM-DARE+" else arms.resnet()
+        prices = arms.paid_prices(arm, paper.FIGURE_PRICES)
+        model = arms.resnet_of(arm)
         for goal, time_s, cost_usd in zip(paper.RESNET_GOALS, times_s, costs_usd, strict=True):
             found = arms.provisioned(arm, model, goal, paper.FIGURE_PRICES, paper.QUOTAS)
             assert found is not None, "the goal can be met"
@@ -275,7 +275,7 @@ def _figure_7(options: Options, progress: Progress) -> tuple[PublishedRow, ...]:
 def _figure_7_inception() -> list[PublishedRow]:
     rows, model = [], arms.inception()
     for arm, (times_s, costs_usd) in paper.FIGURE_7_INCEPTION.items():
-        prices = paper.ON_DEMAND_PRICES if arm == "on demand" else paper.FIGURE_PRICES
+        prices = arms.paid_prices(arm, paper.FIGURE_PRICES)
         for goal, time_s, cost_usd in zip(paper.INCEPTION_GOALS, times_s, costs_usd, strict=True):
             source, item = "spotDNN, Figure 7b, Inception-v3", goal_item(arm, goal)
             if arm == "CM-DARE+":

@@ -53,6 +53,11 @@ def resnet_without_contention() -> AspModel:
     return AspModel(load, AspPlatform(_ENDLESS, _ENDLESS), types, as_prototype=True)
 
 
+def resnet_of(arm: str) -> AspModel:
+    """ResNet-110 as an arm predicts it."""
+    return resnet_without_contention() if arm == "CM-DARE+" else resnet()
+
+
 @cache
 def inception() -> AspModel:
     """Inception-v3 with FITTED constants."""
@@ -61,6 +66,11 @@ def inception() -> AspModel:
         for name, gpu, gpus in zip(paper.TYPES, paper.GPU, paper.GPUS, strict=True)
     )
     return AspModel(_workload("Inception-v3", paper.INCEPTION), PLATFORM, types)
+
+
+def paid_prices(arm: str, prices: Sequence[float]) -> tuple[float, ...]:
+    """Return what an arm pays, where spot machines have these prices [USD/h]."""
+    return paper.ON_DEMAND_PRICES if arm == "on demand" else tuple(prices)
 
 
 def provisioned(
@@ -75,8 +85,7 @@ def provisioned(
         prices: of spot machines by type [USD/h].
         quotas: by type.
     """
-    paid = paper.ON_DEMAND_PRICES if arm == "on demand" else tuple(prices)
-    problem = ProvisioningProblem(model, tuple(quotas), paid, *goal)
+    problem = ProvisioningProblem(model, tuple(quotas), paid_prices(arm, prices), *goal)
     found = cheapest_plan(problem).plan if arm == "Srifty+" else sliding_window(problem)
     return None if found is None else as_plan(found.counts)
 
