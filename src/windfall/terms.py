@@ -137,6 +137,7 @@ class JobProgress(Tagged, frozen=True):
         safe: work that no loss can undo.
         failures: of the user's own program, not of machines.
         holders: machines whose loss stops work; empty while none works, or where each one works by itself.
+        loss: the training loss that is reached; None if the runtime does not measure it.
     """
 
     done: WorkDone
@@ -144,6 +145,7 @@ class JobProgress(Tagged, frozen=True):
     failures: int
     outcome: Outcome
     holders: tuple[str, ...] = ()
+    loss: float | None = None
 
 
 class Failure(enum.StrEnum):

@@ -324,3 +324,36 @@ def test_platforms_workers_and_questions_outside_their_range_are_refused() -> No
         asp.workers_lower(model, 0.8, 60.0, types=[])
     with pytest.raises(Misuse, match="at least one type of worker"):
         AspModel(model.workload, EC2, ())
+
+
+# ------------------------------------------------------------------------------------------------------ going on from a loss
+
+
+@pytest.mark.parametrize("start_loss", [None, 9.0])
+def test_a_training_that_goes_on_is_where_one_without_a_break_is(start_loss: float | None) -> None:
+    """Trained for an hour, then for another: the loss of two hours; no time changes nothing."""
+    model = some_model(start_loss=start_loss, **({} if start_loss is None else {"gamma1": None}))
+    plan = (3, 2)
+    rate = float(asp.cluster_speed(model, plan).iterations_per_s)
+
+    once = float(asp.loss_then(model, plan, math.inf, 3600.0))
+
+    assert once == pytest.approx(float(asp.loss_after(model, plan, 3600.0 * rate)))
+    assert float(asp.loss_then(model, plan, once, 3600.0)) == pytest.approx(
+        float(asp.loss_after(model, plan, 7200.0 * rate))
+    )
+    assert float(asp.loss_then(model, plan, once, 0.0)) == pytest.approx(once)
+
+
+def test_a_training_goes_on_for_as_long_as_its_time_says() -> None:
+    """From the loss of one cluster to an objective on another: the time between the two losses of that one."""
+    model = some_model()
+    between_s = float(asp.time_for_s(model, (1, 4), 0.6) - asp.time_for_s(model, (1, 4), 0.9))
+    assert float(asp.loss_then(model, (1, 4), 0.9, between_s)) == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(("loss_now", "time_s"), [(0.3, 1.0), (1.0, -1.0), (1.0, math.inf)])
+def test_a_training_does_not_go_on_from_below_its_floor_or_backwards(loss_now: float, time_s: float) -> None:
+    """Each is refused."""
+    with pytest.raises(Misuse):
+        asp.loss_then(some_model(), (1, 1), loss_now, time_s)

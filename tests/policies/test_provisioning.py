@@ -14,10 +14,11 @@ from windfall.policies.planning.exact_provisioning import cheapest_plan, search
 from windfall.policies.planning.provisioning import ProvisioningProblem, plan_of
 from windfall.policies.planning.provisioning_answers import (
     TAKEOVER_S,
+    FeasibilityAnswer,
     feasibility,
     least_loss,
     least_time,
-    takeover_plan,
+    takeover,
 )
 from windfall.policies.planning.sliding_window import circular_window, sliding_window
 from windfall.structs import replace
@@ -194,6 +195,19 @@ def test_the_bounds_hold_for_all_workers_existing_ones_included() -> None:
     assert all(count >= held for count, held in zip(exact.counts, case.held, strict=True))
 
 
+def test_a_limit_on_all_workers_is_kept() -> None:
+    """The best plan has six; where fewer are allowed, the best of those is found, at a higher cost."""
+    costs_usd = []
+    for most, counts in ((6, (2, 0, 4, 0, 0)), (5, (2, 0, 1, 2, 0))):
+        case = problem(workers_max=most)
+        found, windowed = cheapest_plan(case).plan, sliding_window(case)
+        assert found is not None
+        assert found.counts == counts
+        assert windowed is None or sum(windowed.counts) <= most
+        costs_usd.append(found.cost_usd)
+    assert costs_usd == sorted(costs_usd)
+
+
 def test_no_number_of_workers_may_be_allowed() -> None:
     """Where n_lower exceeds n_upper or what can be had, there is no plan, and that is proven without a search."""
     found = cheapest_plan(problem(0.51, 60.0))
@@ -209,24 +223,23 @@ def test_a_goal_that_cannot_be_met_comes_with_the_nearest_that_can() -> None:
 
     answer = feasibility(case)
 
-    assert not answer.feasible
+    assert answer.plan is None
     assert answer.fastest is not None
-    assert feasibility(replace(case, time_s=answer.fastest.time_s)).feasible
-    assert not feasibility(replace(case, time_s=answer.fastest.time_s * 0.9999)).feasible
+    assert feasibility(replace(case, time_s=answer.fastest.time_s)).plan is not None
+    assert feasibility(replace(case, time_s=answer.fastest.time_s * 0.9999)).plan is None
     assert answer.lowest_loss is not None
     assert answer.lowest_loss_plan is not None
     assert 0.7 < answer.lowest_loss < 1.0
     assert answer.lowest_loss_plan.time_s <= 1500.0
-    assert not feasibility(replace(case, loss=answer.lowest_loss * 0.999)).feasible
+    assert feasibility(replace(case, loss=answer.lowest_loss * 0.999)).plan is None
 
 
 def test_a_goal_that_can_be_met_is_answered_with_the_cheapest_plan() -> None:
     """Nothing nearer is computed."""
     answer = feasibility(problem())
 
-    assert answer.feasible
-    assert answer.cheapest.plan is not None
-    assert answer.cheapest.plan.counts == (2, 0, 4, 0, 0)
+    assert answer.plan is not None
+    assert answer.plan.counts == (2, 0, 4, 0, 0)
     assert (answer.fastest, answer.lowest_loss) == (None, None)
 
 
@@ -239,12 +252,21 @@ def test_the_least_loss_of_a_time_that_is_enough_for_all_is_near_the_floor() -> 
 # ------------------------------------------------------------------------------------------------------- the take-over
 
 
+def taken_over(
+    case: ProvisioningProblem, left: tuple[int, ...], *, loss_now: float, time_left_s: float
+) -> FeasibilityAnswer:
+    """Return the answer to a loss of machines, in whose take-over nothing is trained."""
+    asked = takeover(case, left, loss_now=loss_now, time_left_s=time_left_s)
+    assert asked is not None
+    return feasibility(asked)
+
+
 def test_a_takeover_adds_the_cheapest_workers_that_finish_what_is_left() -> None:
     """Three g3.16xl remain, 810 s, loss 0.9 to 0.8: one p3.2xl is enough, in 762 s, and two are cheaper, in 624 s."""
     for quota, training_s in ((1, 762.0), (2, 624.0)):
         case = replace(problem(0.8, 2600.0), quotas=(quota, 5, 0, 0, 0))
 
-        plan = takeover_plan(case, (0, 0, 0, 3, 0), loss_now=0.9, time_left_s=810.0).cheapest.plan
+        plan = taken_over(case, (0, 0, 0, 3, 0), loss_now=0.9, time_left_s=810.0).plan
 
         assert plan is not None
         assert plan.added == (quota, 0, 0, 0, 0)
@@ -255,8 +277,8 @@ def test_a_takeover_adds_the_cheapest_workers_that_finish_what_is_left() -> None
 def test_a_takeover_reaches_the_loss_by_its_own_prediction() -> None:
     """Iterations from the loss that was reached, on the new cluster, for the predicted time lead to the objective."""
     case = replace(problem(0.8, 2600.0), model=replace(resnet(), as_prototype=False))
-    answer = takeover_plan(case, (0, 0, 0, 3, 0), loss_now=0.9, time_left_s=810.0)
-    plan = answer.cheapest.plan
+    answer = taken_over(case, (0, 0, 0, 3, 0), loss_now=0.9, time_left_s=810.0)
+    plan = answer.plan
     assert plan is not None
     before_s = float(asp.time_for_s(case.model, plan.counts, 0.9))
 
@@ -266,17 +288,17 @@ def test_a_takeover_reaches_the_loss_by_its_own_prediction() -> None:
 def test_a_takeover_adds_nothing_where_what_is_left_is_enough() -> None:
     """With an hour left and dear machines on offer the three that remain do it alone, and the plan is to buy none."""
     dear = replace(problem(), prices_usd_per_hour=(50.0, 50.0, 50.0, 1.5676, 50.0))
-    answer = takeover_plan(dear, (0, 0, 0, 3, 0), loss_now=0.9, time_left_s=3600.0)
+    answer = taken_over(dear, (0, 0, 0, 3, 0), loss_now=0.9, time_left_s=3600.0)
 
-    assert answer.cheapest.plan is not None
-    assert answer.cheapest.plan.added == (0, 0, 0, 0, 0)
+    assert answer.plan is not None
+    assert answer.plan.added == (0, 0, 0, 0, 0)
 
 
 def test_a_takeover_without_any_machine_left_starts_from_the_loss_reached() -> None:
     """All were revoked: the new set trains from 0.9, in a fraction of the time from the start."""
-    answer = takeover_plan(problem(), (0, 0, 0, 0, 0), loss_now=0.9, time_left_s=1500.0)
+    answer = taken_over(problem(), (0, 0, 0, 0, 0), loss_now=0.9, time_left_s=1500.0)
 
-    plan = answer.cheapest.plan
+    plan = answer.plan
     assert plan is not None
     assert sum(plan.added) >= 1
     assert plan.time_s - TAKEOVER_S < float(asp.time_for_s(resnet(), plan.counts, 0.8)) / 2.0
@@ -284,9 +306,9 @@ def test_a_takeover_without_any_machine_left_starts_from_the_loss_reached() -> N
 
 def test_a_takeover_that_comes_too_late_says_what_could_still_be() -> None:
     """With 100 s left no set reaches 0.8; it says which loss can be reached, and when 0.8 would be."""
-    answer = takeover_plan(problem(), (0, 0, 0, 3, 0), loss_now=0.9, time_left_s=100.0)
+    answer = taken_over(problem(), (0, 0, 0, 3, 0), loss_now=0.9, time_left_s=100.0)
 
-    assert not answer.feasible
+    assert answer.plan is None
     assert answer.fastest is not None
     assert answer.fastest.time_s > 100.0
     assert answer.lowest_loss is not None

@@ -57,9 +57,13 @@ class TicketMachines:
         seed: int,
         prepare_s: tuple[float, float] = (5.0, 30.0),
         work_s: Callable[[int], float] | None = None,
+        training: tickets.QueueSettings | None = None,
     ) -> None:
         self.finish_s: float | None = None
         self.counter = TicketCounter(numbers)
+        self._training = training
+        if training is not None:
+            self.counter = TicketCounter(numbers, loss_scale=training.loss_scale, loss_goal=training.loss_goal)
         self.made: list[tuple[int, str]] = []
         self._timeline, self._calls = timeline, calls
         self._rng = random.Random(f"tickets {seed}")
@@ -144,7 +148,17 @@ class TicketMachines:
             self.counter, member.grant = ticket_counter.taken(self.counter, member.machine_id, request, now_s)
             if member.grant is not None:
                 member.request = request
-                self._timeline.at(self._work_s(member.grant.number), partial(self._done, member, member.grant))
+                self._timeline.at(self._takes_s(member), partial(self._done, member, member.grant))
+
+    def _takes_s(self, member: TicketMember) -> float:
+        """Return how long a number takes: by the machine's type in a training."""
+        assert member.grant is not None
+        if self._training is None:
+            return self._work_s(member.grant.number)
+        assert isinstance(self._calls, SimulatedFleet)
+        slot = self._calls.state.units[member.machine_id].slot
+        assert slot is not None
+        return self._training.work_s[self._calls.state.slots[slot].need.wants[0][1]]
 
     def _any_work_s(self, number: int) -> float:
         return self._rng.uniform(10.0, 60.0)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tests.support import ticket_training
 from windfall.fleet import ProgressObserved
 from windfall.structs import Struct, replace
 from windfall.terms import JobProgress, Outcome, Term, Unit, WorkDone
@@ -42,6 +43,8 @@ class TicketCounter(Struct, frozen=True):
         gone: machines that were declared gone.
         heard: when each machine was last heard.
         ended: the newest request of each machine that needs no answer any more.
+        loss_scale, loss_goal: of a training whose iterations the numbers are; 0 if they are none.
+        gained: by how much the numbers that are done took 1 / (loss - floor) up.
     """
 
     numbers: int
@@ -55,16 +58,24 @@ class TicketCounter(Struct, frozen=True):
     gone: frozenset[str] = frozenset()
     heard: Mapping[str, float] = msgspec.field(default_factory=dict)
     ended: Mapping[str, int] = msgspec.field(default_factory=dict)
+    loss_scale: float = 0.0
+    loss_goal: float = 0.0
+    gained: float = 0.0
 
     @property
     def finished(self) -> bool:
-        """Whether every number is done."""
-        return len(self.done) == self.numbers
+        """Whether every number is done, or the loss is reached."""
+        return len(self.done) == self.numbers or (self.loss is not None and self.loss <= self.loss_goal)
+
+    @property
+    def loss(self) -> float | None:
+        """The loss of the training; None if there is none."""
+        return ticket_training.loss(self.gained) if self.loss_scale else None
 
     @property
     def free(self) -> bool:
         """Whether a number can be granted."""
-        return bool(self.returned) or self.fresh < self.numbers
+        return not self.finished and (bool(self.returned) or self.fresh < self.numbers)
 
 
 def silent(counter: TicketCounter, machine_id: str, now: float) -> bool:
@@ -127,7 +138,9 @@ def committed(counter: TicketCounter, grant: Grant) -> tuple[TicketCounter, bool
     """Record a result; return whether the number is done by it.  A result under an old grant is refused."""
     if counter.grants.get(grant.number) != grant:
         return counter, counter.done.get(grant.number) == grant
-    return replace(_ended(counter, grant), done={**counter.done, grant.number: grant}), True
+    gain = ticket_training.gain(counter.loss_scale, len(counter.grants)) if counter.loss_scale else 0.0
+    done = {**counter.done, grant.number: grant}
+    return replace(_ended(counter, grant), done=done, gained=counter.gained + gain), True
 
 
 def handed_back(counter: TicketCounter, grant: Grant) -> TicketCounter:
@@ -159,7 +172,7 @@ def observed(counter: TicketCounter) -> ProgressObserved | None:
     done = WorkDone(float(len(counter.done)), Unit.ITEM)
     outcome = Outcome.DONE if counter.finished else Outcome.RUNNING
     holders = (counter.clerk,) if counter.clerk else ()
-    return ProgressObserved(Term(counter.clerk_term), JobProgress(done, done, 0, outcome, holders))
+    return ProgressObserved(Term(counter.clerk_term), JobProgress(done, done, 0, outcome, holders, counter.loss))
 
 
 def _ended(counter: TicketCounter, grant: Grant) -> TicketCounter:

@@ -8,15 +8,20 @@ tide, and lets old machines go by choice.  Both are registered as another packag
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint
+from typing import Any
 from unittest.mock import patch
 
+from msgspec import field
+
+from tests.support import ticket_training
 from windfall.errors import Misuse
 from windfall.events import ComparedValue, Decision
 from windfall.fleet import Slot
 from windfall.jobs import Job, Resources, RuntimeSpec, Work
+from windfall.models import asp
 from windfall.policies import policy_registry
 from windfall.policies.acquisition.fleet_policy import (
     FleetEstimates,
@@ -26,7 +31,7 @@ from windfall.policies.acquisition.fleet_policy import (
     MachineDrain,
 )
 from windfall.policies.layout.membership import ALONE
-from windfall.policies.layout.runtime_list import RuntimeRules, Scaling
+from windfall.policies.layout.runtime_list import Placement, RuntimeRules, Scaling
 from windfall.policies.policy_registry import GROUPS, PolicyKind
 from windfall.structs import Struct
 from windfall.terms import Instant, Reliability, Unit
@@ -49,6 +54,9 @@ class QueueSettings(Struct, frozen=True):
         age_max_s: an older machine is let go by choice [s].
         leave_s: how long it may take to leave [s].
         core_s: how long a core takes for a number [s]; 0 if that is unknown.
+        loss_scale: of a training whose iterations the numbers are (`ticket_training`); 0 if they are none.
+        loss_goal: with which it is over, before all numbers are done.
+        work_s: how long a taker on each machine type takes for a number of it [s].
     """
 
     numbers: int = 60
@@ -60,6 +68,9 @@ class QueueSettings(Struct, frozen=True):
     age_max_s: float = 150.0
     leave_s: float = 120.0
     core_s: float = 0.0
+    loss_scale: float = 0.0
+    loss_goal: float = 0.0
+    work_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def settings(job: Job) -> QueueSettings:
@@ -79,7 +90,11 @@ LOSS_FLOOR = 0.1
 
 
 def work_to_loss(job: Job) -> Work:
-    """Return the numbers to do until a loss: after n of them it is 0.1 + 9 / n."""
+    """Return the numbers to do until a loss: after n of them it is 0.1 + 9 / n; in a training, those of one worker."""
+    if scale := settings(job).loss_scale:
+        model = ticket_training.model(scale, dict(settings(job).work_s))
+        one = [1] + [0] * (len(model.types) - 1)
+        return Work(float(asp.iterations_for(model, one, job.objective.loss or 0.0)), Unit.STEP)
     above = (job.objective.loss or 0.0) - LOSS_FLOOR
     if above <= 0.0:
         raise Misuse(f"objective.loss {job.objective.loss:g} is never reached: the loss stays above {LOSS_FLOOR:g}")
@@ -91,6 +106,14 @@ def _scaling(given: QueueSettings) -> Scaling:
     return Scaling(1, given.takers_max, TAKER, reliable=1, reliable_role=CLERK, work_per_core_s=speed)
 
 
+def _assignment(given: QueueSettings, slot: Slot, placed: Mapping[str, Placement]) -> dict[str, Any]:
+    """Return where the clerk is, and how long a taker takes for a number of a training."""
+    told: dict[str, Any] = {"clerk": next((one.address for one in placed.values() if one.role == CLERK), "")}
+    if slot.wants and given.work_s:
+        told["work_s"] = given.work_s[slot.wants[0][1]]
+    return told
+
+
 RULES = RuntimeRules(
     NAME,
     "numbers from a counter, each done once",
@@ -99,12 +122,11 @@ RULES = RuntimeRules(
     lambda _: ALONE,
     live="tests.support.tickets_live:open_runtime",
     program="tests.support.tickets_program",
-    assign=lambda _job, _slot, placed: {
-        "clerk": next((one.address for one in placed.values() if one.role == CLERK), "")
-    },
+    assign=lambda job, slot, placed: _assignment(settings(job), slot, placed),
     reliable_roles=(CLERK,),
     scaling=lambda job: _scaling(settings(job)),
     work_to_loss=work_to_loss,
+    training=lambda job: ticket_training.model(settings(job).loss_scale, dict(settings(job).work_s)),
 )
 
 

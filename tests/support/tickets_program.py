@@ -48,12 +48,16 @@ class Machine:
 
     def clerk(self) -> str:
         """The clerk's address by the newest assignment; empty if there is none."""
+        return str(self.told().get("clerk", ""))
+
+    def told(self) -> dict[str, Any]:
+        """The newest assignment."""
         assignment = dict(self.request.assignment)
         with contextlib.suppress(OSError, ValueError):
             with open(str(self.request.estimates)) as file:
                 facts = json.load(file)["facts"]
             assignment |= next(fact["assignment"] for fact in facts if fact["type"] == "AssignmentChanged")
-        return str(assignment.get("clerk", ""))
+        return assignment
 
     def show(self, term: int) -> None:
         """Report that this machine works."""
@@ -64,10 +68,12 @@ class Machine:
 class Clerk:
     """Serves the counter."""
 
-    def __init__(self, machine: Machine, store: ObjectStore, numbers: int) -> None:
+    def __init__(self, machine: Machine, store: ObjectStore, given: tickets.QueueSettings) -> None:
         self.machine, self.store = machine, store
         self.lock = threading.Lock()
-        self.counter = tickets_live.read(store) or TicketCounter(numbers)
+        self.counter = tickets_live.read(store) or TicketCounter(
+            given.numbers, loss_scale=given.loss_scale, loss_goal=given.loss_goal
+        )
 
     def change(self, newer: TicketCounter) -> None:
         """Make a change durable, then visible."""
@@ -140,7 +146,7 @@ def take(machine: Machine) -> None:
                     if grant is None:
                         machine.leaving.wait(PAUSE_S)
                         continue
-                    time.sleep(float(os.environ["WORK_S"]))
+                    time.sleep(float(machine.told().get("work_s") or os.environ["WORK_S"]))
                     if _ask(file, {"ask": "commit", "grant": grant}):
                         machine.done += 1
                         _log(f"{grant['number']} {machine.request.machine}\n")
@@ -171,7 +177,7 @@ def main() -> None:
     machine = Machine(request)
     if request.role == tickets.CLERK:
         settings = tickets.QueueSettings(**request.settings)
-        Clerk(machine, open_store(request.url), settings.numbers).serve()
+        Clerk(machine, open_store(request.url), settings).serve()
     else:
         take(machine)
     sys.exit(EXIT_RETRY)

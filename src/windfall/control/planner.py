@@ -25,7 +25,7 @@ from windfall.policies.planning import job_plan
 from windfall.policies.planning.estimates import PlanInputs
 from windfall.policies.planning.forecasts import ENDED_MAX, track_record
 from windfall.policies.planning.unmet_needs import unmet_need
-from windfall.policies.policy_registry import MIX, PolicyKind
+from windfall.policies.policy_registry import MIX, SPOTDNN, PolicyKind
 from windfall.ports import Clock, Provider
 from windfall.structs import plain, replace
 from windfall.terms import GRACE_S, Seconds
@@ -146,11 +146,10 @@ class Planner:
         scaling = runtime_list.scaling_of(job)
         if scaling is not None:
             policy_registry.load(PolicyKind.FLEET, MIX)  # says which package is missing
-            from windfall.policies.planning import fleet_plan  # noqa: PLC0415 - needs numpy
+            from windfall.policies.planning import fleet_plan, training_plan  # noqa: PLC0415 - need numpy
 
-            found = fleet_plan.plan(
-                job, scaling, offered.offers, measured, wall_time, quotas=offered.quotas, pooled=pooled
-            )
+            plan_of = training_plan.plan if job.fleet == SPOTDNN else fleet_plan.plan
+            found = plan_of(job, scaling, offered.offers, measured, wall_time, quotas=offered.quotas, pooled=pooled)
         else:
             found = job_plan.plan(
                 job, offered.offers, (), measured, wall_time, pooled=pooled, poll_s=poll_s, quotas=offered.quotas

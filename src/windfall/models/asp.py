@@ -433,6 +433,31 @@ def loss_after(model: AspModel, counts: ArrayLike, iterations: ArrayLike) -> Flo
     return found
 
 
+def loss_then(model: AspModel, counts: ArrayLike, loss_now: float, time_s: float) -> Floats:
+    """Return the loss of clusters that continue from a training loss for a while; shape (...).
+
+    Equation 3 moved to where the cluster itself would have had the loss: j(loss_now) iterations after its start.
+
+    Args:
+        model: the workload, the platform and the types.
+        counts: workers of each type; shape (..., types).
+        loss_now: above the floor gamma5; infinite: they start.
+        time_s: how long they train [s], 0 or more.
+
+    Raises:
+        Misuse: the loss is at the floor or below it, the time is below 0; as `cluster_speed`.
+    """
+    if not 0.0 <= time_s < math.inf:
+        raise Misuse(f"a cluster trains for 0 s or more, not {time_s}")
+    speed = cluster_speed(model, counts)
+    done = np.zeros_like(speed.loss_scale)
+    if math.isfinite(loss_now):
+        check_loss(model.workload, loss_now)
+        constants = model.loss_constants
+        done = iterations_to(loss_now, speed.loss_scale, head_start(speed.loss_scale, constants), constants.gamma5)
+    return loss_after(model, counts, done + speed.iterations_per_s * time_s)
+
+
 def iterations_for(model: AspModel, counts: ArrayLike, loss: float) -> Floats:
     """Return j, the iterations until a loss; shape (...).
 

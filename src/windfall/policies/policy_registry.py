@@ -34,6 +34,7 @@ MIX = "mix"
 GREEDY_DEADLINE = "greedy-deadline"
 UNIFORM_PROGRESS = "uniform-progress"
 OPTIMAL_DEADLINE = "optimal-deadline"
+SPOTDNN = "spotdnn"
 
 
 class PolicyKind(enum.StrEnum):
@@ -168,6 +169,15 @@ ENTRIES = (
         "windfall.policies.acquisition.mixed_fleet:RULES",
         "the number and mix of machines that `windfall plan` finds best for the work that is left, changed where a change "
         "gains more than it costs; for runtimes whose jobs can use more or fewer machines",
+        extra="control",
+    ),
+    PolicyEntry(
+        PolicyKind.FLEET,
+        SPOTDNN,
+        SPOTDNN,
+        "windfall.policies.acquisition.training_fleet:RULES",
+        "the cheapest workers for the objective's training loss by its deadline; where machines are lost, at once those that "
+        "are missing (spotDNN); for runtimes that predict the training on each machine type",
         extra="control",
     ),
     PolicyEntry(

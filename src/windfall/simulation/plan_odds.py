@@ -12,6 +12,7 @@ from windfall.extras import install
 from windfall.jobs import Job
 from windfall.market import Offer
 from windfall.policies.planning.estimates import OfferEstimate, PlanInputs, estimate_from
+from windfall.policies.policy_registry import SPOTDNN
 from windfall.units import share_text
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ def _of_fleets(controller: KnowledgeSource, job: Job, fleets: dict[str, Any]) ->
     """Return the odds of a plan's fleet, and add its own to each other fleet of the plan."""
     from windfall.simulation import fleet_odds  # noqa: PLC0415 - needs numpy
 
+    if job.fleet == SPOTDNN:
+        return _unknown("P50 and P90 are unknown: machines that take over after a loss are not simulated here")
     offers = tuple(codec.decode({"type": Offer.__name__, **offer}, Offer) for offer in fleets["offers"])
     rows = [
         row for row in (fleets["chosen"], fleets["runner_up"], fleets["on_demand"], *fleets["front"]) if row is not None

@@ -13,7 +13,6 @@ gain more than it costs is ours.
 from __future__ import annotations
 
 import collections
-import itertools
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -22,8 +21,7 @@ import numpy as np
 from windfall.events import ComparedValue, Decision
 from windfall.fleet import Slot
 from windfall.jobs import Job
-from windfall.market import OfferKey
-from windfall.policies.acquisition import fleet_settings, ranking
+from windfall.policies.acquisition import fleet_settings, offer_slots
 from windfall.policies.acquisition.fleet_policy import (
     FleetEstimates,
     FleetPolicyRules,
@@ -37,7 +35,6 @@ from windfall.policies.planning import fleet_course, fleet_inputs, fleet_search,
 from windfall.policies.planning.estimates import Knowledge
 from windfall.policies.planning.fleet_course import Counts, FleetCourse, FleetGoal, Pools
 from windfall.policies.policy_registry import MIX
-from windfall.structs import replace
 from windfall.terms import Instant
 
 VERSION = 1
@@ -59,23 +56,23 @@ def mix_of(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
     if scaling is None:
         raise ValueError(f"the runtime {job.runtime.name} needs a fixed number of machines")
     wake_at = Instant(view.now + job.fleet_settings.get("decide_every_s", DECIDE_EVERY_S))
-    current = _current(view, scaling)
-    if _is_unlisted(view, scaling, current):
+    current = offer_slots.current(view, scaling)
+    if offer_slots.is_unlisted(view, scaling, current):
         return FleetTarget(view.needs, wake_at=wake_at)
     goal = _goal(view, scaling)
     held = {slot.wants[0] for slot in current}
     pools = fleet_inputs.pools_of(job, view.offers, Knowledge(estimates.rates, estimates.measured), view.quotas, held)
-    counts = _counts(pools, current)
-    pools = _as_sold(pools, view, counts)
+    counts = offer_slots.counts_of(pools, current)
+    pools = offer_slots.as_sold(pools, view, counts)
     chosen = fleet_search.best(pools, goal)
     if chosen is None:
-        return FleetTarget(_joined(view, scaling, current), wake_at=wake_at)
+        return FleetTarget(offer_slots.joined(view, scaling, current), wake_at=wake_at)
     before = fleet_course.course(pools, counts, goal)
     target = fleet_course.counts_of(pools, chosen)
     if not _pays(pools, (counts, before), (target, chosen), goal, job):
-        return FleetTarget(_joined(view, scaling, current), wake_at=wake_at)
+        return FleetTarget(offer_slots.joined(view, scaling, current), wake_at=wake_at)
     workers = _changed(view, scaling, pools, current, target - counts)
-    needs = _joined(view, scaling, workers)
+    needs = offer_slots.joined(view, scaling, workers)
     decision = None if needs is view.needs else _decision(before, chosen)
     return FleetTarget(needs, wake_at=wake_at, decision=decision)
 
@@ -90,40 +87,6 @@ def _goal(view: FleetView, scaling: Scaling) -> FleetGoal:
         elapsed_s=view.now - view.submitted,
         spent_usd=view.spent_usd(),
     )
-
-
-def _current(view: FleetView, scaling: Scaling) -> tuple[Slot, ...]:
-    """Return the slots of workers that have a machine, or can get one of their offer."""
-    filled = {machine.slot for machine in view.machines() if machine.ends_at is None} | view.awaited
-    sold = {offer.key for offer in view.offers} - view.refused()
-    return tuple(
-        slot
-        for slot in view.needs
-        if slot.role == scaling.role and slot.wants and (slot.id in filled or slot.wants[0] in sold)
-    )
-
-
-def _is_unlisted(view: FleetView, scaling: Scaling, current: tuple[Slot, ...]) -> bool:
-    """Whether an offer of the present fleet is not listed: its provider may only be silent, so nothing is changed."""
-    listed = {offer.key for offer in view.offers}
-    reliable = fleet_inputs.reliable_offer(view.job, scaling, view.offers)
-    return (scaling.reliable > 0 and reliable is None) or any(slot.wants[0] not in listed for slot in current)
-
-
-def _counts(pools: Pools, current: tuple[Slot, ...]) -> Counts:
-    have = collections.Counter(slot.wants[0] for slot in current)
-    return np.array([have[key] for key in pools.keys], dtype=np.int64)
-
-
-def _as_sold(pools: Pools, view: FleetView, counts: Counts) -> Pools:
-    """Return the pools with what there is of them as the limit of those that are not ordered now.
-
-    An order of theirs was refused, or the job does not take them any more: they cost more than its `max_price`.
-    """
-    unwanted = {offer.key for offer in view.offers if ranking.refusal(view.job, offer) is not None}
-    closed = unwanted | view.refused()
-    sold_out = np.array([key in closed for key in pools.keys], dtype=np.bool_)
-    return replace(pools, limit=np.where(sold_out, np.minimum(counts, pools.limit), pools.limit))
 
 
 def _pays(
@@ -145,7 +108,10 @@ def _changed(
     """Return the slots of workers after the next step of a change: first the new ones, then without the old ones."""
     names = new_slot_ids(scaling.role, view.now, view.needs)
     if (change > 0).any():
-        new = [_slot(name, scaling, key) for key, name in zip(_each(pools, change), names, strict=False)]
+        new = [
+            offer_slots.slot(name, scaling, key)
+            for key, name in zip(offer_slots.each(pools, change), names, strict=False)
+        ]
         return (*current, *new)
     working = {machine.slot for machine in view.machines() if machine.ready and machine.ends_at is None}
     if not all(slot.id in working for slot in current):
@@ -158,25 +124,6 @@ def _changed(
         else:
             kept.append(slot)
     return tuple(kept)
-
-
-def _each(pools: Pools, change: Counts) -> tuple[OfferKey, ...]:
-    """Return the offer of each machine that is new."""
-    return tuple(
-        itertools.chain.from_iterable(
-            [key] * count for key, count in zip(pools.keys, change.tolist(), strict=True) if count > 0
-        )
-    )
-
-
-def _slot(name: str, scaling: Scaling, key: OfferKey) -> Slot:
-    return Slot(name, scaling.role, key[3], (key,))
-
-
-def _joined(view: FleetView, scaling: Scaling, workers: tuple[Slot, ...]) -> tuple[Slot, ...]:
-    """Return all slots; the very same object if they are the ones that there are."""
-    needs = (*(slot for slot in view.needs if slot.role != scaling.role), *workers)
-    return view.needs if needs == view.needs else needs
 
 
 def _decision(before: FleetCourse, chosen: FleetCourse) -> Decision:

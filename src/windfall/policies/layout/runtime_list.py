@@ -9,7 +9,7 @@ in another package, whose value is a `RuntimeRules`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windfall.errors import Misuse
 from windfall.fleet import Slot
@@ -18,6 +18,10 @@ from windfall.policies import policy_registry
 from windfall.policies.layout.membership import Membership
 from windfall.policies.policy_registry import PolicyKind
 from windfall.structs import Struct, replace
+
+if TYPE_CHECKING:
+    # Needs numpy, which a controller need not have.
+    from windfall.models.asp import AspModel
 
 
 class Placement(Struct, frozen=True):
@@ -70,6 +74,8 @@ class RuntimeRules(Struct, frozen=True):
         scaling: how many machines a job can use; None: those that it needs at its start, no more and no fewer.
         work_to_loss: predicts the work that a job needs until the training loss `objective.loss`, on the machines of its
             start; raises `Misuse` if it never gets there.  None: the runtime predicts none, and the work must be given.
+        training: how fast a job trains on workers of each machine type, and to which loss; its types of workers are named
+            as the machine types.  None: the runtime does not know.
     """
 
     name: str
@@ -84,6 +90,7 @@ class RuntimeRules(Struct, frozen=True):
     check: Callable[[Mapping[str, Any]], str | None] | None = None
     scaling: Callable[[Job], Scaling] | None = None
     work_to_loss: Callable[[Job], Work] | None = None
+    training: Callable[[Job], AspModel] | None = None
 
 
 def rules(name: str) -> RuntimeRules:

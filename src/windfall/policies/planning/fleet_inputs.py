@@ -101,7 +101,7 @@ def goal_of(
         app=fleet_settings.application(scaling),
         machines_min=scaling.machines_min,
         machines_max=int(min(fleet_settings.machines_max(job, scaling), MACHINES_MOST)),
-        reliable_usd_per_hour=scaling.reliable * _reliable_usd_per_hour(job, scaling, offers),
+        reliable_usd_per_hour=reliable_usd_per_hour(job, scaling, offers),
         work_core_s=work_core_s,
         deadline_s=None if by_s is None else max(by_s - elapsed_s, 0.0),
         budget_usd=None if aim.budget_usd is None else max(aim.budget_usd - spent_usd, 0.0),
@@ -123,7 +123,12 @@ def reliable_offer(job: Job, scaling: Scaling, offers: Iterable[Offer]) -> Offer
     return min(fitting, key=lambda offer: (offer.price_usd_per_hour, offer.key), default=None)
 
 
-def _reliable_usd_per_hour(job: Job, scaling: Scaling, offers: Iterable[Offer]) -> float:
+def reliable_usd_per_hour(job: Job, scaling: Scaling, offers: Iterable[Offer]) -> float:
+    """Return what the machines that keep the state safe cost together; 0 if the runtime needs none [USD/h].
+
+    Raises:
+        Infeasible: none that fits the job is offered.
+    """
     if not scaling.reliable:
         return 0.0
     found = reliable_offer(job, scaling, offers)
@@ -132,4 +137,4 @@ def _reliable_usd_per_hour(job: Job, scaling: Scaling, offers: Iterable[Offer]) 
             f"the runtime {job.runtime.name} needs {scaling.reliable} machine{'s' * (scaling.reliable != 1)} that cannot be "
             "preempted, and no provider offers one that fits the job's resources"
         )
-    return found.price_usd_per_hour
+    return scaling.reliable * found.price_usd_per_hour

@@ -77,7 +77,7 @@ class FleetPlan(Struct, frozen=True):
     risk: str
 
 
-class _Case(Struct, frozen=True):
+class FleetCase(Struct, frozen=True):
     """A job, and what its fleet is chosen from."""
 
     job: Job
@@ -112,7 +112,7 @@ def plan(
         Infeasible: no fleet can do the job within its limits; the message says what is possible.
     """
     knowledge = Knowledge(tuple(row.rate for row in pooled), measured, pooled)
-    case = _Case(job, scaling, tuple(offers), quotas, knowledge)
+    case = FleetCase(job, scaling, tuple(offers), quotas, knowledge)
     refused = tuple((offer, reason) for offer in case.offers if (reason := ranking.refusal(job, offer)) is not None)
     pools = fleet_inputs.pools_of(job, case.offers, knowledge, quotas)
     if not pools.keys:
@@ -129,7 +129,7 @@ def plan(
     return _job_plan(case, fleets, goal, refused, now)
 
 
-def _fleets(case: _Case, pools: Pools, goal: FleetGoal, chosen: FleetCourse) -> FleetPlan:
+def _fleets(case: FleetCase, pools: Pools, goal: FleetGoal, chosen: FleetCourse) -> FleetPlan:
     reliable = fleet_inputs.reliable_offer(case.job, case.scaling, case.offers)
     on_demand = _on_demand(case, goal)
     main = chosen.counts[0][0]
@@ -155,7 +155,7 @@ def _fleets(case: _Case, pools: Pools, goal: FleetGoal, chosen: FleetCourse) -> 
     )
 
 
-def _on_demand(case: _Case, goal: FleetGoal) -> FleetCourse | None:
+def _on_demand(case: FleetCase, goal: FleetGoal) -> FleetCourse | None:
     """Return the best fleet of machines that cannot be preempted, whatever the job may use."""
     as_reliable = ranking.with_use(case.job, Use.ON_DEMAND)
     pools = fleet_inputs.pools_of(as_reliable, case.offers, case.knowledge, case.quotas)
@@ -170,7 +170,7 @@ def _too_few(pools: Pools, goal: FleetGoal) -> str:
     )
 
 
-def _never_starts(case: _Case) -> str | None:
+def _never_starts(case: FleetCase) -> str | None:
     """Return what is said if no machine is ready before the deadline; None if one may be."""
     fitting = [offer for offer in case.offers if ranking.refusal(case.job, offer) is None]
     estimates = [offer_estimate(case.job, offer, case.knowledge) for offer in fitting]
@@ -223,7 +223,7 @@ def _risk(fleet: FleetCourse) -> str:
 
 
 def _job_plan(
-    case: _Case, fleets: FleetPlan, goal: FleetGoal, refused: tuple[tuple[Offer, str], ...], now: WallTime
+    case: FleetCase, fleets: FleetPlan, goal: FleetGoal, refused: tuple[tuple[Offer, str], ...], now: WallTime
 ) -> JobPlan:
     job, stop = case.job, time_text(goal.app.eviction_s)
     by_key = {offer.key: offer for offer in fleets.offers}

@@ -73,7 +73,7 @@ def _cheapest(one: LimitOption) -> tuple[float, float, str]:
 
 def _words(job: Job, one: LimitOption) -> str:
     deadline_s, budget_usd, finish_s = job.objective.deadline_s, job.objective.budget_usd, one.finish_s or 0.0
-    time, money = time_text(_time_above(finish_s)), usd_text(_above(one.budget_usd, _CENT_USD))
+    time, money = time_text(time_above(finish_s)), usd_text(_above(one.budget_usd, _CENT_USD))
     changed, rest = [], []
     if deadline_s is not None and finish_s > deadline_s:
         changed.append(f"a deadline of {time}")
@@ -82,7 +82,7 @@ def _words(job: Job, one: LimitOption) -> str:
     else:
         rest.append(f"done in {time}")
     if deadline_s is not None and finish_s > training_s(job):
-        changed.append(f"a max_duration of {time_text(_time_above(_duration_for(job, finish_s)))}")
+        changed.append(f"a max_duration of {time_text(time_above(_duration_for(job, finish_s)))}")
     if budget_usd is None:
         rest.append(f"which takes a budget of {money}")
     elif one.budget_usd > budget_usd:
@@ -102,7 +102,8 @@ def _duration_for(job: Job, finish_s: float) -> float:
     return min(finish_s + kept_s, finish_s / (1.0 - limits.DURATION_SHARE_MAX))
 
 
-def _time_above(least_s: float) -> float:
+def time_above(least_s: float) -> float:
+    """Return a time rounded up to whole minutes, a long one to whole hours [s]."""
     return _above(least_s, _MINUTE_S if least_s < _SHOWN_IN_HOURS_S - _HOUR_S else _HOUR_S)
 
 

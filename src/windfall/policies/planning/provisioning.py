@@ -50,6 +50,7 @@ class ProvisioningProblem(Struct, frozen=True, dict=True):
         server_usd_per_hour: price of all parameter servers together; 0 leaves it out, as the paper does.
         lower: whether plans have at least n_lower workers (equation 16).
         upper: whether plans have at most n_upper workers (equation 15).
+        workers_max: plans have at most this many workers; None: no limit besides the quotas.
     """
 
     model: AspModel
@@ -63,6 +64,7 @@ class ProvisioningProblem(Struct, frozen=True, dict=True):
     server_usd_per_hour: float = 0.0
     lower: bool = True
     upper: bool = True
+    workers_max: int | None = None
 
     def __post_init__(self) -> None:
         """Check that the values fit the model and one another.
@@ -108,11 +110,13 @@ class ProvisioningProblem(Struct, frozen=True, dict=True):
 
     @cached_property
     def workers_range(self) -> tuple[int, int]:
-        """The fewest and the most workers of a plan, by the quotas, the existing ones, and the bounds that are asked for.
+        """The fewest and the most workers of a plan, by the quotas, the existing ones, the limit, and the bounds asked for.
 
         The first is above the second where no number is allowed.
         """
         fewest, most = max(1, sum(self.held)), self.workers_most
+        if self.workers_max is not None:
+            most = min(most, self.workers_max)
         if self.upper:
             most = min(most, asp.workers_upper(self.model.workload, self.model.platform))
         if self.lower and math.isfinite(self.training_s):
