@@ -2,7 +2,7 @@
 
 The first fleet is the cheapest that `models.asp` predicts to be in time.  It is kept while each worker has a machine, or one
 is ordered, and the prediction for them, from the loss that the training has reached, is in time.  Otherwise the workers that
-are missing are chosen anew, beside those that are left: what is sold now and how much time and loss remain decide, not what
+are missing are chosen beside those that are left: what is sold now and how much time and loss remain decide, not what
 was lost.  A machine whose end is announced counts as lost.  Nothing is released, as the paper releases nothing.
 
     takeover_s      T_ohd, until a new worker trains; without it, as long as the slowest offer is expected to take.
