@@ -91,16 +91,32 @@ class Allocations(Struct, frozen=True, dict=True):
         """The work of each per second, overheads apart [cores]: k nu of equation 3."""
         return np.where(self.works, self.machines * self.cores, 0.0)
 
+    # The ufuncs' own reductions: the functions around them take longer than the few values of a decision.
+
+    @cached_property
+    def cost_usd(self) -> float:
+        """The expected cost of all [USD]."""
+        return float(np.add.reduce(self.costs_usd))
+
+    @cached_property
+    def rate(self) -> float:
+        """The work of all per second, overheads apart [cores]."""
+        return float(np.add.reduce(self.rates))
+
+    @cached_property
+    def stays(self) -> float:
+        """The odds that none is evicted [1]."""
+        return float(np.multiply.reduce(1.0 - self.evicted))
+
 
 def cost_per_work(held: Allocations, app: Application) -> float:
     """Return the expected cost of a unit of work of a fleet that stays as it is [USD per core-second].
 
     Infinite for one that does no work.
     """
-    overhead_s = (1.0 - np.prod(1.0 - held.evicted)) * app.eviction_s
-    rates = held.rates
-    work = rates @ np.maximum(held.useful_s - overhead_s, 0.0) * efficiency(rates.sum(), app)
-    return float(held.costs_usd.sum() / work) if work > 0.0 else math.inf
+    overhead_s = (1.0 - held.stays) * app.eviction_s
+    work = held.rates @ np.maximum(held.useful_s - overhead_s, 0.0) * efficiency(held.rate, app)
+    return float(held.cost_usd / work) if work > 0.0 else math.inf
 
 
 def with_each(held: Allocations, offered: Allocations, app: Application) -> Floats:
@@ -111,24 +127,24 @@ def with_each(held: Allocations, offered: Allocations, app: Application) -> Floa
         offered: what could be bought, each by itself.
         app: the application.
     """
-    stay = np.prod(1.0 - held.evicted) * (1.0 - offered.evicted)
+    stay = held.stays * (1.0 - offered.evicted)
     overhead_s = (1.0 - stay) * app.eviction_s + app.change_s
     held_s = np.maximum(held.useful_s - overhead_s[:, None], 0.0)
-    rates, held_rates = offered.rates, held.rates
-    work = held_s @ held_rates + rates * np.maximum(offered.useful_s - overhead_s, 0.0)
-    work *= efficiency(held_rates.sum() + rates, app)
-    cost = held.costs_usd.sum() + offered.costs_usd
+    rates = offered.rates
+    work = held_s @ held.rates + rates * np.maximum(offered.useful_s - overhead_s, 0.0)
+    work *= efficiency(held.rate + rates, app)
+    cost = held.cost_usd + offered.costs_usd
     return _ratios(cost, work)
 
 
 def without_each(held: Allocations, app: Application) -> Floats:
     """Return the cost of a unit of work of the fleet without each of its allocations [USD per core-second]."""
     others = ~np.eye(len(held.machines), dtype=np.bool_)
-    stay = np.prod(np.where(others, 1.0 - held.evicted, 1.0), axis=1)
+    stay = np.multiply.reduce(np.where(others, 1.0 - held.evicted, 1.0), axis=1)
     overhead_s = (1.0 - stay) * app.eviction_s + app.change_s
     rates = held.rates
     useful_s = np.maximum(held.useful_s - overhead_s[:, None], 0.0)
-    work = np.sum(np.where(others, rates * useful_s, 0.0), axis=1) * efficiency(others @ rates, app)
+    work = np.add.reduce(np.where(others, rates * useful_s, 0.0), axis=1) * efficiency(others @ rates, app)
     cost = others @ held.costs_usd
     return _ratios(cost, work)
 

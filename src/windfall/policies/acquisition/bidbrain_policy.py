@@ -353,13 +353,13 @@ def _buy(
     """
     (columns, cost), (needs, in_pools), (names, bought) = fleet, needed, news
     for purchase in range(market.settings.purchases_max):
-        room = market.settings.cores_max - float(columns.rates.sum())
+        room = market.settings.cores_max - columns.rate
         working = float(columns.machines[columns.works].sum())
         candidates = _fitting(market, room, market.settings.machines_max - working, in_pools)
         if candidates is None:
             break
         costs = bidbrain.with_each(columns, candidates.columns, market.settings.app)
-        best = int(np.argmin(costs))
+        best = int(costs.argmin())
         if not costs[best] < (cost if working >= market.settings.machines_min else math.inf):
             break
         count = int(candidates.columns.machines[best])
@@ -442,7 +442,8 @@ def _fitting(market: _Situation, room: float, machines: float, in_pools: Mapping
         columns = replace(columns, machines=np.minimum(columns.machines, rooms[every.place]))
     if math.isfinite(machines):
         columns = replace(columns, machines=np.minimum(columns.machines, machines))
-    return replace(every, columns=columns)
+    # Unchanged columns keep what follows from them for the next decision.
+    return every if columns is every.columns else replace(every, columns=columns)
 
 
 def _slots(settings: BidBrain, offer: Offer, bid: float | None, names: Iterator[str], count: int) -> list[Slot]:
@@ -463,6 +464,6 @@ def _rationale(before: float, after: float, held: Allocations) -> tuple[Compared
     unit = "USD per core-hour of work"
     known = [("cost before", before), ("cost after", after)]
     compared = [ComparedValue(name, cost * HOUR_S, unit) for name, cost in known if math.isfinite(cost)]
-    odds = 1.0 - float(np.prod(1.0 - held.evicted))
-    cores = ComparedValue("cores held", float(held.rates.sum()), "")
+    odds = 1.0 - held.stays
+    cores = ComparedValue("cores held", held.rate, "")
     return (*compared, cores, ComparedValue("odds of an eviction of what is held", 100.0 * odds, "%"))
