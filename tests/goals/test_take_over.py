@@ -96,6 +96,9 @@ def run(rig: Rig, seed: int) -> TakeOver:
     log.touch()
     job_id = rig.submit(job(log), None)
     submitted = rig.rows(job_id)[0].wall_time
+    if seed == 0:
+        planned = rig.plan("training")["fleet"]["chosen"]
+        assert Counter({key[1]: count for key, count in planned["counts"]}) == {"large": 3}
 
     def in_first() -> list[Stay]:
         return [one for one in workers(rig, job_id) if one.price == LARGE_USD and one.ended is None]

@@ -59,7 +59,8 @@ def foreign(forget: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 def test_another_package_adds_policies() -> None:
     """Entry points are found, loaded at their first use, described by their own words, and take nobody's name."""
     assert policy_registry.names(PolicyKind.FLEET) == (
-        "fixed", "by-age", "bidbrain", "mix", "optimal-deadline", "uniform-progress", "greedy-deadline", "hoard", "lost",
+        "fixed", "by-age", "bidbrain", "mix", "spotdnn", "optimal-deadline", "uniform-progress", "greedy-deadline",
+        "hoard", "lost",
     )  # fmt: skip
     assert "foreign_policies" not in sys.modules
     assert fleet_policy_list.policy("fixed") is fleet_policy.fixed

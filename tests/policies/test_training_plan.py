@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.policies.test_training_fleet import CLERK, GIVEN, LARGE, NOW, OFFERS, View, ask, time_s, wanted
+from tests.policies.test_training_fleet import CLERK, GIVEN, LARGE, NOW, OFFERS, View, ask, offer, time_s, wanted
 from tests.support import tickets
 from windfall.errors import Infeasible
 from windfall.jobs import Job
@@ -16,7 +16,7 @@ from windfall.market import Quota
 from windfall.policies.planning import training_plan
 from windfall.policies.planning.job_plan import JobPlan
 from windfall.structs import replace
-from windfall.terms import Seconds, Usd, WallTime
+from windfall.terms import Reliability, Seconds, Usd, WallTime
 
 
 @pytest.fixture(autouse=True)
@@ -117,3 +117,24 @@ def test_the_bound_on_machines_of_a_pool_is_kept() -> None:
     fleet = planned(job).fleet
     assert fleet is not None
     assert Counter({key[1]: count for key, count in fleet.chosen.counts})["large"] == 2
+
+
+def test_it_shows_what_else_there_is() -> None:
+    """The next best offer, the same on demand, and what other deadlines would cost: none both cheaper and faster."""
+    dearer = offer("large", 0.31, zone="b")
+    firm = offer("large", 0.90, Reliability.RELIABLE)
+    scaling = tickets.RULES.scaling
+    job = wanted(takeover_s=10.0)
+    assert scaling is not None
+    fleet = training_plan.plan(job, scaling(job), (dearer, firm, *OFFERS), (), WallTime(NOW)).fleet
+
+    assert fleet is not None
+    assert fleet.runner_up is not None
+    assert fleet.on_demand is not None
+    assert Counter(dict(fleet.runner_up.counts)) == {dearer.key: 3}
+    assert Counter(dict(fleet.on_demand.counts)) == {firm.key: 3}
+    costs, finishes = [one.cost_usd for one in fleet.front], [one.finish_s for one in fleet.front]
+    assert len(costs) >= 4
+    assert costs == sorted(costs)
+    assert finishes == sorted(finishes, reverse=True)
+    assert fleet.searched == 3

@@ -112,7 +112,7 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False, starts
     """
     chosen, fleets = plan["chosen"], plan.get("fleet")
     expected = chosen["expected"]
-    yield from _row("job", _head(job, chosen, fleets))
+    yield from _row("job", _head(job, plan))
     yield from _policies(job)
     yield from _row("price", _price(chosen, plan, whole=whole))
     if expected is None:
@@ -172,9 +172,13 @@ def _policy(kind: PolicyKind, name: str) -> str:
     return f"{name}: {policy_registry.described(kind, name)}".removesuffix(": ")
 
 
-def _head(job: Job, chosen: Mapping[str, Any], fleets: Mapping[str, Any] | None) -> str:
+def _head(job: Job, plan: Mapping[str, Any]) -> str:
+    chosen, fleets = plan["chosen"], plan.get("fleet")
     count = f"{chosen['machines']} x " if chosen["machines"] > 1 else ""
     work = "" if job.work is None else f"{job.work.amount:g} {job.work.unit}s on "
+    for number in plan["numbers"]:
+        if number["name"] == PlanNumberKey.WORK and number["basis"] == NumberBasis.DERIVED:  # depends on the machines
+            work = f"{number['value']:.0f} {number['unit']} on "
     if fleets is not None:
         return f"{job.name}: {work}{fleet_report.head(fleets)}"
     offer = chosen["offer"]

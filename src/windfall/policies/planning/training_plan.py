@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 
@@ -38,6 +39,8 @@ from windfall.policies.planning.worker_market import WorkerMarket
 from windfall.structs import Struct, replace
 from windfall.terms import Seconds, Usd, WallTime
 from windfall.units import time_text, usd_text
+
+FRONT_DEADLINES: Final = 10
 
 
 class _TrainingCase(Struct, frozen=True):
@@ -94,17 +97,18 @@ def plan(
         raise Infeasible(_over_budget(case, chosen))
     on_demand = _on_demand(given)
     reliable = fleet_inputs.reliable_offer(job, scaling, offers)
-    courses = [one for one in (chosen, on_demand) if one is not None]
+    runner_up, front = _without(given, chosen), _front(case, found.plan)
+    courses = [one for one in (chosen, runner_up, on_demand, *front) if one is not None]
     used = {key for one in courses for key, _ in one.counts} | ({reliable.key} if reliable else set())
     fleets = FleetPlan(
         chosen=chosen,
-        runner_up=None,
+        runner_up=runner_up,
         on_demand=on_demand,
-        front=(chosen,),
+        front=front,
         reliable=None if reliable is None else reliable.key,
         reliable_machines=scaling.reliable,
         offers=tuple(offer for offer in offers if offer.key in used),
-        searched=len(case.market.pools.keys),
+        searched=case.market.searched,
         risk=_risk(chosen),
     )
     return _job_plan(case, found.plan, fleets, refused, now)
@@ -158,20 +162,48 @@ def _course(case: _TrainingCase, plan: ProvisioningPlan) -> FleetCourse:
     """Return a plan of the model as a fleet: all machines are billed from their start, the workers then prepare."""
     pools, counts = case.market.pools, np.array(plan.counts)
     course = fleet_course.course(pools, counts, case.goal)
-    prepare_s = course.prepare_s
+    prepare_s = min(course.prepare_s, case.problem.takeover_s)
     cost_usd = course.usd_per_hour * (plan.time_s - case.problem.takeover_s + prepare_s) / HOUR_S
     reserve_usd = course.usd_per_hour * case.goal.reserve_s / HOUR_S
-    return replace(course, cost_usd=cost_usd, finish_s=plan.time_s, budget_usd=cost_usd + reserve_usd)
+    return replace(
+        course, prepare_s=prepare_s, cost_usd=cost_usd, finish_s=plan.time_s, budget_usd=cost_usd + reserve_usd
+    )
+
+
+def _without(given: FleetCase, plan: FleetCourse) -> FleetCourse | None:
+    """Return the cheapest workers in time without the offer of which a plan costs most; None if none are in time."""
+    main = plan.counts[0][0]
+    return _planned(replace(given, offers=tuple(one for one in given.offers if one.key != main)))
+
+
+def _front(case: _TrainingCase, chosen: ProvisioningPlan) -> tuple[FleetCourse, ...]:
+    """Return the cheapest workers for some deadlines, from that of the fastest to none, the cheapest first."""
+    search, free = worker_market.search_of(case.given.job), replace(case.problem, lower=False)
+    fastest, cheapest = provisioning_answers.least_time(free, search), search(replace(free, time_s=math.inf))
+    plans = [one for one in (chosen, fastest, cheapest) if one is not None]
+    if fastest is not None and cheapest is not None:
+        times_s = np.geomspace(fastest.time_s, max(cheapest.time_s, fastest.time_s), FRONT_DEADLINES)[1:-1]
+        plans += [one for time_s in times_s if (one := search(replace(free, time_s=float(time_s)))) is not None]
+    courses = [_course(case, one) for one in {one.counts: one for one in plans}.values()]
+    courses.sort(key=lambda course: (course.cost_usd or 0.0, course.finish_s or 0.0))
+    front: list[FleetCourse] = []
+    for course in courses:
+        if not front or (course.finish_s or 0.0) < (front[-1].finish_s or 0.0):
+            front.append(course)
+    return tuple(front)
 
 
 def _on_demand(given: FleetCase) -> FleetCourse | None:
     """Return the cheapest workers that cannot be preempted, whatever the job may use; None if none are in time."""
-    job = ranking.with_use(given.job, Use.ON_DEMAND)
+    return _planned(replace(given, job=ranking.with_use(given.job, Use.ON_DEMAND)))
+
+
+def _planned(given: FleetCase) -> FleetCourse | None:
     try:
-        case = _case(replace(given, job=job), ())
+        case = _case(given, ())
     except Infeasible:
         return None
-    found = worker_market.search_of(job)(case.problem)
+    found = worker_market.search_of(given.job)(case.problem)
     return None if found is None else _course(case, found)
 
 
@@ -288,8 +320,6 @@ def _numbers(case: _TrainingCase, plan: ProvisioningPlan) -> tuple[PlanNumber, .
     iterations = float(asp.iterations_of(case.market.model, speed, case.problem.loss))
     detail, basis = f"predicted by the runtime until a training loss of {case.problem.loss:g}", NumberBasis.DERIVED
     return (
-        PlanNumber(PlanNumberKey.WORK, iterations, "iterations", basis, detail),
-        PlanNumber(
-            PlanNumberKey.SPEED, float(speed.iterations_per_s), "iterations/s", basis, "of all workers together"
-        ),
+        PlanNumber(PlanNumberKey.WORK, iterations, "steps", basis, detail),
+        PlanNumber(PlanNumberKey.SPEED, float(speed.iterations_per_s), "steps/s", basis, "of all workers together"),
     )

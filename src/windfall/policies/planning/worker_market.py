@@ -31,12 +31,14 @@ class WorkerMarket(Struct, frozen=True):
         held: workers of each offer that stay; shape (offers,).
         model: of the training, a type of worker for each offer.
         machines_max: that can work on the job.
+        searched: how many offers there were, those included that are left out.
     """
 
     pools: Pools
     held: Counts
     model: AspModel
     machines_max: int
+    searched: int
 
 
 def market_of(model: AspModel, pools: Pools, held: Counts, machines_max: int) -> WorkerMarket | None:
@@ -63,7 +65,7 @@ def market_of(model: AspModel, pools: Pools, held: Counts, machines_max: int) ->
     rows = np.array(sorted(found), dtype=np.intp)
     chosen = pools.rows(rows)
     types = tuple(replace(workers[key[1]], name="/".join(map(str, key))) for key in chosen.keys)
-    return WorkerMarket(chosen, held[rows], replace(model, types=types), machines_max)
+    return WorkerMarket(chosen, held[rows], replace(model, types=types), machines_max, len(known))
 
 
 def takeover_s(job: Job, market: WorkerMarket) -> float:
