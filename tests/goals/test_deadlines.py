@@ -41,12 +41,26 @@ def prices(seed: int) -> list[list[float]]:
 @pytest.mark.parametrize(("fleet", "seed"), RUNS)
 def test_the_deadline_is_kept_for_no_more_than_on_demand(new_rig: Callable[..., Rig], fleet: str, seed: int) -> None:
     """By the market's books: in time, cheaper than the same work on demand, and nothing stands afterwards."""
+    check_run(new_rig, fleet, seed, nodes=1)
+
+
+@pytest.mark.parametrize(
+    ("fleet", "seed"), [(policy_registry.UNIFORM_PROGRESS, 11), (policy_registry.OPTIMAL_DEADLINE, 12)]
+)
+def test_two_nodes_keep_it_too(new_rig: Callable[..., Rig], fleet: str, seed: int) -> None:
+    """They change together: both are spot or both are on demand."""
+    check_run(new_rig, fleet, seed, nodes=2)
+
+
+def check_run(new_rig: Callable[..., Rig], fleet: str, seed: int, *, nodes: int) -> None:
+    """Run a job whose fleet is to keep its deadline, and check what the market's books say of it."""
     rig = new_rig(market={"zones": ["zone-a"], "prices": {"points": {"small/zone-a": prices(seed)}}}, notice_s=NOTICE_S)
     rig.start_controller()
     settings = {"changeover_s": CHANGEOVER_S, "available_s": UP_S, "unavailable_s": DOWN_S, "decide_every_s": 1.0,
                 "step_s": STEP_S}  # fmt: skip
     job = {
         "name": "timely",
+        "num_nodes": nodes,
         "envs": {"STEPS": str(STEPS), "STEP_S": str(STEP_S)},
         "work": {"steps": STEPS},
         "objective": {"deadline": f"{DEADLINE_S:g}s"},
@@ -61,9 +75,9 @@ def test_the_deadline_is_kept_for_no_more_than_on_demand(new_rig: Callable[..., 
     stays = rig.stays(job_id)
     finished = max(stay.ended for stay in stays if stay.ended is not None)
     kinds = ["on demand" if stay.price == USD_PER_HOUR else "spot" for stay in stays]
-    usd, on_demand_usd = rig.metered_usd(job_id), (STEPS * STEP_S + CHANGEOVER_S) * USD_PER_HOUR / 3600.0
-    print(f"{fleet} {seed}: {finished - submitted:.1f} s, {usd:.2f} of {on_demand_usd:.2f} USD, {kinds}")
+    usd, on_demand_usd = rig.metered_usd(job_id), nodes * (STEPS * STEP_S + CHANGEOVER_S) * USD_PER_HOUR / 3600.0
+    print(f"{nodes} x {fleet} {seed}: {finished - submitted:.1f} s, {usd:.2f} of {on_demand_usd:.2f} USD, {kinds}")
     assert finished - submitted <= DEADLINE_S
     assert usd <= on_demand_usd
     assert "spot" in kinds
-    rig.check(job_id, told, nodes=2)  # beside each other only while one takes over from the other
+    rig.check(job_id, told, nodes=2 * nodes)  # beside each other only while one takes over from the other
