@@ -103,12 +103,14 @@ def test_what_no_machine_can_do_is_said_in_a_sentence(job: object, quotas: tuple
 
 
 def test_max_duration_counts_as_a_deadline() -> None:
-    """The last save of a shorter one leaves less time, so more workers are planned."""
+    """The last save of a shorter one leaves less time, so more workers are planned, and bought."""
     job = replace(wanted(250.0, takeover_s=10.0), max_duration_s=Seconds(150.0))
     fleet, free = planned(job).fleet, planned(wanted(250.0, takeover_s=10.0)).fleet
     assert fleet is not None
     assert free is not None
     assert sum(count for _, count in fleet.chosen.counts) > sum(count for _, count in free.chosen.counts)
+    bought = Counter(slot.wants[0] for slot in ask(View(job=job)).needs if slot.wants)
+    assert Counter(dict(fleet.chosen.counts)) == bought
 
 
 def test_the_bound_on_machines_of_a_pool_is_kept() -> None:

@@ -87,7 +87,7 @@ def workers_of(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
     market = _market(view, estimates, scaling, held)
     if market is None or not np.any(market.pools.limit):
         return kept
-    course = _course(view, market, held, job.objective.deadline_s)
+    course = _course(view, market, held)
     problem = _problem(view, scaling, market, job.objective.loss)
     whole = len(held) == sum(slot.role == scaling.role for slot in view.needs)
     if whole and _in_time(problem, course):
@@ -110,12 +110,12 @@ def _loss_now(view: FleetView) -> float:
     return math.inf if view.progress is None or view.progress.loss is None else view.progress.loss
 
 
-def _course(view: FleetView, market: WorkerMarket, held: tuple[Slot, ...], deadline_s: float) -> _Course:
+def _course(view: FleetView, market: WorkerMarket, held: tuple[Slot, ...]) -> _Course:
     ready = {machine.slot for machine in view.machines() if machine.ready and machine.ends_at is None}
     training = offer_slots.counts_of(market.pools, [slot for slot in held if slot.id in ready])
     return _Course(
         loss_now=_loss_now(view),
-        left_s=view.submitted + deadline_s - view.now,
+        left_s=view.submitted + worker_market.deadline_s(view.job) - view.now,
         takeover_s=worker_market.takeover_s(view.job, market),
         share=worker_market.time_share(view.job),
         training=tuple(training.tolist()),

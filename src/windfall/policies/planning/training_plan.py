@@ -140,7 +140,7 @@ def _problem(job: Job, market: WorkerMarket, goal: FleetGoal, loss: float, deadl
     Raises:
         Infeasible: no machine trains before the deadline.
     """
-    starts_s, left_s = worker_market.takeover_s(job, market), min(deadline_s, nearest_limits.training_s(job))
+    starts_s, left_s = worker_market.takeover_s(job, market), worker_market.deadline_s(job)
     time_s = left_s * worker_market.time_share(job)
     if time_s <= starts_s:
         raise Infeasible(

@@ -8,12 +8,14 @@ machine type, those are left out that are dearer than enough others.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
 
 from windfall.jobs import Job
 from windfall.models.asp import AspModel
+from windfall.policies.planning import nearest_limits
 from windfall.policies.planning.fleet_course import Counts, Pools
 from windfall.policies.planning.provisioning import ProvisioningProblem
 from windfall.policies.planning.provisioning_answers import PlanSearch, exact
@@ -72,6 +74,11 @@ def takeover_s(job: Job, market: WorkerMarket) -> float:
     """Return T_ohd, until a new worker trains: by the settings, or as long as the slowest offer is expected to take [s]."""
     given = job.fleet_settings.get("takeover_s")
     return float((market.pools.allocate_s + market.pools.prepare_s).max() if given is None else given)
+
+
+def deadline_s(job: Job) -> float:
+    """Return by when the training must be done, from the job's submission: what `max_duration` stops earlier is not [s]."""
+    return min(job.objective.deadline_s or math.inf, nearest_limits.training_s(job))
 
 
 def time_share(job: Job) -> float:
