@@ -8,6 +8,7 @@ import pytest
 from windfall.lab import spotdnn_profile
 from windfall.lab.spotdnn_profile import FittedProfile
 
+pytestmark = pytest.mark.slow
 MEASURABLE = ("S", "B_req", "T_comp of V100, with the update's", "T_comp of T4, with the update's", "alpha2", "beta2")
 
 

@@ -106,6 +106,7 @@ def test_it_finds_the_best_of_all_fleets_almost_always() -> None:
     assert max(worse, default=0.0) < 0.125
 
 
+@pytest.mark.slow
 def test_large_steps_change_nothing_but_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 200 markets of up to 64 machines, steps of eight and then one end where single steps do, and keep every limit."""
     worse = []

@@ -89,6 +89,7 @@ def test_every_deadline_is_kept_for_less_than_on_demand(fleet: str, nodes: int) 
     assert np.mean([usd for _, usd in found]) < 0.9 * whole_usd
 
 
+@pytest.mark.slow
 def test_the_optimal_policy_costs_least_in_the_world_that_it_knows() -> None:
     """In the mean over 40 series, less than both others."""
     usd = {fleet: np.mean([played(fleet, seed)[1] for seed in range(40)]) for fleet in POLICIES}

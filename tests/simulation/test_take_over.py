@@ -25,7 +25,7 @@ from windfall.simulation.world import ProviderMarket, SimulatedJob, World
 from windfall.structs import replace
 from windfall.terms import Reliability, Seconds
 
-SEEDS = range(40)
+SEEDS = range(16)
 LOSS, DEADLINE_S = 0.5, 380.0
 GIVEN = tickets.QueueSettings(
     numbers=5000, takers_max=8, loss_scale=60.0, loss_goal=LOSS, work_s={"small": 8.0, "large": 4.0}
