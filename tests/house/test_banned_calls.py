@@ -72,6 +72,11 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("control/notifier.py", "os.environ*"): "a user's command runs as in their own shell",
     ("linux/clock.py", "time.*"): "the home of the real clock",
     ("providers/local/machine_init.py", "os.environ*"): "a machine finds the software of its host",
+    ("providers/slurm/node_start.py", "os.environ*"): "a machine inherits what Slurm and the site gave its job",
+    (
+        "providers/slurm/slurm_provider.py",
+        "os.environ",
+    ): "the site's commands are found where the user's shell finds them",
     ("providers/local/market_daemon.py", "secrets.token_hex"): "the token by which the market knows its callers",
     ("sdk/attachment.py", "time.monotonic_ns"): "stamps the page; the script has no clock to hand in",
     ("drill/watch.py", "os.environ*"): "the environment is the interface between drill and script",

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from windfall.errors import ProviderDenied
 from windfall.market import AgentArchive, BootImage
 from windfall.structs import Struct
+from windfall.terms import BlockValue
 
 SETTINGS_KEYS = ("credentials", "region", "image", "network", "agent", "limits")
 """Every key that a provider may have in the configuration file."""
@@ -59,6 +60,7 @@ class ProviderSettings(Struct, frozen=True):
         credentials: None: whatever the provider's client library finds by itself.
         region, image, network: the provider's own names; None for its defaults.
         agent: None if the image has the agent.
+        site: further keys of this provider alone (`ProviderEntry.site`), with their values.
         origin: the file that they come from, for messages; empty if there is none.
     """
 
@@ -68,6 +70,7 @@ class ProviderSettings(Struct, frozen=True):
     network: str | None = None
     agent: AgentArchive | None = None
     limits: ProviderLimits = ProviderLimits()
+    site: tuple[tuple[str, BlockValue], ...] = ()
     origin: str = ""
 
 
