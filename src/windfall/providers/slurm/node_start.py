@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import select
@@ -104,8 +105,14 @@ def machine_environment(
     return {**environ, **given, **ours}
 
 
-def make_disk(base: Path, machine_id: str) -> tuple[Path, int]:
-    """Make the machine's disk and lock it; remove those that killed machines of this user left on this node."""
+def make_disk(base: Path, folder: Path, machine_id: str) -> tuple[Path, int]:
+    """Make the machine's disk and lock it; remove those that killed machines of this user left on this node.
+
+    Args:
+        base: the node's temporary folder.
+        folder: the order's, by which machines of two clusters with one name differ.
+        machine_id: its name.
+    """
     prefix = f"{_DISK}-{os.getuid()}-"
     for left in base.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
@@ -115,7 +122,7 @@ def make_disk(base: Path, machine_id: str) -> tuple[Path, int]:
                 shutil.rmtree(left, ignore_errors=True)
             finally:
                 os.close(fd)
-    disk = base / f"{prefix}{machine_id}"
+    disk = base / f"{prefix}{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}-{machine_id}"
     shutil.rmtree(disk, ignore_errors=True)
     for name in ("", "state", "tmp", "work"):
         (disk / name).mkdir(mode=0o700)
@@ -161,7 +168,7 @@ class NodeStart:
             )
             return _NEVER_STARTED
         os.unlink(path)
-        disk, _ = make_disk(temporary_base(environ), self._place.machine_id)
+        disk, _ = make_disk(temporary_base(environ), self._folder, self._place.machine_id)
         # Before the notice service has its threads.
         tree = start_tree(MachinePlan(tuple(boot["argv"]), str(disk / "work"), 1), SUBREAPER)
         try:

@@ -70,7 +70,7 @@ def _machine(row: JobRow, name: str, asked: str) -> Machine:
         lifecycle=lifecycle,
         started=started,
         ended=ended,
-        cause=_cause(row.state, asked, began=began) if gone else None,
+        cause=_cause(row.state, asked, began=began, announced=row.preempted_at is not None) if gone else None,
         preemption_at=_announced(row, lifecycle, asked),
         allocation=f"{NAME}-{row.number}" if tag.gang else "",
     )
@@ -88,12 +88,22 @@ def _announced(row: JobRow, lifecycle: MachineLifecycle, asked: str) -> WallTime
     return min(ends, default=None)
 
 
-def _cause(state: str, asked: str, *, began: bool) -> MachineEndCause:
+def _cause(state: str, asked: str, *, began: bool, announced: bool) -> MachineEndCause:
+    """Return why a machine ended.
+
+    Args:
+        state: the job's last one.
+        asked: what this provider asked of it.
+        began: whether it ever ran.
+        announced: whether its preemption had begun: what ends by itself within the grace was taken away all the same.
+    """
     found = slurm_states.ENDS[state]
     ours = {RELEASED: MachineEndCause.RELEASED, TAKEN: MachineEndCause.PREEMPTED}.get(asked.partition(" ")[0])
     # A machine that broke before what was asked of it arrived has broken.
     if ours is not None and found is not MachineEndCause.FAILED:
         return ours
+    if announced and found is MachineEndCause.STOPPED:
+        return MachineEndCause.PREEMPTED
     return found if began or state != "CANCELLED" else MachineEndCause.FAILED
 
 
@@ -143,13 +153,13 @@ def ended_unseen(known: KnownMachine, accounts: Mapping[str, AccountRow]) -> Kno
     row = accounts.get(job_of(machine.machine_id))
     if row is not None and row.state in slurm_states.ENDS and row.ended is not None:
         began = row.started is not None
-        cause = _cause(row.state, known.asked, began=began)
+        cause = _cause(row.state, known.asked, began=began, announced=machine.preemption_at is not None)
         ended = replace(machine, started=row.started or machine.started, ended=row.ended, cause=cause)
     else:
         # Slurm no longer knows when: it was there at the last look, and no bill is longer than what was seen.
         ended = replace(
             machine,
             ended=max(known.seen, machine.started or known.seen),
-            cause=_cause("FAILED", known.asked, began=True),
+            cause=_cause("FAILED", known.asked, began=True, announced=False),
         )
     return replace(known, machine=replace(ended, lifecycle=MachineLifecycle.GONE, preemption_at=None))

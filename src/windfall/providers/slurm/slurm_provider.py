@@ -31,12 +31,13 @@ from windfall.providers.slurm import slurm_listing, slurm_site, slurm_states, sl
 from windfall.providers.slurm.machine_names import index_of, job_of
 from windfall.providers.slurm.slurm_commands import Commands, SiteCommands, answer_of, error_of, last_line
 from windfall.providers.slurm.slurm_records import RELEASED, TAKEN, KnownMachine, SlurmRecords
-from windfall.providers.slurm.slurm_settings import SlurmSettings, read_settings
+from windfall.providers.slurm.slurm_settings import SlurmSettings, read_settings, time_limit_s
 from windfall.providers.slurm.slurm_site import NAME, Site
 from windfall.providers.slurm.slurm_submission import Submission
 from windfall.providers.slurm.slurm_tables import JobRow
 from windfall.structs import replace
 from windfall.terms import Instant, Seconds, Usd, WallTime
+from windfall.units import duration_text
 
 SITE_S = 300.0
 """How long partitions, nodes and configuration are taken as unchanged [s]."""
@@ -155,10 +156,18 @@ class SlurmProvider:
         if kind is None or not 1 <= order.count_min <= order.count_max:
             message = f"this cluster has no {order.offer.machine_type} in a partition {order.offer.zone}"
             return Answer(order.token, (), Refusal.INVALID, message)
+        partition, limit_s = self.site().partitions[order.offer.zone], time_limit_s(dict(boot.block))
+        if limit_s is not None and limit_s > partition.limit_s:
+            # Many sites queue such a job, which never starts.
+            message = (
+                f"slurm.time is {duration_text(limit_s)}, and the partition {partition.name} ends jobs after "
+                f"{duration_text(partition.limit_s)}: ask for less, or name another partition"
+            )
+            return Answer(order.token, (), Refusal.INVALID, message)
         job = slurm_submission.submission(order, kind, boot, self._settings)
         if (refused := self._try_out(job)) is not None:
             return replace(refused, token=order.token)
-        limited = "time" in dict(boot.block) or math.isfinite(self.site().partitions[order.offer.zone].limit_s)
+        limited = limit_s is not None or math.isfinite(partition.limit_s)
         facts = {"grace_s": self.site().grace_s(order.offer.zone), "host": os.uname().nodename, "limited": limited}
         slurm_submission.write_boot(self._commands, job, boot, self._settings, facts)
         self._records.send(order.token, self._clock.wall_time())

@@ -152,15 +152,20 @@ def read_settings(installation: Path, settings: ProviderSettings) -> SlurmSettin
     )
 
 
+def time_limit_s(block: Mapping[str, BlockValue]) -> Seconds | None:
+    """Return the time limit that a job's block asks for [s]; None if it leaves that to the partition."""
+    return duration_s(str(block["time"]), "time") if "time" in block else None
+
+
 def request_options(block: Mapping[str, BlockValue], settings: SlurmSettings) -> tuple[str, ...]:
     """Return what a job's block adds to `sbatch`, the installation's account and QOS where it names none."""
     options = []
     for name, otherwise in (("account", settings.account), ("qos", settings.qos), ("gres", ""), ("constraint", "")):
         if value := block.get(name, otherwise):
             options.append(f"--{name}={value}")
-    if "time" in block:
+    if (limit_s := time_limit_s(block)) is not None:
         # Slurm counts in minutes; a part of one would be a limit that is over before the job says.
-        options.append(f"--time={math.ceil(duration_s(str(block['time']), 'time') / 60.0)}")
+        options.append(f"--time={math.ceil(limit_s / 60.0)}")
     if "cpus" in block:
         options.append(f"--cpus-per-task={block['cpus']}")
     if "memory" in block:
