@@ -11,8 +11,10 @@ unexport PYTHONDONTWRITEBYTECODE
 AREA ?= all
 BENCH ?= all
 SEED ?= 1
+# `make slurm ACCOUNTING=1`: with slurmdbd and MariaDB, for sacct.
+ACCOUNTING ?=
 
-.PHONY: setup demo test check bench verify docs clean
+.PHONY: setup demo test check bench verify docs slurm clean
 
 setup: $(VENV)/.dev node_modules/.done
 $(VENV)/bin/python:
@@ -50,6 +52,10 @@ ifeq ($(AREA),mutants)
 else
 	SEEDS='$(SEEDS)' $(BIN)/python -m pytest -m slow $(if $(filter strangers,$(AREA)),-n 2) $(if $(filter all,$(AREA)),tests,tests/$(AREA))
 endif
+
+# A real Slurm for tests/slurm, unpacked from the distribution's packages into the user's cache; `make test` does it by itself.
+slurm: $(VENV)/.dev
+	$(BIN)/python -m tests.slurm.packages $(if $(ACCOUNTING),--accounting)
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/build.py
