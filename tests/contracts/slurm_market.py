@@ -180,7 +180,9 @@ class SlurmWorld:
             shown = self.cluster.run("scontrol", "--oneliner", "show", "job", job_of(machine.machine_id))
             if machine.started is None or " NodeList=(null)" in shown:
                 continue
-            since, until = (datetime.fromisoformat(re.search(rf" {word}=(\S+)", shown)[1]) for word in ("StartTime", "EndTime"))  # type: ignore[index]
+            since, until = (
+                datetime.fromisoformat(re.search(rf" {word}=(\S+)", shown)[1]) for word in ("StartTime", "EndTime")
+            )  # type: ignore[index]
             total += (until - since).total_seconds() * machine.price_usd_per_hour / 3600.0
         return total
 
