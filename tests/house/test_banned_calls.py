@@ -52,6 +52,10 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("cli/verb_list.py", "print"): "the command line's output",
     ("settings.py", "os.environ*"): "the home of the settings that the environment holds",
     ("linux/random_names.py", "os.urandom"): "the home of random names",
+    (
+        "cli/slurm_checks.py",
+        "os.environ*",
+    ): "the environment names the configuration file, and where Slurm's commands are",
     ("cli/provider_checks.py", "os.environ*"): "the environment names the configuration file, and holds secrets",
     ("wire/agent_start.py", "os.environ*"): "runs on a bare machine, on the standard library alone",
     ("wire/agent_start.py", "time.sleep"): "runs on a bare machine, on the standard library alone",

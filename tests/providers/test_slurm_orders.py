@@ -363,7 +363,7 @@ def test_a_login_node_that_does_not_answer_may_have_acted(tmp_path: Path) -> Non
     """A broken line is no refusal."""
     commands = _ssh(tmp_path, "echo 'ssh: connect to host login port 22: Connection timed out' >&2; exit 255")
 
-    with pytest.raises(ProviderUnreachable, match="ssh me@login failed: .*timed out"):
+    with pytest.raises(ProviderUnreachable, match=r"ssh me@login failed: .*timed out"):
         answer_of(commands, ("squeue",))
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
 from tests.providers import slurm_recorded as recorded
 from windfall.errors import ProviderUnreachable
 from windfall.market import Machine, MachineEndCause, MachineLifecycle, Offer, Order, Refusal
-from windfall.providers.slurm import slurm_listing, slurm_site, slurm_states, slurm_tables
+from windfall.providers.slurm import site_checks, slurm_listing, slurm_site, slurm_states, slurm_tables
 from windfall.providers.slurm.machine_names import index_of, job_of
+from windfall.providers.slurm.site_checks import SiteFinding
 from windfall.providers.slurm.slurm_records import RELEASED, TAKEN, KnownMachine
+from windfall.providers.slurm.slurm_settings import SlurmSettings
 from windfall.providers.slurm.slurm_tables import JobRow
 from windfall.structs import replace
 from windfall.terms import Reliability, Seconds, WallTime
@@ -256,6 +259,44 @@ def test_without_preemption_no_machine_is_transient() -> None:
     rules = slurm_site.read_rules(recorded.CONFIG.replace("preempt/partition_prio", "preempt/none"))
 
     assert not any(one.preemptible for one in slurm_site.read_partitions(recorded.PARTITIONS, rules).values())
+
+
+def told(config: str = recorded.CONFIG, poll_s: float = 30.0) -> dict[str, SiteFinding]:
+    """What `windfall doctor slurm` says of the recorded site."""
+    settings = SlurmSettings(folder=Path("/home/me/machines"), poll_s=Seconds(poll_s), partitions=frozenset())
+    return {one.name: one for one in site_checks.findings(site(), config, settings, 300.0)}
+
+
+def test_a_sites_settings_are_said_in_words() -> None:
+    """What a grace is worth, when a limit ends jobs, whether anybody keeps accounts, and what the polling costs."""
+    found = told()
+
+    assert found["partition low"].says == (
+        "2 usable nodes, jobs end after 10 min, preempted with GraceTime=6: TERM comes 6 s before the end"
+    )
+    assert found["partition high"].says == "2 usable nodes, no time limit, not preempted"
+    assert found["accounting"].says.startswith("there is none")
+    assert found["polling"].says.startswith(
+        "one controller asks for its user's queue 2 times a minute, and for the site 0.6 "
+    )
+    assert all(one.good for one in found.values())
+    assert not told(poll_s=1.0)["polling"].good
+
+
+def test_a_grace_of_nothing_is_a_warning() -> None:
+    """It says what remains, KillWait, and what to do."""
+    rules = slurm_site.read_rules(recorded.CONFIG)
+    partitions = slurm_site.read_partitions(recorded.PARTITIONS.replace("GraceTime=6", "GraceTime=0"), rules)
+    settings = SlurmSettings(folder=Path("/home/me/machines"), partitions=frozenset({"low", "nope"}))
+    found = {
+        one.name: one
+        for one in site_checks.findings(replace(site(), partitions=partitions), recorded.CONFIG, settings, 300.0)
+    }
+
+    assert not found["partition low"].good
+    assert "nothing comes before the end but KillWait, the 5.0 s from TERM to KILL" in found["partition low"].says
+    assert found["partition nope"].says == "does not exist"
+    assert "partition high" not in found
 
 
 @pytest.mark.parametrize(
