@@ -211,10 +211,10 @@ class SlurmCluster:
         """Undo `stop`."""
         self.kill(daemon, signal.SIGCONT)
 
-    def restart(self, daemon: str) -> None:
-        """Start a daemon again; if it still runs, kill it first. Returns when the controller answers."""
+    def restart(self, daemon: str, number: signal.Signals = signal.SIGTERM) -> None:
+        """End a daemon that still runs, as a site does or with SIGKILL, and start it; return when the controller answers."""
         if self._daemons[daemon].poll() is None:
-            self.kill(daemon)
+            self.kill(daemon, number)
         self.start(daemon)
         self.until(lambda: self.call("scontrol", "ping").returncode == 0, "the controller answers", START_LIMIT_S)
 
@@ -295,6 +295,7 @@ class SlurmCluster:
         self.run(*manager, "add", "cluster", CLUSTER)
         self.run(*manager, "add", "account", "lab", f"cluster={CLUSTER}")
         self.run(*manager, "add", "user", _user(), "account=lab", f"cluster={CLUSTER}")
+        self.run(*manager, "modify", "user", _user(), "set", "defaultaccount=lab")
 
     def _logs(self) -> str:
         """The last lines of each log."""
