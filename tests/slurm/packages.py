@@ -129,7 +129,10 @@ def _download(names: Sequence[str], archives: Path, staging: Path) -> None:
     options = [f"Dir::Cache={staging}/cache", "APT::Sandbox::User=", "Acquire::Retries=1", "Acquire::http::Timeout=20"]
     apt = ["apt-get", "-qq", *(word for option in options for word in ("-o", option))]
     lists = ["-o", f"Dir::State::lists={staging}/lists"]
-    tries = ([[*apt, "download", *names]], [[*apt, *lists, "update"], [*apt, *lists, "download", *names]])
+    tries = (
+        [[*apt, "download", *names]],
+        [[*apt, *lists, "-o", "APT::Update::Error-Mode=any", "update"], [*apt, *lists, "download", *names]],
+    )
     (staging / "lists/partial").mkdir(parents=True)
     (staging / "cache").mkdir()
     said = ""
@@ -138,7 +141,8 @@ def _download(names: Sequence[str], archives: Path, staging: Path) -> None:
             done = subprocess.run(
                 command, cwd=archives, capture_output=True, text=True, check=False, timeout=DOWNLOAD_LIMIT_S
             )
-            said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            errors = [line for line in done.stderr.splitlines() if line.startswith("E: ")]
+            said = (errors or [f"exit code {done.returncode}"])[0]
             if done.returncode != 0:
                 break
         else:

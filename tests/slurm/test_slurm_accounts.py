@@ -48,12 +48,18 @@ def test_accounts_keep_each_stretch_with_its_state(start_slurm: StartSlurm) -> N
     assert [one[4] for one in stretches(cluster, once)] == ["n1"]
 
 
-def test_the_accounts_are_late(start_slurm: StartSlurm) -> None:
-    """A job that `squeue` lists is not at once in `sacct`: a listing asks both, `squeue` first."""
+def test_without_accounts_the_queue_still_answers(start_slurm: StartSlurm) -> None:
+    """With slurmdbd dead jobs start and `squeue` lists them, `sacct` fails and says so, and knows them once it is back."""
     cluster = start_slurm(accounting=True, nodes=1)
+    cluster.kill("slurmdbd")
     job = cluster.submit("sleep 1000")
-    assert cluster.run("squeue", "--noheader", "--format=%i") == job
-    assert stretches(cluster, job) == []
+    running = "squeue", "--noheader", "--states=running", "--format=%i"
+    cluster.until(lambda: cluster.run(*running) == job, "the job runs")
+    asked = cluster.call("sacct", "--noheader")
+    assert asked.returncode == 1
+    assert "Problem talking to the database" in asked.stderr
+    cluster.restart("slurmdbd")
+    cluster.until(lambda: cluster.call("sacct").returncode == 0, "slurmdbd answers")
     until_states(cluster, job, ["RUNNING"])
 
 

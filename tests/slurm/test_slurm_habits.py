@@ -9,9 +9,9 @@ Seen on Slurm 22.05.8, and easily assumed otherwise:
 - A step that ends at the first TERM, in the grace, decides how its job ends: FAILED or COMPLETED, not PREEMPTED, also in
   `sacct`. Who wants the cause has to read `PreemptTime` before the end.
 - **`--no-requeue` does not exclude a second start.** A slurmctld that is killed (-9) within 26 s of a job's start, perhaps
-  longer, has not written the start down: it comes back with the job PENDING, has slurmd kill the script 4 s later, and starts it
-  again under the same number, `Restarts=0`, no SLURM_RESTART_COUNT; only `StartTime` moved. Once of six times the second start
-  failed ("Job credential revoked") and the job was FAILED. At most one of the two runs at a time. TERM loses nothing.
+  longer, has not written the start down: it comes back with the job PENDING, has slurmd kill the script 4 s later, and starts
+  it again under the same number, `Restarts=0`, no SLURM_RESTART_COUNT; only `StartTime` moved. Once of eight times the second
+  start failed ("Job credential revoked") and the job was FAILED. At most one of the two runs at a time. TERM loses nothing.
 - After NODE_FAIL, `srun` on the lost node is told by slurmctld and ends, and with it the batch script; the step's processes
   live until slurmd is back, which kills them within seconds. Without it they live on.
 - `--test-only` answers with a senseless year (7470, 10193) while a job that can never start (PartitionConfig) is in the queue.
