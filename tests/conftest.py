@@ -56,7 +56,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     ran = sum(report.when == "call" and "slurm" in dict(report.user_properties) for report in reports)
     if reports:
         terminalreporter.write_line(f"tests on a real Slurm: {ran} ran, {sum(r.skipped for r in reports)} skipped")
-    for reason in sorted({str(report.longrepr[2]) for report in reports if report.skipped}):
+    for reason in sorted({str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports if report.skipped}):
         terminalreporter.write_line(f"  {reason}")
 
 

@@ -35,7 +35,11 @@ SYSTEM_PATHS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
 class SlurmUnavailable(Exception):
-    """Slurm is neither on the path nor can it be unpacked; the message says why."""
+    """Slurm is neither on the path nor can it be had here; the message says why."""
+
+
+class SlurmNotUnpacked(Exception):
+    """Slurm could be had here, if it were not for what the message says."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,10 @@ class Installation:
 
 
 def find_slurm(*, accounting: bool = False) -> Installation:
-    """Slurm of the path, of the cache, or now unpacked into it; `SlurmUnavailable` if there is none to have."""
+    """Slurm of the path, of the cache, or now unpacked into it.
+
+    Raises `SlurmUnavailable` where there is none to have, `SlurmNotUnpacked` where it could be had and something here is wrong.
+    """
     wanted = (*COMMANDS, *DAEMONS, *(DATABASE if accounting else ()))
     places = [*os.environ.get("PATH", "").split(os.pathsep), *SYSTEM_PATHS]
     if (system := _programs([name for name in wanted if name != "slurmstepd"], places)) is not None:
@@ -75,9 +82,7 @@ def find_slurm(*, accounting: bool = False) -> Installation:
     try:
         _unpack((*SLURM, *(ACCOUNTING if accounting else ())), root)
     except (OSError, subprocess.SubprocessError) as error:
-        raise SlurmUnavailable(
-            f"no Slurm on the path, and its packages cannot be unpacked into {root}: {error}"
-        ) from error
+        raise SlurmNotUnpacked(f"Slurm's packages cannot be unpacked into {root}: {error}") from error
     return _unpacked(root, wanted)
 
 
@@ -138,9 +143,7 @@ def _download(names: Sequence[str], archives: Path, staging: Path) -> None:
     said = ""
     for commands in tries:
         for command in commands:
-            done = subprocess.run(
-                command, cwd=archives, capture_output=True, text=True, check=False, timeout=DOWNLOAD_LIMIT_S
-            )
+            done = _apt(command, archives)
             errors = [line for line in done.stderr.splitlines() if line.startswith("E: ")]
             said = (errors or [f"exit code {done.returncode}"])[0]
             if done.returncode != 0:
@@ -148,6 +151,15 @@ def _download(names: Sequence[str], archives: Path, staging: Path) -> None:
         else:
             return
     raise SlurmUnavailable(f"no Slurm on the path, and its packages cannot be fetched: apt-get says {said!r}")
+
+
+def _apt(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=False, timeout=DOWNLOAD_LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 124, "", f"E: nothing after {DOWNLOAD_LIMIT_S:.0f} s\n")
 
 
 def _check_libraries(root: Path) -> None:
@@ -177,7 +189,7 @@ def main() -> int:
     parser.add_argument("--accounting", action="store_true", help="also slurmdbd and MariaDB, for sacct")
     try:
         found = find_slurm(accounting=parser.parse_args().accounting)
-    except SlurmUnavailable as error:
+    except (SlurmUnavailable, SlurmNotUnpacked) as error:
         print(f"make slurm: {error}", file=sys.stderr)
         return 1
     print(f"Slurm for the tests: {found.programs['slurmctld'].parent}")

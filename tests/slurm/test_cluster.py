@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.slurm.cluster import no_slurm
 from tests.slurm.conftest import StartSlurm
-from tests.slurm.packages import CACHE_VARIABLE, SlurmUnavailable, find_slurm
+from tests.slurm.packages import CACHE_VARIABLE, SlurmNotUnpacked, SlurmUnavailable, find_slurm
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.real
@@ -49,6 +50,21 @@ def test_without_network_the_reason_is_a_sentence(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
     assert "E: Failed to fetch slurmd" in done.stderr
     assert [path for path in cache.iterdir() if path.suffix != ".lock"] == []
+
+
+def test_a_cache_that_cannot_be_written_is_no_reason_to_skip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the packages could be had and something here is wrong, the tests fail, and `make slurm` says what it is."""
+    file = tmp_path / "cache"
+    file.touch()
+    for name in ("apt-get", "dpkg"):
+        (tmp_path / name).touch(0o755)
+    done = make_slurm(PATH=str(tmp_path), WINDFALL_TEST_CACHE=str(file))
+    assert done.returncode == 1
+    assert "make slurm: Slurm's packages cannot be unpacked into " in done.stderr
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv(CACHE_VARIABLE, str(file))
+    with pytest.raises(SlurmNotUnpacked):
+        no_slurm()
 
 
 def test_what_is_unpacked_is_not_fetched_again(tmp_path: Path) -> None:
