@@ -1,5 +1,5 @@
 # Two commands do all set-up: `make demo` and `make test`.  Slow proofs: `make verify [AREA=folder of tests]` (storms,
-# live, real, ...), `make verify AREA=strangers SEEDS=1-5`, `make verify AREA=mutants SEED=1`, `make bench [BENCH=name]`.
+# live, real, slurm, ...), `make verify AREA=strangers SEEDS=1-5`, `make verify AREA=mutants SEED=1`, `make bench [BENCH=name]`.
 # No target needs an activated environment.
 PYTHON ?= python3.11
 PYTHON := $(shell command -v $(PYTHON) 2>/dev/null || echo python3)
