@@ -60,8 +60,8 @@ class ProviderSettings(Struct, frozen=True):
         credentials: None: whatever the provider's client library finds by itself.
         region, image, network: the provider's own names; None for its defaults.
         agent: None if the image has the agent.
-        site: further keys of this provider alone (`ProviderEntry.site`), with their values.
         origin: the file that they come from, for messages; empty if there is none.
+        site: further keys of this provider alone (`ProviderEntry.site`), with their values.
     """
 
     credentials: CredentialReference | None = None
@@ -70,8 +70,8 @@ class ProviderSettings(Struct, frozen=True):
     network: str | None = None
     agent: AgentArchive | None = None
     limits: ProviderLimits = ProviderLimits()
-    site: tuple[tuple[str, BlockValue], ...] = ()
     origin: str = ""
+    site: tuple[tuple[str, BlockValue], ...] = ()
 
 
 NO_SETTINGS = ProviderSettings()
