@@ -69,8 +69,8 @@ class SlurmCluster:
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
-        self.folder = Path(tempfile.mkdtemp(prefix="wf-slurm-", dir="/tmp"))
         self._ports, self.port = _free_ports(self.wanted.nodes)
+        self.folder = Path(tempfile.mkdtemp(prefix="wf-slurm-", dir="/tmp"))
         try:
             self._configure()
             if self.wanted.accounting:
