@@ -1,5 +1,5 @@
 # Two commands do all set-up: `make demo` and `make test`.  Slow proofs: `make verify [AREA=folder of tests]` (storms,
-# live, real, ...), `make verify AREA=strangers SEEDS=1-5`, `make verify AREA=mutants SEED=1`, `make bench [BENCH=name]`.
+# live, real, slurm, ...), `make verify AREA=strangers SEEDS=1-5`, `make verify AREA=mutants SEED=1`, `make bench [BENCH=name]`.
 # No target needs an activated environment.
 PYTHON ?= python3.11
 PYTHON := $(shell command -v $(PYTHON) 2>/dev/null || echo python3)
@@ -11,8 +11,10 @@ unexport PYTHONDONTWRITEBYTECODE
 AREA ?= all
 BENCH ?= all
 SEED ?= 1
+# `make slurm ACCOUNTING=1`: with slurmdbd and MariaDB, for sacct.
+ACCOUNTING ?=
 
-.PHONY: setup demo test check bench verify docs clean
+.PHONY: setup demo test check bench verify docs slurm clean
 
 setup: $(VENV)/.dev node_modules/.done
 $(VENV)/bin/python:
@@ -50,6 +52,10 @@ ifeq ($(AREA),mutants)
 else
 	SEEDS='$(SEEDS)' $(BIN)/python -m pytest -m slow $(if $(filter strangers,$(AREA)),-n 2) $(if $(filter all,$(AREA)),tests,tests/$(AREA))
 endif
+
+# A real Slurm for tests/slurm, unpacked from the distribution's packages into the user's cache; `make test` does it by itself.
+slurm: $(VENV)/.dev
+	$(BIN)/python -m tests.slurm.packages $(if $(ACCOUNTING),--accounting)
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/build.py

@@ -45,6 +45,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             _compile()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests had a real Slurm, and why others had none: a skipped test is easily overlooked."""
+    reports = [
+        report
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport) and report.nodeid.startswith("tests/slurm/")
+    ]
+    ran = sum(report.when == "call" and "slurm" in dict(report.user_properties) for report in reports)
+    if reports:
+        terminalreporter.write_line(f"tests on a real Slurm: {ran} ran, {sum(r.skipped for r in reports)} skipped")
+    for reason in sorted({str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports if report.skipped}):
+        terminalreporter.write_line(f"  {reason}")
+
+
 def _compile() -> None:
     from windfall.simulation import kernels
     from windfall.simulation.scenario import DurationRange, MemorylessLifetimes, Scenario, WorkerEstimates

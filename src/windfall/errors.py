@@ -7,6 +7,7 @@
     |-- ProviderError                1   a provider rejected a call
     |   |-- ProviderUnreachable      1   no answer: the call may or may not have been executed
     |   `-- ProviderDenied           1   wrong or missing credentials
+    |       `-- ProviderAbsent       1   it is not installed here: of no interest to jobs that do not name it
     |-- ControllerError              1   the controller rejected a request
     |   |-- ControllerUnreachable    1   nothing answers at its address
     |   |-- ControllerReplaced      75   another controller took over the installation
@@ -78,6 +79,10 @@ class ProviderUnreachable(ProviderError):
 
 class ProviderDenied(ProviderError):
     """A provider rejected the credentials."""
+
+
+class ProviderAbsent(ProviderDenied):
+    """What a provider is reached by does not exist here; only who names this provider needs to know."""
 
 
 class ControllerError(WindfallError):

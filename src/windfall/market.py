@@ -327,6 +327,7 @@ class Capabilities(Tagged, frozen=True):
         rises_again: a machine may start again after its end; each start is listed as a machine of its own.
         announces: the listing tells an announced end (`Machine.preemption_at`), also when the machine itself cannot.
         gangs: it takes orders for several machines that are sold together, carry one allocation and are lost together.
+        queues: it accepts orders for more machines than there are, which are pending until it has them.
         nearby: its calls do not leave this host, so it may be asked many times a second.
     """
 
@@ -346,4 +347,5 @@ class Capabilities(Tagged, frozen=True):
     rises_again: bool = False
     announces: bool = True
     gangs: bool = False
+    queues: bool = False
     nearby: bool = False

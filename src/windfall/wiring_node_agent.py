@@ -138,7 +138,7 @@ def run_node_agent(environ: Mapping[str, str]) -> None:
     calls = ThreadCallRunner(inbox.wake, _log)
     ports = NodeAgentPorts(clock, store, direct, exec_, preparation.run, inbox.take, calls, power_off, who)
     node_agent = NodeAgent(ports)
-    _catch_signals(node_agent, exec_, clock, inbox)
+    _catch_signals(node_agent, exec_, clock, inbox, names.grace_of(environ))
     _watch_notices(place, clock, inbox)
     _loop(node_agent, inbox)
 
@@ -168,15 +168,20 @@ def _place(url: str, environ: Mapping[str, str]) -> MachineContext:
     return MachineContext(url, machine_id, folder, provider, metadata_url, environ)
 
 
-def _catch_signals(node_agent: NodeAgent, exec_: ExecProcess, clock: Clock, inbox: _Inbox) -> None:
-    """SIGTERM: this machine is being preempted, and the run's agent is notified at once.  SIGINT: save and end."""
+def _catch_signals(
+    node_agent: NodeAgent, exec_: ExecProcess, clock: Clock, inbox: _Inbox, grace_s: Seconds | None
+) -> None:
+    """SIGTERM: this machine is being preempted, and the run's agent is notified at once.  SIGINT: save and end.
+
+    `grace_s`: how long the machine runs on after SIGTERM, where its provider says so [s].
+    """
 
     def terminated(*_: object) -> None:
         exec_.terminate()
         if not node_agent.has_job:
             # Nothing was started that could be saved, so the machine can end without waiting.
             inbox.put(StopRequested())
-        deadline = Instant(clock.now() + node_agent.grace_s)
+        deadline = Instant(clock.now() + (node_agent.grace_s if grace_s is None else grace_s))
         inbox.put(Noticed(Notice(NoticeLevel.ANNOUNCED, "signal", "signal", deadline)))
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.contracts.providers import CONTRACT_WORLDS, WORLDS, World
+from tests.contracts.providers import CONTRACT_WORLDS, SLOW, WORLDS, World
 from tests.contracts.servers import azure_server, no_azurite, s3_server
 from tests.contracts.trading import Markets, release_all
 
@@ -48,7 +48,11 @@ def owner(request: pytest.FixtureRequest, opened: Markets) -> Iterator[str]:
     yield from _owner(request, opened)
 
 
-@pytest.fixture(scope="session", params=sorted(CONTRACT_WORLDS))
+def _slow_ones_marked() -> list[object]:
+    return [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in sorted(CONTRACT_WORLDS)]
+
+
+@pytest.fixture(scope="session", params=_slow_ones_marked())
 def contracted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Markets]:
     """Open a market of any implementation, however it keeps its promises."""
     with ExitStack() as stack:

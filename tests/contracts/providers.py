@@ -21,6 +21,7 @@ import httpx
 import yaml
 
 from tests.contracts.simulated_market import simulated
+from tests.contracts.slurm_market import slurm
 from tests.contracts.toy_market import toy
 from tests.simulation.market_shop import due_usd
 from windfall.linux import processes
@@ -339,5 +340,9 @@ def local(setup: Setup, folder: Path) -> Iterator[LocalWorld]:
 
 WORLDS: dict[str, Callable[[Setup, Path], AbstractContextManager[World]]] = {"local": local, "simulated": simulated}
 """Every implementation that sells as the local market does, on which all is tried."""
-CONTRACT_WORLDS = WORLDS | {"toy": toy}
-"""Every implementation that the fifteen promises are tried on: also one that keeps them in its own way."""
+CONTRACT_WORLDS = WORLDS | {"toy": toy, "slurm": slurm}
+"""Every implementation that the fifteen promises are tried on: also those that keep them in their own way."""
+REAL_TIME = frozenset({"local", "slurm"})
+"""Those whose time is everybody's."""
+SLOW = frozenset({"slurm"})
+"""Those that need a whole cluster."""

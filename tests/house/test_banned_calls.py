@@ -52,6 +52,10 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("cli/verb_list.py", "print"): "the command line's output",
     ("settings.py", "os.environ*"): "the home of the settings that the environment holds",
     ("linux/random_names.py", "os.urandom"): "the home of random names",
+    (
+        "cli/slurm_checks.py",
+        "os.environ*",
+    ): "the environment names the configuration file, and where Slurm's commands are",
     ("cli/provider_checks.py", "os.environ*"): "the environment names the configuration file, and holds secrets",
     ("wire/agent_start.py", "os.environ*"): "runs on a bare machine, on the standard library alone",
     ("wire/agent_start.py", "time.sleep"): "runs on a bare machine, on the standard library alone",
@@ -72,6 +76,11 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("control/notifier.py", "os.environ*"): "a user's command runs as in their own shell",
     ("linux/clock.py", "time.*"): "the home of the real clock",
     ("providers/local/machine_init.py", "os.environ*"): "a machine finds the software of its host",
+    ("providers/slurm/node_start.py", "os.environ*"): "a machine inherits what Slurm and the site gave its job",
+    (
+        "providers/slurm/slurm_provider.py",
+        "os.environ",
+    ): "the site's commands are found where the user's shell finds them",
     ("providers/local/market_daemon.py", "secrets.token_hex"): "the token by which the market knows its callers",
     ("sdk/attachment.py", "time.monotonic_ns"): "stamps the page; the script has no clock to hand in",
     ("drill/watch.py", "os.environ*"): "the environment is the interface between drill and script",

@@ -11,7 +11,7 @@ import pytest
 from tests.house.source import ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make here")
-TARGETS = ("setup", "demo", "test", "check", "bench", "verify", "docs")
+TARGETS = ("setup", "demo", "test", "check", "bench", "verify", "docs", "slurm")
 OF_THE_SYSTEM = ("touch", "if", "python3", "/")
 
 

@@ -77,6 +77,7 @@ NAMES_ALLOWED: dict[tuple[str, str], str] = {
     ("cli/controller_process.py", "closing"): "`contextlib.closing`",
     ("cli/serve.py", "closing"): "`contextlib.closing`",
     ("providers/local/market_database.py", "closing"): "`contextlib.closing`",
+    ("providers/slurm/slurm_records.py", "closing"): "`contextlib.closing`",
     ("wiring_control.py", "closing"): "`contextlib.closing`",
 }
 

@@ -19,8 +19,9 @@ from windfall.errors import EXIT_FAILED, EXIT_MISUSE, Misuse
 from windfall.events import Fact
 from windfall.settings import patience_s
 from windfall.structs import Struct, replace
+from windfall.terms import RunOptions
 from windfall.units import rate_bytes_per_s
-from windfall.wire.boot_data import RESERVED_VARIABLES, UPLINK, BootData
+from windfall.wire.boot_data import RESERVED_VARIABLES, UPLINK, BootData, grace_of
 from windfall.wire.environment import STORE_VARIABLES
 from windfall.wire.python_programs import program, program_environment, user_environment
 
@@ -80,7 +81,7 @@ def exec_request(machine: MachineContext, boot: BootData, start: StartExec) -> E
         url=machine.url,
         argv=boot.command,
         cwd=machine.work(boot),
-        options=boot.options if start.mttp_s is None else replace(boot.options, mttp_s=start.mttp_s),
+        options=_options(machine, boot, start),
         state=machine.path("state"),
         provider=machine.provider,
         metadata_url=machine.metadata_url,
@@ -98,6 +99,13 @@ def exec_request(machine: MachineContext, boot: BootData, start: StartExec) -> E
         settings=boot.runtime.settings,
         assignment=start.assignment,
     )
+
+
+def _options(machine: MachineContext, boot: BootData, start: StartExec) -> RunOptions:
+    """Return the job's options with what this machine knows better: its lifetime, and how long it runs after SIGTERM."""
+    options = boot.options if start.mttp_s is None else replace(boot.options, mttp_s=start.mttp_s)
+    grace_s = grace_of(machine.environ)
+    return options if grace_s is None else replace(options, grace_s=grace_s)
 
 
 class ExecProcess:

@@ -21,6 +21,7 @@ from windfall.cli.exec_line import provider_of
 from windfall.cli.locations import absolute_url, state_folder, web_address
 from windfall.cli.options import Json, OptionalUrl, StateFolder
 from windfall.cli.provider_checks import provider_checks
+from windfall.cli.slurm_checks import slurm_checks
 from windfall.errors import EXIT_FAILED, StoreError, WindfallError
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
@@ -36,6 +37,8 @@ from windfall.terms import Bytes, Outcome
 from windfall.units import duration_text, size_text
 from windfall.wire.run_layout import MARKER, SHARDS, probe_key
 
+CLUSTER = "slurm"
+"""What stands in place of a URL to check the cluster; a folder of that name is `./slurm`."""
 STREAMS = 8
 """Parallel transfers, as many as the uploader uses."""
 SMALL_OBJECTS = 10
@@ -64,23 +67,32 @@ def doctor(
 
     Exit codes: 0 no check failed, 1 a check failed.
 
+    `windfall doctor slurm` says what the settings of the user's cluster mean; nothing is submitted.
+
     Example: `windfall doctor s3://lab/run42`
 
     Args:
-        url: an existing or future run; without it, only this machine is checked.
+        url: an existing or future run, or `slurm`; without it, only this machine is checked.
         size: how much data to upload and download to measure the speed.
         provider: whose preemption notices to check: auto, aws, google, azure, slurm, kubernetes or local.
         metadata_url: address of the provider's metadata service, if not the usual one.
         state: folder for this machine's own files (default: $XDG_STATE_HOME/windfall).
         json_: print one JSON object per line.
     """
+    if url == CLUSTER:
+        return _report(slurm_checks(state), as_json=json_)
     amount, chosen = Bytes(units.size_bytes(size, "--size")), provider_of(provider)
-    found: list[Check] = []
     if metadata_url is not None:
         web_address(metadata_url, "--metadata-url", "http://169.254.169.254")
-    for check in _all(url, amount, chosen, metadata_url, state):
+    return _report(_all(url, amount, chosen, metadata_url, state), as_json=json_)
+
+
+def _report(checks: Iterable[Check], *, as_json: bool) -> int:
+    """Print each check as soon as it is known; return the exit code."""
+    found: list[Check] = []
+    for check in checks:
         found.append(check)
-        _show(check, as_json=json_)
+        _show(check, as_json=as_json)
     return EXIT_FAILED if any(check.verdict is Verdict.FAIL for check in found) else 0
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from windfall.control import controller_views as views
 from windfall.control.provider_calls import NEARBY_PACE, PollingPace
 from windfall.control.single_user import refuse_unsold
-from windfall.errors import Infeasible, Misuse, ProviderDenied, ProviderError
+from windfall.errors import Infeasible, Misuse, ProviderAbsent, ProviderDenied, ProviderError
 from windfall.fleet import JobPhase, Lifetime
 from windfall.jobs import Job, Measurement
 from windfall.market import Offer, Quota, Refusal
@@ -70,6 +70,11 @@ def pace_of(job: Job, providers: Mapping[str, Provider]) -> PollingPace:
     names = set(providers) if None in wanted else {name for name in wanted if name is not None}
     nearby = all(name in providers and providers[name].capabilities().nearby for name in names)
     return NEARBY_PACE if nearby else PollingPace()
+
+
+def named(job: Job) -> frozenset[str]:
+    """Return the providers that a job asks for by name."""
+    return frozenset(want.provider for want in job.resources if want.provider is not None)
 
 
 class PlanRecords(Protocol):
@@ -135,7 +140,7 @@ class Planner:
         """
         if problem := fleet_policy_list.job_problem(job):
             raise Misuse(f"fleet.{job.fleet} {problem}")
-        offered = self.offers()
+        offered = self.offers(named(job))
         refuse_unsold(offered, job)
         if problem := unmet_need(job, offered.offers, offered.quotas):
             raise Infeasible(problem)
@@ -166,8 +171,8 @@ class Planner:
         measured = tuple(self._records.measured(fingerprint(job)))
         return PlanInputs(self._clock.wall_time(), poll_s, measured, tuple(self._records.lifetimes()))
 
-    def offers(self) -> views.OffersView:
-        """Ask all providers what they sell now."""
+    def offers(self, asked_for: frozenset[str] = frozenset()) -> views.OffersView:
+        """Ask all providers what they sell now; one that is not installed here counts only if it is asked for by name."""
         offers: list[Offer] = []
         quotas: list[Quota] = []
         provider_errors: list[views.ProviderErrorView] = []
@@ -176,6 +181,8 @@ class Planner:
                 offers += provider.offers()
                 quotas += provider.quota(self._owner)
             except ProviderDenied as error:
+                if isinstance(error, ProviderAbsent) and name not in asked_for:
+                    continue
                 provider_errors.append(views.ProviderErrorView(name, Refusal.CREDENTIALS, str(error)))
             except ProviderError as error:
                 provider_errors.append(views.ProviderErrorView(name, "unreachable", str(error)))

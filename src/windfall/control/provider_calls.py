@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from windfall.core import driver, machines, offer_changes
-from windfall.errors import Misuse, ProviderDenied, ProviderError, StoreError, WindfallError
+from windfall.errors import Misuse, ProviderAbsent, ProviderDenied, ProviderError, StoreError, WindfallError
 from windfall.events import Command, Fact
 from windfall.fleet import (
     CancelOrder,
@@ -349,7 +349,9 @@ class Poller:
         try:
             seen.offers, seen.quotas, seen.trouble = provider.offers(), provider.quota(self._ports.owner), None
         except ProviderDenied as error:
-            seen.offers, seen.trouble = (), (name, Refusal.CREDENTIALS, str(error))
+            named = any(want.provider == name for want in self._job.resources)
+            shown = named or not isinstance(error, ProviderAbsent)
+            seen.offers, seen.trouble = (), (name, Refusal.CREDENTIALS, str(error)) if shown else None
         except NO_ANSWER as error:
             seen.trouble = (name, Refusal.NO_CAPACITY, str(error))
 

@@ -75,7 +75,15 @@ PROVIDERS = (
     NoticeProvider(
         "azure", _firmware("chassis_asset_tag", AZURE_CHASSIS), "Scheduled Events", "notices.azure:AzureNotices"
     ),
-    NoticeProvider("slurm", _variable("SLURM_JOB_ID"), "SIGTERM and the signal of sbatch --signal"),
+    # A machine that Windfall ordered also has a service of its own, which announces its time limit.
+    NoticeProvider(
+        "slurm",
+        _variable("SLURM_JOB_ID"),
+        "SIGTERM and the signal of sbatch --signal",
+        "notices.aws:AwsNotices",
+        {"poll_s": Seconds(1.0), "margin_s": Seconds(0.05)},
+        service_always=False,
+    ),
     NoticeProvider(
         "kubernetes", _variable("KUBERNETES_SERVICE_HOST"), "SIGTERM, terminationGracePeriodSeconds before the end"
     ),

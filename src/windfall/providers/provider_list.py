@@ -13,6 +13,7 @@ from pathlib import Path
 from windfall.ports import Clock, Provider
 from windfall.providers.job_blocks import BlockKey, BlockKind
 from windfall.providers.provider_settings import NO_SETTINGS, SETTINGS_KEYS, ProviderSettings
+from windfall.providers.slurm import slurm_settings
 from windfall.structs import Struct
 
 
@@ -26,9 +27,11 @@ class ProviderEntry(Struct, frozen=True):
         help: what it is, in a few words.
         extra: the extra of this package that brings its client library; None if it needs none.
         client: a module of that library, which shows that it is installed.
-        single_user: its machines run on the controller's host under the controller's own account, so it sells to a
-            single user only, and its machines have what the controller has: its Python and its credentials for stores.
+        single_user: its machines run under the controller's own account, on its host or on a cluster that shares its
+            disks, so it sells to a single user only, and its machines have what the controller has: its Python and its
+            credentials for stores.
         settings: the keys that it takes in the configuration file.
+        site: further keys in the configuration file, which no other provider has.
         block: the keys of its block in a job file.
     """
 
@@ -39,6 +42,7 @@ class ProviderEntry(Struct, frozen=True):
     client: str = ""
     single_user: bool = False
     settings: tuple[str, ...] = SETTINGS_KEYS
+    site: tuple[BlockKey, ...] = ()
     block: tuple[BlockKey, ...] = ()
 
 
@@ -66,6 +70,15 @@ PROVIDERS = (
                 most=1.0,
             ),
         ),
+    ),
+    ProviderEntry(
+        "slurm",
+        "providers.slurm.slurm_provider:open_provider",
+        "the jobs of a Slurm cluster",
+        single_user=True,
+        settings=("limits",),
+        site=slurm_settings.SITE,
+        block=slurm_settings.BLOCK,
     ),
 )
 """Every provider; the first is the one that messages and examples name."""

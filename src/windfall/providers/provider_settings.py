@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from windfall.errors import ProviderDenied
 from windfall.market import AgentArchive, BootImage
 from windfall.structs import Struct
+from windfall.terms import BlockValue
 
 SETTINGS_KEYS = ("credentials", "region", "image", "network", "agent", "limits")
 """Every key that a provider may have in the configuration file."""
@@ -60,6 +61,7 @@ class ProviderSettings(Struct, frozen=True):
         region, image, network: the provider's own names; None for its defaults.
         agent: None if the image has the agent.
         origin: the file that they come from, for messages; empty if there is none.
+        site: further keys of this provider alone (`ProviderEntry.site`), with their values.
     """
 
     credentials: CredentialReference | None = None
@@ -69,6 +71,7 @@ class ProviderSettings(Struct, frozen=True):
     agent: AgentArchive | None = None
     limits: ProviderLimits = ProviderLimits()
     origin: str = ""
+    site: tuple[tuple[str, BlockValue], ...] = ()
 
 
 NO_SETTINGS = ProviderSettings()

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from windfall.errors import InvalidFile
 from windfall.market import AgentArchive, BootImage
 from windfall.policies.planning import job_checks
-from windfall.providers import provider_list
+from windfall.providers import job_blocks, provider_list
 from windfall.providers.provider_list import ProviderEntry
 from windfall.providers.provider_settings import (
     CredentialKind,
@@ -79,7 +79,13 @@ class _ConfigReader(Struct, frozen=True):
 
     def _settings(self, entry: ProviderEntry) -> ProviderSettings:
         path: YamlPath = ("providers", entry.name)
-        values = self._map(path, self.document.value["providers"][entry.name], entry.settings)
+        site = {key.name: key for key in entry.site}
+        given = self._map(path, self.document.value["providers"][entry.name], (*entry.settings, *site))
+        values = {name: value for name, value in given.items() if name not in site}
+        own = {name: value for name, value in given.items() if name in site}
+        for name, value in own.items():
+            if problem := job_blocks.problem_with(site[name], value):
+                self._wrong((*path, name), problem)
         readers: Mapping[str, Callable[[YamlPath, Any], Any]] = {
             "credentials": self._credentials,
             "region": self._text,
@@ -89,7 +95,7 @@ class _ConfigReader(Struct, frozen=True):
             "limits": self._limits,
         }
         found = {name: readers[name]((*path, name), value) for name, value in values.items()}
-        return ProviderSettings(**found, origin=self.document.name)
+        return ProviderSettings(**found, site=tuple(own.items()), origin=self.document.name)
 
     # --------------------------------------------------------------------------------------------------------- values
 

@@ -6,6 +6,8 @@ which uses up the machine's one-time credential.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from windfall import codec, stored_forms
@@ -30,10 +32,32 @@ ADDRESS = "WINDFALL_ADDRESS"
 """Host name or address at which the job's other machines reach this one; detected if unset."""
 UPLINK = "WINDFALL_UPLINK"
 """The machine's own limit on uploads, as for `exec --uplink`; unset for none."""
+GRACE = "WINDFALL_GRACE"
+"""How long the machine keeps running after SIGTERM [s]; unset where its provider does not say."""
 SETUP_KEY = "WINDFALL_SETUP_KEY"
 """Name of what the job's set-up leaves behind: on a disk where it succeeded under this name it is not run again."""
-RESERVED_VARIABLES = (SETUP_KEY, UPLINK, CREDENTIAL, CONTROLLER, RUN_URL, MACHINE_ID, PROVIDER, METADATA_URL, ADDRESS)
+RESERVED_VARIABLES = (
+    GRACE,
+    SETUP_KEY,
+    UPLINK,
+    CREDENTIAL,
+    CONTROLLER,
+    RUN_URL,
+    MACHINE_ID,
+    PROVIDER,
+    METADATA_URL,
+    ADDRESS,
+)
 """Variables of the node agent, hidden from setup and script."""
+
+
+def grace_of(environ: Mapping[str, str]) -> Seconds | None:
+    """Return how long the machine keeps running after SIGTERM, as its provider says [s]; None if it does not."""
+    try:
+        grace_s = float(environ.get(GRACE, ""))
+    except ValueError:
+        return None
+    return Seconds(grace_s) if 0.0 <= grace_s < math.inf else None
 
 
 class BootData(Struct, frozen=True):

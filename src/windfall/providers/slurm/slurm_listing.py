@@ -1,0 +1,165 @@
+"""From rows of the queue and of the accounts to machines: pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from windfall.market import Machine, MachineEndCause, MachineLifecycle, Refusal
+from windfall.providers.slurm import slurm_states
+from windfall.providers.slurm.machine_names import job_of, machine_name
+from windfall.providers.slurm.slurm_records import RELEASED, TAKEN, KnownMachine
+from windfall.providers.slurm.slurm_site import NAME
+from windfall.providers.slurm.slurm_tables import AccountRow, JobRow
+from windfall.structs import replace
+from windfall.terms import WallTime
+
+
+def _names_of(row: JobRow) -> tuple[str, ...]:
+    job = f"{row.number}" if row.task is None else f"{row.number}_{row.task}"
+    ranks = range(row.nodes) if row.tag is not None and row.tag.gang and row.nodes > 1 else (None,)
+    return tuple(machine_name(job, rank) for rank in ranks)
+
+
+def names(machines: Iterable[KnownMachine]) -> tuple[str, ...]:
+    """Return the machines' names in the order of their numbers."""
+    return tuple(sorted((one.machine.machine_id for one in machines), key=lambda name: (len(name), name)))
+
+
+def names_of_rows(rows: Iterable[JobRow]) -> tuple[str, ...]:
+    """Return the names of all machines of jobs."""
+    return tuple(name for row in rows for name in _names_of(row))
+
+
+def seen_in(row: JobRow, known: Mapping[str, KnownMachine], now: WallTime) -> tuple[KnownMachine, ...]:
+    """Return the machines of a job as they are now.
+
+    Args:
+        row: of the queue.
+        known: machines as they were, by name, with what was asked of them: a job that was cancelled at a release was released.
+        now: when the queue was read.
+    """
+    asked = {name: known[name].asked if name in known else "" for name in _names_of(row)}
+    return tuple(KnownMachine(_machine(row, name, what), row.number, what, now) for name, what in asked.items())
+
+
+def is_news(now: KnownMachine, before: KnownMachine | None) -> bool:
+    """Return whether a machine has changed; what has ended never changes again."""
+    return before is None or (before.machine.ended is None and before.machine != now.machine)
+
+
+def _machine(row: JobRow, name: str, asked: str) -> Machine:
+    assert row.tag is not None, "only Windfall's jobs are read"
+    tag, lifecycle = row.tag, slurm_states.lifecycle_of(row.state)
+    began = row.placed and lifecycle is not MachineLifecycle.PENDING
+    gone = lifecycle is MachineLifecycle.GONE
+    started = row.started if began else None
+    ended = (row.ended or row.started or row.submitted) if gone else None
+    if started is not None and ended is not None:
+        ended = max(started, ended)
+    return Machine(
+        machine_id=name,
+        owner=tag.owner,
+        job_id=tag.job_id,
+        token=row.name,
+        provider=NAME,
+        machine_type=tag.machine_type,
+        zone=row.partition,
+        reliability=tag.reliability,
+        price_usd_per_hour=tag.price_usd_per_hour,
+        lifecycle=lifecycle,
+        started=started,
+        ended=ended,
+        cause=_cause(row.state, asked, began=began, announced=row.preempted_at is not None) if gone else None,
+        preemption_at=_announced(row, lifecycle, asked),
+        allocation=f"{NAME}-{row.number}" if tag.gang else "",
+    )
+
+
+def _announced(row: JobRow, lifecycle: MachineLifecycle, asked: str) -> WallTime | None:
+    """Return when a running machine is to end: by a preemption or its time limit, or by a rehearsal of one."""
+    if lifecycle is not MachineLifecycle.RUNNING:
+        return None
+    known = row.preempted_at is not None or row.limited or row.state == "COMPLETING"
+    ends = [row.ended] if known and row.ended is not None else []
+    word, _, at = asked.partition(" ")
+    if word == TAKEN and at:
+        ends.append(WallTime(float(at)))
+    return min(ends, default=None)
+
+
+def _cause(state: str, asked: str, *, began: bool, announced: bool) -> MachineEndCause:
+    """Return why a machine ended.
+
+    Args:
+        state: the job's last one.
+        asked: what this provider asked of it.
+        began: whether it ever ran.
+        announced: whether its preemption had begun: what ends by itself within the grace was taken away all the same.
+    """
+    found = slurm_states.ENDS[state]
+    ours = {RELEASED: MachineEndCause.RELEASED, TAKEN: MachineEndCause.PREEMPTED}.get(asked.partition(" ")[0])
+    # A machine that broke before what was asked of it arrived has broken.
+    if ours is not None and found is not MachineEndCause.FAILED:
+        return ours
+    if announced and found is MachineEndCause.STOPPED:
+        return MachineEndCause.PREEMPTED
+    return found if began or state != "CANCELLED" else MachineEndCause.FAILED
+
+
+def oldest_of(rows: Sequence[JobRow]) -> tuple[tuple[JobRow, ...], tuple[JobRow, ...]]:
+    """Return the rows of the oldest job, and those of younger ones that have not ended."""
+    first = min((row.number for row in rows), default=0)
+    younger = (row for row in rows if row.number != first)
+    return tuple(row for row in rows if row.number == first), tuple(row for row in younger if _lives(row))
+
+
+def first_of_each_token(rows: Sequence[JobRow]) -> tuple[tuple[JobRow, ...], tuple[JobRow, ...]]:
+    """Return the rows of the oldest job of each token, and of the younger ones that live and must not."""
+    groups: dict[tuple[str, str], list[JobRow]] = defaultdict(list)
+    for row in rows:
+        if row.tag is not None:
+            groups[row.tag.owner, row.name].append(row)
+    pairs = [oldest_of(group) for group in groups.values()]
+    kept = tuple(row for oldest, _ in pairs for row in oldest)
+    return kept, tuple(row for _, younger in pairs for row in younger)
+
+
+def _lives(row: JobRow) -> bool:
+    return slurm_states.lifecycle_of(row.state) is not MachineLifecycle.GONE
+
+
+def is_hopeless(row: JobRow) -> bool:
+    """Return whether a job is in the queue and can never start, or would start a machine that is gone."""
+    if slurm_states.lifecycle_of(row.state) is not MachineLifecycle.PENDING:
+        return False
+    return row.restarts > 0 or slurm_states.refusal_of_reason(row.reason) is Refusal.INVALID
+
+
+def failed(known: KnownMachine, now: WallTime) -> KnownMachine:
+    """Return a machine whose promise failed."""
+    gone = replace(known.machine, lifecycle=MachineLifecycle.GONE, ended=now, cause=MachineEndCause.FAILED)
+    return replace(known, machine=replace(gone, started=None, preemption_at=None))
+
+
+def ended_unseen(known: KnownMachine, accounts: Mapping[str, AccountRow]) -> KnownMachine:
+    """Return how a machine ended that is in no queue any more.
+
+    Args:
+        known: as it was last seen.
+        accounts: rows of the accounts by job.
+    """
+    machine = known.machine
+    row = accounts.get(job_of(machine.machine_id))
+    if row is not None and row.state in slurm_states.ENDS and row.ended is not None:
+        began = row.started is not None
+        cause = _cause(row.state, known.asked, began=began, announced=machine.preemption_at is not None)
+        ended = replace(machine, started=row.started or machine.started, ended=row.ended, cause=cause)
+    else:
+        # Slurm no longer knows when: it was there at the last look, and no bill is longer than what was seen.
+        ended = replace(
+            machine,
+            ended=max(known.seen, machine.started or known.seen),
+            cause=_cause("FAILED", known.asked, began=True, announced=False),
+        )
+    return replace(known, machine=replace(ended, lifecycle=MachineLifecycle.GONE, preemption_at=None))

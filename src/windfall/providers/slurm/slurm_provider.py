@@ -1,0 +1,349 @@
+"""The `slurm` provider: `ports.Provider` on a cluster that the user already has, by the site's own commands.
+
+One order is one job: an array of single machines, or for a gang one job of several nodes, which are one allocation.  Its
+name is the order's token; `--dependency=singleton` keeps a second job of that name from starting while the first lives.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from windfall.errors import ProviderAbsent, ProviderUnreachable
+from windfall.market import (
+    Answer,
+    Bill,
+    BootSpec,
+    Capabilities,
+    Charge,
+    Machine,
+    Offer,
+    Order,
+    Quota,
+    Refusal,
+)
+from windfall.ports import Clock
+from windfall.providers.provider_settings import ProviderSettings
+from windfall.providers.slurm import slurm_listing, slurm_site, slurm_states, slurm_submission, slurm_tables
+from windfall.providers.slurm.machine_names import index_of, job_of
+from windfall.providers.slurm.slurm_commands import Commands, SiteCommands, answer_of, error_of, last_line
+from windfall.providers.slurm.slurm_records import RELEASED, TAKEN, KnownMachine, SlurmRecords
+from windfall.providers.slurm.slurm_settings import SlurmSettings, read_settings, time_limit_s
+from windfall.providers.slurm.slurm_site import NAME, Site
+from windfall.providers.slurm.slurm_submission import Submission
+from windfall.providers.slurm.slurm_tables import JobRow
+from windfall.structs import replace
+from windfall.terms import Instant, Seconds, Usd, WallTime
+from windfall.units import duration_text
+
+SITE_S = 300.0
+"""How long partitions, nodes and configuration are taken as unchanged [s]."""
+LISTED_S = 86400.0
+"""How long an ended machine stays listed [s]."""
+TRIALS_MAX = 64
+
+
+class SlurmProvider:
+    """Buys machines from Slurm."""
+
+    name = NAME
+
+    def __init__(self, installation: Path, settings: SlurmSettings, clock: Clock, commands: Commands) -> None:
+        """Create the provider; nothing is run or read yet.
+
+        Args:
+            installation: the installation's folder, for what the provider remembers.
+            settings: how the site is used.
+            clock: time; a site's clock is taken to agree with it within seconds.
+            commands: runs Slurm's.
+        """
+        self._settings, self._clock, self._commands = settings, clock, commands
+        self._records = SlurmRecords(installation)
+        self._ordering, self._polling = threading.Lock(), threading.Lock()
+        self._queue: tuple[Instant, tuple[JobRow, ...]] | None = None
+        self._site: tuple[Instant, Site] | None = None
+        self._trials: dict[tuple[str, ...], Answer | None] = {}
+
+    def capabilities(self) -> Capabilities:
+        """See the port."""
+        return Capabilities(
+            bids=False,
+            refunds=False,
+            preempts=True,
+            idempotent_orders=False,
+            notice_format="aws",
+            bill_lag_s=Seconds(0.0),
+            listing_lag_s=Seconds(self._settings.poll_s + 1.0),
+            keeps_ended_s=Seconds(LISTED_S),
+            promises_dated=False,
+            promises_fail=True,
+            false_deaths=True,
+            gangs=True,
+            queues=True,
+        )
+
+    # --------------------------------------------------------------------------------------------------------- the site
+
+    def site(self) -> Site:
+        """Return the site's rules, partitions and nodes; refreshed after a while."""
+        with self._polling:
+            now = self._clock.now()
+            if self._site is None or now - self._site[0] > SITE_S:
+                rules = slurm_site.read_rules(answer_of(self._commands, slurm_site.CONFIG))
+                partitions = slurm_site.read_partitions(answer_of(self._commands, slurm_site.PARTITIONS), rules)
+                kinds = slurm_site.read_kinds(answer_of(self._commands, slurm_site.NODES))
+                self._site = now, Site(rules, partitions, kinds)
+            return self._site[1]
+
+    def offers(self) -> tuple[Offer, ...]:
+        """See the port."""
+        settings = self._settings
+        return slurm_site.offers_of(
+            self.site(), settings.partitions, settings.usd_per_unit_hour, settings.queue_wait_s, self._clock.wall_time()
+        )
+
+    def quota(self, owner: str) -> tuple[Quota, ...]:
+        """Return nothing: limits are those of accounts and QOS, which a pending machine's reason names."""
+        del owner
+        return ()
+
+    # ----------------------------------------------------------------------------------------------------------- orders
+
+    def order(self, order: Order, boot: BootSpec) -> Answer:
+        """See the port."""
+        with self._ordering:
+            known = self._records.of_token(order.token)
+            if self._records.is_cancelled(order.token):
+                message = f"the order {order.token} was cancelled"
+                return Answer(order.token, slurm_listing.names(known), Refusal.CANCELLED, message)
+            if known:
+                return Answer(order.token, slurm_listing.names(known))
+            found = self._look_up(order)
+            if found:
+                return Answer(order.token, self._adopt(found))
+            sent_at = self._records.sent_at(order.token)
+            if sent_at is not None and self._clock.wall_time() - sent_at > self._remembered_s():
+                message = (
+                    f"the order {order.token} is too old for Slurm to know what became of it: it is not sent again"
+                )
+                return Answer(order.token, (), Refusal.CANCELLED, message)
+            return self._submit(order, boot)
+
+    def _remembered_s(self) -> float:
+        """Return how long the queue surely shows what an order has bought, also if it has ended at once [s]."""
+        return self.site().rules.keeps_ended_s * 0.8
+
+    def _look_up(self, order: Order) -> tuple[JobRow, ...]:
+        """Return the jobs of a token, now; of several the oldest, the others are cancelled."""
+        rows = slurm_tables.read_queue(answer_of(self._commands, (*slurm_tables.QUEUE, f"--name={order.token}")))
+        rows = tuple(row for row in rows if row.tag is not None and row.tag.owner == order.owner)
+        oldest, younger = slurm_listing.oldest_of(rows)
+        self._cancel_jobs({row.number for row in younger})
+        return oldest
+
+    def _adopt(self, rows: Iterable[JobRow]) -> tuple[str, ...]:
+        now = self._clock.wall_time()
+        known = [one for row in rows for one in slurm_listing.seen_in(row, {}, now)]
+        self._records.put(known)
+        self._queue = None
+        return slurm_listing.names(known)
+
+    def _submit(self, order: Order, boot: BootSpec) -> Answer:
+        kind = self.site().kind(order.offer.zone, order.offer.machine_type)
+        if kind is None or not 1 <= order.count_min <= order.count_max:
+            message = f"this cluster has no {order.offer.machine_type} in a partition {order.offer.zone}"
+            return Answer(order.token, (), Refusal.INVALID, message)
+        partition, limit_s = self.site().partitions[order.offer.zone], time_limit_s(dict(boot.block))
+        if limit_s is not None and limit_s > partition.limit_s:
+            # Many sites queue such a job, which never starts.
+            message = (
+                f"slurm.time is {duration_text(limit_s)}, and the partition {partition.name} ends jobs after "
+                f"{duration_text(partition.limit_s)}: ask for less, or name another partition"
+            )
+            return Answer(order.token, (), Refusal.INVALID, message)
+        job = slurm_submission.submission(order, kind, boot, self._settings)
+        if (refused := self._try_out(job)) is not None:
+            return replace(refused, token=order.token)
+        limited = limit_s is not None or math.isfinite(partition.limit_s)
+        facts = {"grace_s": self.site().grace_s(order.offer.zone), "host": os.uname().nodename, "limited": limited}
+        slurm_submission.write_boot(self._commands, job, boot, self._settings, facts)
+        self._records.send(order.token, self._clock.wall_time())
+        done = self._commands.run(job.argv, job.script.encode())
+        if done.code != 0:
+            slurm_submission.wipe(self._commands, job.folder)
+            refusal = slurm_states.refusal_of_text(done.errors)
+            if refusal is None:
+                raise error_of("sbatch", self._commands.where, done)
+            self._records.forget(order.token)
+            return Answer(order.token, (), refusal, f"Slurm refuses the job: {last_line(done.errors)}")
+        # A call that the line doubled has made two: the older counts, and its name keeps the younger from starting.
+        rows = self._look_up(order)
+        if not rows:
+            raise ProviderUnreachable(
+                f"sbatch answered {done.output.strip()!r}, and squeue does not show {order.token}"
+            )
+        return Answer(order.token, self._adopt(rows))
+
+    def _try_out(self, job: Submission) -> Answer | None:
+        """Return why a job could never run; nothing is submitted, and the same request is not tried twice."""
+        if job.trial not in self._trials:
+            done = self._commands.run(job.trial, job.script.encode())
+            refused = None
+            if done.code != 0:
+                refusal = slurm_states.refusal_of_text(done.errors)
+                if refusal is None:
+                    raise error_of("sbatch", self._commands.where, done)
+                # What has no room now is still accepted into the queue.
+                if refusal is not Refusal.NO_CAPACITY:
+                    return Answer("", (), refusal, f"Slurm refuses the job: {last_line(done.errors)}")
+            if len(self._trials) >= TRIALS_MAX:
+                self._trials.clear()
+            self._trials[job.trial] = refused
+        return self._trials[job.trial]
+
+    def cancel(self, token: str) -> None:
+        """See the port."""
+        self._records.cancel(token, self._clock.wall_time())
+        self._run_quietly(("scancel", "--state=PENDING", f"--name={token}", "--me"))
+        self._queue = None
+
+    # ---------------------------------------------------------------------------------------------------------- listing
+
+    def list(self, owner: str) -> tuple[Machine, ...]:
+        """See the port."""
+        self._refresh()
+        since = WallTime(self._clock.wall_time() - LISTED_S)
+        return tuple(known.machine for known in self._records.all_of(owner, since))
+
+    def _refresh(self) -> None:
+        """Bring the records up to the queue, which is asked at most once in the poll interval."""
+        with self._polling:
+            now = self._clock.now()
+            if self._queue is not None and now - self._queue[0] < self._settings.poll_s:
+                return
+            alive = self._records.alive()
+            try:
+                rows = slurm_tables.read_queue(answer_of(self._commands, slurm_tables.QUEUE))
+            except ProviderAbsent as error:
+                if alive:
+                    raise ProviderUnreachable(str(error)) from error
+                return
+            self._queue = now, rows
+        self._reconcile(rows, alive)
+
+    def _reconcile(self, rows: Sequence[JobRow], alive: Sequence[KnownMachine]) -> None:
+        wall_time = self._clock.wall_time()
+        kept, doubles = slurm_listing.first_of_each_token(rows)
+        self._cancel_jobs({row.number for row in doubles})
+        hopeless = [row for row in kept if slurm_listing.is_hopeless(row)]
+        self._cancel_jobs({row.number for row in hopeless})
+        known = {one.machine.machine_id: one for one in self._records.of_names(slurm_listing.names_of_rows(kept))}
+        now_seen = [
+            slurm_listing.failed(one, wall_time) if one.number in {row.number for row in hopeless} else one
+            for row in kept
+            for one in slurm_listing.seen_in(row, known, wall_time)
+        ]
+        changes = [one for one in now_seen if slurm_listing.is_news(one, known.get(one.machine.machine_id))]
+        seen = {one.machine.machine_id for one in now_seen}
+        changes += self._ends_of([one for one in alive if one.machine.machine_id not in seen])
+        self._records.put(changes)
+        self._records.saw(seen, wall_time)
+        self._tidy(changes)
+
+    def _ends_of(self, missing: Sequence[KnownMachine]) -> Sequence[KnownMachine]:
+        """Return how machines ended that the queue has forgotten: by the accounts, or after the last time they were seen."""
+        if not missing:
+            return []
+        accounts: Mapping[str, slurm_tables.AccountRow] = {}
+        if self.site().rules.accounts:
+            numbers = ",".join(sorted({str(one.number) for one in missing}))
+            text = answer_of(self._commands, (*slurm_tables.ACCOUNTS, f"--jobs={numbers}"))
+            accounts = {row.job: row for row in slurm_tables.read_accounts(text)}
+        return [slurm_listing.ended_unseen(one, accounts) for one in missing]
+
+    def _tidy(self, changes: Iterable[KnownMachine]) -> None:
+        """Remove what machines that never started would have started from."""
+        tokens = {one.machine.token for one in changes if one.machine.ended is not None}
+        for token in tokens:
+            if all(one.machine.ended is not None for one in self._records.of_token(token)):
+                slurm_submission.wipe(self._commands, self._settings.folder / token)
+
+    # ------------------------------------------------------------------------------------------------------------- ends
+
+    def release(self, machine_id: str) -> None:
+        """See the port."""
+        self._end(machine_id, RELEASED)
+
+    def preempt(self, machine_id: str, notice_s: Seconds | None) -> None:
+        """See the port: the machine is notified through its folder, and ends itself at its deadline."""
+        if notice_s is None:
+            self._end(machine_id, TAKEN)
+            return
+        known = self._records.find(machine_id)
+        if known is None or known.machine.ended is not None:
+            return
+        at = WallTime(self._clock.wall_time() + notice_s)
+        self._records.ask(machine_id, f"{TAKEN} {at}")
+        self._request(known, **slurm_submission.preempt_request(at))
+        self._queue = None
+
+    def _end(self, machine_id: str, what: str) -> None:
+        known = self._records.find(machine_id)
+        if known is None:
+            # It may be of before this folder's records: Slurm is asked all the same.
+            self._run_quietly(("scancel", job_of(machine_id)))
+            return
+        for one in self._sisters(known):
+            self._records.ask(one.machine.machine_id, what)
+        self._request(known, release=True)
+        if known.machine.ended is None:
+            self._run_quietly(("scancel", job_of(machine_id)))
+            self._queue = None
+
+    def _sisters(self, known: KnownMachine) -> tuple[KnownMachine, ...]:
+        """Return the machines that end with one: its allocation."""
+        if not known.machine.allocation:
+            return (known,)
+        return self._records.of_token(known.machine.token)
+
+    def _request(self, known: KnownMachine, **request: object) -> None:
+        indexes = [index_of(one.machine.machine_id) for one in self._sisters(known)]
+        slurm_submission.write_request(self._commands, self._settings.folder / known.machine.token, indexes, **request)
+
+    def _cancel_jobs(self, numbers: Iterable[int]) -> None:
+        found = sorted(numbers)
+        if found:
+            self._run_quietly(("scancel", *map(str, found)))
+
+    def _run_quietly(self, argv: Sequence[str]) -> None:
+        """Run a command for which what is gone already is no error."""
+        result = self._commands.run(argv)
+        if result.code != 0 and "Invalid job id" not in result.errors and "already completing" not in result.errors:
+            raise error_of(argv[0], self._commands.where, result)
+
+    # ------------------------------------------------------------------------------------------------------------- bill
+
+    def charges(self, owner: str, cursor: str) -> Bill:
+        """See the port: one line a machine, from the same times as the site's own account."""
+        if not self._records.exist:
+            return Bill((), cursor)
+        self._refresh()
+        newest, lines = int(cursor or 0), []
+        for known in self._records.changed_after(owner, newest):
+            newest = max(newest, known.changed)
+            one = known.machine
+            if one.started is not None and one.ended is not None:
+                usd = Usd((one.ended - one.started) / 3600.0 * one.price_usd_per_hour)
+                line = f"{one.machine_id}/use"
+                lines.append(Charge(line, one.machine_id, usd, one.started, one.ended, settled=True, job_id=one.job_id))
+        return Bill(tuple(lines), str(newest))
+
+
+def open_provider(installation: Path, clock: Clock, *, start: bool, settings: ProviderSettings) -> SlurmProvider:
+    """Open Slurm for an installation; see `SlurmProvider`.  It has no process of its own to start."""
+    del start
+    read = read_settings(installation, settings)
+    return SlurmProvider(installation, read, clock, SiteCommands(read.login, os.environ))

@@ -1,0 +1,87 @@
+"""What Slurm's words mean here: states of jobs, reasons to wait, refusals of orders.
+
+Words: `squeue` and `sbatch` of Slurm 22.05, sections "JOB STATE CODES" and "JOB REASON CODES" of squeue(1), and the texts
+of slurm_errno.c.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from windfall.market import MachineEndCause, MachineLifecycle, Refusal
+
+_PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+_RUNNING = ("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")
+ENDS = MappingProxyType(
+    {
+        "COMPLETED": MachineEndCause.STOPPED,
+        "CANCELLED": MachineEndCause.PREEMPTED,
+        "PREEMPTED": MachineEndCause.PREEMPTED,
+        "TIMEOUT": MachineEndCause.PREEMPTED,
+        "REVOKED": MachineEndCause.PREEMPTED,
+        "FAILED": MachineEndCause.FAILED,
+        "NODE_FAIL": MachineEndCause.FAILED,
+        "BOOT_FAIL": MachineEndCause.FAILED,
+        "LAUNCH_FAILED": MachineEndCause.FAILED,
+        "RECONFIG_FAIL": MachineEndCause.FAILED,
+        "DEADLINE": MachineEndCause.FAILED,
+        "OUT_OF_MEMORY": MachineEndCause.FAILED,
+    }
+)
+"""Final states.  The batch script ends with 0 when its machine has stopped itself, so FAILED means that it broke; a job that
+was cancelled by others was taken away."""
+
+
+def lifecycle_of(state: str) -> MachineLifecycle:
+    """Return a machine's state; a state that this release does not know counts as running, which buys nothing."""
+    if state in _PENDING:
+        return MachineLifecycle.PENDING
+    return MachineLifecycle.GONE if state in ENDS else MachineLifecycle.RUNNING
+
+
+_INVALID_REASONS = frozenset(
+    {
+        "AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS",
+        "PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "QOSNotAllowed", "QOSTimeLimit",
+    }
+)  # fmt: skip
+_QUOTA_PREFIXES = ("Assoc", "QOS", "MaxCpuPerAccount", "MaxGRESPerAccount", "MaxMemPerLimit", "MaxNodePerAccount")
+
+
+def refusal_of_reason(reason: str) -> Refusal | None:
+    """Return what a pending job's reason is in a buyer's words; None if it only waits for its turn or its dependency.
+
+    An invalid one never starts as it is; the others may, once other jobs have ended.
+    """
+    if reason in _INVALID_REASONS:
+        return Refusal.INVALID
+    if reason.startswith(_QUOTA_PREFIXES):
+        return Refusal.QUOTA
+    if reason in {"None", "Dependency", "BeginTime", "JobArrayTaskLimit", "Prolog", "Cleaning"}:
+        return None
+    return Refusal.NO_CAPACITY
+
+
+_REFUSALS = (
+    (
+        Refusal.QUOTA,
+        ("violates accounting/QOS policy", "MaxSubmit", "JobLimit", "submit limit", "Slurm temporarily unable to accept job"),
+    ),
+    (
+        Refusal.CREDENTIALS,
+        ("Access/permission denied", "Invalid user id", "group not permitted", "User not permitted", "not permitted to use"),
+    ),
+    (Refusal.NO_CAPACITY, ("inactive or drain", "nodes are busy", "not available now", "Required node not available")),
+    (
+        Refusal.INVALID,
+        (
+            "nvalid", "configuration is not available", "exceeds", "More processors requested", "can not be satisfied",
+            "cannot be satisfied", "not supported", "unrecognized option", "specification", "Unable to open file",
+        ),
+    ),
+)  # fmt: skip
+
+
+def refusal_of_text(text: str) -> Refusal | None:
+    """Return why `sbatch` refused a job, by its own words; None if they do not say that it was refused."""
+    return next((kind for kind, words in _REFUSALS if any(word in text for word in words)), None)

@@ -1,0 +1,390 @@
+"""How the provider speaks with Slurm: what it runs, how often, and what becomes of each answer; the commands are scripted."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.providers import slurm_recorded as recorded
+from windfall.errors import ProviderAbsent, ProviderDenied, ProviderUnreachable
+from windfall.market import Answer, BootSecret, BootSpec, MachineEndCause, MachineLifecycle, Offer, Order, Refusal
+from windfall.providers.slurm.slurm_commands import CommandResult, SiteCommands, answer_of
+from windfall.providers.slurm.slurm_provider import SlurmProvider
+from windfall.providers.slurm.slurm_settings import SlurmSettings
+from windfall.simulation.virtual_time import WALL_START, Timeline
+from windfall.terms import BlockValue, Instant, Seconds, WallTime
+
+SECRET = "hush-hush-7741"
+TAG = "windfall/own/job/1c0.5g/transient/0/0"
+
+
+@dataclass
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    timeline: Timeline = field(default_factory=Timeline)
+
+    def now(self) -> Instant:
+        return Instant(self.timeline.time)
+
+    def wall_time(self) -> WallTime:
+        return WallTime(WALL_START + self.timeline.time)
+
+    def sleep(self, duration_s: Seconds) -> None:
+        self.timeline.pass_time(duration_s)
+
+
+@dataclass
+class Scripted:
+    """A site that answers as it is told, and remembers what it was asked; `sh` is real, in the test's folder."""
+
+    clock: Clock
+    where: str = "this host"
+    refusal: str = ""
+    trial: str = ""
+    queue: list[str] = field(default_factory=list)
+    asked: list[tuple[str, ...]] = field(default_factory=list)
+    lost: bool = False
+
+    def run(self, argv: Sequence[str], data: bytes = b"") -> CommandResult:
+        self.asked.append(tuple(argv))
+        if argv[0] == "sh":
+            return SiteCommands("", dict(os.environ)).run(argv, data)
+        if argv[0] == "sbatch" and "--test-only" in argv:
+            return CommandResult(int(bool(self.trial)), "", self.trial)
+        if argv[0] == "sbatch":
+            return self._submit(argv)
+        answers = {"squeue": "".join(self.queue), "sinfo": recorded.NODES, "scancel": "", "sacct": ""}
+        if argv[0] == "scontrol":
+            return CommandResult(0, recorded.CONFIG if "config" in argv else recorded.PARTITIONS, "")
+        return CommandResult(0, answers[argv[0]], "")
+
+    def _submit(self, argv: Sequence[str]) -> CommandResult:
+        if self.refusal:
+            return CommandResult(1, "", self.refusal)
+        options = dict(option.removeprefix("--").partition("=")[::2] for option in argv[1:])
+        number = 1 + len(self.queue)
+        cells = [
+            str(number),
+            "N/A",
+            options["job-name"],
+            "PENDING",
+            "None",
+            f"{self.clock.wall_time():.0f}",
+            *["N/A"] * 4,
+        ]
+        self.queue.append("\x1f".join([*cells, "1", "", options["partition"], "0", options["comment"], "\n"]))
+        if self.lost:
+            return CommandResult(1, "", recorded.UNANSWERED)
+        return CommandResult(0, f"{number}\n", "")
+
+    def calls(self, *words: str) -> list[tuple[str, ...]]:
+        """The calls of a command with these words."""
+        return [call for call in self.asked if call[0] == words[0] and all(word in call for word in words[1:])]
+
+    def becomes(self, number: int, state: str, *, started: bool = True, ended: bool = False) -> None:
+        """A job changes its state."""
+        cells = self.queue[number - 1].split("\x1f")
+        now = f"{self.clock.wall_time():.0f}"
+        cells[3] = state
+        if started:
+            cells[6], cells[11] = (cells[6] if cells[6] != "N/A" else now), "n0"
+        cells[7] = now if ended else "N/A"
+        self.queue[number - 1] = "\x1f".join(cells)
+
+
+Open = Callable[..., SlurmProvider]
+
+
+@pytest.fixture
+def slurm() -> Scripted:
+    """A site."""
+    return Scripted(Clock())
+
+
+@pytest.fixture
+def provider(slurm: Scripted, tmp_path: Path) -> SlurmProvider:
+    """A provider on it."""
+    return SlurmProvider(tmp_path, SlurmSettings(folder=tmp_path / "machines"), slurm.clock, slurm)
+
+
+def offer(provider: SlurmProvider, partition: str = "low") -> Offer:
+    """What a partition sells."""
+    return next(one for one in provider.offers() if one.zone == partition)
+
+
+def buy(provider: SlurmProvider, token: str = "own-1", count: int = 1, **block: BlockValue) -> Answer:
+    """Order machines with a secret."""
+    order = Order(token, "own", "job", offer(provider), count, count)
+    boot = BootSpec(("sleep", "9"), secrets=(BootSecret("KEY", SECRET),), credential="KEY", block=tuple(block.items()))
+    return provider.order(order, boot)
+
+
+def test_an_order_is_one_job_named_by_its_token(slurm: Scripted, provider: SlurmProvider) -> None:
+    """Not to be requeued, and kept from running beside another of its name."""
+    answer = buy(provider)
+
+    (submitted,) = (call for call in slurm.calls("sbatch") if "--test-only" not in call)
+    assert answer.machine_ids == ("slurm-1",)
+    assert {"--parsable", "--no-requeue", "--dependency=singleton", "--job-name=own-1", "--partition=low"} <= set(
+        submitted
+    )
+
+
+def test_a_known_token_asks_slurm_nothing(slurm: Scripted, provider: SlurmProvider) -> None:
+    """The same machines, without a single command."""
+    first = buy(provider)
+    slurm.asked.clear()
+
+    assert buy(provider) == first
+    assert slurm.calls("sbatch") == slurm.calls("squeue") == []
+
+
+def test_an_answer_that_was_lost_is_found_by_name(slurm: Scripted, provider: SlurmProvider) -> None:
+    """The retry submits nothing."""
+    slurm.lost = True
+    with pytest.raises(ProviderUnreachable, match="Socket timed out"):
+        buy(provider)
+    slurm.lost = False
+
+    assert buy(provider).machine_ids == ("slurm-1",)
+    assert len(slurm.queue) == 1
+
+
+def test_an_order_that_may_have_come_and_gone_is_not_sent_again(slurm: Scripted, provider: SlurmProvider) -> None:
+    """Once Slurm may have forgotten what became of it, a second job could be a second machine."""
+    slurm.lost = True
+    with pytest.raises(ProviderUnreachable):
+        buy(provider)
+    slurm.lost = False
+    slurm.queue.clear()
+    slurm.clock.sleep(Seconds(250.0))
+
+    answer = buy(provider)
+
+    assert (answer.machine_ids, answer.refusal, slurm.queue) == ((), Refusal.CANCELLED, [])
+
+
+def test_many_machines_of_one_kind_are_one_array(slurm: Scripted, provider: SlurmProvider) -> None:
+    """Three in one call."""
+    buy(provider, count=3)
+
+    assert len(slurm.calls("sbatch", "--array=0-2")) == 1
+
+
+def test_a_secret_is_in_no_command_and_no_readable_file(
+    slurm: Scripted, provider: SlurmProvider, tmp_path: Path
+) -> None:
+    """It travels in a file for its owner alone, whose name is no secret."""
+    buy(provider)
+    (boot,) = (tmp_path / "machines" / "own-1").glob("boot-*.json")
+
+    assert SECRET not in repr(slurm.asked)
+    assert json.loads(boot.read_text())["env"]["KEY"] == SECRET
+    assert {path.stat().st_mode & 0o077 for path in (boot, boot.parent)} == {0}
+
+
+@pytest.mark.parametrize(("text", "kind"), recorded.REFUSED.items())
+def test_a_refusal_is_one_sentence_and_leaves_nothing(
+    slurm: Scripted, provider: SlurmProvider, tmp_path: Path, text: str, kind: str
+) -> None:
+    """With Slurm's own words; nothing is in the queue, no secret on the disk, and the token may be used again."""
+    slurm.refusal = text
+
+    answer = buy(provider)
+
+    assert (answer.machine_ids, answer.refusal) == ((), kind)
+    assert answer.message.startswith("Slurm refuses the job: ")
+    assert "\n" not in answer.message
+    assert not list((tmp_path / "machines").rglob("*.json"))
+    slurm.refusal = ""
+    assert buy(provider).machine_ids == ("slurm-1",)
+
+
+def test_what_could_never_run_is_not_submitted(slurm: Scripted, provider: SlurmProvider) -> None:
+    """A trial says so, for nothing; the same request is tried only once."""
+    slurm.trial = "allocation failure: Requested node configuration is not available"
+
+    assert buy(provider).refusal is Refusal.INVALID
+    assert slurm.queue == []
+    slurm.trial = ""
+    buy(provider)
+    buy(provider, "own-2")
+    assert len(slurm.calls("sbatch", "--test-only")) == 2
+
+
+def test_a_time_limit_above_the_partitions_is_refused(slurm: Scripted, provider: SlurmProvider) -> None:
+    """Slurm would queue it for ever."""
+    answer = buy(provider, time="3h")
+
+    assert answer.refusal is Refusal.INVALID
+    assert answer.message == (
+        "slurm.time is 3 h, and the partition low ends jobs after 10 min: ask for less, or name another partition"
+    )
+    assert slurm.calls("sbatch") == []
+
+
+def test_a_block_becomes_options(slurm: Scripted, provider: SlurmProvider) -> None:
+    """Account, QOS, resources, features, time and a part of a node."""
+    buy(provider, account="lab", qos="low", gres="gpu:a100:1", constraint="ib", time="90s", cpus=4, memory="2GiB")
+
+    (call, *_) = slurm.calls("sbatch", "--parsable")
+    wanted = ["account=lab", "qos=low", "gres=gpu:a100:1", "constraint=ib", "time=2", "cpus-per-task=4", "mem=2048M"]
+    assert {f"--{option}" for option in wanted} <= set(call)
+    assert "--exclusive" not in call
+
+
+def test_the_queue_is_asked_once_in_the_interval(slurm: Scripted, provider: SlurmProvider) -> None:
+    """However often machines and bills are asked for, and for however many owners: two `squeue` a minute."""
+    buy(provider)
+    provider.list("own")
+    slurm.asked.clear()
+
+    for _ in range(60):
+        slurm.clock.sleep(Seconds(1.0))
+        provider.list("own")
+        provider.list("other")
+        provider.charges("own", "")
+        provider.offers()
+
+    assert len(slurm.calls("squeue")) == 2
+    assert len(slurm.asked) == 2
+
+
+def test_a_machine_is_followed_to_its_end_and_billed_once(slurm: Scripted, provider: SlurmProvider) -> None:
+    """Pending, running, gone; its line has the times of Slurm's record, and a cursor passes it once."""
+    buy(provider)
+    slurm.clock.sleep(Seconds(40.0))
+    slurm.becomes(1, "RUNNING")
+    assert provider.list("own")[0].lifecycle is MachineLifecycle.RUNNING
+    slurm.clock.sleep(Seconds(100.0))
+    slurm.becomes(1, "COMPLETED", ended=True)
+
+    (gone,) = provider.list("own")
+    bill = provider.charges("own", "")
+
+    assert (gone.lifecycle, gone.cause) == (MachineLifecycle.GONE, MachineEndCause.STOPPED)
+    assert [(line.machine_id, line.ended - line.started, line.settled) for line in bill.charges] == [
+        ("slurm-1", 100.0, True)
+    ]
+    assert provider.charges("own", bill.cursor).charges == ()
+
+
+def test_a_release_is_left_for_the_machine_and_cancels_its_job(
+    slurm: Scripted, provider: SlurmProvider, tmp_path: Path
+) -> None:
+    """A node that Slurm has given up still reads its folder."""
+    buy(provider)
+    provider.release("slurm-1")
+    slurm.becomes(1, "CANCELLED", started=False, ended=True)
+
+    assert slurm.calls("scancel", "1")
+    assert json.loads((tmp_path / "machines" / "own-1" / "request-0.json").read_text()) == {"release": True}
+    (gone,) = provider.list("own")
+    assert (gone.cause, gone.started) == (MachineEndCause.RELEASED, None)
+
+
+def test_a_second_job_of_one_name_is_cancelled(slurm: Scripted, provider: SlurmProvider) -> None:
+    """The older counts."""
+    buy(provider)
+    slurm.queue.append(slurm.queue[0].replace("1\x1f", "2\x1f", 1))
+
+    assert [one.machine_id for one in provider.list("own")] == ["slurm-1"]
+    assert slurm.calls("scancel", "2")
+    assert not slurm.calls("scancel", "1")
+
+
+def test_a_machine_that_the_queue_forgets_is_gone(slurm: Scripted, provider: SlurmProvider) -> None:
+    """Never silence: without accounts it failed, and is not billed beyond the last time it was seen."""
+    buy(provider)
+    slurm.becomes(1, "RUNNING")
+    provider.list("own")
+    seen_at = slurm.clock.wall_time()
+    slurm.queue.clear()
+    slurm.clock.sleep(Seconds(400.0))
+
+    (gone,) = provider.list("own")
+
+    assert (gone.lifecycle, gone.cause, gone.ended) == (MachineLifecycle.GONE, MachineEndCause.FAILED, seen_at)
+
+
+def test_a_new_provider_finds_what_the_queue_shows(slurm: Scripted, provider: SlurmProvider, tmp_path: Path) -> None:
+    """Records that are lost cost nothing: tags are in the queue, and the token buys nothing more."""
+    buy(provider)
+    other = SlurmProvider(tmp_path / "new", SlurmSettings(folder=tmp_path / "machines"), slurm.clock, slurm)
+
+    assert [one.machine_id for one in other.list("own")] == ["slurm-1"]
+    assert buy(other).machine_ids == ("slurm-1",)
+    assert len(slurm.queue) == 1
+
+
+def test_a_cancelled_token_buys_nothing(slurm: Scripted, provider: SlurmProvider) -> None:
+    """Used or not; what waits in the queue is taken out, what runs stays."""
+    provider.cancel("own-1")
+
+    assert buy(provider).refusal is Refusal.CANCELLED
+    assert slurm.calls("scancel", "--state=PENDING", "--name=own-1")
+    assert slurm.queue == []
+
+
+# ---------------------------------------------------------------------------------------------------- the commands themselves
+
+
+def test_missing_commands_are_one_sentence() -> None:
+    """It names the command and what to do; a job that does not name Slurm never hears of it."""
+    commands = SiteCommands("", {"PATH": "/nonexistent"})
+
+    with pytest.raises(
+        ProviderAbsent, match="squeue was not found on this host: put Slurm's commands on PATH, or name a"
+    ):
+        answer_of(commands, ("squeue",))
+
+
+def _ssh(folder: Path, script: str) -> SiteCommands:
+    (folder / "ssh").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "ssh").chmod(0o755)
+    return SiteCommands("me@login", {"PATH": f"{folder}:{os.environ['PATH']}"})
+
+
+def test_a_refused_key_is_one_sentence(tmp_path: Path) -> None:
+    """Nothing was carried out, and the user learns which line to try."""
+    commands = _ssh(tmp_path, "echo 'me@login: Permission denied (publickey).' >&2; exit 255")
+
+    with pytest.raises(ProviderDenied, match=r"ssh me@login refused this user's key .*make `ssh me@login true` work"):
+        answer_of(commands, ("squeue",))
+
+
+def test_a_login_node_that_does_not_answer_may_have_acted(tmp_path: Path) -> None:
+    """A broken line is no refusal."""
+    commands = _ssh(tmp_path, "echo 'ssh: connect to host login port 22: Connection timed out' >&2; exit 255")
+
+    with pytest.raises(ProviderUnreachable, match=r"ssh me@login failed: .*timed out"):
+        answer_of(commands, ("squeue",))
+
+
+def test_commands_reach_a_login_node_as_they_are(tmp_path: Path) -> None:
+    """Words with spaces and quotes arrive whole, and times are asked for as seconds."""
+    commands = _ssh(tmp_path, 'shift 6; eval "$1"')
+
+    assert commands.run(("printf", "[%s]", "a b", "it's", "$HOME")).output == "[a b][it's][$HOME]"
+    assert commands.run(("sh", "-c", "echo $SLURM_TIME_FORMAT; cat"), b"data").output == "%s\ndata"
+
+
+def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
+    """In bounded time, as an answer that is missing."""
+    commands = SiteCommands("", dict(os.environ), timeout_s=0.2)
+
+    with pytest.raises(ProviderUnreachable, match=r"sleep on this host did not answer within 0\.2 s"):
+        commands.run(("sleep", "9"))
+
+
+def test_a_users_secrets_are_no_part_of_a_commands_environment() -> None:
+    """`sbatch` hands its environment to the job, which would show them to whoever reads it."""
+    commands = SiteCommands("", dict(os.environ) | {"AWS_SECRET_ACCESS_KEY": SECRET})
+
+    assert SECRET not in commands.run(("env",)).output
