@@ -6,11 +6,16 @@ import csv
 import gzip
 import json
 import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.house.source import ROOT
 from tests.simulation.shared_data import DATA, needs_data
 from windfall.cli.main import main
 from windfall.errors import Misuse
@@ -181,3 +186,33 @@ def runs_of(run_s: list[float], evictions: list[float], paid: list[float], free:
     ones = np.ones(count)
     columns = (np.array(run_s), np.zeros(count), np.array(paid), np.array(free), np.array(evictions))
     return ArmRuns("spring", "us-east-1a", "just-above", 2.0, np.arange(count) * 1e5, ones, *columns)
+
+
+@pytest.mark.real
+def test_processes_end_with_the_command_that_wants_their_runs(prices: Path) -> None:
+    """Also if it is killed: they do not go on computing for nobody."""
+    play = f"import sys, pathlib; from {__name__} import runs; runs(pathlib.Path(sys.argv[1]), starts=5000)"
+    with subprocess.Popen([sys.executable, "-c", play, str(prices)], cwd=ROOT) as command:
+        until(lambda: command.poll() is not None or len(pool_of(command.pid)) > 0)
+        pool = pool_of(command.pid)
+        command.kill()
+    until(lambda: not any(is_of_a_pool(pid) for pid in pool))
+
+
+def pool_of(parent_pid: int) -> list[int]:
+    """Return the processes of a command's pool."""
+    children = Path(f"/proc/{parent_pid}/task/{parent_pid}/children").read_text().split()
+    return [int(pid) for pid in children if is_of_a_pool(int(pid))]
+
+
+def is_of_a_pool(pid: int) -> bool:
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds; pytest's time limit ends it."""
+    while not holds():
+        time.sleep(0.05)

@@ -23,6 +23,7 @@ from windfall.lab import proteus_arms as arms
 from windfall.lab import proteus_worlds as worlds
 from windfall.lab.proteus_arms import ArmJob, ArmRun, Choices
 from windfall.lab.proteus_worlds import PriceWorld, Span
+from windfall.linux import processes
 from windfall.models.price_evictions import EvictionTable
 from windfall.structs import Struct
 
@@ -110,7 +111,7 @@ def play(
     played: dict[int, list[ArmRun]] = {}
     total, done = sum(len(chunk.starts_s) for chunk in chunks), 0
     processors = len(os.sched_getaffinity(0))
-    with ProcessPoolExecutor(processors, multiprocessing.get_context("spawn"), _seldom_collect) as pool:
+    with ProcessPoolExecutor(processors, multiprocessing.get_context("spawn"), _begin, (os.getpid(),)) as pool:
         waiting = {pool.submit(_play, replay.folder, replay.span, chunk): n for n, chunk in enumerate(chunks)}
         for future in as_completed(waiting):
             played[waiting[future]] = future.result()
@@ -152,8 +153,12 @@ def _odds(folder: Path, name: str, span: Span, zone: str, deltas: tuple[float, .
     return worlds.odds(world, zone, np.array(deltas), (world.dates.train_s[0], played_s(world)[0]))
 
 
-def _seldom_collect() -> None:
-    """Look for garbage seldom: each look passes over all machines of a job, and a tenth of the time went to that."""
+def _begin(parent_pid: int) -> None:
+    """Begin a process of the pool: it does not outlive the one that wants its runs.
+
+    Garbage is looked for seldom: each look passes over all machines of a job, and a tenth of the time went to that.
+    """
+    processes.die_with_parent(parent_pid)
     gc.set_threshold(200_000, 20, 20)
 
 
