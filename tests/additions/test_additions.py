@@ -290,7 +290,7 @@ def test_a_notice_source(copy: Copy) -> None:
     )
     copy.insert(
         "notices/notice_sources.py",
-        '    NoticeProvider("slurm"',
+        '    NoticeProvider(\n        "kubernetes"',
         '    NoticeProvider("toy", _variable("TOY"), "a toy\'s own", "notices.toy:ToyNotices"),\n',
     )
     copy.insert("models/preemption_rates.py", '    ("local", ', '    ("toy", PreemptionPattern(4.0, 2.5, 2.5)),\n')

@@ -11,7 +11,7 @@ from tests.jobs.conftest import User
 
 
 @pytest.mark.trial("B2")
-@pytest.mark.parametrize("provider", ["slurm", "local", "aws"])
+@pytest.mark.parametrize("provider", ["kubernetes", "local", "aws"])
 def test_a_block_that_no_provider_reads_is_refused_by_its_line(provider: str, user: User) -> None:
     """A block for a provider would be ignored: the plan refuses it, naming line and the providers that there are."""
     (user.home / "job.yaml").write_text(f"run: python train.py\n{provider}: {{account: lab}}\n")

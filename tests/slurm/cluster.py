@@ -259,7 +259,12 @@ class SlurmCluster:
         self.folder.chmod(0o755)
         for name in ("state", "log", "run", *(f"spool/{node}" for node in self.nodes)):
             (self.folder / name).mkdir(parents=True)
-        place = Place(self.folder, self.port, socket.gethostname().split(".")[0], _user(), self.slurm.plugins)
+        plugins = None
+        if self.slurm.plugins is not None:
+            # A value of slurm.conf ends at a space, and a user's cache may lie beyond one.
+            plugins = self.folder / "plugins"
+            plugins.symlink_to(self.slurm.plugins, target_is_directory=True)
+        place = Place(self.folder, self.port, socket.gethostname().split(".")[0], _user(), plugins)
         (self.folder / "slurm.conf").write_text(slurm_conf(self.wanted, place), "utf-8")
         (self.folder / "cgroup.conf").write_text(CGROUP_CONF, "utf-8")
         gpus = [self.folder / f"gpu{number}" for number in range(self.wanted.gpus_per_node)]
