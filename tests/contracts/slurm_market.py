@@ -48,6 +48,8 @@ ZONE = "PartitionName=zone-a Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE GraceT
 class Line:
     """A line to the site's commands on which something may happen to each call."""
 
+    present = True
+
     def __init__(self, world: SlurmWorld, fault: str = "") -> None:
         self._world, self._fault, self.where = world, fault, "this host"
 

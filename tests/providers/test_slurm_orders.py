@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.providers import slurm_recorded as recorded
+from windfall.control.planner import NEARBY_PACE, pace_of
 from windfall.errors import ProviderAbsent, ProviderDenied, ProviderUnreachable
+from windfall.jobs import Job, Resources
 from windfall.market import Answer, BootSecret, BootSpec, MachineEndCause, MachineLifecycle, Offer, Order, Refusal
 from windfall.providers.slurm.slurm_commands import CommandResult, SiteCommands, answer_of
 from windfall.providers.slurm.slurm_provider import SlurmProvider
@@ -50,6 +52,7 @@ class Scripted:
     queue: list[str] = field(default_factory=list)
     asked: list[tuple[str, ...]] = field(default_factory=list)
     lost: bool = False
+    present: bool = True
 
     def run(self, argv: Sequence[str], data: bytes = b"") -> CommandResult:
         self.asked.append(tuple(argv))
@@ -388,3 +391,20 @@ def test_a_users_secrets_are_no_part_of_a_commands_environment() -> None:
     commands = SiteCommands("", dict(os.environ) | {"AWS_SECRET_ACCESS_KEY": SECRET})
 
     assert SECRET not in commands.run(("env",)).output
+
+
+@pytest.mark.parametrize(
+    ("login", "with_slurm", "quick"), [("", False, True), ("", True, False), ("me@login.example.org", False, False)]
+)
+def test_where_there_is_no_slurm_it_slows_nobody_down(
+    tmp_path: Path, login: str, with_slurm: bool, quick: bool
+) -> None:
+    """Jobs that could go to any provider are polled at the pace of those that there are."""
+    if with_slurm:
+        (tmp_path / "squeue").write_text("#!/bin/sh\n")
+        (tmp_path / "squeue").chmod(0o755)
+    commands = SiteCommands(login, {"PATH": str(tmp_path)})
+    provider = SlurmProvider(tmp_path, SlurmSettings(folder=tmp_path, login=login), Clock(), commands)
+    anywhere = Job("job", "job", "ada", "memory://run", ("train",), (Resources(),))
+
+    assert (pace_of(anywhere, {"slurm": provider}) == NEARBY_PACE) == quick

@@ -142,7 +142,7 @@ def test_a_submission_whose_answer_is_lost_runs_once(rented: Rented) -> None:
     commands = SiteCommands("", rented.cluster.environment())
 
     class Broken:
-        where = "this host"
+        where, present = "this host", True
 
         def run(self, argv: tuple[str, ...], data: bytes = b"") -> object:
             result = commands.run(argv, data)

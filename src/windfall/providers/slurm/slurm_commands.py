@@ -7,6 +7,7 @@ Slurm's commands have no exit codes worth the name; what a failure means is in i
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -62,6 +63,11 @@ class Commands(Protocol):
     where: str
     """For messages: `here`, or the login node."""
 
+    @property
+    def present(self) -> bool:
+        """Whether Slurm's commands are there to be run; a login node is taken to have them."""
+        ...
+
     def run(self, argv: Sequence[str], data: bytes = b"") -> CommandResult:
         """Run a command with `data` as its input and return its result, whatever its code.
 
@@ -87,6 +93,11 @@ class SiteCommands:
         self.where = login or "this host"
         self._login, self._timeout_s = login, timeout_s
         self._environ = {name: environ[name] for name in INHERITED if name in environ} | dict([TIMES_AS_SECONDS])
+
+    @property
+    def present(self) -> bool:
+        """See `Commands`."""
+        return bool(self._login) or shutil.which("squeue", path=self._environ.get("PATH")) is not None
 
     def run(self, argv: Sequence[str], data: bytes = b"") -> CommandResult:
         """See `Commands`."""

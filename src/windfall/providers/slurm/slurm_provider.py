@@ -83,6 +83,8 @@ class SlurmProvider:
             false_deaths=True,
             gangs=True,
             queues=True,
+            # Where there is no Slurm nothing is ever asked, and the others' calls need not wait for it.
+            nearby=not self._commands.present,
         )
 
     # --------------------------------------------------------------------------------------------------------- the site
