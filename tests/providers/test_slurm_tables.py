@@ -10,7 +10,15 @@ import pytest
 from tests.providers import slurm_recorded as recorded
 from windfall.errors import ProviderUnreachable
 from windfall.market import Machine, MachineEndCause, MachineLifecycle, Offer, Order, Refusal
-from windfall.providers.slurm import site_checks, slurm_listing, slurm_site, slurm_states, slurm_tables
+from windfall.providers import job_blocks
+from windfall.providers.slurm import (
+    site_checks,
+    slurm_listing,
+    slurm_settings,
+    slurm_site,
+    slurm_states,
+    slurm_tables,
+)
 from windfall.providers.slurm.machine_names import index_of, job_of
 from windfall.providers.slurm.site_checks import SiteFinding
 from windfall.providers.slurm.slurm_records import RELEASED, TAKEN, KnownMachine
@@ -18,6 +26,7 @@ from windfall.providers.slurm.slurm_settings import SlurmSettings
 from windfall.providers.slurm.slurm_tables import JobRow
 from windfall.structs import replace
 from windfall.terms import Reliability, Seconds, WallTime
+from windfall.units import duration_s
 
 NOW = WallTime(1795617100.0)
 PENDING, RUNNING, GONE = MachineLifecycle.PENDING, MachineLifecycle.RUNNING, MachineLifecycle.GONE
@@ -325,3 +334,16 @@ def test_an_orders_tag_comes_back() -> None:
 
     assert " " not in tag
     assert row.tag == slurm_tables.OrderTag("an owner", "a/b|c", "1c 0.5g", Reliability.TRANSIENT, 0.125, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [("4h", True), ("1h30m", True), ("90s", True), ("0h", False), ("4 h", False), ("4", False)],
+)
+def test_durations_are_those_of_the_rest_of_a_job_file(text: str, fits: bool) -> None:
+    """What the block takes is read later, and what it refuses is not."""
+    key = next(one for one in slurm_settings.BLOCK if one.name == "time")
+
+    assert (job_blocks.problem_with(key, text) is None) == fits
+    if fits:
+        assert slurm_settings.time_limit_s({"time": text}) == duration_s(text, "time")

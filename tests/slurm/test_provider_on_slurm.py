@@ -30,14 +30,18 @@ ROOT = Path(__file__).parents[2]
 SECRET = "hush-hush-7741"
 STEPS = 400
 ASKS = """
-import os, time, urllib.request as web
+import os, time, urllib.error, urllib.request as web
 url = os.environ["WINDFALL_METADATA_URL"]
 def ask(path, method, **headers):
     request = web.Request(url + path, method=method, headers={name.replace("_", "-"): value for name, value in headers.items()})
     return web.urlopen(request).read().decode()
-time.sleep(3)
 token = ask("/latest/api/token", "PUT", X_aws_ec2_metadata_token_ttl_seconds="60")
-print(ask("/latest/meta-data/spot/instance-action", "GET", X_aws_ec2_metadata_token=token), flush=True)
+while True:
+    try:
+        print(ask("/latest/meta-data/spot/instance-action", "GET", X_aws_ec2_metadata_token=token), flush=True)
+        break
+    except urllib.error.HTTPError:  # 404: no notice yet
+        time.sleep(0.1)
 time.sleep(1000)
 """
 """What a machine asks its notice service, and prints."""

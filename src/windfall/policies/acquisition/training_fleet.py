@@ -133,8 +133,7 @@ def _market(
     pools = fleet_inputs.pools_of(job, view.offers, known, view.quotas, keys)
     counts = offer_slots.counts_of(pools, held)
     pools = offer_slots.as_sold(pools, view, counts)
-    most = int(min(fleet_settings.machines_max(job, scaling), fleet_inputs.MACHINES_MOST))
-    return worker_market.market_of(training(job), pools, counts, most)
+    return worker_market.market_of(training(job), pools, counts, fleet_inputs.machines_most(job, scaling))
 
 
 def _problem(view: FleetView, scaling: Scaling, market: WorkerMarket, loss: float) -> ProvisioningProblem:

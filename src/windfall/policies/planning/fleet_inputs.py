@@ -100,7 +100,7 @@ def goal_of(
     return FleetGoal(
         app=fleet_settings.application(scaling),
         machines_min=scaling.machines_min,
-        machines_max=int(min(fleet_settings.machines_max(job, scaling), MACHINES_MOST)),
+        machines_max=machines_most(job, scaling),
         reliable_usd_per_hour=reliable_usd_per_hour(job, scaling, offers),
         work_core_s=work_core_s,
         deadline_s=None if by_s is None else max(by_s - elapsed_s, 0.0),
@@ -108,6 +108,11 @@ def goal_of(
         reserve_s=limits.reserve_s(job.checkpointing.save_timeout_s),
         fastest=aim.minimize is Minimize.TIME,
     )
+
+
+def machines_most(job: Job, scaling: Scaling) -> int:
+    """Return the most machines that work on a job and are searched."""
+    return int(min(fleet_settings.machines_max(job, scaling), MACHINES_MOST))
 
 
 def reliable_offer(job: Job, scaling: Scaling, offers: Iterable[Offer]) -> Offer | None:

@@ -16,7 +16,7 @@ from windfall.errors import Infeasible
 from windfall.jobs import Job, Measurement, Use
 from windfall.market import Offer, Quota
 from windfall.models import asp, lifetime_pool
-from windfall.policies.acquisition import fleet_settings, ranking
+from windfall.policies.acquisition import ranking
 from windfall.policies.layout import runtime_list
 from windfall.policies.layout.runtime_list import Scaling
 from windfall.policies.planning import (
@@ -121,7 +121,7 @@ def _case(given: FleetCase, refused: tuple[tuple[Offer, str], ...]) -> _Training
     assert aim.loss is not None, "the job was checked"
     assert aim.deadline_s is not None, "the job was checked"
     pools, model = fleet_inputs.pools_of(job, given.offers, given.knowledge, given.quotas), training(job)
-    most = int(min(fleet_settings.machines_max(job, given.scaling), fleet_inputs.MACHINES_MOST))
+    most = fleet_inputs.machines_most(job, given.scaling)
     market = worker_market.market_of(model, pools, np.zeros(len(pools.keys), np.int64), most)
     if market is None:
         known = ", ".join(one.name for one in model.types)

@@ -16,7 +16,8 @@ from windfall.units import duration_s, size_bytes
 POLL_S = Seconds(30.0)
 """How old a listing may be by default [s]: one `squeue` for all jobs of a user twice a minute."""
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.@-]*"
-_DURATION = r"(?=.*[1-9])[0-9]+(\.[0-9]+)? *(ms|s|m|h|d)"
+_DURATION = r"(?=.*[1-9])([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+"
+"""What `units.duration_s` reads, above zero."""
 _SIZE = r"(?=.*[1-9])[0-9]+(\.[0-9]+)? *([kKMGT]i?)?B"
 ACCOUNT = BlockKey("account", BlockKind.TEXT, "The account that pays (`sbatch --account`).", "physics", pattern=_NAME)
 QOS = BlockKey("qos", BlockKind.TEXT, "The quality of service (`sbatch --qos`).", "low", pattern=_NAME)
