@@ -241,6 +241,7 @@ class Machine(Tagged, frozen=True):
         preemption_at: when the provider will preempt it, if announced; never a reason to buy on its own.
         address: where other machines reach it; empty if unknown.
         allocation: name of the gang that it belongs to, whose machines live and die together; empty for none.
+        pending_reason: why a pending machine waits, in its provider's words; empty if it does not say.
     """
 
     machine_id: str
@@ -260,6 +261,7 @@ class Machine(Tagged, frozen=True):
     address: str = ""
     allocation: str = ""
     price_changes: tuple[PriceChange, ...] = ()
+    pending_reason: str = ""
 
     @property
     def price_now_usd_per_hour(self) -> float:

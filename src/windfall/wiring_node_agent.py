@@ -18,7 +18,14 @@ from urllib.parse import urlsplit
 from windfall.agent.exec_process import NOTICES, ExecProcess, MachineContext
 from windfall.agent.node_agent import Facts, JobSetup, NodeAgent, NodeAgentPorts, Secrets, ThreadCallRunner
 from windfall.channels.direct import DirectReporter
-from windfall.core.node_agent_state import NodeAgentFact, NodeAgentIdentity, NodeAgentPace, Noticed, StopRequested
+from windfall.core.node_agent_state import (
+    SIGTERM,
+    NodeAgentFact,
+    NodeAgentIdentity,
+    NodeAgentPace,
+    Noticed,
+    StopRequested,
+)
 from windfall.errors import Misuse, StoreError
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
@@ -132,13 +139,13 @@ def run_node_agent(environ: Mapping[str, str]) -> None:
 
     quick = place.provider == "local" and url.startswith("file://")
     address = _address(environ, place.provider, controller)
-    who = NodeAgentIdentity(
-        place.machine_id, life, direct is not None, address, _LOCAL_PACE if quick else NodeAgentPace()
-    )
+    grace_s = names.grace_of(environ)
+    pace = _LOCAL_PACE if quick else NodeAgentPace()
+    who = NodeAgentIdentity(place.machine_id, life, direct is not None, address, pace, grace_s is not None)
     calls = ThreadCallRunner(inbox.wake, _log)
     ports = NodeAgentPorts(clock, store, direct, exec_, preparation.run, inbox.take, calls, power_off, who)
     node_agent = NodeAgent(ports)
-    _catch_signals(node_agent, exec_, clock, inbox, names.grace_of(environ))
+    _catch_signals(node_agent, exec_, clock, inbox, grace_s)
     _watch_notices(place, clock, inbox)
     _loop(node_agent, inbox)
 
@@ -182,7 +189,7 @@ def _catch_signals(
             # Nothing was started that could be saved, so the machine can end without waiting.
             inbox.put(StopRequested())
         deadline = Instant(clock.now() + (node_agent.grace_s if grace_s is None else grace_s))
-        inbox.put(Noticed(Notice(NoticeLevel.ANNOUNCED, "signal", "signal", deadline)))
+        inbox.put(Noticed(Notice(NoticeLevel.ANNOUNCED, SIGTERM, SIGTERM, deadline)))
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     signal.signal(signal.SIGTERM, terminated)

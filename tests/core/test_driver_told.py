@@ -26,3 +26,13 @@ def test_a_run_that_is_over_was_not_stopped_from_outside() -> None:
         job = Fleet().trains().says("m1", fleet.MachineStatus.WAITING, exit_code=0, term=1)
         job.run(outcome)
         assert (job.phase is fleet.JobPhase.STOPPED or job.state.pending_end is not None) is stopped, outcome
+
+
+def test_a_machine_in_its_providers_queue_says_why_it_waits() -> None:
+    """In the job's message, which `windfall ps` prints; once it runs, the reason is gone."""
+    job = Fleet(LARGE)
+    (order,) = job.orders
+    job.answers(order).lists("m1", pending_reason="Priority: other jobs come first")
+    assert job.message == "1 machine queued (Priority: other jobs come first)"
+    job.lists("m1", pending_reason="", after=5.0).runs("m1", after=5.0)
+    assert job.message == "1 machine booting"

@@ -9,6 +9,7 @@ import pytest
 from windfall.core import node_agent_reducer, node_agent_state
 from windfall.core.node_agent_state import (
     IDLE_S,
+    SIGTERM,
     Answered,
     EndMachine,
     ExecEnded,
@@ -62,11 +63,14 @@ class Machine:
     now: float = 1000.0
     job_limits: JobLimits = BRIEF
     has_address: bool = True
+    sigterm_is_final: bool = False
     prepared: NodeAgentFact | None = field(default_factory=Prepared)
     did: list[NodeAgentAction] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        identity = NodeAgentIdentity("m-1", "life", self.has_address, "10.0.0.1:7000")
+        identity = NodeAgentIdentity(
+            "m-1", "life", self.has_address, "10.0.0.1:7000", sigterm_is_final=self.sigterm_is_final
+        )
         self.state = node_agent_state.initial_state(identity, Instant(self.now))
 
     def turn(self, *facts: NodeAgentFact) -> list[NodeAgentAction]:
@@ -382,6 +386,32 @@ def test_a_machine_that_will_be_taken_does_not_take_the_run_again() -> None:
     assert machine.after(5.0, ExecEnded(75)) == []
     assert machine.after(44.0) == []
     assert machine.after(3.0) == [StartExec()]
+
+
+def sigterm(at: float) -> Noticed:
+    return Noticed(Notice(NoticeLevel.ANNOUNCED, SIGTERM, SIGTERM, Instant(at)))
+
+
+def test_where_sigterm_is_final_a_machine_that_has_saved_ends() -> None:
+    """Not before its exec has exited and its controller has heard that; elsewhere it waits, as after any other notice."""
+    machine = Machine(sigterm_is_final=True).training()
+    assert machine.turn(sigterm(machine.now + 20.0)) == []
+    assert machine.after(3.0) == []
+    machine.did.clear()
+    (end,) = machine.after(0.5, ExecEnded(75))
+    assert end == EndMachine("preempted, with nothing left to do")
+    reports = [action.report for action in machine.did if isinstance(action, (SendReport, SyncMailbox))]
+    assert 75 in [report.exit_code for report in reports]
+
+    cut_off = Machine(sigterm_is_final=True).training()
+    cut_off.turn(sigterm(cut_off.now + 20.0))
+    cut_off.reachable = cut_off.store = False
+    assert cut_off.after(3.0, ExecEnded(75)) == [end], "nobody is there to hear it"
+    other = Machine(sigterm_is_final=True).training()
+    other.turn(announced(other.now + 20.0))
+    elsewhere = Machine().training()
+    elsewhere.turn(sigterm(elsewhere.now + 20.0))
+    assert other.after(10.0, ExecEnded(75)) + elsewhere.after(10.0, ExecEnded(75)) == []
 
 
 def test_after_a_withdrawn_notice_it_works_again_at_once() -> None:

@@ -89,6 +89,28 @@ def test_a_queued_job_has_not_started() -> None:
     found = machine(rows()["one-2"])
 
     assert (found.lifecycle, found.started, found.ended, found.preemption_at) == (PENDING, None, None, None)
+    assert found.pending_reason == "Resources: no fitting node is free"
+    assert machine(rows()["gang-1"]).pending_reason == ""
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("None", ""),
+        ("Priority", "Priority: other jobs come first"),
+        ("Dependency", "Dependency: another job must end first"),
+        ("QOSMaxJobsPerUserLimit", "QOSMaxJobsPerUserLimit: a limit of the QOS"),
+        ("AssocGrpCpuLimit", "AssocGrpCpuLimit: a limit of the account"),
+        (
+            "ReqNodeNotAvail,_May_be_reserved",
+            "ReqNodeNotAvail,_May_be_reserved: a node that it needs is down or reserved",
+        ),
+        ("NewInSlurm30", "NewInSlurm30"),
+    ],
+)
+def test_why_a_job_waits_is_said_in_words(reason: str, text: str) -> None:
+    """Slurm's own code comes first, so that a user can look it up; a code without words stands alone."""
+    assert slurm_states.reason_text(reason) == text
 
 
 def test_what_was_cancelled_in_the_queue_never_ran() -> None:

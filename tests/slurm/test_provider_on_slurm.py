@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.slurm.cluster import SlurmCluster, no_slurm
 from windfall.errors import ProviderUnreachable
@@ -26,9 +23,7 @@ from windfall.providers.slurm.slurm_provider import SlurmProvider
 from windfall.providers.slurm.slurm_settings import SlurmSettings
 from windfall.terms import BlockValue, Seconds
 
-ROOT = Path(__file__).parents[2]
 SECRET = "hush-hush-7741"
-STEPS = 400
 ASKS = """
 import os, time, urllib.error, urllib.request as web
 url = os.environ["WINDFALL_METADATA_URL"]
@@ -273,54 +268,3 @@ def test_a_gang_is_one_job_whose_machines_end_together(rented: Rented) -> None:
     gone = rented.provider.list(rented.owner)
     assert names == (f"slurm-{job}.0", f"slurm-{job}.1", f"slurm-{job}.2")
     assert {(one.allocation, one.cause) for one in gone} == {(f"slurm-{job}", MachineEndCause.FAILED)}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(480)
-def test_a_training_loses_its_machines_and_ends_the_same(rented: Rented) -> None:
-    """The demo's training is taken by a higher partition and killed once: its last losses are those of an undisturbed one."""
-    lab = rented.folder / "lab"
-    shutil.copytree(ROOT / "examples" / "demo", lab / "demo")
-    shutil.copytree(ROOT / "examples" / "demo", lab / "alone")
-    (lab / "cf" / "windfall").mkdir(parents=True)
-    (lab / "cf" / "windfall" / "config.yaml").write_text("providers: {slurm: {poll: 1s}}\n")
-    job = {
-        "name": "on-slurm",
-        "workdir": str(lab / "demo"),
-        "resources": {"infra": "slurm/low"},
-        "run": f"{sys.executable} train.py --steps {STEPS}",
-        "work": {"steps": STEPS},
-    }
-    (lab / "job.yaml").write_text(yaml.safe_dump(job))
-    environ = rented.cluster.environment() | {"XDG_STATE_HOME": str(lab / "st"), "XDG_CONFIG_HOME": str(lab / "cf")}
-    alone = subprocess.run(
-        [sys.executable, "train.py", "--steps", str(STEPS)], cwd=lab / "alone", env=environ,
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-
-    with (lab / "out").open("wb") as out:
-        line = [sys.executable, "-m", "windfall.cli.main", "run", "-y", str(lab / "job.yaml")]
-        run = subprocess.Popen(line, env=environ, cwd=lab, stdout=out, stderr=subprocess.STDOUT)
-
-    try:
-
-        def printed() -> str:
-            return (lab / "out").read_text("utf-8", "replace")
-
-        rented.cluster.until(lambda: "step   100" in printed(), "it trains", 120.0)
-        rented.cluster.submit("sleep 3", "--partition=high", "--nodes=3")
-        rented.cluster.until(lambda: "preempted" in printed(), "it is preempted", 60.0)
-        rented.cluster.until(lambda: "step   200" in printed(), "it trains again", 120.0)
-        starts = [
-            pid for pid, text in rented.cluster.processes().items() if "node_start" in text and "srun" not in text
-        ]
-        os.kill(starts[0], signal.SIGKILL)
-        rented.cluster.until(lambda: run.poll() is not None, "it ends", 240.0)
-    finally:
-        run.kill()
-        run.wait()
-
-    assert run.returncode == 0, printed()
-    losses = dict(re.findall(r"step +(\d+) +loss ([\d.]+)", printed()))
-    assert losses == dict(re.findall(r"step +(\d+) +loss ([\d.]+)", alone.stdout))
-    assert rented.queue() == ""

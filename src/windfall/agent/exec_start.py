@@ -103,7 +103,9 @@ def _lock(folder: Path) -> None:
 
 
 def main() -> None:
-    """Start the request in the file that the command line names."""
+    """Start the request in the file that the command line names; it ends with the node agent that started it."""
+    # The node agent's end is the machine's, also where no namespace and no cgroup ends what is left.
+    processes.die_with_parent(os.getppid())
     try:
         request = load(sys.argv[1])
         checked_command(request.argv, request.url)

@@ -234,6 +234,8 @@ def _status_label(unit: TrackedMachine) -> str:
         return "silent"
     if unit.status is not None:
         return str(unit.status)
+    if unit.machine.pending_reason:
+        return f"queued ({unit.machine.pending_reason})"
     return "booting" if unit.state is MachineState.BOOTING else "ordered"
 
 

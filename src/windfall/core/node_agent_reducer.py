@@ -284,6 +284,8 @@ def _consider_shutdown(turn: _Turn) -> None:
     elif state.shutdown is None and state.silence_s > limit_s:
         reason = f"no contact with the controller for {limit_s:g} s: the machine saves and shuts down"
         turn.change(shutdown=MachineShutdown(reason, save=True, since=turn.now))
+    elif state.shutdown is None and state.spent:
+        turn.change(shutdown=MachineShutdown("preempted, with nothing left to do", save=True, since=turn.now))
 
 
 def _silence_s_max(state: NodeAgentState) -> Seconds:

@@ -39,6 +39,8 @@ STRIDE_S_MAX = Seconds(10.0)
 """The most that one turn adds to the silence [s]: a machine that was itself paused received nothing, which proves nothing."""
 IDLE_S = Seconds(600.0)
 """How long a machine with nothing to run waits for a controller that is out of contact, at most [s]."""
+SIGTERM = "signal"
+"""Source of the notice that a SIGTERM to the machine is."""
 FINAL_REPORT_S = Seconds(5.0)
 """How long a machine that shuts down waits for its final report to be sent [s]."""
 
@@ -100,6 +102,7 @@ class NodeAgentIdentity(Struct, frozen=True):
         incarnation: random; a new value means that the node agent restarted.
         direct: whether it knows an address of its controller.
         address: host:port at which the job's other machines reach its agent.
+        sigterm_is_final: its provider withdraws no SIGTERM, so the machine ends once it has nothing left to do.
     """
 
     machine_id: str
@@ -107,6 +110,7 @@ class NodeAgentIdentity(Struct, frozen=True):
     direct: bool
     address: str = ""
     pace: NodeAgentPace = NodeAgentPace()
+    sigterm_is_final: bool = False
 
 
 class JobLimits(Struct, frozen=True):
@@ -374,6 +378,12 @@ class NodeAgentState(Struct, frozen=True):
         """The earliest announced end."""
         ends = [notice.deadline for notice in self.notices if notice.level is NoticeLevel.ANNOUNCED]
         return min((end for end in ends if end is not None), default=None)
+
+    @property
+    def spent(self) -> bool:
+        """Whether the machine is certainly ending, and its controller has heard, or cannot, that it runs nothing any more."""
+        final = self.identity.sigterm_is_final and any(notice.source == SIGTERM for notice in self.notices)
+        return final and self.running is None and self.directive_checked
 
     def announced(self, now: Instant) -> bool:
         """Return whether this machine is about to be preempted."""

@@ -33,7 +33,7 @@ ADDRESS = "WINDFALL_ADDRESS"
 UPLINK = "WINDFALL_UPLINK"
 """The machine's own limit on uploads, as for `exec --uplink`; unset for none."""
 GRACE = "WINDFALL_GRACE"
-"""How long the machine keeps running after SIGTERM [s]; unset where its provider does not say."""
+"""How long the machine keeps running after SIGTERM [s], which is then final; unset where its provider does not say."""
 SETUP_KEY = "WINDFALL_SETUP_KEY"
 """Name of what the job's set-up leaves behind: on a disk where it succeeded under this name it is not run again."""
 RESERVED_VARIABLES = (

@@ -73,6 +73,7 @@ def _machine(row: JobRow, name: str, asked: str) -> Machine:
         cause=_cause(row.state, asked, began=began, announced=row.preempted_at is not None) if gone else None,
         preemption_at=_announced(row, lifecycle, asked),
         allocation=f"{NAME}-{row.number}" if tag.gang else "",
+        pending_reason=slurm_states.reason_text(row.reason) if lifecycle is MachineLifecycle.PENDING else "",
     )
 
 

@@ -62,6 +62,29 @@ def refusal_of_reason(reason: str) -> Refusal | None:
     return Refusal.NO_CAPACITY
 
 
+_REASON_WORDS = MappingProxyType(
+    {
+        "BeginTime": "its time to start has not come",
+        "Dependency": "another job must end first",
+        "Licenses": "a licence is in use",
+        "Priority": "other jobs come first",
+        "ReqNodeNotAvail": "a node that it needs is down or reserved",
+        "Reservation": "its reservation has not begun",
+        "Resources": "no fitting node is free",
+    }
+)
+_LIMIT_WORDS = (("QOSMax", "a limit of the QOS"), ("QOSGrp", "a limit of the QOS"), ("Assoc", "a limit of the account"))
+
+
+def reason_text(reason: str) -> str:
+    """Return why a pending job waits: Slurm's code, and what it means; empty if Slurm has not looked at the job yet."""
+    if reason in {"", "None"}:
+        return ""
+    limit = next((words for prefix, words in _LIMIT_WORDS if reason.startswith(prefix)), "")
+    words = _REASON_WORDS.get(reason.partition(",")[0], limit)
+    return f"{reason}: {words}" if words else reason
+
+
 _REFUSALS = (
     (
         Refusal.QUOTA,
