@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windfall.policies.acquisition import bidbrain
-from windfall.policies.acquisition.bidbrain import Allocations, Application
+from windfall.policies.acquisition import bidbrain, bidbrain_scores
+from windfall.policies.acquisition.bidbrain import Application
+from windfall.policies.acquisition.bidbrain_scores import Allocations
 
 Row = dict[str, Any]
 APP = Application(eviction_s=120.0, change_s=45.0, loss_per_core=1e-3)
@@ -18,7 +19,7 @@ APP = Application(eviction_s=120.0, change_s=45.0, loss_per_core=1e-3)
 
 def columns(rows: list[Row]) -> Allocations:
     """Return the rows as columns."""
-    return Allocations(**{name: np.array([row[name] for row in rows]) for name in Allocations.__struct_fields__})
+    return Allocations(**{name: np.array([row[name] for row in rows]) for name in Allocations._fields})
 
 
 def row(**more: Any) -> Row:
@@ -62,11 +63,11 @@ def test_each_choice_is_weighed_by_the_equations(seed: int) -> None:
     rng = random.Random(seed)
     held, offered = ([any_row(rng) for _ in range(count)] for count in (rng.randint(1, 8), 30))
     app = Application(rng.uniform(0, 300), rng.uniform(0, 300), rng.choice([0.0, 1e-4, 1e-2]))
-    assert bidbrain.cost_per_work(columns(held), app) == pytest.approx(plain(held, app, changed=False))
-    assert bidbrain.with_each(columns(held), columns(offered), app) == pytest.approx(
+    assert bidbrain_scores.cost_per_work(columns(held), app) == pytest.approx(plain(held, app, changed=False))
+    assert bidbrain_scores.with_each(columns(held), columns(offered), app) == pytest.approx(
         [plain([*held, one], app, changed=True) for one in offered]
     )
-    assert bidbrain.without_each(columns(held), app) == pytest.approx(
+    assert bidbrain_scores.without_each(columns(held), app) == pytest.approx(
         [plain(held[:place] + held[place + 1 :], app, changed=True) for place in range(len(held))]
     )
 
@@ -75,9 +76,9 @@ def test_the_second_allocation_pays_for_the_reliable_machine_too() -> None:
     """The paper's toy (Figures 5 and 6): a machine that does no work makes further workers worth their price."""
     keeper = row(works=False, usd_per_hour=0.2)
     worker = row(machines=4.0, usd_per_hour=0.1)
-    now = bidbrain.cost_per_work(columns([keeper, worker]), APP)
-    assert bidbrain.with_each(columns([keeper, worker]), columns([worker]), APP)[0] < now
-    assert bidbrain.with_each(columns([worker]), columns([worker]), APP)[0] > bidbrain.cost_per_work(
+    now = bidbrain_scores.cost_per_work(columns([keeper, worker]), APP)
+    assert bidbrain_scores.with_each(columns([keeper, worker]), columns([worker]), APP)[0] < now
+    assert bidbrain_scores.with_each(columns([worker]), columns([worker]), APP)[0] > bidbrain_scores.cost_per_work(
         columns([worker]), APP
     )
 
@@ -86,7 +87,7 @@ def test_a_likely_eviction_is_worth_its_free_hour_only_where_it_is_cheap() -> No
     """With a refund a risky bid is cheaper, until evictions cost more than the hour that they give back."""
     safe, risky = row(machines=8.0), row(machines=8.0, evicted=0.45, median_s=1800.0)
     calm, nervous = (Application(lost_s, 0.0, 0.0) for lost_s in (60.0, 3000.0))
-    costs = [bidbrain.with_each(columns([safe]), columns([safe, risky]), app) for app in (calm, nervous)]
+    costs = [bidbrain_scores.with_each(columns([safe]), columns([safe, risky]), app) for app in (calm, nervous)]
     assert costs[0][1] < costs[0][0]
     assert costs[1][1] > costs[1][0]
 
@@ -94,6 +95,6 @@ def test_a_likely_eviction_is_worth_its_free_hour_only_where_it_is_cheap() -> No
 def test_a_fleet_without_work_costs_infinitely_much_for_it() -> None:
     """So anything that works is bought."""
     keeper = columns([row(works=False)])
-    assert bidbrain.cost_per_work(keeper, APP) == math.inf
-    assert bidbrain.with_each(keeper, columns([row()]), APP)[0] < math.inf
-    assert bidbrain.without_each(columns([row()]), APP).tolist() == [math.inf]
+    assert bidbrain_scores.cost_per_work(keeper, APP) == math.inf
+    assert bidbrain_scores.with_each(keeper, columns([row()]), APP)[0] < math.inf
+    assert bidbrain_scores.without_each(columns([row()]), APP).tolist() == [math.inf]

@@ -103,6 +103,7 @@ class FleetLoop:
         self._alive: dict[int, list[int]] = {}
         self._bids: dict[int, float | None] = {}
         self._slots: dict[int, tuple[str, ...]] = {}
+        self._hours: dict[int, tuple[float, float]] = {}
         self._gangs: set[int] = set()
         self._holder: dict[str, int] = {}
         self._successor: dict[str, int] = {}
@@ -202,7 +203,10 @@ class FleetLoop:
                 return pool.prices.at(self._time_s)
             case BillingBasis.STARTED_HOUR:
                 hours = max((self._time_s - started_s) // pool.billing.hour_s, 0.0)
-                return pool.prices.at(started_s + hours * pool.billing.hour_s)
+                known = self._hours.get(row)
+                if known is None or known[0] != hours:
+                    known = self._hours[row] = hours, pool.prices.at(started_s + hours * pool.billing.hour_s)
+                return known[1]
 
     def _ready(self, row: int) -> bool:
         return self.rows.start[row] <= self._time_s and (self._work is None or self._work.ready(row))

@@ -35,8 +35,9 @@ from windfall.jobs import BuyingLimits
 from windfall.market import BillingBasis, Offer, OfferKey
 from windfall.models import lifetime_pool
 from windfall.models.price_evictions import EvictionTable
-from windfall.policies.acquisition import bidbrain, ranking
-from windfall.policies.acquisition.bidbrain import HOUR_S, Allocations, Application, Floats
+from windfall.policies.acquisition import bidbrain_scores, ranking
+from windfall.policies.acquisition.bidbrain import HOUR_S, Application, Floats
+from windfall.policies.acquisition.bidbrain_scores import Allocations
 from windfall.policies.acquisition.fleet_policy import (
     FleetAllocation,
     FleetEstimates,
@@ -160,7 +161,8 @@ def policy(settings: BidBrain, usable: Callable[[FleetView], tuple[Offer, ...]] 
 def _decide(market: _Situation, view: FleetView) -> FleetTarget:
     settings = market.settings
     awaited = view.awaited
-    held = [one for one in view.allocations() if one.key in market.offers]
+    offers = market.offers
+    held = [one for one in view.allocations() if one.key in offers]
     held, dropped = _renewed(market, held)
     kept = awaited.union(*(one.slots for one in held))
     needs = [slot for slot in view.needs if slot.id in kept or slot.reliability is Reliability.RELIABLE]
@@ -169,7 +171,7 @@ def _decide(market: _Situation, view: FleetView) -> FleetTarget:
     if not buys and len(needs) == len(view.needs):
         return FleetTarget(view.needs, wake_at=wake_at)
     columns = _columns(market, held)
-    before = bidbrain.cost_per_work(columns, settings.app)
+    before = bidbrain_scores.cost_per_work(columns, settings.app)
     bought: list[str] = []
     names = new_slot_ids(settings.role, market.now, view.needs)
     needed = (needs, machines_held(view.job, held))
@@ -201,56 +203,61 @@ def _quotes(
 
 def _columns(market: _Situation, held: Sequence[FleetAllocation], renewed: frozenset[str] = frozenset()) -> Allocations:
     """Return the allocations in columns; those of the given orders as they would be in their next hour."""
-    count = len(held)
-    offers = [market.offers[one.key] for one in held]
-    next_hour = [one.order in renewed for one in held]
-    price = [
-        offer.price_usd_per_hour if later else one.price_usd_per_hour
-        for one, offer, later in zip(held, offers, next_hour, strict=True)
-    ]
-    left_s = [
-        offer.billing.hour_s if later else _left_s(market.now, one, offer)
-        for one, offer, later in zip(held, offers, next_hour, strict=True)
-    ]
-    spot = [offer.reliability is Reliability.TRANSIENT for offer in offers]
-    bids = [one.bid_usd_per_hour for one in held]
-    evicted, median_s = _odds(market, offers, bids, np.array(left_s, dtype=np.float64))
+    # One array of all numbers: an array for each column takes longer than what is done with it.
+    facts = [_facts(market, one, market.offers[one.key], next_hour=one.order in renewed) for one in held]
+    table = np.array(tuple(zip(*facts, strict=True)), dtype=np.float64).reshape(_FACTS, len(held))
+    machines, cores, price, left_s, delta, row, spot, refund = table
+    works = spot > 0.0
+    evicted, median_s = _odds(market, held, left_s, (row.astype(np.intp), delta))
     return Allocations(
-        machines=np.array([len(one.slots) for one in held], dtype=np.float64),
-        cores=np.array([offer.cpus for offer in offers], dtype=np.float64),
-        usd_per_hour=np.array(price, dtype=np.float64),
-        left_s=np.array(left_s, dtype=np.float64),
-        evicted=np.where(spot, evicted, 0.0) if count else np.empty(0),
-        median_s=median_s,
-        refund=np.array([offer.refund for offer in offers], dtype=np.bool_),
-        works=np.array(spot, dtype=np.bool_),
+        machines, cores, price, left_s, np.where(works, evicted, 0.0), median_s, refund=refund > 0.0, works=works
+    )
+
+
+_FACTS = 8
+
+
+def _facts(market: _Situation, one: FleetAllocation, offer: Offer, *, next_hour: bool) -> tuple[float, ...]:
+    """Return an allocation's machines, cores of one, price, time left, bid delta, row of the odds (-1: none), spot, refund."""
+    odds, limit = market.quotes.odds, one.bid_usd_per_hour
+    return (
+        len(one.slots),
+        offer.cpus,
+        offer.price_usd_per_hour if next_hour else one.price_usd_per_hour,
+        offer.billing.hour_s if next_hour else _left_s(market.now, one, offer),
+        (offer.on_demand_usd_per_hour if limit is None else limit) - offer.price_usd_per_hour,
+        -1 if odds is None else odds.rows.get(one.key, -1),
+        one.key[3] is Reliability.TRANSIENT,
+        offer.refund,
     )
 
 
 def _odds(
-    market: _Situation, offers: Sequence[Offer], bids: Sequence[float | None], ahead_s: Floats
+    market: _Situation, held: Sequence[FleetAllocation], ahead_s: Floats, bids: tuple[NDArray[np.intp], Floats]
 ) -> tuple[Floats, Floats]:
-    """Return the odds of an eviction within a time and the median time to it [s]: by the bid, or by the lifetimes."""
+    """Return the odds of an eviction within a time and the median time to it [s]: by the bid, or by the lifetimes.
+
+    Args:
+        market: the offers.
+        held: the allocations.
+        ahead_s: the times [s].
+        bids: rows of the table of odds, -1 for none, and bid deltas [USD/h].
+    """
     if market.settings.whole_hour:
-        ahead_s = np.full(len(offers), HOUR_S)
-    odds = market.quotes.odds
+        ahead_s = np.full(len(held), HOUR_S)
+    odds, (rows, deltas_usd) = market.quotes.odds, bids
     if odds is None:
-        return _by_lifetime(market, offers, ahead_s)
-    rows = np.array([odds.rows.get(offer.key, -1) for offer in offers], dtype=np.intp)
-    deltas = [
-        (offer.on_demand_usd_per_hour if bid is None else bid) - offer.price_usd_per_hour
-        for offer, bid in zip(offers, bids, strict=True)
-    ]
-    by_price = odds.within(np.maximum(rows, 0), np.array(deltas, dtype=np.float64), ahead_s)
+        return _by_lifetime(market, held, ahead_s)
+    by_price = odds.within(np.maximum(rows, 0), deltas_usd, ahead_s)
     known = rows >= 0
-    if bool(known.all()):
+    if np.logical_and.reduce(known):
         return by_price
-    by_lifetime = _by_lifetime(market, offers, ahead_s)
+    by_lifetime = _by_lifetime(market, held, ahead_s)
     return np.where(known, by_price[0], by_lifetime[0]), np.where(known, by_price[1], by_lifetime[1])
 
 
-def _by_lifetime(market: _Situation, offers: Sequence[Offer], ahead_s: Floats) -> tuple[Floats, Floats]:
-    mttp_s = np.array([market.quotes.mttp_s[offer.key] for offer in offers], dtype=np.float64)
+def _by_lifetime(market: _Situation, held: Sequence[FleetAllocation], ahead_s: Floats) -> tuple[Floats, Floats]:
+    mttp_s = np.array([market.quotes.mttp_s[one.key] for one in held], dtype=np.float64)
     return 1.0 - np.exp(-ahead_s / mttp_s), math.log(2.0) * mttp_s
 
 
@@ -267,16 +274,17 @@ def _left_s(now: Instant, one: FleetAllocation, offer: Offer) -> float:
 
 def _renewed(market: _Situation, held: list[FleetAllocation]) -> tuple[list[FleetAllocation], list[FleetAllocation]]:
     """Return the allocations that stay, and those that leave before they are billed again, the dearest first."""
-    due_orders = frozenset(one.order for one in held if _is_due(market, one))
+    offers = market.offers
+    due_orders = frozenset(one.order for one in held if _is_due(market, one, offers[one.key]))
     dropped = [one for one in held if one.order in due_orders and _is_too_dear(market, one)]
     if dropped:
         held = [one for one in held if one not in dropped]
     while due := due_orders.intersection(one.order for one in held):
         columns = _columns(market, held, due)
-        limits = bidbrain.cost_per_work(columns, market.settings.app) * np.array(
+        limits = bidbrain_scores.cost_per_work(columns, market.settings.app) * np.array(
             [1.0 if _by_hour(market.offers[one.key]) else 1.0 - market.settings.margin for one in held]
         )
-        without = bidbrain.without_each(columns, market.settings.app)
+        without = bidbrain_scores.without_each(columns, market.settings.app)
         spare = sum(_working(one) for one in held) - market.settings.machines_min
         better = np.array([one.order in due and _working(one) <= spare for one in held]) & (without < limits)
         if not better.any():
@@ -291,7 +299,8 @@ def _has_room(market: _Situation, held: Sequence[FleetAllocation]) -> bool:
     """Whether a machine of any offer fits under the cap."""
     if sum(_working(one) for one in held) >= market.settings.machines_max:
         return False
-    cores = sum(_working(one) * market.offers[one.key].cpus for one in held)
+    offers = market.offers
+    cores = sum(_working(one) * offers[one.key].cpus for one in held)
     return market.quotes.cores_min <= market.settings.cores_max - cores
 
 
@@ -312,8 +321,7 @@ def _is_too_dear(market: _Situation, one: FleetAllocation) -> bool:
     return offer.billing.basis is not BillingBasis.PURCHASE and not _is_wanted(market.settings, offer)
 
 
-def _is_due(market: _Situation, one: FleetAllocation) -> bool:
-    offer = market.offers[one.key]
+def _is_due(market: _Situation, one: FleetAllocation, offer: Offer) -> bool:
     if offer.reliability is Reliability.RELIABLE or one.started is None:
         return False
     return not _by_hour(offer) or _left_s(market.now, one, offer) <= market.settings.renew_before_s
@@ -325,9 +333,9 @@ def _by_hour(offer: Offer) -> bool:
 
 def _wakes(market: _Situation, held: Sequence[FleetAllocation]) -> list[float]:
     """Return when to decide next: regularly, and shortly before an hour ends."""
-    wakes = [market.now + market.settings.decide_every_s]
+    wakes, offers = [market.now + market.settings.decide_every_s], market.offers
     for one in held:
-        offer = market.offers[one.key]
+        offer = offers[one.key]
         if _by_hour(offer) and offer.reliability is Reliability.TRANSIENT and one.started is not None:
             left_s = _left_s(market.now, one, offer) - market.settings.renew_before_s
             wakes.append(market.now + (left_s if left_s > 0.0 else left_s + offer.billing.hour_s))
@@ -358,7 +366,7 @@ def _buy(
         candidates = _fitting(market, room, market.settings.machines_max - working, in_pools)
         if candidates is None:
             break
-        costs = bidbrain.with_each(columns, candidates.columns, market.settings.app)
+        costs = bidbrain_scores.with_each(columns, candidates.columns, market.settings.app)
         best = int(costs.argmin())
         if not costs[best] < (cost if working >= market.settings.machines_min else math.inf):
             break
@@ -384,8 +392,11 @@ def _candidates(
     hour_s = np.array([offer.billing.hour_s for offer in offers])
     ahead_s = np.full(len(offers), HOUR_S) if settings.whole_hour else hour_s
     alone = np.flatnonzero(~known)
-    mean_s = np.array([mttp_s[offers[place].key] for place in alone], dtype=np.float64)
-    parts = [(alone, np.full(len(alone), np.nan), 1.0 - np.exp(-ahead_s[alone] / mean_s), math.log(2.0) * mean_s)]
+    parts = []
+    if len(alone) or not len(offers):
+        mean_s = np.array([mttp_s[offers[place].key] for place in alone], dtype=np.float64)
+        evicted, median_s = 1.0 - np.exp(-ahead_s[alone] / mean_s), math.log(2.0) * mean_s
+        parts.append((alone, np.full(len(alone), np.nan), evicted, median_s))
     if odds is not None and known.any():
         place = np.flatnonzero(known)
         rows = np.array([odds.rows[offers[one].key] for one in place], dtype=np.intp)
@@ -433,16 +444,15 @@ def _fitting(market: _Situation, room: float, machines: float, in_pools: Mapping
         rows = np.flatnonzero(allowed[every.place])
         if not len(rows):
             return None
-        columns = Allocations(*(getattr(columns, name)[rows] for name in Allocations.__struct_fields__))
+        columns = columns.of(rows)
         every = replace(every, place=every.place[rows], bids_usd_per_hour=every.bids_usd_per_hour[rows])
     if room < market.settings.cores:
-        columns = replace(columns, machines=np.maximum(np.floor(room / columns.cores), 1.0))
+        columns = columns._replace(machines=np.maximum(np.floor(room / columns.cores), 1.0))
     if pooled:
         rooms = np.array([ranking.pool_room(market.limits, in_pools, offer.key) for offer in every.offers])
-        columns = replace(columns, machines=np.minimum(columns.machines, rooms[every.place]))
+        columns = columns._replace(machines=np.minimum(columns.machines, rooms[every.place]))
     if math.isfinite(machines):
-        columns = replace(columns, machines=np.minimum(columns.machines, machines))
-    # Unchanged columns keep what follows from them for the next decision.
+        columns = columns._replace(machines=np.minimum(columns.machines, machines))
     return every if columns is every.columns else replace(every, columns=columns)
 
 
@@ -455,9 +465,7 @@ def _slots(settings: BidBrain, offer: Offer, bid: float | None, names: Iterator[
 
 
 def _joined(held: Allocations, offered: Allocations, place: int) -> Allocations:
-    return Allocations(
-        *(np.append(getattr(held, name), getattr(offered, name)[place]) for name in Allocations.__struct_fields__)
-    )
+    return Allocations._make(map(np.concatenate, zip(held, offered.of(np.array([place])), strict=True)))
 
 
 def _rationale(before: float, after: float, held: Allocations) -> tuple[ComparedValue, ...]:

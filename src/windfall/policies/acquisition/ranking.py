@@ -56,15 +56,22 @@ class Ranked(Struct, frozen=True):
         usd_per_work_hour: expected cost of one machine per hour of kept work [USD/h]; where speeds were measured, an
             hour of work is what the slowest measured type does in an hour.
         hours_per_work_hour: expected time for such an hour, losses and saves included [h].
-        rationale: the numbers behind it.
+        faster: its speed relative to the slowest measured type's [1].
         offer_estimate: the complete estimate.
+        expected: the course of the work by it.
     """
 
     offer: Offer
     usd_per_work_hour: float
     hours_per_work_hour: float
-    rationale: tuple[ComparedValue, ...]
+    faster: float
     offer_estimate: OfferEstimate
+    expected: Expectation
+
+    @property
+    def rationale(self) -> tuple[ComparedValue, ...]:
+        """The numbers behind it; put together when asked for, because few offers are ever shown."""
+        return _rationale(self)
 
 
 class Ranking(Struct, frozen=True):
@@ -254,28 +261,32 @@ def _rank(found: OfferEstimate, expected: Expectation, slowest: float | None) ->
     work_s = found.work_s or HORIZON_S
     faster = 1.0 if slowest is None or found.work_per_s is None else found.work_per_s / slowest
     usd = found.cost_usd(expected) / found.machines / (work_s / 3600.0) / faster
-    hours = expected.wall_s / work_s / faster
+    return Ranked(found.offer, usd, expected.wall_s / work_s / faster, faster, found, expected)
+
+
+def _rationale(row: Ranked) -> tuple[ComparedValue, ...]:
+    found, expected = row.offer_estimate, row.expected
     guess = _ASSUMED * (found.work_s is None)
     assumed = (
         _ASSUMED if any(_is_assumed(number) for number in found.numbers if number.name is PlanNumberKey.MTTP) else guess
     )
+    slow = (ComparedValue(TOO_SLOW, row.hours_per_work_hour * row.faster, ""),) if is_too_slow(found, expected) else ()
     rationale = (
-        ComparedValue("price", found.offer.price_usd_per_hour, "USD/h"),
-        *((ComparedValue(TOO_SLOW, hours * faster, ""),) if is_too_slow(found, expected) else ()),
+        ComparedValue("price", row.offer.price_usd_per_hour, "USD/h"),
+        *slow,
         ComparedValue(f"expected preemptions{assumed}", expected.preemptions, ""),
         ComparedValue(f"redo{assumed}", expected.redo_s, "s"),
         ComparedValue(f"stalled by saves{guess}", expected.save_s, "s"),
         ComparedValue(f"allocation and preparation{guess}", expected.allocate_s + expected.prepare_s, "s"),
-        ComparedValue(f"work{guess}", work_s, "s"),
-        ComparedValue("speed relative to the slowest measured type", faster, ""),
+        ComparedValue(f"work{guess}", found.work_s or HORIZON_S, "s"),
+        ComparedValue("speed relative to the slowest measured type", row.faster, ""),
         *(
             ComparedValue(number.name + _ASSUMED * _is_assumed(number), number.value, number.unit)
             for number in found.numbers
             if number.value is not None
         ),
     )
-    finite = tuple(number for number in rationale if math.isfinite(number.value))
-    return Ranked(found.offer, usd, hours, finite, found)
+    return tuple(number for number in rationale if math.isfinite(number.value))
 
 
 FIRST_S, FACTOR, LONGEST_S = 1.0, 2.0, 300.0
