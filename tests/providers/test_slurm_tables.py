@@ -356,7 +356,7 @@ def test_partitions_that_stop_jobs_are_told_apart() -> None:
     }
 
     assert not found["partition low"].good
-    assert "is stopped, keeps its memory and goes on later" in found["partition low"].says
+    assert "is stopped, keeps its memory and continues later" in found["partition low"].says
 
 
 @pytest.mark.parametrize("set_", [True, False])

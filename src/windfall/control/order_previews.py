@@ -19,7 +19,7 @@ from windfall.terms import WallTime
 
 
 class OrderPreviews(Struct, frozen=True):
-    """What came of the previews.
+    """The results of the previews.
 
     Attributes:
         previewed: the offers of which a provider said something.
@@ -86,10 +86,10 @@ def with_previews(job: Job, plan: JobPlan, previews: OrderPreviews, knowledge: K
     key = plan.chosen.offer.key
     preview = next((one.preview for one in previews.previewed if one.offer.key == key), OrderPreview())
     limit_s = dict(previews.found.limits).get(key)
-    said = (preview.message,) if preview.message else ()
+    message = (preview.message,) if preview.message else ()
     plan = replace(
         plan,
-        warnings=(*plan.warnings, *said, *offer_previews.limit_notes(estimate, limit_s)),
+        warnings=(*plan.warnings, *message, *offer_previews.limit_notes(estimate, limit_s)),
         refused=(*plan.refused, *(RefusedOffer(offer, reason) for offer, reason in previews.found.refused)),
     )
     known = [one for one in previews.previewed if one.preview.starts_at is not None and one.preview.refusal is None]

@@ -69,19 +69,19 @@ def orders_to_preview(job: Job, offers: Iterable[Offer], owner: str) -> tuple[Or
 def after_previews(
     job: Job, offers: Sequence[Offer], previewed: Iterable[PreviewedOffer], knowledge: Knowledge, now: WallTime
 ) -> PreviewedOffers:
-    """Return what remains of offers once their providers have said what would become of an order.
+    """Return what remains of offers once their providers have answered what would become of an order.
 
     Args:
         job: as submitted.
         offers: of all providers.
-        previewed: those of which a provider said something.
+        previewed: those of which a provider has answered something.
         knowledge: what was measured: only what was measured refuses a machine that ends too early.
         now: the current time.
     """
-    said = {one.offer.key: one.preview for one in previewed}
+    known = {one.offer.key: one.preview for one in previewed}
     kept, refused, limits = [], [], []
     for offer in offers:
-        preview = said.get(offer.key, OrderPreview())
+        preview = known.get(offer.key, OrderPreview())
         reason: str | None = preview.message if preview.refusal is not None else None
         if reason is None and preview.ends_after_s is not None:
             found = offer_estimate(job, offer, knowledge)

@@ -97,7 +97,7 @@ def _partition(partition: Partition, site: Site, insurance: Callable[[Partition]
         return SiteFinding(name, True, f"{room}, not preempted")
     room += f", PreemptMode={partition.mode}"
     if partition.mode.startswith(("SUSPEND", "GANG")):
-        says = f"{room}: a job that gives way is stopped, keeps its memory and goes on later; nobody is told"
+        says = f"{room}: a job that gives way is stopped, keeps its memory and continues later, without a word to it"
         return SiteFinding(name, False, says, "Windfall takes it for a machine that does not answer, and replaces it")
     found = insurance(partition)
     saves = "" if found is None else _saves(found)
