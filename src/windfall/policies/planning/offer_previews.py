@@ -13,7 +13,7 @@ from windfall.jobs import Job
 from windfall.market import Offer, OfferKey, Order, OrderPreview
 from windfall.policies.acquisition.ranking import job_for, refusal
 from windfall.policies.layout import runtime_list
-from windfall.policies.planning.estimates import Knowledge, NumberBasis, OfferEstimate, PlanNumberKey, offer_estimate
+from windfall.policies.planning.estimates import Knowledge, OfferEstimate, offer_estimate
 from windfall.policies.planning.offer_objections import offer_name
 from windfall.structs import Struct, replace
 from windfall.terms import Seconds, WallTime
@@ -105,7 +105,7 @@ def all_refused(job: Job, found: PreviewedOffers) -> str | None:
 
 
 def ready_and_saved_s(found: OfferEstimate) -> float | None:
-    """Return how long a machine takes from its start until it has saved a first step [s]; None if no save was measured."""
+    """Return how long a machine takes from its start until it has saved a first step [s]; None if no run has shown it."""
     return None if found.fit.needs_s is None else found.restart.prepare_s + found.fit.needs_s
 
 
@@ -117,8 +117,7 @@ def never_progresses(found: OfferEstimate, ends_after_s: float) -> str | None:
         ends_after_s: from the machine's start to its end [s].
     """
     needs_s = ready_and_saved_s(found)
-    assumed = any(one.name is PlanNumberKey.PREPARATION and one.basis is NumberBasis.ASSUMED for one in found.numbers)
-    if needs_s is None or assumed or needs_s < ends_after_s:
+    if needs_s is None or needs_s < ends_after_s:
         return None
     return (
         f"{offer_name(found.offer)} ends after {time_text(ends_after_s)}, and it takes {time_text(found.restart.prepare_s)} to "
