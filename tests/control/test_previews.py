@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
 
-from tests.policies.offers import JOB, LARGE, SPOT
+from tests.policies.offers import JOB, LARGE, MEASURED, SPOT
 from tests.support.simulated_store import ManualClock
 from windfall.control.planner import NoRecords, Planner
 from windfall.errors import Infeasible, ProviderUnreachable
-from windfall.jobs import Job, ProviderBlock, Resources
+from windfall.jobs import Job, Measurement, ProviderBlock, Resources
 from windfall.market import BlockSettings, Capabilities, Offer, Order, OrderPreview, Quota, Refusal
 from windfall.ports import Provider
 from windfall.structs import replace
@@ -44,9 +45,16 @@ class Queue:
         return self._preview
 
 
-def plan(queue: Queue, job: Job = JOB) -> dict[str, Any]:
+class OneRun(NoRecords):
+    """An earlier run of the job took 90 s to get ready, and 24 s for a step and its save."""
+
+    def measured(self, key: str) -> Sequence[Measurement]:
+        return (MEASURED,)
+
+
+def plan(queue: Queue, job: Job = JOB, records: NoRecords | None = None) -> dict[str, Any]:
     """Plan a job on it."""
-    planner = Planner(NoRecords(), {"aws": cast("Provider", queue)}, ManualClock(), lambda _: (), "me")
+    planner = Planner(records or NoRecords(), {"aws": cast("Provider", queue)}, ManualClock(), tuple, "me")
     return cast("dict[str, Any]", planner.plan(job))
 
 
@@ -82,6 +90,19 @@ def test_what_would_be_refused_is_refused_by_the_plan() -> None:
     """In the provider's words; of two offers the other one is taken, and the reason stands beside it."""
     with pytest.raises(Infeasible, match="no account nope"):
         plan(Queue(OrderPreview(Refusal.INVALID, "no account nope")))
+
+
+def test_a_time_limit_that_lets_nothing_be_saved_is_refused() -> None:
+    """Where a run has shown what it takes; where none has, the plan warns."""
+    short = OrderPreview(ends_after_s=Seconds(100.0))
+
+    with pytest.raises(
+        Infeasible, match=r"ends after 100 s, and it takes 90 s to get ready and 24 s for a step and its save"
+    ):
+        plan(Queue(short), records=OneRun())
+    assert "it may never keep any work" in plan(Queue(short))["warnings"][-1]
+    (*_, warning) = plan(Queue(OrderPreview(ends_after_s=Seconds(3600.0))), records=OneRun())["warnings"]
+    assert "the work takes 11 machines one after the other" in warning
 
 
 def test_a_provider_that_does_not_answer_a_preview_stops_no_plan() -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,6 +68,13 @@ def small() -> Iterator[SlurmCluster]:
         pytest.skip(reason)
     with SlurmCluster(ClusterSettings(nodes=1, low={"MaxTime": "10"})) as found:
         yield found
+
+
+@pytest.fixture(autouse=True)
+def _counted(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
+    """Count the tests that use a cluster of this module."""
+    for name in {"small", "kept"} & set(request.fixturenames):
+        record_property("slurm", request.getfixturevalue(name).run("sinfo", "--version"))
 
 
 REFUSED: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
