@@ -226,6 +226,11 @@ class Job(Tagged, frozen=True):
     limits: BuyingLimits = BuyingLimits()
 
 
+def settings_for(job: Job, provider: str) -> tuple[tuple[str, BlockValue], ...]:
+    """Return a job's settings for one provider; none if it has no block for it."""
+    return next((block.settings for block in job.blocks if block.provider == provider), ())
+
+
 DRILL = "drill"
 """Provider name of measurements made by a drill, on any machine."""
 

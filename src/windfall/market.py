@@ -76,6 +76,8 @@ class BillingRule(Struct, frozen=True):
 BY_THE_SECOND = BillingRule()
 OfferKey = tuple[str, str, str, Reliability]
 """Identity of an offer: provider, type, zone, reliability, but not the price."""
+BlockSettings = tuple[tuple[str, BlockValue], ...]
+"""A job's settings for one provider: names and values."""
 
 
 class Offer(Tagged, frozen=True):
@@ -197,7 +199,7 @@ class BootSpec(Tagged, frozen=True):
     image: BootImage | None = None
     agent: AgentArchive | None = None
     setup: BootSetup | None = None
-    block: tuple[tuple[str, BlockValue], ...] = ()
+    block: BlockSettings = ()
 
     def environment(self) -> dict[str, str]:
         """Return the whole environment of the first process, for a provider that starts it itself."""
@@ -217,6 +219,28 @@ class Answer(Tagged, frozen=True):
     machine_ids: tuple[str, ...]
     refusal: Refusal | None = None
     message: str = ""
+
+
+class OrderPreview(Struct, frozen=True):
+    """What a provider says of an order that is not made.
+
+    Attributes:
+        refusal: why it would be refused; None if it would be accepted.
+        message: of a refusal, what is wrong and what to write instead; otherwise what the user should know, or empty.
+        starts_at: when the first machine would start, as the provider estimates it; None if it does not say.
+        estimate: what that estimate rests on, for the user.
+        units_per_hour: what an hour of one machine counts in the account of a site that has no prices; 0 if it has none.
+        unit: name of those units.
+        ends_after_s: how long after its start a machine ends at the latest [s]; None for no limit.
+    """
+
+    refusal: Refusal | None = None
+    message: str = ""
+    starts_at: WallTime | None = None
+    estimate: str = ""
+    units_per_hour: float = 0.0
+    unit: str = ""
+    ends_after_s: Seconds | None = None
 
 
 class PriceChange(Struct, frozen=True):
@@ -331,6 +355,7 @@ class Capabilities(Tagged, frozen=True):
         gangs: it takes orders for several machines that are sold together, carry one allocation and are lost together.
         queues: it accepts orders for more machines than there are, which are pending until it has them.
         nearby: its calls do not leave this host, so it may be asked many times a second.
+        previews: it says beforehand what would become of an order (`preview`).
     """
 
     bids: bool
@@ -351,3 +376,4 @@ class Capabilities(Tagged, frozen=True):
     gangs: bool = False
     queues: bool = False
     nearby: bool = False
+    previews: bool = False

@@ -13,7 +13,18 @@ from typing import Protocol, TypeVar
 
 from windfall.events import CommitCheckpoint, UploadShard
 from windfall.fleet import Directive, ProgressObserved, Report
-from windfall.market import Answer, Bill, BootSpec, Capabilities, Machine, Offer, Order, Quota
+from windfall.market import (
+    Answer,
+    Bill,
+    BlockSettings,
+    BootSpec,
+    Capabilities,
+    Machine,
+    Offer,
+    Order,
+    OrderPreview,
+    Quota,
+)
 from windfall.results import StoreResult
 from windfall.structs import Struct
 from windfall.terms import (
@@ -375,12 +386,16 @@ class Provider(Protocol):
         """Return what this provider supports; needs no network."""
         ...
 
-    def offers(self) -> tuple[Offer, ...]:
-        """Return the current offers, with their current prices."""
+    def offers(self, block: BlockSettings = ()) -> tuple[Offer, ...]:
+        """Return the current offers, with their current prices: of a job with these settings, or of one without any."""
         ...
 
-    def quota(self, owner: str) -> tuple[Quota, ...]:
-        """Return the limits of this account; empty if the provider does not report them."""
+    def quota(self, owner: str, block: BlockSettings = ()) -> tuple[Quota, ...]:
+        """Return the limits of this account, as they hold for a job with these settings; empty if they are not reported."""
+        ...
+
+    def preview(self, order: Order, block: BlockSettings) -> OrderPreview:
+        """Return what would become of an order, without making it; only asked where `Capabilities.previews`."""
         ...
 
     def order(self, order: Order, boot: BootSpec) -> Answer:

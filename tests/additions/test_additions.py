@@ -103,7 +103,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from windfall.market import Capabilities, Offer, Quota
+from windfall.market import BlockSettings, Capabilities, Offer, Quota
 from windfall.ports import Clock, Provider
 from windfall.providers.provider_settings import ProviderSettings, read_secret
 from windfall.terms import Reliability, Seconds
@@ -121,14 +121,14 @@ class Toy:
         """Tokens are forgotten, and prices float."""
         return Capabilities(False, False, False, True, "local", Seconds(60.0), token_memory_s=Seconds(60.0), price_floats=True)
 
-    def offers(self) -> tuple[Offer, ...]:
-        """Return the only offer, to whom the key opens the shelf."""
+    def offers(self, block: BlockSettings = ()) -> tuple[Offer, ...]:
+        """Return the only offer, to whom the key opens the shelf; a job's settings change no price."""
         if self._settings.credentials is not None:
             assert read_secret(self._settings.credentials, os.environ)
         now, place = self._clock.wall_time(), self._settings.region or "shelf"
         return (Offer("toy", "brick", place, 0.5, 2.0, Reliability.TRANSIENT, Seconds(30.0), now, 4.0, 8.0),)
 
-    def quota(self, owner: str) -> tuple[Quota, ...]:
+    def quota(self, owner: str, block: BlockSettings = ()) -> tuple[Quota, ...]:
         """There is none."""
         return ()
 

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -137,8 +137,11 @@ class SlurmWorld:
     def pids(self, machine_id: str) -> list[int]:
         """The processes of a machine on this cluster."""
         mark = f"SLURM_CONF={self.cluster.folder}/slurm.conf".encode()
-        found = processes.marked("WINDFALL_MACHINE_ID", machine_id)
-        return [pid for pid in found if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")]
+        found = []
+        for pid in processes.marked("WINDFALL_MACHINE_ID", machine_id):
+            with suppress(FileNotFoundError, ProcessLookupError):  # it may have ended meanwhile
+                found += [pid] * (mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+        return found
 
     def lives(self, machine_id: str) -> bool:
         return bool(self.pids(machine_id))

@@ -27,7 +27,8 @@ class Fleet:
     """One job; `happens` moves time and gives facts, `said` and `decided` hold the answer to the last batch."""
 
     def __init__(self, *offers: Offer, nodes: int = 1, use: Use = Use.SPOT, known: bool = True, **job: object) -> None:
-        self.job = Job("j", "job", "ada", "file:///r", ("train",), (Resources(),), nodes=nodes, use=use, **job)  # type: ignore[arg-type]
+        given: dict[str, object] = {"resources": (Resources(),), **job}
+        self.job = Job("j", "job", "ada", "file:///r", ("train",), nodes=nodes, use=use, **given)  # type: ignore[arg-type]
         self.offers = offers or (LARGE,)
         self.state = driver.initial_state()
         self.now = START

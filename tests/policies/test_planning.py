@@ -421,3 +421,13 @@ def test_a_machine_of_ones_own_costs_nothing_and_divides_nothing() -> None:
     assert found.chosen.expected.cost_usd == 0.0
     assert found.savings_percent is None
     json.dumps(codec.encode(found), allow_nan=False)
+
+
+def test_a_zone_that_a_provider_has_not_is_answered_with_those_that_it_has() -> None:
+    """Also if other things are wrong too: a partition's name is most often misspelt."""
+    there = replace(SPOT, zone="b")
+    wrong = replace(JOB, resources=(Resources(provider="aws", zone="nope", cpus_min=999.0),))
+    either = replace(wrong, resources=(*wrong.resources, Resources(provider="aws", zone="b", cpus_min=999.0)))
+
+    assert refused(wrong, SPOT, there) == "aws offers nothing in nope: write `infra: aws/ZONE` with one of a, b"
+    assert refused(either, SPOT, there).startswith("no offer matches the job's resources")

@@ -19,6 +19,14 @@ ACCOUNTS = """\
 9|one-2|RUNNING|1795617071|Unknown|1
 11|gang|COMPLETED|1795617064|1795617067|1
 """
+ASSOCIATIONS = """\
+lab|lab||normal,short|||3
+lab|root||normal|||
+"""
+QOS = """\
+normal|||
+short|2||node=1
+"""
 CONFIG = """\
 Configuration data as of 2026-11-25T13:58:58
 AccountingStorageType   = accounting_storage/none
@@ -57,11 +65,14 @@ REFUSED = {
     "sbatch: error: Invalid generic resource (gres) specification": "invalid",
     "allocation failure: Requested node configuration is not available": "invalid",
     "allocation failure: Invalid feature specification": "invalid",
-    "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)": "quota",  # noqa: E501
+    "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)": "quota",  # noqa: E501
+    "allocation failure: Resource temporarily unavailable": "quota",
     "sbatch: error: Batch job submission failed: Required partition not available (inactive or drain)": "no-capacity",
     "sbatch: error: Batch job submission failed: User's group not permitted to use this partition": "credentials",
 }
 """What `sbatch` said as it refused a job, and what kind of refusal that is."""
+STARTS = "sbatch: Job 3 to start at 1795617700 using 1 processors on nodes n0 in partition low\n"
+STARTS_AT = 1795617700.0
 UNANSWERED = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
 UNREACHABLE = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
 

@@ -15,6 +15,7 @@ from windfall.control.planner import NEARBY_PACE, pace_of
 from windfall.errors import ProviderAbsent, ProviderDenied, ProviderUnreachable
 from windfall.jobs import Job, Resources
 from windfall.market import Answer, BootSecret, BootSpec, MachineEndCause, MachineLifecycle, Offer, Order, Refusal
+from windfall.providers.slurm import slurm_limits
 from windfall.providers.slurm.slurm_commands import CommandResult, SiteCommands, answer_of
 from windfall.providers.slurm.slurm_provider import SlurmProvider
 from windfall.providers.slurm.slurm_settings import SlurmSettings
@@ -53,18 +54,24 @@ class Scripted:
     asked: list[tuple[str, ...]] = field(default_factory=list)
     lost: bool = False
     present: bool = True
+    started: str = ""
+    config: str = recorded.CONFIG
 
     def run(self, argv: Sequence[str], data: bytes = b"") -> CommandResult:
         self.asked.append(tuple(argv))
+        if argv[0] == "sacctmgr":
+            return CommandResult(0, recorded.QOS, "")
+        if argv == slurm_limits.ASSOCIATIONS:
+            return CommandResult(0, recorded.ASSOCIATIONS, "")
         if argv[0] == "sh":
             return SiteCommands("", dict(os.environ)).run(argv, data)
         if argv[0] == "sbatch" and "--test-only" in argv:
-            return CommandResult(int(bool(self.trial)), "", self.trial)
+            return CommandResult(int(bool(self.trial)), "", self.trial or self.started)
         if argv[0] == "sbatch":
             return self._submit(argv)
         answers = {"squeue": "".join(self.queue), "sinfo": recorded.NODES, "scancel": "", "sacct": ""}
         if argv[0] == "scontrol":
-            return CommandResult(0, recorded.CONFIG if "config" in argv else recorded.PARTITIONS, "")
+            return CommandResult(0, self.config if "config" in argv else recorded.PARTITIONS, "")
         return CommandResult(0, answers[argv[0]], "")
 
     def _submit(self, argv: Sequence[str]) -> CommandResult:

@@ -235,15 +235,15 @@ def test_a_time_limit_is_announced_and_ends_the_machine(rented: Rented) -> None:
 @pytest.mark.parametrize(
     ("block", "says"),
     [
-        ({"gres": "gpu:h100:1"}, "Invalid generic resource"),
-        ({"constraint": "nope"}, "Invalid feature"),
-        ({"cpus": 64}, "configuration is not available"),
+        ({"gres": "gpu:h100:1"}, "has the slurm.gres gpu:h100:1: its nodes have no GPUs"),
+        ({"constraint": "nope"}, "has the slurm.constraint nope"),
+        ({"cpus": 64}, "no node of the partition low (1c0.5g) has slurm.cpus 64: ask for less"),
     ],
 )
 def test_bad_requests_are_one_sentence_and_leave_nothing(
     rented: Rented, block: dict[str, BlockValue], says: str
 ) -> None:
-    """With Slurm's own words, and an empty queue."""
+    """What is wrong and what to write instead, and an empty queue."""
     answer = rented.buy("bad-1", **block)
 
     assert (answer.machine_ids, answer.refusal) == ((), Refusal.INVALID)

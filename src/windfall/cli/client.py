@@ -7,7 +7,6 @@ some time without work.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from urllib.parse import quote
 import httpx
 
 from windfall import codec
-from windfall.cli.locations import ADDRESS, DATABASE, LOG, TOKEN, prepare
+from windfall.cli.locations import ADDRESS, DATABASE, LOG, TOKEN, lock_file, prepare
 from windfall.control.controller_views import GcView, JobView, Json, OffersView, RowView, StatusView
 from windfall.control.planner import Planner
 from windfall.errors import (
@@ -321,7 +320,7 @@ def _embedded(state: Path, *, start: bool, launch: Sequence[str]) -> ControllerA
 def _start_lock(state: Path) -> Iterator[None]:
     handle = os.open(state / _START_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        lock_file(handle, state, wait=True)
         yield
     finally:
         os.close(handle)

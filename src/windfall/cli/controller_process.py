@@ -7,7 +7,6 @@ and a `controller.json` whose address no longer answers.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from windfall.cli.locations import ADDRESS, DATABASE, LOCK, TOKEN, local_user, prepare
+from windfall.cli.locations import ADDRESS, DATABASE, LOCK, TOKEN, local_user, lock_file, prepare
 from windfall.control import auth
 from windfall.control.api import build as build_api
 from windfall.control.controller_log import ControllerLog, take_over_logging, to_stderr
@@ -184,7 +183,7 @@ def _lock(state: Path, clock: Clock) -> Iterator[None]:
     try:
         while True:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_file(handle, state, wait=False)
                 break
             except BlockingIOError as error:
                 if clock.now() >= deadline:

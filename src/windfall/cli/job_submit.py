@@ -18,6 +18,7 @@ from windfall.jobs import Injection, Job
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
 from windfall.report.plan_report import code_json, code_warnings, plan_lines
+from windfall.report.queue_report import start_text
 from windfall.spec import deadline_words, fields
 from windfall.spec.deadline_words import Deadline
 from windfall.spec.job_file import JobFile, parse_injection, to_job
@@ -76,7 +77,9 @@ class Draft(Struct, frozen=True):
         return plan_lines(self.job(), plan, whole=whole, starts=starts)
 
     def complete(self, plan: dict[str, Any]) -> None:
-        """Add to a plan what only this side knows: the deadline in words, the code that would be uploaded, warnings."""
+        """Add to a plan what only this side knows: times in the user's zone, the code that would be uploaded, warnings."""
+        if says := start_text(plan, SystemClock().wall_time(), local_time):
+            plan["start"] = {"says": says}
         plan["code"] = code_json(self.code)
         plan["warnings"] = [*plan["warnings"], *code_warnings(self.file.run, self.file.setup, self.code)]
         plan["deadline"] = None

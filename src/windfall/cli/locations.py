@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import re
@@ -9,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from windfall.errors import Misuse
-from windfall.storage.object_stores import check_url, folder_url
+from windfall.storage.object_stores import check_url, file_system_of, folder_url
 
 ADDRESS, TOKEN, LOG, LOCK, DATABASE = "controller.json", "token", "controller.log", "controller.lock", "controller.db"
 _SCHEMES = ("file", "s3", "gs", "az")
@@ -45,6 +46,30 @@ def prepare(state: Path) -> None:
         state.mkdir(parents=True, mode=0o700, exist_ok=True)
     except OSError as error:
         raise Misuse(f"cannot create {state} ({error.strerror}): choose another folder with --state") from error
+
+
+def lock_file(handle: int, state: Path, *, wait: bool) -> None:
+    """Take flock(2) on a file of the state folder.
+
+    Args:
+        handle: the open file.
+        state: the state folder.
+        wait: whether to wait for another process that has it.
+
+    Raises:
+        BlockingIOError: another process has it.
+        Misuse: the folder's file system has no locks.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        kind = file_system_of(str(state)) or "file system"
+        raise Misuse(
+            f"files in {state} cannot be locked ({error.strerror}; it is on {kind}): set XDG_STATE_HOME, or --state, to a "
+            "folder on a local disk"
+        ) from error
 
 
 def local_user() -> str:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable
 
-from windfall.jobs import Job
+from windfall.jobs import Job, settings_for
 from windfall.market import BootImage, BootSecret, BootSetup, BootSpec
 from windfall.structs import replace
 from windfall.wire import boot_data
@@ -46,7 +46,7 @@ def make_boot(
         env=((boot_data.RUN_URL, job.run_url), (boot_data.CONTROLLER, controller)),
         secrets=(BootSecret(boot_data.CREDENTIAL, credential), *(BootSecret(name, value) for name, value in lent)),
         credential=boot_data.CREDENTIAL,
-        block=next((block.settings for block in job.blocks if block.provider == provider), ()),
+        block=settings_for(job, provider),
     )
     return _with_setup(job, equip(provider, spec))
 

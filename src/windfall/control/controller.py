@@ -22,7 +22,7 @@ from windfall.control.job_loop import JobLoop, JobLoopPorts
 from windfall.control.job_runner import REQUEST_WAIT_S, JobHooks, RunningJob
 from windfall.control.job_view import DELETED, set_aside_view, view
 from windfall.control.notifier import Notification, Notifier
-from windfall.control.planner import Planner, boot_data, fingerprint, named, pace_of
+from windfall.control.planner import Planner, boot_data, fingerprint, pace_of
 from windfall.control.single_user import refuse_unsold
 from windfall.core import driver
 from windfall.core.driver import JobSummary
@@ -202,7 +202,7 @@ class Controller:
             raise Misuse(
                 f"{job_id} cannot be resumed: its run was deleted with everything in it; `windfall run` starts a new one"
             )
-        refuse_unsold(self._planner.offers(named(entry.job)), entry.job)
+        refuse_unsold(self._planner.offers(entry.job), entry.job)
         self._request(entry.job, fleet.JobResumeRequested(user))
 
     def preempt(self, job_id: str, machine_id: str, user: str, *, notice_s: Seconds | None) -> None:

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from windfall.market import Answer, Bill, BootSpec, Capabilities, Machine, Offer, Order, Quota
+from windfall.market import (
+    Answer,
+    Bill,
+    BlockSettings,
+    BootSpec,
+    Capabilities,
+    Machine,
+    Offer,
+    Order,
+    OrderPreview,
+    Quota,
+)
 from windfall.ports import Provider
 from windfall.terms import Seconds
 
@@ -19,13 +30,17 @@ class ForwardingProvider:
         """Return what the provider can do."""
         return self._provider.capabilities()
 
-    def offers(self) -> tuple[Offer, ...]:
+    def offers(self, block: BlockSettings = ()) -> tuple[Offer, ...]:
         """Return the current offers."""
-        return self._provider.offers()
+        return self._provider.offers(block) if block else self._provider.offers()
 
-    def quota(self, owner: str) -> tuple[Quota, ...]:
+    def quota(self, owner: str, block: BlockSettings = ()) -> tuple[Quota, ...]:
         """Return the limits of this account."""
-        return self._provider.quota(owner)
+        return self._provider.quota(owner, block) if block else self._provider.quota(owner)
+
+    def preview(self, order: Order, block: BlockSettings) -> OrderPreview:
+        """Return what would become of an order."""
+        return self._provider.preview(order, block)
 
     def order(self, order: Order, boot: BootSpec) -> Answer:
         """Buy machines."""

@@ -10,6 +10,7 @@ from windfall.control.forwarding_provider import ForwardingProvider
 from windfall.errors import ProviderUnreachable
 from windfall.market import (
     Answer,
+    BlockSettings,
     BootSpec,
     Machine,
     MachineLifecycle,
@@ -118,9 +119,9 @@ class LimitedProvider(ForwardingProvider):
             rooms.append((max(math.floor((limits.usd_per_hour - usd) / price + 1e-9), 0), text))
         return min(rooms, key=lambda room: room[0])
 
-    def quota(self, owner: str) -> tuple[Quota, ...]:
+    def quota(self, owner: str, block: BlockSettings = ()) -> tuple[Quota, ...]:
         """Return the limits of this account, none above what the limit on machines leaves room for."""
-        rows = self._provider.quota(owner)
+        rows = super().quota(owner, block)
         if self._limits.machines is None or not rows:
             return rows
         try:

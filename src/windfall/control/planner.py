@@ -11,18 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from windfall.control import controller_views as views
-from windfall.control.provider_calls import NEARBY_PACE, PollingPace
+from windfall.control.order_previews import preview_orders, with_previews
+from windfall.control.provider_calls import NEARBY_PACE, PollingPace, offers_of, quotas_of
 from windfall.control.single_user import refuse_unsold
 from windfall.errors import Infeasible, Misuse, ProviderAbsent, ProviderDenied, ProviderError
 from windfall.fleet import JobPhase, Lifetime
-from windfall.jobs import Job, Measurement
+from windfall.jobs import Job, Measurement, settings_for
 from windfall.market import Offer, Quota, Refusal
 from windfall.models import lifetime_pool
 from windfall.policies import policy_registry
 from windfall.policies.acquisition import fleet_policy_list
 from windfall.policies.layout import runtime_list
 from windfall.policies.planning import job_plan
-from windfall.policies.planning.estimates import PlanInputs
+from windfall.policies.planning.estimates import Knowledge, PlanInputs
 from windfall.policies.planning.forecasts import ENDED_MAX, track_record
 from windfall.policies.planning.unmet_needs import unmet_need
 from windfall.policies.policy_registry import MIX, SPOTDNN, PolicyKind
@@ -140,7 +141,7 @@ class Planner:
         """
         if problem := fleet_policy_list.job_problem(job):
             raise Misuse(f"fleet.{job.fleet} {problem}")
-        offered = self.offers(named(job))
+        offered = self.offers(job)
         refuse_unsold(offered, job)
         if problem := unmet_need(job, offered.offers, offered.quotas):
             raise Infeasible(problem)
@@ -148,20 +149,25 @@ class Planner:
         pooled = lifetime_pool.pool(self._records.lifetimes(), wall_time)
         measured = self._merge(self._records.measured(fingerprint(job)))
         poll_s = pace_of(job, self._providers).list_s
+        knowledge = Knowledge(tuple(row.rate for row in pooled), measured, pooled, poll_s)
+        previews = preview_orders(
+            job, self._providers, offered.offers, owner=self._owner, knowledge=knowledge, now=wall_time
+        )
+        offers = previews.found.offers
         scaling = runtime_list.scaling_of(job)
         if scaling is not None:
             policy_registry.load(PolicyKind.FLEET, MIX)  # says which package is missing
             from windfall.policies.planning import fleet_plan, training_plan  # noqa: PLC0415 - need numpy
 
             plan_of = training_plan.plan if job.fleet == SPOTDNN else fleet_plan.plan
-            found = plan_of(job, scaling, offered.offers, measured, wall_time, quotas=offered.quotas, pooled=pooled)
+            found = plan_of(job, scaling, offers, measured, wall_time, quotas=offered.quotas, pooled=pooled)
         else:
             found = job_plan.plan(
-                job, offered.offers, (), measured, wall_time, pooled=pooled, poll_s=poll_s, quotas=offered.quotas
+                job, offers, (), measured, wall_time, pooled=pooled, poll_s=poll_s, quotas=offered.quotas
             )
         return {
-            **plain(found),
-            "provider_errors": [plain(row) for row in offered.provider_errors],
+            **with_previews(job, found, previews, knowledge),
+            "provider_errors": [plain(row) for row in (*offered.provider_errors, *previews.provider_errors)],
             "track_record": plain(track_record(self._records.ended(job.user, ENDED_MAX))),
         }
 
@@ -171,15 +177,20 @@ class Planner:
         measured = tuple(self._records.measured(fingerprint(job)))
         return PlanInputs(self._clock.wall_time(), poll_s, measured, tuple(self._records.lifetimes()))
 
-    def offers(self, asked_for: frozenset[str] = frozenset()) -> views.OffersView:
-        """Ask all providers what they sell now; one that is not installed here counts only if it is asked for by name."""
+    def offers(self, job: Job | None = None) -> views.OffersView:
+        """Ask all providers what they sell now, to anybody or to a job.
+
+        One that is not installed here counts only if the job asks for it by name.
+        """
+        asked_for = frozenset[str]() if job is None else named(job)
         offers: list[Offer] = []
         quotas: list[Quota] = []
         provider_errors: list[views.ProviderErrorView] = []
         for name, provider in self._providers.items():
+            block = () if job is None else settings_for(job, name)
             try:
-                offers += provider.offers()
-                quotas += provider.quota(self._owner)
+                offers += offers_of(provider, block)
+                quotas += quotas_of(provider, self._owner, block)
             except ProviderDenied as error:
                 if isinstance(error, ProviderAbsent) and name not in asked_for:
                     continue

@@ -34,8 +34,8 @@ from windfall.fleet import (
     ReleaseMachine,
     StopRun,
 )
-from windfall.jobs import Job
-from windfall.market import Machine, Offer, Order, Quota, Refusal
+from windfall.jobs import Job, settings_for
+from windfall.market import BlockSettings, Machine, Offer, Order, Quota, Refusal
 from windfall.ports import Provider
 from windfall.structs import Struct
 from windfall.terms import Instant, Seconds
@@ -181,6 +181,16 @@ class CommandExecutor:
                 self._ports.log(f"{key} failed, retrying until it succeeds: {error}")
         else:
             del self._in_flight[key]
+
+
+def offers_of(provider: Provider, block: BlockSettings) -> tuple[Offer, ...]:
+    """Return what a provider offers to a job with these settings."""
+    return provider.offers(block) if block else provider.offers()
+
+
+def quotas_of(provider: Provider, owner: str, block: BlockSettings) -> tuple[Quota, ...]:
+    """Return the limits of the account as they hold for a job with these settings."""
+    return provider.quota(owner, block) if block else provider.quota(owner)
 
 
 def _is_forgotten(provider: Provider, age_s: Seconds) -> bool:
@@ -347,7 +357,9 @@ class Poller:
 
     def _ask_offers(self, seen: _Seen, name: str, provider: Provider) -> None:
         try:
-            seen.offers, seen.quotas, seen.trouble = provider.offers(), provider.quota(self._ports.owner), None
+            block = settings_for(self._job, name)
+            seen.offers, seen.quotas = offers_of(provider, block), quotas_of(provider, self._ports.owner, block)
+            seen.trouble = None
         except ProviderDenied as error:
             named = any(want.provider == name for want in self._job.resources)
             shown = named or not isinstance(error, ProviderAbsent)

@@ -12,7 +12,7 @@ from windfall.control.controller_views import OffersView
 from windfall.control.forwarding_provider import ForwardingProvider
 from windfall.errors import ControllerError, Infeasible, ProviderDenied
 from windfall.jobs import Job
-from windfall.market import Answer, BootSpec, Offer, Order, Refusal
+from windfall.market import Answer, BlockSettings, BootSpec, Offer, Order, Refusal
 from windfall.ports import Provider
 
 
@@ -34,14 +34,14 @@ class SingleUserProvider(ForwardingProvider):
         if count > 1:
             raise ProviderDenied(refusal(self.name, count))
 
-    def offers(self) -> tuple[Offer, ...]:
+    def offers(self, block: BlockSettings = ()) -> tuple[Offer, ...]:
         """Return the current offers.
 
         Raises:
             ProviderDenied: the controller has a second user.
         """
         self._check()
-        return self._provider.offers()
+        return super().offers(block)
 
     def order(self, order: Order, boot: BootSpec) -> Answer:
         """Buy machines.

@@ -444,8 +444,18 @@ def _overdue(turn: FleetTurn, unit: TrackedMachine) -> None:
         turn.later.append(limit)
         return
     failed_to_start(turn, unit)
+    if _sold_elsewhere(turn, unit):
+        # Its place in this queue is given up: what is ordered next is not the end of the same queue.
+        block = turn.blocks[unit.key]
+        turn.blocks[unit.key] = replace(block, until=Instant(max(block.until, turn.now + unit.offer.promise_s)))
     turn.log(f"released {unit.machine_id}: it did not start within {unit.offer.promise_s:g} s")
     turn.release(unit, "it never started")
+
+
+def _sold_elsewhere(turn: FleetTurn, unit: TrackedMachine) -> bool:
+    """Return whether another provider sells what the job needs, and the job allows it."""
+    others = (offer for offer in turn.state.offers if offer.provider != unit.machine.provider)
+    return any(ranking.refusal(turn.job, offer) is None for offer in others)
 
 
 def _failed(turn: FleetTurn, unit: TrackedMachine) -> None:

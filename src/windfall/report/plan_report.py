@@ -19,7 +19,7 @@ from windfall.policies.layout import runtime_list
 from windfall.policies.planning.estimates import NumberBasis, PlanNumberKey
 from windfall.policies.planning.offer_notes import fleet_text
 from windfall.policies.policy_registry import PolicyKind
-from windfall.report import fleet_report
+from windfall.report import fleet_report, queue_report
 from windfall.report.forecast_report import record_text
 from windfall.storage.bundle import CODE_SUFFIXES, PackedBundle
 from windfall.units import duration_text, share_text, size_text
@@ -114,13 +114,15 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False, starts
     expected = chosen["expected"]
     yield from _row("job", _head(job, plan))
     yield from _policies(job)
-    yield from _row("price", _price(chosen, plan, whole=whole))
+    for label, words in (("price", _price(chosen, plan, whole=whole)), *queue_report.rows(plan)):
+        yield from _row(label, words)
     if expected is None:
         measure = "" if job.work is None else "; `windfall drill job.yaml` measures them"
         yield from _row("expected", f"cost and finish time are unknown{measure}")
     else:
         odds = plan.get("odds")
-        yield from _row("cost", _cost(expected, plan) + _spread(odds, "cost_usd", lambda usd: f"{_usd(usd)} USD"))
+        spread = "" if queue_report.is_free(plan) else _spread(odds, "cost_usd", lambda usd: f"{_usd(usd)} USD")
+        yield from _row("cost", _cost(expected, plan) + spread)
         finish = f"in {duration_text(expected['wall_s'])}, {_preemptions(expected)}"
         yield from _row("finish", finish + _spread(odds, "finish_s", duration_text))
         if odds is not None:
@@ -143,10 +145,15 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False, starts
     place, _, _ = job.run_url.rpartition("/")
     yield from _row("run", job.run_url if starts else f"a new folder under {place}")
     if whole:
-        if holds := _holds(plan):
-            yield from _row("holds", holds)
-        yield from _others(plan)
-        yield from _numbers(plan)
+        yield from _behind(plan)
+
+
+def _behind(plan: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a plan rests on: how long it holds, the other offers, every number with its source."""
+    if holds := _holds(plan):
+        yield from _row("holds", holds)
+    yield from _others(plan)
+    yield from _numbers(plan)
 
 
 def _row(label: str, text: str) -> list[str]:
@@ -205,11 +212,11 @@ def _usd(amount: float) -> str:
 
 def _price(chosen: Mapping[str, Any], plan: Mapping[str, Any], *, whole: bool) -> str:
     offer, machines = chosen["offer"], chosen["machines"]
-    price = f"{_usd(chosen['usd_per_hour'])} USD/h"
+    price = queue_report.free_price(plan) if queue_report.is_free(plan) else f"{_usd(chosen['usd_per_hour'])} USD/h"
     if (fleets := plan.get("fleet")) is not None:
         more = "" if whole else " (`windfall plan --all` shows cheaper and faster fleets)"
         return f"{price}; {fleets['searched']} offers fit{more}"
-    if _kind(offer) == "spot":
+    if _kind(offer) == "spot" and not queue_report.is_free(plan):
         price += f", on demand {_usd(offer['on_demand_usd_per_hour'] * machines)} USD/h"
     others = len(plan["alternatives"])
     if others and not whole:
@@ -220,6 +227,8 @@ def _price(chosen: Mapping[str, Any], plan: Mapping[str, Any], *, whole: bool) -
 
 
 def _cost(expected: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+    if queue_report.is_free(plan) and not expected["cost_usd"]:
+        return queue_report.free_cost(plan, expected["machine_hours"])
     saved, baseline = plan["savings_percent"], plan["baseline"]
     hours = f"{expected['machine_hours']:.3g} machine-hour{'' if expected['machine_hours'] == 1 else 's'}"
     cost = f"{_usd(expected['cost_usd'])} USD for {hours}"

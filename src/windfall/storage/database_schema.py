@@ -1,6 +1,7 @@
 """The controller's database: its tables, its connections, and the conversion of its errors.
 
-SQLite for one machine (write-ahead log, synchronous FULL: a committed row survives a power failure), PostgreSQL by URL.
+SQLite for one machine (write-ahead log, on a network file system a rollback journal; synchronous FULL: a committed row
+survives a power failure), PostgreSQL by URL.
 The single row of `installation` is the fence: a controller takes over the installation by incrementing its term, and
 every write reads that row, locked, in its own transaction.
 """
@@ -23,6 +24,7 @@ from windfall import stored_forms
 from windfall.errors import WRITTEN_BEFORE_RELEASE, DatabaseUnreachable, Misuse, NewerFormat, OlderFormat
 from windfall.extras import install
 from windfall.storage.failpoints import around, hit
+from windfall.storage.object_stores import file_system_of, is_shared
 
 BUSY_S = 30.0
 """How long a write to SQLite waits for other processes before it fails [s]."""
@@ -219,11 +221,13 @@ def _sqlite(url: URL) -> Engine:
     except OSError as error:
         raise Misuse(f"the database {path} cannot be opened: {error.strerror}") from error
     engine = sa.create_engine(url, connect_args={"timeout": BUSY_S})
+    # A write-ahead log needs memory that all processes share, which a network file system has not.
+    journal = "DELETE" if is_shared(file_system_of(str(path.absolute().parent))) else "WAL"
 
     @event.listens_for(engine, "connect")
     def _connect(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
         connection.isolation_level = None  # transactions are started explicitly, below
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
+        for pragma in (f"journal_mode={journal}", "synchronous=FULL", "secure_delete=ON"):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")

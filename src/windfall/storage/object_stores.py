@@ -288,9 +288,11 @@ _MOUNTS = "/proc/self/mountinfo"
 
 
 def file_system_of(folder: str) -> str:
-    """Return the file system type of a folder, from the longest mount point above it."""
+    """Return the file system type of a folder, from the longest mount point above it; empty where nothing tells it."""
     real = os.path.realpath(folder)
     best = ("", "")
+    if not os.path.exists(_MOUNTS):
+        return ""
     with open(_MOUNTS) as mounts:
         for line in mounts:
             left, _, right = line.partition(" - ")

@@ -93,9 +93,25 @@ def no_matching_offer(job: Job, refused: tuple[tuple[Offer, str], ...]) -> str:
             f"no matching offer is allowed: the cheapest is {offer_name(cheapest)}, and the job uses {only} machines only; "
             "set `use: auto` to allow both"
         )
+    if (nowhere := _unknown_zone(job, [offer for offer, _ in refused])) is not None:
+        return nowhere
     lacks = [(min((missing(requested, offer) for requested in job.resources), key=len), offer) for offer, _ in refused]
     words, offer = min(lacks, key=lambda row: (len(row[0]), row[1].price_usd_per_hour, row[1].key))
     return f"no offer matches the job's resources: the nearest is {offer_name(offer)}, but {'; '.join(words)}"
+
+
+def _unknown_zone(job: Job, offers: Iterable[Offer]) -> str | None:
+    """Return which zones a provider has, where a job names only others of it; None if it names one that there is."""
+    wrong = []
+    for wanted in job.resources:
+        zones = sorted({offer.zone for offer in offers if wanted.provider in {None, offer.provider}})
+        if wanted.zone is None or wanted.provider is None or not zones or wanted.zone in zones:
+            return None
+        wrong.append(
+            f"{wanted.provider} offers nothing in {wanted.zone}: write `infra: {wanted.provider}/ZONE` with one of "
+            f"{', '.join(zones)}"
+        )
+    return "; ".join(dict.fromkeys(wrong)) or None
 
 
 def warnings(job: Job, found: OfferEstimate) -> tuple[str, ...]:

@@ -13,7 +13,18 @@ import httpx
 
 from windfall.codec import decode, encode
 from windfall.errors import Misuse, ProviderDenied, ProviderError, ProviderUnreachable
-from windfall.market import Answer, Bill, BootSpec, Capabilities, Machine, Offer, Order, Quota
+from windfall.market import (
+    Answer,
+    Bill,
+    BlockSettings,
+    BootSpec,
+    Capabilities,
+    Machine,
+    Offer,
+    Order,
+    OrderPreview,
+    Quota,
+)
 from windfall.ports import Clock
 from windfall.providers.local import machine_folder, market_config, market_daemon, market_database
 from windfall.providers.local.market_database import NAME
@@ -70,8 +81,9 @@ class LocalProvider:
             nearby=True,
         )
 
-    def offers(self) -> tuple[Offer, ...]:
-        """See the port."""
+    def offers(self, block: BlockSettings = ()) -> tuple[Offer, ...]:
+        """See the port: what a job's block says changes no price."""
+        del block
         if not self._may_start and not self._is_open():
             return self._offers_while_closed()
         found: tuple[Offer, ...] = decode(self._call("offers"), tuple[Offer, ...])
@@ -83,12 +95,18 @@ class LocalProvider:
         opened_at = market_database.read_opened_at(self._folder)
         return offers_of(config, now if opened_at is None else opened_at, now)
 
-    def quota(self, owner: str) -> tuple[Quota, ...]:
+    def quota(self, owner: str, block: BlockSettings = ()) -> tuple[Quota, ...]:
         """See the port."""
+        del block
         if not self._may_start and not self._is_open():
             return quotas_of(market_config.load(self._folder), lambda *_: 0)
         found: tuple[Quota, ...] = decode(self._call("quota", owner), tuple[Quota, ...])
         return found
+
+    def preview(self, order: Order, block: BlockSettings) -> OrderPreview:
+        """See the port: this market says nothing beforehand."""
+        del order, block
+        return OrderPreview()
 
     def order(self, order: Order, boot: BootSpec) -> Answer:
         """See the port."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,20 +17,32 @@ from windfall.errors import ProviderAbsent, ProviderUnreachable
 from windfall.market import (
     Answer,
     Bill,
+    BlockSettings,
     BootSpec,
     Capabilities,
     Charge,
     Machine,
     Offer,
     Order,
+    OrderPreview,
     Quota,
     Refusal,
 )
 from windfall.ports import Clock
 from windfall.providers.provider_settings import ProviderSettings
-from windfall.providers.slurm import slurm_listing, slurm_site, slurm_states, slurm_submission, slurm_tables
+from windfall.providers.slurm import (
+    slurm_limits,
+    slurm_listing,
+    slurm_previews,
+    slurm_site,
+    slurm_states,
+    slurm_submission,
+    slurm_tables,
+)
 from windfall.providers.slurm.machine_names import index_of, job_of
-from windfall.providers.slurm.slurm_commands import Commands, SiteCommands, answer_of, error_of, last_line
+from windfall.providers.slurm.slurm_commands import Commands, SiteCommands, answer_of, error_of
+from windfall.providers.slurm.slurm_limits import Associations
+from windfall.providers.slurm.slurm_previews import AskedOf
 from windfall.providers.slurm.slurm_records import RELEASED, TAKEN, KnownMachine, SlurmRecords
 from windfall.providers.slurm.slurm_settings import SlurmSettings, read_settings, time_limit_s
 from windfall.providers.slurm.slurm_site import NAME, Site
@@ -37,7 +50,6 @@ from windfall.providers.slurm.slurm_submission import Submission
 from windfall.providers.slurm.slurm_tables import JobRow
 from windfall.structs import replace
 from windfall.terms import Instant, Seconds, Usd, WallTime
-from windfall.units import duration_text
 
 SITE_S = 300.0
 """How long partitions, nodes and configuration are taken as unchanged [s]."""
@@ -65,6 +77,7 @@ class SlurmProvider:
         self._ordering, self._polling = threading.Lock(), threading.Lock()
         self._queue: tuple[Instant, tuple[JobRow, ...]] | None = None
         self._site: tuple[Instant, Site] | None = None
+        self._known: tuple[Instant, Associations] | None = None
         self._trials: dict[tuple[str, ...], Answer | None] = {}
 
     def capabilities(self) -> Capabilities:
@@ -85,6 +98,7 @@ class SlurmProvider:
             queues=True,
             # Where there is no Slurm nothing is ever asked, and the others' calls need not wait for it.
             nearby=not self._commands.present,
+            previews=True,
         )
 
     # --------------------------------------------------------------------------------------------------------- the site
@@ -100,17 +114,31 @@ class SlurmProvider:
                 self._site = now, Site(rules, partitions, kinds)
             return self._site[1]
 
-    def offers(self) -> tuple[Offer, ...]:
-        """See the port."""
-        settings = self._settings
-        return slurm_site.offers_of(
-            self.site(), settings.partitions, settings.usd_per_unit_hour, settings.queue_wait_s, self._clock.wall_time()
-        )
+    def offers(self, block: BlockSettings = ()) -> tuple[Offer, ...]:
+        """See the port: a part of a node costs what it counts in the site's account."""
+        settings, now = self._settings, self._clock.wall_time()
+        price, wait_s = settings.usd_per_unit_hour, settings.queue_wait_s
+        return slurm_site.offers_of(self.site(), settings.partitions, price, wait_s, now, block=dict(block))
 
-    def quota(self, owner: str) -> tuple[Quota, ...]:
-        """Return nothing: limits are those of accounts and QOS, which a pending machine's reason names."""
-        del owner
-        return ()
+    def quota(self, owner: str, block: BlockSettings = ()) -> tuple[Quota, ...]:
+        """Return the limits of the user's association and QOS, where the site enforces and tells them."""
+        site = self.site()
+        if not site.rules.enforces_limits:
+            return ()
+        now = self._clock.now()
+        if self._known is None or now - self._known[0] > SITE_S:
+            self._known = now, slurm_previews.associations(self._commands, site)
+        alive = [one.machine for one in self._records.alive() if one.machine.owner == owner]
+        used = Counter((machine.zone, machine.machine_type) for machine in alive)
+        rows = slurm_limits.quotas_of(
+            site, self._known[1], self._settings, dict(block), lambda kind: used[kind.partition, kind.machine_type]
+        )
+        return tuple(rows)
+
+    def preview(self, order: Order, block: BlockSettings) -> OrderPreview:
+        """See the port: one `sbatch --test-only`."""
+        now = self._clock.wall_time()
+        return slurm_previews.preview(self._commands, self.site(), self._settings, order, block=block, now=now)
 
     # ----------------------------------------------------------------------------------------------------------- orders
 
@@ -159,15 +187,10 @@ class SlurmProvider:
             message = f"this cluster has no {order.offer.machine_type} in a partition {order.offer.zone}"
             return Answer(order.token, (), Refusal.INVALID, message)
         partition, limit_s = self.site().partitions[order.offer.zone], time_limit_s(dict(boot.block))
-        if limit_s is not None and limit_s > partition.limit_s:
-            # Many sites queue such a job, which never starts.
-            message = (
-                f"slurm.time is {duration_text(limit_s)}, and the partition {partition.name} ends jobs after "
-                f"{duration_text(partition.limit_s)}: ask for less, or name another partition"
-            )
-            return Answer(order.token, (), Refusal.INVALID, message)
+        if (long := slurm_previews.too_long(dict(boot.block), partition)) is not None:
+            return Answer(order.token, (), Refusal.INVALID, long)
         job = slurm_submission.submission(order, kind, boot, self._settings)
-        if (refused := self._try_out(job)) is not None:
+        if (refused := self._try_out(job, boot.block)) is not None:
             return replace(refused, token=order.token)
         limited = limit_s is not None or math.isfinite(partition.limit_s)
         facts = {"grace_s": self.site().grace_s(order.offer.zone), "host": os.uname().nodename, "limited": limited}
@@ -180,7 +203,7 @@ class SlurmProvider:
             if refusal is None:
                 raise error_of("sbatch", self._commands.where, done)
             self._records.forget(order.token)
-            return Answer(order.token, (), refusal, f"Slurm refuses the job: {last_line(done.errors)}")
+            return Answer(order.token, (), refusal, self._explain(done.errors, order.offer.zone, boot.block))
         # A call that the line doubled has made two: the older counts, and its name keeps the younger from starting.
         rows = self._look_up(order)
         if not rows:
@@ -189,7 +212,12 @@ class SlurmProvider:
             )
         return Answer(order.token, self._adopt(rows))
 
-    def _try_out(self, job: Submission) -> Answer | None:
+    def _explain(self, text: str, partition: str, block: BlockSettings) -> str:
+        site = self.site()
+        known = slurm_previews.associations(self._commands, site)
+        return slurm_previews.refused(text, AskedOf(dict(block), self._settings, site, partition, known))
+
+    def _try_out(self, job: Submission, block: BlockSettings) -> Answer | None:
         """Return why a job could never run; nothing is submitted, and the same request is not tried twice."""
         if job.trial not in self._trials:
             done = self._commands.run(job.trial, job.script.encode())
@@ -200,7 +228,7 @@ class SlurmProvider:
                     raise error_of("sbatch", self._commands.where, done)
                 # What has no room now is still accepted into the queue.
                 if refusal is not Refusal.NO_CAPACITY:
-                    return Answer("", (), refusal, f"Slurm refuses the job: {last_line(done.errors)}")
+                    return Answer("", (), refusal, self._explain(done.errors, job.order.offer.zone, block))
             if len(self._trials) >= TRIALS_MAX:
                 self._trials.clear()
             self._trials[job.trial] = refused

@@ -6,11 +6,13 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from windfall.market import Offer
 from windfall.providers.slurm import slurm_tables
 from windfall.structs import Struct
-from windfall.terms import Reliability, Seconds, WallTime
+from windfall.terms import BlockValue, Reliability, Seconds, WallTime
+from windfall.units import size_bytes
 
 NAME = "slurm"
 PARTITIONS = ("scontrol", "-o", "show", "partition")
@@ -19,6 +21,7 @@ _NODE_COLUMNS = ("Partition", "NodeList", "CPUs", "Memory", "Gres", "StateLong",
 NODES = ("sinfo", "--noheader", "-N", "-O", ",".join(f"{one}:|" for one in _NODE_COLUMNS))
 _UNUSABLE = ("down", "drain", "draining", "drained", "fail", "failing", "future", "unknown", "inval", "perfctrs")
 MIB_PER_GIB = 1024.0
+NO_BLOCK: Mapping[str, BlockValue] = MappingProxyType({})
 
 
 class SiteRules(Struct, frozen=True):
@@ -30,6 +33,9 @@ class SiteRules(Struct, frozen=True):
         accounts: whether finished jobs are kept in a database (`sacct`).
         keeps_ended_s: how long the queue shows a finished job [s].
         weights_max: whether the largest weighted resource counts, and not their sum.
+        enforces_limits: whether limits of associations and QOS hold jobs back.
+        warns_batch: whether a batch shell's `--signal` also comes at the start of a preemption.
+        memory_mib, memory_per_cpu_mib: what a job has that asks for no memory [MiB]; infinite for the whole node's.
     """
 
     preempts: bool
@@ -37,6 +43,10 @@ class SiteRules(Struct, frozen=True):
     accounts: bool
     keeps_ended_s: float
     weights_max: bool = False
+    enforces_limits: bool = False
+    warns_batch: bool = False
+    memory_mib: float = math.inf
+    memory_per_cpu_mib: float = math.inf
 
 
 class Partition(Struct, frozen=True):
@@ -48,6 +58,9 @@ class Partition(Struct, frozen=True):
         limit_s: the longest time limit [s]; infinite for none.
         weights: TRESBillingWeights by resource: a number, and of which unit.
         up: whether it starts jobs.
+        mode: its PreemptMode, by which its jobs give way.
+        qos: whose limits hold for all its jobs; empty for none.
+        memory_mib, memory_per_cpu_mib: as the site's, where the partition has its own [MiB].
     """
 
     name: str
@@ -57,6 +70,10 @@ class Partition(Struct, frozen=True):
     weights: tuple[tuple[str, float], ...] = ()
     up: bool = True
     default: bool = False
+    mode: str = ""
+    qos: str = ""
+    memory_mib: float = math.inf
+    memory_per_cpu_mib: float = math.inf
 
 
 class NodeKind(Struct, frozen=True):
@@ -110,7 +127,15 @@ def read_rules(config: str) -> SiteRules:
         accounts=values.get("AccountingStorageType", "") == "accounting_storage/slurmdbd",
         keeps_ended_s=_seconds(values.get("MinJobAge", ""), 300.0),
         weights_max="MAX_TRES" in values.get("PriorityFlags", ""),
+        enforces_limits="limits" in values.get("AccountingStorageEnforce", ""),
+        warns_batch="preempt_send_user_signal" in values.get("SlurmctldParameters", ""),
+        memory_mib=_mebibytes(values.get("DefMemPerNode", "")),
+        memory_per_cpu_mib=_mebibytes(values.get("DefMemPerCPU", "")),
     )
+
+
+def _mebibytes(text: str) -> float:
+    return float(text) if text.isdigit() and int(text) > 0 else math.inf
 
 
 def _seconds(text: str, otherwise: float) -> float:
@@ -137,6 +162,10 @@ def read_partitions(text: str, rules: SiteRules) -> dict[str, Partition]:
             weights=_weights(values.get("TRESBillingWeights", "")),
             up=values.get("State", "UP") == "UP",
             default=values.get("Default") == "YES",
+            mode=mode,
+            qos="" if values.get("QoS", "N/A") == "N/A" else values["QoS"],
+            memory_mib=_mebibytes(values.get("DefMemPerNode", "")),
+            memory_per_cpu_mib=_mebibytes(values.get("DefMemPerCPU", "")),
         )
     return found
 
@@ -180,25 +209,66 @@ def read_gpus(gres: str) -> tuple[str | None, int]:
     return (found[1] or "gpu").upper(), int(found[2] or 1)
 
 
-def billing_units(kind: NodeKind, partition: Partition, rules: SiteRules) -> float:
-    """Return what one whole node counts in the site's account: its weighted resources, or its CPUs where nothing is weighted.
+UNIT = "billing units"
+"""What the site counts in the hours of its machines."""
+_PART = frozenset({"cpus", "memory", "gres"})
+
+
+def asks_for_part(block: Mapping[str, BlockValue]) -> bool:
+    """Return whether a job asks for a part of a node; otherwise it has whole ones."""
+    return bool(_PART & block.keys())
+
+
+def asked_amounts(
+    kind: NodeKind, partition: Partition, rules: SiteRules, block: Mapping[str, BlockValue]
+) -> dict[str, float]:
+    """Return what one machine has of each resource that sites weigh: of a whole node, or of the part that is asked for.
+
+    Slurm gives whole cores, and on some sites more CPUs for much memory: then the account counts more than is asked for.
+
+    Args:
+        kind: the node.
+        partition: where.
+        rules: the site's.
+        block: the job's settings.
+
+    Returns:
+        CPUs, memory in MiB, nodes, GPUs, and GPUs by their name.
+    """
+    cpus, memory_mib = float(kind.cpus), kind.memory_gib * MIB_PER_GIB
+    name, gpus = kind.accelerator, float(kind.accelerators)
+    if asks_for_part(block):
+        cpus = float(block.get("cpus", 1))
+        each_mib = min(partition.memory_per_cpu_mib, rules.memory_per_cpu_mib)
+        usual_mib = min(partition.memory_mib, rules.memory_mib, each_mib * cpus, memory_mib)
+        memory_mib = size_bytes(str(block["memory"]), "memory") / 2**20 if "memory" in block else usual_mib
+        gpus = float(read_gpus(str(block.get("gres", "")))[1])
+    found = {"cpu": cpus, "mem": memory_mib, "node": 1.0, "gres/gpu": gpus}
+    return found | ({f"gres/gpu:{name.lower()}": gpus} if name else {})
+
+
+def asked_units(
+    kind: NodeKind, partition: Partition, rules: SiteRules, block: Mapping[str, BlockValue] = NO_BLOCK
+) -> float:
+    """Return what one machine counts in the site's account: its weighted resources, or its CPUs where nothing is weighted.
 
     Source: slurm.conf(5), TRESBillingWeights and PriorityFlags=MAX_TRES.
     """
+    amounts = asked_amounts(kind, partition, rules, block)
     if not partition.weights:
-        return float(kind.cpus)
-    amounts = {
-        "cpu": float(kind.cpus),
-        "mem": kind.memory_gib * MIB_PER_GIB,
-        "node": 1.0,
-        "gres/gpu": float(kind.accelerators),
-    }
+        return amounts["cpu"]
     parts = [weight * amounts.get(name, 0.0) for name, weight in partition.weights]
     return max(parts) if rules.weights_max else math.fsum(parts)
 
 
 def offers_of(
-    site: Site, wanted: frozenset[str], usd_per_unit_hour: float, promise_s: Seconds | None, now: WallTime
+    site: Site,
+    wanted: frozenset[str],
+    usd_per_unit_hour: float,
+    promise_s: Seconds | None,
+    now: WallTime,
+    *,
+    block: Mapping[str, BlockValue] = NO_BLOCK,
 ) -> tuple[Offer, ...]:
     """Return what a site offers.
 
@@ -208,13 +278,14 @@ def offers_of(
         usd_per_unit_hour: what one billing unit costs in an hour [USD]; 0 where hours are free.
         promise_s: how long a queued machine is waited for [s]; None for ever.
         now: the moment.
+        block: the job's settings: a part of a node costs what the part counts.
     """
     found = []
     for kind in site.kinds:
         partition = site.partitions.get(kind.partition)
         if partition is None or not partition.up or not kind.usable or (wanted and partition.name not in wanted):
             continue
-        price = usd_per_unit_hour * billing_units(kind, partition, site.rules)
+        price = usd_per_unit_hour * asked_units(kind, partition, site.rules, block)
         found.append(
             Offer(
                 provider=NAME,

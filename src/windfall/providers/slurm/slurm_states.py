@@ -88,7 +88,10 @@ def reason_text(reason: str) -> str:
 _REFUSALS = (
     (
         Refusal.QUOTA,
-        ("violates accounting/QOS policy", "MaxSubmit", "JobLimit", "submit limit", "Slurm temporarily unable to accept job"),
+        (
+            "violates accounting/QOS policy", "MaxSubmit", "JobLimit", "submit limit", "Slurm temporarily unable to accept job",
+            "allocation failure: Resource temporarily unavailable",
+        ),
     ),
     (
         Refusal.CREDENTIALS,

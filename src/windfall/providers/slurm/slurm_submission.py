@@ -20,7 +20,7 @@ from windfall.market import BootSpec, Order
 from windfall.providers.slurm import slurm_tables
 from windfall.providers.slurm.slurm_commands import Commands, error_of
 from windfall.providers.slurm.slurm_settings import SlurmSettings, request_options
-from windfall.providers.slurm.slurm_site import NodeKind
+from windfall.providers.slurm.slurm_site import NodeKind, asks_for_part
 from windfall.structs import Struct
 from windfall.terms import WallTime
 from windfall.wire.python_programs import program
@@ -94,7 +94,7 @@ def submission(order: Order, kind: NodeKind, boot: BootSpec, settings: SlurmSett
         f"--chdir={settings.folder.parent if not settings.login else '/'}",
         *request_options(block, settings),
     ]
-    if not {"cpus", "memory", "gres"} & block.keys():
+    if not asks_for_part(block):
         options += ["--exclusive", f"--mincpus={kind.cpus}", *_all_gpus(kind)]
     return Submission(order, order.count_max, folder, tuple(options), _script(folder, settings))
 
