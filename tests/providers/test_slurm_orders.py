@@ -159,6 +159,17 @@ def test_an_answer_that_was_lost_is_found_by_name(slurm: Scripted, provider: Slu
     assert len(slurm.queue) == 1
 
 
+def test_an_answer_that_was_lost_leaves_what_the_machines_start_from(
+    slurm: Scripted, provider: SlurmProvider, tmp_path: Path
+) -> None:
+    """The job may be in the queue, and would find nothing to start from."""
+    slurm.lost = True
+    with pytest.raises(ProviderUnreachable):
+        buy(provider)
+
+    assert (tmp_path / "machines" / "own-1" / "boot-0.json").exists()
+
+
 def test_an_order_that_may_have_come_and_gone_is_not_sent_again(slurm: Scripted, provider: SlurmProvider) -> None:
     """Once Slurm may have forgotten what became of it, a second job could be a second machine."""
     slurm.lost = True
@@ -290,6 +301,59 @@ def test_a_release_is_left_for_the_machine_and_cancels_its_job(
     assert json.loads((tmp_path / "machines" / "own-1" / "request-0.json").read_text()) == {"release": True}
     (gone,) = provider.list("own")
     assert (gone.cause, gone.started) == (MachineEndCause.RELEASED, None)
+
+
+def test_a_machine_whose_node_is_given_up_is_asked_to_end(
+    slurm: Scripted, provider: SlurmProvider, tmp_path: Path
+) -> None:
+    """Its processes may live, and nobody else tells them: neither Slurm nor a controller that has replaced it."""
+    buy(provider)
+    slurm.becomes(1, "RUNNING")
+    provider.list("own")
+    slurm.becomes(1, "NODE_FAIL", ended=True)
+    slurm.clock.sleep(Seconds(40.0))
+
+    (gone,) = provider.list("own")
+
+    assert gone.cause is MachineEndCause.FAILED
+    assert json.loads((tmp_path / "machines" / "own-1" / "request-0.json").read_text()) == {"release": True}
+
+
+def test_of_an_array_only_what_is_hopeless_is_cancelled(slurm: Scripted, provider: SlurmProvider) -> None:
+    """A task that an admin has requeued takes no other along: they run, and stay listed as running."""
+    buy(provider, count=2)
+    row = slurm.queue.pop()
+    slurm.queue += [row.replace("\x1fN/A\x1f", f"\x1f{task}\x1f", 1) for task in range(2)]
+    provider.list("own")
+    slurm.clock.sleep(Seconds(40.0))
+    slurm.becomes(2, "RUNNING")
+    slurm.queue[0] = slurm.queue[0].replace("\x1flow\x1f0\x1f", "\x1flow\x1f1\x1f")
+
+    listed = {one.machine_id: one.lifecycle for one in provider.list("own")}
+
+    assert slurm.calls("scancel") == [("scancel", "1_0")]
+    assert listed["slurm-1_1"] is MachineLifecycle.RUNNING
+    assert listed["slurm-1_0"] is MachineLifecycle.GONE
+
+
+def test_a_listing_that_broke_off_is_made_again(
+    slurm: Scripted, provider: SlurmProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the queue was read and not recorded, the next listing reads it again, and is no older than stated."""
+    buy(provider)
+    slurm.queue.append(slurm.queue[0].replace("1\x1f", "2\x1f", 1))
+    slurm.becomes(1, "RUNNING")
+    whole = slurm.run
+
+    def broken(argv: Sequence[str], data: bytes = b"") -> CommandResult:
+        return CommandResult(1, "", recorded.UNREACHABLE) if argv[0] == "scancel" else whole(argv, data)
+
+    monkeypatch.setattr(slurm, "run", broken)
+    with pytest.raises(ProviderUnreachable):
+        provider.list("own")
+    monkeypatch.setattr(slurm, "run", whole)
+
+    assert provider.list("own")[0].lifecycle is MachineLifecycle.RUNNING
 
 
 def test_a_second_job_of_one_name_is_cancelled(slurm: Scripted, provider: SlurmProvider) -> None:

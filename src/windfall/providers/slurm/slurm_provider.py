@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from windfall.errors import ProviderAbsent, ProviderUnreachable
+from windfall.errors import ProviderAbsent, ProviderUnreachable, WindfallError
 from windfall.market import (
     Answer,
     Bill,
@@ -175,10 +176,11 @@ class SlurmProvider:
         self._records.send(order.token, self._clock.wall_time())
         done = self._commands.run(job.argv, job.script.encode())
         if done.code != 0:
-            slurm_submission.wipe(self._commands, job.folder)
             refusal = slurm_states.refusal_of_text(done.errors)
             if refusal is None:
+                # It may be in the queue all the same, and then start from what is in its folder.
                 raise error_of("sbatch", self._commands.where, done)
+            slurm_submission.wipe(self._commands, job.folder)
             self._records.forget(order.token)
             return Answer(order.token, (), refusal, f"Slurm refuses the job: {last_line(done.errors)}")
         # A call that the line doubled has made two: the older counts, and its name keeps the younger from starting.
@@ -234,23 +236,29 @@ class SlurmProvider:
                     raise ProviderUnreachable(str(error)) from error
                 return
             self._queue = now, rows
-        self._reconcile(rows, alive)
+        try:
+            self._reconcile(rows, alive)
+        except WindfallError:
+            self._queue = None  # the records are older than what was read
+            raise
 
     def _reconcile(self, rows: Sequence[JobRow], alive: Sequence[KnownMachine]) -> None:
         wall_time = self._clock.wall_time()
         kept, doubles = slurm_listing.first_of_each_token(rows)
         self._cancel_jobs({row.number for row in doubles})
         hopeless = [row for row in kept if slurm_listing.is_hopeless(row)]
-        self._cancel_jobs({row.number for row in hopeless})
+        # Of an array only the tasks that are hopeless: the others may run.
+        self._cancel_jobs({job_of(name) for name in slurm_listing.names_of_rows(hopeless)})
         known = {one.machine.machine_id: one for one in self._records.of_names(slurm_listing.names_of_rows(kept))}
         now_seen = [
-            slurm_listing.failed(one, wall_time) if one.number in {row.number for row in hopeless} else one
+            slurm_listing.failed(one, wall_time) if row in hopeless else one
             for row in kept
             for one in slurm_listing.seen_in(row, known, wall_time)
         ]
         changes = [one for one in now_seen if slurm_listing.is_news(one, known.get(one.machine.machine_id))]
         seen = {one.machine.machine_id for one in now_seen}
         changes += self._ends_of([one for one in alive if one.machine.machine_id not in seen])
+        self._end_remains(changes)
         self._records.put(changes)
         self._records.saw(seen, wall_time)
         self._tidy(changes)
@@ -265,6 +273,16 @@ class SlurmProvider:
             text = answer_of(self._commands, (*slurm_tables.ACCOUNTS, f"--jobs={numbers}"))
             accounts = {row.job: row for row in slurm_tables.read_accounts(text)}
         return [slurm_listing.ended_unseen(one, accounts) for one in missing]
+
+    def _end_remains(self, changes: Iterable[KnownMachine]) -> None:
+        """End what may still live of machines that are gone for Slurm alone: a lost node's processes read their release."""
+        ended: dict[str, set[int]] = defaultdict(set)
+        for one in changes:
+            if one.machine.ended is not None and not one.asked:
+                ended[one.machine.token].add(index_of(one.machine.machine_id))
+        for token, indexes in ended.items():
+            folder = self._settings.folder / token
+            slurm_submission.write_request(self._commands, folder, sorted(indexes), release=True)
 
     def _tidy(self, changes: Iterable[KnownMachine]) -> None:
         """Remove what machines that never started would have started from."""
@@ -315,10 +333,10 @@ class SlurmProvider:
         indexes = [index_of(one.machine.machine_id) for one in self._sisters(known)]
         slurm_submission.write_request(self._commands, self._settings.folder / known.machine.token, indexes, **request)
 
-    def _cancel_jobs(self, numbers: Iterable[int]) -> None:
-        found = sorted(numbers)
+    def _cancel_jobs(self, jobs: Iterable[int | str]) -> None:
+        found = sorted(map(str, jobs))
         if found:
-            self._run_quietly(("scancel", *map(str, found)))
+            self._run_quietly(("scancel", *found))
 
     def _run_quietly(self, argv: Sequence[str]) -> None:
         """Run a command for which what is gone already is no error."""

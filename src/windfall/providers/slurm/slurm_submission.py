@@ -43,7 +43,7 @@ data=$(cat)
 shift
 for name in "$@"; do printf %s "$data" > "$name.part" && mv "$name.part" "$name" || exit 1; done
 """
-_WIPE = 'cd "$1" 2>/dev/null && rm -f boot-*.json boot.part request-*.json; exit 0'
+_WIPE = 'cd "$1" 2>/dev/null && rm -f boot-*.json boot.part; exit 0'
 
 
 class Submission(Struct, frozen=True):
@@ -164,7 +164,7 @@ def write_request(commands: Commands, folder: Path, indexes: Sequence[int], **re
 
 
 def wipe(commands: Commands, folder: Path) -> None:
-    """Remove what an order's machines started from; their output stays."""
+    """Remove what an order's machines would start from; requests and output stay."""
     commands.run(("sh", "-c", _WIPE, "sh", str(folder)))
 
 
