@@ -52,6 +52,8 @@ class Scripted:
     queue: list[str] = field(default_factory=list)
     asked: list[tuple[str, ...]] = field(default_factory=list)
     lost: bool = False
+    config: str = recorded.CONFIG
+    accounts: str = ""
     present: bool = True
 
     def run(self, argv: Sequence[str], data: bytes = b"") -> CommandResult:
@@ -62,9 +64,9 @@ class Scripted:
             return CommandResult(int(bool(self.trial)), "", self.trial)
         if argv[0] == "sbatch":
             return self._submit(argv)
-        answers = {"squeue": "".join(self.queue), "sinfo": recorded.NODES, "scancel": "", "sacct": ""}
+        answers = {"squeue": "".join(self.queue), "sinfo": recorded.NODES, "scancel": "", "sacct": self.accounts}
         if argv[0] == "scontrol":
-            return CommandResult(0, recorded.CONFIG if "config" in argv else recorded.PARTITIONS, "")
+            return CommandResult(0, self.config if "config" in argv else recorded.PARTITIONS, "")
         return CommandResult(0, answers[argv[0]], "")
 
     def _submit(self, argv: Sequence[str]) -> CommandResult:
@@ -378,6 +380,37 @@ def test_a_machine_that_the_queue_forgets_is_gone(slurm: Scripted, provider: Slu
     (gone,) = provider.list("own")
 
     assert (gone.lifecycle, gone.cause, gone.ended) == (MachineLifecycle.GONE, MachineEndCause.FAILED, seen_at)
+
+
+def test_accounts_that_lag_are_waited_for(slurm: Scripted, provider: SlurmProvider) -> None:
+    """A site that forgets ended jobs at once still tells how they ended, some seconds later; after a minute it is given up."""
+    slurm.config = recorded.CONFIG.replace("accounting_storage/none", "accounting_storage/slurmdbd")
+    buy(provider)
+    slurm.becomes(1, "RUNNING")
+    began = provider.list("own")[0].started
+    assert began is not None
+    slurm.queue.clear()
+    slurm.accounts = f"1|own-1|RUNNING|{began:.0f}|Unknown|1\n"
+    slurm.clock.sleep(Seconds(40.0))
+    assert provider.list("own")[0].lifecycle is MachineLifecycle.RUNNING
+    slurm.accounts = f"1|own-1|PREEMPTED|{began:.0f}|{began + 17:.0f}|1\n"
+    slurm.clock.sleep(Seconds(31.0))
+
+    (gone,) = provider.list("own")
+
+    assert (gone.cause, gone.ended) == (MachineEndCause.PREEMPTED, began + 17)
+
+
+def test_accounts_that_never_tell_are_given_up(slurm: Scripted, provider: SlurmProvider) -> None:
+    """A machine that no listing has is gone after a minute, whatever the accounts say."""
+    slurm.config = recorded.CONFIG.replace("accounting_storage/none", "accounting_storage/slurmdbd")
+    buy(provider)
+    slurm.becomes(1, "RUNNING")
+    provider.list("own")
+    slurm.queue.clear()
+    slurm.clock.sleep(Seconds(70.0))
+
+    assert provider.list("own")[0].lifecycle is MachineLifecycle.GONE
 
 
 def test_a_new_provider_finds_what_the_queue_shows(slurm: Scripted, provider: SlurmProvider, tmp_path: Path) -> None:

@@ -143,6 +143,12 @@ def failed(known: KnownMachine, now: WallTime) -> KnownMachine:
     return replace(known, machine=replace(gone, started=None, preemption_at=None))
 
 
+def is_accounted(known: KnownMachine, accounts: Mapping[str, AccountRow]) -> bool:
+    """Return whether the accounts tell how a machine ended."""
+    row = accounts.get(job_of(known.machine.machine_id))
+    return row is not None and row.state in slurm_states.ENDS and row.ended is not None
+
+
 def ended_unseen(known: KnownMachine, accounts: Mapping[str, AccountRow]) -> KnownMachine:
     """Return how a machine ended that is in no queue any more.
 
@@ -152,7 +158,7 @@ def ended_unseen(known: KnownMachine, accounts: Mapping[str, AccountRow]) -> Kno
     """
     machine = known.machine
     row = accounts.get(job_of(machine.machine_id))
-    if row is not None and row.state in slurm_states.ENDS and row.ended is not None:
+    if row is not None and is_accounted(known, accounts):
         began = row.started is not None
         cause = _cause(row.state, known.asked, began=began, announced=machine.preemption_at is not None)
         ended = replace(machine, started=row.started or machine.started, ended=row.ended, cause=cause)

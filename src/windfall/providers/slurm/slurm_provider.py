@@ -10,7 +10,7 @@ import math
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from windfall.errors import ProviderAbsent, ProviderUnreachable, WindfallError
@@ -44,6 +44,8 @@ SITE_S = 300.0
 """How long partitions, nodes and configuration are taken as unchanged [s]."""
 LISTED_S = 86400.0
 """How long an ended machine stays listed [s]."""
+ACCOUNTS_LATE_S = 60.0
+"""How long the accounts are waited for when the queue no longer has a machine [s]: they lag by seconds."""
 TRIALS_MAX = 64
 
 
@@ -267,12 +269,15 @@ class SlurmProvider:
         """Return how machines ended that the queue has forgotten: by the accounts, or after the last time they were seen."""
         if not missing:
             return []
-        accounts: Mapping[str, slurm_tables.AccountRow] = {}
-        if self.site().rules.accounts:
-            numbers = ",".join(sorted({str(one.number) for one in missing}))
-            text = answer_of(self._commands, (*slurm_tables.ACCOUNTS, f"--jobs={numbers}"))
-            accounts = {row.job: row for row in slurm_tables.read_accounts(text)}
-        return [slurm_listing.ended_unseen(one, accounts) for one in missing]
+        if not self.site().rules.accounts:
+            return [slurm_listing.ended_unseen(one, {}) for one in missing]
+        numbers = ",".join(sorted({str(one.number) for one in missing}))
+        text = answer_of(self._commands, (*slurm_tables.ACCOUNTS, f"--jobs={numbers}"))
+        accounts = {row.job: row for row in slurm_tables.read_accounts(text)}
+        # What the accounts do not tell yet is asked for again at the next listing.
+        late = self._clock.wall_time() - ACCOUNTS_LATE_S
+        told = (one for one in missing if slurm_listing.is_accounted(one, accounts) or one.seen < late)
+        return [slurm_listing.ended_unseen(one, accounts) for one in told]
 
     def _end_remains(self, changes: Iterable[KnownMachine]) -> None:
         """End what may still live of machines that are gone for Slurm alone: a lost node's processes read their release."""
