@@ -186,6 +186,24 @@ def test_an_order_that_may_have_come_and_gone_is_not_sent_again(slurm: Scripted,
     assert (answer.machine_ids, answer.refusal, slurm.queue) == ((), Refusal.CANCELLED, [])
 
 
+def test_where_jobs_are_forgotten_at_once_an_order_is_looked_for_until_it_must_have_arrived(
+    slurm: Scripted, provider: SlurmProvider
+) -> None:
+    """Nothing replaces what may still be on its way: another order could be a second machine."""
+    slurm.config = recorded.CONFIG.replace("MinJobAge               = 300 sec", "MinJobAge               = 5 sec")
+    slurm.lost = True
+    with pytest.raises(ProviderUnreachable):
+        buy(provider)
+    slurm.lost = False
+    late = slurm.queue.pop()
+    slurm.clock.sleep(Seconds(60.0))
+    with pytest.raises(ProviderUnreachable, match="may still be under way"):
+        buy(provider)
+    slurm.queue.append(late)
+
+    assert buy(provider).machine_ids == ("slurm-1",)
+
+
 def test_many_machines_of_one_kind_are_one_array(slurm: Scripted, provider: SlurmProvider) -> None:
     """Three in one call."""
     buy(provider, count=3)

@@ -1,8 +1,8 @@
 """A Slurm in virtual time: jobs that wait, start, are preempted, lost, requeued and forgotten, with the habits of a real one.
 
 The habits were seen on a real Slurm 22.05 (`tests/slurm/test_slurm_habits.py`).  Its commands are in `toy_slurm_commands`;
-this is the truth behind them.  A job's machines are played by a `MachineSeat`: they read what they start from in the order's
-folder, hear TERM, read requests once a second, and end.
+this is the truth behind them.  A job's machines are played by a `MachineSeat`: as `node_start` they start once, from what they
+find in the order's folder, hear TERM, read requests once a second, and end.
 """
 
 from __future__ import annotations
@@ -293,6 +293,12 @@ class ToySlurm:
             self.seat.happened("started again after a requeue")
             self._finish(job, "COMPLETED")
             return
+        marks = [f"{job.folder}/started-{one.index}" for one in job.machines]
+        if any(mark in self.files for mark in marks):
+            self.seat.happened("started before")
+            self._finish(job, "FAILED")
+            return
+        self.files |= dict.fromkeys(marks, b"")
         boots = [self.files.pop(f"{job.folder}/boot-{one.index}.json", None) for one in job.machines]
         if None in boots:
             self.seat.nothing_to_start(job)

@@ -46,6 +46,8 @@ LISTED_S = 86400.0
 """How long an ended machine stays listed [s]."""
 ACCOUNTS_LATE_S = 60.0
 """How long the accounts are waited for when the queue no longer has a machine [s]: they lag by seconds."""
+UNDER_WAY_S = 120.0
+"""How long a submission without an answer may be under way [s]; a site that forgets jobs sooner is asked until then."""
 TRIALS_MAX = 64
 
 
@@ -130,7 +132,10 @@ class SlurmProvider:
             if found:
                 return Answer(order.token, self._adopt(found))
             sent_at = self._records.sent_at(order.token)
-            if sent_at is not None and self._clock.wall_time() - sent_at > self._remembered_s():
+            age_s = 0.0 if sent_at is None else self._clock.wall_time() - sent_at
+            if age_s > self._remembered_s():
+                if age_s < UNDER_WAY_S:
+                    raise ProviderUnreachable(f"the order {order.token} may still be under way to Slurm")
                 message = (
                     f"the order {order.token} is too old for Slurm to know what became of it: it is not sent again"
                 )
