@@ -67,24 +67,17 @@ _LOOK_UP = SlurmProvider._look_up
 
 def _new_name_on_retry() -> tuple[Patch, ...]:
     """What `sbatch` does not answer is submitted once more at once, under another name."""
-    real = Submission.argv.fget  # type: ignore[attr-defined]
 
-    def run(self: SlurmProvider, order: Order, boot: object) -> Answer:
+    def ordered(self: SlurmProvider, order: Order, boot: object) -> Answer:
         try:
             return _ORDER(self, order, boot)
         except ProviderUnreachable:
             return _ORDER(self, replace(order, token=f"{order.token}x"), boot)
 
-    assert real is not None
-    return ((SlurmProvider, "order", run),)
+    return ((SlurmProvider, "order", ordered),)
 
 
 _ORDER = SlurmProvider.order
-
-
-def _cancel_forgotten() -> tuple[Patch, ...]:
-    """A cancelled token is not remembered, and what waits under its name stays in the queue."""
-    return ((SlurmProvider, "cancel", lambda self, token: None),)
 
 
 # ------------------------------------------------------------------------------------------------------------ the listing
@@ -165,8 +158,8 @@ def _not_fenced() -> tuple[Patch, ...]:
     return ((SlurmProvider, "_reconcile", reconcile),)
 
 
-def _gang_alone() -> tuple[Patch, ...]:
-    """A release reaches only the machine that it names, and not its job."""
+def _release_only_asked() -> tuple[Patch, ...]:
+    """A release is recorded, and nothing more."""
 
     def end(self: SlurmProvider, machine_id: str, what: str) -> None:
         known = self._records.find(machine_id)
@@ -176,8 +169,8 @@ def _gang_alone() -> tuple[Patch, ...]:
     return ((SlurmProvider, "_end", end),)
 
 
-def _rises_billed_twice() -> tuple[Patch, ...]:
-    """What has ended is billed by the hour begun."""
+def _ends_late() -> tuple[Patch, ...]:
+    """What has ended is billed five seconds more."""
     real = SlurmRecords.put
 
     def put(self: SlurmRecords, machines: Iterable[KnownMachine]) -> None:
@@ -191,17 +184,11 @@ def _rises_billed_twice() -> tuple[Patch, ...]:
     return ((SlurmRecords, "put", put),)
 
 
-def _boot_kept() -> tuple[Patch, ...]:
-    """A machine's start stays in its folder after all of its order have ended."""
-    return ((slurm_submission, "wipe", lambda commands, folder: None),)
-
-
 BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
     "second of a name kept": _second_kept,
     "no singleton": _no_singleton,
     "order repeated without a look": _order_repeated,
     "another name on retry": _new_name_on_retry,
-    "cancelled order forgotten": _cancel_forgotten,
     "unseen end taken for alive": _unseen_end_alive,
     "unseen end billed until found": _unseen_end_now,
     "accounts not asked": _accounts_unread,
@@ -209,8 +196,8 @@ BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
     "failed listing taken for empty": _silence_is_empty,
     "completing taken for gone": _completing_is_gone,
     "lost node not fenced": _not_fenced,
-    "release not carried out": _gang_alone,
-    "ends billed late": _rises_billed_twice,
+    "release not carried out": _release_only_asked,
+    "ends billed late": _ends_late,
 }
 
 

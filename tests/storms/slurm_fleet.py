@@ -30,6 +30,7 @@ from tests.storms.slurm_market import (
     kept_records,
     price_usd_per_hour,
 )
+from tests.support.checks import demand
 from tests.support.toy_slurm import ToyJob, ToyMachine, ToySlurm
 from tests.support.toy_slurm_commands import ToySlurmCommands
 from windfall.fleet import DesiredState, Directive, Report
@@ -60,12 +61,12 @@ class SlurmFleet(Fleet):
 
     def open_market(self, seed: int) -> SlurmMarket:  # type: ignore[override]
         self.slurm = slurm_scene.draw_habits(self.fleet)
-        self.cluster = ToySlurm(
-            self, self.slurm.site, random.Random(f"cluster {seed}"), self,
-            calm=lambda: self.calm, room=lambda name: self.provider.room(name),  # type: ignore[attr-defined]
-        )  # fmt: skip
+        rng = random.Random(f"cluster {seed}")
+        self.cluster = ToySlurm(self, self.slurm.site, rng, self, calm=lambda: self.calm)
         self.site = ToySlurmCommands(self.cluster)
-        return SlurmMarket(self.cluster)
+        market = SlurmMarket(self.cluster)
+        self.cluster.room = market.room
+        return market
 
     def new_checks(self) -> SlurmFleetChecks:
         return SlurmFleetChecks(self)
@@ -93,6 +94,7 @@ class SlurmFleet(Fleet):
         if any(job.name == first.name and job.number < first.number for job in self.cluster.jobs):
             self.count("a second of a name")
             return
+        demand(first.name in self.orders, f"what is submitted was ordered: {first.name}")
         ids = tuple(one.machine_id for job in jobs for one in job.machines)
         before = tuple(one for one in self.provider.alive(JOB) if one.machine_id not in ids)
         self.checks.bought(self.orders[first.name], before, Answer(first.name, ids))
@@ -107,6 +109,9 @@ class SlurmFleet(Fleet):
         )  # fmt: skip
         self.nodes[machine.machine_id] = SlurmNode(self, listed)
         self.count("machine started")
+
+    def launched(self, job: ToyJob) -> None:
+        self.checks.launched(job)
 
     def nothing_to_start(self, job: ToyJob) -> None:
         self.count("nothing to start from")
@@ -190,7 +195,9 @@ def main() -> None:
     world = storm(arguments.seed, arguments.bug)
     print("\n".join(world.said))
     for job in world.cluster.jobs:
-        print(f"{job.job_id:>5} {job.name:8s} {job.state:10s} {[(one.began_at, one.ended_at) for one in job.stretches]}")
+        print(
+            f"{job.job_id:>5} {job.name:8s} {job.state:10s} {[(one.began_at, one.ended_at) for one in job.stretches]}"
+        )
     print(dict(world.tally))
 
 

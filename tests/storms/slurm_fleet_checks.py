@@ -1,13 +1,15 @@
-"""What must hold at each event of the Slurm storm, by the cluster's own truth: machines, jobs of a name, hours, what is left."""
+"""What must hold at each event of the Slurm storm, by the cluster's truth: machines, jobs of a name, hours, what is left."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tests.storms.fleet_checks import CENT, FleetRunChecks
 from tests.storms.fleet_scene import OWNER
 from tests.storms.slurm_market import SKEW_S, WitnessedSlurm, price_usd_per_hour
 from tests.support.checks import demand
+from tests.support.toy_slurm import HOPELESS
 from windfall.core import driver
 from windfall.events import Command
 from windfall.fleet import ReleaseMachine
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
     from tests.storms.slurm_fleet import SlurmFleet
     from tests.support.toy_slurm import ToyJob, ToyMachine
 
-FENCED_S = 60.0
-"""What Slurm has given up ends within this time after it was listed, if everything answers [s]."""
+SOON_S = 60.0
+"""What nobody may have goes within this time and a poll, if everything answers [s]."""
 STRETCH_S = 1.0
 """Slurm counts in whole seconds."""
 
@@ -33,7 +35,7 @@ class SlurmFleetChecks(FleetRunChecks):
     def __init__(self, world: SlurmFleet) -> None:
         super().__init__(world)
         self.began_in: dict[str, int] = {}
-        self.lost_s: dict[str, float] = {}
+        self.overdue_s: dict[str, float] = {}
         self.over_at: float | None = None
         self.released: set[str] = set()
 
@@ -54,7 +56,9 @@ class SlurmFleetChecks(FleetRunChecks):
         demand(bool(boot), "a machine has what it starts from")
         first = self.began_in.setdefault(job.name, job.number)
         demand(first == job.number, f"one job of a name has machines: {job.name} in {first} and {job.number}")
-        twice = [one for other, one in world.cluster.living() if one is not machine and one.machine_id == machine.machine_id]
+        twice = [
+            one for other, one in world.cluster.living() if one is not machine and one.machine_id == machine.machine_id
+        ]
         demand(not twice, f"a machine lives once: {machine.machine_id}")
         living = [
             one.machine_id
@@ -88,17 +92,46 @@ class SlurmFleetChecks(FleetRunChecks):
                 self.world.count("a machine that lives on is fenced")
             self.world.gone.add(term)
 
+    def launched(self, job: ToyJob) -> None:
+        """The batch script of a job runs."""
+        jobs = self.world.cluster.jobs
+        older = [one.job_id for one in jobs if one.name == job.name and one.number < job.number and not one.over]
+        demand(not older, f"a second of a name waits for the first: {job.job_id} for {older}")
+
+    def submits(self, token: str, asked_at: float) -> None:
+        """A provider that was asked at a moment is about to submit a job."""
+        there = [job.job_id for job in self.world.cluster.queue() if job.name == token and job.accepted_at < asked_at]
+        demand(not there, f"what is in the queue is not submitted again: {there} of {token}")
+
+    def cancelled(self, token: str) -> None:
+        """A provider says that an order is cancelled."""
+        left = [job.job_id for job in self.world.cluster.jobs if job.name == token and job.state == "PENDING"]
+        demand(not left, f"a cancelled order leaves nothing that waits: {left} of {token}")
+
+    def released_one(self, machine_id: str) -> None:
+        """A provider says that a machine is released."""
+        job, _ = self.world.cluster.find(machine_id)
+        demand(job.over, f"a machine that is released ends: {machine_id}")
+
     def surplus(self, passed_s: float) -> None:
+        """What Slurm holds and nobody may have goes soon, if everything answers."""
         super().surplus(passed_s)
         world = self.world
-        answers = world.reachable() is not None and not world.cluster.away
-        for job, one in world.cluster.living():
-            if not job.lost_node:
-                continue
-            listed = world.job_wanted and answers
-            self.lost_s[one.machine_id] = self.lost_s.get(one.machine_id, 0.0) + passed_s if listed else 0.0
-            limit_s = FENCED_S + world.slurm.poll_s
-            demand(self.lost_s[one.machine_id] <= limit_s, f"a machine whose node is given up ends: {one.machine_id}")
+        answers = world.job_wanted and world.reachable() is not None and world.time >= world.provider_out_until
+        for what, promise in self._overdue():
+            self.overdue_s[what] = self.overdue_s.get(what, 0.0) + passed_s if answers else 0.0
+            demand(self.overdue_s[what] <= SOON_S + world.slurm.poll_s, f"{promise}: {what}")
+
+    def _overdue(self) -> Iterator[tuple[str, str]]:
+        first: dict[str, int] = {}
+        for job in self.world.cluster.jobs:
+            older = first.setdefault(job.name, job.number)
+            if job.lost_node:
+                yield from ((one.machine_id, "a machine whose node is given up ends") for one in job.living)
+            elif job.state == "PENDING" and older < job.number:
+                yield job.job_id, "a second of a name is taken out of the queue"
+            elif job.state == "PENDING" and (job.reason in HOPELESS or job.restarts):
+                yield job.job_id, "what can never start is taken out of the queue"
 
     def turned(self, controller: Controller) -> None:
         super().turned(controller)
@@ -119,7 +152,9 @@ class SlurmFleetChecks(FleetRunChecks):
         self._ends_for_a_reason(driver.phase(state))
         left = [job.job_id for job in world.cluster.jobs if not job.over and not self._came_late(job)]
         demand(not left, f"no job is left behind: {left}")
-        alive = [one.machine_id for job, one in world.cluster.living() if not job.lost_node and not self._came_late(job)]
+        alive = [
+            one.machine_id for job, one in world.cluster.living() if not job.lost_node and not self._came_late(job)
+        ]
         demand(not alive, f"no machine is left behind: {alive}")
         bill = self._bill()
         self._ledger(state, bill)
@@ -180,7 +215,9 @@ class SlurmFleetChecks(FleetRunChecks):
             return
         says = f"{machine_id}, {billed_s:.1f} for {truth_s} s"
         if job.undone:
-            demand(billed_s <= truth_s + self.world.slurm.poll_s, f"what was undone is not billed beyond its end: {says}")
+            demand(
+                billed_s <= truth_s + self.world.slurm.poll_s, f"what was undone is not billed beyond its end: {says}"
+            )
             self.world.count("billed after a second start")
             return
         demand(not self.world.slurm.site.accounts, f"hours are the site's own: {says}")
@@ -193,7 +230,10 @@ class SlurmFleetChecks(FleetRunChecks):
         world, provider = self.world, self._provider()
         for machine in provider.list(OWNER):
             if machine.lifecycle is not MachineLifecycle.GONE:
-                demand(self._came_late(world.cluster.find(machine.machine_id)[0]), f"nothing is in the queue: {machine.machine_id}")
+                demand(
+                    self._came_late(world.cluster.find(machine.machine_id)[0]),
+                    f"nothing is in the queue: {machine.machine_id}",
+                )
                 provider.release(machine.machine_id)
         world.run(world.time + 30.0)
         living = [one.machine_id for _, one in world.cluster.living()]

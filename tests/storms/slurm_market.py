@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from windfall.providers.slurm.slurm_commands import CommandResult, Commands
 from windfall.providers.slurm.slurm_provider import SlurmProvider
 from windfall.providers.slurm.slurm_records import SlurmRecords
 from windfall.providers.slurm.slurm_settings import SlurmSettings
+from windfall.providers.slurm.slurm_tables import OrderTag
 from windfall.simulation.simulated_provider import MarketLimits
 from windfall.simulation.virtual_time import VirtualClock
 from windfall.terms import Reliability, WallTime
@@ -51,9 +53,15 @@ class SlurmMeter:
 
     @property
     def running(self) -> frozenset[str]:
-        return frozenset(
-            job.job_id for job in self._cluster.jobs for one in job.stretches if one.ended is None
-        )
+        return frozenset(job.job_id for job in self._cluster.jobs for one in job.stretches if one.ended is None)
+
+
+@functools.cache
+def tag_of(comment: str) -> OrderTag:
+    """What a job's comment says."""
+    tag = slurm_tables._tag(comment)
+    assert tag is not None, "only Windfall's jobs are here"
+    return tag
 
 
 def job_hours(job: ToyJob, now: float) -> float:
@@ -76,17 +84,14 @@ class SlurmMarket:
         return self.limits.capacity.get(("m4", partition, Reliability.TRANSIENT))
 
     def alive(self, job_id: str) -> tuple[Machine, ...]:
-        """A job's machines that wait, run or are on their way out; a second job of a name is none until it runs."""
+        """The machines that wait, run or are on their way out; a second job of a name is none until it runs."""
         first: dict[str, int] = {}
         found = []
         for job in self._cluster.jobs:
-            tag = slurm_tables._tag(job.comment)
-            assert tag is not None, "only Windfall's jobs are here"
             older = first.setdefault(job.name, job.number) < job.number
-            if tag.job_id != job_id or (job.over and (job.lost_node or not job.living)):
+            if (job.over and (job.lost_node or not job.living)) or (older and not job.living):
                 continue
-            if older and not job.living:
-                continue
+            tag = tag_of(job.comment)
             waits = job.state == "PENDING"
             found += [
                 Machine(
@@ -166,15 +171,25 @@ class WitnessedSlurm(SlurmProvider):
             usd_per_unit_hour=USD_PER_UNIT_HOUR,
         )  # fmt: skip
         super().__init__(folder, settings, clock, commands)
-        self._world = world
+        self._world, self._asked_at = world, 0.0
 
     def order(self, order: Order, boot: BootSpec) -> Answer:
         self._world.orders[order.token] = order
+        self._asked_at = self._world.time
         return super().order(order, boot)
+
+    def _submit(self, order: Order, boot: BootSpec) -> Answer:
+        self._world.checks.submits(order.token, self._asked_at)
+        return super()._submit(order, boot)
 
     def cancel(self, token: str) -> None:
         self._world.cancels.add(token)
         super().cancel(token)
+        self._world.checks.cancelled(token)
+
+    def release(self, machine_id: str) -> None:
+        super().release(machine_id)
+        self._world.checks.released_one(machine_id)
 
 
 def clock_of(world: SlurmFleet) -> VirtualClock:
@@ -196,6 +211,7 @@ def kept_records() -> Iterator[None]:
             found = opened[self._folder] = sqlite3.connect(self._folder / slurm_records.FILE, isolation_level=None)
             found.execute("PRAGMA journal_mode = MEMORY")
             found.execute("PRAGMA synchronous = OFF")
+            found.execute("PRAGMA locking_mode = EXCLUSIVE")
         opened[self._folder].execute("BEGIN IMMEDIATE")
         yield opened[self._folder]
         opened[self._folder].execute("COMMIT")

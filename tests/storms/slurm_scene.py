@@ -12,8 +12,27 @@ from tests.support.toy_slurm import ToyPartition, ToySite
 from windfall.terms import Seconds
 
 SLURM_FATES = (
-    *("preempted", "preempted", "preempted", "preempted", "node lost", "false death", "false death", "cancelled by an admin"),
-    *("requeued", "slurmctld killed", "stops itself", "zombie", "direct cut", "mailbox cut", "both cut", "none", "none"),
+    *(
+        "preempted",
+        "preempted",
+        "preempted",
+        "preempted",
+        "node lost",
+        "false death",
+        "false death",
+        "cancelled by an admin",
+    ),
+    *(
+        "requeued",
+        "slurmctld killed",
+        "stops itself",
+        "zombie",
+        "direct cut",
+        "mailbox cut",
+        "both cut",
+        "none",
+        "none",
+    ),
 )
 REOPENS_SHARE = 0.05
 RELIABLE = "r"

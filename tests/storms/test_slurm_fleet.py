@@ -17,7 +17,12 @@ CAUGHT_WITHIN = 60
 QUICK_BUGS = ("second of a name kept", "unseen end billed until found", "lost node not fenced")
 VISITED = (
     *("pending Priority", "pending Resources", "pending ReqNodeNotAvail", "pending Dependency"),
-    *("pending QOSMaxJobsPerUserLimit", "pending AssocGrpCpuLimit", "pending PartitionConfig", "pending BadConstraints"),
+    *(
+        "pending QOSMaxJobsPerUserLimit",
+        "pending AssocGrpCpuLimit",
+        "pending PartitionConfig",
+        "pending BadConstraints",
+    ),
     *("sbatch timed out, and the job is there", "sbatch came twice", "a second of a name"),
     *("sbatch doubled", "sbatch carried out late", "sbatch reply lost", "scancel reply lost", "killed at sbatch"),
     *("slurmctld away", "slurmctld killed", "started again under its number", "started before"),

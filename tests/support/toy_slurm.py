@@ -91,7 +91,7 @@ class ToyJob:
         run: number of its start; what was planned for an earlier one is void.
         holds: why it cannot start; empty if it can.
         undone: a start of it was undone, by an admin or by a slurmctld that had not written it down.
-        cleared_at: virtual time at which the last of its processes ended.
+        accepted_at, cleared_at: virtual times of its submission, and of the end of its last process.
     """
 
     number: int
@@ -103,6 +103,7 @@ class ToyJob:
     folder: str
     singleton: bool
     submitted: int
+    accepted_at: float
     machines: list[ToyMachine] = field(default_factory=list)
     state: str = "PENDING"
     reason: str = "None"
@@ -152,6 +153,9 @@ class MachineSeat(Protocol):
     def machine_over(self, job: ToyJob, machine: ToyMachine) -> None:
         """Nothing of it runs any more."""
 
+    def launched(self, job: ToyJob) -> None:
+        """Its batch script runs."""
+
     def nothing_to_start(self, job: ToyJob) -> None:
         """It started, and what its machines start from is not there."""
 
@@ -177,9 +181,9 @@ class ToySlurm:
         seat: MachineSeat,
         *,
         calm: Callable[[], bool] = lambda: False,
-        room: Callable[[str], int | None] = lambda _: None,
     ) -> None:
-        self.timeline, self.site, self.rng, self.seat, self.calm, self.room = timeline, site, rng, seat, calm, room
+        self.timeline, self.site, self.rng, self.seat, self.calm = timeline, site, rng, seat, calm
+        self.room: Callable[[str], int | None] = lambda _: None
         self.files: dict[str, bytes] = {}
         self.jobs: list[ToyJob] = []
         self.away_until = 0.0
@@ -221,7 +225,7 @@ class ToySlurm:
         found = self.site.partition(partition)
         for task in range(count):
             which = None if tasks is None else task
-            job = ToyJob(number, which, name, comment, found, nodes, folder, singleton, self.now())
+            job = ToyJob(number, which, name, comment, found, nodes, folder, singleton, self.now(), self.timeline.time)
             job.machines = [self._machine(job, rank) for rank in range(nodes)]
             job.holds = self._trouble(job)
             self.jobs.append(job)
@@ -289,6 +293,7 @@ class ToySlurm:
         """The batch script starts the step: what `node_start` does on each node."""
         if job.state != "RUNNING" or job.run != run:
             return
+        self.seat.launched(job)
         if job.restarts:
             self.seat.happened("started again after a requeue")
             self._finish(job, "COMPLETED")

@@ -1,4 +1,4 @@
-"""The commands of the toy Slurm, as text in and text out: sbatch, squeue, scancel, scontrol, sinfo, sacct, and `sh` for files."""
+"""The toy Slurm's commands, text in and text out: sbatch, squeue, scancel, scontrol, sinfo, sacct, and `sh` for files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ class ToySlurmCommands:
         if given["partition"] in self.full:
             return CommandResult(1, "", f"sbatch: error: {OVER_LIMIT}\n")
         if "test-only" in given:
-            return CommandResult(0, "", "sbatch: Job 1 to start at 2027-01-15T08:00:00 using 4 processors on nodes n0\n")
+            return CommandResult(
+                0, "", "sbatch: Job 1 to start at 2027-01-15T08:00:00 using 4 processors on nodes n0\n"
+            )
         cluster, rng = self.cluster, self.cluster.rng
         folder = shlex.split(data.decode().splitlines()[-1])[-1]
         tasks = int(given["array"].partition("-")[2]) + 1 if "array" in given else None
@@ -73,7 +75,12 @@ class ToySlurmCommands:
 
         def submit() -> int:
             return cluster.submit(
-                given["job-name"], given["comment"], given["partition"], int(given["nodes"]), folder, tasks,
+                given["job-name"],
+                given["comment"],
+                given["partition"],
+                int(given["nodes"]),
+                folder,
+                tasks,
                 singleton=given.get("dependency") == "singleton",
             )
 
