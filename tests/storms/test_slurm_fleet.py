@@ -25,7 +25,7 @@ VISITED = (
     ),
     *("sbatch timed out, and the job is there", "sbatch came twice", "a second of a name"),
     *("sbatch doubled", "sbatch carried out late", "sbatch reply lost", "scancel reply lost", "killed at sbatch"),
-    *("slurmctld away", "slurmctld killed", "started again under its number", "started before"),
+    *("slurmctld away", "slurmctld killed", "started again under its number", "started before", "released before its start"),
     *("preempted with a grace", "preempted without a grace", "completed in the grace", "time limit"),
     *("NODE_FAIL", "NODE_FAIL with living processes", "a lost node's machine read its release"),
     *("a machine that lives on is fenced", "requeued by an admin"),

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from windfall.providers.slurm import slurm_states
 from windfall.providers.slurm.node_start import LEAD_S, place_of
@@ -298,6 +298,10 @@ class ToySlurm:
             self.seat.happened("started again after a requeue")
             self._finish(job, "COMPLETED")
             return
+        if any(self._request(job, one).get("release") for one in job.machines):
+            self.seat.happened("released before its start")
+            self._finish(job, "COMPLETED")
+            return
         marks = [f"{job.folder}/started-{one.index}" for one in job.machines]
         if any(mark in self.files for mark in marks):
             self.seat.happened("started before")
@@ -475,8 +479,12 @@ class ToySlurm:
             if job.folder == folder and name == f"request-{machine.index}.json":
                 self._after(0.0, 1.0, partial(self._read, job, machine))
 
+    def _request(self, job: ToyJob, machine: ToyMachine) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.files.get(f"{job.folder}/request-{machine.index}.json", b"{}"))
+        return found
+
     def _read(self, job: ToyJob, machine: ToyMachine) -> None:
-        found = json.loads(self.files.get(f"{job.folder}/request-{machine.index}.json", b"{}"))
+        found = self._request(job, machine)
         if not machine.alive:
             return
         if found.get("release"):

@@ -158,6 +158,10 @@ class NodeStart:
 
     def run(self, environ: Mapping[str, str]) -> int:
         """Run the machine to its end and return the exit code: 0 for whatever its own process did."""
+        if self._request().get("release"):
+            # A submission that was under way for long: its order has been given back meanwhile.
+            _log(f"{self._place.machine_id} was released before it started: nothing is started")
+            return 0
         path = self._folder / f"boot-{self._place.index}.json"
         try:
             boot = json.loads(path.read_bytes())
