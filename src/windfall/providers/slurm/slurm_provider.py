@@ -281,8 +281,8 @@ class SlurmProvider:
         accounts = {row.job: row for row in slurm_tables.read_accounts(text)}
         # What the accounts do not tell yet is asked for again at the next listing.
         late = self._clock.wall_time() - ACCOUNTS_LATE_S
-        told = (one for one in missing if slurm_listing.is_accounted(one, accounts) or one.seen < late)
-        return [slurm_listing.ended_unseen(one, accounts) for one in told]
+        known = (one for one in missing if slurm_listing.is_accounted(one, accounts) or one.seen < late)
+        return [slurm_listing.ended_unseen(one, accounts) for one in known]
 
     def _end_remains(self, changes: Iterable[KnownMachine]) -> None:
         """End what may still live of machines that are gone for Slurm alone: a lost node's processes read their release."""
