@@ -140,7 +140,7 @@ def kill_slurmd(storm: Storm) -> str | None:
             node = next(one for one in environ if one.startswith(b"SLURMD_NODENAME=")).partition(b"=")[2].decode()
             if running(storm.cluster, node):
                 storm.cluster.kill(node)
-                return f"killed slurmd {node}, back in {storm.after(3.0, 30.0, lambda: storm.cluster.start(node))}"
+                return f"killed slurmd {node}, back in {storm.after(3.0, 16.0, lambda: storm.cluster.start(node))}"
     return None
 
 
@@ -219,7 +219,7 @@ def check_bill(cluster: SlurmCluster, told: list[dict[str, float | str]], seen: 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_kills_on_slurm_lose_nothing(seed: int, start_slurm: StartSlurm, tmp_path: Path) -> None:
     """Two or three kills by seed: at most one machine works, each step is done once, and nothing is left in the queue."""
-    cluster, chance = start_slurm(), random.Random(f"slurm kills {seed}")
+    cluster, chance = start_slurm(node_timeout_s=4), random.Random(f"slurm kills {seed}")
     kinds = chance.sample(sorted(FAULTS), chance.choice((2, 3)))
     work = tmp_path / "work"
     work.mkdir()
