@@ -104,12 +104,13 @@ def test_the_hours_of_a_bill_are_those_of_the_accounts(start_slurm: StartSlurm, 
     }
 
     def at_work(count: int) -> tuple[str, int]:
-        """Job and outermost process of the only machine, once `count` machines have taken a step."""
-        cluster.until(
-            lambda: notes.exists() and len({line.split()[1] for line in notes.read_text().splitlines()}) == count,
-            f"machine {count} works",
-            90.0,
-        )
+        """Job and outermost process of the only machine, once it is the one of this number and has worked for a while."""
+
+        def works() -> bool:
+            jobs = [line.split()[1] for line in notes.read_text().splitlines()] if notes.exists() else []
+            return len(set(jobs)) == count and jobs.count(jobs[-1]) >= 50
+
+        cluster.until(works, f"machine {count} works", 90.0)
         cluster.until(lambda: len(machines(cluster)) == 1, "it is alone")
         ((number, pid),) = machines(cluster)
         return number, pid
