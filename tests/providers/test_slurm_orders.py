@@ -151,12 +151,13 @@ def test_a_known_token_asks_slurm_nothing(slurm: Scripted, provider: SlurmProvid
     assert slurm.calls("sbatch") == slurm.calls("squeue") == []
 
 
-def test_an_answer_that_was_lost_is_found_by_name(slurm: Scripted, provider: SlurmProvider) -> None:
-    """The retry submits nothing."""
+def test_an_answer_that_was_lost_is_found_by_name(slurm: Scripted, provider: SlurmProvider, tmp_path: Path) -> None:
+    """The retry submits nothing, and what the machine starts from has stayed."""
     slurm.lost = True
     with pytest.raises(ProviderUnreachable, match="Socket timed out"):
         buy(provider)
     slurm.lost = False
+    assert (tmp_path / "machines" / "own-1" / "boot-0.json").exists()
 
     assert buy(provider).machine_ids == ("slurm-1",)
     assert len(slurm.queue) == 1
@@ -444,6 +445,65 @@ def test_accounts_that_never_tell_are_given_up(slurm: Scripted, provider: SlurmP
     slurm.clock.sleep(Seconds(70.0))
 
     assert provider.list("own")[0].lifecycle is MachineLifecycle.GONE
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "FAILED"])
+def test_a_job_that_slurm_starts_again_is_no_machine(
+    slurm: Scripted, provider: SlurmProvider, tmp_path: Path, state: str
+) -> None:
+    """Whatever the listing caught of it: the machine failed, is billed for its first stretch alone, and its job is cancelled."""
+    buy(provider)
+    slurm.becomes(1, "RUNNING")
+    began = slurm.clock.wall_time()
+    provider.list("own")
+    slurm.clock.sleep(Seconds(40.0))
+    again = slurm.clock.wall_time()
+    slurm.queue[0] = slurm.queue[0].replace(f"{began:.0f}\x1fN/A\x1fN/A", "N/A\x1fN/A\x1fN/A")
+    slurm.becomes(1, state, started=state != "PENDING", ended=state == "FAILED")
+
+    (gone,) = provider.list("own")
+    slurm.clock.sleep(Seconds(40.0))
+    slurm.becomes(1, "RUNNING")
+    slurm.asked.clear()
+    provider.list("own")
+
+    assert (gone.lifecycle, gone.cause, gone.started) == (MachineLifecycle.GONE, MachineEndCause.FAILED, began)
+    assert gone.ended == pytest.approx(again, abs=1.0)
+    assert provider.list("own") == (gone,)
+    assert len(provider.charges("own", "").charges) == 1
+    assert slurm.calls("scancel", "1"), "it is cancelled for as long as it lives"
+    assert json.loads((tmp_path / "machines" / "own-1" / "request-0.json").read_text()) == {"release": True}
+
+
+def test_a_number_that_slurm_gives_again_is_not_used(slurm: Scripted, provider: SlurmProvider) -> None:
+    """A controller that was killed forgets a job and its number: the next order gets a number, and a machine, of its own."""
+    buy(provider)
+    provider.list("own")
+    slurm.queue.clear()
+    slurm.clock.sleep(Seconds(40.0))
+    with pytest.raises(ProviderUnreachable, match="own-2 of a number of its own"):
+        buy(provider, "own-2")
+    assert slurm.calls("scancel", "1")
+
+    answer = buy(provider, "own-2")
+
+    assert answer.machine_ids == ("slurm-2",)
+    assert {one.machine_id: (one.token, one.lifecycle) for one in provider.list("own")} == {
+        "slurm-1": ("own-1", MachineLifecycle.GONE),
+        "slurm-2": ("own-2", MachineLifecycle.PENDING),
+    }
+
+
+def test_a_machine_of_a_lost_node_is_told_to_end(slurm: Scripted, provider: SlurmProvider, tmp_path: Path) -> None:
+    """Its processes may live on; they read it in their folder."""
+    buy(provider)
+    slurm.becomes(1, "RUNNING")
+    provider.list("own")
+    slurm.clock.sleep(Seconds(40.0))
+    slurm.becomes(1, "NODE_FAIL", ended=True)
+    provider.list("own")
+
+    assert json.loads((tmp_path / "machines" / "own-1" / "request-0.json").read_text()) == {"release": True}
 
 
 def test_a_new_provider_finds_what_the_queue_shows(slurm: Scripted, provider: SlurmProvider, tmp_path: Path) -> None:

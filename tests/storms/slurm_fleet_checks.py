@@ -87,7 +87,7 @@ class SlurmFleetChecks(FleetRunChecks):
         if key.startswith("gone/"):
             term, machine_id = int(key.removeprefix("gone/")), data.decode()
             job, one = self.world.cluster.find(machine_id)
-            demand(not one.alive or job.lost_node, f"a machine that lives is not declared gone: {machine_id}")
+            demand(not one.alive or job.fenced, f"a machine that lives is not declared gone: {machine_id}")
             if one.alive:
                 self.world.count("a machine that lives on is fenced")
             self.world.gone.add(term)
@@ -126,9 +126,9 @@ class SlurmFleetChecks(FleetRunChecks):
         first: dict[str, int] = {}
         for job in self.world.cluster.jobs:
             older = first.setdefault(job.name, job.number)
-            if job.lost_node:
+            if job.fenced:
                 yield from ((one.machine_id, "a machine whose node is given up ends") for one in job.living)
-            elif job.state == "PENDING" and older < job.number:
+            if job.state == "PENDING" and older < job.number:
                 yield job.job_id, "a second of a name is taken out of the queue"
             elif job.state == "PENDING" and (job.reason in HOPELESS or job.restarts):
                 yield job.job_id, "what can never start is taken out of the queue"
@@ -152,9 +152,7 @@ class SlurmFleetChecks(FleetRunChecks):
         self._ends_for_a_reason(driver.phase(state))
         left = [job.job_id for job in world.cluster.jobs if not job.over and not self._came_late(job)]
         demand(not left, f"no job is left behind: {left}")
-        alive = [
-            one.machine_id for job, one in world.cluster.living() if not job.lost_node and not self._came_late(job)
-        ]
+        alive = [one.machine_id for job, one in world.cluster.living() if not job.fenced and not self._came_late(job)]
         demand(not alive, f"no machine is left behind: {alive}")
         bill = self._bill()
         self._ledger(state, bill)
@@ -214,10 +212,9 @@ class SlurmFleetChecks(FleetRunChecks):
         if abs(billed_s - truth_s) <= STRETCH_S:
             return
         says = f"{machine_id}, {billed_s:.1f} for {truth_s} s"
-        if job.undone:
-            demand(
-                billed_s <= truth_s + self.world.slurm.poll_s, f"what was undone is not billed beyond its end: {says}"
-            )
+        if job.undone and job.ended is not None:
+            most_s = job.ended - job.stretches[0].started + SKEW_S + STRETCH_S
+            demand(billed_s <= most_s, f"what starts again is billed until then at most: {says}")
             self.world.count("billed after a second start")
             return
         demand(not self.world.slurm.site.accounts, f"hours are the site's own: {says}")

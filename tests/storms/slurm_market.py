@@ -89,7 +89,7 @@ class SlurmMarket:
         found = []
         for job in self._cluster.jobs:
             older = first.setdefault(job.name, job.number) < job.number
-            if (job.over and (job.lost_node or not job.living)) or (older and not job.living):
+            if (job.over and (job.fenced or not job.living)) or (older and not job.living):
                 continue
             tag = tag_of(job.comment)
             waits = job.state == "PENDING"

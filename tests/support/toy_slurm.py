@@ -125,6 +125,11 @@ class ToyJob:
         return self.ended is not None
 
     @property
+    def fenced(self) -> bool:
+        """Whether its machines are over for Slurm, though some may still live: a lost node's, and those of a start undone."""
+        return self.lost_node or self.undone
+
+    @property
     def living(self) -> list[ToyMachine]:
         return [one for one in self.machines if one.alive]
 

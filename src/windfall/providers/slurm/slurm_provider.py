@@ -98,12 +98,16 @@ class SlurmProvider:
         """Return the site's rules, partitions and nodes; refreshed after a while."""
         with self._polling:
             now = self._clock.now()
-            if self._site is None or now - self._site[0] > SITE_S:
+            if self._site is None or now - self._site[0] > self._fresh_s(self._site[1]):
                 rules = slurm_site.read_rules(answer_of(self._commands, slurm_site.CONFIG))
                 partitions = slurm_site.read_partitions(answer_of(self._commands, slurm_site.PARTITIONS), rules)
                 kinds = slurm_site.read_kinds(answer_of(self._commands, slurm_site.NODES))
                 self._site = now, Site(rules, partitions, kinds)
             return self._site[1]
+
+    def _fresh_s(self, site: Site) -> float:
+        """Return for how long a site is taken as unchanged [s]: shortly where nodes are down, which may be back."""
+        return SITE_S if all(kind.usable for kind in site.kinds) else self._settings.poll_s
 
     def offers(self) -> tuple[Offer, ...]:
         """See the port."""
@@ -139,6 +143,7 @@ class SlurmProvider:
                 message = (
                     f"the order {order.token} is too old for Slurm to know what became of it: it is not sent again"
                 )
+                slurm_submission.wipe(self._commands, self._settings.folder / order.token)
                 return Answer(order.token, (), Refusal.CANCELLED, message)
             return self._submit(order, boot)
 
@@ -150,9 +155,16 @@ class SlurmProvider:
         """Return the jobs of a token, now; of several the oldest, the others are cancelled."""
         rows = slurm_tables.read_queue(answer_of(self._commands, (*slurm_tables.QUEUE, f"--name={order.token}")))
         rows = tuple(row for row in rows if row.tag is not None and row.tag.owner == order.owner)
-        oldest, younger = slurm_listing.oldest_of(rows)
+        oldest, younger = slurm_listing.oldest_of(self._without_reused(rows))
         self._cancel_jobs({row.number for row in younger})
         return oldest
+
+    def _without_reused(self, rows: Sequence[JobRow]) -> Sequence[JobRow]:
+        """Return the jobs whose number is theirs alone, and cancel the others, whose machines would have others' names."""
+        known = {one.machine.machine_id: one for one in self._records.of_names(slurm_listing.names_of_rows(rows))}
+        reused = slurm_listing.of_other_orders(rows, known)
+        self._cancel_jobs({row.number for row in reused if slurm_listing.lives(row)})
+        return [row for row in rows if row not in reused]
 
     def _adopt(self, rows: Iterable[JobRow]) -> tuple[str, ...]:
         now = self._clock.wall_time()
@@ -194,7 +206,7 @@ class SlurmProvider:
         rows = self._look_up(order)
         if not rows:
             raise ProviderUnreachable(
-                f"sbatch answered {done.output.strip()!r}, and squeue does not show {order.token}"
+                f"sbatch answered {done.output.strip()!r}, and squeue shows no job {order.token} of a number of its own"
             )
         return Answer(order.token, self._adopt(rows))
 
@@ -251,17 +263,12 @@ class SlurmProvider:
 
     def _reconcile(self, rows: Sequence[JobRow], alive: Sequence[KnownMachine]) -> None:
         wall_time = self._clock.wall_time()
-        kept, doubles = slurm_listing.first_of_each_token(rows)
+        kept, doubles = slurm_listing.first_of_each_token(self._without_reused(rows))
         self._cancel_jobs({row.number for row in doubles})
-        hopeless = [row for row in kept if slurm_listing.is_hopeless(row)]
-        # Of an array only the tasks that are hopeless: the others may run.
-        self._cancel_jobs({job_of(name) for name in slurm_listing.names_of_rows(hopeless)})
         known = {one.machine.machine_id: one for one in self._records.of_names(slurm_listing.names_of_rows(kept))}
-        now_seen = [
-            slurm_listing.failed(one, wall_time) if row in hopeless else one
-            for row in kept
-            for one in slurm_listing.seen_in(row, known, wall_time)
-        ]
+        now_seen, unwanted = slurm_listing.seen_in_all(kept, known, wall_time)
+        # Of an array only the tasks that are unwanted: the others may run.
+        self._cancel_jobs({job_of(name) for name in slurm_listing.names_of_rows(unwanted)})
         changes = [one for one in now_seen if slurm_listing.is_news(one, known.get(one.machine.machine_id))]
         seen = {one.machine.machine_id for one in now_seen}
         changes += self._ends_of([one for one in alive if one.machine.machine_id not in seen])
@@ -275,10 +282,9 @@ class SlurmProvider:
         if not missing:
             return []
         if not self.site().rules.accounts:
-            return [slurm_listing.ended_unseen(one, {}) for one in missing]
+            return [slurm_listing.ended_unseen(one, ()) for one in missing]
         numbers = ",".join(sorted({str(one.number) for one in missing}))
-        text = answer_of(self._commands, (*slurm_tables.ACCOUNTS, f"--jobs={numbers}"))
-        accounts = {row.job: row for row in slurm_tables.read_accounts(text)}
+        accounts = slurm_tables.read_accounts(answer_of(self._commands, (*slurm_tables.ACCOUNTS, f"--jobs={numbers}")))
         # What the accounts do not tell yet is asked for again at the next listing.
         late = self._clock.wall_time() - ACCOUNTS_LATE_S
         known = (one for one in missing if slurm_listing.is_accounted(one, accounts) or one.seen < late)

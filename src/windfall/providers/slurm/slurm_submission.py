@@ -1,6 +1,7 @@
 """How an order becomes one job: the options of `sbatch`, the script that it runs, and what its machines start from.
 
     FOLDER/TOKEN/boot-K.json      what machine K runs, secrets included; for its owner alone, gone once machine K has read it
+    FOLDER/TOKEN/started-K        machine K has started, and never starts again
     FOLDER/TOKEN/request-K.json   the provider's request to machine K: release or preemption
     FOLDER/TOKEN/output-*.log     what the machines print
 
