@@ -16,6 +16,7 @@ from windfall.errors import ProviderAbsent, ProviderDenied, ProviderUnreachable
 from windfall.jobs import Job, Resources
 from windfall.market import Answer, BootSecret, BootSpec, MachineEndCause, MachineLifecycle, Offer, Order, Refusal
 from windfall.providers.slurm import slurm_limits
+from windfall.providers.slurm.node_start import NodePlace, NodeStart
 from windfall.providers.slurm.slurm_commands import CommandResult, SiteCommands, answer_of
 from windfall.providers.slurm.slurm_provider import SlurmProvider
 from windfall.providers.slurm.slurm_settings import SlurmSettings
@@ -53,9 +54,10 @@ class Scripted:
     queue: list[str] = field(default_factory=list)
     asked: list[tuple[str, ...]] = field(default_factory=list)
     lost: bool = False
+    config: str = recorded.CONFIG
+    accounts: str = ""
     present: bool = True
     started: str = ""
-    config: str = recorded.CONFIG
 
     def run(self, argv: Sequence[str], data: bytes = b"") -> CommandResult:
         self.asked.append(tuple(argv))
@@ -69,7 +71,7 @@ class Scripted:
             return CommandResult(int(bool(self.trial)), "", self.trial or self.started)
         if argv[0] == "sbatch":
             return self._submit(argv)
-        answers = {"squeue": "".join(self.queue), "sinfo": recorded.NODES, "scancel": "", "sacct": ""}
+        answers = {"squeue": "".join(self.queue), "sinfo": recorded.NODES, "scancel": "", "sacct": self.accounts}
         if argv[0] == "scontrol":
             return CommandResult(0, self.config if "config" in argv else recorded.PARTITIONS, "")
         return CommandResult(0, answers[argv[0]], "")
@@ -155,15 +157,27 @@ def test_a_known_token_asks_slurm_nothing(slurm: Scripted, provider: SlurmProvid
     assert slurm.calls("sbatch") == slurm.calls("squeue") == []
 
 
-def test_an_answer_that_was_lost_is_found_by_name(slurm: Scripted, provider: SlurmProvider) -> None:
-    """The retry submits nothing."""
+def test_an_answer_that_was_lost_is_found_by_name(slurm: Scripted, provider: SlurmProvider, tmp_path: Path) -> None:
+    """The retry submits nothing, and what the machine starts from has stayed."""
     slurm.lost = True
     with pytest.raises(ProviderUnreachable, match="Socket timed out"):
         buy(provider)
     slurm.lost = False
+    assert (tmp_path / "machines" / "own-1" / "boot-0.json").exists()
 
     assert buy(provider).machine_ids == ("slurm-1",)
     assert len(slurm.queue) == 1
+
+
+def test_an_answer_that_was_lost_leaves_what_the_machines_start_from(
+    slurm: Scripted, provider: SlurmProvider, tmp_path: Path
+) -> None:
+    """The job may be in the queue, and would find nothing to start from."""
+    slurm.lost = True
+    with pytest.raises(ProviderUnreachable):
+        buy(provider)
+
+    assert (tmp_path / "machines" / "own-1" / "boot-0.json").exists()
 
 
 def test_an_order_that_may_have_come_and_gone_is_not_sent_again(slurm: Scripted, provider: SlurmProvider) -> None:
@@ -178,6 +192,24 @@ def test_an_order_that_may_have_come_and_gone_is_not_sent_again(slurm: Scripted,
     answer = buy(provider)
 
     assert (answer.machine_ids, answer.refusal, slurm.queue) == ((), Refusal.CANCELLED, [])
+
+
+def test_where_jobs_are_forgotten_at_once_an_order_is_looked_for_until_it_must_have_arrived(
+    slurm: Scripted, provider: SlurmProvider
+) -> None:
+    """Nothing replaces what may still be on its way: another order could be a second machine."""
+    slurm.config = recorded.CONFIG.replace("MinJobAge               = 300 sec", "MinJobAge               = 5 sec")
+    slurm.lost = True
+    with pytest.raises(ProviderUnreachable):
+        buy(provider)
+    slurm.lost = False
+    late = slurm.queue.pop()
+    slurm.clock.sleep(Seconds(60.0))
+    with pytest.raises(ProviderUnreachable, match="may still be under way"):
+        buy(provider)
+    slurm.queue.append(late)
+
+    assert buy(provider).machine_ids == ("slurm-1",)
 
 
 def test_many_machines_of_one_kind_are_one_array(slurm: Scripted, provider: SlurmProvider) -> None:
@@ -299,6 +331,73 @@ def test_a_release_is_left_for_the_machine_and_cancels_its_job(
     assert (gone.cause, gone.started) == (MachineEndCause.RELEASED, None)
 
 
+def test_a_machine_whose_node_is_given_up_is_asked_to_end(
+    slurm: Scripted, provider: SlurmProvider, tmp_path: Path
+) -> None:
+    """Its processes may live, and nobody else tells them: neither Slurm nor a controller that has replaced it."""
+    buy(provider)
+    slurm.becomes(1, "RUNNING")
+    provider.list("own")
+    slurm.becomes(1, "NODE_FAIL", ended=True)
+    slurm.clock.sleep(Seconds(40.0))
+
+    (gone,) = provider.list("own")
+
+    assert gone.cause is MachineEndCause.FAILED
+    assert json.loads((tmp_path / "machines" / "own-1" / "request-0.json").read_text()) == {"release": True}
+
+
+def test_of_an_array_only_what_is_hopeless_is_cancelled(slurm: Scripted, provider: SlurmProvider) -> None:
+    """A task that an admin has requeued takes no other along: they run, and stay listed as running."""
+    buy(provider, count=2)
+    row = slurm.queue.pop()
+    slurm.queue += [row.replace("\x1fN/A\x1f", f"\x1f{task}\x1f", 1) for task in range(2)]
+    provider.list("own")
+    slurm.clock.sleep(Seconds(40.0))
+    slurm.becomes(2, "RUNNING")
+    slurm.queue[0] = slurm.queue[0].replace("\x1flow\x1f0\x1f", "\x1flow\x1f1\x1f")
+
+    listed = {one.machine_id: one.lifecycle for one in provider.list("own")}
+
+    assert slurm.calls("scancel") == [("scancel", "1_0")]
+    assert listed["slurm-1_1"] is MachineLifecycle.RUNNING
+    assert listed["slurm-1_0"] is MachineLifecycle.GONE
+
+
+def test_a_listing_that_broke_off_is_made_again(
+    slurm: Scripted, provider: SlurmProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the queue was read and not recorded, the next listing reads it again, and is no older than stated."""
+    buy(provider)
+    slurm.queue.append(slurm.queue[0].replace("1\x1f", "2\x1f", 1))
+    slurm.becomes(1, "RUNNING")
+    whole = slurm.run
+
+    def broken(argv: Sequence[str], data: bytes = b"") -> CommandResult:
+        return CommandResult(1, "", recorded.UNREACHABLE) if argv[0] == "scancel" else whole(argv, data)
+
+    monkeypatch.setattr(slurm, "run", broken)
+    with pytest.raises(ProviderUnreachable):
+        provider.list("own")
+    monkeypatch.setattr(slurm, "run", whole)
+
+    assert provider.list("own")[0].lifecycle is MachineLifecycle.RUNNING
+
+
+def test_a_machine_that_was_released_before_its_start_starts_nothing(
+    slurm: Scripted, provider: SlurmProvider, tmp_path: Path
+) -> None:
+    """A submission may arrive when its order has long been given back: what it starts from is not even read."""
+    buy(provider)
+    provider.release("slurm-1")
+    folder = tmp_path / "machines" / "own-1"
+
+    code = NodeStart(folder, NodePlace("slurm-2", 0), slurm.clock, []).run({})
+
+    assert code == 0
+    assert (folder / "boot-0.json").exists()
+
+
 def test_a_second_job_of_one_name_is_cancelled(slurm: Scripted, provider: SlurmProvider) -> None:
     """The older counts."""
     buy(provider)
@@ -321,6 +420,96 @@ def test_a_machine_that_the_queue_forgets_is_gone(slurm: Scripted, provider: Slu
     (gone,) = provider.list("own")
 
     assert (gone.lifecycle, gone.cause, gone.ended) == (MachineLifecycle.GONE, MachineEndCause.FAILED, seen_at)
+
+
+def test_accounts_that_lag_are_waited_for(slurm: Scripted, provider: SlurmProvider) -> None:
+    """A site that forgets ended jobs at once still tells how they ended, some seconds later; after a minute it is given up."""
+    slurm.config = recorded.CONFIG.replace("accounting_storage/none", "accounting_storage/slurmdbd")
+    buy(provider)
+    slurm.becomes(1, "RUNNING")
+    began = provider.list("own")[0].started
+    assert began is not None
+    slurm.queue.clear()
+    slurm.accounts = f"1|own-1|RUNNING|{began:.0f}|Unknown|1\n"
+    slurm.clock.sleep(Seconds(40.0))
+    assert provider.list("own")[0].lifecycle is MachineLifecycle.RUNNING
+    slurm.accounts = f"1|own-1|PREEMPTED|{began:.0f}|{began + 17:.0f}|1\n"
+    slurm.clock.sleep(Seconds(31.0))
+
+    (gone,) = provider.list("own")
+
+    assert (gone.cause, gone.ended) == (MachineEndCause.PREEMPTED, began + 17)
+
+
+def test_accounts_that_never_tell_are_given_up(slurm: Scripted, provider: SlurmProvider) -> None:
+    """A machine that no listing has is gone after a minute, whatever the accounts say."""
+    slurm.config = recorded.CONFIG.replace("accounting_storage/none", "accounting_storage/slurmdbd")
+    buy(provider)
+    slurm.becomes(1, "RUNNING")
+    provider.list("own")
+    slurm.queue.clear()
+    slurm.clock.sleep(Seconds(70.0))
+
+    assert provider.list("own")[0].lifecycle is MachineLifecycle.GONE
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "FAILED"])
+def test_a_job_that_slurm_starts_again_is_no_machine(
+    slurm: Scripted, provider: SlurmProvider, tmp_path: Path, state: str
+) -> None:
+    """Whatever the listing caught of it: the machine failed, is billed for its first stretch alone, and its job is cancelled."""
+    buy(provider)
+    slurm.becomes(1, "RUNNING")
+    began = slurm.clock.wall_time()
+    provider.list("own")
+    slurm.clock.sleep(Seconds(40.0))
+    again = slurm.clock.wall_time()
+    slurm.queue[0] = slurm.queue[0].replace(f"{began:.0f}\x1fN/A\x1fN/A", "N/A\x1fN/A\x1fN/A")
+    slurm.becomes(1, state, started=state != "PENDING", ended=state == "FAILED")
+
+    (gone,) = provider.list("own")
+    slurm.clock.sleep(Seconds(40.0))
+    slurm.becomes(1, "RUNNING")
+    slurm.asked.clear()
+    provider.list("own")
+
+    assert (gone.lifecycle, gone.cause, gone.started) == (MachineLifecycle.GONE, MachineEndCause.FAILED, began)
+    assert gone.ended == pytest.approx(again, abs=1.0)
+    assert provider.list("own") == (gone,)
+    assert len(provider.charges("own", "").charges) == 1
+    assert slurm.calls("scancel", "1"), "it is cancelled for as long as it lives"
+    assert json.loads((tmp_path / "machines" / "own-1" / "request-0.json").read_text()) == {"release": True}
+
+
+def test_a_number_that_slurm_gives_again_is_not_used(slurm: Scripted, provider: SlurmProvider) -> None:
+    """A controller that was killed forgets a job and its number: the next order gets a number, and a machine, of its own."""
+    buy(provider)
+    provider.list("own")
+    slurm.queue.clear()
+    slurm.clock.sleep(Seconds(40.0))
+    with pytest.raises(ProviderUnreachable, match="own-2 of a number of its own"):
+        buy(provider, "own-2")
+    assert slurm.calls("scancel", "1")
+
+    answer = buy(provider, "own-2")
+
+    assert answer.machine_ids == ("slurm-2",)
+    assert {one.machine_id: (one.token, one.lifecycle) for one in provider.list("own")} == {
+        "slurm-1": ("own-1", MachineLifecycle.GONE),
+        "slurm-2": ("own-2", MachineLifecycle.PENDING),
+    }
+
+
+def test_a_machine_of_a_lost_node_is_told_to_end(slurm: Scripted, provider: SlurmProvider, tmp_path: Path) -> None:
+    """Its processes may live on; they read it in their folder."""
+    buy(provider)
+    slurm.becomes(1, "RUNNING")
+    provider.list("own")
+    slurm.clock.sleep(Seconds(40.0))
+    slurm.becomes(1, "NODE_FAIL", ended=True)
+    provider.list("own")
+
+    assert json.loads((tmp_path / "machines" / "own-1" / "request-0.json").read_text()) == {"release": True}
 
 
 def test_a_new_provider_finds_what_the_queue_shows(slurm: Scripted, provider: SlurmProvider, tmp_path: Path) -> None:

@@ -228,16 +228,18 @@ def test_the_accounts_tell_each_stretch() -> None:
 
 def test_a_machine_that_no_queue_shows_ended_as_the_accounts_say() -> None:
     """With its times; without accounts it was there when it was last seen, and no longer."""
-    running = machine(rows()["pair-1"])
-    known = KnownMachine(replace(running, machine_id="slurm-4", preemption_at=None), 4, "", WallTime(1795616980.0))
-    accounts = {row.job: row for row in slurm_tables.read_accounts(recorded.ACCOUNTS) if row.ended is not None}
+    running = replace(machine(rows()["pair-1"]), machine_id="slurm-4", token="tok-4", preemption_at=None)
+    known = KnownMachine(running, 4, "", WallTime(1795616980.0))
+    accounts = [row for row in slurm_tables.read_accounts(recorded.ACCOUNTS) if row.ended is not None]
 
     by_accounts = slurm_listing.ended_unseen(known, accounts).machine
-    alone = slurm_listing.ended_unseen(known, {}).machine
+    alone = slurm_listing.ended_unseen(known, []).machine
+    other = slurm_listing.ended_unseen(replace(known, machine=replace(running, token="tok-9")), accounts).machine
 
     assert (by_accounts.started, by_accounts.ended) == (1795616976.0, 1795616988.0)
     assert by_accounts.cause is MachineEndCause.PREEMPTED
     assert (alone.lifecycle, alone.ended, alone.cause) == (GONE, 1795616980.0, MachineEndCause.FAILED)
+    assert other == replace(alone, token="tok-9"), "a number that was used again is another order's"
 
 
 def site() -> slurm_site.Site:

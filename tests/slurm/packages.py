@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ ACCOUNTING = (
 COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol", "sacct", "sacctmgr")
 DAEMONS = ("slurmctld", "slurmd", "slurmstepd")
 DATABASE = ("slurmdbd", "mariadbd", "mariadb", "mariadb-install-db")
+SSHD = ("openssh-server", "libwrap0")
 SYSTEM_PATHS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
@@ -80,10 +81,25 @@ def find_slurm(*, accounting: bool = False) -> Installation:
             return _unpacked(root, wanted)
     root = _root(accounting=accounting)
     try:
-        _unpack((*SLURM, *(ACCOUNTING if accounting else ())), root)
+        _unpack((*SLURM, *(ACCOUNTING if accounting else ())), root, _finish_slurm)
     except (OSError, subprocess.SubprocessError) as error:
         raise SlurmNotUnpacked(f"Slurm's packages cannot be unpacked into {root}: {error}") from error
     return _unpacked(root, wanted)
+
+
+def find_sshd() -> tuple[Path, str]:
+    """The system's sshd, or Debian's in the cache, now unpacked into it; and folders for LD_LIBRARY_PATH.
+
+    Raises `SlurmUnavailable` where there is none to have.
+    """
+    if (system := shutil.which("sshd", path=os.pathsep.join(SYSTEM_PATHS))) is not None:
+        return Path(system), ""
+    root = _folder(SSHD, "sshd")
+    try:
+        _unpack(SSHD, root, lambda _: None)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SlurmNotUnpacked(f"the packages of sshd cannot be unpacked into {root}: {error}") from error
+    return root / "usr/sbin/sshd", os.pathsep.join(map(str, root.glob("usr/lib/*-linux-*")))
 
 
 def _unpacked(root: Path, wanted: Sequence[str]) -> Installation:
@@ -99,14 +115,17 @@ def _programs(wanted: Sequence[str], places: Sequence[str]) -> dict[str, Path] |
 
 
 def _root(*, accounting: bool) -> Path:
+    return _folder((*SLURM, *(ACCOUNTING if accounting else ())), "slurm")
+
+
+def _folder(names: Sequence[str], word: str) -> Path:
     """The folder of one list of packages: another list is another folder."""
     cache = os.environ.get(CACHE_VARIABLE)
     base = Path(cache) if cache else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "windfall-tests"
-    names = (*SLURM, *(ACCOUNTING if accounting else ()))
-    return base / f"slurm-{hashlib.sha256(' '.join(names).encode()).hexdigest()[:8]}"
+    return base / f"{word}-{hashlib.sha256(' '.join(names).encode()).hexdigest()[:8]}"
 
 
-def _unpack(names: Sequence[str], root: Path) -> None:
+def _unpack(names: Sequence[str], root: Path, finish: Callable[[Path], None]) -> None:
     """Download and unpack; the folder appears whole or not at all. Of several processes one does it, the others wait."""
     for tool in ("apt-get", "dpkg"):
         if shutil.which(tool) is None:
@@ -122,11 +141,15 @@ def _unpack(names: Sequence[str], root: Path) -> None:
             unpacked = Path(staging, "root")
             for archive in sorted(archives.glob("*.deb")):
                 subprocess.run(["dpkg", "-x", archive, unpacked], check=True, timeout=DOWNLOAD_LIMIT_S)
-            for program in unpacked.glob("usr/sbin/*-wlm"):
-                program.with_name(program.name.removesuffix("-wlm")).symlink_to(program.name)
-            _check_libraries(unpacked)
+            finish(unpacked)
             unpacked.chmod(0o755)
             unpacked.rename(root)
+
+
+def _finish_slurm(unpacked: Path) -> None:
+    for program in unpacked.glob("usr/sbin/*-wlm"):
+        program.with_name(program.name.removesuffix("-wlm")).symlink_to(program.name)
+    _check_libraries(unpacked)
 
 
 def _download(names: Sequence[str], archives: Path, staging: Path) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from tests.slurm import noted_steps
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.conftest import StartSlurm
+from tests.slurm.samplers import machines
+from tests.slurm.trainings import bill, training
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -78,3 +86,56 @@ def test_accounts_refuse_at_once_and_quotas_make_wait(start_slurm: StartSlurm) -
         lambda: cluster.job_field(second, "Reason") == "QOSMaxNodePerUserLimit", "the second is over the limit"
     )
     assert (cluster.state(first), cluster.state(second)) == ("RUNNING", "PENDING")
+
+
+def test_the_hours_of_a_bill_are_those_of_the_accounts(start_slurm: StartSlurm, tmp_path: Path) -> None:
+    """A training preempted, killed and cancelled: each machine's stretch in `windfall cost` is `sacct -D`'s to a second."""
+    cluster, notes = start_slurm(accounting=True), tmp_path / "notes"
+    (tmp_path / "work").mkdir()
+    shutil.copy(noted_steps.__file__, tmp_path / "work")
+    job = {
+        "name": "hours",
+        "workdir": str(tmp_path / "work"),
+        "resources": {"infra": "slurm/low"},
+        "envs": {"STEPS": "300", "STEP_S": "0.1", "NOTES": str(notes)},
+        "checkpoint": {"insure": "10 steps"},
+        "run": f"{sys.executable} noted_steps.py",
+        "work": {"steps": 300},
+    }
+
+    def at_work(count: int) -> tuple[str, int]:
+        """Job and outermost process of the only machine, once it is the one of this number and has worked for a while."""
+
+        def works() -> bool:
+            jobs = [line.split()[1] for line in notes.read_text().splitlines()] if notes.exists() else []
+            return len(set(jobs)) == count and jobs.count(jobs[-1]) >= 50
+
+        cluster.until(works, f"machine {count} works", 90.0)
+        cluster.until(lambda: len(machines(cluster)) == 1, "it is alone")
+        ((number, pid),) = machines(cluster)
+        return number, pid
+
+    with training(cluster, tmp_path, job) as run:
+        at_work(1)
+        cluster.submit("sleep 2", "--partition=high", "--nodes=3")
+        os.kill(at_work(2)[1], signal.SIGKILL)
+        cluster.run("scancel", at_work(3)[0])
+        at_work(4)
+        run.until_done()
+        told = bill(run)
+
+    states = {}
+    for one in told:
+        number = one["machine_id"].removeprefix("slurm-")
+        cluster.until(lambda: all(row[2].isdigit() for row in stretches(cluster, number)), "it is written down", 20.0)  # noqa: B023
+        ((state, began, ended, seconds, _),) = stretches(cluster, number)
+        states[number] = state
+        assert abs(one["started"] - int(began)) <= 1.0
+        assert abs(one["ended"] - int(ended)) <= 1.0
+        assert abs(one["hours"] * 3600.0 - int(seconds)) <= 1.0
+        print(f"job {number} {state}: {seconds} s by sacct, {one['hours'] * 3600.0:.1f} s by windfall cost: {one['outcome']}")
+    assert [one["outcome"] for one in told] == ["preempted", "failed", "preempted", "released"]
+    assert len(states) == 4
+    listed = cluster.run("sacct", "-D", "-X", "--noheader", "--parsable2", "--format=JobID,JobName").splitlines()
+    ours = {line.split("|")[0] for line in listed if line.split("|")[1].startswith("hours-")}
+    assert ours == set(states), "the bill has every job that Slurm ran for it"

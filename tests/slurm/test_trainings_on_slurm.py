@@ -9,15 +9,19 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.slurm import two_nodes
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.conftest import StartSlurm
-from tests.slurm.trainings import ROOT, losses, training
+from tests.slurm.samplers import machines, remains
+from tests.slurm.trainings import ROOT, bill, losses, training
+from windfall.providers.slurm.machine_names import machine_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
 STEPS = 400
@@ -28,10 +32,16 @@ def until_empty(cluster: SlurmCluster) -> None:
     cluster.until(lambda: cluster.run("squeue", "--noheader") == "", "the queue is empty", 20.0)
 
 
-def test_a_training_loses_its_machines_and_ends_the_same(start_slurm: StartSlurm, tmp_path: Path) -> None:
-    """The demo is taken by a higher partition and killed once: its losses are those of an undisturbed one.
+def weights_of(model: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
+    """The bits of each weight."""
+    return {name: weight.numpy().tobytes() for name, weight in model.items()}
 
-    The grace is a minute, and the machine that is taken leaves it once it has saved.
+
+def test_the_demo_loses_three_machines_and_ends_the_same(start_slurm: StartSlurm, tmp_path: Path) -> None:
+    """The demo on three nodes, preempted, killed, and left behind on a lost node: losses and weights are those of one alone.
+
+    A job of the higher partition preempts the first machine; the grace is a minute, and it leaves once it has saved. Every
+    process of the second is killed. The third's slurmd dies, and Slurm gives the node up while the machine trains on.
     """
     cluster, lab = start_slurm(grace_s=60), tmp_path
     for name in ("demo", "alone"):
@@ -40,12 +50,13 @@ def test_a_training_loses_its_machines_and_ends_the_same(start_slurm: StartSlurm
         "name": "on-slurm",
         "workdir": str(lab / "demo"),
         "resources": {"infra": "slurm/low"},
-        "run": f"{sys.executable} train.py --steps {STEPS}",
+        "run": f"{sys.executable} train.py --steps {STEPS} --print-every 20",
         "work": {"steps": STEPS},
+        "checkpoint": {"insure": "5s"},
     }
     alone = subprocess.run(
-        [sys.executable, "train.py", "--steps", str(STEPS)], cwd=lab / "alone", capture_output=True, text=True,
-        check=True,
+        [sys.executable, "train.py", "--steps", str(STEPS), "--print-every", "20"], cwd=lab / "alone",
+        env=os.environ | {"FINAL": "final.pt"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
 
     with training(cluster, lab, job) as run:
@@ -54,11 +65,38 @@ def test_a_training_loses_its_machines_and_ends_the_same(start_slurm: StartSlurm
         cluster.until(lambda: cluster.state(high) != "PENDING", "the higher job has the node", 30.0)
         run.until_printed("preempted", 60.0)
         run.until_printed("step   200")
-        os.kill(run.machines()[0], signal.SIGKILL)
+        kill_all_of(cluster)
+        run.until_printed("step   300")
+        behind = lose_node(cluster)
         run.until_done()
-
-        assert losses(run.printed) == losses(alone.stdout)
+        told = bill(run)
+        run.ask("get", "on-slurm", str(lab / "result"))
+        cluster.until(lambda: not machines(cluster), "the machine that was left behind has read its release", 20.0)
         until_empty(cluster)
+
+    (saved,) = (lab / "result").iterdir()
+    assert losses(run.printed) == losses(alone.stdout)
+    assert weights_of(torch.load(saved)["model"]) == weights_of(torch.load(lab / "alone" / "final.pt"))
+    assert [one["outcome"] for one in told] == ["preempted", "failed", "failed", "released"]
+    assert told[2]["machine_id"] == behind
+
+
+def kill_all_of(cluster: SlurmCluster) -> None:
+    """Kill the only machine's processes, all at once, the outermost first."""
+    for pid in remains(cluster):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def lose_node(cluster: SlurmCluster) -> str:
+    """Kill the slurmd of the only machine's node, and have Slurm see it at once; the machine's processes live; its name."""
+    ((job, pid),) = machines(cluster)
+    node = cluster.job_field(job, "NodeList")
+    cluster.kill(node)
+    cluster.run("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
+    cluster.until(lambda: cluster.state(job) == "NODE_FAIL", "Slurm gives the node up")
+    assert Path(f"/proc/{pid}").exists()
+    return machine_name(job)
 
 
 def alone_on_two(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from typing import Any
 import yaml
 
 from tests.slurm.cluster import SlurmCluster
+from windfall.storage import object_stores, run_log
+from windfall.terms import Record
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,3 +81,19 @@ def training(cluster: SlurmCluster, lab: Path, job: Mapping[str, Any]) -> Iterat
     finally:
         process.kill()
         process.wait()
+
+
+def bill(run: Training) -> list[dict[str, Any]]:
+    """The machines of `windfall cost JOB --json`."""
+    name = yaml.safe_load((run.lab / "job.yaml").read_text())["name"]
+    told: list[dict[str, Any]] = json.loads(run.ask("cost", name, "--json"))["machines"]
+    return told
+
+
+def records(lab: Path) -> list[Record]:
+    """The log of the only run in a lab, oldest first."""
+    (folder,) = (lab / "st" / "windfall" / "runs").iterdir()
+    reader, found = object_stores.open_reader(f"file://{folder}"), []
+    while (record := reader.run(run_log.read_record(len(found) + 1))) is not None:
+        found.append(record)
+    return found

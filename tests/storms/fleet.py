@@ -17,6 +17,9 @@ import os
 import random
 import shutil
 import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TypeVar
 from unittest.mock import patch
 
 from tests.storms import fleet_scene, planted_fleet, whole_scene
@@ -24,7 +27,8 @@ from tests.storms.fleet_checks import FleetRunChecks
 from tests.storms.fleet_control import Controller
 from tests.storms.fleet_exec import LeanExec
 from tests.storms.fleet_machine import Node
-from tests.storms.fleet_scene import JOB
+from tests.storms.fleet_ports import FaultyProvider, Gate
+from tests.storms.fleet_scene import JOB, FleetScene
 from tests.storms.fleet_schedules import Schedules
 from tests.storms.whole import CHUNK_BYTES, CHUNKS_AT_ONCE, GRACE_S, Whole
 from tests.support.checks import Violation, demand
@@ -33,8 +37,9 @@ from tests.support.simulated_store import Actor
 from windfall import codec
 from windfall.core import checkpoints, driver, machines
 from windfall.events import Fact
-from windfall.fleet import JobPhase, JobResumeRequested, JobStopRequested, Lifetime, Report
+from windfall.fleet import Directive, JobPhase, JobResumeRequested, JobStopRequested, Lifetime, Report
 from windfall.market import Answer, BootSpec, Machine, MachineEndCause, Order
+from windfall.ports import Provider
 from windfall.simulation.simulated_provider import SimulatedProvider
 from windfall.storage import restore, shard_transfer
 from windfall.terms import NoticeLevel, Reliability, Seconds, Term
@@ -62,9 +67,10 @@ class Fleet(Whole):
     """Time, chance, the store, the market, the machines and the controllers."""
 
     checks: FleetRunChecks
+    settled_s = SETTLED_S
 
     def __init__(self, seed: int, folder: str) -> None:
-        self.fleet = fleet_scene.draw(seed)
+        self.fleet = self.draw_fleet(seed)
         super().__init__(seed, folder)
         self.schedules = Schedules(self, seed)
         self.nodes: dict[str, Node] = {}
@@ -91,11 +97,27 @@ class Fleet(Whole):
         self.job_wanted = True
         self.said: list[str] = []
         self._user_requests = self._draw_user_requests()
-        self.provider = Watched(
+        self.provider = self.open_market(seed)
+
+    def draw_fleet(self, seed: int) -> FleetScene:
+        return fleet_scene.draw(seed)
+
+    def open_market(self, seed: int) -> Watched:
+        """Return the market, as the truth has it."""
+        market = Watched(
             "sim", self, self.fleet.markets, random.Random(f"market {seed}"), listener=self,
             bill_lag_s=self.fleet.bill_lag_s,
         )  # fmt: skip
-        self.provider.world = self
+        market.world = self
+        return market
+
+    def providers(self, gate: Gate) -> Mapping[str, Provider]:
+        """Return the providers as a new process has them."""
+        return {"sim": FaultyProvider(gate)}
+
+    def answer(self, controller: Controller, report: Report) -> Directive | None:
+        """Return what a controller answers to a report."""
+        return controller.direct.deliver(report)
 
     def draw(self, seed: int) -> tuple[Scene, whole_scene.Habits]:
         return fleet_scene.script(self.fleet)
@@ -265,7 +287,7 @@ class Fleet(Whole):
         self.at(scene.calm_s, self._calm_down)
         self._watch_controllers()
         calm_s = max(scene.calm_s, fleet.outage_at + fleet.outage_s, fleet.resume_at)
-        bound_s = calm_s + SETTLED_S + 5 * scene.steps * (scene.step_s + scene.stall_s) + max(fleet.bill_lag_s)
+        bound_s = calm_s + self.settled_s + 5 * scene.steps * (scene.step_s + scene.stall_s) + max(fleet.bill_lag_s)
         while (soon := self.next_at()) is not None and not self._settled():
             demand(soon <= bound_s, f"the job ends in bounded time, {bound_s:.0f} s; it is {self.phase} at the end")
             self.run(soon)
@@ -288,7 +310,28 @@ class Fleet(Whole):
 
 
 def storm(seed: int, bug: str | None = None) -> Fleet:
-    """Run one seed.
+    """Run one seed; see `weathered`."""
+    return weathered(Fleet, "tests.storms.fleet", seed, bug, planted_fleet.bug)
+
+
+W = TypeVar("W", bound=Fleet)
+
+
+def weathered(
+    world_of: Callable[[int, str], W],
+    command: str,
+    seed: int,
+    bug: str | None,
+    plant: Callable[[str, W], AbstractContextManager[None]],
+) -> W:
+    """Run one seed of a kind of storm.
+
+    Args:
+        world_of: makes its world, from the seed and a folder.
+        command: the module that replays it.
+        seed: of all chance in it.
+        bug: name of a bug to plant; None for none.
+        plant: plants it.
 
     Raises:
         Violation: a promise was broken; the message ends with the command that replays it.
@@ -310,12 +353,12 @@ def storm(seed: int, bug: str | None = None) -> Fleet:
         ):
             stack.enter_context(patch.object(module, name, value))
         try:
-            world = Fleet(seed, folder)
+            world = world_of(seed, folder)
             if bug is not None:
-                stack.enter_context(planted_fleet.bug(bug, world))
+                stack.enter_context(plant(bug, world))
             world.storm()
         except Exception as error:
-            again = f"python -m tests.storms.fleet --seed {seed}" + (f" --bug '{bug}'" if bug else "")
+            again = f"python -m {command} --seed {seed}" + (f" --bug '{bug}'" if bug else "")
             raise Violation(f"{error!r}\nreplay: {again}") from error
     return world
 

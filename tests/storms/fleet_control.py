@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from tests.storms.fleet_ports import (
     SNAPSHOT_ROWS,
-    FaultyProvider,
     FaultyStore,
     Gate,
     Killed,
@@ -86,7 +85,7 @@ class Controller:
             owner=OWNER,
             clock=self.clock,
             journal=SimulatedJournal(gate),
-            providers={"sim": FaultyProvider(gate)},
+            providers=world.providers(gate),
             channels=(Ear(self.direct, world), Ear(box, world)),
             runtime=CheckpointRuntime(StoreWatch(store, self.clock, world.nonce)),
             boot=_boot,

@@ -32,6 +32,8 @@ LOST = 0.03
 class Node:
     """A machine that its provider runs."""
 
+    fates = FATES
+
     def __init__(self, world: Fleet, machine: Machine) -> None:
         rng = world.rng
         self.world = world
@@ -196,7 +198,7 @@ class Node:
             return
         controller = self.world.reachable()
         assert controller is not None
-        directive = controller.direct.deliver(action.report)
+        directive = self.world.answer(controller, action.report)
         if not self.world.calm and self.world.rng.random() < LOST:
             self._later(words.NotAnswered(), delay_s=1.0)
         else:
@@ -241,7 +243,7 @@ class Node:
         world = self.world
         if not self.alive or world.calm:
             return
-        fate = world.rng.choice(FATES)
+        fate = world.rng.choice(self.fates)
         world.count(f"fate {fate}")
         getattr(self, f"_{fate.replace(' ', '_')}")(world.rng.uniform(3.0, 60.0))
         world.at(world.rng.expovariate(1.0 / world.fleet.life_s), self._strike)

@@ -6,6 +6,10 @@ It runs as a step, so Slurm's TERM reaches this process and all below it at the 
 ends are announced by a notice service on loopback: the job's time limit, and a rehearsed preemption.  A release arrives
 through the order's folder, so it also ends a machine whose node Slurm has given up while its processes live.
 
+A machine starts once.  A slurmctld that is killed soon after a job's start has not written the start down, and starts the
+job again under its number, without a restart counted and despite `--no-requeue`.  So the first start leaves a file in the
+order's folder that can be created only once, and a start that finds it ends.
+
 The machine's disk is in the node's own temporary folder: state with locks, sockets and a write-ahead log does not belong on
 a network home, and a socket's path has at most 107 characters.
 """
@@ -70,6 +74,23 @@ def place_of(environ: Mapping[str, str]) -> NodePlace:
         return NodePlace(machine_name(f"{environ['SLURM_ARRAY_JOB_ID']}_{task}"), int(task))
     several = int(environ.get("SLURM_JOB_NUM_NODES", "1")) > 1
     return NodePlace(machine_name(job, rank if several else None), rank)
+
+
+def is_first_start(folder: Path, index: int) -> bool:
+    """Record that a machine starts; return False if it had started before.
+
+    Args:
+        folder: the order's.
+        index: of the machine's files in it.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    try:
+        os.close(os.open(folder / f"started-{index}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        return False
+    return True
 
 
 def limit_of(job: str) -> WallTime | None:
@@ -158,13 +179,20 @@ class NodeStart:
 
     def run(self, environ: Mapping[str, str]) -> int:
         """Run the machine to its end and return the exit code: 0 for whatever its own process did."""
+        if self._request().get("release"):
+            # A submission that was under way for long: its order has been given back meanwhile.
+            _log(f"{self._place.machine_id} was released before it started: nothing is started")
+            return 0
         path = self._folder / f"boot-{self._place.index}.json"
         try:
+            if not is_first_start(self._folder, self._place.index):
+                _log(f"{self._place.machine_id} has started before, and Slurm starts it again: nothing is started")
+                return _NEVER_STARTED
             boot = json.loads(path.read_bytes())
         except OSError as error:
             _log(
-                f"cannot read {path} on {socket.gethostname()} ({error.strerror}): providers.slurm.folder must be a folder "
-                "that the nodes reach under the same name"
+                f"cannot start from {path} on {socket.gethostname()} ({error.strerror}): its order was withdrawn, or "
+                "providers.slurm.folder is no folder that the nodes can write under the same name"
             )
             return _NEVER_STARTED
         os.unlink(path)

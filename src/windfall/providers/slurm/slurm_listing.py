@@ -43,6 +43,31 @@ def seen_in(row: JobRow, known: Mapping[str, KnownMachine], now: WallTime) -> tu
     return tuple(KnownMachine(_machine(row, name, what), row.number, what, now) for name, what in asked.items())
 
 
+def seen_in_all(
+    rows: Iterable[JobRow], known: Mapping[str, KnownMachine], now: WallTime
+) -> tuple[tuple[KnownMachine, ...], tuple[JobRow, ...]]:
+    """Return the machines of jobs as they are now, and the jobs to cancel: no machine can or may come of them.
+
+    Args:
+        rows: of the queue, one job an order.
+        known: machines as they were, by name.
+        now: when the queue was read.
+    """
+    found: list[KnownMachine] = []
+    unwanted = []
+    for row in rows:
+        hopeless, risen = is_hopeless(row), has_risen(row, known)
+        for one in seen_in(row, known, now):
+            before = known.get(one.machine.machine_id)
+            if risen and before is not None and before.machine.started is not None:
+                found.append(ended_by_rise(before, row, now))
+            else:
+                found.append(failed(one, now) if hopeless else one)
+        if lives(row) and (hopeless or risen):
+            unwanted.append(row)
+    return tuple(found), tuple(unwanted)
+
+
 def is_news(now: KnownMachine, before: KnownMachine | None) -> bool:
     """Return whether a machine has changed; what has ended never changes again."""
     return before is None or (before.machine.ended is None and before.machine != now.machine)
@@ -112,7 +137,7 @@ def oldest_of(rows: Sequence[JobRow]) -> tuple[tuple[JobRow, ...], tuple[JobRow,
     """Return the rows of the oldest job, and those of younger ones that have not ended."""
     first = min((row.number for row in rows), default=0)
     younger = (row for row in rows if row.number != first)
-    return tuple(row for row in rows if row.number == first), tuple(row for row in younger if _lives(row))
+    return tuple(row for row in rows if row.number == first), tuple(row for row in younger if lives(row))
 
 
 def first_of_each_token(rows: Sequence[JobRow]) -> tuple[tuple[JobRow, ...], tuple[JobRow, ...]]:
@@ -126,15 +151,64 @@ def first_of_each_token(rows: Sequence[JobRow]) -> tuple[tuple[JobRow, ...], tup
     return kept, tuple(row for _, younger in pairs for row in younger)
 
 
-def _lives(row: JobRow) -> bool:
-    return slurm_states.lifecycle_of(row.state) is not MachineLifecycle.GONE
-
-
 def is_hopeless(row: JobRow) -> bool:
     """Return whether a job is in the queue and can never start, or would start a machine that is gone."""
     if slurm_states.lifecycle_of(row.state) is not MachineLifecycle.PENDING:
         return False
     return row.restarts > 0 or slurm_states.refusal_of_reason(row.reason) is Refusal.INVALID
+
+
+def of_other_orders(rows: Sequence[JobRow], known: Mapping[str, KnownMachine]) -> tuple[JobRow, ...]:
+    """Return the jobs whose number had been another order's: a slurmctld that was killed gives what it forgot again.
+
+    Args:
+        rows: of the queue.
+        known: machines as they were, by name.
+    """
+    return tuple(
+        row for row in rows if any(known[name].machine.token != row.name for name in _names_of(row) if name in known)
+    )
+
+
+def lives(row: JobRow) -> bool:
+    """Return whether a job has not ended."""
+    return slurm_states.lifecycle_of(row.state) is not MachineLifecycle.GONE
+
+
+def has_risen(row: JobRow, known: Mapping[str, KnownMachine]) -> bool:
+    """Return whether Slurm starts a job again whose machines ran before.
+
+    A requeue counts as such.  So does the second start by a slurmctld that was killed before it had written the first one
+    down: only the job's start moves.
+
+    Args:
+        row: of the queue.
+        known: machines as they were, by name.
+    """
+    began = [known[name].machine.started for name in _names_of(row) if name in known]
+    waits = slurm_states.lifecycle_of(row.state) is MachineLifecycle.PENDING
+    return any(at is not None and (waits or (row.started is not None and row.started > at)) for at in began)
+
+
+def ended_by_rise(known: KnownMachine, row: JobRow, now: WallTime) -> KnownMachine:
+    """Return how a machine ended whose job starts again: it is billed until then, and what starts again is no machine.
+
+    Args:
+        known: as it was last seen.
+        row: its job, which `has_risen`.
+        now: when the queue was read.
+    """
+    again = now if slurm_states.lifecycle_of(row.state) is MachineLifecycle.PENDING else row.started
+    assert known.machine.started is not None
+    assert again is not None, "it has risen"
+    ended = replace(
+        known.machine,
+        lifecycle=MachineLifecycle.GONE,
+        ended=max(min(again, now), known.machine.started),
+        cause=_cause("NODE_FAIL", known.asked, began=True, announced=False),
+        preemption_at=None,
+    )
+    return replace(known, machine=ended)
 
 
 def failed(known: KnownMachine, now: WallTime) -> KnownMachine:
@@ -143,16 +217,29 @@ def failed(known: KnownMachine, now: WallTime) -> KnownMachine:
     return replace(known, machine=replace(gone, started=None, preemption_at=None))
 
 
-def ended_unseen(known: KnownMachine, accounts: Mapping[str, AccountRow]) -> KnownMachine:
+def _row_of(known: KnownMachine, accounts: Iterable[AccountRow]) -> AccountRow | None:
+    """Return the last stretch of a machine in the accounts, if they tell how it ended."""
+    job, token = job_of(known.machine.machine_id), known.machine.token
+    row = next((row for row in reversed([*accounts]) if (row.job, row.name) == (job, token)), None)
+    ended = row is not None and row.state in slurm_states.ENDS and row.ended is not None
+    return row if ended else None
+
+
+def is_accounted(known: KnownMachine, accounts: Iterable[AccountRow]) -> bool:
+    """Return whether the accounts tell how a machine ended."""
+    return _row_of(known, accounts) is not None
+
+
+def ended_unseen(known: KnownMachine, accounts: Iterable[AccountRow]) -> KnownMachine:
     """Return how a machine ended that is in no queue any more.
 
     Args:
         known: as it was last seen.
-        accounts: rows of the accounts by job.
+        accounts: their rows; of a job with several stretches the last counts.
     """
     machine = known.machine
-    row = accounts.get(job_of(machine.machine_id))
-    if row is not None and row.state in slurm_states.ENDS and row.ended is not None:
+    row = _row_of(known, accounts)
+    if row is not None:
         began = row.started is not None
         cause = _cause(row.state, known.asked, began=began, announced=machine.preemption_at is not None)
         ended = replace(machine, started=row.started or machine.started, ended=row.ended, cause=cause)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from windfall.errors import ProviderAbsent, ProviderUnreachable
+from windfall.errors import ProviderAbsent, ProviderUnreachable, WindfallError
 from windfall.market import (
     Answer,
     Bill,
@@ -55,6 +55,10 @@ SITE_S = 300.0
 """How long partitions, nodes and configuration are taken as unchanged [s]."""
 LISTED_S = 86400.0
 """How long an ended machine stays listed [s]."""
+ACCOUNTS_LATE_S = 60.0
+"""How long the accounts are waited for when the queue no longer has a machine [s]: they lag by seconds."""
+UNDER_WAY_S = 120.0
+"""How long a submission without an answer may be under way [s]; a site that forgets jobs sooner is asked until then."""
 TRIALS_MAX = 64
 
 
@@ -107,12 +111,16 @@ class SlurmProvider:
         """Return the site's rules, partitions and nodes; refreshed after a while."""
         with self._polling:
             now = self._clock.now()
-            if self._site is None or now - self._site[0] > SITE_S:
+            if self._site is None or now - self._site[0] > self._fresh_s(self._site[1]):
                 rules = slurm_site.read_rules(answer_of(self._commands, slurm_site.CONFIG))
                 partitions = slurm_site.read_partitions(answer_of(self._commands, slurm_site.PARTITIONS), rules)
                 kinds = slurm_site.read_kinds(answer_of(self._commands, slurm_site.NODES))
                 self._site = now, Site(rules, partitions, kinds)
             return self._site[1]
+
+    def _fresh_s(self, site: Site) -> float:
+        """Return for how long a site is taken as unchanged [s]: shortly where nodes are down, which may be back."""
+        return SITE_S if all(kind.usable for kind in site.kinds) else self._settings.poll_s
 
     def offers(self, block: BlockSettings = ()) -> tuple[Offer, ...]:
         """See the port: a part of a node costs what it counts in the site's account."""
@@ -155,10 +163,14 @@ class SlurmProvider:
             if found:
                 return Answer(order.token, self._adopt(found))
             sent_at = self._records.sent_at(order.token)
-            if sent_at is not None and self._clock.wall_time() - sent_at > self._remembered_s():
+            age_s = 0.0 if sent_at is None else self._clock.wall_time() - sent_at
+            if age_s > self._remembered_s():
+                if age_s < UNDER_WAY_S:
+                    raise ProviderUnreachable(f"the order {order.token} may still be under way to Slurm")
                 message = (
                     f"the order {order.token} is too old for Slurm to know what became of it: it is not sent again"
                 )
+                slurm_submission.wipe(self._commands, self._settings.folder / order.token)
                 return Answer(order.token, (), Refusal.CANCELLED, message)
             return self._submit(order, boot)
 
@@ -170,9 +182,16 @@ class SlurmProvider:
         """Return the jobs of a token, now; of several the oldest, the others are cancelled."""
         rows = slurm_tables.read_queue(answer_of(self._commands, (*slurm_tables.QUEUE, f"--name={order.token}")))
         rows = tuple(row for row in rows if row.tag is not None and row.tag.owner == order.owner)
-        oldest, younger = slurm_listing.oldest_of(rows)
+        oldest, younger = slurm_listing.oldest_of(self._without_reused(rows))
         self._cancel_jobs({row.number for row in younger})
         return oldest
+
+    def _without_reused(self, rows: Sequence[JobRow]) -> Sequence[JobRow]:
+        """Return the jobs whose number is theirs alone, and cancel the others, whose machines would have others' names."""
+        known = {one.machine.machine_id: one for one in self._records.of_names(slurm_listing.names_of_rows(rows))}
+        reused = slurm_listing.of_other_orders(rows, known)
+        self._cancel_jobs({row.number for row in reused if slurm_listing.lives(row)})
+        return [row for row in rows if row not in reused]
 
     def _adopt(self, rows: Iterable[JobRow]) -> tuple[str, ...]:
         now = self._clock.wall_time()
@@ -198,17 +217,18 @@ class SlurmProvider:
         self._records.send(order.token, self._clock.wall_time())
         done = self._commands.run(job.argv, job.script.encode())
         if done.code != 0:
-            slurm_submission.wipe(self._commands, job.folder)
             refusal = slurm_states.refusal_of_text(done.errors)
             if refusal is None:
+                # It may be in the queue all the same, and then start from what is in its folder.
                 raise error_of("sbatch", self._commands.where, done)
+            slurm_submission.wipe(self._commands, job.folder)
             self._records.forget(order.token)
             return Answer(order.token, (), refusal, self._explain(done.errors, order.offer.zone, boot.block))
         # A call that the line doubled has made two: the older counts, and its name keeps the younger from starting.
         rows = self._look_up(order)
         if not rows:
             raise ProviderUnreachable(
-                f"sbatch answered {done.output.strip()!r}, and squeue does not show {order.token}"
+                f"sbatch answered {done.output.strip()!r}, and squeue shows no job {order.token} of a number of its own"
             )
         return Answer(order.token, self._adopt(rows))
 
@@ -262,23 +282,24 @@ class SlurmProvider:
                     raise ProviderUnreachable(str(error)) from error
                 return
             self._queue = now, rows
-        self._reconcile(rows, alive)
+        try:
+            self._reconcile(rows, alive)
+        except WindfallError:
+            self._queue = None  # the records are older than what was read
+            raise
 
     def _reconcile(self, rows: Sequence[JobRow], alive: Sequence[KnownMachine]) -> None:
         wall_time = self._clock.wall_time()
-        kept, doubles = slurm_listing.first_of_each_token(rows)
+        kept, doubles = slurm_listing.first_of_each_token(self._without_reused(rows))
         self._cancel_jobs({row.number for row in doubles})
-        hopeless = [row for row in kept if slurm_listing.is_hopeless(row)]
-        self._cancel_jobs({row.number for row in hopeless})
         known = {one.machine.machine_id: one for one in self._records.of_names(slurm_listing.names_of_rows(kept))}
-        now_seen = [
-            slurm_listing.failed(one, wall_time) if one.number in {row.number for row in hopeless} else one
-            for row in kept
-            for one in slurm_listing.seen_in(row, known, wall_time)
-        ]
+        now_seen, unwanted = slurm_listing.seen_in_all(kept, known, wall_time)
+        # Of an array only the tasks that are unwanted: the others may run.
+        self._cancel_jobs({job_of(name) for name in slurm_listing.names_of_rows(unwanted)})
         changes = [one for one in now_seen if slurm_listing.is_news(one, known.get(one.machine.machine_id))]
         seen = {one.machine.machine_id for one in now_seen}
         changes += self._ends_of([one for one in alive if one.machine.machine_id not in seen])
+        self._end_remains(changes)
         self._records.put(changes)
         self._records.saw(seen, wall_time)
         self._tidy(changes)
@@ -287,12 +308,24 @@ class SlurmProvider:
         """Return how machines ended that the queue has forgotten: by the accounts, or after the last time they were seen."""
         if not missing:
             return []
-        accounts: Mapping[str, slurm_tables.AccountRow] = {}
-        if self.site().rules.accounts:
-            numbers = ",".join(sorted({str(one.number) for one in missing}))
-            text = answer_of(self._commands, (*slurm_tables.ACCOUNTS, f"--jobs={numbers}"))
-            accounts = {row.job: row for row in slurm_tables.read_accounts(text)}
-        return [slurm_listing.ended_unseen(one, accounts) for one in missing]
+        if not self.site().rules.accounts:
+            return [slurm_listing.ended_unseen(one, ()) for one in missing]
+        numbers = ",".join(sorted({str(one.number) for one in missing}))
+        accounts = slurm_tables.read_accounts(answer_of(self._commands, (*slurm_tables.ACCOUNTS, f"--jobs={numbers}")))
+        # What the accounts do not tell yet is asked for again at the next listing.
+        late = self._clock.wall_time() - ACCOUNTS_LATE_S
+        known = (one for one in missing if slurm_listing.is_accounted(one, accounts) or one.seen < late)
+        return [slurm_listing.ended_unseen(one, accounts) for one in known]
+
+    def _end_remains(self, changes: Iterable[KnownMachine]) -> None:
+        """End what may still live of machines that are gone for Slurm alone: a lost node's processes read their release."""
+        ended: dict[str, set[int]] = defaultdict(set)
+        for one in changes:
+            if one.machine.ended is not None and not one.asked:
+                ended[one.machine.token].add(index_of(one.machine.machine_id))
+        for token, indexes in ended.items():
+            folder = self._settings.folder / token
+            slurm_submission.write_request(self._commands, folder, sorted(indexes), release=True)
 
     def _tidy(self, changes: Iterable[KnownMachine]) -> None:
         """Remove what machines that never started would have started from."""
@@ -343,10 +376,10 @@ class SlurmProvider:
         indexes = [index_of(one.machine.machine_id) for one in self._sisters(known)]
         slurm_submission.write_request(self._commands, self._settings.folder / known.machine.token, indexes, **request)
 
-    def _cancel_jobs(self, numbers: Iterable[int]) -> None:
-        found = sorted(numbers)
+    def _cancel_jobs(self, jobs: Iterable[int | str]) -> None:
+        found = sorted(map(str, jobs))
         if found:
-            self._run_quietly(("scancel", *map(str, found)))
+            self._run_quietly(("scancel", *found))
 
     def _run_quietly(self, argv: Sequence[str]) -> None:
         """Run a command for which what is gone already is no error."""

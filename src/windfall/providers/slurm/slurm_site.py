@@ -19,7 +19,8 @@ PARTITIONS = ("scontrol", "-o", "show", "partition")
 CONFIG = ("scontrol", "show", "config")
 _NODE_COLUMNS = ("Partition", "NodeList", "CPUs", "Memory", "Gres", "StateLong", "NodeHost")
 NODES = ("sinfo", "--noheader", "-N", "-O", ",".join(f"{one}:|" for one in _NODE_COLUMNS))
-_UNUSABLE = ("down", "drain", "draining", "drained", "fail", "failing", "future", "unknown", "inval", "perfctrs")
+_UNUSABLE = ("down", "drain", "draining", "drained", "fail", "failing", "future", "inval", "perfctrs")
+"""Not among them: `unknown`, a node that a slurmctld has not heard of yet since it was started, seconds ago."""
 MIB_PER_GIB = 1024.0
 NO_BLOCK: Mapping[str, BlockValue] = MappingProxyType({})
 

@@ -1,6 +1,7 @@
 """How an order becomes one job: the options of `sbatch`, the script that it runs, and what its machines start from.
 
     FOLDER/TOKEN/boot-K.json      what machine K runs, secrets included; for its owner alone, gone once machine K has read it
+    FOLDER/TOKEN/started-K        machine K has started, and never starts again
     FOLDER/TOKEN/request-K.json   the provider's request to machine K: release or preemption
     FOLDER/TOKEN/output-*.log     what the machines print
 
@@ -43,7 +44,7 @@ data=$(cat)
 shift
 for name in "$@"; do printf %s "$data" > "$name.part" && mv "$name.part" "$name" || exit 1; done
 """
-_WIPE = 'cd "$1" 2>/dev/null && rm -f boot-*.json boot.part request-*.json; exit 0'
+_WIPE = 'cd "$1" 2>/dev/null && rm -f boot-*.json boot.part; exit 0'
 
 
 class Submission(Struct, frozen=True):
@@ -164,7 +165,7 @@ def write_request(commands: Commands, folder: Path, indexes: Sequence[int], **re
 
 
 def wipe(commands: Commands, folder: Path) -> None:
-    """Remove what an order's machines started from; their output stays."""
+    """Remove what an order's machines would start from; requests and output stay."""
     commands.run(("sh", "-c", _WIPE, "sh", str(folder)))
 
 
