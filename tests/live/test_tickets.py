@@ -55,7 +55,10 @@ def test_every_number_is_done_once_whatever_becomes_of_machines_and_controller(n
     told = rig.ended(job_id, 150.0)
 
     assert told["phase"] == "done"
-    assert Counter(int(line.split()[0]) for line in log.read_text().splitlines()) == Counter(range(NUMBERS))
+    logged = Counter(int(line.split()[0]) for line in log.read_text().splitlines())
+    assert max(logged.values()) == 1
+    # The taker that is killed without notice may die between its commit and its line.
+    assert len(set(range(NUMBERS)) - set(logged)) <= 1
     counter = tickets_live.read(open_store(rig.run_url(job_id)))
     assert counter is not None
     assert sorted(counter.done) == list(range(NUMBERS))
