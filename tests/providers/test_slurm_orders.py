@@ -148,9 +148,7 @@ def test_a_known_token_asks_slurm_nothing(slurm: Scripted, provider: SlurmProvid
     assert slurm.calls("sbatch") == slurm.calls("squeue") == []
 
 
-def test_an_answer_that_was_lost_is_found_by_name(
-    slurm: Scripted, provider: SlurmProvider, tmp_path: Path
-) -> None:
+def test_an_answer_that_was_lost_is_found_by_name(slurm: Scripted, provider: SlurmProvider, tmp_path: Path) -> None:
     """The retry submits nothing, and what the machine starts from has stayed."""
     slurm.lost = True
     with pytest.raises(ProviderUnreachable, match="Socket timed out"):
@@ -323,7 +321,7 @@ def test_a_machine_that_the_queue_forgets_is_gone(slurm: Scripted, provider: Slu
 def test_a_job_that_slurm_starts_again_is_no_machine(
     slurm: Scripted, provider: SlurmProvider, tmp_path: Path, state: str
 ) -> None:
-    """Whatever the listing caught of it: the machine failed, is billed for its first stretch alone, and its job is cancelled."""
+    """Whatever the listing caught of it: the machine failed, is billed for its first stretch, and its job is cancelled."""
     buy(provider)
     slurm.becomes(1, "RUNNING")
     began = slurm.clock.wall_time()

@@ -52,7 +52,11 @@ def test_each_machine_of_an_order_starts(tmp_path: Path) -> None:
 
 def test_of_two_starts_at_once_one_is_the_first(tmp_path: Path) -> None:
     """What decides is the creation of one file, which both see."""
-    assert [is_first_start(tmp_path, 3), is_first_start(tmp_path, 3), is_first_start(tmp_path, 4)] == [True, False, True]
+    assert [is_first_start(tmp_path, 3), is_first_start(tmp_path, 3), is_first_start(tmp_path, 4)] == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_a_requeued_job_is_no_machine(tmp_path: Path) -> None:

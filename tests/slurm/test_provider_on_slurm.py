@@ -192,7 +192,7 @@ def test_a_submission_whose_answer_is_lost_runs_once(rented: Rented) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_preempted_machine_hears_it_at_the_start_of_the_grace(rented: Rented) -> None:
-    """A job of the higher partition takes its node: TERM arrives early in the grace, the listing tells its end, hours are Slurm's.
+    """A job of the higher partition takes its node: TERM arrives early in the grace, the listing tells its end.
 
     The machine itself notes when it heard it, and the grace is long: neither this test's pace nor Slurm's decides.
     """
@@ -253,7 +253,9 @@ def test_a_machine_that_slurm_starts_twice_starts_once(rented: Rented) -> None:
     cluster.restart("slurmctld", signal.SIGKILL)
     # Nobody lists meanwhile: as with a poll of half a minute, the second start comes first.
     shown = ("env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", f"--jobs={job_of(machine_id)}")
-    cluster.until(lambda: int(cluster.run(*shown, "--format=%S").replace("N/A", "0")) > first.started, "it starts again")
+    cluster.until(
+        lambda: int(cluster.run(*shown, "--format=%S").replace("N/A", "0")) > first.started, "it starts again"
+    )
 
     gone = rented.await_life("twice-1", MachineLifecycle.GONE)
 
