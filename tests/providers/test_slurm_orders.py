@@ -451,7 +451,7 @@ def test_accounts_that_never_tell_are_given_up(slurm: Scripted, provider: SlurmP
 def test_a_job_that_slurm_starts_again_is_no_machine(
     slurm: Scripted, provider: SlurmProvider, tmp_path: Path, state: str
 ) -> None:
-    """Whatever the listing caught of it: the machine failed, is billed for its first stretch alone, and its job is cancelled."""
+    """Whatever the listing caught of it: the machine failed, is billed for its first stretch, and its job is cancelled."""
     buy(provider)
     slurm.becomes(1, "RUNNING")
     began = slurm.clock.wall_time()
