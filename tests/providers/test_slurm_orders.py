@@ -15,7 +15,6 @@ from windfall.control.planner import NEARBY_PACE, pace_of
 from windfall.errors import ProviderAbsent, ProviderDenied, ProviderUnreachable
 from windfall.jobs import Job, Resources
 from windfall.market import Answer, BootSecret, BootSpec, MachineEndCause, MachineLifecycle, Offer, Order, Refusal
-from windfall.providers.slurm.node_start import NodePlace, NodeStart
 from windfall.providers.slurm.slurm_commands import CommandResult, SiteCommands, answer_of
 from windfall.providers.slurm.slurm_provider import SlurmProvider
 from windfall.providers.slurm.slurm_settings import SlurmSettings
@@ -376,20 +375,6 @@ def test_a_listing_that_broke_off_is_made_again(
     monkeypatch.setattr(slurm, "run", whole)
 
     assert provider.list("own")[0].lifecycle is MachineLifecycle.RUNNING
-
-
-def test_a_machine_that_was_released_before_its_start_starts_nothing(
-    slurm: Scripted, provider: SlurmProvider, tmp_path: Path
-) -> None:
-    """A submission may arrive when its order has long been given back: what it starts from is not even read."""
-    buy(provider)
-    provider.release("slurm-1")
-    folder = tmp_path / "machines" / "own-1"
-
-    code = NodeStart(folder, NodePlace("slurm-2", 0), slurm.clock, []).run({})
-
-    assert code == 0
-    assert (folder / "boot-0.json").exists()
 
 
 def test_a_second_job_of_one_name_is_cancelled(slurm: Scripted, provider: SlurmProvider) -> None:

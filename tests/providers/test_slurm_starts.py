@@ -59,6 +59,17 @@ def test_of_two_starts_at_once_one_is_the_first(tmp_path: Path) -> None:
     ]
 
 
+def test_a_machine_that_was_released_before_its_start_starts_nothing(tmp_path: Path) -> None:
+    """A submission may arrive when its order has long been given back: what it starts from is not even read."""
+    write_boot(tmp_path / "own-1")
+    (tmp_path / "own-1" / "request-0.json").write_text(json.dumps({"release": True}))
+    late = start(tmp_path / "own-1")
+
+    assert (late.returncode, late.stdout) == (0, "")
+    assert "slurm-7.0 was released before it started: nothing is started" in late.stderr
+    assert (tmp_path / "own-1" / "boot-0.json").exists()
+
+
 def test_a_requeued_job_is_no_machine(tmp_path: Path) -> None:
     """Its order is over."""
     write_boot(tmp_path / "own-1")
