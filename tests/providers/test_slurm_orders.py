@@ -16,7 +16,6 @@ from windfall.errors import ProviderAbsent, ProviderDenied, ProviderUnreachable
 from windfall.jobs import Job, Resources
 from windfall.market import Answer, BootSecret, BootSpec, MachineEndCause, MachineLifecycle, Offer, Order, Refusal
 from windfall.providers.slurm import slurm_limits
-from windfall.providers.slurm.node_start import NodePlace, NodeStart
 from windfall.providers.slurm.slurm_commands import CommandResult, SiteCommands, answer_of
 from windfall.providers.slurm.slurm_provider import SlurmProvider
 from windfall.providers.slurm.slurm_settings import SlurmSettings
@@ -384,20 +383,6 @@ def test_a_listing_that_broke_off_is_made_again(
     assert provider.list("own")[0].lifecycle is MachineLifecycle.RUNNING
 
 
-def test_a_machine_that_was_released_before_its_start_starts_nothing(
-    slurm: Scripted, provider: SlurmProvider, tmp_path: Path
-) -> None:
-    """A submission may arrive when its order has long been given back: what it starts from is not even read."""
-    buy(provider)
-    provider.release("slurm-1")
-    folder = tmp_path / "machines" / "own-1"
-
-    code = NodeStart(folder, NodePlace("slurm-2", 0), slurm.clock, []).run({})
-
-    assert code == 0
-    assert (folder / "boot-0.json").exists()
-
-
 def test_a_second_job_of_one_name_is_cancelled(slurm: Scripted, provider: SlurmProvider) -> None:
     """The older counts."""
     buy(provider)
@@ -457,7 +442,7 @@ def test_accounts_that_never_tell_are_given_up(slurm: Scripted, provider: SlurmP
 def test_a_job_that_slurm_starts_again_is_no_machine(
     slurm: Scripted, provider: SlurmProvider, tmp_path: Path, state: str
 ) -> None:
-    """Whatever the listing caught of it: the machine failed, is billed for its first stretch alone, and its job is cancelled."""
+    """Whatever the listing caught of it: the machine failed, is billed for its first stretch, and its job is cancelled."""
     buy(provider)
     slurm.becomes(1, "RUNNING")
     began = slurm.clock.wall_time()

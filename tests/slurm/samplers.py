@@ -5,6 +5,7 @@ It knows nothing of Windfall's books: a machine is a job that Slurm calls runnin
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +17,13 @@ from tests.slurm.cluster import SlurmCluster
 
 LOOK_S = 0.2
 START = "windfall.providers.slurm.node_start"
-OURS = ("windfall.providers.slurm", "windfall.agent", "windfall.cli.agent_process", "windfall.cli.node_agent", "noted_steps")
+OURS = (
+    "windfall.providers.slurm",
+    "windfall.agent",
+    "windfall.cli.agent_process",
+    "windfall.cli.node_agent",
+    "noted_steps",
+)
 
 
 @dataclass
@@ -52,7 +59,7 @@ class Seen:
     def together_s(self) -> float:
         """For how long the processes of more than one machine lived at once."""
         total = 0.0
-        for (since, those), (until, _) in zip(self.machines, self.machines[1:], strict=False):
+        for (since, those), (until, _) in itertools.pairwise(self.machines):
             if len(those) > 1:
                 total += until - since
         return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -140,7 +142,7 @@ def kill_slurmd(storm: Storm) -> str | None:
             node = next(one for one in environ if one.startswith(b"SLURMD_NODENAME=")).partition(b"=")[2].decode()
             if running(storm.cluster, node):
                 storm.cluster.kill(node)
-                return f"killed slurmd {node}, back in {storm.after(3.0, 16.0, lambda: storm.cluster.start(node))}"
+                return f"killed slurmd {node}, back in {storm.after(3.0, 16.0, partial(storm.cluster.start, node))}"
     return None
 
 
@@ -180,7 +182,7 @@ def overlap_s(notes: list[Note]) -> float:
         first.setdefault(note.pid, note.at)
         last[note.pid] = note.at
     order = sorted(first, key=first.__getitem__)
-    return max((last[a] - first[b] for a, b in zip(order, order[1:], strict=False)), default=0.0)
+    return max((last[a] - first[b] for a, b in itertools.pairwise(order)), default=0.0)
 
 
 def check_one_at_a_time(seen: Seen, notes: list[Note], kinds: set[str]) -> None:
@@ -204,13 +206,13 @@ def check_nothing_lost(lab: Path, notes: list[Note]) -> None:
 
 
 def check_bill(cluster: SlurmCluster, told: list[dict[str, float | str]], seen: Seen) -> None:
-    """Every machine has ended, no two were billed at once but for a false death, and times are those that Slurm has."""
+    """Every machine has ended, and was billed for the time that Slurm has of it, if Slurm has not forgotten its start."""
     for one in told:
         assert one["ended"] is not None, one
         job = str(one["machine_id"]).removeprefix("slurm-")
         shown = cluster.call("env", "SLURM_TIME_FORMAT=%s", "scontrol", "--oneliner", "show", "job", job).stdout
         words = dict(word.partition("=")[::2] for word in shown.split())
-        if job in seen.second_starts() or f"JobName=" not in shown or one["started"] is None:
+        if job in seen.second_starts() or "JobName=" not in shown or one["started"] is None:
             continue
         assert abs(float(one["started"]) - float(words["StartTime"])) <= 1.0, (one, shown)
         assert abs(float(one["ended"]) - float(words["EndTime"])) <= 1.0, (one, shown)
@@ -250,7 +252,7 @@ def test_kills_on_slurm_lose_nothing(seed: int, start_slurm: StartSlurm, tmp_pat
 
     taken = notes_of(notes)
     print(
-        f"seed {seed}: {'; '.join(storm.done)}; {len(told)} machines, {time.monotonic() - began:.0f} s; started twice by Slurm: "
+        f"seed {seed}: {'; '.join(storm.done)}; {len(told)} machines, {time.monotonic() - began:.0f} s; started twice: "
         f"{sorted(seen.second_starts())}; {seen.together_s():.1f} s with two alive, {max(overlap_s(taken), 0.0):.1f} s with "
         f"two at work; {json.dumps([one['outcome'] for one in told])}"
     )

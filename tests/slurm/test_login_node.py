@@ -63,9 +63,8 @@ def test_a_refused_key_is_one_sentence(start_slurm: StartSlurm, tmp_path: Path) 
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
 
     with login_node(cluster, tmp_path / "login") as environ:
-        provider = SlurmProvider(
-            tmp_path, SlurmSettings(folder=tmp_path / "machines", login=STRANGER), SystemClock(), SiteCommands(STRANGER, environ)
-        )
+        settings = SlurmSettings(folder=tmp_path / "machines", login=STRANGER)
+        provider = SlurmProvider(tmp_path, settings, SystemClock(), SiteCommands(STRANGER, environ))
         with pytest.raises(ProviderDenied, match="ssh stranger refused this user's key"):
             provider.offers()
         own = {"XDG_STATE_HOME": str(tmp_path / "st"), "XDG_CONFIG_HOME": str(tmp_path / "cf")}

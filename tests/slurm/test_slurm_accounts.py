@@ -133,7 +133,9 @@ def test_the_hours_of_a_bill_are_those_of_the_accounts(start_slurm: StartSlurm, 
         assert abs(one["started"] - int(began)) <= 1.0
         assert abs(one["ended"] - int(ended)) <= 1.0
         assert abs(one["hours"] * 3600.0 - int(seconds)) <= 1.0
-        print(f"job {number} {state}: {seconds} s by sacct, {one['hours'] * 3600.0:.1f} s by windfall cost: {one['outcome']}")
+        print(
+            f"job {number} {state}: {seconds} s by sacct, {one['hours'] * 3600.0:.1f} s by windfall cost: {one['outcome']}"
+        )
     assert [one["outcome"] for one in told] == ["preempted", "failed", "preempted", "released"]
     assert len(states) == 4
     listed = cluster.run("sacct", "-D", "-X", "--noheader", "--parsable2", "--format=JobID,JobName").splitlines()

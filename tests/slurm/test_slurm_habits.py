@@ -11,7 +11,12 @@ Seen on Slurm 22.05.8, and easily assumed otherwise:
 - **`--no-requeue` does not exclude a second start.** A slurmctld that is killed (-9) within 26 s of a job's start, perhaps
   longer, has not written the start down: it comes back with the job PENDING, has slurmd kill the script 4 s later, and starts
   it again under the same number, `Restarts=0`, no SLURM_RESTART_COUNT; only `StartTime` moved. Once of eight times the second
-  start failed ("Job credential revoked") and the job was FAILED. At most one of the two runs at a time. TERM loses nothing.
+  start failed ("Job credential revoked") and the job was FAILED. Where the first copy still ends, slurmd refuses the second,
+  the job is CANCELLED and its node drained ("Duplicate jobid"). At most one of the two runs at a time. TERM loses nothing.
+  `sacct` has only the second stretch: it overwrites the first.
+- A slurmctld that is killed within some 50 ms of an order forgets the job, and gives its number to the next.
+- After its start slurmctld calls nodes `unknown` until they have registered; orders are accepted, and wait.
+- A job whose end could not be told to slurmctld stays RUNNING for up to a minute after slurmctld is back.
 - After NODE_FAIL, `srun` on the lost node is told by slurmctld and ends, and with it the batch script; the step's processes
   live until slurmd is back, which kills them within seconds. Without it they live on.
 - `--test-only` answers with a senseless year (7470, 10193) while a job that can never start (PartitionConfig) is in the queue.

@@ -14,7 +14,7 @@ from tests.support.checks import Violation
 QUICK = 30
 ALL = 1000
 CAUGHT_WITHIN = 60
-QUICK_BUGS = ("second of a name kept", "unseen end billed until found", "lost node not fenced")
+QUICK_BUGS = ("second of a name kept", "unseen end billed until found", "completing taken for gone")
 VISITED = (
     *("pending Priority", "pending Resources", "pending ReqNodeNotAvail", "pending Dependency"),
     *(
