@@ -135,7 +135,7 @@ def stop_slurmctld(storm: Storm) -> str | None:
 
 
 def kill_slurmd(storm: Storm) -> str | None:
-    """The daemon of a machine's node, started again later; an admin may give the node up at once, while the machine works on."""
+    """The daemon of a machine's node, started again later; an admin may give the node up while the machine works on."""
     for _, pid in sorted(machines(storm.cluster)):
         with suppress(OSError):
             environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
