@@ -135,14 +135,18 @@ def stop_slurmctld(storm: Storm) -> str | None:
 
 
 def kill_slurmd(storm: Storm) -> str | None:
-    """The daemon of a machine's node, started again before or after Slurm has given the node up."""
+    """The daemon of a machine's node, started again later; an admin may give the node up while the machine works on."""
     for _, pid in sorted(machines(storm.cluster)):
         with suppress(OSError):
             environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             node = next(one for one in environ if one.startswith(b"SLURMD_NODENAME=")).partition(b"=")[2].decode()
             if running(storm.cluster, node):
                 storm.cluster.kill(node)
-                return f"killed slurmd {node}, back in {storm.after(3.0, 16.0, partial(storm.cluster.start, node))}"
+                told = f"killed slurmd {node}, back in {storm.after(3.0, 16.0, partial(storm.cluster.start, node))}"
+                if storm.chance.random() < 0.5:
+                    down = storm.cluster.call("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
+                    told += " and given up" if down.returncode == 0 else ""
+                return told
     return None
 
 
