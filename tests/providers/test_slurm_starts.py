@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from windfall.providers.slurm.node_start import is_first_start
+from windfall.providers.slurm.node_start import LEAD_S, is_first_start, lead_s
 
 NEVER_STARTED = 69
 
@@ -89,3 +89,9 @@ def test_a_machine_without_its_folder_says_why(tmp_path: Path, made: bool) -> No
     assert done.returncode == NEVER_STARTED
     assert "its order was withdrawn, or providers.slurm.folder is no folder that the nodes can write" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_machine_with_a_short_time_limit_works_before_it_is_told_of_its_end() -> None:
+    """Two minutes ahead, but never before half of its time: else no machine would ever begin anything."""
+    assert lead_s(4 * 3600.0) == LEAD_S
+    assert lead_s(100.0) == 50.0

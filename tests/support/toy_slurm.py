@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from windfall.providers.slurm import slurm_states
-from windfall.providers.slurm.node_start import LEAD_S, place_of
+from windfall.providers.slurm.node_start import lead_s, place_of
 from windfall.simulation.virtual_time import WALL_START, Timeline
 
 YEAR_S = 365 * 86400
@@ -324,7 +324,7 @@ class ToySlurm:
             self.seat.machine_began(job, machine, boot)
             self._after(0.0, 1.0, partial(self._read, job, machine))
         if job.partition.limit_s is not None:
-            left_s = job.partition.limit_s - LEAD_S
+            left_s = job.partition.limit_s - lead_s(job.partition.limit_s)
             self.timeline.at(max(left_s, 0.0), partial(self._tell_limit, job, run))
 
     # ---------------------------------------------------------------------------------------------------- what ends jobs

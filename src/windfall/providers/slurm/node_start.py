@@ -48,7 +48,7 @@ READ_S = Seconds(1.0)
 """How often the machine looks for a request [s]: one look at one file on a shared disk."""
 ASK_S = 30.0
 LEAD_S = 120.0
-"""How long before its time limit a machine is told [s], as clouds do."""
+"""How long before its time limit a machine is told at most [s], as clouds do."""
 _DISK, _LOCK = "wf", "lock"
 _NEVER_STARTED = 69
 _TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - a new folder is made there, for this user alone
@@ -91,6 +91,14 @@ def is_first_start(folder: Path, index: int) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def lead_s(left_s: float) -> float:
+    """Return how long before its time limit a machine is told that has this long from its start [s].
+
+    At most half of it: a machine that is told of its end as it starts would begin nothing, and neither would the next.
+    """
+    return min(LEAD_S, left_s / 2.0)
 
 
 def limit_of(job: str) -> WallTime | None:
@@ -175,6 +183,7 @@ class NodeStart:
         self._folder, self._place, self._clock, self._terminated = folder, place, clock, terminated
         self._deadline: Instant | None = None
         self._limit: WallTime | None = None
+        self._lead_s = LEAD_S
         self._read_at = clock.now()
 
     def run(self, environ: Mapping[str, str]) -> int:
@@ -203,7 +212,8 @@ class NodeStart:
             with serve((), "aws", now=self._clock.wall_time) as metadata:
                 env = machine_environment(environ, boot, self._place, disk, metadata.url)
                 tree.go(env)
-                self._limit = limit_of(environ["SLURM_JOB_ID"]) if boot["limited"] else None
+                if boot["limited"] and (limit := limit_of(environ["SLURM_JOB_ID"])) is not None:
+                    self._limit, self._lead_s = limit, lead_s(limit - self._clock.wall_time())
                 return self._live(tree, metadata)
         finally:
             tree.kill()
@@ -232,7 +242,7 @@ class NodeStart:
                 return True
             if "preempt_at" in request:
                 self._announce(metadata, float(request["preempt_at"]) - self._clock.wall_time(), ours=True)
-        if self._limit is not None and self._limit - self._clock.wall_time() <= LEAD_S:
+        if self._limit is not None and self._limit - self._clock.wall_time() <= self._lead_s:
             self._announce(metadata, self._limit - self._clock.wall_time(), ours=False)
             self._limit = None
         return self._deadline is not None and now >= self._deadline

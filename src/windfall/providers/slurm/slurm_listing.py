@@ -191,14 +191,16 @@ def has_risen(row: JobRow, known: Mapping[str, KnownMachine]) -> bool:
 
 
 def ended_by_rise(known: KnownMachine, row: JobRow, now: WallTime) -> KnownMachine:
-    """Return how a machine ended whose job starts again: it is billed until then, and what starts again is no machine.
+    """Return how a machine ended whose job starts again: what starts again is no machine.
+
+    It is billed until the second start; where that has not come, until it was last seen, which is within its first stretch.
 
     Args:
         known: as it was last seen.
         row: its job, which `has_risen`.
         now: when the queue was read.
     """
-    again = now if slurm_states.lifecycle_of(row.state) is MachineLifecycle.PENDING else row.started
+    again = known.seen if slurm_states.lifecycle_of(row.state) is MachineLifecycle.PENDING else row.started
     assert known.machine.started is not None
     assert again is not None, "it has risen"
     ended = replace(
