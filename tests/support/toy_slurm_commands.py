@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
 
 from tests.support.toy_slurm import ToyJob, ToySlurm
-from windfall.providers.slurm import slurm_site, slurm_submission, slurm_tables
+from windfall.providers.slurm import slurm_limits, slurm_site, slurm_submission, slurm_tables
 from windfall.providers.slurm.slurm_commands import CommandResult
 
 AWAY = "Unable to contact slurm controller (connect failure)"
@@ -40,14 +40,15 @@ class ToySlurmCommands:
         self.calls: dict[str, int] = {}
         self._commands: dict[str, Callable[[Sequence[str], bytes], CommandResult]] = {
             "sbatch": self._sbatch, "squeue": self._squeue, "scancel": self._scancel, "scontrol": self._scontrol,
-            "sinfo": self._sinfo, "sacct": self._sacct, "sh": self._sh,
+            "sinfo": self._sinfo, "sacct": self._sacct, "sacctmgr": self._sacctmgr,
+            "sh": self._sh,
         }  # fmt: skip
 
     def run(self, argv: Sequence[str], data: bytes = b"") -> CommandResult:
         """Run a command."""
         name = argv[0]
         self.calls[name] = self.calls.get(name, 0) + 1
-        if name not in {"sh", "sacct"}:
+        if name not in {"sh", "sacct", "sacctmgr"}:
             if self.cluster.away:
                 self.cluster.seat.happened("slurmctld away")
                 return CommandResult(1, "", f"{name}: error: {AWAY}\n")
@@ -183,6 +184,11 @@ class ToySlurmCommands:
         ]
         return CommandResult(0, "".join(lines), "")
 
+    def _sacctmgr(self, argv: Sequence[str], data: bytes) -> CommandResult:
+        del data
+        assert tuple(argv) == slurm_limits.QOS
+        return CommandResult(0, "", "")
+
     def _sinfo(self, argv: Sequence[str], data: bytes) -> CommandResult:
         del data
         assert tuple(argv) == slurm_site.NODES
@@ -196,7 +202,9 @@ class ToySlurmCommands:
     # -------------------------------------------------------------------------------------------------------- the folder
 
     def _sh(self, argv: Sequence[str], data: bytes) -> CommandResult:
-        """The three scripts of `slurm_submission`, on files in memory."""
+        """The three scripts of `slurm_submission`, on files in memory; and the user's limits, of which there are none."""
+        if tuple(argv) == slurm_limits.ASSOCIATIONS:
+            return CommandResult(0, "", "")
         script, folder, names = argv[2], argv[4], argv[5:]
         files = self.cluster.files
         if script == slurm_submission._WIPE:
