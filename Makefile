@@ -40,8 +40,9 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Three at a time on two cores: half of a test's time it waits for processes.
 test: check node_modules/.done
-	$(BIN)/python -m pytest -m 'not slow' -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'not slow' -n 3 --dist loadfile
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(BENCH)

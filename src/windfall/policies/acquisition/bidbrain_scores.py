@@ -6,6 +6,7 @@ at the first decision (some 3 s) and cached on disk.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -58,7 +59,7 @@ def cost_per_work(held: Allocations, app: Application) -> float:
 
     Infinite for one that does no work.
     """
-    return float(_cost_per_work(held, app.eviction_s, app.loss_per_core))
+    return float(_cost_per_work(held, *_numbers(app)))
 
 
 def with_each(held: Allocations, offered: Allocations, app: Application) -> Floats:
@@ -69,24 +70,31 @@ def with_each(held: Allocations, offered: Allocations, app: Application) -> Floa
         offered: what could be bought, each by itself.
         app: the application.
     """
-    found: Floats = _with_each(held, offered, app.eviction_s, app.change_s, app.loss_per_core)
+    found: Floats = _with_each(held, offered, *_numbers(app))
     return found
 
 
 def without_each(held: Allocations, app: Application) -> Floats:
     """Return the cost of a unit of work of the fleet without each of its allocations [USD per core-second]."""
-    found: Floats = _without_each(held, app.eviction_s, app.change_s, app.loss_per_core)
+    found: Floats = _without_each(held, *_numbers(app))
     return found
+
+
+def _numbers(app: Application) -> tuple[float, float, float]:
+    """Return lambda, sigma and phi's slope; whole numbers too as floats, which the loops are compiled for."""
+    return float(app.eviction_s), float(app.change_s), float(app.loss_per_core)
 
 
 # --------------------------------------------------------------------------------------------------------- compiled loops
 
 # mypy: disable-error-code="no-untyped-def"
 
-_phi: Final[Any] = njit(phi)
+_part: Final[Any] = functools.partial(njit, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""Compile for the other compiled functions alone: that takes less time."""
+_phi: Final[Any] = _part(phi)
 
 
-@njit
+@_part
 def _cost_usd(held, one):
     """Return the expected cost of an allocation until its period ends [USD] (equation 1)."""
     left_s, evicted = held.left_s[one], held.evicted[one]
@@ -95,24 +103,24 @@ def _cost_usd(held, one):
     return held.usd_per_hour[one] * held.machines[one] * billed_s / HOUR_S
 
 
-@njit
+@_part
 def _useful_s(held, one):
     """Return how long an allocation could work, overheads apart [s]: omega of equation 2."""
     return min(held.median_s[one], held.left_s[one]) if held.evicted[one] > 0.5 else held.left_s[one]
 
 
-@njit
+@_part
 def _rate(held, one):
     """Return the work of an allocation per second, overheads apart [cores]: k nu of equation 3."""
     return held.machines[one] * held.cores[one] if held.works[one] else 0.0
 
 
-@njit
+@_part
 def _ratio(cost, work):
     return cost / work if work > 0.0 else np.inf
 
 
-@njit
+@_part
 def _without(held, gone, eviction_s, change_s, loss_per_core):
     """Return the cost per work of the fleet without one allocation; with -1 of all of it."""
     stays = 1.0
@@ -128,12 +136,12 @@ def _without(held, gone, eviction_s, change_s, loss_per_core):
     return _ratio(cost, work * _phi(rate, loss_per_core))
 
 
-@njit(cache=True)
-def _cost_per_work(held, eviction_s, loss_per_core):
+@njit(cache=True, error_model="numpy")
+def _cost_per_work(held, eviction_s, _change_s, loss_per_core):
     return _without(held, -1, eviction_s, 0.0, loss_per_core)
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _without_each(held, eviction_s, change_s, loss_per_core):
     found = np.empty(len(held.machines))
     for gone in range(len(found)):
@@ -141,7 +149,7 @@ def _without_each(held, eviction_s, change_s, loss_per_core):
     return found
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _with_each(held, offered, eviction_s, change_s, loss_per_core):
     count = len(held.machines)
     rates, useful_s = np.empty(count), np.empty(count)
