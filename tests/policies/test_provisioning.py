@@ -36,7 +36,11 @@ def problem(loss: float = 0.8, time_s: float = 2400.0, **changes: object) -> Pro
 # ------------------------------------------------------------------------------------------------- the exact optimum
 
 
-@pytest.mark.parametrize("bounded", [False, True], ids=["all plans", "within n_lower and n_upper"])
+@pytest.mark.parametrize(
+    "bounded",
+    [pytest.param(False, marks=[pytest.mark.slow, pytest.mark.timeout(600)]), True],
+    ids=["all plans", "within n_lower and n_upper"],
+)
 def test_the_exact_plan_costs_what_brute_force_finds(bounded: bool) -> None:
     """On 500 random problems of every kind with and 500 without the bounds, the least cost is that of all plans."""
     without = 0
