@@ -429,5 +429,5 @@ def test_a_zone_that_a_provider_has_not_is_answered_with_those_that_it_has() -> 
     wrong = replace(JOB, resources=(Resources(provider="aws", zone="nope", cpus_min=999.0),))
     either = replace(wrong, resources=(*wrong.resources, Resources(provider="aws", zone="b", cpus_min=999.0)))
 
-    assert refused(wrong, SPOT, there) == "aws offers nothing in nope: write `infra: aws/ZONE` with one of a, b"
+    assert refused(wrong, SPOT, there) == "aws offers nothing in nope: write `infra: aws/a`, or another of a, b"
     assert refused(either, SPOT, there).startswith("no offer matches the job's resources")

@@ -81,7 +81,7 @@ REFUSED: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     (
         {"infra": "slurm/nope"},
         {},
-        "slurm offers nothing in nope: write `infra: slurm/ZONE` with one of high, low",
+        "slurm offers nothing in nope: write `infra: slurm/high`, or another of high, low",
     ),
     (
         {"infra": "slurm/low"},

@@ -107,9 +107,9 @@ def _unknown_zone(job: Job, offers: Iterable[Offer]) -> str | None:
         zones = sorted({offer.zone for offer in offers if wanted.provider in {None, offer.provider}})
         if wanted.zone is None or wanted.provider is None or not zones or wanted.zone in zones:
             return None
+        others = f", or another of {', '.join(zones)}" if len(zones) > 1 else ""
         wrong.append(
-            f"{wanted.provider} offers nothing in {wanted.zone}: write `infra: {wanted.provider}/ZONE` with one of "
-            f"{', '.join(zones)}"
+            f"{wanted.provider} offers nothing in {wanted.zone}: write `infra: {wanted.provider}/{zones[0]}`{others}"
         )
     return "; ".join(dict.fromkeys(wrong)) or None
 
