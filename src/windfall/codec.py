@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import re
+import threading
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -34,6 +35,7 @@ NOT_FINITE = ("nan", "inf", "-inf")
 _COMPACT = (",", ":")
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _INTEGERS = range(-(2**63), 2**63)
+_LEARNING = threading.Lock()
 
 
 # ------------------------------------------------------------------------------------------------------------- writing
@@ -93,7 +95,7 @@ def unpack(data: bytes, expected: Any) -> Any:
         ValueError: the bytes are no value of the expected type.
     """
     try:
-        return msgspec.msgpack.decode(data, type=expected)
+        return msgspec.msgpack.decode(data, type=_known(expected))
     except _BAD as error:
         raise ValueError(_reason(error)) from None
 
@@ -128,7 +130,7 @@ def decode(data: object, expected: Any) -> Any:
         ValueError: the data do not match `expected`; the message says where, without quoting the data.
     """
     try:
-        value = msgspec.convert(data, expected, dec_hook=_from_json)
+        value = msgspec.convert(data, _known(expected), dec_hook=_from_json)
         _check_numbers(data)
     except _BAD as error:
         raise ValueError(_reason(error)) from None
@@ -138,7 +140,7 @@ def decode(data: object, expected: Any) -> Any:
 def decode_text(text: bytes | str, expected: Any) -> Any:
     """Read JSON as the value that it encodes; as `decode`, in one pass."""
     try:
-        value = msgspec.json.decode(text, type=expected, dec_hook=_from_json)
+        value = msgspec.json.decode(text, type=_known(expected), dec_hook=_from_json)
         _check_text(text)
     except _BAD as error:
         raise ValueError(_reason(error)) from None
@@ -201,7 +203,20 @@ def _older(data: bytes | str, name: str, form: StoredForm, what: str) -> dict[st
 def _document_decoder(name: str, expected: Any) -> msgspec.json.Decoder[Any]:
     fields = [("version", int), (name, expected)]
     document = msgspec.defstruct("Document", fields, forbid_unknown_fields=True)
-    return msgspec.json.Decoder(document, dec_hook=_from_json)
+    with _LEARNING:
+        return msgspec.json.Decoder(document, dec_hook=_from_json)
+
+
+@functools.cache
+def _known(expected: Any) -> Any:
+    """Return an expected type once the library knows its classes; one thread at a time makes it look at them.
+
+    Its first look at a class is not safe: a thread that meets a class at which another is just looking crashes the process
+    (msgspec 0.22).
+    """
+    with _LEARNING:
+        msgspec.json.Decoder(expected, dec_hook=_from_json)
+    return expected
 
 
 def row_from_line(line: str) -> events.Row:
@@ -235,7 +250,7 @@ def _holder_of(base: type) -> Any:
         raise TypeError(f"{base.__name__} is not stored")
     kinds = [kind for module in _WORDS for kind in vars(module).values() if isinstance(kind, type)]
     values = any_of(kind for kind in kinds if issubclass(kind, base) and issubclass(kind, Tagged))
-    return msgspec.defstruct("Holder", [("value", values)], array_like=True)
+    return _known(msgspec.defstruct("Holder", [("value", values)], array_like=True))
 
 
 def any_of(kinds: Iterable[type]) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -9,9 +11,14 @@ import msgspec
 import pytest
 
 from tests.control.conftest import until
+from tests.control.house import a_job
 from tests.control.test_running import STOP, Job, NoPauses
+from windfall import codec
 from windfall.control import job_runner
 from windfall.errors import DatabaseUnreachable
+from windfall.events import Row
+from windfall.fleet import JobSubmitted
+from windfall.terms import Instant, Term, WallTime
 
 
 @pytest.mark.trial("G5")
@@ -102,3 +109,36 @@ def test_the_markets_log_cannot_end_the_market(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(market_daemon, "_run", loop)
     market_daemon.serve(tmp_path, SystemClock(), lambda: None)
     assert asked.is_set()
+
+
+_FIRST_READS = """
+import sys, threading
+from windfall import codec
+
+sys.setswitchinterval(1e-6)
+line, gate = sys.stdin.read(), threading.Barrier(4)
+
+
+def read():
+    gate.wait()
+    codec.row_from_line(line)
+
+
+threads = [threading.Thread(target=read) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_several_jobs_may_be_the_first_to_read_their_journals() -> None:
+    """A controller that restarts reads all journals at once; the library that decodes them crashed the process."""
+    row = Row(Term(1), 1, Instant(0.0), WallTime(0.0), (JobSubmitted(a_job(), "home"),))
+    line = codec.row_to_line(row)
+
+    for _ in range(3):
+        ended = subprocess.run(
+            [sys.executable, "-c", _FIRST_READS], input=line, text=True, capture_output=True, check=False
+        )
+        assert (ended.returncode, ended.stderr) == (0, "")

@@ -248,8 +248,10 @@ class Client:
         if not away:
             return self._decode(answer)
         # The request was not executed: the embedded controller was exiting or was killed, and another one replaces it.
+        # Found first: if there is none yet, the next call asks where it was, and looks again.
+        address = self._find()
         self.close()
-        self.address = self._find()
+        self.address = address
         self._http = self._open()
         try:
             return self._decode(self._http.request(method, path, **options))
