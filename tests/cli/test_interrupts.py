@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.left import none_left
 from tests.support.live import WINDFALL, new_run, plain_environment
+from windfall.cli import verbs
+from windfall.cli.main import main
 
 # As the command does it, with a sign once it hears: when it looks for its verbs, which is the first thing it does.
 COMMAND = """
@@ -97,6 +99,20 @@ def test_ctrl_c_of_a_verb_is_a_line(tmp_path: Path) -> None:
         assert "Traceback" not in said, f"at {at} s:\n{said}"
         assert code in (130, 0, -signal.SIGINT), f"at {at} s:\n{said}"
         assert code != 130 or said.endswith("windfall: interrupted\n")
+
+
+def test_ctrl_c_while_a_class_is_made_is_a_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Python wraps such an interrupt in an error of its own."""
+
+    def run(*_: object, **__: object) -> int:
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr(verbs, "run", run)
+
+    assert main(["schema"]) == 130
+    assert capfd.readouterr().err == "windfall: interrupted\n"
 
 
 @pytest.fixture(scope="module")

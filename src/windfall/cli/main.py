@@ -39,6 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.flush()
     except KeyboardInterrupt:
         code = _print_interrupted()
+    except RuntimeError as error:
+        # Before Python 3.12 an interrupt in the middle of a class statement is wrapped.
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        code = _print_interrupted()
     except (BrokenPipeError, SystemExit) as error:
         # Rich, which draws the tables, exits with its own code if the pipe is closed.
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
