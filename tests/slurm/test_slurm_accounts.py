@@ -127,7 +127,7 @@ def test_the_hours_of_a_bill_are_those_of_the_accounts(start_slurm: StartSlurm, 
     states = {}
     for one in told:
         number = one["machine_id"].removeprefix("slurm-")
-        cluster.until(lambda: all(row[2].isdigit() for row in stretches(cluster, number)), "it is written down", 20.0)  # noqa: B023
+        cluster.until(lambda: all(row[2].isdigit() for row in stretches(cluster, number)), "it is written down", 20.0)  # noqa: B023 - called at once
         ((state, began, ended, seconds, _),) = stretches(cluster, number)
         states[number] = state
         assert abs(one["started"] - int(began)) <= 1.0

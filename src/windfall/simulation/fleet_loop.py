@@ -203,7 +203,7 @@ class FleetLoop:
                 return pool.prices.at(self._time_s)
             case BillingBasis.STARTED_HOUR:
                 hours = max((self._time_s - started_s) // pool.billing.hour_s, 0.0)
-                known = self._hours.get(row)
+                known = self._hours.get(row)  # the search in the series, once an hour instead of at each look
                 if known is None or known[0] != hours:
                     known = self._hours[row] = hours, pool.prices.at(started_s + hours * pool.billing.hour_s)
                 return known[1]

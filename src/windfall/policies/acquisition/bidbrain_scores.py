@@ -1,7 +1,7 @@
 """The expected cost of a unit of work of a fleet, with or without each allocation that could be bought: `bidbrain`'s equations.
 
 The loops are compiled: in numpy a decision took most of its time to call functions on a few values each.  They are compiled
-at the first decision (some 3 s) and cached on disk.
+at the first decision, in seconds, and cached on disk.
 """
 
 from __future__ import annotations
