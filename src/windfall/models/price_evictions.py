@@ -90,15 +90,14 @@ class EvictionTable(Struct, frozen=True):
             deltas_usd: bid minus price now, as many [USD/h].
             ahead_s: as many [s].
         """
-        _, deltas, columns = self.evicted.shape
+        return self.of_bids(rows, deltas_usd).within(ahead_s)
+
+    def of_bids(self, rows: NDArray[np.intp], deltas_usd: Floats) -> BidOdds:
+        """Return the odds of several bids, for questions about many times; arguments as of `within`."""
         place = self.deltas_usd.searchsorted(deltas_usd, "right") - 1
         lost = place < 0
-        # One index into flat columns: three at once take several times as long for the few values of a decision.
-        flat = (rows * deltas + np.maximum(place, 0)) * columns + _columns(ahead_s, columns)
-        evicted, median_s = self.evicted.take(flat), self.median_s.take(flat)
-        if not np.logical_or.reduce(lost):
-            return evicted, median_s
-        return np.where(lost, 1.0, evicted), np.where(lost, 0.0, median_s)
+        first = (rows * self.evicted.shape[1] + np.maximum(place, 0)) * self.evicted.shape[2]
+        return BidOdds(self, first, lost if np.logical_or.reduce(lost) else None)
 
     def of_deltas(self, rows: NDArray[np.intp], ahead_s: Floats) -> tuple[Floats, Floats]:
         """Return the odds of an eviction and the median time to it [s] for each bid delta; shape (markets, deltas).
@@ -109,6 +108,29 @@ class EvictionTable(Struct, frozen=True):
         """
         column = _columns(ahead_s, self.evicted.shape[2])
         return self.evicted[rows, :, column], self.median_s[rows, :, column]
+
+
+class BidOdds(Struct, frozen=True):
+    """The odds of an eviction of several bids.
+
+    Attributes:
+        table: has them.
+        first: place of each bid's first column in the flat table.
+        lost: which bids are below all of the table; None for none.
+    """
+
+    table: EvictionTable
+    first: NDArray[np.intp]
+    lost: NDArray[np.bool_] | None
+
+    def within(self, ahead_s: Floats) -> tuple[Floats, Floats]:
+        """Return the odds of an eviction within a time of each [s], and the median time to it [s]."""
+        # One index into flat columns: three at once take several times as long for the few values of a decision.
+        flat = self.first + _columns(ahead_s, self.table.evicted.shape[2])
+        evicted, median_s = self.table.evicted.take(flat), self.table.median_s.take(flat)
+        if self.lost is None:
+            return evicted, median_s
+        return np.where(self.lost, 1.0, evicted), np.where(self.lost, 0.0, median_s)
 
 
 def _columns(ahead_s: Floats, columns: int) -> NDArray[np.intp]:

@@ -82,6 +82,8 @@ class ElasticWork:
 
     def play(self, now_s: float) -> bool:
         """Work until a time [s]; no machine reports."""
+        if now_s == self._since_s:  # many machines change at one instant
+            return False
         worked_s = max(now_s - max(self._since_s, self._paused_until_s), 0.0)
         self._since_s = now_s
         if worked_s > 0.0 and self._measured() > 0.0:

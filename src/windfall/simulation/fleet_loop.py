@@ -48,6 +48,10 @@ DECIDE_EVERY_S: Final = 120.0
 """How often the policy is asked [s]; with work, after each report too.  Machines that end are replaced at once."""
 
 
+_ROUNDING_S: Final = 1e-3
+"""More than sums of times are off by [s]."""
+
+
 @dataclass(slots=True)
 class _Leaving:
     """A machine that is to leave: at its deadline at the latest [s]; whether it drains."""
@@ -102,7 +106,7 @@ class FleetLoop:
         self._units = self._ordered = 0
         self._alive: dict[int, list[int]] = {}
         self._bids: dict[int, float | None] = {}
-        self._slots: dict[int, tuple[str, ...]] = {}
+        self._known: dict[int, tuple[float, FleetAllocation]] = {}
         self._hours: dict[int, tuple[float, float]] = {}
         self._gangs: set[int] = set()
         self._holder: dict[str, int] = {}
@@ -160,12 +164,33 @@ class FleetLoop:
         found = []
         for order, alive in self._alive.items():
             if not self._leaving:
-                if order not in self._slots:
-                    self._slots[order] = self._filled(alive)
-                found.append(self._allocation(order, alive[0], self._slots[order]))
+                found.append(self._known_allocation(order, alive))
             elif rows := [row for row in alive if row not in self._leaving]:
                 found.append(self._allocation(order, rows[0], self._filled(rows)))
         return tuple(found)
+
+    def _known_allocation(self, order: int, alive: Sequence[int]) -> FleetAllocation:
+        """Return an allocation none of whose machines leaves; the same object while nothing of it changes."""
+        known = self._known.get(order)
+        if known is None or self._time_s >= known[0]:
+            found = self._allocation(order, alive[0], self._filled(alive))
+            known = self._known[order] = self._same_until_s(alive[0]), found
+        return known[1]
+
+    def _same_until_s(self, row: int) -> float:
+        """Return until when a machine's price and whether it has started stay as they are, not later [s]."""
+        pool, started_s = self._market.pools[self.rows.pool[row]], self.rows.start[row]
+        if started_s > self._time_s:
+            return started_s
+        match pool.billing.basis:
+            case BillingBasis.PURCHASE:
+                return math.inf
+            case BillingBasis.IN_EFFECT:
+                return pool.prices.next_change_s(self._time_s)
+            case BillingBasis.STARTED_HOUR:
+                # Near its end, rounding decides in which hour it is: `_price` is asked.
+                hours = (self._time_s - started_s) // pool.billing.hour_s + 1.0
+                return started_s + hours * pool.billing.hour_s - _ROUNDING_S
 
     def _filled(self, rows: Sequence[int]) -> tuple[str, ...]:
         return tuple(self.rows.slot[row] for row in rows)
@@ -357,7 +382,7 @@ class FleetLoop:
         """Take a machine that is gone from its slot; a successor takes its place."""
         slot, order = self.rows.slot[row], self.rows.order[row]
         self._alive[order].remove(row)
-        self._slots.pop(order, None)
+        self._known.pop(order, None)
         if not self._alive[order]:
             del self._alive[order]
         self._leaving.pop(row, None)

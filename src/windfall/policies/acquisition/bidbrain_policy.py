@@ -25,6 +25,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,13 +38,14 @@ from windfall.models import lifetime_pool
 from windfall.models.price_evictions import EvictionTable
 from windfall.policies.acquisition import bidbrain_scores, ranking
 from windfall.policies.acquisition.bidbrain import HOUR_S, Application, Floats
-from windfall.policies.acquisition.bidbrain_scores import Allocations
+from windfall.policies.acquisition.bidbrain_scores import Allocations, Leases, Outlook
 from windfall.policies.acquisition.fleet_policy import (
     FleetAllocation,
     FleetEstimates,
     FleetPolicy,
     FleetTarget,
     FleetView,
+    kept,
     machines_held,
     new_slot_ids,
 )
@@ -96,40 +98,77 @@ class _Candidates(Struct, frozen=True):
     Attributes:
         place: of the offer.
         bids_usd_per_hour: NaN where there are none.
+        cores_max: of the largest machine; 0 if there is no offer.
     """
 
     offers: tuple[Offer, ...]
     place: NDArray[np.intp]
     bids_usd_per_hour: Floats
     columns: Allocations
+    cores_max: float
 
 
 class _Quotes(Struct, frozen=True):
-    """What is known of the offers: the same until a price, a lifetime or the odds change.
+    """What is known of the offers: the same until a price or a lifetime changes.
 
     Attributes:
         seen: the offers as they were read.
         rates: mean times to preemption as they were read.
         cores_min: of the smallest machine that the settings allow; infinite if they allow none.
-        candidates: returns all that the settings allow, as if the fleet had room for a whole allocation.
+        facts: the numbers of each offer, as `_fleet` reads them.
+        candidates: returns, with the odds, all that the settings allow, as if the fleet had room for a whole allocation.
     """
 
     seen: tuple[Offer, ...]
     rates: tuple[lifetime_pool.Rate, ...]
-    odds: EvictionTable | None
     offers: Mapping[OfferKey, Offer]
     mttp_s: Mapping[OfferKey, float]
     cores_min: float
-    candidates: Callable[[], _Candidates]
+    facts: Mapping[OfferKey, tuple[float, ...]]
+    candidates: Callable[[EvictionTable | None], _Candidates]
+
+
+_Found = TypeVar("_Found")
+_Chances = Callable[[Floats], tuple[Floats, Floats]]
+"""Returns the odds of an eviction within times [s], and the median times to it [s]."""
+
+
+class _Fleet(Struct, frozen=True):
+    """The allocations that are held, in columns; the same until one comes or goes, its hour ends, or an offer changes.
+
+    Attributes:
+        quotes: of the offers.
+        allocations: of the rows.
+        slots: which they fill.
+        leases: when they are due.
+        usd_per_hour, refund: as `Allocations`.
+        renewed_usd_per_hour: what a machine costs from the next hour on.
+        too_dear: whether it will be billed at a price that nothing is bought at.
+        chances: returns, with the odds by bid, what tells those of the rows.
+    """
+
+    quotes: _Quotes
+    allocations: tuple[FleetAllocation, ...]
+    slots: frozenset[str]
+    leases: Leases
+    usd_per_hour: Floats
+    refund: NDArray[np.bool_]
+    renewed_usd_per_hour: Floats
+    too_dear: NDArray[np.bool_]
+    chances: Callable[[EvictionTable | None], _Chances]
 
 
 class _Situation(Struct, frozen=True):
-    """The settings, and what is known of the offers now; those in `refused` are not ordered.  The limits are the job's."""
+    """The settings, and what is known of the offers now; those in `refused` are not ordered.  The limits are the job's.
+
+    The odds are asked for when they are needed: a fleet that is full, with no hour about to end, needs none.
+    """
 
     settings: BidBrain
     now: Instant
     refused: frozenset[OfferKey]
     quotes: _Quotes
+    find_odds: Callable[[], EvictionTable | None]
     limits: BuyingLimits
 
     @property
@@ -145,37 +184,42 @@ def policy(settings: BidBrain, usable: Callable[[FleetView], tuple[Offer, ...]] 
         settings: of the policy.
         usable: returns the offers that the job can use; None: all.
     """
-    last: list[_Quotes] = []  # a cache: what follows from the same offers and odds is the same
+    # Caches: what follows from the same offers, or from the same allocations too, is the same.
+    last: list[_Quotes] = []
+    fleets: list[tuple[tuple[FleetAllocation, ...], _Fleet]] = []
 
     def decide(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
-        odds = None if estimates.evictions is None else estimates.evictions.at(view.now)
         offers = ranking.without_excluded(view.job, view.offers) if usable is None else usable(view)
-        rates = estimates.rates
-        if not last or last[0].seen is not offers or last[0].odds is not odds or last[0].rates is not rates:
-            last[:] = [_quotes(settings, offers, rates, odds)]
-        return _decide(_Situation(settings, view.now, view.refused(), last[0], view.job.limits), view)
+        rates, forecast = estimates.rates, estimates.evictions
+        if not last or last[0].seen is not offers or last[0].rates is not rates:
+            last[:] = [_quotes(settings, offers, rates)]
+        find_odds = _once(lambda: None if forecast is None else forecast.at(view.now))
+        market = _Situation(settings, view.now, view.refused(), last[0], find_odds, view.job.limits)
+        held = tuple(view.allocations())
+        if not fleets or fleets[0][0] != held:
+            fleets[:] = [(held, _fleet(market, held))]
+        elif fleets[0][1].quotes is not last[0]:
+            fleets[:] = [(held, _fleet(market, held, fleets[0][1].slots))]
+        return _decide(market, view, fleets[0][1])
 
     return decide
 
 
-def _decide(market: _Situation, view: FleetView) -> FleetTarget:
+def _decide(market: _Situation, view: FleetView, fleet: _Fleet) -> FleetTarget:
     settings = market.settings
     awaited = view.awaited
-    offers = market.offers
-    held = [one for one in view.allocations() if one.key in offers]
-    held, dropped = _renewed(market, held)
-    kept = awaited.union(*(one.slots for one in held))
-    needs = [slot for slot in view.needs if slot.id in kept or slot.reliability is Reliability.RELIABLE]
-    wake_at = Instant(min(_wakes(market, held)))
-    buys = not awaited and _has_room(market, held)
+    fleet, outlook, dropped = _renewed(market, fleet)
+    needs = kept(view.needs, awaited, fleet.slots)
+    wake_at = Instant(market.now + outlook.wake_s)
+    buys = not awaited and _has_room(market, outlook)
     if not buys and len(needs) == len(view.needs):
         return FleetTarget(view.needs, wake_at=wake_at)
-    columns = _columns(market, held)
+    columns = _columns(market, fleet, outlook)
     before = bidbrain_scores.cost_per_work(columns, settings.app)
     bought: list[str] = []
     names = new_slot_ids(settings.role, market.now, view.needs)
-    needed = (needs, machines_held(view.job, held))
-    after = _buy(market, (columns, before), needed, (names, bought)) if buys else before
+    needed = (needs, machines_held(view.job, fleet.allocations))
+    after = _buy(market, (columns, before, outlook), needed, (names, bought)) if buys else before
     if len(needs) == len(view.needs) and not bought:
         return FleetTarget(view.needs, wake_at=wake_at)
     choices = [f"release {len(one.slots)} {one.key[1]} in {one.key[2]}" for one in dropped] + bought
@@ -185,75 +229,131 @@ def _decide(market: _Situation, view: FleetView) -> FleetTarget:
     return FleetTarget(tuple(needs), wake_at=wake_at, decision=decision)
 
 
-def _quotes(
-    settings: BidBrain, seen: tuple[Offer, ...], rates: tuple[lifetime_pool.Rate, ...], odds: EvictionTable | None
-) -> _Quotes:
+def _quotes(settings: BidBrain, seen: tuple[Offer, ...], rates: tuple[lifetime_pool.Rate, ...]) -> _Quotes:
     by_kind = {(provider, kind, zone): mttp_s for provider, kind, zone, mttp_s, _ in rates}
     offers = {offer.key: offer for offer in seen}
     mttp_s = {key: by_kind.get(key[:3], MTTP_S) for key in offers}
     wanted = tuple(offer for offer in offers.values() if _is_wanted(settings, offer) and offer.cpus > 0.0)
     cores_min = min((offer.cpus for offer in wanted), default=math.inf)
     # Columns are made when they are asked for: a full fleet buys nothing.
-    candidates = functools.cache(lambda: _candidates(settings, wanted, mttp_s, odds))
-    return _Quotes(seen, rates, odds, offers, mttp_s, cores_min, candidates)
+    candidates = _for_last(functools.partial(_candidates, settings, wanted, mttp_s))
+    facts = {key: _offer_facts(settings, offer) for key, offer in offers.items()}
+    return _Quotes(seen, rates, offers, mttp_s, cores_min, facts, candidates)
+
+
+def _once(find: Callable[[], _Found]) -> Callable[[], _Found]:
+    """Return a function that finds once; `functools.cache` takes longer to make than a decision has."""
+    known: list[_Found] = []
+
+    def found() -> _Found:
+        if not known:
+            known.append(find())
+        return known[0]
+
+    return found
+
+
+def _for_last(find: Callable[[EvictionTable | None], _Found]) -> Callable[[EvictionTable | None], _Found]:
+    """Return a function that remembers what was found with the last odds."""
+    last: list[tuple[EvictionTable | None, _Found]] = []
+
+    def found(odds: EvictionTable | None) -> _Found:
+        if not last or last[0][0] is not odds:
+            last[:] = [(odds, find(odds))]
+        return last[0][1]
+
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------- what there is
 
 
-def _columns(market: _Situation, held: Sequence[FleetAllocation], renewed: frozenset[str] = frozenset()) -> Allocations:
-    """Return the allocations in columns; those of the given orders as they would be in their next hour."""
+def _fleet(market: _Situation, held: tuple[FleetAllocation, ...], slots: frozenset[str] | None = None) -> _Fleet:
+    """Return the allocations of known offers in columns; the slots of all if they are known."""
+    quotes = market.quotes
+    held = tuple(one for one in held if one.key in quotes.offers)
     # One array of all numbers: an array for each column takes longer than what is done with it.
-    facts = [_facts(market, one, market.offers[one.key], next_hour=one.order in renewed) for one in held]
-    table = np.array(tuple(zip(*facts, strict=True)), dtype=np.float64).reshape(_FACTS, len(held))
-    machines, cores, price, left_s, delta, row, spot, refund = table
-    works = spot > 0.0
-    evicted, median_s = _odds(market, held, left_s, (row.astype(np.intp), delta))
-    return Allocations(
-        machines, cores, price, left_s, np.where(works, evicted, 0.0), median_s, refund=refund > 0.0, works=works
-    )
+    rows = [(*_facts(one), *quotes.facts[one.key]) for one in held]
+    table = np.array(tuple(zip(*rows, strict=True)), dtype=np.float64).reshape(_FACTS, len(held))
+    machines, usd_per_hour, started_s, bid, cores, renewed_usd_per_hour, hour_s, on_demand = table[:-4]
+    refund, works, by_hour, too_dear = table[-4:] > 0.0
+    delta_usd = np.where(np.isnan(bid), on_demand, bid) - renewed_usd_per_hour
+    leases = Leases(machines, cores, works, started_s, hour_s, by_hour)
+    chances = _for_last(functools.partial(_chances, market, held, (delta_usd, works)))
+    if slots is None:
+        slots = frozenset(slot for one in held for slot in one.slots)
+    return _Fleet(quotes, held, slots, leases, usd_per_hour, refund, renewed_usd_per_hour, too_dear, chances)
 
 
-_FACTS = 8
+_FACTS = 12
 
 
-def _facts(market: _Situation, one: FleetAllocation, offer: Offer, *, next_hour: bool) -> tuple[float, ...]:
-    """Return an allocation's machines, cores of one, price, time left, bid delta, row of the odds (-1: none), spot, refund."""
-    odds, limit = market.quotes.odds, one.bid_usd_per_hour
+def _facts(one: FleetAllocation) -> tuple[float, ...]:
+    """Return an allocation's machines, price, start and bid, as `_fleet` reads them; NaN for none."""
+    started, bid = one.started, one.bid_usd_per_hour
+    none = math.nan
+    return len(one.slots), one.price_usd_per_hour, none if started is None else started, none if bid is None else bid
+
+
+def _offer_facts(settings: BidBrain, offer: Offer) -> tuple[float, ...]:
+    """Return an offer's numbers, as `_fleet` reads them."""
     return (
-        len(one.slots),
         offer.cpus,
-        offer.price_usd_per_hour if next_hour else one.price_usd_per_hour,
-        offer.billing.hour_s if next_hour else _left_s(market.now, one, offer),
-        (offer.on_demand_usd_per_hour if limit is None else limit) - offer.price_usd_per_hour,
-        -1 if odds is None else odds.rows.get(one.key, -1),
-        one.key[3] is Reliability.TRANSIENT,
+        offer.price_usd_per_hour,
+        offer.billing.hour_s,
+        offer.on_demand_usd_per_hour,
         offer.refund,
+        offer.reliability is Reliability.TRANSIENT,
+        offer.billing.basis is BillingBasis.STARTED_HOUR,
+        # One billed as purchased is never billed at another price.
+        offer.billing.basis is not BillingBasis.PURCHASE and not _is_wanted(settings, offer),
     )
 
 
-def _odds(
-    market: _Situation, held: Sequence[FleetAllocation], ahead_s: Floats, bids: tuple[NDArray[np.intp], Floats]
-) -> tuple[Floats, Floats]:
-    """Return the odds of an eviction within a time and the median time to it [s]: by the bid, or by the lifetimes.
+def _columns(
+    market: _Situation, fleet: _Fleet, outlook: Outlook, renewed: NDArray[np.bool_] | None = None
+) -> Allocations:
+    """Return the allocations as they are, or those that are renewed as they would be in their next hour."""
+    leases, left_s, price = fleet.leases, outlook.left_s, fleet.usd_per_hour
+    if renewed is not None:
+        left_s, price = np.where(renewed, leases.hour_s, left_s), np.where(renewed, fleet.renewed_usd_per_hour, price)
+    evicted, median_s = fleet.chances(market.find_odds())(left_s)
+    evicted = np.where(leases.works, evicted, 0.0)
+    return Allocations(leases.machines, leases.cores, price, left_s, evicted, median_s, fleet.refund, leases.works)
+
+
+def _chances(
+    market: _Situation,
+    held: Sequence[FleetAllocation],
+    columns: tuple[Floats, NDArray[np.bool_]],
+    odds: EvictionTable | None,
+) -> _Chances:
+    """Return what tells the odds of an eviction within times [s], and the median times to it [s].
+
+    They follow from the bid, or from the lifetimes.
 
     Args:
         market: the offers.
         held: the allocations.
-        ahead_s: the times [s].
-        bids: rows of the table of odds, -1 for none, and bid deltas [USD/h].
+        columns: their bid deltas [USD/h], and which can be preempted: the others' odds do not matter.
+        odds: by bid.
     """
+    delta_usd, works = columns
+    chances: _Chances = functools.partial(_by_lifetime, market, held)
+    if odds is not None:
+        rows = np.array([odds.rows.get(one.key, -1) for one in held], dtype=np.intp)
+        by_price, known = odds.of_bids(np.maximum(rows, 0), delta_usd).within, (rows >= 0) | ~works
+        chances = by_price if known.all() else functools.partial(_either, known, (by_price, chances))
     if market.settings.whole_hour:
-        ahead_s = np.full(len(held), HOUR_S)
-    odds, (rows, deltas_usd) = market.quotes.odds, bids
-    if odds is None:
-        return _by_lifetime(market, held, ahead_s)
-    by_price = odds.within(np.maximum(rows, 0), deltas_usd, ahead_s)
-    known = rows >= 0
-    if np.logical_and.reduce(known):
-        return by_price
-    by_lifetime = _by_lifetime(market, held, ahead_s)
-    return np.where(known, by_price[0], by_lifetime[0]), np.where(known, by_price[1], by_lifetime[1])
+        found = chances(np.full(len(held), HOUR_S))
+        return lambda _: found
+    return chances
+
+
+def _either(known: NDArray[np.bool_], either: tuple[_Chances, _Chances], ahead_s: Floats) -> tuple[Floats, Floats]:
+    """Return the first's odds of those that are known, the second's of the others."""
+    first, second = (one(ahead_s) for one in either)
+    return np.where(known, first[0], second[0]), np.where(known, first[1], second[1])
 
 
 def _by_lifetime(market: _Situation, held: Sequence[FleetAllocation], ahead_s: Floats) -> tuple[Floats, Floats]:
@@ -261,52 +361,50 @@ def _by_lifetime(market: _Situation, held: Sequence[FleetAllocation], ahead_s: F
     return 1.0 - np.exp(-ahead_s / mttp_s), math.log(2.0) * mttp_s
 
 
-def _left_s(now: Instant, one: FleetAllocation, offer: Offer) -> float:
-    """Return what is left of an allocation's billing hour; a whole one where none is paid ahead, or it has not begun [s]."""
-    hour_s = offer.billing.hour_s
-    if one.started is None or offer.billing.basis is not BillingBasis.STARTED_HOUR:
-        return hour_s
-    return hour_s - (now - one.started) % hour_s
-
-
 # ---------------------------------------------------------------------------------------------------- what is released
 
 
-def _renewed(market: _Situation, held: list[FleetAllocation]) -> tuple[list[FleetAllocation], list[FleetAllocation]]:
-    """Return the allocations that stay, and those that leave before they are billed again, the dearest first."""
-    offers = market.offers
-    due_orders = frozenset(one.order for one in held if _is_due(market, one, offers[one.key]))
-    dropped = [one for one in held if one.order in due_orders and _is_too_dear(market, one)]
-    if dropped:
-        held = [one for one in held if one not in dropped]
-    while due := due_orders.intersection(one.order for one in held):
-        columns = _columns(market, held, due)
-        limits = bidbrain_scores.cost_per_work(columns, market.settings.app) * np.array(
-            [1.0 if _by_hour(market.offers[one.key]) else 1.0 - market.settings.margin for one in held]
-        )
-        without = bidbrain_scores.without_each(columns, market.settings.app)
-        spare = sum(_working(one) for one in held) - market.settings.machines_min
-        better = np.array([one.order in due and _working(one) <= spare for one in held]) & (without < limits)
-        if not better.any():
+def _renewed(market: _Situation, fleet: _Fleet) -> tuple[_Fleet, Outlook, list[FleetAllocation]]:
+    """Return the allocations that stay, what lies before them, and those that leave before they are billed again.
+
+    The dearest leave first.
+    """
+    outlook = _outlook(market, fleet)
+    dropped: list[FleetAllocation] = []
+    while outlook.is_any_due:
+        gone = outlook.due & fleet.too_dear
+        if not gone.any():
+            gone = _dearest(market, fleet, outlook)
+        if not gone.any():
             break
-        place = int(np.argmin(np.where(better, without, np.inf)))
-        dropped.append(held[place])
-        held = [one for one in held if one is not held[place]]
-    return held, dropped
+        dropped += itertools.compress(fleet.allocations, gone.tolist())
+        fleet = _fleet(market, tuple(itertools.compress(fleet.allocations, (~gone).tolist())))
+        outlook = _outlook(market, fleet)
+    return fleet, outlook, dropped
 
 
-def _has_room(market: _Situation, held: Sequence[FleetAllocation]) -> bool:
+def _dearest(market: _Situation, fleet: _Fleet, outlook: Outlook) -> NDArray[np.bool_]:
+    """Return which allocation that can leave costs most, of those without which the fleet costs less per work; or none."""
+    settings, leases = market.settings, fleet.leases
+    columns = _columns(market, fleet, outlook, outlook.due)
+    limits = bidbrain_scores.cost_per_work(columns, settings.app) * np.where(leases.by_hour, 1.0, 1.0 - settings.margin)
+    without = bidbrain_scores.without_each(columns, settings.app)
+    spare = outlook.machines - settings.machines_min
+    better = outlook.due & (leases.machines <= spare) & (without < limits)
+    dearest = int(np.argmin(np.where(better, without, np.inf)))
+    gone: NDArray[np.bool_] = better & (np.arange(len(better)) == dearest)
+    return gone
+
+
+def _outlook(market: _Situation, fleet: _Fleet) -> Outlook:
+    settings = market.settings
+    return bidbrain_scores.outlook(fleet.leases, market.now, settings.renew_before_s, settings.decide_every_s)
+
+
+def _has_room(market: _Situation, outlook: Outlook) -> bool:
     """Whether a machine of any offer fits under the cap."""
-    if sum(_working(one) for one in held) >= market.settings.machines_max:
-        return False
-    offers = market.offers
-    cores = sum(_working(one) * offers[one.key].cpus for one in held)
-    return market.quotes.cores_min <= market.settings.cores_max - cores
-
-
-def _working(one: FleetAllocation) -> int:
-    """Return how many machines of an allocation work: those that cannot be preempted only keep state safe."""
-    return len(one.slots) if one.key[3] is Reliability.TRANSIENT else 0
+    settings = market.settings
+    return outlook.machines < settings.machines_max and market.quotes.cores_min <= settings.cores_max - outlook.cores
 
 
 def _is_wanted(settings: BidBrain, offer: Offer) -> bool:
@@ -315,39 +413,12 @@ def _is_wanted(settings: BidBrain, offer: Offer) -> bool:
     return offer.reliability is Reliability.TRANSIENT and offer.price_usd_per_hour <= limit
 
 
-def _is_too_dear(market: _Situation, one: FleetAllocation) -> bool:
-    """Whether an allocation will be billed at a price that nothing is bought at; one billed as purchased never is."""
-    offer = market.offers[one.key]
-    return offer.billing.basis is not BillingBasis.PURCHASE and not _is_wanted(market.settings, offer)
-
-
-def _is_due(market: _Situation, one: FleetAllocation, offer: Offer) -> bool:
-    if offer.reliability is Reliability.RELIABLE or one.started is None:
-        return False
-    return not _by_hour(offer) or _left_s(market.now, one, offer) <= market.settings.renew_before_s
-
-
-def _by_hour(offer: Offer) -> bool:
-    return offer.billing.basis is BillingBasis.STARTED_HOUR
-
-
-def _wakes(market: _Situation, held: Sequence[FleetAllocation]) -> list[float]:
-    """Return when to decide next: regularly, and shortly before an hour ends."""
-    wakes, offers = [market.now + market.settings.decide_every_s], market.offers
-    for one in held:
-        offer = offers[one.key]
-        if _by_hour(offer) and offer.reliability is Reliability.TRANSIENT and one.started is not None:
-            left_s = _left_s(market.now, one, offer) - market.settings.renew_before_s
-            wakes.append(market.now + (left_s if left_s > 0.0 else left_s + offer.billing.hour_s))
-    return wakes
-
-
 # ------------------------------------------------------------------------------------------------------ what is bought
 
 
 def _buy(
     market: _Situation,
-    fleet: tuple[Allocations, float],
+    fleet: tuple[Allocations, float, Outlook],
     needed: tuple[list[Slot], Counter[OfferKey]],
     news: tuple[Iterator[str], list[str]],
 ) -> float:
@@ -355,14 +426,14 @@ def _buy(
 
     Args:
         market: the offers.
-        fleet: in columns, and what it costs per work.
+        fleet: in columns, what it costs per work, and what of it works.
         needed: gets the slots, and the machines by offer.
         news: ids for them; gets what was bought, in words.
     """
-    (columns, cost), (needs, in_pools), (names, bought) = fleet, needed, news
+    (columns, cost, outlook), (needs, in_pools), (names, bought) = fleet, needed, news
+    working, cores = outlook.machines, outlook.cores
     for purchase in range(market.settings.purchases_max):
-        room = market.settings.cores_max - columns.rate
-        working = float(columns.machines[columns.works].sum())
+        room = market.settings.cores_max - cores
         candidates = _fitting(market, room, market.settings.machines_max - working, in_pools)
         if candidates is None:
             break
@@ -377,7 +448,7 @@ def _buy(
         in_pools[offer.key] += count
         at = "" if bid is None else f", bid {bid:g} USD/h"
         bought.append(f"buy {count} {offer.machine_type} in {offer.zone} at {offer.price_usd_per_hour:g} USD/h{at}")
-        cost = float(costs[best])
+        working, cores, cost = working + count, cores + count * offer.cpus, float(costs[best])
         if purchase + 1 < market.settings.purchases_max:
             columns = _joined(columns, candidates.columns, best)
     return cost
@@ -387,35 +458,30 @@ def _candidates(
     settings: BidBrain, offers: tuple[Offer, ...], mttp_s: Mapping[OfferKey, float], odds: EvictionTable | None
 ) -> _Candidates:
     """Return each offer with each bid; one without bids, or of whose prices nothing is known, alone."""
-    known = np.array([offer.bid and odds is not None and offer.key in odds.rows for offer in offers])
-    price = np.array([offer.price_usd_per_hour for offer in offers])
-    hour_s = np.array([offer.billing.hour_s for offer in offers])
+    row = [-1 if odds is None or not offer.bid else odds.rows.get(offer.key, -1) for offer in offers]
+    numbers = [(one.price_usd_per_hour, one.billing.hour_s, one.cpus, one.refund) for one in offers]
+    price, hour_s, cores, refund = np.array(numbers, dtype=np.float64).reshape(len(offers), 4).T
+    machines = np.maximum(np.floor(settings.cores / cores), 1.0)
     ahead_s = np.full(len(offers), HOUR_S) if settings.whole_hour else hour_s
-    alone = np.flatnonzero(~known)
     parts = []
-    if len(alone) or not len(offers):
+    if not row or min(row) < 0:
+        alone = np.array([place for place, one in enumerate(row) if one < 0], dtype=np.intp)
         mean_s = np.array([mttp_s[offers[place].key] for place in alone], dtype=np.float64)
         evicted, median_s = 1.0 - np.exp(-ahead_s[alone] / mean_s), math.log(2.0) * mean_s
         parts.append((alone, np.full(len(alone), np.nan), evicted, median_s))
-    if odds is not None and known.any():
-        place = np.flatnonzero(known)
-        rows = np.array([odds.rows[offers[one].key] for one in place], dtype=np.intp)
-        evicted, median_s = odds.of_deltas(rows, ahead_s[place])
+    if odds is not None and max(row, default=-1) >= 0:
+        place = np.array([place for place, one in enumerate(row) if one >= 0], dtype=np.intp)
+        evicted, median_s = odds.of_deltas(np.array(row, dtype=np.intp)[place], ahead_s[place])
         bids = price[place][:, None] + odds.deltas_usd
-        parts.append((np.repeat(place, bids.shape[1]), bids.ravel(), evicted.ravel(), median_s.ravel()))
-    places, all_bids, all_evicted, all_median_s = (np.concatenate(column) for column in zip(*parts, strict=True))
-    cores, refund = np.array([offer.cpus for offer in offers]), np.array([offer.refund for offer in offers])
-    columns = Allocations(
-        machines=np.maximum(np.floor(settings.cores / cores), 1.0)[places],
-        cores=cores[places],
-        usd_per_hour=price[places],
-        left_s=hour_s[places],
-        evicted=all_evicted,
-        median_s=all_median_s,
-        refund=refund[places],
-        works=np.ones(len(places), dtype=np.bool_),
+        parts.append((place.repeat(bids.shape[1]), bids.ravel(), evicted.ravel(), median_s.ravel()))
+    places, all_bids, all_evicted, all_median_s = (
+        parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
     )
-    return _Candidates(offers, places, all_bids, columns)
+    columns = Allocations(
+        machines[places], cores[places], price[places], hour_s[places], all_evicted, all_median_s,
+        refund=refund[places] > 0.0, works=np.ones(len(places), dtype=np.bool_),
+    )  # fmt: skip
+    return _Candidates(offers, places, all_bids, columns, float(cores.max(initial=0.0)))
 
 
 def _fitting(market: _Situation, room: float, machines: float, in_pools: Mapping[OfferKey, int]) -> _Candidates | None:
@@ -429,10 +495,10 @@ def _fitting(market: _Situation, room: float, machines: float, in_pools: Mapping
     """
     if market.quotes.cores_min > room or machines < 1.0:
         return None
-    every = market.quotes.candidates()
+    every = market.quotes.candidates(market.find_odds())
     columns = every.columns
     pooled = market.limits.pool_machines_max is not None
-    if market.refused or pooled or not bool((columns.cores <= room).all()):
+    if market.refused or pooled or every.cores_max > room:
         allowed = np.array(
             [
                 0.0 < offer.cpus <= room

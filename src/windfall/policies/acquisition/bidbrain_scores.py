@@ -80,6 +80,56 @@ def without_each(held: Allocations, app: Application) -> Floats:
     return found
 
 
+class Outlook(NamedTuple):
+    """What lies before a fleet's billing hours.
+
+    Attributes:
+        left_s: what is left of each allocation's; a whole one where none is paid ahead, or it has not begun [s].
+        due: which allocations can leave now: those whose hour is about to end, or that pay none ahead.
+        is_any_due: whether there is one.
+        wake_s: until shortly before the first hour ends, a regular decision at the latest [s].
+        machines: how many machines work.
+        cores: theirs.
+    """
+
+    left_s: Floats
+    due: NDArray[np.bool_]
+    is_any_due: bool
+    wake_s: float
+    machines: float
+    cores: float
+
+
+class Leases(NamedTuple):
+    """The numbers of allocations that decide when they are due, one row each.
+
+    Attributes:
+        machines, cores, works: as `Allocations`.
+        started_s: when billing began [s]; NaN before.
+        hour_s: what is paid at once [s].
+        by_hour: whether that is paid ahead.
+    """
+
+    machines: Floats
+    cores: Floats
+    works: NDArray[np.bool_]
+    started_s: Floats
+    hour_s: Floats
+    by_hour: NDArray[np.bool_]
+
+
+def outlook(leases: Leases, now_s: float, renew_before_s: float, decide_every_s: float) -> Outlook:
+    """Return what lies before a fleet's billing hours.
+
+    Args:
+        leases: its allocations.
+        now_s: on the clock of `Leases.started_s` [s].
+        renew_before_s: how long before an hour's end it is decided whether the allocation stays [s].
+        decide_every_s: between two decisions [s].
+    """
+    return Outlook(*_outlook(leases, float(now_s), float(renew_before_s), float(decide_every_s)))
+
+
 def _numbers(app: Application) -> tuple[float, float, float]:
     """Return lambda, sigma and phi's slope; whole numbers too as floats, which the loops are compiled for."""
     return float(app.eviction_s), float(app.change_s), float(app.loss_per_core)
@@ -134,6 +184,26 @@ def _without(held, gone, eviction_s, change_s, loss_per_core):
             rate += _rate(held, one)
             work += _rate(held, one) * max(_useful_s(held, one) - overhead_s, 0.0)
     return _ratio(cost, work * _phi(rate, loss_per_core))
+
+
+@njit(cache=True, error_model="numpy")
+def _outlook(leases, now_s, renew_before_s, decide_every_s):
+    count = len(leases.machines)
+    left_s, due = np.empty(count), np.zeros(count, dtype=np.bool_)
+    is_any_due, wake_s, machines, cores = False, decide_every_s, 0.0, 0.0
+    for one in range(count):
+        hour_s, started = leases.hour_s[one], not np.isnan(leases.started_s[one])
+        paid = started and leases.by_hour[one]
+        left_s[one] = hour_s - (now_s - leases.started_s[one]) % hour_s if paid else hour_s
+        if leases.works[one]:
+            machines += leases.machines[one]
+            cores += leases.machines[one] * leases.cores[one]
+            due[one] = started and (not paid or left_s[one] <= renew_before_s)
+            is_any_due = is_any_due or due[one]
+            if paid:
+                next_s = left_s[one] - renew_before_s
+                wake_s = min(wake_s, next_s if next_s > 0.0 else next_s + hour_s)
+    return left_s, due, is_any_due, wake_s, machines, cores
 
 
 @njit(cache=True, error_model="numpy")

@@ -230,6 +230,20 @@ def machines_held(job: Job, held: Sequence[FleetAllocation]) -> collections.Coun
     return found
 
 
+def kept(needs: tuple[Slot, ...], awaited: frozenset[str], filled: frozenset[str]) -> list[Slot]:
+    """Return the slots that have a machine or await one, and those of machines that cannot be preempted.
+
+    Args:
+        needs: the slots that are wanted so far.
+        awaited: those for which an order is open.
+        filled: those of the allocations that stay.
+    """
+    if not awaited and len(filled) == len(needs):  # allocations are of slots that are wanted: all have a machine
+        return list(needs)
+    stay = filled | awaited
+    return [slot for slot in needs if slot.id in stay or slot.reliability is Reliability.RELIABLE]
+
+
 def new_slot_ids(role: str, now: Instant, needs: Sequence[Slot]) -> Iterator[str]:
     """Yield ids for new slots: a policy keeps nothing between calls, so they come from the time.
 

@@ -72,11 +72,13 @@ def _decide(settings: StandardBids, view: FleetView) -> FleetTarget:
     spot = [offer for offer in offers.values() if offer.reliability is Reliability.TRANSIENT and offer.cpus > 0.0]
     usable = [one for one in spot if one.price_usd_per_hour <= one.on_demand_usd_per_hour]
     cheapest = min((one for one in usable if one.key not in view.refused()), key=_usd_per_core, default=None)
-    held = [one for one in view.allocations() if one.key[3] is Reliability.TRANSIENT and one.key in offers]
+    every = view.allocations()
+    held = [one for one in every if one.key[3] is Reliability.TRANSIENT and one.key in offers]
     if settings.switches and cheapest is not None:
         held = [one for one in held if not _leaves(settings, view.now, one, offers[one.key], cheapest)]
-    kept = view.awaited.union(*(one.slots for one in held))
-    needs = [slot for slot in view.needs if slot.reliability is Reliability.RELIABLE or slot.id in kept]
+    reliable = [one.slots for one in every if one.key[3] is Reliability.RELIABLE]
+    filled = frozenset[str]().union(*(one.slots for one in held), *reliable)
+    needs = fleet_policy.kept(view.needs, view.awaited, filled)
     missing = settings.cores - math.fsum(len(one.slots) * offers[one.key].cpus for one in held)
     bought = "drop lost machines"
     if missing > 0.0 and not view.awaited:
