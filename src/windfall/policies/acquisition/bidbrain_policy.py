@@ -199,7 +199,7 @@ def policy(settings: BidBrain, usable: Callable[[FleetView], tuple[Offer, ...]] 
         if not fleets or fleets[0][0] != held:
             fleets[:] = [(held, _fleet(market, held))]
         elif fleets[0][1].quotes is not last[0]:
-            fleets[:] = [(held, _fleet(market, held, fleets[0][1].slots))]
+            fleets[:] = [(held, _fleet(market, held, fleets[0][1]))]
         return _decide(market, view, fleets[0][1])
 
     return decide
@@ -268,8 +268,8 @@ def _for_last(find: Callable[[EvictionTable | None], _Found]) -> Callable[[Evict
 # ------------------------------------------------------------------------------------------------------- what there is
 
 
-def _fleet(market: _Situation, held: tuple[FleetAllocation, ...], slots: frozenset[str] | None = None) -> _Fleet:
-    """Return the allocations of known offers in columns; the slots of all if they are known."""
+def _fleet(market: _Situation, held: tuple[FleetAllocation, ...], last: _Fleet | None = None) -> _Fleet:
+    """Return the allocations of known offers in columns; of the last fleet what still holds."""
     quotes = market.quotes
     held = tuple(one for one in held if one.key in quotes.offers)
     # One array of all numbers: an array for each column takes longer than what is done with it.
@@ -280,7 +280,9 @@ def _fleet(market: _Situation, held: tuple[FleetAllocation, ...], slots: frozens
     delta_usd = np.where(np.isnan(bid), on_demand, bid) - renewed_usd_per_hour
     leases = Leases(machines, cores, works, started_s, hour_s, by_hour)
     chances = _for_last(functools.partial(_chances, market, held, (delta_usd, works)))
-    if slots is None:
+    if last is not None and last.allocations == held:
+        slots = last.slots
+    else:
         slots = frozenset(slot for one in held for slot in one.slots)
     return _Fleet(quotes, held, slots, leases, usd_per_hour, refund, renewed_usd_per_hour, too_dear, chances)
 
