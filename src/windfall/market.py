@@ -45,6 +45,10 @@ class MachineEndCause(enum.StrEnum):
     """Released by its owner."""
     STOPPED = "stopped"
     """Stopped itself, from inside."""
+    EXPIRED = "expired"
+    """Reached a time limit that it had from its start: this says nothing about preemptions."""
+    CANCELLED = "cancelled"
+    """Ended by a person, past Windfall."""
     FAILED = "failed"
     """Broke, or never started."""
 
@@ -263,8 +267,8 @@ class Machine(Tagged, frozen=True):
         ended: when billing ended; None while it runs.
         cause: why it ended; None while it runs, or if unknown.
         preemption_at: when the provider will preempt it, if announced; never a reason to buy on its own.
+        limit_at: when it ends at the latest, by a time limit that it has had from its start; None for no limit.
         address: where other machines reach it; empty if unknown.
-        allocation: name of the gang that it belongs to, whose machines live and die together; empty for none.
         pending_reason: why a pending machine waits, in its provider's words; empty if it does not say.
     """
 
@@ -286,6 +290,7 @@ class Machine(Tagged, frozen=True):
     allocation: str = ""
     price_changes: tuple[PriceChange, ...] = ()
     pending_reason: str = ""
+    limit_at: WallTime | None = None
 
     @property
     def price_now_usd_per_hour(self) -> float:

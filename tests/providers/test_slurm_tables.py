@@ -134,8 +134,8 @@ def test_a_machine_that_ends_itself_within_the_grace_was_preempted() -> None:
     ("state", "asked", "cause"),
     [
         ("PREEMPTED", "", MachineEndCause.PREEMPTED),
-        ("TIMEOUT", "", MachineEndCause.PREEMPTED),
-        ("CANCELLED", "", MachineEndCause.PREEMPTED),
+        ("TIMEOUT", "", MachineEndCause.EXPIRED),
+        ("CANCELLED", "", MachineEndCause.CANCELLED),
         ("CANCELLED", RELEASED, MachineEndCause.RELEASED),
         ("CANCELLED", TAKEN, MachineEndCause.PREEMPTED),
         ("COMPLETED", f"{TAKEN} 1795616060.5", MachineEndCause.PREEMPTED),
@@ -146,10 +146,66 @@ def test_a_machine_that_ends_itself_within_the_grace_was_preempted() -> None:
     ],
 )
 def test_each_final_state_has_its_cause(state: str, asked: str, cause: MachineEndCause) -> None:
-    """A job that others cancelled was taken away; a node that failed before a release arrived has failed."""
+    """A job that a person cancelled was not taken by the site; a node that failed before a release arrived has failed."""
     row = replace(rows()["pair-1"], state=state, preempted_at=None)
 
     assert machine(row, asked).cause is cause
+
+
+LIMIT_S = 600.0
+"""Told 120 s before it."""
+
+
+@pytest.mark.parametrize(
+    ("state", "lived_s", "taken", "cause"),
+    [
+        ("TIMEOUT", 600.0, False, MachineEndCause.EXPIRED),
+        ("COMPLETED", 500.0, False, MachineEndCause.EXPIRED),
+        ("COMPLETED", 400.0, False, MachineEndCause.STOPPED),
+        ("COMPLETED", 500.0, True, MachineEndCause.PREEMPTED),
+        ("CANCELLED", 500.0, True, MachineEndCause.PREEMPTED),
+        ("CANCELLED", 500.0, False, MachineEndCause.CANCELLED),
+        ("NODE_FAIL", 600.0, False, MachineEndCause.FAILED),
+    ],
+)
+def test_a_machine_that_leaves_before_its_time_limit_was_not_preempted(
+    state: str, lived_s: float, taken: bool, cause: MachineEndCause
+) -> None:
+    """It saves and stops once it is told, so Slurm calls it COMPLETED; a preemption that has begun counts first."""
+    began = WallTime(1795616056.0)
+    ended = WallTime(began + lived_s)
+    row = replace(rows()["pair-1"], state=state, started=began, ended=ended, limit_s=LIMIT_S)
+    found = machine(replace(row, preempted_at=WallTime(ended - 30.0) if taken else None))
+
+    assert (found.cause, found.limit_at) == (cause, began + LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    ("state", "announced_s", "cause"),
+    [
+        ("COMPLETED", LIMIT_S, MachineEndCause.EXPIRED),
+        ("COMPLETED", 450.0, MachineEndCause.PREEMPTED),
+        ("TIMEOUT", LIMIT_S, MachineEndCause.EXPIRED),
+    ],
+)
+def test_the_accounts_tell_a_time_limit_from_a_preemption(
+    state: str, announced_s: float, cause: MachineEndCause
+) -> None:
+    """What was announced while it ran is either its limit or earlier than that."""
+    began = WallTime(1795616976.0)
+    running = replace(
+        machine(rows()["pair-1"]),
+        machine_id="slurm-4",
+        token="tok-4",
+        started=began,
+        limit_at=WallTime(began + LIMIT_S),
+    )
+    known = KnownMachine(replace(running, preemption_at=WallTime(began + announced_s)), 4, "", WallTime(began + 490.0))
+    row = next(row for row in slurm_tables.read_accounts(recorded.ACCOUNTS) if row.job == "4" and row.ended is not None)
+
+    found = slurm_listing.ended_unseen(known, [replace(row, state=state, ended=WallTime(began + 500.0))]).machine
+
+    assert found.cause is cause
 
 
 def test_a_state_that_nobody_has_heard_of_is_alive() -> None:

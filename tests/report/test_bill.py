@@ -16,6 +16,7 @@ from windfall.market import Charge, MachineEndCause
 from windfall.report import bill as bill_module
 from windfall.report import machine_timeline
 from windfall.report.bill import MachineOutcome, as_json, bill
+from windfall.structs import replace
 from windfall.terms import Seconds, Usd, WallTime
 
 
@@ -84,6 +85,68 @@ def test_a_machine_that_its_successor_replaced_counts_as_preempted() -> None:
         (MachineOutcome.PREEMPTED, "injected, replaced in time", True),
         (MachineOutcome.RUNNING, "", False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("cause", "outcome", "text"),
+    [
+        (MachineEndCause.EXPIRED, MachineOutcome.EXPIRED, "time limit"),
+        (MachineEndCause.CANCELLED, MachineOutcome.CANCELLED, "cancelled past Windfall"),
+    ],
+)
+def test_an_end_that_is_no_preemption_has_its_own_name(
+    cause: MachineEndCause, outcome: MachineOutcome, text: str
+) -> None:
+    """A cluster's admin who reads "preempted" looks for a preemption in Slurm, and finds none."""
+    token = story_rows()[1].facts[0].machines[0].token  # type: ignore[attr-defined]
+    up = machine("m-1", token, started=WallTime(BEGIN + 2))
+    rows = journal(
+        (0.0, opening()),
+        (2.0, (seen(up),)),
+        (5.0, (heard("m-1", MachineStatus.TRAINING),)),
+        (102.0, (seen(gone("m-1", token, cause, 2, 102)),)),
+    )
+    made = bill(rows, WallTime(BEGIN + 110))
+
+    assert made is not None
+    assert (made.machines[0].outcome, made.machines[0].text, made.machines[0].lost) == (outcome, text, True)
+    assert machine_of(rows, 3, "m-1") == (False, 0)
+
+
+def test_a_machine_replaced_before_its_time_limit_was_not_preempted() -> None:
+    """Its successor took over in time, because the limit was known; the pool of lifetimes counts no preemption either."""
+    token = story_rows()[1].facts[0].machines[0].token  # type: ignore[attr-defined]
+    limited = machine("m-1", token, started=WallTime(BEGIN + 2), limit_at=WallTime(BEGIN + 102))
+    early = [
+        (0.0, opening()),
+        (2.0, (seen(limited),)),
+        (5.0, (heard("m-1", MachineStatus.TRAINING),)),
+        (70.0, (heard("m-1", MachineStatus.TRAINING, preemption_at=102),)),
+    ]
+    orders = [command for one in journal(*early) for command in one.commands if isinstance(command, PlaceOrder)]
+    ended = replace(gone("m-1", token, MachineEndCause.RELEASED, 2, 103), limit_at=limited.limit_at)
+    rows = journal(
+        *early,
+        (72.0, (seen(machine("m-2", orders[-1].order.token, started=WallTime(BEGIN + 72))),)),
+        (100.0, (heard("m-2", MachineStatus.WAITING),)),
+        (102.5, (heard("m-2", MachineStatus.TRAINING),)),
+        (103.0, (seen(ended),)),
+    )
+    made = bill(rows, WallTime(BEGIN + 110))
+
+    assert made is not None
+    assert [one.text for one in made.machines] == ["time limit (replaced in time)", "running"]
+    assert machine_of(rows, len(rows) - 1, "m-1") == (False, 0)
+
+
+def machine_of(rows: list[Row], number: int, name: str) -> tuple[bool, int]:
+    """Whether a machine that ended in a row counts as preempted in the pool of lifetimes, and all preemptions so far."""
+    state = driver.initial_state()
+    for one in rows[:number]:
+        state, _, _ = driver.react(state, one.at, one.facts)
+    after, _, _ = driver.react(state, rows[number].at, rows[number].facts)
+    (life,) = (one for one in driver.lifetimes(state, after, rows[number].facts) if one.machine_id == name)
+    return life.preempted, after.preemptions
 
 
 def test_the_machines_add_up_to_the_ledgers_sums() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.report.market_story import BEGIN, OFFER, gone, heard, journal, machine, opening, row, seen
 from tests.support.progress import observed
 from windfall.fleet import (
     ControllerStarted,
+    MachineSilent,
     MachineStatus,
     OrderAnswered,
     PlaceOrder,
@@ -128,3 +131,31 @@ def test_a_machine_that_cannot_do_the_job_is_told_once() -> None:
 def test_a_pending_machine_is_not_up() -> None:
     """Only a machine that runs is told as running."""
     assert told(row(0, seen(machine("m-1", "t", MachineLifecycle.PENDING)))) == []
+
+
+def test_why_a_machine_waits_is_told_once_for_each_reason() -> None:
+    """A queue goes from one reason to another and back; that nobody hears from a machine in it is no news."""
+    reasons = ("Resources: no fitting node is free", "Priority: other jobs come first")
+    waits = [
+        row(number, seen(machine("m-1", "t", MachineLifecycle.PENDING, pending_reason=reasons[number % 2])))
+        for number in range(6)
+    ]
+    silent = row(7, MachineSilent("m-1", Seconds(600.0)))
+    up = row(8, seen(machine("m-1", "t", started=WallTime(BEGIN + 8))))
+
+    assert told(*waits, silent, up) == [
+        f"m-1 is queued ({reasons[0]})",
+        f"m-1 is queued ({reasons[1]})",
+        "m-1, small in zone-a, is up, 3.6 USD/h",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cause", "says"),
+    [(MachineEndCause.EXPIRED, "m-1 at its time limit"), (MachineEndCause.CANCELLED, "m-1 cancelled past Windfall")],
+)
+def test_an_end_that_is_no_preemption_is_not_called_one(cause: MachineEndCause, says: str) -> None:
+    """A time limit is known beforehand, and a person who cancels is no market."""
+    up = row(0, seen(machine("m-1", "t", started=WallTime(BEGIN))))
+
+    assert told(up, row(9, seen(gone("m-1", "t", cause, 0, 8))))[1:] == [says]

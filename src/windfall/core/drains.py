@@ -80,8 +80,8 @@ def _consider_supersession(turn: FleetTurn, unit: TrackedMachine, ends_at: Insta
         return
     if _handed_over(turn, unit, unit.slot, ends_at) or turn.now >= ends_at:
         for one in gangs.whole(turn, unit):
-            # It was about to be preempted: an earlier release still counts as a preemption.
-            turn.change(preemptions=turn.state.preemptions + 1)
+            # It was about to be preempted: an earlier release still counts as a preemption, if its end is not its time limit.
+            turn.change(preemptions=turn.state.preemptions + (not one.expires))
             count_loss(turn, one)
         _release(turn, unit, SUPERSEDED)
 

@@ -46,6 +46,8 @@ RELEASE_AGAIN_S = 120.0
 ACTIVE = frozenset({JobPhase.BUYING, JobPhase.RUNNING, JobPhase.WAITING})
 """Phases in which the job needs machines."""
 READY = frozenset({MachineStatus.WAITING, MachineStatus.TRAINING})
+_LIMIT_S = 5.0
+"""How much earlier than its time limit an announced end is still that limit [s]: notices have whole seconds."""
 
 
 class TrackedMachine(Struct, frozen=True):
@@ -107,6 +109,12 @@ class TrackedMachine(Struct, frozen=True):
         return self.silent_since is None and self.status in READY and self.state is not MachineState.RELEASING
 
     @property
+    def expires(self) -> bool:
+        """Whether the announced end is the time limit that it has had from its start."""
+        limit_at = self.machine.limit_at
+        return self.ends_at is not None and limit_at is not None and self.ends_at >= limit_at - _LIMIT_S
+
+    @property
     def key(self) -> OfferKey:
         """The key of its offer."""
         machine = self.machine
@@ -160,11 +168,18 @@ class OrderEntry(Struct, frozen=True):
 
 
 class GoneMachine(Struct, frozen=True):
-    """A machine that is gone, kept while its provider still lists it."""
+    """A machine that is gone, kept while its provider still lists it.
+
+    Attributes:
+        announced: whether its end was announced.
+        injected: whether the injector preempted it.
+        expired: whether that end was a time limit that it had from its start: no preemption.
+    """
 
     machine: Machine
     announced: bool
     injected: bool
+    expired: bool = False
 
 
 class JobEnd(Struct, frozen=True):

@@ -290,7 +290,8 @@ def _orders(state: FleetState) -> tuple[OrderView, ...]:
 def lifetimes(before: FleetState, after: FleetState, facts: Iterable[Fact]) -> tuple[Lifetime, ...]:
     """Return the lifetimes of the machines in a batch, for the pool.
 
-    A machine preempted by the injector counts as still alive at that time: rehearsals say nothing about the market.
+    A machine preempted by the injector counts as still alive at that time: rehearsals say nothing about the market.  So does
+    one that a person has cancelled, or that has reached its own time limit.
 
     Args:
         before: the driver's state before the batch.
@@ -315,7 +316,7 @@ def lifetimes(before: FleetState, after: FleetState, facts: Iterable[Fact]) -> t
 
 def _lifetime_of_gone(gone: GoneMachine) -> Lifetime | None:
     # A machine with an announced end is released early, once its successor can take over.
-    announced_end = gone.announced and gone.machine.cause is MachineEndCause.RELEASED
+    announced_end = gone.announced and not gone.expired and gone.machine.cause is MachineEndCause.RELEASED
     preempted = (gone.machine.cause is MachineEndCause.PREEMPTED or announced_end) and not gone.injected
     return _lifetime(gone.machine, preempted=preempted, announced=gone.announced)
 

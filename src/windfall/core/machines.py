@@ -46,6 +46,8 @@ ZOMBIE_S = 300.0
 """A machine listed as running is released after this time without contact on any channel [s]."""
 UNRESPONSIVE_S = 1200.0
 """A running machine is released if it has not reported after this time [s]."""
+_TAKEN = frozenset({MachineEndCause.PREEMPTED, MachineEndCause.CANCELLED})
+"""Ends by others, which say nothing about whether the machine could start."""
 _YOUNG = frozenset({MachineState.PROMISED, MachineState.PENDING, MachineState.BOOTING})
 _BY_LIFE = MappingProxyType(
     {MachineLifecycle.PENDING: MachineState.PENDING, MachineLifecycle.RUNNING: MachineState.BOOTING}
@@ -152,7 +154,7 @@ def _listed(turn: FleetTurn, unit: TrackedMachine, machine: Machine) -> None:
     unit = turn.set_unit(unit, machine=machine)
     turn.update_ledger(unit)
     if machine.lifecycle is MachineLifecycle.GONE:
-        lost(turn, unit, preempted=machine.cause is MachineEndCause.PREEMPTED)
+        lost(turn, unit, machine.cause)
         return
     if machine.lifecycle is MachineLifecycle.PENDING and unit.state is MachineState.PROMISED:
         turn.become(unit, MachineState.PENDING)
@@ -188,22 +190,23 @@ def missing(turn: FleetTurn, fact: MachinesMissing) -> None:
             machine = replace(unit.machine, lifecycle=MachineLifecycle.GONE, ended=turn.wall_time())
             unit = turn.set_unit(unit, machine=machine)
             turn.update_ledger(unit)
-            lost(turn, unit, preempted=unit.state is not MachineState.RELEASING)
+            lost(turn, unit, None if unit.state is MachineState.RELEASING else MachineEndCause.PREEMPTED)
 
 
-def lost(turn: FleetTurn, unit: TrackedMachine, *, preempted: bool) -> None:
+def lost(turn: FleetTurn, unit: TrackedMachine, cause: MachineEndCause | None) -> None:
     """Remove a machine that is gone, as its provider confirms.
 
     Args:
         turn: the current turn.
         unit: the machine, up to date.
-        preempted: whether it was preempted.
+        cause: why it ended; None if that is unknown.
     """
     slot_id, ours = unit.slot, unit.state is MachineState.RELEASING
     unit = turn.detach(unit)
     turn.become(unit, MachineState.GONE)
     del turn.units[unit.machine_id]
-    _remember_gone(turn, GoneMachine(unit.machine, unit.ends_at is not None, unit.injected))
+    expired = unit.expires or unit.machine.cause is MachineEndCause.EXPIRED
+    _remember_gone(turn, GoneMachine(unit.machine, unit.ends_at is not None, unit.injected, expired))
     if unit.trained_generation >= 0 or unit.machine_id in turn.state.holders:
         turn.emit(DeclareGone(unit.machine_id))
     _free_quota(turn, unit)
@@ -212,8 +215,8 @@ def lost(turn: FleetTurn, unit: TrackedMachine, *, preempted: bool) -> None:
     _lost_together(turn, unit.machine, "" if slot_id is None else turn.slots[slot_id].need.gang)
     if slot_id is not None:
         turn.lost.append((slot_id, unit.machine_id))
-    turn.change(preemptions=turn.state.preemptions + preempted)
-    if unit.report is None and not preempted:
+    turn.change(preemptions=turn.state.preemptions + (cause is MachineEndCause.PREEMPTED))
+    if unit.report is None and cause not in _TAKEN:
         failed_to_start(turn, unit)
     elif slot_id is not None:
         count_loss(turn, unit)

@@ -53,12 +53,28 @@ class MachineOutcome(enum.StrEnum):
     RELEASED = "released"
     STOPPED = "stopped"
     """It shut down on its own."""
+    EXPIRED = "expired"
+    """It reached a time limit that it had from its start."""
+    CANCELLED = "cancelled"
+    """A person ended it, past Windfall."""
     FAILED = "failed"
     UNLISTED = "unlisted"
     """The provider no longer lists it and never said how it ended."""
 
 
-_OUTCOME_TEXT = {MachineOutcome.STOPPED: "stopped on its own", MachineOutcome.UNLISTED: "no longer listed"}
+_OUTCOME_TEXT = {
+    MachineOutcome.STOPPED: "stopped on its own",
+    MachineOutcome.EXPIRED: "time limit",
+    MachineOutcome.CANCELLED: "cancelled past Windfall",
+    MachineOutcome.UNLISTED: "no longer listed",
+}
+_LOST = frozenset({MachineOutcome.PREEMPTED, MachineOutcome.EXPIRED, MachineOutcome.CANCELLED, MachineOutcome.FAILED})
+_OUTCOMES = {
+    MachineEndCause.STOPPED: MachineOutcome.STOPPED,
+    MachineEndCause.EXPIRED: MachineOutcome.EXPIRED,
+    MachineEndCause.CANCELLED: MachineOutcome.CANCELLED,
+    MachineEndCause.FAILED: MachineOutcome.FAILED,
+}
 
 
 class MachineCost(Struct, frozen=True):
@@ -85,14 +101,15 @@ class MachineCost(Struct, frozen=True):
 
     @property
     def lost(self) -> bool:
-        """Whether it was preempted or failed."""
-        return self.outcome in (MachineOutcome.PREEMPTED, MachineOutcome.FAILED)
+        """Whether it ended before its job had no more work for it."""
+        return self.outcome in _LOST
 
     @property
     def label(self) -> str:
         """The outcome in a few words: `preempted (announced)`, `released`."""
         text = _OUTCOME_TEXT.get(self.outcome, self.outcome.value)
-        return f"{text} ({self.detail})" if self.outcome is MachineOutcome.PREEMPTED else text
+        explained = self.outcome in (MachineOutcome.PREEMPTED, MachineOutcome.EXPIRED)
+        return f"{text} ({self.detail})" if explained and self.detail else text
 
     @property
     def text(self) -> str:
@@ -170,6 +187,7 @@ class _Machines:
     injected: dict[str, Seconds | None] = field(default_factory=dict)
     released: dict[str, str] = field(default_factory=dict)
     superseded: set[str] = field(default_factory=set)
+    expired: set[str] = field(default_factory=set)
     generations: dict[str, set[int]] = field(default_factory=dict)
     terms: dict[int, set[Term]] = field(default_factory=dict)
 
@@ -210,6 +228,8 @@ class _Machines:
     def _update(self, names: set[str], state: driver.FleetState) -> None:
         for name in names:
             unit, gone = state.units.get(name), state.gone.get(name)
+            if gone is not None and gone.expired:
+                self.expired.add(name)
             if unit is not None or gone is not None:
                 self.machines[name] = unit.machine if unit is not None else gone.machine  # type: ignore[union-attr]
             account = state.ledger.open.get(name) or state.ledger.closed.get(name)
@@ -241,16 +261,15 @@ class _Machines:
             return (MachineOutcome.RUNNING if running else MachineOutcome.ORDERED), ""
         if machine.cause is MachineEndCause.PREEMPTED:
             return MachineOutcome.PREEMPTED, self._notice(name)
+        if name in self.expired:
+            return MachineOutcome.EXPIRED, "replaced in time" if name in self.superseded else ""
         if name in self.superseded:
             # Its end was announced, and the successor had the run before it came: a preemption all the same.
             origin = "injected" if name in self.injected else "announced"
             return MachineOutcome.PREEMPTED, f"{origin}, replaced in time"
         if machine.cause is MachineEndCause.RELEASED or name in self.released:
             return MachineOutcome.RELEASED, self.released.get(name, "")
-        if machine.cause is None:
-            return MachineOutcome.UNLISTED, ""
-        stopped = machine.cause is MachineEndCause.STOPPED
-        return (MachineOutcome.STOPPED if stopped else MachineOutcome.FAILED), ""
+        return MachineOutcome.UNLISTED if machine.cause is None else _OUTCOMES[machine.cause], ""
 
     def _notice(self, name: str) -> str:
         if name in self.injected:

@@ -34,7 +34,12 @@ NAMED_MAX = 3
 """If the same happens to more machines than this at once, they are counted, not named."""
 _SHIFT_S = 5.0
 """An announced end that moves by more than this is reported again."""
-_ENDS = {MachineEndCause.PREEMPTED: "preempted", MachineEndCause.STOPPED: "stopped on its own"}
+_ENDS = {
+    MachineEndCause.PREEMPTED: "preempted",
+    MachineEndCause.STOPPED: "stopped on its own",
+    MachineEndCause.EXPIRED: "at its time limit",
+    MachineEndCause.CANCELLED: "cancelled past Windfall",
+}
 
 
 @dataclass(slots=True)
@@ -45,11 +50,13 @@ class EventLog:
         seen: the reported state of each machine that has not ended.
         ends: the reported time of its preemption; None for an injected one.
         leaving: machines whose release was reported.
+        waits: reasons to wait in a queue that were reported, of each machine.
     """
 
     seen: dict[str, MachineLifecycle] = field(default_factory=dict)
     ends: dict[str, float | None] = field(default_factory=dict)
     leaving: set[str] = field(default_factory=set)
+    waits: dict[str, set[str]] = field(default_factory=dict)
     stored: float = 0.0
     holder: str | None = None
     refused: str = ""
@@ -73,7 +80,7 @@ class EventLog:
                 yield from self._of_report(fact, row)
             case MachinesMissing(names):
                 yield self._of_missing(names)
-            case MachineSilent(name, silent_s):
+            case MachineSilent(name, silent_s) if self.seen.get(name) is not MachineLifecycle.PENDING:
                 yield f"{name}: no contact for {silent_s:.0f} s; not replaced on silence alone"
             case OrderAnswered():
                 yield from self._of_answer(fact)
@@ -91,6 +98,8 @@ class EventLog:
         for machine in machines:
             reported = self.seen.get(machine.machine_id)
             self.seen[machine.machine_id] = machine.lifecycle
+            if machine.lifecycle is MachineLifecycle.PENDING and self._is_new_wait(machine):
+                groups["", f"queued ({machine.pending_reason})"].append(machine.machine_id)
             if reported is machine.lifecycle:
                 continue
             if machine.lifecycle is MachineLifecycle.RUNNING:
@@ -103,8 +112,15 @@ class EventLog:
                     end = _ENDS.get(machine.cause or MachineEndCause.FAILED, "failed")
                     groups["", end].append(machine.machine_id)
         for (place, what), names in groups.items():
-            be = ("is " if len(names) == 1 else "are ") if place else ""
+            be = ("is " if len(names) == 1 else "are ") if place or what.startswith("queued") else ""
             yield f"{_names(names)}{place} {be}{what}"
+
+    def _is_new_wait(self, machine: Machine) -> bool:
+        """Record why a machine waits; return whether that was not reported before.  A queue goes through few reasons, often."""
+        reported = self.waits.setdefault(machine.machine_id, set())
+        new = bool(machine.pending_reason) and machine.pending_reason not in reported
+        reported.add(machine.pending_reason)
+        return new
 
     def _of_missing(self, names: Iterable[str]) -> str:
         known = list(names)
@@ -115,6 +131,7 @@ class EventLog:
     def _forget(self, machine_id: str) -> None:
         self.seen.pop(machine_id, None)
         self.ends.pop(machine_id, None)
+        self.waits.pop(machine_id, None)
         self.leaving.discard(machine_id)
 
     def _of_report(self, fact: MachineReported, row: Row) -> Iterator[str]:

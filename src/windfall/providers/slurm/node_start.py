@@ -36,6 +36,7 @@ from windfall.linux.clock import SystemClock
 from windfall.linux.process_tree import SUBREAPER, MachinePlan, ProcessTree, start_tree
 from windfall.providers.slurm.machine_names import machine_name
 from windfall.providers.slurm.slurm_commands import TIMES_AS_SECONDS
+from windfall.providers.slurm.slurm_states import LEAD_S, lead_s
 from windfall.structs import Struct
 from windfall.terms import Instant, Seconds, WallTime
 from windfall.wire.metadata_server import MetadataServer, serve
@@ -47,8 +48,6 @@ TICK_S = Seconds(0.1)
 READ_S = Seconds(1.0)
 """How often the machine looks for a request [s]: one look at one file on a shared disk."""
 ASK_S = 30.0
-LEAD_S = 120.0
-"""How long before its time limit a machine is told at most [s], as clouds do."""
 _DISK, _LOCK = "wf", "lock"
 _NEVER_STARTED = 69
 _TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - a new folder is made there, for this user alone
@@ -91,14 +90,6 @@ def is_first_start(folder: Path, index: int) -> bool:
     except FileExistsError:
         return False
     return True
-
-
-def lead_s(left_s: float) -> float:
-    """Return how long before its time limit a machine is told that has this long from its start [s].
-
-    At most half of it: a machine that is told of its end as it starts would begin nothing, and neither would the next.
-    """
-    return min(LEAD_S, left_s / 2.0)
 
 
 def limit_of(job: str) -> WallTime | None:

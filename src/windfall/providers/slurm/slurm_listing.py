@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -82,6 +83,16 @@ def _machine(row: JobRow, name: str, asked: str) -> Machine:
     ended = (row.ended or row.started or row.submitted) if gone else None
     if started is not None and ended is not None:
         ended = max(started, ended)
+    limit_at = None if started is None or math.isinf(row.limit_s) else WallTime(started + row.limit_s)
+    cause = None
+    if gone:
+        cause = _cause(
+            row.state,
+            asked,
+            began=began,
+            announced=row.preempted_at is not None,
+            at_limit=_is_at_limit(ended, started, limit_at),
+        )
     return Machine(
         machine_id=name,
         owner=tag.owner,
@@ -95,18 +106,26 @@ def _machine(row: JobRow, name: str, asked: str) -> Machine:
         lifecycle=lifecycle,
         started=started,
         ended=ended,
-        cause=_cause(row.state, asked, began=began, announced=row.preempted_at is not None) if gone else None,
+        cause=cause,
         preemption_at=_announced(row, lifecycle, asked),
         allocation=f"{NAME}-{row.number}" if tag.gang else "",
         pending_reason=slurm_states.reason_text(row.reason) if lifecycle is MachineLifecycle.PENDING else "",
+        limit_at=limit_at,
     )
+
+
+def _is_at_limit(ended: WallTime | None, started: WallTime | None, limit_at: WallTime | None) -> bool:
+    """Return whether a machine ended when it had been told of its time limit: it saves and leaves before."""
+    if ended is None or started is None or limit_at is None:
+        return False
+    return ended >= limit_at - slurm_states.lead_s(limit_at - started)
 
 
 def _announced(row: JobRow, lifecycle: MachineLifecycle, asked: str) -> WallTime | None:
     """Return when a running machine is to end: by a preemption or its time limit, or by a rehearsal of one."""
     if lifecycle is not MachineLifecycle.RUNNING:
         return None
-    known = row.preempted_at is not None or row.limited or row.state == "COMPLETING"
+    known = row.preempted_at is not None or math.isfinite(row.limit_s) or row.state == "COMPLETING"
     ends = [row.ended] if known and row.ended is not None else []
     word, _, at = asked.partition(" ")
     if word == TAKEN and at:
@@ -114,7 +133,7 @@ def _announced(row: JobRow, lifecycle: MachineLifecycle, asked: str) -> WallTime
     return min(ends, default=None)
 
 
-def _cause(state: str, asked: str, *, began: bool, announced: bool) -> MachineEndCause:
+def _cause(state: str, asked: str, *, began: bool, announced: bool, at_limit: bool = False) -> MachineEndCause:
     """Return why a machine ended.
 
     Args:
@@ -122,14 +141,17 @@ def _cause(state: str, asked: str, *, began: bool, announced: bool) -> MachineEn
         asked: what this provider asked of it.
         began: whether it ever ran.
         announced: whether its preemption had begun: what ends by itself within the grace was taken away all the same.
+        at_limit: whether it had been told of its time limit: what ends by itself then was at its limit all the same.
     """
     found = slurm_states.ENDS[state]
     ours = {RELEASED: MachineEndCause.RELEASED, TAKEN: MachineEndCause.PREEMPTED}.get(asked.partition(" ")[0])
     # A machine that broke before what was asked of it arrived has broken.
     if ours is not None and found is not MachineEndCause.FAILED:
         return ours
-    if announced and found is MachineEndCause.STOPPED:
+    if announced and found is not MachineEndCause.FAILED:
         return MachineEndCause.PREEMPTED
+    if at_limit and found is MachineEndCause.STOPPED:
+        return MachineEndCause.EXPIRED
     return found if began or state != "CANCELLED" else MachineEndCause.FAILED
 
 
@@ -227,6 +249,12 @@ def _row_of(known: KnownMachine, accounts: Iterable[AccountRow]) -> AccountRow |
     return row if ended else None
 
 
+def _is_preempted(machine: Machine) -> bool:
+    """Return whether a machine's end was announced that is not its time limit."""
+    ends_at, limit_at = machine.preemption_at, machine.limit_at
+    return ends_at is not None and (limit_at is None or ends_at < limit_at)
+
+
 def is_accounted(known: KnownMachine, accounts: Iterable[AccountRow]) -> bool:
     """Return whether the accounts tell how a machine ended."""
     return _row_of(known, accounts) is not None
@@ -243,8 +271,15 @@ def ended_unseen(known: KnownMachine, accounts: Iterable[AccountRow]) -> KnownMa
     row = _row_of(known, accounts)
     if row is not None:
         began = row.started is not None
-        cause = _cause(row.state, known.asked, began=began, announced=machine.preemption_at is not None)
-        ended = replace(machine, started=row.started or machine.started, ended=row.ended, cause=cause)
+        started = row.started or machine.started
+        cause = _cause(
+            row.state,
+            known.asked,
+            began=began,
+            announced=_is_preempted(machine),
+            at_limit=_is_at_limit(row.ended, started, machine.limit_at),
+        )
+        ended = replace(machine, started=started, ended=row.ended, cause=cause)
     else:
         # Slurm no longer knows when: it was there at the last look, and no bill is longer than what was seen.
         ended = replace(

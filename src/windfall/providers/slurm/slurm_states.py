@@ -15,9 +15,9 @@ _RUNNING = ("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOP
 ENDS = MappingProxyType(
     {
         "COMPLETED": MachineEndCause.STOPPED,
-        "CANCELLED": MachineEndCause.PREEMPTED,
+        "CANCELLED": MachineEndCause.CANCELLED,
         "PREEMPTED": MachineEndCause.PREEMPTED,
-        "TIMEOUT": MachineEndCause.PREEMPTED,
+        "TIMEOUT": MachineEndCause.EXPIRED,
         "REVOKED": MachineEndCause.PREEMPTED,
         "FAILED": MachineEndCause.FAILED,
         "NODE_FAIL": MachineEndCause.FAILED,
@@ -28,8 +28,20 @@ ENDS = MappingProxyType(
         "OUT_OF_MEMORY": MachineEndCause.FAILED,
     }
 )
-"""Final states.  The batch script ends with 0 when its machine has stopped itself, so FAILED means that it broke; a job that
-was cancelled by others was taken away."""
+"""Final states.  The batch script ends with 0 when its machine has stopped itself, so FAILED means that it broke; what a
+preemption cancels is PREEMPTED, so a job that is CANCELLED without a release was cancelled by a person."""
+
+
+LEAD_S = 120.0
+"""How long before its time limit a machine is told at most [s], as clouds do."""
+
+
+def lead_s(left_s: float) -> float:
+    """Return how long before its time limit a machine is told that has this long from its start [s].
+
+    At most half of it: a machine that is told of its end as it starts would begin nothing, and neither would the next.
+    """
+    return min(LEAD_S, left_s / 2.0)
 
 
 def lifecycle_of(state: str) -> MachineLifecycle:

@@ -49,7 +49,7 @@ class JobRow(Struct, frozen=True):
         task: index in an array; None for a job of its own.
         started, ended: None if that is not known; `ended` of a running job is when it will end.
         preempted_at: when its preemption began; None if it did not.
-        limited: whether it has a time limit.
+        limit_s: its time limit [s]; infinite for none.
         placed: whether nodes were given to it.
     """
 
@@ -62,7 +62,7 @@ class JobRow(Struct, frozen=True):
     started: WallTime | None
     ended: WallTime | None
     preempted_at: WallTime | None
-    limited: bool
+    limit_s: float
     nodes: int
     placed: bool
     partition: str
@@ -137,7 +137,7 @@ def _job_row(line: str) -> JobRow | None:
             started=_moment(values["StartTime"]),
             ended=_moment(values["EndTime"]),
             preempted_at=_moment(values["PreemptTime"]),
-            limited=values["TimeLimit"] not in _NO_LIMIT,
+            limit_s=read_duration_s(values["TimeLimit"]),
             nodes=int(values["NumNodes"].split("-")[0]),
             placed=values["NodeList"] not in {"", "(null)", "None assigned"},
             partition=values["Partition"],
