@@ -7,6 +7,7 @@ import pytest
 from tests.policies.offers import HOUR, JOB, LARGE, MEASURED, ON_DEMAND, SPOT, rate
 from windfall.jobs import Resources, Use
 from windfall.market import OrderPreview, Refusal
+from windfall.policies.layout import runtime_list
 from windfall.policies.planning import offer_previews
 from windfall.policies.planning.estimates import Knowledge, OfferEstimate, offer_estimate
 from windfall.policies.planning.offer_previews import PreviewedOffer
@@ -41,6 +42,18 @@ def test_a_plan_asks_a_bounded_number_of_times() -> None:
     many = [replace(SPOT, zone=f"zone-{number}") for number in range(50)]
 
     assert len(offer_previews.orders_to_preview(JOB, many, "me")) == offer_previews.PREVIEWS_MAX
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_machines_that_a_job_needs_at_once_are_tried_at_once(monkeypatch: pytest.MonkeyPatch, nodes: int) -> None:
+    """What can go on with fewer is tried one by one."""
+    job = replace(JOB, nodes=nodes)
+    (together,) = offer_previews.orders_to_preview(job, [SPOT], "me")
+    monkeypatch.setattr(runtime_list, "scaling_of", lambda _: object())
+    (alone,) = offer_previews.orders_to_preview(job, [SPOT], "me")
+
+    assert (together.count_min, together.count_max, together.gang) == (nodes, nodes, False)
+    assert (alone.count_min, alone.count_max, alone.gang) == (1, 1, False)
 
 
 def test_a_start_that_a_provider_expects_is_the_allocation_time() -> None:

@@ -96,6 +96,42 @@ def test_a_preview_of_what_has_no_room_now_is_no_refusal(slurm: Scripted, provid
     assert preview_of(slurm, provider).refusal is None
 
 
+def test_machines_that_are_needed_at_once_are_asked_for_at_once(slurm: Scripted, provider: SlurmProvider) -> None:
+    """Three nodes of a job that needs all three: one by one each would fit where the three never will."""
+    order = Order("preview", "own", "job", offer(provider), 3, 3)
+    provider.preview(order, ())
+    slurm.trial = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
+
+    said = provider.preview(order, ())
+
+    assert "--nodes=3" in slurm.calls("sbatch", "--test-only")[0]
+    assert said.refusal is Refusal.INVALID
+    assert said.message == (
+        "Slurm refuses the job: the partition low has 2 nodes that are up, and the job needs 3 machines at once: ask for a "
+        "smaller num_nodes, or name another partition"
+    )
+
+
+def test_parts_of_nodes_are_asked_for_one_by_one(slurm: Scripted, provider: SlurmProvider) -> None:
+    """Several fit on one node, so the number of nodes says nothing about them."""
+    provider.preview(Order("preview", "own", "job", offer(provider), 3, 3), (("cpus", 1),))
+
+    assert not slurm.calls("sbatch", "--nodes=3")
+
+
+def test_a_start_next_year_is_said_to_be_none(slurm: Scripted, provider: SlurmProvider) -> None:
+    """A job without a time limit is planned for a year; nobody should read that as a plan."""
+    soon, late = (slurm.clock.wall_time() + days * 86400.0 for days in (29.0, 31.0))
+    text = "sbatch: Job 3 to start at {:.0f} using 1 processors on nodes n0 in partition low"
+    slurm.started = text.format(late)
+    none = preview_of(slurm, provider)
+    slurm.started = text.format(soon)
+
+    assert (none.starts_at, none.refusal) == (None, None)
+    assert "Slurm expects no start within 30 days" in none.message
+    assert (preview_of(slurm, provider).starts_at, preview_of(slurm, provider).message) == (round(soon), "")
+
+
 def test_accounts_without_accounting_are_said_to_have_no_effect(slurm: Scripted, provider: SlurmProvider) -> None:
     """Slurm takes any name there, also one that does not exist."""
     said = preview_of(slurm, provider, account="physics", qos="low")

@@ -83,6 +83,11 @@ def test_a_login_node_needs_a_folder_there(tmp_path: Path) -> None:
             {"account": "lab", "qos": "low", "gres": "gpu:a100:2", "constraint": "ib&a100", "time": "4h", "cpus": 8},
             None,
         ),
+        ({"time": "04:00:00"}, None),
+        ({"time": "30:00"}, None),
+        ({"time": "1-12"}, None),
+        ({"time": "0-00:00:00"}, "slurm.time must be written like 4h, not '0-00:00:00'"),
+        ({"time": "30"}, "slurm.time must be written like 4h, not '30'"),
         ({"acount": "lab"}, "slurm.acount is an unknown key; did you mean account?"),
         ({"account": "lab --wrap=x"}, "slurm.account must be written like physics, not 'lab --wrap=x'"),
         ({"gres": "gpu:1;rm"}, "slurm.gres must be written like gpu:a100:1, not 'gpu:1;rm'"),
@@ -94,3 +99,20 @@ def test_a_login_node_needs_a_folder_there(tmp_path: Path) -> None:
 def test_a_block_is_strict(block: dict[str, BlockValue], problem: str | None) -> None:
     """Nothing reaches `sbatch` that is not what the key is for."""
     assert job_blocks.block_problem("slurm", slurm_settings.BLOCK, block) == problem
+
+
+@pytest.mark.parametrize(
+    ("text", "limit_s"),
+    [
+        ("4h", 14_400.0),
+        ("04:00:00", 14_400.0),
+        ("30:00", 1800.0),
+        ("1-12", 129_600.0),
+        ("2-03:30", 185_400.0),
+        ("90m", 5400.0),
+    ],
+)
+def test_a_time_limit_is_written_as_here_or_as_slurm_does(text: str, limit_s: float) -> None:
+    """A line copied from a batch script means what it meant there."""
+    assert slurm_settings.time_limit_s({"time": text}) == limit_s
+    assert slurm_settings.time_limit_s({}) is None

@@ -49,19 +49,25 @@ class PreviewedOffers(Struct, frozen=True):
 def orders_to_preview(job: Job, offers: Iterable[Offer], owner: str) -> tuple[Order, ...]:
     """Return the orders that the job might make first, one for each offer that fits one of its slots; the cheapest first.
 
+    Each is for all machines that the job needs of it at once: its gang, or where the runtime needs all its machines, all of
+    them.
+
     Args:
         job: as submitted.
         offers: of providers that preview orders.
         owner: tag of the installation's machines.
     """
     slots = runtime_list.rules(job.runtime.name).slots(job)
+    needs_all = runtime_list.scaling_of(job) is None
     found: dict[OfferKey, Order] = {}
-    for slot in slots:
-        for offer in offers:
-            if offer.key in found or refusal(job_for(job, slot), offer) is not None:
-                continue
-            members = sum(one.gang == slot.gang for one in slots) if slot.gang else 1
-            found[offer.key] = Order(TOKEN, owner, job.job_id, offer, members, members, gang=bool(slot.gang))
+    for offer in offers:
+        fitting = [slot for slot in slots if refusal(job_for(job, slot), offer) is None]
+        if not fitting:
+            continue
+        first = fitting[0]
+        gang = sum(one.gang == first.gang for one in slots) if first.gang else 0
+        members = gang or (len(fitting) if needs_all else 1)
+        found[offer.key] = Order(TOKEN, owner, job.job_id, offer, members, members, gang=bool(gang))
     cheapest = sorted(found.values(), key=lambda order: (order.offer.price_usd_per_hour, order.offer.key))
     return tuple(cheapest[:PREVIEWS_MAX])
 

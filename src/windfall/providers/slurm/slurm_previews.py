@@ -16,15 +16,20 @@ from windfall.providers.slurm import slurm_states, slurm_submission
 from windfall.providers.slurm.slurm_commands import Commands, error_of, last_line
 from windfall.providers.slurm.slurm_limits import NO_ASSOCIATIONS, Associations, read_associations
 from windfall.providers.slurm.slurm_settings import SlurmSettings, time_limit_s
-from windfall.providers.slurm.slurm_site import UNIT, Partition, Site, asked_units
+from windfall.providers.slurm.slurm_site import UNIT, Partition, Site, asked_units, asks_for_part
 from windfall.structs import Struct, replace
 from windfall.terms import BlockValue, Seconds, WallTime
-from windfall.units import duration_text
+from windfall.units import count_text, duration_text
 
 ESTIMATE = "Slurm's own estimate (`sbatch --test-only`), from the time limits of the jobs that run and wait now"
-START_S_MAX = 366 * 86400.0
-"""A start that is estimated later than this is none: while a job that can never start is queued, Slurm says the year 7470 [s].
+START_S_MAX = 30 * 86400.0
+"""A start that is estimated later than this is none [s].  Slurm plans a job without a time limit for a year, so behind one it
+says next year; while a job that can never start is queued, it says the year 7470.
 """
+_NO_START = (
+    "Slurm expects no start within 30 days: jobs without a time limit hold the nodes, or one that can never start is first in "
+    "the queue; when it starts is not in the expected time"
+)
 _START = re.compile(r"to start at ([0-9]+)(?![0-9:-])")
 _LIMIT = re.compile(r"\b(Assoc|QOS)[A-Za-z]+")
 _PART = ("cpus", "memory", "gres")
@@ -40,6 +45,7 @@ class AskedOf(Struct, frozen=True):
         partition: where.
         known: the user's accounts and QOS.
         limit: the name of the limit that Slurm says is reached; empty if it says none.
+        machines: how many at once.
     """
 
     block: Mapping[str, BlockValue]
@@ -48,13 +54,18 @@ class AskedOf(Struct, frozen=True):
     partition: str
     known: Associations = NO_ASSOCIATIONS
     limit: str = ""
+    machines: int = 1
 
 
 def read_start(text: str, now: WallTime) -> WallTime | None:
     """Return the start that `sbatch --test-only` printed, in seconds since 1970; None if it said none, or a senseless one."""
-    found = _START.search(text)
-    at = None if found is None else WallTime(float(found[1]))
+    at = _start_in(text)
     return at if at is not None and at - now <= START_S_MAX else None
+
+
+def _start_in(text: str) -> WallTime | None:
+    found = _START.search(text)
+    return None if found is None else WallTime(float(found[1]))
 
 
 def too_long(block: Mapping[str, BlockValue], partition: Partition) -> str | None:
@@ -85,7 +96,9 @@ def preview(
     partition = site.partitions[order.offer.zone]
     if (long := too_long(words, partition)) is not None:
         return OrderPreview(Refusal.INVALID, long)
-    job = slurm_submission.submission(order, kind, BootSpec(("true",), block=block), settings)
+    # Machines that the job needs at once start when there are nodes for all of them, as those of one job would.
+    together = replace(order, gang=order.gang or (order.count_max > 1 and not asks_for_part(words)))
+    job = slurm_submission.submission(together, kind, BootSpec(("true",), block=block), settings)
     done = commands.run(job.trial, job.script.encode())
     if done.code != 0:
         refusal = slurm_states.refusal_of_text(done.errors)
@@ -93,12 +106,18 @@ def preview(
             raise error_of("sbatch", commands.where, done)
         # What has no room now is still accepted into the queue.
         if refusal is not Refusal.NO_CAPACITY:
-            asked = AskedOf(words, settings, site, partition.name, associations(commands, site))
+            known = associations(commands, site)
+            asked = AskedOf(
+                words, settings, site, partition.name, known, machines=order.count_max if together.gang else 1
+            )
             return OrderPreview(refusal, refused(done.errors, asked))
+    printed = done.errors + done.output
+    starts_at = read_start(printed, now)
+    senseless = _NO_START if starts_at is None and _start_in(printed) is not None else ""
     limit_s = min(time_limit_s(words) or math.inf, partition.limit_s)
     return OrderPreview(
-        message=_ignored(words, settings, site),
-        starts_at=read_start(done.errors + done.output, now),
+        message="; ".join(filter(None, (_ignored(words, settings, site), senseless))),
+        starts_at=starts_at,
         estimate=ESTIMATE,
         units_per_hour=asked_units(kind, partition, site.rules, words),
         unit=UNIT,
@@ -191,6 +210,13 @@ def _feature(asked: AskedOf) -> str:
 
 
 def _too_big(asked: AskedOf) -> str:
+    there = sum(kind.usable for kind in asked.site.kinds if kind.partition == asked.partition)
+    if asked.machines > there:
+        nodes = count_text(there, "node that is up", "nodes that are up")
+        return (
+            f"the partition {asked.partition} has {nodes}, and the job needs {asked.machines} machines at once: ask for a "
+            "smaller num_nodes, or name another partition"
+        )
     wanted = ", ".join(f"slurm.{key} {asked.block[key]}" for key in (*_PART, "constraint") if key in asked.block)
     types = dict.fromkeys(kind.machine_type for kind in asked.site.kinds if kind.partition == asked.partition)
     return f"no node of the partition {asked.partition} ({', '.join(types)}) has {wanted or 'what it asks for'}: ask for less"

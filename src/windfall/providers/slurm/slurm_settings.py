@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from windfall.errors import Misuse
 from windfall.providers.job_blocks import BlockKey, BlockKind
 from windfall.providers.provider_settings import ProviderSettings
+from windfall.providers.slurm.slurm_tables import read_duration_s
 from windfall.structs import Struct
 from windfall.terms import BlockValue, Seconds
 from windfall.units import duration_s, size_bytes
@@ -18,6 +20,8 @@ POLL_S = Seconds(30.0)
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.@-]*"
 _DURATION = r"(?=.*[1-9])([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+"
 """What `units.duration_s` reads, above zero."""
+_SLURM_TIME = r"[0-9]+-[0-9]{1,2}(:[0-9]{2}){0,2}|[0-9]{1,3}:[0-9]{2}(:[0-9]{2})?"
+"""As `sbatch --time` reads it, but for a bare number: `04:00:00`, `30:00`, `1-12`."""
 _SIZE = r"(?=.*[1-9])[0-9]+(\.[0-9]+)? *([kKMGT]i?)?B"
 ACCOUNT = BlockKey("account", BlockKind.TEXT, "The account that pays (`sbatch --account`).", "physics", pattern=_NAME)
 QOS = BlockKey("qos", BlockKind.TEXT, "The quality of service (`sbatch --qos`).", "low", pattern=_NAME)
@@ -43,7 +47,7 @@ BLOCK = (
         BlockKind.TEXT,
         "Time limit of each machine (`sbatch --time`), instead of the partition's own.",
         "4h",
-        pattern=_DURATION,
+        pattern=rf"{_DURATION}|(?=.*[1-9])({_SLURM_TIME})",
     ),
     BlockKey(
         "cpus", BlockKind.WHOLE, "CPUs of each machine, instead of the whole node's.", "8", least=1, most=100_000
@@ -155,7 +159,10 @@ def read_settings(installation: Path, settings: ProviderSettings) -> SlurmSettin
 
 def time_limit_s(block: Mapping[str, BlockValue]) -> Seconds | None:
     """Return the time limit that a job's block asks for [s]; None if it leaves that to the partition."""
-    return duration_s(str(block["time"]), "time") if "time" in block else None
+    if "time" not in block:
+        return None
+    text = str(block["time"])
+    return Seconds(read_duration_s(text)) if re.fullmatch(_SLURM_TIME, text) else duration_s(text, "time")
 
 
 def request_options(block: Mapping[str, BlockValue], settings: SlurmSettings) -> tuple[str, ...]:
