@@ -231,6 +231,11 @@ def settings_for(job: Job, provider: str) -> tuple[tuple[str, BlockValue], ...]:
     return next((block.settings for block in job.blocks if block.provider == provider), ())
 
 
+def may_use(job: Job, provider: str) -> bool:
+    """Return whether a job may have machines of a provider: it names that one, or any."""
+    return not job.resources or any(want.provider in (None, provider) for want in job.resources)
+
+
 DRILL = "drill"
 """Provider name of measurements made by a drill, on any machine."""
 

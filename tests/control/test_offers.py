@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from tests.control.house import House
+from tests.control.house import House, Line
 from windfall import codec
 from windfall.core import driver
 from windfall.core.replay import replay
+from windfall.errors import ProviderUnreachable
 from windfall.events import Fact
 from windfall.fleet import OffersChanged, OffersObserved
+from windfall.jobs import Resources
 from windfall.market import Offer
 from windfall.structs import replace
 from windfall.terms import WallTime
@@ -18,6 +20,34 @@ def told(house: House) -> list[Fact]:
     rows = [codec.row_from_line(line) for line in house.journal.lines]
     assert replay(rows) == []
     return [fact for row in rows for fact in row.facts if isinstance(fact, OffersObserved | OffersChanged)]
+
+
+def test_only_providers_that_the_job_may_use_are_asked_for_offers() -> None:
+    """The machines of all are listed: a job that changed its file may have some there."""
+    house = House()
+    house.job = replace(house.job, resources=(Resources("sim"),))
+    asked: list[str] = []
+    other = Line(house.market, house.faults, ProviderUnreachable)
+    house.providers["other"] = Asked(other, asked)  # type: ignore[assignment]
+    house.turns(house.job_loop(), 60.0)
+
+    assert "list" in asked
+    assert not {"offers", "quota"} & set(asked)
+    anywhere = House()
+    anywhere.providers["other"] = Asked(Line(anywhere.market, anywhere.faults, ProviderUnreachable), asked)  # type: ignore[assignment]
+    anywhere.turns(anywhere.job_loop(), 60.0)
+    assert "offers" in asked
+
+
+class Asked:
+    """A provider that notes what it is asked."""
+
+    def __init__(self, inner: object, asked: list[str]) -> None:
+        self._inner, self._asked = inner, asked
+
+    def __getattr__(self, name: str) -> object:
+        self._asked.append(name)
+        return getattr(self._inner, name)
 
 
 def test_a_journal_holds_the_market_once_and_then_its_moves() -> None:

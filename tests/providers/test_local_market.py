@@ -122,6 +122,16 @@ def test_a_closed_market_is_not_opened_by_who_may_not(market: Bench) -> None:
     caller.close()
 
 
+def test_a_market_that_never_was_open_is_opened_for_no_question_about_machines(market: Bench) -> None:
+    """A controller asks every provider for machines and charges; on a cluster's login node that starts no daemon."""
+    assert (market.provider.list("anyone"), market.provider.charges("anyone", "7").cursor) == ((), "7")
+    assert daemons(market) == []
+
+    (machine_id,) = market.order("t-1", "sleep", "60")
+    assert market.machine(machine_id).token == "t-1"
+    assert len(daemons(market)) == 1
+
+
 def test_the_market_closes_when_nobody_needs_it(market: Bench) -> None:
     """Without machines and callers it ends by itself, not while a machine runs; the next call finds everything."""
     market.sell(idle_exit=0.3)

@@ -68,7 +68,9 @@ class Scripted:
             return CommandResult(int(bool(self.trial)), "", self.trial or self.started)
         if argv[0] == "sbatch":
             return self._submit(argv)
-        answers = {"squeue": "".join(self.queue), "sinfo": recorded.NODES, "scancel": "", "sacct": self.accounts}
+        named = [option.removeprefix("--name=") for option in argv if option.startswith("--name=")]
+        shown = [row for row in self.queue if not named or row.split("\x1f")[2] in named]
+        answers = {"squeue": "".join(shown), "sinfo": recorded.NODES, "scancel": "", "sacct": self.accounts}
         if argv[0] == "scontrol":
             return CommandResult(0, self.config if "config" in argv else recorded.PARTITIONS, "")
         return CommandResult(0, answers[argv[0]], "")
@@ -108,6 +110,7 @@ class Scripted:
 
 
 Open = Callable[..., SlurmProvider]
+DAY_S = 86_400.0
 
 
 @pytest.fixture
@@ -312,6 +315,34 @@ def test_a_machine_is_followed_to_its_end_and_billed_once(slurm: Scripted, provi
         ("slurm-1", 100.0, True)
     ]
     assert provider.charges("own", bill.cursor).charges == ()
+
+
+def test_what_machines_printed_is_kept_for_a_week(slurm: Scripted, provider: SlurmProvider, tmp_path: Path) -> None:
+    """A shared disk has quotas; a machine that lives, or that ended six days ago, keeps its folder."""
+    old, young, alive = (tmp_path / "machines" / token for token in ("own-1", "own-2", "own-3"))
+    for number, folder in enumerate((old, young, alive), 1):
+        buy(provider, folder.name)
+        slurm.becomes(number, "RUNNING")
+    for number in (1, 2):
+        slurm.clock.sleep(Seconds(40.0))
+        provider.list("own")
+        slurm.becomes(number, "COMPLETED", ended=True)
+        slurm.clock.sleep(Seconds(40.0))
+        provider.list("own")
+        slurm.queue[number - 1] = ""  # Slurm forgets it
+        slurm.clock.sleep(Seconds(2 * DAY_S))
+    slurm.clock.sleep(Seconds(2.9 * DAY_S))
+    provider.list("own")
+    assert all(folder.exists() for folder in (old, young, alive))
+
+    slurm.clock.sleep(Seconds(0.2 * DAY_S))
+    provider.list("own")
+
+    assert [folder.exists() for folder in (old, young, alive)] == [False, True, True]
+    before = len(slurm.calls("sh"))
+    slurm.clock.sleep(Seconds(DAY_S))
+    provider.list("own")
+    assert len(slurm.calls("sh")) == before, "what is gone is not removed again"
 
 
 def test_a_release_is_left_for_the_machine_and_cancels_its_job(

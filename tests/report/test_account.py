@@ -17,7 +17,7 @@ from windfall.errors import LogDamaged
 from windfall.report import account_tables
 from windfall.report.account import SILENCE_S, Account, AttemptLoss, Lease, SaveCount, account, as_json
 from windfall.report.interval_kinds import Kind
-from windfall.terms import Cause, NoticeLevel, Phase, SaveKind, Seconds, Step, Term, WallTime
+from windfall.terms import Cause, Instant, NoticeLevel, Phase, SaveKind, Seconds, Step, Term, WallTime
 
 
 @pytest.fixture
@@ -223,6 +223,24 @@ def test_an_announced_end_whose_newest_step_is_committed_counts_as_saved() -> No
     )
 
     assert [(loss.cause, loss.steps.low) for loss in made.losses] == [(Cause.PREEMPTED_SAVED, 0)]
+
+
+@pytest.mark.parametrize(("calls", "cause"), [(False, Cause.PREEMPTED_UNSAVED), (True, Cause.PREEMPTED_SAVED)])
+def test_a_script_that_never_called_windfall_has_saved_nothing_with_it(*, calls: bool, cause: Cause) -> None:
+    """Its machine had nothing to save and said so; what the script had done is not known, and that is said too."""
+    joined = events.RanksObserved((events.RankStatus(0, Step(0), Phase.START, Instant(0.0)),))
+    made = one_machine(
+        (1000.0, story.began()),
+        (1000.0, story.restored(0, 0.0)),
+        (1000.0, story.started(1)),
+        *([(1001.0, joined)] if calls else []),
+        (1010.0, story.notice(NoticeLevel.ANNOUNCED, 1030.0)),
+        (1012.0, story.exited(143)),
+        cause=Cause.PREEMPTED_SAVED,
+    )
+
+    assert [loss.cause for loss in made.losses] == [cause]
+    assert any("the script never called Windfall" in gap for gap in made.unknown) is not calls
 
 
 def test_a_heartbeat_after_the_last_row_tells_what_was_done_until_then() -> None:

@@ -34,7 +34,7 @@ from windfall.fleet import (
     ReleaseMachine,
     StopRun,
 )
-from windfall.jobs import Job, settings_for
+from windfall.jobs import Job, may_use, settings_for
 from windfall.market import BlockSettings, Machine, Offer, Order, Quota, Refusal
 from windfall.ports import Provider
 from windfall.structs import Struct
@@ -340,7 +340,8 @@ class Poller:
 
     def _offers(self, state: driver.FleetState) -> list[Fact]:
         for name, provider in self._ports.providers.items():
-            self._ask_offers(self._seen[name], name, provider)
+            if may_use(self._job, name):
+                self._ask_offers(self._seen[name], name, provider)
         fact = offer_changes.difference(
             state,
             OffersObserved(

@@ -252,6 +252,9 @@ def account(
     every_lease = _all_leases(rows_by_term, leases)
     if not every_lease:
         raise ValueError("the run has no term yet: no machine has acquired it")
+    uncounted = _is_uncounted(rows_by_term, commits)
+    if uncounted:
+        every_lease = [_nothing_saved(lease) for lease in every_lease]
     ledger, pace = StepLedger(), pace_of(row for rows in rows_by_term.values() for row in rows)
     starts = [lease.acquired_at for lease in every_lease]
     stored = _stored(commits)
@@ -288,8 +291,33 @@ def account(
         steps_redone=ledger.computed_again(),
         abandoned=tuple(save for term, rows in sorted(rows_by_term.items()) for save in abandoned(term, rows)),
         failures=failures(fact for _, fact in facts),
-        unknown=(*itertools.chain.from_iterable(walk.gaps for walk in walked), *clocks),
+        unknown=(
+            *([_UNCOUNTED] if uncounted and ledger.losses else ()),
+            *itertools.chain.from_iterable(walk.gaps for walk in walked),
+            *clocks,
+        ),
     )
+
+
+_UNCOUNTED = (
+    "the script never called Windfall: its steps cannot be counted, and a loss cost what was done since its own save"
+)
+
+
+def _is_uncounted(rows_by_term: Mapping[Term, Sequence[events.Row]], commits: Sequence[CheckpointRef]) -> bool:
+    """Return whether a script ran that never joined and never handed anything over: what it did is unknown."""
+    facts = [fact for rows in rows_by_term.values() for row in rows for fact in row.facts]
+    started = any(isinstance(fact, events.ScriptStarted) for fact in facts)
+    called = any(
+        isinstance(fact, events.ShardHandedOver) or (isinstance(fact, events.RanksObserved) and fact.ranks)
+        for fact in facts
+    )
+    return started and not called and not commits
+
+
+def _nothing_saved(lease: Lease) -> Lease:
+    saved = lease.cause is Cause.PREEMPTED_SAVED
+    return replace(lease, cause=Cause.PREEMPTED_UNSAVED) if saved else lease
 
 
 def as_json(made: Account) -> dict[str, Any]:

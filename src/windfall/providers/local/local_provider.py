@@ -55,7 +55,8 @@ class LocalProvider:
         Args:
             folder: the market's; made on first use.
             clock: for pauses between attempts.
-            start: whether to start the market's daemon if it does not run; otherwise only `offers` and `quota` answer.
+            start: whether to start the market's daemon if it does not run; otherwise only `offers` and `quota` answer.  A
+                market that never was open has no machines and no bill: who asks for those starts no daemon.
             transport: carries the calls; for tests that lose them.
         """
         self._folder, self._clock, self._may_start = Path(folder).absolute(), clock, start
@@ -95,6 +96,9 @@ class LocalProvider:
         opened_at = market_database.read_opened_at(self._folder)
         return offers_of(config, now if opened_at is None else opened_at, now)
 
+    def _never_opened(self) -> bool:
+        return not self._is_open() and market_database.read_opened_at(self._folder) is None
+
     def quota(self, owner: str, block: BlockSettings = ()) -> tuple[Quota, ...]:
         """See the port."""
         del block
@@ -119,6 +123,8 @@ class LocalProvider:
 
     def list(self, owner: str) -> tuple[Machine, ...]:
         """See the port."""
+        if self._may_start and self._never_opened():
+            return ()
         found: tuple[Machine, ...] = decode(self._call("list", owner), tuple[Machine, ...])
         return found
 
@@ -128,6 +134,8 @@ class LocalProvider:
 
     def charges(self, owner: str, cursor: str) -> Bill:
         """See the port."""
+        if self._may_start and self._never_opened():
+            return Bill((), cursor)
         bill: Bill = decode(self._call("charges", owner, cursor), Bill)
         return bill
 

@@ -6,6 +6,7 @@ name is the order's token; `--dependency=singleton` keeps a second job of that n
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -13,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from windfall.errors import ProviderAbsent, ProviderUnreachable, WindfallError
+from windfall.errors import ProviderAbsent, ProviderError, ProviderUnreachable, WindfallError
 from windfall.market import (
     Answer,
     Bill,
@@ -60,6 +61,10 @@ ACCOUNTS_LATE_S = 60.0
 UNDER_WAY_S = 120.0
 """How long a submission without an answer may be under way [s]; a site that forgets jobs sooner is asked until then."""
 TRIALS_MAX = 64
+KEPT_S = 7 * 86400.0
+"""How long an order's folder is kept once its machines are gone, with what they printed [s]."""
+REMOVAL_S = 3600.0
+"""How often old folders are looked for [s]."""
 
 
 class SlurmProvider:
@@ -82,6 +87,7 @@ class SlurmProvider:
         self._queue: tuple[Instant, tuple[JobRow, ...]] | None = None
         self._site: tuple[Instant, Site] | None = None
         self._known: tuple[Instant, Associations] | None = None
+        self._removed_at: Instant | None = None
         self._trials: dict[tuple[str, ...], Answer | None] = {}
 
     def capabilities(self) -> Capabilities:
@@ -303,6 +309,7 @@ class SlurmProvider:
         self._records.put(changes)
         self._records.saw(seen, wall_time)
         self._tidy(changes)
+        self._remove_old()
 
     def _ends_of(self, missing: Sequence[KnownMachine]) -> Sequence[KnownMachine]:
         """Return how machines ended that the queue has forgotten: by the accounts, or after the last time they were seen."""
@@ -333,6 +340,17 @@ class SlurmProvider:
         for token in tokens:
             if all(one.machine.ended is not None for one in self._records.of_token(token)):
                 slurm_submission.wipe(self._commands, self._settings.folder / token)
+
+    def _remove_old(self) -> None:
+        """Remove what machines printed that are long gone."""
+        now, wall_time = self._clock.now(), self._clock.wall_time()
+        if self._removed_at is not None and now - self._removed_at < REMOVAL_S:
+            return
+        self._removed_at = now
+        tokens = self._records.littered(WallTime(wall_time - KEPT_S))
+        with contextlib.suppress(ProviderError):
+            if tokens and slurm_submission.remove_folders(self._commands, self._settings.folder, tokens):
+                self._records.removed(tokens, wall_time)
 
     # ------------------------------------------------------------------------------------------------------------- ends
 

@@ -20,8 +20,11 @@ from windfall.terms import WallTime
 
 FILE = "slurm.db"
 _BUSY_S = 30.0
+_REMOVED_MAX = 50
+"""How many folders one command removes at most."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sent (token TEXT PRIMARY KEY, at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS removed (token TEXT PRIMARY KEY, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS cancelled (token TEXT PRIMARY KEY, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS machines (
     machine_id TEXT PRIMARY KEY, number INTEGER NOT NULL, owner TEXT NOT NULL, token TEXT NOT NULL,
@@ -159,6 +162,25 @@ class SlurmRecords:
     def changed_after(self, owner: str, number: int) -> tuple[KnownMachine, ...]:
         """Return an owner's machines that have changed since the change of this number, in the order of their changes."""
         return self._select("owner = ? AND changed > ?", owner, number)
+
+    def littered(self, before: WallTime) -> tuple[str, ...]:
+        """Return orders whose machines were all gone before a moment, and whose folders may be there still."""
+        if not self.exist:
+            return ()
+        with self._open() as records:
+            rows = records.execute(
+                "SELECT token FROM machines WHERE token NOT IN (SELECT token FROM removed) GROUP BY token "
+                "HAVING max(alive) = 0 AND max(seen) < ? ORDER BY token LIMIT ?",
+                (before, _REMOVED_MAX),
+            ).fetchall()
+        return tuple(token for (token,) in rows)
+
+    def removed(self, tokens: Iterable[str], now: WallTime) -> None:
+        """Record that the folders of these orders are gone."""
+        with self._open() as records:
+            records.executemany(
+                "INSERT OR IGNORE INTO removed (token, at) VALUES (?, ?)", [(token, now) for token in tokens]
+            )
 
     def _select(self, condition: str, *values: object) -> tuple[KnownMachine, ...]:
         if not self.exist:

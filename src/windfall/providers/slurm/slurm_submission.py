@@ -5,6 +5,8 @@
     FOLDER/TOKEN/request-K.json   the provider's request to machine K: release or preemption
     FOLDER/TOKEN/output-*.log     what the machines print
 
+An order's folder is removed a week after its last machine has ended.
+
 The batch script starts the machines as one step, because Slurm warns the steps of a job at the start of the grace of a
 preemption, and its batch shell only at the end of it.
 """
@@ -44,6 +46,7 @@ data=$(cat)
 shift
 for name in "$@"; do printf %s "$data" > "$name.part" && mv "$name.part" "$name" || exit 1; done
 """
+_REMOVE = 'cd "$1" 2>/dev/null || exit 0; shift; rm -rf -- "$@"'
 _WIPE = 'cd "$1" 2>/dev/null && rm -f boot-*.json boot.part; exit 0'
 
 
@@ -167,6 +170,11 @@ def write_request(commands: Commands, folder: Path, indexes: Sequence[int], **re
 def wipe(commands: Commands, folder: Path) -> None:
     """Remove what an order's machines would start from; requests and output stay."""
     commands.run(("sh", "-c", _WIPE, "sh", str(folder)))
+
+
+def remove_folders(commands: Commands, folder: Path, tokens: Sequence[str]) -> bool:
+    """Remove the folders of orders, output included; return whether they are gone."""
+    return commands.run(("sh", "-c", _REMOVE, "sh", str(folder), *tokens)).code == 0
 
 
 def preempt_request(at: WallTime) -> dict[str, object]:
