@@ -55,6 +55,7 @@ class Scripted:
     accounts: str = ""
     present: bool = True
     started: str = ""
+    nodes: str = recorded.NODES
 
     def run(self, argv: Sequence[str], data: bytes = b"") -> CommandResult:
         self.asked.append(tuple(argv))
@@ -70,7 +71,7 @@ class Scripted:
             return self._submit(argv)
         named = [option.removeprefix("--name=") for option in argv if option.startswith("--name=")]
         shown = [row for row in self.queue if not named or row.split("\x1f")[2] in named]
-        answers = {"squeue": "".join(shown), "sinfo": recorded.NODES, "scancel": "", "sacct": self.accounts}
+        answers = {"squeue": "".join(shown), "sinfo": self.nodes, "scancel": "", "sacct": self.accounts}
         if argv[0] == "scontrol":
             return CommandResult(0, self.config if "config" in argv else recorded.PARTITIONS, "")
         return CommandResult(0, answers[argv[0]], "")
@@ -229,35 +230,6 @@ def test_a_secret_is_in_no_command_and_no_readable_file(
     assert SECRET not in repr(slurm.asked)
     assert json.loads(boot.read_text())["env"]["KEY"] == SECRET
     assert {path.stat().st_mode & 0o077 for path in (boot, boot.parent)} == {0}
-
-
-@pytest.mark.parametrize(("text", "kind"), recorded.REFUSED.items())
-def test_a_refusal_is_one_sentence_and_leaves_nothing(
-    slurm: Scripted, provider: SlurmProvider, tmp_path: Path, text: str, kind: str
-) -> None:
-    """With Slurm's own words; nothing is in the queue, no secret on the disk, and the token may be used again."""
-    slurm.refusal = text
-
-    answer = buy(provider)
-
-    assert (answer.machine_ids, answer.refusal) == ((), kind)
-    assert answer.message.startswith("Slurm refuses the job: ")
-    assert "\n" not in answer.message
-    assert not list((tmp_path / "machines").rglob("*.json"))
-    slurm.refusal = ""
-    assert buy(provider).machine_ids == ("slurm-1",)
-
-
-def test_what_could_never_run_is_not_submitted(slurm: Scripted, provider: SlurmProvider) -> None:
-    """A trial says so, for nothing; the same request is tried only once."""
-    slurm.trial = "allocation failure: Requested node configuration is not available"
-
-    assert buy(provider).refusal is Refusal.INVALID
-    assert slurm.queue == []
-    slurm.trial = ""
-    buy(provider)
-    buy(provider, "own-2")
-    assert len(slurm.calls("sbatch", "--test-only")) == 2
 
 
 def test_a_time_limit_above_the_partitions_is_refused(slurm: Scripted, provider: SlurmProvider) -> None:

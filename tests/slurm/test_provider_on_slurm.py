@@ -345,7 +345,8 @@ def test_a_time_limit_is_announced_and_ends_the_machine(rented: Rented) -> None:
     assert machine.preemption_at is not None
     assert machine.started is not None
     assert machine.preemption_at - machine.started == 60.0
-    assert gone.cause is MachineEndCause.PREEMPTED
+    assert machine.limit_at == machine.preemption_at
+    assert gone.cause is MachineEndCause.EXPIRED
 
 
 @pytest.mark.slow

@@ -22,6 +22,8 @@ Seen on Slurm 22.05.8, and easily assumed otherwise:
 - `--test-only` answers with a senseless year (7470, 10193) while a job that can never start (PartitionConfig) is in the queue.
 - More tasks than a node has cores (`-N1 -n4`) and too many nodes are accepted and pend (PartitionConfig); too much memory,
   features, licenses, gres, node names are refused at once. Without accounting any account and QOS is accepted and runs.
+- For some seconds after its start slurmctld knows none of its nodes (`unk` in `sinfo`) and refuses every order with "Requested
+  node configuration is not available".
 - An order refused with "Requested node configuration is not available" leaves an ended job (FAILED, BadConstraints) in
   `squeue --states=all`, under its name.
 - `sbatch` refuses what it cannot parse (`--time=nope`) with exit code 255, what the controller refuses with 1.

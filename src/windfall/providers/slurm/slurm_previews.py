@@ -12,11 +12,12 @@ from collections.abc import Mapping
 
 from windfall.errors import ProviderError
 from windfall.market import BlockSettings, BootSpec, Order, OrderPreview, Refusal
-from windfall.providers.slurm import slurm_states, slurm_submission
-from windfall.providers.slurm.slurm_commands import Commands, error_of, last_line
+from windfall.providers.slurm import slurm_site, slurm_states, slurm_submission
+from windfall.providers.slurm.slurm_commands import CommandResult, Commands, answer_of, error_of, last_line
 from windfall.providers.slurm.slurm_limits import NO_ASSOCIATIONS, Associations, read_associations
 from windfall.providers.slurm.slurm_settings import SlurmSettings, time_limit_s
 from windfall.providers.slurm.slurm_site import UNIT, Partition, Site, asked_units, asks_for_part
+from windfall.providers.slurm.slurm_submission import Submission
 from windfall.structs import Struct, replace
 from windfall.terms import BlockValue, Seconds, WallTime
 from windfall.units import count_text, duration_text
@@ -79,6 +80,32 @@ def too_long(block: Mapping[str, BlockValue], partition: Partition) -> str | Non
     )
 
 
+def try_out(commands: Commands, job: Submission, partition: str) -> tuple[CommandResult, Refusal | None]:
+    """Return what `sbatch --test-only` said of a job, and why it refused it; None if it did not.
+
+    For seconds after its start a slurmctld does not know its nodes, and refuses what any of them could run: that says
+    nothing about the job.  Nodes may report between its answer and the look at them, so a job is refused twice before that
+    is believed.
+
+    Raises:
+        ProviderUnreachable: Slurm did not answer.
+    """
+    done, refusal = _trial(commands, job)
+    if refusal is Refusal.INVALID and slurm_states.is_of_nodes(done.errors):
+        if slurm_site.has_unknown_nodes(answer_of(commands, slurm_site.NODES), partition):
+            return done, Refusal.NO_CAPACITY
+        done, refusal = _trial(commands, job)
+    return done, refusal
+
+
+def _trial(commands: Commands, job: Submission) -> tuple[CommandResult, Refusal | None]:
+    done = commands.run(job.trial, job.script.encode())
+    refusal = None if done.code == 0 else slurm_states.refusal_of_text(done.errors)
+    if done.code != 0 and refusal is None:
+        raise error_of("sbatch", commands.where, done)
+    return done, refusal
+
+
 def preview(
     commands: Commands, site: Site, settings: SlurmSettings, order: Order, *, block: BlockSettings, now: WallTime
 ) -> OrderPreview:
@@ -99,18 +126,12 @@ def preview(
     # Machines that the job needs at once start when there are nodes for all of them, as those of one job would.
     together = replace(order, gang=order.gang or (order.count_max > 1 and not asks_for_part(words)))
     job = slurm_submission.submission(together, kind, BootSpec(("true",), block=block), settings)
-    done = commands.run(job.trial, job.script.encode())
-    if done.code != 0:
-        refusal = slurm_states.refusal_of_text(done.errors)
-        if refusal is None:
-            raise error_of("sbatch", commands.where, done)
-        # What has no room now is still accepted into the queue.
-        if refusal is not Refusal.NO_CAPACITY:
-            known = associations(commands, site)
-            asked = AskedOf(
-                words, settings, site, partition.name, known, machines=order.count_max if together.gang else 1
-            )
-            return OrderPreview(refusal, refused(done.errors, asked))
+    done, refusal = try_out(commands, job, partition.name)
+    # What has no room now is still accepted into the queue.
+    if refusal is not None and refusal is not Refusal.NO_CAPACITY:
+        known = associations(commands, site)
+        asked = AskedOf(words, settings, site, partition.name, known, machines=order.count_max if together.gang else 1)
+        return OrderPreview(refusal, refused(done.errors, asked))
     printed = done.errors + done.output
     starts_at = read_start(printed, now)
     senseless = _NO_START if starts_at is None and _start_in(printed) is not None else ""

@@ -88,7 +88,7 @@ class SlurmProvider:
         self._site: tuple[Instant, Site] | None = None
         self._known: tuple[Instant, Associations] | None = None
         self._removed_at: Instant | None = None
-        self._trials: dict[tuple[str, ...], Answer | None] = {}
+        self._accepted: set[tuple[str, ...]] = set()
 
     def capabilities(self) -> Capabilities:
         """See the port."""
@@ -229,6 +229,11 @@ class SlurmProvider:
                 raise error_of("sbatch", self._commands.where, done)
             slurm_submission.wipe(self._commands, job.folder)
             self._records.forget(order.token)
+            if slurm_states.is_of_nodes(done.errors):
+                # Its trial was not refused so, or before Slurm knew its nodes: the next order is tried out again.
+                self._accepted.discard(job.trial)
+                message = "Slurm was started a moment ago, and does not know its nodes yet"
+                return Answer(order.token, (), Refusal.NO_CAPACITY, message)
             return Answer(order.token, (), refusal, self._explain(done.errors, order.offer.zone, boot.block))
         # A call that the line doubled has made two: the older counts, and its name keeps the younger from starting.
         rows = self._look_up(order)
@@ -245,20 +250,18 @@ class SlurmProvider:
 
     def _try_out(self, job: Submission, block: BlockSettings) -> Answer | None:
         """Return why a job could never run; nothing is submitted, and the same request is not tried twice."""
-        if job.trial not in self._trials:
-            done = self._commands.run(job.trial, job.script.encode())
-            refused = None
-            if done.code != 0:
-                refusal = slurm_states.refusal_of_text(done.errors)
-                if refusal is None:
-                    raise error_of("sbatch", self._commands.where, done)
-                # What has no room now is still accepted into the queue.
-                if refusal is not Refusal.NO_CAPACITY:
-                    return Answer("", (), refusal, self._explain(done.errors, job.order.offer.zone, block))
-            if len(self._trials) >= TRIALS_MAX:
-                self._trials.clear()
-            self._trials[job.trial] = refused
-        return self._trials[job.trial]
+        if job.trial in self._accepted:
+            return None
+        partition = job.order.offer.zone
+        done, refusal = slurm_previews.try_out(self._commands, job, partition)
+        if refusal is None:
+            if len(self._accepted) >= TRIALS_MAX:
+                self._accepted.clear()
+            self._accepted.add(job.trial)
+        # What has no room now is still accepted into the queue.
+        if refusal in {None, Refusal.NO_CAPACITY}:
+            return None
+        return Answer("", (), refusal, self._explain(done.errors, partition, block))
 
     def cancel(self, token: str) -> None:
         """See the port."""

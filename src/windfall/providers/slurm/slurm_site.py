@@ -202,6 +202,12 @@ def _kind(partition: str, cpus: int, memory_gib: float, gres: str, nodes: Iterab
     return NodeKind(partition, cpus, memory_gib, name, count, len(usable), frozenset(usable))
 
 
+def has_unknown_nodes(text: str, partition: str) -> bool:
+    """Return whether a partition has nodes that have not reported to Slurm yet, in what `NODES` printed."""
+    rows = ([cell.strip() for cell in line.split("|")] for line in text.splitlines())
+    return any(cells[0].rstrip("*") == partition and cells[5].startswith("unk") for cells in rows if len(cells) >= 6)
+
+
 def read_gpus(gres: str) -> tuple[str | None, int]:
     """Return name and number of a node's GPUs: `gpu:a100:8(S:0-1)` has eight A100, `gpu:2` two that are called GPU."""
     found = re.search(r"\bgpu(?::([A-Za-z][^:,(]*))?(?::([0-9]+))?", gres)

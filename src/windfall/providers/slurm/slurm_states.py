@@ -97,6 +97,7 @@ def reason_text(reason: str) -> str:
     return f"{reason}: {words}" if words else reason
 
 
+_OF_NODES = "configuration is not available"
 _REFUSALS = (
     (
         Refusal.QUOTA,
@@ -113,11 +114,16 @@ _REFUSALS = (
     (
         Refusal.INVALID,
         (
-            "nvalid", "configuration is not available", "exceeds", "More processors requested", "can not be satisfied",
+            "nvalid", _OF_NODES, "exceeds", "More processors requested", "can not be satisfied",
             "cannot be satisfied", "not supported", "unrecognized option", "specification", "Unable to open file",
         ),
     ),
 )  # fmt: skip
+
+
+def is_of_nodes(text: str) -> bool:
+    """Return whether `sbatch` refused a job because no node can run it, as far as Slurm knows its nodes."""
+    return _OF_NODES in text
 
 
 def refusal_of_text(text: str) -> Refusal | None:
