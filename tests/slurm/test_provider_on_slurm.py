@@ -243,8 +243,8 @@ def test_slurm_may_stop_and_start_again(rented: Rented) -> None:
 def test_a_machine_that_slurm_starts_twice_starts_once(rented: Rented) -> None:
     """slurmctld is killed before it has written a start down: what Slurm then starts is no machine, the first's end is the end.
 
-    Slurm either starts the job again, or finds its first copy, cancels it, and drains the node. What its accounts forget is
-    billed: the first stretch.
+    Slurm either starts the job again, or finds its first copy, cancels it, and drains the node, or has forgotten the job. What
+    its accounts forget is billed: the first stretch.
     """
     cluster = rented.cluster
     (machine_id,) = rented.buy("twice-1", "sh", "-c", "echo mine; sleep 1000").machine_ids
@@ -253,9 +253,12 @@ def test_a_machine_that_slurm_starts_twice_starts_once(rented: Rented) -> None:
     cluster.restart("slurmctld", signal.SIGKILL)
     # Nobody lists meanwhile: as with a poll of half a minute, the second start comes first.
     shown = ("env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", f"--jobs={job_of(machine_id)}")
-    cluster.until(
-        lambda: int(cluster.run(*shown, "--format=%S").replace("N/A", "0")) > first.started, "it starts again"
-    )
+
+    def starts_again_or_is_forgotten() -> bool:
+        done = cluster.call(*shown, "--format=%S")
+        return done.returncode != 0 or int(done.stdout.replace("N/A", "0")) > first.started
+
+    cluster.until(starts_again_or_is_forgotten, "it starts again")
 
     gone = rented.await_life("twice-1", MachineLifecycle.GONE)
 
