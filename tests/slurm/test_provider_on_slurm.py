@@ -286,6 +286,9 @@ def test_a_number_given_again_is_no_other_machine(rented: Rented) -> None:
         rented.provider.release(forgotten)
     else:
         raise AssertionError("slurmctld writes every order down at once")
+    # Before, it refuses every order.
+    states = rented.cluster.node_states
+    rented.cluster.until(lambda: not any(state.startswith("unk") for state in states().values()), "nodes have reported")
     with pytest.raises(ProviderUnreachable, match="a number of its own"):
         rented.buy("next-1")
 
