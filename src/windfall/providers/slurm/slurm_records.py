@@ -169,7 +169,8 @@ class SlurmRecords:
             return ()
         with self._open() as records:
             rows = records.execute(
-                "SELECT token FROM machines WHERE token NOT IN (SELECT token FROM removed) GROUP BY token "
+                "SELECT token FROM machines WHERE token NOT IN (SELECT token FROM removed) "
+                "AND token NOT LIKE '%/%' GROUP BY token "
                 "HAVING max(alive) = 0 AND max(seen) < ? ORDER BY token LIMIT ?",
                 (before, _REMOVED_MAX),
             ).fetchall()

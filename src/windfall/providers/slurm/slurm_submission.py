@@ -46,7 +46,7 @@ data=$(cat)
 shift
 for name in "$@"; do printf %s "$data" > "$name.part" && mv "$name.part" "$name" || exit 1; done
 """
-_REMOVE = 'cd "$1" 2>/dev/null || exit 0; shift; rm -rf -- "$@"'
+_REMOVE = 'cd "$1" 2>/dev/null || exit 1; shift; rm -rf -- "$@"'
 _WIPE = 'cd "$1" 2>/dev/null && rm -f boot-*.json boot.part; exit 0'
 
 
