@@ -13,7 +13,7 @@ from windfall.fleet import Slot
 from windfall.jobs import BuyingLimits, Job, Resources, Use
 from windfall.market import BillingBasis, BillingRule, OfferKey
 from windfall.models import price_evictions
-from windfall.models.price_evictions import EvictionTable, KnownPrices
+from windfall.models.price_evictions import EvictionTable, KnownPrices, odds_at
 from windfall.policies.acquisition import bidbrain_policy, standard_bids
 from windfall.policies.acquisition.bidbrain import Application
 from windfall.policies.acquisition.bidbrain_policy import BidBrain
@@ -400,11 +400,11 @@ def test_known_prices_say_when_each_bid_is_exceeded() -> None:
     known = KnownPrices({key(FIRM): (times, usd)}, DELTAS, Instant(WALL_START))
     for asked_s in (0.0, 600.0):
         table = known.at(Instant(WALL_START + asked_s))
-        rows, hour = np.zeros(3, dtype=np.intp), np.full(3, HOUR_S)
-        evicted, when_s = table.within(rows, DELTAS, hour)
-        assert evicted.tolist() == [1.0, 1.0, 1.0]
-        assert when_s.tolist() == [1200.0 - asked_s, 1200.0 - asked_s, 3000.0 - asked_s]
-        assert table.within(rows, DELTAS, np.full(3, 1260.0 - asked_s))[0].tolist() == [1.0, 1.0, 0.0]
+        in_an_hour = [odds_at(DELTAS, table.evicted[0], table.median_s[0], delta, HOUR_S) for delta in DELTAS]
+        assert in_an_hour == [(1.0, 1200.0 - asked_s), (1.0, 1200.0 - asked_s), (1.0, 3000.0 - asked_s)]
+        soon_s = 1260.0 - asked_s
+        soon = [odds_at(DELTAS, table.evicted[0], table.median_s[0], delta, soon_s)[0] for delta in DELTAS]
+        assert soon == [1.0, 1.0, 0.0]
     assert not known.at(Instant(WALL_START + 4000.0)).evicted.any()
 
 
@@ -441,5 +441,7 @@ def test_a_table_answers_as_each_of_its_markets_does() -> None:
     table = price_evictions.table(learnt)
     deltas, ahead = rng.uniform(-0.01, 0.2, 40), rng.uniform(0.0, 4000.0, 40)
     for row, one in enumerate(learnt.values()):
-        found = table.within(np.full(40, row), deltas, ahead)
-        assert np.array_equal(np.array(found), np.array(one.within(deltas, ahead)))
+        found = [
+            odds_at(DELTAS, table.evicted[row], table.median_s[row], *pair) for pair in zip(deltas, ahead, strict=True)
+        ]
+        assert np.array_equal(np.array(found).T, np.array(one.within(deltas, ahead)))

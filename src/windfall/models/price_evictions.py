@@ -12,6 +12,7 @@ Source: A. Harlap et al., "Proteus: agile ML elasticity through tiered reliabili
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final, Protocol
 
@@ -82,55 +83,19 @@ class EvictionTable(Struct, frozen=True):
         del now
         return self
 
-    def within(self, rows: NDArray[np.intp], deltas_usd: Floats, ahead_s: Floats) -> tuple[Floats, Floats]:
-        """Return the odds of an eviction and the median time to it [s] of several bids; as `EvictionOdds.within`.
 
-        Args:
-            rows: of the markets.
-            deltas_usd: bid minus price now, as many [USD/h].
-            ahead_s: as many [s].
-        """
-        return self.of_bids(rows, deltas_usd).within(ahead_s)
+def odds_at(
+    deltas_usd: Floats, evicted: Floats, median_s: Floats, delta_usd: float, ahead_s: float
+) -> tuple[float, float]:
+    """Return the odds of an eviction and the median time to it [s] of one bid, as `EvictionOdds.within` has them.
 
-    def of_bids(self, rows: NDArray[np.intp], deltas_usd: Floats) -> BidOdds:
-        """Return the odds of several bids, for questions about many times; arguments as of `within`."""
-        place = self.deltas_usd.searchsorted(deltas_usd, "right") - 1
-        lost = place < 0
-        first = (rows * self.evicted.shape[1] + np.maximum(place, 0)) * self.evicted.shape[2]
-        return BidOdds(self, first, lost if np.logical_or.reduce(lost) else None)
-
-    def of_deltas(self, rows: NDArray[np.intp], ahead_s: Floats) -> tuple[Floats, Floats]:
-        """Return the odds of an eviction and the median time to it [s] for each bid delta; shape (markets, deltas).
-
-        Args:
-            rows: of the markets.
-            ahead_s: as many [s].
-        """
-        column = _columns(ahead_s, self.evicted.shape[2])
-        return self.evicted[rows, :, column], self.median_s[rows, :, column]
-
-
-class BidOdds(Struct, frozen=True):
-    """The odds of an eviction of several bids.
-
-    Attributes:
-        table: has them.
-        first: place of each bid's first column in the flat table.
-        lost: which bids are below all of the table; None for none.
+    Of plain numbers, and columns of one market: numba compiles it.
     """
-
-    table: EvictionTable
-    first: NDArray[np.intp]
-    lost: NDArray[np.bool_] | None
-
-    def within(self, ahead_s: Floats) -> tuple[Floats, Floats]:
-        """Return the odds of an eviction within a time of each [s], and the median time to it [s]."""
-        # One index into flat columns: three at once take several times as long for the few values of a decision.
-        flat = self.first + _columns(ahead_s, self.table.evicted.shape[2])
-        evicted, median_s = self.table.evicted.take(flat), self.table.median_s.take(flat)
-        if self.lost is None:
-            return evicted, median_s
-        return np.where(self.lost, 1.0, evicted), np.where(self.lost, 0.0, median_s)
+    place = np.searchsorted(deltas_usd, delta_usd, side="right") - 1
+    if place < 0:
+        return 1.0, 0.0
+    column = int(min(max(math.ceil(ahead_s / STEP_S), 0), evicted.shape[1] - 1))
+    return evicted[place, column], median_s[place, column]
 
 
 def _columns(ahead_s: Floats, columns: int) -> NDArray[np.intp]:
