@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from windfall.policies.acquisition import bidbrain, bidbrain_scores
 from windfall.policies.acquisition.bidbrain import Application
-from windfall.policies.acquisition.bidbrain_scores import Held, Odds, Offered, Outlook, Purchases
+from windfall.policies.acquisition.bidbrain_scores import BidOdds, Held, Offered, Outlook, Purchases
 from windfall.structs import replace
 
 Row = dict[str, Any]
@@ -21,11 +21,11 @@ ALLOCATION = 64.0
 APP = Application(eviction_s=120.0, change_s=45.0, loss_per_core=1e-3)
 
 
-def table(rows: list[Row]) -> Odds:
+def table(rows: list[Row]) -> BidOdds:
     """Each row's odds in a row of the table, the same whenever and whatever is bid."""
     shape = len(rows), 1, 61
     columns = [np.array([one[name] for one in rows]).reshape(-1, 1, 1) for name in ("evicted", "median_s")]
-    return Odds(np.zeros(1), *(np.broadcast_to(column, shape).astype(np.float64) for column in columns))
+    return BidOdds(np.zeros(1), *(np.broadcast_to(column, shape).astype(np.float64) for column in columns))
 
 
 def numbers(rows: list[Row], name: str) -> NDArray[np.float64]:

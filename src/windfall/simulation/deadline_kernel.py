@@ -13,8 +13,8 @@ import functools
 from typing import Any, Final
 
 import numpy as np
-from numba import njit
 
+from windfall.models import compiled_loops
 from windfall.models.availability import Availability
 from windfall.policies.deadlines import deadline_rules, deadline_table
 from windfall.policies.deadlines.deadline_rules import IDLE, ON_DEMAND, SPOT
@@ -85,7 +85,7 @@ def _no_table() -> DeadlineTable:
 
 @functools.cache
 def _loop() -> Any:
-    return njit(cache=True, nogil=True, error_model="numpy")(_play_all)
+    return compiled_loops.cached(deadline_rules, deadline_table)(_play_all)
 
 
 @part

@@ -16,10 +16,11 @@ import math
 from typing import Any, Final
 
 import numpy as np
-from numba import njit
 
 from windfall.errors import Infeasible
+from windfall.models import compiled_loops
 from windfall.models.availability import Availability
+from windfall.policies.deadlines import deadline_rules
 from windfall.policies.deadlines.deadline_rules import IDLE, ON_DEMAND, SPOT
 from windfall.simulation.deadline_kernel import DeadlineRun
 
@@ -58,7 +59,7 @@ def best(
 
 @functools.cache
 def _loop() -> Any:
-    return njit(cache=True, nogil=True, error_model="numpy")(_all)
+    return compiled_loops.cached(deadline_rules)(_all)
 
 
 def _all(available, starts, window, work, changeover, price_ratio, rows):  # noqa: PLR0917

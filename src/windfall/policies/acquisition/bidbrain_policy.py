@@ -37,7 +37,7 @@ from windfall.models import lifetime_pool
 from windfall.models.price_evictions import EvictionTable
 from windfall.policies.acquisition import bidbrain_scores, ranking
 from windfall.policies.acquisition.bidbrain import HOUR_S, Application, Floats
-from windfall.policies.acquisition.bidbrain_scores import Held, Odds, Offered, Outlook, Purchases, Rules
+from windfall.policies.acquisition.bidbrain_scores import BidOdds, Held, Offered, Outlook, Purchases, Rules
 from windfall.policies.acquisition.fleet_policy import (
     FleetAllocation,
     FleetEstimates,
@@ -315,11 +315,11 @@ def _offered(
     return Offered(usd_per_hour, hour_s, cores, mttp_s, row, refund > 0.0)
 
 
-_NO_ODDS = Odds(np.empty(0), np.empty((0, 0, 0)), np.empty((0, 0, 0)))
+_NO_ODDS = BidOdds(np.empty(0), np.empty((0, 0, 0)), np.empty((0, 0, 0)))
 
 
-def _numbers(odds: EvictionTable | None) -> Odds:
-    return _NO_ODDS if odds is None else Odds(odds.deltas_usd, odds.evicted, odds.median_s)
+def _numbers(odds: EvictionTable | None) -> BidOdds:
+    return _NO_ODDS if odds is None else BidOdds(odds.deltas_usd, odds.evicted, odds.median_s)
 
 
 # ---------------------------------------------------------------------------------------------------- what is released

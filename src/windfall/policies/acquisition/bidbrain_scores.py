@@ -14,8 +14,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from windfall.models.price_evictions import odds_at
-from windfall.policies.acquisition.bidbrain import HOUR_S, Application, Floats, phi
+from windfall.models import compiled_loops, price_evictions
+from windfall.policies.acquisition import bidbrain
+from windfall.policies.acquisition.bidbrain import HOUR_S, Application, Floats
 
 Flags = NDArray[np.bool_]
 Places = NDArray[np.intp]
@@ -72,7 +73,7 @@ class Offered(NamedTuple):
     refund: Flags
 
 
-class Odds(NamedTuple):
+class BidOdds(NamedTuple):
     """The odds of an eviction by bid: `price_evictions.EvictionTable`; without any market for none."""
 
     deltas_usd: Floats
@@ -145,7 +146,7 @@ def outlook(held: Held, now_s: float, renew_before_s: float, decide_every_s: flo
     return Outlook(*_outlook(held, float(now_s), float(renew_before_s), float(decide_every_s)))
 
 
-def renewals(held: Held, found: Outlook, odds: Odds, rules: Rules) -> tuple[float, Floats]:
+def renewals(held: Held, found: Outlook, odds: BidOdds, rules: Rules) -> tuple[float, Floats]:
     """Return the cost of a unit of work if all that are due are renewed, and that without each allocation.
 
     Args:
@@ -161,7 +162,7 @@ def renewals(held: Held, found: Outlook, odds: Odds, rules: Rules) -> tuple[floa
     return float(cost), without
 
 
-def purchases(held: Held, found: Outlook, market: tuple[Offered, Floats], odds: Odds, rules: Rules) -> Purchases:
+def purchases(held: Held, found: Outlook, market: tuple[Offered, Floats], odds: BidOdds, rules: Rules) -> Purchases:
     """Return what to buy: the allocation that lowers the cost of a unit of work most, and again, while one does.
 
     Args:
@@ -195,8 +196,8 @@ def rules_of(app: Application, *, whole_hour: bool = False) -> Rules:
 
 _part: Final[Any] = functools.partial(njit, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """Compile for the other compiled functions alone: that takes less time."""
-_phi: Final[Any] = _part(phi)
-_odds_at: Final[Any] = _part(odds_at)
+_phi: Final[Any] = _part(bidbrain.phi)
+_odds_at: Final[Any] = _part(price_evictions.odds_at)
 _LN2: Final = math.log(2.0)
 
 
@@ -275,7 +276,7 @@ def _without(terms, count, gone, change_s, rules):
     return _ratio(cost, work * _phi(rate, rules.loss_per_core))
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_loops.cached(bidbrain, price_evictions)
 def _outlook(held, now_s, renew_before_s, decide_every_s):
     count = len(held.machines)
     left_s, due = np.empty(count), np.zeros(count, dtype=np.bool_)
@@ -295,7 +296,7 @@ def _outlook(held, now_s, renew_before_s, decide_every_s):
     return left_s, due, is_any_due, wake_s, machines, cores
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_loops.cached(bidbrain, price_evictions)
 def _renewals(held, left_s, due, odds, rules):
     count = len(held.machines)
     terms = _terms(held, left_s, due, (odds, rules), 0)
@@ -373,7 +374,7 @@ def _add(terms, count, offered, bought, known):
     terms.rate[count], terms.useful_s[count] = machines * offered.cores[place], _useful_s(period)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_loops.cached(bidbrain, price_evictions)
 def _purchases(held, outlook, market, odds, rules):
     (left_s, working, cores), (offered, rooms), known = outlook, market, (odds, rules)
     count, most = len(held.machines), rules.purchases_max

@@ -2,23 +2,18 @@
 
 The open node of the least bound first, so that this bound is proven for the optimum at any moment; where there is
 no room for more open nodes, that node's whole tree, depth first.
-
-The compiled function is cached on disk under a digest of the model's formulas and of `exact_bounds`: numba itself checks only
-the file of the cached function.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import heapq
 import math
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-from numba import njit
 
-from windfall.models import asp
+from windfall.models import asp, compiled_loops
 from windfall.policies.planning import exact_bounds
 from windfall.policies.planning.exact_bounds import (
     FIRST,
@@ -44,7 +39,6 @@ from windfall.policies.planning.exact_bounds import (
 
 TUNING, TUNED = 16, 1.5
 """Rounds of the search for a price of time, and the factor that is near enough."""
-_FORMULAS: Final = (asp.iterations_to, asp.head_start, asp.loss_scale, asp.mean_batch, asp.totals)
 
 
 @compiled
@@ -253,66 +247,49 @@ def _open_from(quotas):
     return found
 
 
-def search_of(version):
-    """Return `search`, to be compiled; `version` is part of the cache's key."""
-
-    def search(case, best, best_usd, nodes_max, room):
-        """Return the least bound of what was not searched, and the number of nodes; `best` and `best_usd` are updated."""
-        if version < 0:  # never true
-            return 0.0, 0
-        types, open_from, tables = len(best), _open_from(case.quotas), _tables(len(best), case.most)
-        sums, into, row, counts = np.zeros((case.most + 1, 4)), np.zeros(4), np.zeros(4), np.zeros(types, np.int64)
-        heap, free, used = [(np.inf, 0)], [0], 1
-        node_n, node_depth = np.zeros(room, np.int64), np.zeros(room, np.int64)
-        node_counts = np.zeros((room, types), np.int64)
-        roots = _roots(case, best, best_usd, tables, sums)
-        for n in range(case.fewest, case.most + 1):
-            if roots[n] * ROUND_UP < best_usd[0]:
-                node_n[used] = n
-                heapq.heappush(heap, (roots[n], used))
-                used += 1
-        nodes = case.most + 1 - case.fewest
-        while heap[0][0] * ROUND_UP < best_usd[0]:
-            proven, slot = heapq.heappop(heap)
-            n, depth = node_n[slot], node_depth[slot]
-            left = _fill(case, n, depth, node_counts[slot], tables, sums[n], counts, row)
-            free.append(slot)
-            fewest, most = _range(case, depth, left, open_from)
-            for count in range(most, fewest - 1, -1):
-                nodes += 1
-                counts[depth], rest = count, left - count
-                found = _child(case, n, depth, rest, counts, row, into, tables, best, best_usd)
-                if found * ROUND_UP < best_usd[0]:
-                    if len(free) == 1 and used == room:
-                        budget = nodes_max - nodes
-                        nodes += _dive(
-                            case, n, depth + 1, rest, counts, into, tables, open_from, best, best_usd, budget
-                        )
-                    else:
-                        if len(free) == 1:
-                            free.append(used)
-                            used += 1
-                        slot = free.pop()
-                        node_n[slot], node_depth[slot] = n, depth + 1
-                        for i in range(types):
-                            node_counts[slot, i] = counts[i]
-                        heapq.heappush(heap, (found, slot))
-                if nodes > nodes_max:
-                    return proven, nodes
-        return best_usd[0], nodes
-
-    return search
+def _search(case, best, best_usd, nodes_max, room):
+    """Return the least bound of what was not searched, and the number of nodes; `best` and `best_usd` are updated."""
+    types, open_from, tables = len(best), _open_from(case.quotas), _tables(len(best), case.most)
+    sums, into, row, counts = np.zeros((case.most + 1, 4)), np.zeros(4), np.zeros(4), np.zeros(types, np.int64)
+    heap, free, used = [(np.inf, 0)], [0], 1
+    node_n, node_depth = np.zeros(room, np.int64), np.zeros(room, np.int64)
+    node_counts = np.zeros((room, types), np.int64)
+    roots = _roots(case, best, best_usd, tables, sums)
+    for n in range(case.fewest, case.most + 1):
+        if roots[n] * ROUND_UP < best_usd[0]:
+            node_n[used] = n
+            heapq.heappush(heap, (roots[n], used))
+            used += 1
+    nodes = case.most + 1 - case.fewest
+    while heap[0][0] * ROUND_UP < best_usd[0]:
+        proven, slot = heapq.heappop(heap)
+        n, depth = node_n[slot], node_depth[slot]
+        left = _fill(case, n, depth, node_counts[slot], tables, sums[n], counts, row)
+        free.append(slot)
+        fewest, most = _range(case, depth, left, open_from)
+        for count in range(most, fewest - 1, -1):
+            nodes += 1
+            counts[depth], rest = count, left - count
+            found = _child(case, n, depth, rest, counts, row, into, tables, best, best_usd)
+            if found * ROUND_UP < best_usd[0]:
+                if len(free) == 1 and used == room:
+                    budget = nodes_max - nodes
+                    nodes += _dive(case, n, depth + 1, rest, counts, into, tables, open_from, best, best_usd, budget)
+                else:
+                    if len(free) == 1:
+                        free.append(used)
+                        used += 1
+                    slot = free.pop()
+                    node_n[slot], node_depth[slot] = n, depth + 1
+                    for i in range(types):
+                        node_counts[slot, i] = counts[i]
+                    heapq.heappush(heap, (found, slot))
+            if nodes > nodes_max:
+                return proven, nodes
+    return best_usd[0], nodes
 
 
 @functools.cache
 def compiled_search() -> Any:
-    """Return `search_of`'s function, compiled, from the cache on disk if formulas and bounds are the same."""
-    found = hashlib.sha256()
-    bounds = [getattr(value, "py_func", value) for _, value in sorted(vars(exact_bounds).items())]
-    for part in (*_FORMULAS, *bounds):
-        code = getattr(part, "__code__", None)
-        if code is not None:
-            found.update(repr((code.co_code, code.co_consts, code.co_names)).encode())
-        elif isinstance(part, (int, float)):
-            found.update(repr(part).encode())
-    return njit(cache=True, nogil=True, error_model="numpy")(search_of(int.from_bytes(found.digest()[:6], "little")))
+    """Return `_search`, compiled, from the cache on disk if formulas and bounds are the same."""
+    return compiled_loops.cached(asp, exact_bounds)(_search)
