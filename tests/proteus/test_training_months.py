@@ -12,7 +12,7 @@ from windfall.lab.proteus_runs import Replay
 from windfall.lab.proteus_worlds import Span
 from windfall.lab.published_rows import Options
 
-pytestmark = [pytest.mark.slow, needs_data]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), needs_data]
 FOLDER = DATA / "aws_spot_prices"
 STARTS = 100
 
