@@ -14,7 +14,7 @@ from windfall.jobs import Job, Resources, Use
 from windfall.market import BillingBasis, BillingRule, Offer, OfferKey, Quota
 from windfall.models import lifetime_pool
 from windfall.models.price_evictions import EvictionTable
-from windfall.policies.acquisition import bidbrain_policy
+from windfall.policies.acquisition import bidbrain_policy, bidbrain_scores
 from windfall.policies.acquisition.bidbrain import Application
 from windfall.policies.acquisition.bidbrain_policy import BidBrain
 from windfall.policies.acquisition.fleet_policy import FleetAllocation, FleetEstimates, FleetMachine
@@ -157,3 +157,19 @@ def test_the_odds_are_asked_for_only_when_a_decision_needs_them() -> None:
     assert asked == []
     decide(View(Instant(BEGIN + 3500.0), offers, held, slots), estimates)
     assert asked == [BEGIN + 3500.0]
+
+
+def test_a_limit_on_a_pool_compiles_nothing_again() -> None:
+    """Rooms without an end and rooms of a few machines are the same to the compiled search."""
+    bounded = replace(JOB, limits=replace(JOB.limits, pool_machines_max=2))
+    offers = (offer("large", 0.3, BillingBasis.STARTED_HOUR),)
+    estimates = FleetEstimates((), (), successor.expect(None, None, None), table(random.Random(1), offers))
+    app = Application(eviction_s=60.0, change_s=30.0, loss_per_core=0.002)
+    bought, compiled = [], []
+    for job in (JOB, bounded):
+        decide = bidbrain_policy.policy(BidBrain(app, "worker", cores=64.0, cores_max=64.0))
+        bought.append(len(decide(View(Instant(BEGIN), offers, (), (), job=job), estimates).needs))
+        compiled.append(len(bidbrain_scores._purchases.signatures))
+
+    assert bought == [4, 2]
+    assert compiled[0] == compiled[1]

@@ -84,7 +84,7 @@ def replicate(
         raise Misuse(f"--held-out is for proteus: {paper} holds nothing out")
     folder = None if data is None or paper not in REPLAYED else _folder(data, REPLAYED[paper])
     lifetimes = None if data is None or folder is not None else _lifetimes(data)
-    with _show_progress(shown=not json_ and sys.stderr.isatty()) as progress:
+    with _show_progress(shown=sys.stderr.isatty()) as progress:
         rows = _replicated(paper, item or (), (trials, seed, lifetimes, folder, held_out), progress)
         drawn = [] if plot is None else _drawn(rows, plot, progress)
     if json_:

@@ -386,7 +386,8 @@ def _rooms(market: _Situation, in_pools: Mapping[OfferKey, int]) -> Floats:
     if not market.refused and limits.pool_machines_max is None:
         return np.full(len(wanted), math.inf)
     return np.array(
-        [0.0 if one.key in market.refused else ranking.pool_room(limits, in_pools, one.key) for one in wanted]
+        [0.0 if one.key in market.refused else ranking.pool_room(limits, in_pools, one.key) for one in wanted],
+        np.float64,  # whole numbers would be another loop to compile
     )
 
 
