@@ -43,7 +43,7 @@ def test_each_arm_has_the_best_of_its_free_constants(arm: str) -> None:
 
 def test_sensitivity_shows_every_constant_that_the_paper_does_not_print() -> None:
     """Each value has cost and run time in both worlds."""
-    rows = proteus.PARTS["sensitivity"].rows(Options(STARTS, prices=str(FOLDER)), quiet)
+    rows = proteus.PARTS["sensitivity"].rows(Options(STARTS, folder=str(FOLDER)), quiet)
     for row in rows:
         print(f"{row.item}: {row.quantity} {row.ours:.1f} {row.unit}")
     values = sum(len(values) for values in proteus_choices.UNPRINTED.values())
