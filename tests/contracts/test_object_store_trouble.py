@@ -271,6 +271,28 @@ def test_the_leavings_of_a_dead_writer_go_and_those_of_a_live_one_stay(tmp_path:
 # ---------------------------------------------------------------------------------------------------------------- URLs
 
 
+class SweptOps(DiskOps):
+    """Another writer takes the new staging folder for one that a dead writer left, before it is locked."""
+
+    def __init__(self) -> None:
+        self.swept: list[str] = []
+
+    def lock(self, path: str) -> int | None:
+        if not self.swept:
+            self.swept.append(path)
+            os.rmdir(os.path.dirname(path))
+        return super().lock(path)
+
+
+def test_a_writer_whose_new_folder_another_removes_makes_one_again(tmp_path: Path) -> None:
+    """Two writers may begin in the same store at the same moment."""
+    ops = SweptOps()
+
+    assert FileStore(f"{tmp_path}/run", ops).create("log/1", b"first")
+    assert ops.swept
+    assert FileStore(f"{tmp_path}/run").get("log/1") == b"first"
+
+
 @pytest.mark.parametrize(
     ("url", "words"),
     [

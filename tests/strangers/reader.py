@@ -70,10 +70,10 @@ class Reader:
         found = dict(pair.partition("=")[::2] for pair in done.stdout.split("\0"))
         self.exported |= {name: found[name] for name in named & found.keys()}
 
-    def types(self, line: str, code: int = 0) -> str:
+    def types(self, line: str, code: int = 0, patience_s: float = PATIENCE_S) -> str:
         """Type a line and wait for its end."""
         process = self.start(line)
-        out, _ = process.communicate(timeout=PATIENCE_S)
+        out, _ = process.communicate(timeout=patience_s)
         assert process.returncode == code, f"{line}: {process.returncode}\n{out}"
         return out
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.servers import free_port, s3_server
+from tests.simulation.shared_data import DATA
 from tests.storage.databases import no_postgres, postgres_server
 from tests.strangers import pages
 from tests.strangers.reader import Reader, a_reader, until_it_works
@@ -34,6 +35,10 @@ NOT_HERE = {
     "export WINDFALL_TOKEN": "has the token that was printed",
 }
 """Beginnings of lines that are not typed as they are, with the reason."""
+PUBLIC_DATA = ("aws_spot_prices", "skypilot_spot_traces")
+"""What papers are replayed on; lines with one of them are typed where it lies beside this checkout."""
+REPLAY_S = 1200.0
+"""How long a replay of months may take at load [s]."""
 
 
 @pytest.fixture
@@ -79,6 +84,14 @@ def job_file(reader: Reader) -> None:
     (reader.folder / "sky.yaml").write_text(text)
     dstack = "type: task\nname: gpt\ncommands: [python train.py]\nspot_policy: auto\nmax_price: 2.5\n"
     (reader.folder / ".dstack.yml").write_text(dstack)
+
+
+def papers(reader: Reader) -> None:
+    """A table of lives, and the public data that lie beside this checkout."""
+    lives(reader)
+    for name in PUBLIC_DATA:
+        if (DATA / name).is_dir():
+            (reader.folder / name).symlink_to(DATA / name)
 
 
 def lives(reader: Reader) -> None:
@@ -127,7 +140,7 @@ def other_languages(reader: Reader) -> None:
 
 STAGES: dict[str, Callable[[Reader], None]] = {
     "bill": bill, "drill": drill, "emergency-saves": emergency_saves, "job-file": job_file, "lifetimes": lives,
-    "other-languages": other_languages, "papers": lives, "simulate": simulate, "traces": traces,
+    "other-languages": other_languages, "papers": papers, "simulate": simulate, "traces": traces,
 }  # fmt: skip
 
 
@@ -136,7 +149,7 @@ STAGES: dict[str, Callable[[Reader], None]] = {
 
 @pytest.mark.real
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("page", sorted(HOWTOS.keys() - {"serve", "several-machines"}))
 def test_a_page_can_be_typed_from_its_first_line_to_its_last(page: str, reader: Reader) -> None:
     """Each line ends with 0; one that stays (`&`, or a run that is taken away meanwhile) ends as the page says."""
@@ -144,12 +157,16 @@ def test_a_page_can_be_typed_from_its_first_line_to_its_last(page: str, reader: 
     lines = [line for line in pages.commands(HOWTOS[page]) if not line.startswith(tuple(NOT_HERE))]
     for line in lines:
         print(f"$ {line}", flush=True)
+        public = [name for name in PUBLIC_DATA if f" {name} " in f"{line} "]
         if line.startswith("export"):
             store = reader.exported["AWS_ENDPOINT_URL"]
             reader.exports(line.replace("http://127.0.0.1:9000", store))
         elif line.startswith("windfall inject"):
             until_it_works(reader, line)
             assert reader.ends() in (EXIT_RETRY, 128 + signal.SIGKILL, -signal.SIGKILL)
+        elif public:
+            if (reader.folder / public[0]).exists():
+                reader.types(line, patience_s=REPLAY_S)
         else:
             reader.types(line.removesuffix("&"))
     if page == "emergency-saves":

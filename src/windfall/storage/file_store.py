@@ -177,12 +177,13 @@ class FileStore:
 
     def _open_staged(self, *, direct: bool) -> tuple[str, int]:
         for attempt in range(TRIES_MAX):
-            with self._lock:
-                if self._staging_folder is None:
-                    self._staging_folder = self._open_staging()
-                self._staged += 1
-                staging, path = self._staging_folder, f"{self._staging_folder}/{self._staged}"
+            staging = None
             try:
+                with self._lock:
+                    if self._staging_folder is None:
+                        self._staging_folder = self._open_staging()
+                    self._staged += 1
+                    staging, path = self._staging_folder, f"{self._staging_folder}/{self._staged}"
                 return path, self._ops.open_new(path, direct)
             except (FileNotFoundError, FileExistsError):
                 # Another process removed the staging folder between its creation and its lock.
