@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 QUEUE = """\
-12~N/A~sbatch~RUNNING~None~1795617067~1795617068~NONE~N/A~UNLIMITED~3~n[0-2]~high~0~(null)~
-2~N/A~bad-time~CANCELLED~PartitionTimeLimit~1795617063~1795617069~1795617069~N/A~3:00:00~1~~low~0~windfall/own/job/1c0.5g/transient/0/0~
-6~N/A~tiny-1~COMPLETED~None~1795617064~1795617064~1795617067~1795617067~10:00~1~n0~low~0~windfall/own/job/1c0.5g/transient/0/0~
-9~N/A~one-2~PENDING~Resources~1795617064~1827153068~1827153668~N/A~10:00~1~~low~0~windfall/own/job/1c0.5g/transient/0/0~
-18~0~pair-1~RUNNING~None~1795616055~1795616056~1827152056~N/A~365-00:00:00~1~n0~low~0~windfall/own/job/1c0.5g/transient/0.25/0~
-18~1~pair-1~RUNNING~None~1795616055~1795616056~1795616070~1795616064~365-00:00:00~1~n1~low~0~windfall/own/job/1c0.5g/transient/0.25/0~
-30~N/A~gang-1~RUNNING~None~1795616055~1795616056~1795616656~N/A~10:00~3~n[0-2]~low~0~windfall/own/job%2F7/1c0.5g/reliable/0/1~
+12~N/A~sbatch~RUNNING~None~1795617067~1795617068~NONE~N/A~UNLIMITED~n[0-2]~high~0~(null)~
+2~N/A~bad-time~CANCELLED~PartitionTimeLimit~1795617063~1795617069~1795617069~N/A~3:00:00~~low~0~windfall/own/job/1c0.5g/transient/0/0~
+6~N/A~tiny-1~COMPLETED~None~1795617064~1795617064~1795617067~1795617067~10:00~n0~low~0~windfall/own/job/1c0.5g/transient/0/0~
+9~N/A~one-2~PENDING~Resources~1795617064~1827153068~1827153668~N/A~10:00~~low~0~windfall/own/job/1c0.5g/transient/0/0~
+18~0~pair-1~RUNNING~None~1795616055~1795616056~1827152056~N/A~365-00:00:00~n0~low~0~windfall/own/job/1c0.5g/transient/0.25/0~
+18~1~pair-1~RUNNING~None~1795616055~1795616056~1795616070~1795616064~365-00:00:00~n1~low~0~windfall/own/job/1c0.5g/transient/0.25/0~
+30~N/A~gang-1~RUNNING~None~1795616055~1795616056~1795616656~N/A~10:00~n[0-2]~low~0~windfall/own/job%2F7/1c0.5g/reliable/0/3~
 """
 ACCOUNTS = """\
 2|bad-time|CANCELLED by 0|None|1795617069|1

@@ -90,7 +90,7 @@ class Scripted:
             f"{self.clock.wall_time():.0f}",
             *["N/A"] * 4,
         ]
-        self.queue.append("\x1f".join([*cells, "1", "", options["partition"], "0", options["comment"], "\n"]))
+        self.queue.append("\x1f".join([*cells, "", options["partition"], "0", options["comment"], "\n"]))
         if self.lost:
             return CommandResult(1, "", recorded.UNANSWERED)
         return CommandResult(0, f"{number}\n", "")
@@ -105,7 +105,7 @@ class Scripted:
         now = f"{self.clock.wall_time():.0f}"
         cells[3] = state
         if started:
-            cells[6], cells[11] = (cells[6] if cells[6] != "N/A" else now), "n0"
+            cells[6], cells[10] = (cells[6] if cells[6] != "N/A" else now), "n0"
         cells[7] = now if ended else "N/A"
         self.queue[number - 1] = "\x1f".join(cells)
 

@@ -232,7 +232,7 @@ def test_what_can_never_start_is_hopeless() -> None:
     assert slurm_listing.is_hopeless(replace(waiting, restarts=1))
 
 
-@pytest.mark.parametrize("cut", [5, 14])
+@pytest.mark.parametrize("cut", [5, 13])
 def test_half_a_row_is_no_listing(cut: int) -> None:
     """A row of Windfall's that cannot be read makes the whole listing unknown."""
     lines = recorded.queue().splitlines()
@@ -493,13 +493,13 @@ def test_lengths_of_time_are_read(text: str, length_s: float) -> None:
 def test_an_orders_tag_comes_back() -> None:
     """Whatever stands in names: the comment of a job is one word without spaces."""
     offer = Offer("slurm", "1c 0.5g", "low", 0.125, 0.125, Reliability.TRANSIENT, Seconds(6.0), NOW)
-    tag = slurm_tables.order_tag(Order("t-1", "an owner", "a/b|c", offer, 1, 1, gang=True))
-    line = "\x1f".join(["7", "N/A", "t-1", "PENDING", "None", *["N/A"] * 5, "1", "", "low", "0", tag, ""])
+    tag = slurm_tables.order_tag(Order("t-1", "an owner", "a/b|c", offer, 2, 2, gang=True))
+    line = "\x1f".join(["7", "N/A", "t-1", "PENDING", "None", *["N/A"] * 5, "", "low", "0", tag, ""])
 
     (row,) = slurm_tables.read_queue(line)
 
     assert " " not in tag
-    assert row.tag == slurm_tables.OrderTag("an owner", "a/b|c", "1c 0.5g", Reliability.TRANSIENT, 0.125, True)
+    assert row.tag == slurm_tables.OrderTag("an owner", "a/b|c", "1c 0.5g", Reliability.TRANSIENT, 0.125, 2)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from windfall.terms import WallTime
 
 def _names_of(row: JobRow) -> tuple[str, ...]:
     job = f"{row.number}" if row.task is None else f"{row.number}_{row.task}"
-    ranks = range(row.nodes) if row.tag is not None and row.tag.gang and row.nodes > 1 else (None,)
+    ranks = range(row.tag.gang) if row.tag is not None and row.tag.gang > 1 else (None,)
     return tuple(machine_name(job, rank) for rank in ranks)
 
 

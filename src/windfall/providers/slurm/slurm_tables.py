@@ -17,7 +17,7 @@ SEPARATOR = "\x1f"
 """Between columns: no name of a job contains it."""
 QUEUE_COLUMNS = (
     "ArrayJobID", "ArrayTaskID", "Name", "State", "Reason", "SubmitTime", "StartTime", "EndTime", "PreemptTime", "TimeLimit",
-    "NumNodes", "NodeList", "Partition", "RestartCnt", "Comment",
+    "NodeList", "Partition", "RestartCnt", "Comment",
 )  # fmt: skip
 _SHOWN = ",".join(f"{one}:{SEPARATOR}" for one in QUEUE_COLUMNS)
 QUEUE = ("squeue", "--me", "--array", "--states=all", "--noheader", "-O", _SHOWN)
@@ -31,14 +31,19 @@ _NO_LIMIT = frozenset({"UNLIMITED", "NOT_SET", "365-00:00:00", "Partition_Limit"
 
 
 class OrderTag(Struct, frozen=True):
-    """What a job's comment says of its order."""
+    """What a job's comment says of its order.
+
+    Attributes:
+        gang: how many machines the job is, which end together; 0 for one by itself.  The queue's number of nodes falls while
+            a job completes.
+    """
 
     owner: str
     job_id: str
     machine_type: str
     reliability: Reliability
     price_usd_per_hour: float
-    gang: bool
+    gang: int
 
 
 class JobRow(Struct, frozen=True):
@@ -63,7 +68,6 @@ class JobRow(Struct, frozen=True):
     ended: WallTime | None
     preempted_at: WallTime | None
     limit_s: float
-    nodes: int
     placed: bool
     partition: str
     restarts: int
@@ -90,7 +94,7 @@ def order_tag(order: Order) -> str:
     offer = order.offer
     words = (
         order.owner, order.job_id, offer.machine_type, offer.reliability.value, f"{offer.price_usd_per_hour:.10g}",
-        str(int(order.gang)),
+        str(order.count_max if order.gang else 0),
     )  # fmt: skip
     return "/".join((TAG, *(quote(word, safe="") for word in words)))
 
@@ -100,7 +104,7 @@ def _tag(comment: str) -> OrderTag | None:
     if words[0] != TAG or len(words) != 7:
         return None
     try:
-        return OrderTag(words[1], words[2], words[3], Reliability(words[4]), float(words[5]), words[6] == "1")
+        return OrderTag(words[1], words[2], words[3], Reliability(words[4]), float(words[5]), int(words[6]))
     except ValueError:
         return None
 
@@ -138,7 +142,6 @@ def _job_row(line: str) -> JobRow | None:
             ended=_moment(values["EndTime"]),
             preempted_at=_moment(values["PreemptTime"]),
             limit_s=read_duration_s(values["TimeLimit"]),
-            nodes=int(values["NumNodes"].split("-")[0]),
             placed=values["NodeList"] not in {"", "(null)", "None assigned"},
             partition=values["Partition"],
             restarts=int(values["RestartCnt"] or 0),
