@@ -133,7 +133,7 @@ class ToySlurmCommands:
         limit = "365-00:00:00" if job.partition.limit_s is None else f"{job.partition.limit_s // 60}:00"
         cells = (
             str(job.number), "N/A" if job.task is None else str(job.task), job.name, job.shown, job.reason,
-            str(job.submitted), started, ends, _cell(job.preempted_at), limit, str(job.nodes),
+            str(job.submitted), started, ends, _cell(job.preempted_at), limit,
             f"n[0-{job.nodes - 1}]" if job.placed else "", job.partition.name, str(job.restarts), job.comment,
         )  # fmt: skip
         return slurm_tables.SEPARATOR.join(cells) + slurm_tables.SEPARATOR + "\n"
