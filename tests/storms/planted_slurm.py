@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from windfall.errors import ProviderUnreachable
-from windfall.market import Answer, Machine, MachineLifecycle, Order
-from windfall.providers.slurm import slurm_listing, slurm_provider, slurm_states, slurm_submission
+from windfall.market import Answer, Machine, MachineLifecycle, Order, Refusal
+from windfall.providers.slurm import slurm_listing, slurm_previews, slurm_provider, slurm_states, slurm_submission
+from windfall.providers.slurm.slurm_commands import CommandResult, Commands
 from windfall.providers.slurm.slurm_provider import SlurmProvider
 from windfall.providers.slurm.slurm_records import KnownMachine, SlurmRecords
 from windfall.providers.slurm.slurm_submission import Submission
@@ -63,6 +64,16 @@ def _order_repeated() -> tuple[Patch, ...]:
 
 
 _LOOK_UP = SlurmProvider._look_up
+
+
+def _nodes_unasked() -> tuple[Patch, ...]:
+    """What a slurmctld refuses before its nodes have reported is refused for ever."""
+
+    def try_out(commands: Commands, job: Submission, partition: str) -> tuple[CommandResult, Refusal | None]:
+        del partition
+        return slurm_previews._trial(commands, job)
+
+    return ((slurm_previews, "try_out", try_out),)
 
 
 def _new_name_on_retry() -> tuple[Patch, ...]:
@@ -188,6 +199,7 @@ BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
     "second of a name kept": _second_kept,
     "no singleton": _no_singleton,
     "order repeated without a look": _order_repeated,
+    "nodes that have not reported taken for missing": _nodes_unasked,
     "another name on retry": _new_name_on_retry,
     "unseen end taken for alive": _unseen_end_alive,
     "unseen end billed until found": _unseen_end_now,

@@ -13,7 +13,7 @@ from tests.support.toy_slurm import HOPELESS
 from windfall.core import driver
 from windfall.events import Command
 from windfall.fleet import ReleaseMachine
-from windfall.market import Answer, Charge, Machine, MachineLifecycle, Order
+from windfall.market import Answer, Charge, Machine, MachineLifecycle, Order, Refusal
 from windfall.simulation.virtual_time import WALL_START, VirtualClock
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class SlurmFleetChecks(FleetRunChecks):
         self.overdue_s: dict[str, float] = {}
         self.over_at: float | None = None
         self.released: set[str] = set()
+        self.refused: set[str] = set()
 
     # -------------------------------------------------------------------------------------------------------- machines
 
@@ -69,8 +70,11 @@ class SlurmFleetChecks(FleetRunChecks):
         demand(len(living) <= nodes, f"a slot has one live machine: {living}")
 
     def nothing_to_start(self, job: ToyJob) -> None:
-        """A job found nothing in its folder: it has had it before, another of its name has, or it was wiped for good."""
-        had = job.run > 1 or job.name in self.began_in or job.name in self.world.cancels
+        """A job found nothing in its folder: it has had it before, another of its name has, or it was wiped for good.
+
+        It is wiped where the order was refused, though an earlier submission of it, without an answer, may still arrive.
+        """
+        had = job.run > 1 or job.name in self.began_in or job.name in self.world.cancels | self.refused
         demand(had or self._is_second(job), f"an order that was accepted has what its machines start from: {job.name}")
 
     def _is_leaving(self, job: ToyJob, machine_id: str) -> bool:
@@ -102,6 +106,12 @@ class SlurmFleetChecks(FleetRunChecks):
         """A provider that was asked at a moment is about to submit a job."""
         there = [job.job_id for job in self.world.cluster.queue() if job.name == token and job.accepted_at < asked_at]
         demand(not there, f"what is in the queue is not submitted again: {there} of {token}")
+
+    def answered(self, answer: Answer) -> None:
+        """A provider has answered an order; there is none here that the site could never run."""
+        if answer.refusal is not None:
+            self.refused.add(answer.token)
+        demand(answer.refusal is not Refusal.INVALID, f"what Slurm can run is not refused for good: {answer.message}")
 
     def cancelled(self, token: str) -> None:
         """A provider says that an order is cancelled."""

@@ -16,7 +16,7 @@ from tests.support.toy_slurm import ToyJob, ToySlurm
 from tests.support.toy_slurm_commands import CPUS
 from windfall.errors import ProviderUnreachable
 from windfall.market import Answer, BootSpec, Machine, MachineEndCause, MachineLifecycle, Order
-from windfall.providers.slurm import slurm_records, slurm_tables
+from windfall.providers.slurm import slurm_records, slurm_submission, slurm_tables
 from windfall.providers.slurm.slurm_commands import CommandResult, Commands
 from windfall.providers.slurm.slurm_provider import SlurmProvider
 from windfall.providers.slurm.slurm_records import SlurmRecords
@@ -156,9 +156,17 @@ class SlurmLine:
     def run(self, argv: Sequence[str], data: bytes = b"") -> CommandResult:
         site = self._gate.controller.world.site  # type: ignore[attr-defined]
         changes = argv[0] in {"sbatch", "scancel", "sh"} and "--test-only" not in argv
-        return self._gate.call(
-            argv[0], lambda: site.run(argv, data), ProviderUnreachable, changes=changes, doubles=changes
-        )
+        # What is still removed after a timeout would hit the same order, sent again: its machine would start nothing and end.
+        repeats = changes and slurm_submission._WIPE not in argv
+        answered: list[CommandResult] = []
+
+        def carried_out() -> CommandResult:
+            # A line sends again what had no answer: a refusal is one.
+            if not answered or not answered[0].code:
+                answered.append(site.run(argv, data))
+            return answered[-1]
+
+        return self._gate.call(argv[0], carried_out, ProviderUnreachable, changes=changes, doubles=repeats)
 
 
 class WitnessedSlurm(SlurmProvider):
@@ -176,7 +184,9 @@ class WitnessedSlurm(SlurmProvider):
     def order(self, order: Order, boot: BootSpec) -> Answer:
         self._world.orders[order.token] = order
         self._asked_at = self._world.time
-        return super().order(order, boot)
+        answer = super().order(order, boot)
+        self._world.checks.answered(answer)
+        return answer
 
     def _submit(self, order: Order, boot: BootSpec) -> Answer:
         self._world.checks.submits(order.token, self._asked_at)

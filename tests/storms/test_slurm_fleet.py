@@ -28,6 +28,7 @@ VISITED = (
     *(
         "slurmctld away",
         "slurmctld killed",
+        "sbatch before the nodes reported",
         "started again under its number",
         "started before",
         "released before its start",

@@ -22,6 +22,8 @@ YEAR_S = 365 * 86400
 """Slurm plans a job without limit for a year."""
 RECENT_S = 26.0
 """A slurmctld that is killed has not written down starts that are younger [s]."""
+REPORT_S = 4.0
+"""For so long after its start a slurmctld knows none of its nodes [s]."""
 HOPELESS = ("PartitionConfig", "BadConstraints", "AccountNotAllowed", "InvalidQOS")
 LIMITED = ("QOSMaxJobsPerUserLimit", "AssocGrpCpuLimit")
 WAITING = ("Priority", "Resources", "ReqNodeNotAvail, UnavailableNodes:n7")
@@ -192,6 +194,7 @@ class ToySlurm:
         self.files: dict[str, bytes] = {}
         self.jobs: list[ToyJob] = []
         self.away_until = 0.0
+        self._reported_at = 0.0
         self.limited: set[str] = set()
         self._next = 1
 
@@ -202,6 +205,11 @@ class ToySlurm:
     @property
     def away(self) -> bool:
         return self.timeline.time < self.away_until
+
+    @property
+    def nodes_unknown(self) -> bool:
+        """Whether no node has reported to a slurmctld that has just started: it refuses every job."""
+        return not self.away and self.timeline.time < self._reported_at
 
     def living(self) -> Iterator[tuple[ToyJob, ToyMachine]]:
         """Machines with processes: the truth."""
@@ -273,7 +281,7 @@ class ToySlurm:
             self.seat.happened("pending Dependency")
         elif job.holds:
             job.reason = job.holds
-        elif self.away or self._full(job):
+        elif self.away or self.nodes_unknown or self._full(job):
             job.reason = "Resources"
         else:
             self._start(job)
@@ -410,6 +418,7 @@ class ToySlurm:
         """slurmctld is killed: starts that it has not written down are undone and repeated, under the same numbers."""
         self.seat.happened("slurmctld killed")
         self.away_until = max(self.away_until, self.timeline.time + for_s)
+        self._reported_at = self.away_until + REPORT_S
         for job in self.jobs:
             recent = job.started is not None and self.now() - job.started <= RECENT_S
             if job.state == "RUNNING" and recent and job.preempted_at is None and self.rng.random() < 0.8:

@@ -16,6 +16,7 @@ DENIED = "Access/permission denied"
 OVER_LIMIT = (
     "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 )
+UNKNOWN = "Requested node configuration is not available"
 CPUS, MEMORY_MIB = 4, 16384
 NODES = 8
 LOST_ANSWER, DOUBLED = 0.04, 0.02
@@ -62,6 +63,10 @@ class ToySlurmCommands:
         given = dict(option.removeprefix("--").partition("=")[::2] for option in argv[1:])
         if given["partition"] in self.full:
             return CommandResult(1, "", f"sbatch: error: {OVER_LIMIT}\n")
+        if self.cluster.nodes_unknown:
+            self.cluster.seat.happened("sbatch before the nodes reported")
+            said = "allocation failure" if "test-only" in given else "sbatch: error: Batch job submission failed"
+            return CommandResult(1, "", f"{said}: {UNKNOWN}\n")
         if "test-only" in given:
             return CommandResult(
                 0, "", "sbatch: Job 1 to start at 2027-01-15T08:00:00 using 4 processors on nodes n0\n"
@@ -192,8 +197,9 @@ class ToySlurmCommands:
     def _sinfo(self, argv: Sequence[str], data: bytes) -> CommandResult:
         del data
         assert tuple(argv) == slurm_site.NODES
+        state = "unk" if self.cluster.nodes_unknown else "idle"
         lines = [
-            f"{one.name}|n{number}|{CPUS}|{MEMORY_MIB}|(null)|idle|n{number}|\n"
+            f"{one.name}|n{number}|{CPUS}|{MEMORY_MIB}|(null)|{state}|n{number}|\n"
             for one in self.cluster.site.partitions
             for number in range(NODES)
         ]
