@@ -191,6 +191,24 @@ def test_killing_the_guard_ends_the_script_and_is_told(rig: Callable[[str], Rig]
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below - {guard}))
 
 
+def test_a_message_never_joins_a_line_that_the_script_has_not_ended(rig: Callable[[str], Rig]) -> None:
+    """A message that comes between a line's text and its end has a line of its own, in the output and in the log."""
+    this = rig(
+        start('["sh", "-c", "printf \'step 17\' >&2; sleep 1000"]')
+        + """
+if message["type"] == "signal":
+    send(type="log", text="saving")
+    send(type="kill")
+"""
+    )
+    log = this.folder / "output.log"
+    wait_for(lambda: log.exists() and log.read_bytes().endswith(b"step 17"))
+    this.process.send_signal(signal.SIGUSR1)
+    _, err = this.process.communicate(timeout=20)
+    assert err == "step 17\nwindfall: saving\n"
+    assert log.read_text() == err
+
+
 def test_signals_reach_the_agent_as_messages_and_kill_nobody(rig: Callable[[str], Rig]) -> None:
     """SIGTERM to the supervisor is a message, not an end; the script does not see it."""
     this = rig(

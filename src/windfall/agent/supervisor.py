@@ -59,6 +59,8 @@ class Supervisor:
         self._signals: list[dict[str, object]] = []
         self._guard: int | None = None
         self._outputs: dict[int, int] = {}
+        self._unfinished: dict[int, bool] = {}
+        self._one_output = _are_one(1, 2)
         self._attempt = 0
         self._status: int | None = None
         self._refused: str | None = None
@@ -177,8 +179,10 @@ class Supervisor:
 
     def _log(self, text: str) -> None:
         line = f"windfall: {text}\n".encode()
-        _write_all(2, line)
-        _write_all(self._log_fd, line)
+        for fd in (2, self._log_fd):
+            # Unbuffered Python writes a line and its end apart: a message between the two would join the line.
+            unfinished = self._unfinished.get(fd, False)
+            self._write(fd, b"\n" + line if unfinished else line)
 
     # -------------------------------------------------------------------------------------------------------- script
 
@@ -212,8 +216,13 @@ class Supervisor:
             os.close(source)
             del self._outputs[source]
             return
-        _write_all(self._outputs[source], data)
-        _write_all(self._log_fd, data)
+        self._write(self._outputs[source], data)
+        self._write(self._log_fd, data)
+
+    def _write(self, fd: int, data: bytes) -> None:
+        _write_all(fd, data)
+        for one in (1, 2) if fd in (1, 2) and self._one_output else (fd,):
+            self._unfinished[one] = not data.endswith(b"\n")
 
     def _drain_output(self) -> None:
         """Copy what is left in the pipes; every process that could write to them is dead, so they end."""
@@ -268,6 +277,14 @@ def _write_all(fd: int, data: bytes) -> None:
     with contextlib.suppress(OSError):
         while view:
             view = view[os.write(fd, view) :]
+
+
+def _are_one(fd: int, other: int) -> bool:
+    """Return whether two descriptors lead to the same file, pipe or terminal."""
+    try:
+        return os.path.sameopenfile(fd, other)
+    except OSError:
+        return False
 
 
 def _close_all_but(spared: set[int]) -> None:
