@@ -191,12 +191,15 @@ def test_a_site_can_warn_the_batch_shell(start_slurm: StartSlurm) -> None:
 
 
 def test_who_leaves_in_the_grace_is_not_called_preempted(start_slurm: StartSlurm) -> None:
-    """A step that ends at TERM ends its job as COMPLETED: only the listing before the end told the cause."""
+    """A step that ends at TERM ends its job as COMPLETED: only the listing before the end told the cause.
+
+    While TERM is sent, Slurm calls the job SIGNALING for some milliseconds.
+    """
     cluster = start_slurm(nodes=1)
     job = cluster.submit(step(cluster, ends_at_term=True), "--no-requeue")
     until_up(cluster, job, "step")
     cluster.submit("true", "--partition=high")
-    cluster.until(lambda: cluster.state(job) not in ("RUNNING", "COMPLETING"), "the job ends")
+    cluster.until(lambda: cluster.state(job) not in ("RUNNING", "SIGNALING", "COMPLETING"), "the job ends")
     assert cluster.state(job) == "COMPLETED"
 
 
