@@ -67,14 +67,14 @@ def wakings(pid: int) -> int:
 class Rig:
     """A supervisor with a fake agent whose reactions are the lines of `plan`."""
 
-    def __init__(self, folder: Path, isolation: str, plan: str) -> None:
+    def __init__(self, folder: Path, isolation: str, plan: str, err: int = subprocess.PIPE) -> None:
         self.folder = folder
         (folder / "plan").write_text(plan)
         (folder / "agent.py").write_text(FAKE_AGENT)
         (folder / "driver.py").write_text(DRIVER)
         (folder / "spread.py").write_text(SPREAD)
         command = [sys.executable, str(folder / "driver.py"), str(folder), isolation, str(folder / "agent.py")]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True)
 
     def heard(self, it: str) -> list[dict[str, object]]:
         """What the agents were told, of one kind."""
@@ -207,6 +207,24 @@ if message["type"] == "signal":
     _, err = this.process.communicate(timeout=20)
     assert err == "step 17\nwindfall: saving\n"
     assert log.read_text() == err
+
+
+def test_a_message_ends_a_line_of_the_other_stream_where_both_are_one(tmp_path: Path) -> None:
+    """On a terminal, a message also stays apart from a line that the script writes to its standard output."""
+    plan = (
+        start('["sh", "-c", "printf \'step 17\'; sleep 1000"]')
+        + """
+if message["type"] == "signal":
+    send(type="log", text="saving")
+    send(type="kill")
+"""
+    )
+    this = Rig(tmp_path, "subreaper", plan, subprocess.STDOUT)
+    log = tmp_path / "output.log"
+    wait_for(lambda: log.exists() and log.read_bytes().endswith(b"step 17"))
+    this.process.send_signal(signal.SIGUSR1)
+    out, _ = this.process.communicate(timeout=20)
+    assert out == "step 17\nwindfall: saving\n"
 
 
 def test_signals_reach_the_agent_as_messages_and_kill_nobody(rig: Callable[[str], Rig]) -> None:

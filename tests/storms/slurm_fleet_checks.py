@@ -38,7 +38,6 @@ class SlurmFleetChecks(FleetRunChecks):
         self.overdue_s: dict[str, float] = {}
         self.over_at: float | None = None
         self.released: set[str] = set()
-        self.refused: set[str] = set()
 
     # -------------------------------------------------------------------------------------------------------- machines
 
@@ -70,11 +69,8 @@ class SlurmFleetChecks(FleetRunChecks):
         demand(len(living) <= nodes, f"a slot has one live machine: {living}")
 
     def nothing_to_start(self, job: ToyJob) -> None:
-        """A job found nothing in its folder: it has had it before, another of its name has, or it was wiped for good.
-
-        It is wiped where the order was refused, though an earlier submission of it, without an answer, may still arrive.
-        """
-        had = job.run > 1 or job.name in self.began_in or job.name in self.world.cancels | self.refused
+        """A job found nothing in its folder: it has had it before, another of its name has, or it was wiped for good."""
+        had = job.run > 1 or job.name in self.began_in or job.name in self.world.cancels
         demand(had or self._is_second(job), f"an order that was accepted has what its machines start from: {job.name}")
 
     def _is_leaving(self, job: ToyJob, machine_id: str) -> bool:
@@ -109,8 +105,6 @@ class SlurmFleetChecks(FleetRunChecks):
 
     def answered(self, answer: Answer) -> None:
         """A provider has answered an order; there is none here that the site could never run."""
-        if answer.refusal is not None:
-            self.refused.add(answer.token)
         demand(answer.refusal is not Refusal.INVALID, f"what Slurm can run is not refused for good: {answer.message}")
 
     def cancelled(self, token: str) -> None:

@@ -161,8 +161,8 @@ class SlurmLine:
         answered: list[CommandResult] = []
 
         def carried_out() -> CommandResult:
-            # A line sends again what had no answer: a refusal is one.
-            if not answered or not answered[0].code:
+            # A line sends again what had no answer: a refusal of an order is one.
+            if argv[0] != "sbatch" or not answered or not answered[0].code:
                 answered.append(site.run(argv, data))
             return answered[-1]
 
