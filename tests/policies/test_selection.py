@@ -92,6 +92,28 @@ def test_the_published_formula_chooses_another_type_for_long_jobs() -> None:
     assert selection.score([cheap, safe], 64.0)[0].choice.machine_type == "safe"
 
 
+def test_the_dearest_type_by_the_hour_is_the_cheapest_by_the_job() -> None:
+    """2.00 USD/h and 12 minutes are 0.40 USD; 0.50 USD/h and an hour are 0.50: of three types the dearest is first."""
+    dear = choice("dear", cores=16.0, usd_per_hour=2.0, mttp_s=math.inf, runtime_s=0.2 * H)
+    cheap = choice("cheap", cores=16.0, usd_per_hour=0.5, mttp_s=math.inf, runtime_s=1.0 * H)
+    middle = choice("middle", cores=16.0, usd_per_hour=1.0, mttp_s=math.inf, runtime_s=0.45 * H)
+    found = selection.score([cheap, middle, dear], 16.0)
+
+    assert [one.choice.machine_type for one in found] == ["dear", "middle", "cheap"]
+    assert [one.usd for one in found] == pytest.approx([0.4, 0.45, 0.5])
+
+
+def test_hazard_alone_reverses_the_choice() -> None:
+    """Same time, 0.10 against 0.12 USD/h: cheap first while both last 100 h, last when it lasts 2 h."""
+    safe = choice("safe", usd_per_hour=0.12, mttp_s=100.0 * H)
+    calm, risky = (choice("cheap", usd_per_hour=0.10, mttp_s=hours * H) for hours in (100.0, 2.0))
+
+    assert [one.choice.machine_type for one in selection.score([safe, calm], 16.0)] == ["cheap", "safe"]
+    found = selection.score([safe, risky], 16.0)
+    assert [one.choice.machine_type for one in found] == ["safe", "cheap"]
+    assert found[1].usd == pytest.approx(0.10 * 2.0 * math.expm1(1.0))
+
+
 def test_machines_that_no_job_fits_on_are_last_and_owned_ones_cost_nothing() -> None:
     """A job longer than any lifetime has no finite cost; a price of 0 divides nothing."""
     day = SurvivalTable.of(H, np.array([1.0, 0.5, 0.0]))

@@ -37,6 +37,11 @@ class PaperFigure(enum.StrEnum):
     SCISPOT_FAILURE = "scispot-failure"
     SCISPOT_INCREASE = "scispot-increase"
     SCISPOT_FRONTIER = "scispot-frontier"
+    SCISPOT_SAVINGS = "scispot-savings"
+    SCISPOT_UNTUNED = "scispot-untuned"
+    SCISPOT_COSTS = "scispot-figure-3"
+    SCISPOT_ARMS = "scispot-arms"
+    SCISPOT_PREEMPTIONS = "scispot-preemptions"
     PROTEUS_1 = "proteus-figure-1"
     PROTEUS_8 = "proteus-figure-8"
     PROTEUS_9 = "proteus-figure-9"
@@ -65,6 +70,8 @@ class FigureSeries(enum.StrEnum):
     SPOT = "spot"
     PAID = "spot, paid"
     FREE = "spot, free"
+    AS_PUBLISHED = "lifetimes as published"
+    CENSORED = "lifetimes, censored"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from windfall.errors import Misuse
 from windfall.extras import install
-from windfall.lab import deadlines_plots, proteus_plots, scispot, spotdnn_plots
+from windfall.lab import deadlines_plots, proteus_plots, scispot, scispot_plots, spotdnn_plots
 from windfall.lab import scispot_published as paper
 from windfall.lab.published_rows import FigureSeries, PaperFigure, PublishedRow
 
@@ -40,6 +40,11 @@ _TITLES = {
     PaperFigure.SCISPOT_FAILURE: "SciSpot: probability that a 6 h job fails",
     PaperFigure.SCISPOT_INCREASE: "SciSpot: expected increase of a job's time, at most one loss [h]",
     PaperFigure.SCISPOT_FRONTIER: "SciSpot: longest job for which a machine is kept [h]",
+    PaperFigure.SCISPOT_SAVINGS: "SciSpot: savings on the printed types, by what is computed again",
+    PaperFigure.SCISPOT_UNTUNED: "SciSpot: savings over each untuned type on demand",
+    PaperFigure.SCISPOT_COSTS: "Figure 3: nanoconfinement, cost of a job of 64 cores",
+    PaperFigure.SCISPOT_ARMS: "SciSpot: bag of 100 jobs on 1,024 cores, cost of a job",
+    PaperFigure.SCISPOT_PREEMPTIONS: "SciSpot: time of a bag of 32 jobs on 16 machines, by preemptions",
     PaperFigure.PROTEUS_1: "Figure 1: Proteus, cost and run time of jobs of 2 h [% of on demand]",
     PaperFigure.PROTEUS_8: "Figure 8: jobs of 2 h, cost, and in brackets the run time [% of on demand]",
     PaperFigure.PROTEUS_9: "Figure 9: jobs of 20 h, cost, and in brackets the run time [% of on demand]",
@@ -71,6 +76,11 @@ def draw(rows: Sequence[PublishedRow], folder: Path) -> list[Path]:
         PaperFigure.SCISPOT_FAILURE: _failure,
         PaperFigure.SCISPOT_INCREASE: _increase,
         PaperFigure.SCISPOT_FRONTIER: _frontier,
+        PaperFigure.SCISPOT_SAVINGS: scispot_plots.savings,
+        PaperFigure.SCISPOT_UNTUNED: scispot_plots.untuned,
+        PaperFigure.SCISPOT_COSTS: scispot_plots.costs,
+        PaperFigure.SCISPOT_ARMS: scispot_plots.bag_costs,
+        PaperFigure.SCISPOT_PREEMPTIONS: scispot_plots.by_preemptions,
         PaperFigure.PROTEUS_1: proteus_plots.whole,
         PaperFigure.PROTEUS_8: proteus_plots.bars,
         PaperFigure.PROTEUS_9: proteus_plots.bars,

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from windfall.lab import scispot_fits, scispot_selection
+from windfall.lab import scispot_arms, scispot_costs, scispot_fits, scispot_selection
 from windfall.lab import scispot_published as paper
 from windfall.lab.published_rows import (
     FigureSeries,
@@ -417,5 +417,11 @@ PARTS: Final[Mapping[str, PaperPart]] = {
     "frontier": PaperPart(_frontier),
     "evaluation": PaperPart(_evaluation),
     "selection": PaperPart(_selection),
+    "savings": PaperPart(scispot_costs.savings),
+    "figures": PaperPart(scispot_costs.figures),
+    "hpc": PaperPart(scispot_costs.hpc),
+    "bags": PaperPart(scispot_costs.bags),
+    "preemptions": PaperPart(scispot_arms.preemptions, simulated=True),
+    "arms": PaperPart(scispot_arms.arms, simulated=True),
 }
 """The parts that can be replicated, by their names on the command line."""

@@ -170,3 +170,53 @@ figure on running times [h]; the bars of shapes for 64 CPUs equal those of nanoc
 SELECTION_CORES: Final = 64
 CPU_USD_PER_HOUR: Final = 0.0075
 """Price of a preemptible CPU of n1-highcpu in 2019 [USD/h]."""
+
+ON_DEMAND_CPU_USD_PER_HOUR: Final = 0.03545
+"""Price of a CPU of n1-highcpu on demand in 2019 [USD/h]."""
+ASSUMED_MTTF_H: Final = {2: 5.0, 4: 5.0, 8: 5.0, 16: 5.0, 32: 4.0, 64: 0.2}
+"""Mean times to failure by CPUs [h] that the authors' notebook of running times and costs (`code/runtime-sim.ipynb`) puts into
+equation 3.  They are typed in there, and are the mean of no group of the data."""
+RUNS_16_H: Final[dict[int, float]] = {2: 39.0 / 60.0, 4: 37.0 / 60.0, 8: 35.0 / 60.0, 16: 30.0 / 60.0}
+"""A nanoconfinement job of 16 cores on machines of this number of CPUs, without a loss [h]: the same notebook."""
+HPC_RECOMPUTE_PCT: Final = (
+    ("under 1 h", 0.5, 11.7159),
+    ("1-2 h", 1.5, 30.4659),
+    ("2-4 h", 3.0, 46.875),
+    ("4-8 h", 6.0, 50.0),
+    ("8-16 h", 12.0, 50.0),
+)
+"""Job length, the length that stands for it [h], share of the run time that is computed again [%]: bars beside the waits."""
+JOB_MIN: Final = {"nanoconfinement": 14.0, "shapes": 9.0, "lulesh": 12.5}
+"""A job on two n1-highcpu-32 (lulesh: one n1-highcpu-64) [min]: the text."""
+BAG_B_S: Final = {
+    "nanoconfinement": {1: 8_621.0, 2: 6_723.0, 4: 7_186.0, 8: 7_054.0},
+    "shapes": {1: 7_805.0, 2: 6_723.0, 4: 4_658.0, 8: 4_702.0},
+}
+"""Time of a bag of 32 jobs, four at a time, by n1-highcpu-32 machines for each job [s]: figure on the size of the cluster."""
+BAG_C_S: Final = {
+    "nanoconfinement": {1: 4_214.0, 2: 6_908.0, 4: 15_281.0, 8: 20_983.0},
+    "shapes": {1: 3_597.0, 2: 5_183.0, 4: 8_807.0, 8: 18_545.0},
+}
+"""Time of a bag of 32 jobs on eight n1-highcpu-32, by machines for each job [s]; 8 / that number run at a time.  Figure on
+parallel jobs; the run logs say which is which (`experiment_data/FigureC/*/32_8_1`: one job on eight machines, 20,983 s)."""
+BAG_JOBS_BC: Final = 32
+BAG_JOBS, BAG_CORES = 100, 1_024
+"""The bag of the cost figure: jobs, and the cores of its 32 n1-highcpu-32."""
+TYPE_FITS: Final = {
+    4: (0.285499, 24.0465, 0.684328, 0.679874),
+    8: (0.310584, 24.1836, 1.27565, 0.582388),
+    16: (0.422694, 24.4535, 1.0603, 0.784104),
+    32: (0.664136, 29.0337, 0.724778, 5.0),
+    64: (0.646305, 28.0193, 0.43264, 5.0),
+}
+"""CPUs, and A, b, tau1, tau2 [h] of equation 1, fitted to the preempted machines alone as the paper does."""
+CENSORED_FITS: Final = {
+    4: (0.237383, 2.62177, 0.610398),
+    8: (0.336731, 4.1865, 0.573276),
+    16: (0.433288, 3.53229, 0.615759),
+    32: (0.534697, 3.59127, 0.768016),
+    64: (0.771561, 2.12726, 0.955441),
+}
+"""CPUs, and early share, tau1, tau2 [h] of the normalised form until 24.84 h: maximum likelihood, the machines that users
+stopped count as censored."""
+CENSORED_END_H: Final = 24.84
