@@ -24,6 +24,7 @@
     |-- LogDamaged                   1   a record of the run's log cannot be read
     |-- NewerFormat                  2   written by a newer Windfall
     |-- OlderFormat                  2   written by a Windfall from before the first release
+    |-- MachineUnfit                 1   a machine can run no item of a bag
     |-- RunFailed                    1   the script failed too often
     |-- Interrupted                  6   stopped while waiting for the run; 75 if the machine is preempted
     |-- RunHeld                     75   a live machine holds the run
@@ -159,6 +160,10 @@ class OlderFormat(WindfallError):
     """Data was written by a Windfall from before the first release, which can no longer be read."""
 
     exit_code = EXIT_MISUSE
+
+
+class MachineUnfit(WindfallError):
+    """This machine cannot run any item of a bag: another one may."""
 
 
 class RunFailed(WindfallError):

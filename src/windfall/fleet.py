@@ -381,9 +381,10 @@ class JobStopRequested(Tagged, Fact, frozen=True):
 
 
 class JobResumeRequested(Tagged, Fact, frozen=True):
-    """A user requested to resume a stopped or failed job."""
+    """A user requested to resume a stopped or failed job; with `more`, one that is done too: its run has more to do."""
 
     user: str
+    more: bool = False
 
 
 class PreemptionRequested(Tagged, Fact, frozen=True):

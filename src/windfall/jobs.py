@@ -252,6 +252,8 @@ class Measurement(Tagged, frozen=True):
         stall_s, size_bytes, upload_s, commit_s: of a save; None if never measured.
         runs: number of runs averaged.
         boot_s: the part of `prepare_s` until the machine is ready to acquire the run [s]; None if unknown.
+        item_s: mean time of an item of a bag [s]; `work_per_s` is then of one machine, which runs several items at once.  None
+            for other jobs.
     """
 
     provider: str
@@ -266,6 +268,7 @@ class Measurement(Tagged, frozen=True):
     upload_s: Seconds | None = None
     commit_s: Seconds | None = None
     boot_s: Seconds | None = None
+    item_s: Seconds | None = None
 
 
 class ForecastBasis(enum.StrEnum):

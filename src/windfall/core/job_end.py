@@ -67,11 +67,11 @@ def stop_requested(turn: FleetTurn, fact: JobStopRequested) -> None:
 
 
 def resume_requested(turn: FleetTurn, fact: JobResumeRequested) -> None:
-    """Resume a stopped or failed job at a user's request; earlier failures no longer count."""
+    """Resume a stopped or failed job, or one with more to do, at a user's request; earlier failures no longer count."""
     state = turn.state
-    if state.pending_end is not None and state.pending_end.final is not JobPhase.DONE:
+    if state.pending_end is not None and (fact.more or state.pending_end.final is not JobPhase.DONE):
         turn.change(pending_end=replace(state.pending_end, resume=True))
-    elif state.phase in {JobPhase.STOPPED, JobPhase.FAILED}:
+    elif state.phase in {JobPhase.STOPPED, JobPhase.FAILED} or (fact.more and state.phase is JobPhase.DONE):
         turn.log(f"{fact.user} resumed the job")
         _restart(turn)
     else:
@@ -80,6 +80,9 @@ def resume_requested(turn: FleetTurn, fact: JobResumeRequested) -> None:
 
 def _restart(turn: FleetTurn) -> None:
     observed = turn.state.progress
+    if observed is not None and observed.progress.outcome is Outcome.DONE:
+        # It is about the run before it was given more to do.
+        turn.change(progress=None)
     turn.enter(JobPhase.BUYING)
     turn.change(
         pending_end=None,

@@ -121,7 +121,7 @@ JOB: Transitions[JobPhase] = MappingProxyType(
         JobPhase.WAITING: frozenset({JobPhase.BUYING, JobPhase.RUNNING, JobPhase.STOPPING}),
         JobPhase.STOPPING: frozenset({JobPhase.STOPPED, JobPhase.DONE, JobPhase.FAILED}),
         JobPhase.STOPPED: frozenset({JobPhase.BUYING}),
-        JobPhase.DONE: frozenset(),
+        JobPhase.DONE: frozenset({JobPhase.BUYING}),
         JobPhase.FAILED: frozenset({JobPhase.BUYING}),
     }
 )

@@ -10,7 +10,7 @@ from windfall.core import drains, gangs, job_end, ledger, machines
 from windfall.core.fleet_state import FleetState, FleetTurn, SlotState, TrackedMachine
 from windfall.core.lifecycle import MachineState
 from windfall.core.orders import expect
-from windfall.fleet import Slot
+from windfall.fleet import MachineStatus, Slot
 from windfall.jobs import Job
 from windfall.market import BillingBasis, Offer, OfferKey, Quota
 from windfall.policies.acquisition import fleet_policy, fleet_policy_list, ranking
@@ -209,6 +209,7 @@ def _fleet_machines(turn: FleetTurn) -> Iterable[FleetMachine]:
                 *_expected_times_s(turn, unit.machine_id),
                 unit.machine.token,
                 None if unit.report is None else unit.report.step_s,
+                unit.report is not None and unit.report.status is MachineStatus.TRAINING,
             )
 
 

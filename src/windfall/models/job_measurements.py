@@ -21,7 +21,7 @@ _READY = (MachineStatus.WAITING, MachineStatus.TRAINING)
 
 
 @dataclass(slots=True)
-class _MachineKind:
+class ObservedKind:
     """What was observed on one kind of machine."""
 
     steps: int = 0
@@ -47,7 +47,8 @@ def measure(
         holders: the machine that held each term.
         costs: costs of saves, from the run's newest log record.
     """
-    machines, ready, kinds = _machines(job_rows)
+    observed = starts_of(job_rows)
+    machines, ready, kinds = observed.machines, observed.ready, observed.kinds
     total = max((fact.step for row in run_rows for fact in row.facts if isinstance(fact, StepsMeasured)), default=0)
     held_until = -math.inf
     started: set[str] = set()
@@ -104,6 +105,7 @@ def _folded(rows: Sequence[Measurement]) -> Measurement:
         upload_s=_seconds(mean(row.upload_s for row in rows)),
         commit_s=_seconds(mean(row.commit_s for row in rows)),
         boot_s=_seconds(mean(row.boot_s for row in rows)),
+        item_s=_seconds(mean(row.item_s for row in rows)),
     )
 
 
@@ -111,12 +113,21 @@ def _seconds(value: float | None) -> Seconds | None:
     return None if value is None else Seconds(value)
 
 
-def _machines(rows: Iterable[Row]) -> tuple[dict[str, Machine], dict[str, float], dict[tuple[str, str], _MachineKind]]:
-    """Return the job's machines, when each reported ready, and how long each kind took to start and be ready."""
+@dataclass(slots=True)
+class ObservedStarts:
+    """A job's machines by id, when each reported ready, and how long each kind took to start and be ready."""
+
+    machines: dict[str, Machine]
+    ready: dict[str, float]
+    kinds: dict[tuple[str, str], ObservedKind]
+
+
+def starts_of(rows: Iterable[Row]) -> ObservedStarts:
+    """Return the machines of a job's journal, and their starts."""
     ordered: dict[str, float] = {}
     machines: dict[str, Machine] = {}
     ready: dict[str, float] = {}
-    kinds: dict[tuple[str, str], _MachineKind] = defaultdict(_MachineKind)
+    kinds: dict[tuple[str, str], ObservedKind] = defaultdict(ObservedKind)
     for row in rows:
         for command in row.commands:
             if isinstance(command, PlaceOrder):
@@ -135,7 +146,7 @@ def _machines(rows: Iterable[Row]) -> tuple[dict[str, Machine], dict[str, float]
                 if there is not None and there.started is not None and name not in ready:
                     ready[name] = row.wall_time
                     kinds[there.provider, there.machine_type].boot_s.append(max(row.at - there.started, 0.0))
-    return machines, ready, kinds
+    return ObservedStarts(machines, ready, kinds)
 
 
 def _terms(rows: Sequence[Row]) -> Iterable[tuple[Term, float, float, float | None, int, float]]:
@@ -161,7 +172,7 @@ def _terms(rows: Sequence[Row]) -> Iterable[tuple[Term, float, float, float | No
 
 
 def _row(
-    name: tuple[str, str], kind: _MachineKind, unit: Unit, per_step: float, costs: SaveCosts | None
+    name: tuple[str, str], kind: ObservedKind, unit: Unit, per_step: float, costs: SaveCosts | None
 ) -> Measurement:
     def mean(values: Sequence[float]) -> float:
         return math.fsum(values) / len(values) if values else 0.0

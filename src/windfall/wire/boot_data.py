@@ -34,10 +34,16 @@ UPLINK = "WINDFALL_UPLINK"
 """The machine's own limit on uploads, as for `exec --uplink`; unset for none."""
 GRACE = "WINDFALL_GRACE"
 """How long the machine keeps running after SIGTERM [s], which is then final; unset where its provider does not say."""
+CPUS = "WINDFALL_CPUS"
+"""CPUs of the machine's type, as its provider sells it; unset where the provider does not say."""
+MEMORY_GIB = "WINDFALL_MEMORY_GIB"
+"""Memory of the machine's type [GiB]; as `CPUS`."""
 SETUP_KEY = "WINDFALL_SETUP_KEY"
 """Name of what the job's set-up leaves behind: on a disk where it succeeded under this name it is not run again."""
 RESERVED_VARIABLES = (
     GRACE,
+    CPUS,
+    MEMORY_GIB,
     SETUP_KEY,
     UPLINK,
     CREDENTIAL,
@@ -58,6 +64,23 @@ def grace_of(environ: Mapping[str, str]) -> Seconds | None:
     except ValueError:
         return None
     return Seconds(grace_s) if 0.0 <= grace_s < math.inf else None
+
+
+def size_of(environ: Mapping[str, str]) -> tuple[float, float]:
+    """Return the CPUs and the memory of the machine's type [GiB]; 0 where the provider does not say."""
+    found = []
+    for name in (CPUS, MEMORY_GIB):
+        try:
+            value = float(environ.get(name, ""))
+        except ValueError:
+            value = 0.0
+        found.append(value if 0.0 < value < math.inf else 0.0)
+    return found[0], found[1]
+
+
+def size_variables(cpus: float, memory_gib: float) -> tuple[tuple[str, str], ...]:
+    """Return the variables that `size_of` reads."""
+    return tuple((name, f"{value:g}") for name, value in ((CPUS, cpus), (MEMORY_GIB, memory_gib)) if value > 0.0)
 
 
 class BootData(Struct, frozen=True):

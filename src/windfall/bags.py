@@ -1,0 +1,324 @@
+"""Bags of jobs: many items that run one command with different parameters.  Imports only `terms`.
+
+An *item* is one point of the parameter space.  The *dispatcher* leases items to *runners*, one on each machine; a lease is
+an item and a number, which grows each time the item is leased.  An outcome counts if its lease is the newest one of its
+item, and once the dispatcher's record with it is in the log of the bag; so an item is finished once, whatever machines do
+that were given up.
+
+What dispatcher and runner tell each other are whole states, not steps: a message that is lost, doubled or late changes nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from windfall.structs import Tagged
+from windfall.terms import Seconds, WallTime
+
+VERSION = 1
+"""Version of all documents here."""
+Value = str | int | float | bool
+"""A parameter, or a result, of an item."""
+RETRIES_MAX = 2
+"""How often an item that failed is tried again, if the bag does not say."""
+
+
+_ROUNDING = 1e-12
+
+
+class ItemState(enum.StrEnum):
+    """What has become of an item."""
+
+    QUEUED = "queued"
+    LEASED = "leased"
+    """A runner has it, and runs it or is about to."""
+    DONE = "done"
+    FAILED = "failed"
+    """It failed more often than it may."""
+    DISCARDED = "discarded"
+    """The bag ended without it, because the share that must finish was reached, or the bag was stopped."""
+
+
+class ItemEnd(enum.StrEnum):
+    """How a lease ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    """The command failed, or its results were not there."""
+    TIMED_OUT = "timed-out"
+    """It took longer than an item may."""
+    RETURNED = "returned"
+    """Its machine gave it back, because it had to leave."""
+    LOST = "lost"
+    """Its machine was lost, or its runner was not heard of."""
+    DISCARDED = "discarded"
+    """The bag ended."""
+
+
+class ResultRule(Tagged, frozen=True):
+    """Where a result is found in the files that an item leaves.
+
+    Attributes:
+        name: of the result.
+        file: relative to the item's folder; `-` is what it printed.
+        regex: the last match counts, its first group if it has one; None for a file of JSON.
+        key: for JSON, the keys that lead to the value, separated by dots; empty for the name itself.
+    """
+
+    name: str
+    file: str
+    regex: str | None = None
+    key: str = ""
+
+
+class RestartRule(Tagged, frozen=True):
+    """What an item that is preempted continues from.
+
+    Attributes:
+        files: patterns of files that the command writes; the newest whole file of each is kept, together with the others.
+        signal: number of the signal that makes the command save when its machine's end is announced; 0 for none.
+        save_s: how long the command takes to save [s]; None for as long as it takes to store the files.
+    """
+
+    files: tuple[str, ...] = ()
+    signal: int = 0
+    save_s: Seconds | None = None
+
+
+class Bag(Tagged, frozen=True):
+    """A bag, as a job carries it in the settings of its runtime.
+
+    Attributes:
+        items: how many there are.
+        parameters: their names, in the order of each row.
+        rows: keys of the objects with the rows, in order; all but the last one have `rows_each`.
+        rows_each: how many rows an object has.
+        finish: the share of all items that must be done [1].
+        item_timeout_s: how long an item may take [s]; None for no limit.
+        retries_max: how often an item that failed is tried again.
+        retry_codes: exit codes after which it is always tried again, without being counted.
+        at_once_max: the most items in the hands of all runners together; None for no limit.
+        cores: what one item needs of a machine's processors.
+        memory_gib: what it needs of a machine's memory [GiB]; None if that limits nothing.
+        ranks: how many MPI ranks it has; None for a program without.
+        weight: the parameter that says how much an item counts towards `finish`; None if all count the same.
+        reduce: the shell text that runs once when the items are over; None for none.
+        seed: of the order of the items, and of the items themselves.
+        shuffled: whether items run in random order rather than in that of the rows.
+        results: what is read from the files of each item that is done.
+        collect: patterns of files that are kept of each item that is done.
+        restart: what an item that is preempted continues from.
+    """
+
+    items: int
+    parameters: tuple[str, ...]
+    rows: tuple[str, ...]
+    rows_each: int
+    finish: float = 1.0
+    item_timeout_s: Seconds | None = None
+    retries_max: int = RETRIES_MAX
+    retry_codes: tuple[int, ...] = ()
+    at_once_max: int | None = None
+    cores: float = 1.0
+    memory_gib: float | None = None
+    ranks: int | None = None
+    weight: str | None = None
+    reduce: str | None = None
+    seed: int = 0
+    shuffled: bool = True
+    results: tuple[ResultRule, ...] = ()
+    collect: tuple[str, ...] = ()
+    restart: RestartRule = RestartRule()
+
+    @property
+    def must_finish(self) -> int:
+        """How many items must be done, if all count the same."""
+        # 0.07 x 100 is 7.000000000000001, and 7 items are 7 %.
+        return max(1, math.ceil(self.finish * self.items * (1.0 - _ROUNDING)))
+
+    @property
+    def reduce_item(self) -> int:
+        """The number under which the reduce step is leased: the one after the last item's."""
+        return self.items
+
+
+class ItemLease(Tagged, frozen=True):
+    """An item in a runner's hands, under a number that grows with each lease of the item, from 1."""
+
+    item: int
+    number: int
+
+
+class StoredOutput(Tagged, frozen=True):
+    """Where what an item printed is stored: a part of an object."""
+
+    key: str
+    offset: int
+    size_bytes: int
+
+
+class StoredItemFile(Tagged, frozen=True):
+    """A file that is kept of an item: its path in the item's folder, and its object."""
+
+    path: str
+    key: str
+    size_bytes: int
+
+
+class SavedItemFile(Tagged, frozen=True):
+    """A file of an item's save: its path in the item's folder, its object, and the digest of its content."""
+
+    path: str
+    key: str
+    size_bytes: int
+    digest: str
+
+
+class ItemSave(Tagged, frozen=True):
+    """Files from which an item can continue; it exists once this document does, after all of its files.
+
+    Attributes:
+        lease: under which it was made.
+        place: of the saves of this lease, from 1.
+        files: the newest file last.
+    """
+
+    lease: ItemLease
+    place: int
+    files: tuple[SavedItemFile, ...]
+
+
+class ItemOutcome(Tagged, frozen=True):
+    """How a lease ended, as its runner says.
+
+    Attributes:
+        exit_code: as a shell shows it; None if the command did not end by itself.
+        problem: one sentence about a failure; empty for none.
+        started_at, run_s: when it started, by the runner's clock, and how long it ran [s].
+        values: the results.
+    """
+
+    lease: ItemLease
+    end: ItemEnd
+    exit_code: int | None
+    started_at: WallTime
+    run_s: Seconds
+    problem: str = ""
+    values: Mapping[str, Value] = msgspec.field(default_factory=dict)
+    output: StoredOutput | None = None
+    files: tuple[StoredItemFile, ...] = ()
+
+
+class RunnerReport(Tagged, frozen=True):
+    """The newest state of a runner, in its own object.
+
+    Attributes:
+        runner: unique; a machine whose program starts again has another one.
+        sequence: grows with each report.
+        slots: how many items it runs at once.
+        wants: how many items it would have in its hands; 0 if it is about to leave.
+        grant: number of the newest grant that it has read; 0 for none.
+        holds: the leases in its hands.
+        outcomes: those that no grant has acknowledged.
+        leaves: it will ask for nothing more.
+    """
+
+    runner: str
+    machine_id: str
+    sequence: int
+    slots: int
+    wants: int
+    grant: int
+    holds: tuple[ItemLease, ...] = ()
+    outcomes: tuple[ItemOutcome, ...] = ()
+    leaves: bool = False
+
+
+class GrantedItem(Tagged, frozen=True):
+    """A lease, with the item's parameters."""
+
+    lease: ItemLease
+    values: tuple[Value, ...]
+
+
+class ItemGrant(Tagged, frozen=True):
+    """All that a runner has leases for now, in its own object; an item that is not there is given up at once.
+
+    Attributes:
+        number: that of the dispatcher's record.
+        answers: the newest report that the dispatcher has read; outcomes up to it need not be told again.
+        closed: the bag is over.
+        leave: this runner gets nothing more, and gives back what it has not started.
+    """
+
+    runner: str
+    number: int
+    answers: int
+    items: tuple[GrantedItem, ...] = ()
+    closed: bool = False
+    leave: bool = False
+
+
+class LeaseEnd(Tagged, frozen=True):
+    """A lease that ended without an outcome that counts."""
+
+    lease: ItemLease
+    end: ItemEnd
+    runner: str
+
+
+class ItemLeases(Tagged, frozen=True):
+    """Items that a runner gets; each has the next number of its item."""
+
+    runner: str
+    items: tuple[int, ...]
+
+
+class ItemRecord(Tagged, frozen=True):
+    """A record of the bag's log: what a turn of the dispatcher changed.
+
+    Attributes:
+        number: of the record, from 1.
+        nonce: random; tells whose record it is if an answer was lost.
+        at: by the dispatcher's clock.
+        joined: new runners, with their machines.
+        outcomes: those that count, each with its runner.
+        ended: leases that ended without one.
+        leased: what runners get.
+        carried: items that an earlier run of the same bag has done, each with its runner there; they come before all others.
+        reducing: why the items are over, in the record after which the reduce step may be leased; empty in all others.
+        left: runners that get nothing more.
+        retried: requests to run the failed items again, each of which is taken in once; a bag that was over is open again.
+        closed: whether the bag is over: nothing is leased after this record.
+        reason: why it is over.
+    """
+
+    number: int
+    nonce: str
+    at: WallTime
+    joined: tuple[tuple[str, str], ...] = ()
+    outcomes: tuple[tuple[str, ItemOutcome], ...] = ()
+    ended: tuple[LeaseEnd, ...] = ()
+    leased: tuple[ItemLeases, ...] = ()
+    carried: tuple[tuple[str, ItemOutcome], ...] = ()
+    reducing: str = ""
+    left: tuple[str, ...] = ()
+    retried: tuple[str, ...] = ()
+    closed: bool = False
+    reason: str = ""
+
+
+class RetryRequest(Tagged, frozen=True):
+    """A user's request, in its own object, to run the items again that have failed when the dispatcher takes it in.
+
+    Attributes:
+        user: who made it.
+        at: by the user's clock.
+    """
+
+    user: str
+    at: WallTime

@@ -1,0 +1,310 @@
+"""The runner's reducer: which of its items a machine starts, gives back or kills, and what it reports.
+
+It keeps as many items as it will run until the dispatcher's next answer can be here, so that no slot waits: with an
+answer after a seconds and items of t seconds, slots x (1 + HORIZON a / t).  An item that the newest grant no longer has is
+killed: its lease is another runner's, or the bag is over.
+
+When the machine's end is announced, the runner gives back at once what it has not started, and kills what still runs shortly
+before the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from windfall.bags import GrantedItem, ItemEnd, ItemGrant, ItemLease, ItemOutcome, RunnerReport
+from windfall.structs import Struct
+from windfall.terms import Instant, Seconds
+
+HORIZON = 2.0
+"""Items in hand last for this many of the dispatcher's answers."""
+ANSWER_S = Seconds(2.0)
+"""How long an answer takes before the first one was timed [s]."""
+RUN_S = Seconds(5.0)
+"""How long an item takes before the first one was timed [s]; a short guess would take items from other machines."""
+WANTS_MAX = 2000
+"""The most items in the hands of one runner."""
+REPORT_S = Seconds(0.25)
+"""The least time between two reports [s]."""
+ALIVE_S = Seconds(10.0)
+"""A report is written again after this time, to show that the runner lives [s]."""
+LAST_S = Seconds(2.0)
+"""Items are killed so long before an announced end, so that what is done is still reported [s]."""
+_SMOOTHING = 0.2
+
+
+class RunnerIdentity(Struct, frozen=True):
+    """Who a runner is, how many items it runs at once, and for how long; the reduce step has no limit."""
+
+    runner: str
+    machine_id: str
+    slots: int
+    item_timeout_s: Seconds | None = None
+    reduce_item: int | None = None
+
+
+class GrantRead(Struct, frozen=True):
+    """What the dispatcher has written for this runner."""
+
+    grant: ItemGrant
+
+
+class ItemEnded(Struct, frozen=True):
+    """An item's command has ended, and its results are read and stored."""
+
+    outcome: ItemOutcome
+
+
+class ReportWritten(Struct, frozen=True):
+    """A report is in the store."""
+
+    sequence: int
+
+
+class EndAnnounced(Struct, frozen=True):
+    """The machine ends at this instant; None: it does not, after all."""
+
+    at: Instant | None
+
+
+class LeaveAsked(Struct, frozen=True):
+    """The runner is to leave, after its items have ended or `now`."""
+
+    now: bool
+
+
+RunnerFact = GrantRead | ItemEnded | ReportWritten | EndAnnounced | LeaveAsked
+
+
+class StartItem(Struct, frozen=True):
+    """Start an item's command."""
+
+    item: GrantedItem
+
+
+class KillItem(Struct, frozen=True):
+    """Kill an item and everything below it; its outcome follows, if it still counts."""
+
+    lease: ItemLease
+    end: ItemEnd
+
+
+class WriteReport(Struct, frozen=True):
+    """Write a report."""
+
+    report: RunnerReport
+
+
+class ForgetItem(Struct, frozen=True):
+    """An item is done, and that is in the bag's log: what it would be restarted from may go."""
+
+    lease: ItemLease
+
+
+RunnerAction = StartItem | KillItem | WriteReport | ForgetItem
+
+
+class _Running:
+    __slots__ = ("item", "killed", "since")
+
+    def __init__(self, item: GrantedItem, since: Instant) -> None:
+        self.item, self.since = item, since
+        self.killed: ItemEnd | None = None
+
+
+class ItemRunner:
+    """The state of a runner.
+
+    Attributes:
+        closed: the bag is over.
+        leaving: it starts nothing more.
+    """
+
+    def __init__(self, identity: RunnerIdentity, now: Instant) -> None:
+        self.identity = identity
+        self.closed = self.leaving = False
+        self._waiting: deque[GrantedItem] = deque()
+        self._running: dict[ItemLease, _Running] = {}
+        self._outcomes: dict[ItemLease, tuple[ItemOutcome, int]] = {}
+        self._grant = 0
+        self._sequence = 0
+        self._writing = False
+        self._news = True
+        self._written_at = Instant(-math.inf)
+        self._asked_at: tuple[int, Instant] | None = None
+        self._answer_s, self._run_s, self._timed = float(ANSWER_S), float(RUN_S), 0
+        self._ends_at: Instant | None = None
+        self._now = now
+
+    # ---------------------------------------------------------------------------------------------------------- reading
+
+    @property
+    def over(self) -> bool:
+        """Whether it has nothing to run and nothing to report, and gets nothing more."""
+        return (self.closed or self.leaving) and not self._running and not self._outcomes and not self._news
+
+    @property
+    def running(self) -> int:
+        """How many items run."""
+        return len(self._running)
+
+    @property
+    def item_s(self) -> Seconds | None:
+        """Mean time of an item here, newer ones counting more [s]; None before the first."""
+        return Seconds(self._run_s) if self._timed else None
+
+    @property
+    def wants(self) -> int:
+        """How many items it would have in its hands."""
+        if self.closed or self.leaving or self._ends_at is not None:
+            return 0
+        slots = self.identity.slots
+        ahead = HORIZON * self._answer_s / max(self._run_s, 1e-3)
+        return min(slots + math.ceil(slots * ahead), WANTS_MAX)
+
+    def next_s(self, now: Instant) -> float:
+        """Return when something is due at the latest, if no fact comes before [s]."""
+        dues = [self._written_at + (REPORT_S if self._news else ALIVE_S)]
+        if self.identity.item_timeout_s is not None:
+            dues += [one.since + self.identity.item_timeout_s for one in self._limited()]
+        if self._ends_at is not None and self._running:
+            dues.append(self._ends_at - LAST_S)
+        return max(min(dues) - now, 0.0)
+
+    # ---------------------------------------------------------------------------------------------------------- turning
+
+    def react(self, now: Instant, facts: tuple[RunnerFact, ...]) -> tuple[RunnerAction, ...]:
+        """Take facts in, and return what is to be done."""
+        self._now = now
+        actions: list[RunnerAction] = []
+        for fact in facts:
+            match fact:
+                case GrantRead(grant):
+                    actions += self._granted(grant)
+                case ItemEnded(outcome):
+                    self._ended(outcome)
+                case ReportWritten():
+                    self._writing = False
+                case EndAnnounced(at):
+                    self._ends_at = at
+                    self._give_back()
+                case LeaveAsked(at_once):
+                    self._leave()
+                    if at_once:
+                        actions += self._kill_all(ItemEnd.RETURNED)
+        actions += self._overdue()
+        # An item may be killed by one fact and have ended by the next one.
+        actions = [one for one in actions if not isinstance(one, KillItem) or one.lease in self._running]
+        actions += self._starts()
+        actions += self._report()
+        return tuple(actions)
+
+    def _granted(self, grant: ItemGrant) -> list[RunnerAction]:
+        if grant.number < self._grant:
+            return []
+        new = grant.number > self._grant
+        self._grant, self.closed = grant.number, grant.closed
+        if self._asked_at is not None and grant.answers >= self._asked_at[0]:
+            self._answer_s += _SMOOTHING * (self._now - self._asked_at[1] - self._answer_s)
+            self._asked_at = None
+        counted: list[RunnerAction] = []
+        for lease, (outcome, reported) in tuple(self._outcomes.items()):
+            if 0 < reported <= grant.answers:
+                del self._outcomes[lease]
+                if outcome.end is ItemEnd.DONE:
+                    counted.append(ForgetItem(lease))
+        if grant.leave:
+            self._leave()
+        if not new:
+            return counted
+        leases = {one.lease for one in grant.items}
+        known = {one.lease for one in self._waiting} | self._running.keys() | self._outcomes.keys()
+        self._waiting = deque(one for one in self._waiting if one.lease in leases)
+        if self.leaving or self._ends_at is not None:
+            self._news = self._news or not leases <= known
+        else:
+            self._waiting += [one for one in grant.items if one.lease not in known]
+            self._news = True
+        given_up = [one for lease, one in self._running.items() if lease not in leases]
+        return [*counted, *self._kill(given_up, ItemEnd.DISCARDED)]
+
+    def _ended(self, outcome: ItemOutcome) -> None:
+        one = self._running.pop(outcome.lease, None)
+        if one is None:
+            return
+        self._news = True
+        if one.killed in (ItemEnd.DISCARDED, ItemEnd.RETURNED):
+            return
+        self._outcomes[outcome.lease] = (outcome, 0)
+        self._timed += 1
+        self._run_s += (outcome.run_s - self._run_s) * max(1.0 / self._timed, _SMOOTHING)
+
+    def _leave(self) -> None:
+        if not self.leaving:
+            self.leaving = self._news = True
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if self._waiting and (self.leaving or self._ends_at is not None):
+            self._waiting.clear()
+            self._news = True
+
+    def _overdue(self) -> list[RunnerAction]:
+        limit_s = self.identity.item_timeout_s
+        actions: list[RunnerAction] = []
+        if limit_s is not None:
+            late = [one for one in self._limited() if self._now >= one.since + limit_s]
+            actions += self._kill(late, ItemEnd.TIMED_OUT)
+        if self._ends_at is not None and self._now >= self._ends_at - LAST_S:
+            actions += self._kill_all(ItemEnd.RETURNED)
+        return actions
+
+    def _limited(self) -> list[_Running]:
+        """What runs and may not run for longer than the limit."""
+        reduce_item = self.identity.reduce_item
+        return [one for one in self._running.values() if not one.killed and one.item.lease.item != reduce_item]
+
+    def _kill_all(self, end: ItemEnd) -> list[RunnerAction]:
+        return self._kill(list(self._running.values()), end)
+
+    def _kill(self, ones: list[_Running], end: ItemEnd) -> list[RunnerAction]:
+        actions: list[RunnerAction] = []
+        for one in ones:
+            if one.killed is None:
+                one.killed = end
+                actions.append(KillItem(one.item.lease, end))
+        return actions
+
+    def _starts(self) -> list[RunnerAction]:
+        actions: list[RunnerAction] = []
+        while self._waiting and len(self._running) < self.identity.slots:
+            item = self._waiting.popleft()
+            self._running[item.lease] = _Running(item, self._now)
+            actions.append(StartItem(item))
+        return actions
+
+    def _report(self) -> list[RunnerAction]:
+        due = self._now >= self._written_at + (REPORT_S if self._news else ALIVE_S)
+        if self._writing or not due:
+            return []
+        self._sequence += 1
+        self._writing, self._news, self._written_at = True, False, self._now
+        if self._asked_at is None:
+            self._asked_at = (self._sequence, self._now)
+        self._outcomes = {
+            lease: (outcome, reported or self._sequence) for lease, (outcome, reported) in self._outcomes.items()
+        }
+        who = self.identity
+        report = RunnerReport(
+            who.runner,
+            who.machine_id,
+            self._sequence,
+            who.slots,
+            self.wants,
+            self._grant,
+            (*self._running, *(one.lease for one in self._waiting)),
+            tuple(outcome for outcome, _ in self._outcomes.values()),
+            leaves=self.leaving and not self._running,
+        )
+        return [WriteReport(report)]

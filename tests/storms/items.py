@@ -1,0 +1,427 @@
+"""The storm of a bag: dispatchers and runners on machines that vanish, with a store that doubles, delays and loses operations.
+
+Dispatcher and runners are the product's own; only the commands of items are simulated.  Replay a failure with
+`python -m tests.storms.items --seed N [--bug NAME]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tests.storms import planted_items
+from tests.support.checks import Violation, demand
+from tests.support.simulated_store import Actor, Faults, World
+from windfall.bags import Bag, GrantedItem, ItemEnd, ItemGrant, ItemLease, ItemOutcome, ItemRecord
+from windfall.core.item_runner import (
+    EndAnnounced,
+    GrantRead,
+    ItemEnded,
+    ItemRunner,
+    KillItem,
+    LeaveAsked,
+    ReportWritten,
+    RunnerFact,
+    RunnerIdentity,
+    StartItem,
+    WriteReport,
+)
+from windfall.core.item_table import ItemTable
+from windfall.errors import StoreError
+from windfall.ports import Create, SimpleOp, Steps
+from windfall.runtimes.item_dispatcher import ItemDispatcher, order_of
+from windfall.storage.store_operations import get, pause, put
+from windfall.structs import replace
+from windfall.terms import Instant, Seconds
+from windfall.wire import bag_layout
+
+CALM_S = 200.0
+SPARE_S = 300.0
+"""Once nothing goes wrong any more, a bag ends in the time of its items one after the other, tries included, and this."""
+LEAVE_S = 5.0
+"""Runners kill what runs within this time of the bag's end, if nothing goes wrong."""
+REDUCE_S = 20.0
+ROWS_EACH = 16
+
+
+@dataclass
+class BagScene:
+    """What a seed draws: the bag, its machines, and what its items do."""
+
+    bag: Bag
+    run_s: list[float]
+    fails: list[int]
+    """How often each item fails before it does not; 99 for always."""
+    machines: int
+    slots: list[int]
+    carried: list[int]
+    """Items that an earlier run has done."""
+
+
+def draw(seed: int) -> BagScene:
+    """Draw a scene."""
+    rng = random.Random(f"bag {seed}")
+    items = rng.choice([1, 7, 40, 120])
+    parts = tuple(bag_layout.rows_key("d", part) for part in range(-(-items // ROWS_EACH)))
+    bag = Bag(
+        items, ("x",), parts, ROWS_EACH,
+        finish=rng.choice([1.0, 1.0, 0.9, 0.5]), item_timeout_s=rng.choice([None, Seconds(60.0)]),
+        retries_max=rng.choice([0, 2]), at_once_max=rng.choice([None, None, 3]), seed=seed,
+    )  # fmt: skip
+    more = random.Random(f"more of bag {seed}")
+    if more.random() < 0.4:
+        bag = replace(bag, reduce="reduce")
+    if more.random() < 0.3 and items > 1:
+        bag = replace(bag, weight="x")
+    typical_s = rng.choice([0.5, 5.0, 20.0])
+    bad = rng.choice([0.0, 0.1])
+    return BagScene(
+        bag,
+        [rng.expovariate(1.0 / typical_s) for _ in range(items)],
+        [rng.choice([1, 2, 3, 99]) if rng.random() < bad else 0 for _ in range(items)],
+        rng.choice([1, 2, 4]),
+        [rng.choice([1, 2, 8]) for _ in range(4)],
+        sorted(more.sample(range(items), items // 3)) if more.random() < 0.3 else [],
+    )
+
+
+@dataclass
+class BagMachine:
+    """A machine that is there: its name, whether its end is announced."""
+
+    name: str
+    slots: int
+    alive: bool = True
+    ends_at: float | None = None
+    actor: Actor | None = None
+    running: dict[ItemLease, float] = field(default_factory=dict)
+
+
+class BagStorm:
+    """One seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.scene = draw(seed)
+        self.rng = random.Random(f"storm {seed}")
+        self.tally: Counter[str] = Counter()
+        self.world = World(seed, Faults(calm_at=CALM_S), self._observed, lambda actor: None)
+        self.names = itertools.count()
+        self.machines: list[BagMachine] = []
+        self.gone: set[str] = set()
+        self.mirror = self._table()
+        self.reduced: list[ItemLease] = []
+        self.counted: dict[int, ItemLease] = {}
+        self.finished: set[ItemLease] = set()
+        self.started: set[ItemLease] = set()
+        for part, key in enumerate(self.scene.bag.rows):
+            rows = [(float(item),) for item in range(self.scene.bag.items)][part * ROWS_EACH : (part + 1) * ROWS_EACH]
+            self.world.store.put(key, bag_layout.rows_to_bytes(rows))
+        if self.scene.carried:
+            record = ItemRecord(1, "before", self.world_time(), carried=tuple(map(self._before, self.scene.carried)))
+            self.world.store.put(bag_layout.item_record_key(1), bag_layout.record_to_bytes(record))
+            self._recorded(record)
+
+    def _table(self) -> ItemTable:
+        bag = self.scene.bag
+        return ItemTable(bag, order_of(bag), () if bag.weight is None else range(bag.items))
+
+    def _before(self, item: int) -> tuple[str, ItemOutcome]:
+        outcome = ItemOutcome(ItemLease(item, 2), ItemEnd.DONE, 0, self.world_time(), Seconds(1.0))
+        return "runner of an earlier run", outcome
+
+    # --------------------------------------------------------------------------------------------------------- the truth
+
+    def _observed(self, actor: Actor, op: SimpleOp, result: object) -> None:
+        """What the log says is what counts: each record as it is created."""
+        if isinstance(op, Create) and result is True:
+            record = bag_layout.record_from_bytes(op.data)
+            self._recorded(record)
+
+    def _recorded(self, record: ItemRecord) -> None:
+        bag = self.scene.bag
+        for runner, outcome in record.outcomes:
+            item = outcome.lease.item
+            if item == bag.reduce_item:
+                self._reduced(outcome)
+                continue
+            demand(item not in self.counted, f"an item is counted once: {item}")
+            demand(outcome.lease in self.finished, f"what counts was run to its end: {outcome.lease}")
+            newest = self.mirror.lease(item).number
+            demand(outcome.lease.number == newest, f"only the newest lease counts: {outcome.lease}, not {newest}")
+            if outcome.end is ItemEnd.DONE:
+                demand(outcome.values == {"y": 2.0 * item}, f"an item's result is its own: {item}")
+                self.counted[item] = outcome.lease
+            self.tally[f"outcome {outcome.end}"] += 1
+            del runner
+        for ended in record.ended:
+            self.tally[f"lease {ended.end}"] += 1
+            ran = ended.end is ItemEnd.RETURNED and ended.lease in self.finished
+            demand(not ran, f"what a runner has finished is not run again while it lives: {ended}")
+        self.mirror.apply(record)
+        self.counted |= {outcome.lease.item: outcome.lease for _, outcome in record.carried}
+        held = [lease.item for runner in self.mirror.runners for lease in self.mirror.leases(runner)]
+        demand(len(held) == len(set(held)), "an item is in the hands of one runner")
+        counts = self.mirror.counts
+        demand(counts.done == len(self.counted), f"what is counted is done: {counts.done}, {len(self.counted)}")
+        if bag.at_once_max is not None:
+            demand(counts.leased <= bag.at_once_max, f"no more at once than allowed: {counts.leased}")
+
+    def _reduced(self, outcome: ItemOutcome) -> None:
+        others = [lease for runner in self.mirror.runners for lease in self.mirror.leases(runner)]
+        demand(others == [outcome.lease], f"the reduce step runs when all items are over: {others}")
+        demand(outcome.lease in self.finished, "what counts was run to its end")
+        self.reduced.append(outcome.lease)
+        self.tally["reduced"] += 1
+        self.tally["reduced again"] += outcome.lease.number > 1
+
+    # ----------------------------------------------------------------------------------------------------------- dispatchers
+
+    def keep(self, actor: Actor) -> Steps[object]:
+        """A dispatcher's process."""
+        dispatcher = ItemDispatcher(actor, self.scene.bag, lambda: f"n{next(self.names)}")
+        while True:
+            with contextlib.suppress(StoreError):
+                yield from dispatcher.turn(gone=tuple(self.gone))
+            yield from pause(0.25)
+
+    def new_dispatcher(self) -> None:
+        actor = self.world.actor(f"dispatcher-{next(self.names)}", "here")
+        self.world.start(actor, self.keep(actor))
+        self.dispatcher = actor
+
+    # ----------------------------------------------------------------------------------------------------------- runners
+
+    def new_machine(self) -> None:
+        number = len(self.machines)
+        machine = BagMachine(f"m-{number}", self.scene.slots[number % 4])
+        self.machines.append(machine)
+        self._start_runner(machine)
+
+    def _start_runner(self, machine: BagMachine) -> None:
+        machine.running = {}
+        machine.actor = self.world.actor(f"{machine.name}-{next(self.names)}", machine.name)
+        self.world.start(machine.actor, self.run(machine.actor, machine))
+
+    def run(self, actor: Actor, machine: BagMachine) -> Steps[object]:
+        """A runner's process: turns, with its reads and writes between them."""
+        who = RunnerIdentity(
+            actor.name, machine.name, machine.slots, self.scene.bag.item_timeout_s, self.scene.bag.reduce_item
+        )
+        runner = ItemRunner(who, actor.now())
+        facts: list[RunnerFact] = []
+        while not runner.over:
+            facts += self._ended(machine)
+            if machine.ends_at is not None:
+                facts.append(EndAnnounced(Instant(actor.now() + machine.ends_at - self.world.time)))
+            for action in runner.react(actor.now(), tuple(facts)):
+                match action:
+                    case StartItem(item):
+                        self._begin(machine, item)
+                    case KillItem(lease, end):
+                        self._kill(machine, lease, end)
+                    case WriteReport(report):
+                        machine_report = put(
+                            bag_layout.runner_report_key(actor.name), bag_layout.report_to_bytes(report)
+                        )
+                        self._writes(actor, machine_report)
+            facts = [ReportWritten(0)] if self._written(actor) else []
+            try:
+                data = yield from get(bag_layout.grant_key(actor.name))
+            except StoreError:
+                data = None
+            if data is not None:
+                grant: ItemGrant = bag_layout.grant_from_bytes(data)
+                facts.append(GrantRead(grant))
+                if grant.leave and self.mirror.runners[actor.name].left and machine.ends_at is None:
+                    facts.append(LeaveAsked(now=True))
+                    self.tally["a runner was given up"] += 1
+            yield from pause(self.rng.uniform(0.05, 0.5))
+        self.tally["runner over"] += 1
+        return None
+
+    def _writes(self, actor: Actor, steps: Steps[None]) -> None:
+        """Write beside the runner's own loop, as its thread does; a write that fails is forgotten."""
+        self.writing = getattr(self, "writing", {})
+        helper = self.world.actor(f"{actor.name}-writer", actor.host)
+        self.writing[actor.name] = helper
+
+        def writes() -> Steps[object]:
+            with contextlib.suppress(StoreError):
+                yield from steps
+
+        self.world.start(helper, writes())
+
+    def _written(self, actor: Actor) -> bool:
+        helper = getattr(self, "writing", {}).get(actor.name)
+        return helper is None or helper.finished or helper.dead
+
+    def _begin(self, machine: BagMachine, item: GrantedItem) -> None:
+        own = () if item.lease.item == self.scene.bag.reduce_item else (float(item.lease.item),)
+        demand(item.values == own, f"an item has its own parameters: {item}")
+        demand(item.lease.item not in self.scene.carried, f"what an earlier run has done does not run: {item}")
+        demand(len(machine.running) < machine.slots, "no more items run than there are slots")
+        demand(item.lease not in self.started, f"a lease is started once: {item.lease}")
+        self.started.add(item.lease)
+        machine.running[item.lease] = self.world.time + self._run_s(item.lease.item)
+        self.tally["item started"] += 1
+
+    def _run_s(self, item: int) -> float:
+        return REDUCE_S if item == self.scene.bag.reduce_item else self.scene.run_s[item]
+
+    def _kill(self, machine: BagMachine, lease: ItemLease, end: ItemEnd) -> None:
+        demand(lease in machine.running, f"only what runs is killed: {lease}")
+        machine.running[lease] = -1.0 if end is ItemEnd.TIMED_OUT else -2.0
+        self.tally[f"killed {end}"] += 1
+
+    def _ended(self, machine: BagMachine) -> list[RunnerFact]:
+        facts: list[RunnerFact] = []
+        for lease, at in tuple(machine.running.items()):
+            if at > self.world.time:
+                continue
+            del machine.running[lease]
+            fails = lease.item < self.scene.bag.items and lease.number <= self.scene.fails[lease.item]
+            end = ItemEnd.TIMED_OUT if at == -1.0 else ItemEnd.FAILED if fails or at == -2.0 else ItemEnd.DONE
+            values = {"y": 2.0 * lease.item} if end is ItemEnd.DONE else {}
+            if at != -2.0:
+                self.finished.add(lease)
+            run_s = Seconds(self._run_s(lease.item))
+            code = 0 if end is ItemEnd.DONE else 1
+            facts.append(ItemEnded(ItemOutcome(lease, end, code, self.world_time(), run_s, values=values)))
+        return facts
+
+    def world_time(self) -> float:  # type: ignore[override]
+        return 1_800_000_000.0 + self.world.time
+
+    # ------------------------------------------------------------------------------------------------------------- faults
+
+    def _trouble(self) -> None:
+        """Once in a while something ends: a dispatcher, a runner's program, a machine, with or without a notice."""
+        world, rng = self.world, self.rng
+        if not world.calm:
+            fate = rng.choice(
+                ["dispatcher", "second dispatcher", "runner", "machine", "machine", "notice", "late news"]
+            )
+            alive = [one for one in self.machines if one.alive]
+            if fate == "dispatcher":
+                world.kill(self.dispatcher)
+                self.tally["dispatcher killed"] += 1
+            elif fate == "second dispatcher":
+                self.new_dispatcher()
+                self.tally["two dispatchers"] += 1
+            elif alive:
+                one = rng.choice(alive)
+                if fate == "runner":
+                    assert one.actor is not None
+                    world.kill(one.actor)
+                elif fate == "machine":
+                    self._lose(one, told=True)
+                elif fate == "late news":
+                    self._lose(one, told=False)
+                elif one.ends_at is None:
+                    one.ends_at = world.time + rng.uniform(1.0, 40.0)
+                    world.at(one.ends_at - world.time, lambda: self._lose(one, told=True))
+                    self.tally["notice"] += 1
+            world.at(rng.expovariate(1.0 / 15.0), self._trouble)
+
+    def _lose(self, machine: BagMachine, *, told: bool) -> None:
+        if not machine.alive:
+            return
+        machine.alive, machine.running = False, {}
+        assert machine.actor is not None
+        self.world.kill(machine.actor)
+        self.tally["machine lost"] += 1
+        if told:
+            self.gone.add(machine.name)
+
+    def _tend(self) -> None:
+        """What the fleet does: a machine for each that is gone, a program for each that has ended, a dispatcher."""
+        if self.dispatcher.dead:
+            self.new_dispatcher()
+        for machine in self.machines:
+            actor = machine.actor
+            assert actor is not None
+            over = actor.dead or actor.finished
+            if machine.alive and over and machine.ends_at is None and not self.mirror.closed:
+                self._start_runner(machine)
+        if not self.mirror.closed:
+            while sum(one.alive for one in self.machines) < self.scene.machines:
+                self.new_machine()
+            self.world.at(1.0, self._tend)
+
+    def storm(self) -> BagStorm:
+        """Run it."""
+        self.new_dispatcher()
+        self.world.at(0.0, self._tend)
+        self.world.at(self.rng.expovariate(1.0 / 15.0), self._trouble)
+        limit_s = CALM_S + sum(map(self._at_most_s, range(self.scene.bag.items))) + SPARE_S
+        while not self.mirror.closed and self.world.time < limit_s:
+            demand(self.world.step(), "something goes on")
+        self._ended_well()
+        return self
+
+    def _at_most_s(self, item: int) -> float:
+        """How long an item takes with all its tries."""
+        scene, limit_s = self.scene, self.scene.bag.item_timeout_s
+        run_s, tries = scene.run_s[item], 1 + min(scene.fails[item], scene.bag.retries_max)
+        if limit_s is not None and run_s > limit_s:
+            run_s, tries = limit_s, 1 + scene.bag.retries_max
+        return (run_s + 2.0) * tries
+
+    def _ended_well(self) -> None:
+        self.world.run(max(self.world.time, CALM_S + 60.0) + LEAVE_S)
+        # What runs below a program that has died has died with it.
+        busy = [one.name for one in self.machines if one.alive and one.actor and not one.actor.dead and one.running]
+        demand(not busy, f"nothing runs on for a bag that is over: {busy}")
+        bag, counts = self.scene.bag, self.mirror.counts
+        demand(self.mirror.closed, f"the bag ends in bounded time: {counts}")
+        demand(counts.queued == 0 and counts.leased == 0, f"nothing is left open: {counts}")
+        hopeless = [item for item in range(bag.items) if self.scene.fails[item] > bag.retries_max]
+        if not self._is_enough():
+            demand(counts.done + counts.failed == bag.items, f"a bag fails once every item has ended: {counts}")
+        demand(len(self.reduced) == (bag.reduce is not None and self._is_enough()), f"reduced once: {self.reduced}")
+        failing = {item for item in hopeless if self.scene.fails[item] == 99} - set(self.scene.carried)
+        demand(not set(self.counted) & failing, "what fails is not done")
+        records = [key for key in self.world.store.objects if key.startswith("items/log/")]
+        again = self._table()
+        for key in sorted(records):
+            again.apply(bag_layout.record_from_bytes(self.world.store.objects[key]))
+        demand(again.counts == counts, "the log alone says how it ended")
+
+    def _is_enough(self) -> bool:
+        bag = self.scene.bag
+        if bag.weight is None:
+            return len(self.counted) >= math.ceil(bag.finish * bag.items)
+        return sum(self.counted) >= bag.finish * sum(range(bag.items))
+
+
+@contextlib.contextmanager
+def _no_bug() -> Iterator[None]:
+    yield
+
+
+def storm(seed: int, bug: str | None = None) -> BagStorm:
+    """Run a seed, with a planted bug if one is named."""
+    with _no_bug() if bug is None else planted_items.bug(bug):
+        try:
+            return BagStorm(seed).storm()
+        except Exception as error:
+            again = f"python -m tests.storms.items --seed {seed}" + (f" --bug '{bug}'" if bug else "")
+            raise Violation(f"{error!r}\nreplay: {again}") from error
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--bug", choices=sorted(planted_items.BUGS))
+    arguments = parser.parse_args()
+    print(storm(arguments.seed, arguments.bug).tally)
+
+
+if __name__ == "__main__":
+    main()
