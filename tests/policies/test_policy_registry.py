@@ -60,7 +60,7 @@ def test_another_package_adds_policies() -> None:
     """Entry points are found, loaded at their first use, described by their own words, and take nobody's name."""
     assert policy_registry.names(PolicyKind.FLEET) == (
         "fixed", "by-age", "bidbrain", "mix", "spotdnn", "optimal-deadline", "uniform-progress", "greedy-deadline",
-        "hoard", "lost",
+        "explore", "hoard", "lost",
     )  # fmt: skip
     assert "foreign_policies" not in sys.modules
     assert fleet_policy_list.policy("fixed") is fleet_policy.fixed
@@ -75,7 +75,7 @@ def test_a_policy_without_its_package_says_so() -> None:
     """What is missing is named; a policy that is not there is compared with those that are."""
     with pytest.raises(Misuse, match=r"the fleet policy lost needs the package nowhere, which is not installed$"):
         fleet_policy_list.policy("lost")
-    with pytest.raises(Misuse, match="the runtime bags is not installed; this installation has checkpoint, pairs"):
+    with pytest.raises(Misuse, match="the runtime bags is not installed; this installation has checkpoint, bag, pairs"):
         runtime_list.rules("bags")
 
 

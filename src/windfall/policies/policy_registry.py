@@ -35,6 +35,8 @@ GREEDY_DEADLINE = "greedy-deadline"
 UNIFORM_PROGRESS = "uniform-progress"
 OPTIMAL_DEADLINE = "optimal-deadline"
 SPOTDNN = "spotdnn"
+BAG = "bag"
+EXPLORE = "explore"
 
 
 class PolicyKind(enum.StrEnum):
@@ -206,6 +208,15 @@ ENTRIES = (
         extra="control",
     ),
     PolicyEntry(
+        PolicyKind.FLEET,
+        EXPLORE,
+        EXPLORE,
+        "windfall.policies.acquisition.exploring_fleet:RULES",
+        "the first items of a bag on each candidate machine type, the others on the type that costs least an item (SciSpot); "
+        "the default of bags",
+        extra="control",
+    ),
+    PolicyEntry(
         PolicyKind.REPLACEMENT,
         BUYING,
         "",
@@ -225,6 +236,13 @@ ENTRIES = (
         DEFAULT_RUNTIME,
         "windfall.policies.layout.checkpoint_rules:RULES",
         "any script that saves its state; it resumes from its newest checkpoint on the next machine",
+    ),
+    PolicyEntry(
+        PolicyKind.RUNTIME,
+        BAG,
+        BAG,
+        "windfall.policies.layout.bag_rules:RULES",
+        "one command with many parameters; each item of the job file's bag runs by itself, on whatever machine is free",
     ),
 )
 """Every policy of this package; the default one of each kind first."""

@@ -16,6 +16,7 @@ from windfall.policies.policy_registry import SPOTDNN
 from windfall.units import share_text
 
 if TYPE_CHECKING:
+    from windfall.simulation.bag_odds import BagOdds
     from windfall.simulation.odds import Odds
     from windfall.simulation.outcomes import Trials
     from windfall.simulation.scenario import Scenario
@@ -72,8 +73,10 @@ def of_plan(
     if trials < TRIALS_MIN:
         return _too_many(expected["preemptions"])
     try:
-        if plan.get("fleet") is not None:
-            return _of_fleets(controller, job, plan["fleet"])
+        if plan.get("bag") is not None or plan.get("fleet") is not None:
+            return (
+                _of_bag(job, plan["bag"]) if plan.get("fleet") is None else _of_fleets(controller, job, plan["fleet"])
+            )
         from windfall.simulation import odds  # noqa: PLC0415 - needs numpy, where trials are played numba too
         from windfall.simulation.scenario_from_job import build_scenario  # noqa: PLC0415
 
@@ -110,6 +113,15 @@ def _of_fleets(controller: KnowledgeSource, job: Job, fleets: dict[str, Any]) ->
     return odds
 
 
+def _of_bag(job: Job, course: dict[str, Any]) -> dict[str, Any]:
+    """Return the odds of a bag."""
+    from windfall.policies.planning.bag_plan import BagCourse  # noqa: PLC0415 - needs numpy
+    from windfall.simulation import bag_odds  # noqa: PLC0415 - needs numpy
+
+    known: BagCourse = codec.decode({"type": BagCourse.__name__, **course}, BagCourse)
+    return _as_json(bag_odds.odds_of(known, job.objective.deadline_s, job.objective.budget_usd, seed=SEED))
+
+
 def _trials(found: OfferEstimate, most: int) -> int:
     """Return how many runs to simulate in a short time; 0 if even the fewest take too long."""
     saves = (found.work_s or 0.0) / found.saving.interval_s
@@ -136,7 +148,7 @@ def _unknown(says: str) -> dict[str, Any]:
     return {"cost_usd": None, "finish_s": None, "in_time": None, "in_budget": None, "trials": 0, "says": says}
 
 
-def _as_json(found: Odds) -> dict[str, Any]:
+def _as_json(found: Odds | BagOdds) -> dict[str, Any]:
     pairs = {name: dict(zip(("p50", "p90"), getattr(found, name), strict=True)) for name in ("cost_usd", "finish_s")}
     counted = f"from {found.trials:,} simulated runs" if found.trials else "computed exactly"
     kept = ", ".join(

@@ -43,7 +43,8 @@ class FleetMachine(Struct, frozen=True):
         reuse_s, fresh_s: expected time of the work that is planned on it, and if a new machine were ordered for it now;
             0 without a trusted save schedule.
         order: token of the order that bought it.
-        step_s: mean time of a step there, as it reported last [s]; None before the first report of it.
+        step_s: mean time of a step there, or of an item of a bag, as it reported last [s]; None before the first report of it.
+        busy: whether it works now.
     """
 
     machine_id: str
@@ -57,6 +58,7 @@ class FleetMachine(Struct, frozen=True):
     fresh_s: float = 0.0
     order: str = ""
     step_s: float | None = None
+    busy: bool = False
 
 
 class FleetAllocation(Struct, frozen=True):
@@ -188,11 +190,13 @@ class FleetPolicyRules(Struct, frozen=True):
         policy: reads its settings from the job.
         check: returns what is wrong with settings, None if they are valid.
         job_check: returns why a job whose settings are valid cannot have this policy; None if it can.
+        step_times: whether it decides by `FleetMachine.step_s`, so that it is asked again when that changes.
     """
 
     policy: FleetPolicy
     check: Callable[[Mapping[str, Any]], str | None]
     job_check: Callable[[Job], str | None]
+    step_times: bool = False
 
 
 def fixed(view: FleetView, estimates: FleetEstimates) -> FleetTarget:

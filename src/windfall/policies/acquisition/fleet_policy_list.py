@@ -25,6 +25,16 @@ def policy(name: str) -> FleetPolicy:
     return found.policy if isinstance(found, FleetPolicyRules) else found
 
 
+def reads_step_times(name: str) -> bool:
+    """Return whether a fleet policy decides by the times of steps.
+
+    Raises:
+        Misuse: there is none of this name.
+    """
+    found = policy_registry.load(PolicyKind.FLEET, name)
+    return isinstance(found, FleetPolicyRules) and found.step_times
+
+
 def settings_problem(name: str, settings: Mapping[str, Any]) -> str | None:
     """Return what is wrong with the settings of a fleet policy; None if they are valid.
 

@@ -41,6 +41,8 @@ class PlanNumberKey(enum.StrEnum):
     """A number of a plan; the value is the label that users see."""
 
     WORK = "work"
+    ITEM = "time of an item"
+    AT_ONCE = "items at once on a machine"
     SPEED = "speed"
     ALLOCATION = "allocation"
     PREPARATION = "preparation"

@@ -64,6 +64,7 @@ from windfall.units import size_text, time_text
 
 if TYPE_CHECKING:
     # Needs numpy, which a controller need not have.
+    from windfall.policies.planning.bag_plan import BagCourse
     from windfall.policies.planning.fleet_plan import FleetPlan
 
 
@@ -243,6 +244,7 @@ class JobPlan(Struct, frozen=True):
         rationale: the numbers by which the chosen offer won.
         fleet: the fleets that were compared, where the job can use more or fewer machines; `chosen` is then the offer that
             costs most of the best one, with the numbers of the whole fleet.  None for other jobs.
+        bag: how a bag runs on the chosen offer; None for other jobs, and where the time of an item is unknown.
     """
 
     job_id: str
@@ -259,6 +261,7 @@ class JobPlan(Struct, frozen=True):
     warnings: tuple[str, ...]
     rationale: tuple[ComparedValue, ...]
     fleet: FleetPlan | None = None
+    bag: BagCourse | None = None
 
 
 def plan(

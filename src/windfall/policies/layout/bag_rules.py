@@ -1,0 +1,107 @@
+"""The rules of the runtime `bag`: items of a parameter space, run by equal machines, each by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from windfall import codec
+from windfall.bags import Bag
+from windfall.fleet import Slot
+from windfall.jobs import Job
+from windfall.policies import policy_registry
+from windfall.policies.layout.membership import ALONE, Membership
+from windfall.policies.layout.runtime_list import RuntimeRules, Scaling
+from windfall.policies.policy_registry import BAG, PolicyKind
+
+ROLE = "runner"
+KEY = "bag"
+"""Key of the settings, whose value is the encoded `Bag`."""
+_ROUNDING = 1.0 + 1e-9
+
+
+def bag_of(settings: Mapping[str, Any]) -> Bag:
+    """Return the bag in the settings of a job's runtime.
+
+    Raises:
+        ValueError: there is none.
+    """
+    bag: Bag = codec.decode(settings.get(KEY), Bag)
+    return bag
+
+
+def settings_of(bag: Bag) -> dict[str, Any]:
+    """Return the settings of the runtime for a bag."""
+    return {KEY: codec.encode(bag)}
+
+
+def items_at_once(bag: Bag, cpus: float, memory_gib: float) -> int:
+    """Return how many items a machine runs at once; 0 if not one fits.
+
+    Args:
+        bag: says what an item needs.
+        cpus: of the machine; 0 if its provider does not say, which counts as room for one item.
+        memory_gib: of the machine [GiB]; 0 if its provider does not say, which counts as enough.
+    """
+    # 0.1 x 30 CPUs are 3.0000000000000004.
+    slots = 1 if cpus <= 0.0 else math.floor(cpus / bag.cores * _ROUNDING)
+    if bag.memory_gib is not None and memory_gib > 0.0:
+        slots = min(slots, math.floor(memory_gib / bag.memory_gib * _ROUNDING))
+    return slots
+
+
+def items_left(job: Job, done: float) -> float:
+    """Return how many items must still be done: of those that no earlier run of the bag had done.
+
+    Args:
+        job: with a bag.
+        done: items that this job has done.
+    """
+    bag = bag_of(job.runtime.settings)
+    carried = 0.0 if job.work is None else bag.items - job.work.amount
+    return max(bag.must_finish - carried - done, 0.0)
+
+
+def needs_text(bag: Bag) -> str:
+    """Return what an item needs, for users."""
+    cpus = f"{bag.cores:g} CPU{'s' * (bag.cores != 1.0)}"
+    return cpus if bag.memory_gib is None else f"{cpus} and {bag.memory_gib:.3g} GiB"
+
+
+def slots(job: Job) -> tuple[Slot, ...]:
+    """Return one slot for each machine."""
+    return tuple(Slot(f"{ROLE}-{number}", ROLE) for number in range(job.nodes))
+
+
+def membership(job: Job) -> Membership:
+    """Return the rule: each machine works by itself."""
+    del job
+    return ALONE
+
+
+def scaling(job: Job) -> Scaling:
+    """Return how many machines a bag can use: up to one for each item."""
+    return Scaling(1, bag_of(job.runtime.settings).items, ROLE)
+
+
+def settings_problem(settings: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with settings: a job file has a block for them."""
+    try:
+        bag_of(settings)
+    except ValueError:
+        return "comes with the block bag: leave the key runtime out, and write bag: {parameters: {T: [0.8, 1.2]}}"
+    return None
+
+
+RULES = RuntimeRules(
+    BAG,
+    policy_registry.find(PolicyKind.RUNTIME, BAG).help,
+    (ROLE,),
+    slots,
+    membership,
+    live="windfall.runtimes.bag:open_runtime",
+    program="windfall.cli.item_process",
+    check=settings_problem,
+    scaling=scaling,
+)
