@@ -31,13 +31,16 @@ from windfall.jobs import Job, Measurement
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
 from windfall.market import BootSpec
+from windfall.models.item_measurements import measure_items
 from windfall.models.job_measurements import measure, merge
 from windfall.policies.checkpointing import schedule_table
 from windfall.policies.checkpointing.schedule_table import ScheduleRequest
 from windfall.policies.layout import runtime_list
+from windfall.policies.policy_registry import BAG
 from windfall.ports import Clock, ObjectStore, Provider, Runtime
 from windfall.providers import job_blocks, provider_list
 from windfall.providers.provider_settings import NO_SETTINGS, ProviderSettings
+from windfall.runtimes.item_dispatcher import read_records
 from windfall.spec import config_file
 from windfall.spelling import nearest
 from windfall.storage import object_stores, run_log, spool_journal, store_operations
@@ -287,6 +290,9 @@ def _open(job: Job, clock: Clock, log: Callable[[str], None]) -> RunAccess:
 
 
 def _measure(job: Job, lines: Iterable[str], run: object_stores.Reader) -> tuple[Measurement, ...]:
+    job_rows = (codec.row_from_line(line) for line in lines)
+    if job.runtime.name == BAG:
+        return measure_items(job_rows, run.run(read_records(0)))
     rows = run.run(spool_journal.read_journal()).rows
     head = run.run(run_log.read_head())
     holders = {}
@@ -295,4 +301,4 @@ def _measure(job: Job, lines: Iterable[str], run: object_stores.Reader) -> tuple
         if record is not None and record.state.holder is not None:
             holders[term] = record.state.holder.host
     costs = None if head is None else head.state.costs
-    return measure(job, (codec.row_from_line(line) for line in lines), rows, holders, costs)
+    return measure(job, job_rows, rows, holders, costs)

@@ -70,7 +70,7 @@ KEYS = (
     _bad("misspelt-run", "name: gpt\nrn: python train.py\n", "2:1", "rn is an unknown key", "did you mean run?"),
     _bad("run-missing", "name: gpt\n", "1:1", "run is missing", "run: python train.py"),
     _bad("elastic", f"{RUN}elastic: {{min: 1}}\n", "2:1", "elastic is not supported yet"),
-    _bad("bag", f"{RUN}bag: [1, 2]\n", "2:1", "bag is not supported yet"),
+    _bad("bag", f"{RUN}bag: [1, 2]\n", "2:6", "bag must be a map of keys and values, not a list"),
     _bad("file-mounts", f"{RUN}file_mounts: {{/data: ./data}}\n", "2:1", "file_mounts is not supported yet", "workdir"),
     _bad("disk-size", f"{RUN}resources: {{disk_size: 256}}\n", "2:13", "resources.disk_size is not supported yet"),
     _bad("strategy", f"{RUN}resources: {{job_recovery: {{strategy: X}}}}\n", "2:28", "strategy is not supported"),

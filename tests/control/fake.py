@@ -117,7 +117,7 @@ class FakeService:
         self.requests.append(("stop", job_id, user, "now" if now else "saved"))
         self.views[job_id] = replace(self.views[job_id], phase=JobPhase.STOPPED, exit_code=0)
 
-    def resume(self, job_id: str, user: str) -> None:
+    def resume(self, job_id: str, user: str, *, more: bool = False) -> None:
         self.requests.append(("resume", job_id, user))
 
     def preempt(self, job_id: str, machine_id: str, user: str, *, notice_s: Seconds | None) -> None:

@@ -7,12 +7,13 @@ import pytest
 from windfall import codec
 from windfall.control.boot_specs import make_boot, on_this_host, setup_key
 from windfall.jobs import Job, ProviderBlock, Resources
-from windfall.market import AgentArchive, BootImage, BootSpec
+from windfall.market import AgentArchive, BootImage, BootSpec, Offer
 from windfall.providers import provider_list
 from windfall.providers.provider_list import ProviderEntry
 from windfall.providers.provider_settings import ProviderSettings
 from windfall.structs import replace
-from windfall.terms import Bundle
+from windfall.terms import Bundle, Reliability, Seconds, WallTime
+from windfall.wire import boot_data
 from windfall.wire.start_script import NODE_AGENT
 from windfall.wiring_control import equip
 
@@ -22,10 +23,26 @@ JOB = Job(
 )  # fmt: skip
 
 
+def offered(provider: str, cpus: float = 0.0, memory_gib: float = 0.0) -> Offer:
+    """An offer of a provider."""
+    return Offer(
+        provider,
+        "m",
+        "zone-a",
+        0.1,
+        0.3,
+        Reliability.TRANSIENT,
+        Seconds(0.0),
+        WallTime(0.0),
+        cpus=cpus,
+        memory_gib=memory_gib,
+    )
+
+
 def boot(job: Job = JOB, provider: str = "local") -> BootSpec:
     """A machine of the job."""
     return make_boot(
-        job, provider, argv=("agent",), controller="https://c", credential="hush", lent=(("AWS_KEY", "quiet"),),
+        job, offered(provider), argv=("agent",), controller="https://c", credential="hush", lent=(("AWS_KEY", "quiet"),),
         equip=on_this_host,
     )  # fmt: skip
 
@@ -35,6 +52,16 @@ def test_a_machine_gets_the_block_of_its_own_provider() -> None:
     assert boot().block == (("speed", 0.5),)
     assert boot(provider="cloud").block == (("qos", "high"),)
     assert boot(provider="other").block == ()
+
+
+def test_a_machine_knows_the_size_of_its_type() -> None:
+    """Items of a bag run at once by it, not by the host's processors; a provider that names none sends none."""
+    made = make_boot(
+        JOB, offered("local", 4.0, 8.0), argv=("agent",), controller="", credential="hush", lent=(), equip=on_this_host
+    )
+
+    assert boot_data.size_of(dict(made.env)) == (4.0, 8.0)
+    assert boot_data.size_of(dict(boot().env)) == (0.0, 0.0)
 
 
 def test_secrets_are_named_apart_and_not_shown() -> None:

@@ -40,6 +40,18 @@ def test_only_what_a_driver_decides_by_is_news() -> None:
     assert receive(liveness, report(4, MachineStatus.WAITING, exit_code=75), 3.0) == 1
 
 
+def test_the_time_of_a_step_is_news_to_a_policy_that_decides_by_it() -> None:
+    """When it is first known, and when it has changed by more than it varies; to others it never is."""
+    times = (None, 10.0, 10.5, 10.9, 12.0)
+
+    def news(*, step_times: bool) -> list[int]:
+        liveness = LivenessTracker(SILENT_S, step_times=step_times)
+        return [receive(liveness, report(n, step_s=step_s), float(n)) for n, step_s in enumerate(times, 1)]
+
+    assert news(step_times=True) == [1, 1, 0, 0, 1]
+    assert news(step_times=False) == [1, 0, 0, 0, 0]
+
+
 @pytest.mark.trial("B4")
 def test_a_script_that_does_not_call_windfall_is_news() -> None:
     """When it is reported, and when it no longer holds: the job's message says it."""

@@ -11,7 +11,20 @@ import pytest
 from tests.house.source import PACKAGE, ROOT, imports, module_name, parse, python_files, where
 
 WORDS = frozenset(
-    {"terms", "events", "errors", "jobs", "market", "fleet", "ports", "codec", "structs", "results", "stored_forms"}
+    {
+        "terms",
+        "events",
+        "errors",
+        "jobs",
+        "market",
+        "fleet",
+        "ports",
+        "codec",
+        "structs",
+        "results",
+        "stored_forms",
+        "bags",
+    }
 )
 NUMERIC = frozenset({"numpy", "scipy", "numba"})
 TO_CORE = WORDS | {"wire", "models", "policies", "core"}
@@ -29,6 +42,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "stored_forms": (frozenset({"structs"}), NONE),
     "events": (frozenset({"terms", "structs", "stored_forms"}), NONE),
     "jobs": (frozenset({"terms", "structs"}), NONE),
+    "bags": (frozenset({"terms", "structs"}), NONE),
     "market": (frozenset({"terms", "structs"}), NONE),
     "fleet": (frozenset({"terms", "events", "jobs", "market", "structs"}), NONE),
     "results": (frozenset({"terms", "events", "structs"}), NONE),
@@ -46,6 +60,8 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "policies": (WORDS | {"models", "policies", "units"}, NUMERIC),
     "policies.checkpointing.rules": (NONE, NONE),
     "runtimes": (WORDS | {"wire", "storage", "runtimes"}, NONE),
+    # The dispatcher is a loop around its reducer, as control is one around the driver.
+    "runtimes.item_dispatcher": (WORDS | {"wire", "storage", "runtimes", "core.item_table"}, NONE),
     "core": (TO_CORE - {"wire"} | {"units"}, NONE),
     "linux": (WORDS | {"wire", "linux"}, NONE),
     "storage": (
@@ -66,12 +82,14 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "control.notifier": (WORDS | {"control.notifier"}, frozenset({"httpx"})),
     "simulation": (TO_CORE | {"simulation", "spelling", "units", "extras"}, NUMERIC),
     "report": (ANY, frozenset({"rich", "matplotlib"})),
+    "report.bag_table": (ANY, frozenset({"pyarrow"})),
     "report.simulate_report": (ANY, NUMERIC | {"rich"}),
     "report.simulate_plot": (ANY, NUMERIC | {"matplotlib"}),
     "spec": (ANY, frozenset({"pydantic", "pydantic_core", "yaml"})),
     "wiring": (ANY, ANY),
     "wiring_control": (ANY, ANY),
     "wiring_node_agent": (ANY, ANY),
+    "wiring_items": (ANY, ANY),
     "cli.client": (ANY, frozenset({"httpx", "pydantic"})),
     "cli": (ANY, frozenset({"rich", "cyclopts"})),
     "drill": (ANY, frozenset({"rich", "cyclopts"})),
@@ -85,7 +103,9 @@ TYPES_ONLY = frozenset({"_typeshed"})
 VALUES = "structs"
 """Who may import the base of values may import the library behind it."""
 TOP_FLOOR = frozenset({"drill", "lab"})
-ROOMS_ABOVE = frozenset({"report", "spec", "wiring", "wiring_control", "wiring_node_agent", "cli"}) | TOP_FLOOR
+ROOMS_ABOVE = (
+    frozenset({"report", "spec", "wiring", "wiring_control", "wiring_node_agent", "wiring_items", "cli"}) | TOP_FLOOR
+)
 
 
 def _rule(module: str) -> str:

@@ -15,7 +15,7 @@ from windfall.providers import provider_list
 
 BLIND = ("core", "control")
 """Rooms that know what a runtime or provider can do, and not which one it is."""
-NAMED = {entry.name for entry in policy_registry.ENTRIES} - {"checkpoint", "every"}
+NAMED = {entry.name for entry in policy_registry.ENTRIES} - {"bag", "checkpoint", "every"}
 """Names of policies that are no other word of the product."""
 DEFAULTS = {"terms.py": "adaptive", "jobs.py": "fixed"}
 """The lowest rooms name the default of each kind, which the list takes from there."""

@@ -79,6 +79,7 @@ NAMES_ALLOWED: dict[tuple[str, str], str] = {
     ("providers/local/market_database.py", "closing"): "`contextlib.closing`",
     ("providers/slurm/slurm_records.py", "closing"): "`contextlib.closing`",
     ("wiring_control.py", "closing"): "`contextlib.closing`",
+    ("report/bag_log.py", "tell"): "where a file is read",
 }
 
 # What a native speaker would not write, or reads twice; the phrases of the two readings among them.

@@ -286,3 +286,60 @@ def test_json_holds_the_file_and_the_losses(capsys: pytest.CaptureFixture[str]) 
     assert made["yaml"].startswith("# yaml-language-server: $schema=")
     assert "file_mounts" in [one["key"] for one in made["dropped"]]
     assert printed.err == ""
+
+
+SPACE = '{"Z": {"type": "range", "values": [3.0, 4.0]}, "p": {"type": "set", "values": [1, 2, 3]}}'
+
+
+def test_a_parameter_space_of_scispot_s_is_a_bag(capsys: pytest.CaptureFixture[str]) -> None:
+    """As its generator spreads it: of 100 jobs, each of three sets has 33 points of a range; the program is to be filled in."""
+    Path("space.json").write_text(SPACE)
+    import_("space.json", json_=True)
+
+    made = json.loads(capsys.readouterr().out)
+
+    assert made["unfilled"] == ["envs.PROGRAM"]
+    assert [one["key"] for one in made["dropped"]] == ["run", "Z"]
+    Path("bag.yaml").write_text(made["yaml"].replace("<fill in>", "./md"))
+    file = load("bag.yaml")
+    assert file.run == '"$PROGRAM" -Z {{Z}} -p {{p}}'
+    assert file.bag is not None
+    assert file.bag.finish == 0.9
+    assert [(one.name, len(one.values)) for one in file.bag.listed] == [("Z", 33), ("p", 3)]
+    assert file.bag.listed[0].values[::32] == (3.0, 4.0)
+
+
+def test_settings_of_scispot_s_name_space_and_script(capsys: pytest.CaptureFixture[str]) -> None:
+    """The space is beside the folder of the settings, where SciSpot runs; what only its cluster needs is listed."""
+    Path("config").mkdir()
+    Path("config/space.json").write_text(SPACE)
+    settings = {
+        "zone": "us-east1-b",
+        "username": "u",
+        "runfile": "/x/job.sh",
+        "param_exporation_file": "config/space.json",
+    }
+
+    told = Converted(json.dumps(settings), capsys, "config/config.json")
+
+    assert told.file.run == "bash /x/job.sh -Z {{Z}} -p {{p}}"
+    assert sorted(told.keys) == ["Z", "username", "zone"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"Z": {"type": "list", "values": [1]}}', "Z must be"),
+        ('{"Z": {"type": "range", "values": [1]}}', "Z is a range, and must have its two ends"),
+        ('{"runfile": "x", "param_exporation_file": "none.json"}', "there is no file none.json"),
+        ('{"seed": {"type": "set", "values": [1]}}', "has a name that Windfall sets itself"),
+    ],
+)
+def test_a_bag_of_scispot_s_that_cannot_be_read_is_refused(text: str, expected: str) -> None:
+    """With the place in its own file."""
+    Path("theirs.json").write_text(text)
+
+    with pytest.raises(Misuse, match=r"theirs\.json:1") as refused:
+        import_("theirs.json")
+
+    assert expected in str(refused.value)

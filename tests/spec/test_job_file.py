@@ -315,16 +315,16 @@ def test_settings_and_fleet_policy_reach_the_job(monkeypatch: pytest.MonkeyPatch
     """What a runtime without a check is told, it gets as it is written."""
     fixed, usual = policy_registry.own(PolicyKind.FLEET)[0], policy_registry.own(PolicyKind.RUNTIME)[0]
     rules = "tests.spec.test_job_file:LOOSE"
-    more = (replace(fixed, name="lean", word="lean"), replace(usual, name="bag", word="bag", place=rules))
+    more = (replace(fixed, name="lean", word="lean"), replace(usual, name="loose", word="loose", place=rules))
     monkeypatch.setattr(policy_registry, "ENTRIES", (*policy_registry.ENTRIES, *more))
     policy_registry.entries.cache_clear()
     try:
-        job = job_of("run: a\nfleet: lean\nruntime: {bag: {retries: 3, seeds: [1, 2]}}")
+        job = job_of("run: a\nfleet: lean\nruntime: {loose: {retries: 3, seeds: [1, 2]}}")
     finally:
         policy_registry.entries.cache_clear()
         policy_registry.load.cache_clear()
 
-    assert (job.fleet, job.runtime) == ("lean", RuntimeSpec("bag", {"retries": 3, "seeds": [1, 2]}))
+    assert (job.fleet, job.runtime) == ("lean", RuntimeSpec("loose", {"retries": 3, "seeds": [1, 2]}))
 
 
 LOOSE = replace(RULES, check=None)

@@ -21,7 +21,7 @@ from windfall.settings import patience_s
 from windfall.structs import Struct, replace
 from windfall.terms import RunOptions
 from windfall.units import rate_bytes_per_s
-from windfall.wire.boot_data import RESERVED_VARIABLES, UPLINK, BootData, grace_of
+from windfall.wire.boot_data import RESERVED_VARIABLES, UPLINK, BootData, grace_of, size_of
 from windfall.wire.environment import STORE_VARIABLES
 from windfall.wire.python_programs import program, program_environment, user_environment
 
@@ -77,6 +77,7 @@ def exec_request(machine: MachineContext, boot: BootData, start: StartExec) -> E
         Misuse: a variable of the machine's environment is not valid.
     """
     uplink = machine.environ.get(UPLINK)
+    cpus, memory_gib = size_of(machine.environ)
     return ExecRequest(
         url=machine.url,
         argv=boot.command,
@@ -88,6 +89,8 @@ def exec_request(machine: MachineContext, boot: BootData, start: StartExec) -> E
         patience_s=patience_s(machine.environ),
         wait=True,
         uplink_bytes_per_s=rate_bytes_per_s(uplink, UPLINK) if uplink else None,
+        cpus=cpus,
+        memory_gib=memory_gib,
         machine=machine.machine_id,
         status=machine.path(_STATUS_FILE),
         estimates=machine.path(_ESTIMATES),

@@ -42,6 +42,7 @@ class ExecRequest(Struct, frozen=True, forbid_unknown_fields=True):
             what it is told at its start.
         session, pages: the session's folders (`agent.session_folder`); empty until the session starts.
         nonce: random name of the session; identifies the holder in the run's log.
+        cpus, memory_gib: of the machine's type, as its provider sells it [1, GiB]; 0 where it does not say.
     """
 
     url: str
@@ -71,6 +72,8 @@ class ExecRequest(Struct, frozen=True, forbid_unknown_fields=True):
     pages: str = ""
     nonce: str = ""
     supervisor_pid: int = 0
+    cpus: float = 0.0
+    memory_gib: float = 0.0
 
     @property
     def managed(self) -> bool:

@@ -55,9 +55,14 @@ def show_notice(request: ExecRequest, notice: Notice, clock: Clock) -> None:
     os.replace(f"{path}.new", path)
 
 
+def inherited_environment() -> dict[str, str]:
+    """Return what a script inherits of this process's environment: all but what opens the store."""
+    return environment.without_store_variables(user_environment(os.environ))
+
+
 def script_environment(request: ExecRequest, start: ScriptStart, argv: Sequence[str]) -> dict[str, str]:
     """Return the script's environment: this process's, with Windfall's variables for this attempt."""
-    given = environment.without_store_variables(user_environment(os.environ))
+    given = inherited_environment()
     env = {name: value for name, value in given.items() if not name.startswith("WINDFALL_")}
     # Python buffers its output to a pipe, and a killed script would lose it.
     env.setdefault("PYTHONUNBUFFERED", "1")

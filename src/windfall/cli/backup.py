@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -17,10 +17,20 @@ from cyclopts import Parameter
 from windfall.errors import Misuse, StoreFull
 from windfall.sdk import attachment
 from windfall.wire import environment, script_page
+from windfall.wire import hand_over as hand_over_files
+
+ITEM_STORED_S = 600.0
+"""How long `--item` waits until the runner has stored the files [s]."""
+_POLL_S = 0.05
 
 
 def backup(
-    path: str, /, *, step: int | None = None, result: Annotated[str | None, Parameter(metavar="NAME")] = None
+    path: str,
+    /,
+    *more: str,
+    step: int | None = None,
+    result: Annotated[str | None, Parameter(metavar="NAME")] = None,
+    item: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Store a checkpoint or a result, from a script in any language.
 
@@ -30,11 +40,19 @@ def backup(
 
     Example: `windfall backup out/epoch-7 --step 7`
 
+    Example: `windfall backup --item state.bin` in an item of a bag
+
     Args:
         path: file or folder; it is uploaded in the background and must not change afterwards.
+        more: with --item, more files of the same save.
         step: the number of steps completed in the whole run; by default, one more than at the last backup.
         result: store it as a result with this name: it is kept, and no restart restores it.
+        item: in an item of a bag: store files from which the item continues if it is preempted; returns once they are stored.
     """
+    if item:
+        return _hand_over_item((path, *more), step, result)
+    if more:
+        raise Misuse(f"{more[0]}: give one file or folder; several files go with --item")
     if result is not None and step is not None:
         raise Misuse("--step is for a checkpoint and --result for a result: choose one")
     if result is not None and not _is_name(result):
@@ -50,6 +68,36 @@ def backup(
         hand_over(os.environ, folder, os.path.abspath(path), step)
     else:
         hand_over_result(os.environ, folder, os.path.abspath(path), result)
+    return 0
+
+
+def _hand_over_item(paths: Sequence[str], step: int | None, result: str | None) -> int:
+    if step is not None or result is not None:
+        raise Misuse(
+            "--item goes with neither --step nor --result: an item has no steps, and the bag names its results"
+        )
+    named = os.environ.get(environment.ITEM_FOLDER)
+    if not named:
+        print("windfall: not inside an item of a bag: nothing was stored", file=sys.stderr)
+        return 0
+    folder = Path(named)
+    for path in paths:
+        if not Path(path).is_file():
+            raise Misuse(f"{Path(path).absolute()} is no file: save first, then back up the files that were saved")
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+            raise Misuse(f"{path} is not in the item's folder {folder}, where the next try would find it")
+    files = [os.path.relpath(os.path.realpath(path), os.path.realpath(folder)) for path in paths]
+    with open(folder / f"{hand_over_files.HANDED}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        number = hand_over_files.read_handed(folder)[0] + 1
+        hand_over_files.write_handed(folder, number, files)
+        deadline_ns = time.monotonic_ns() + int(ITEM_STORED_S * 1e9)
+        while (answer := hand_over_files.read_answer(folder))[0] < number:
+            if time.monotonic_ns() > deadline_ns:
+                raise StoreFull(f"not stored within {ITEM_STORED_S:.0f} s: {', '.join(paths)}")
+            time.sleep(_POLL_S)
+    if answer[1]:
+        raise Misuse(f"not stored: {answer[1]}")
     return 0
 
 

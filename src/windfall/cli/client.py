@@ -184,9 +184,9 @@ class Client:
         """Stop a job after a save, or now."""
         self._post(f"/v1/jobs/{_path_segment(job_id)}/stop", {"now": now})
 
-    def resume(self, job_id: str) -> None:
-        """Resume a stopped job."""
-        self._post(f"/v1/jobs/{_path_segment(job_id)}/resume", {})
+    def resume(self, job_id: str, *, more: bool = False) -> None:
+        """Resume a stopped or failed job; with `more`, its run was given more to do, so one that is done resumes too."""
+        self._post(f"/v1/jobs/{_path_segment(job_id)}/resume", {"more": more})
 
     def preempt(self, job_id: str, machine_id: str, notice_s: float | None) -> None:
         """Preempt a machine of a job with `notice_s` of notice [s]; None for none."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import collections
 import functools
 import json
+import math
 import shutil
 import signal
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rich.status import Status
 
@@ -22,13 +23,17 @@ from windfall.errors import EXIT_DONE, EXIT_FAILED, ControllerError, StoreError
 from windfall.events import Row
 from windfall.fleet import RUN_DONE, TERMINAL, JobPhase, JobSubmitted
 from windfall.jobs import Work
+from windfall.policies.policy_registry import BAG
+from windfall.report import bag_page
+from windfall.report.bag_log import BagLog, read_bag
 from windfall.report.console import console
 from windfall.report.event_log import EventLog
+from windfall.runtimes.item_dispatcher import open_table
 from windfall.spelling import plain
 from windfall.storage import object_stores
 from windfall.storage.store_operations import get, keys_under
-from windfall.terms import Unit
-from windfall.units import duration_text
+from windfall.terms import Unit, WallTime
+from windfall.units import count_text, duration_text
 from windfall.wire.run_layout import OUTPUT
 
 POLL_S = 0.3
@@ -36,6 +41,10 @@ RATE_OVER_S = 30.0
 """The speed shown is the average over this time [s]."""
 RATE_FROM_S = 4.0
 """No speed is shown before this time [s]: steps are reported about once a second."""
+BAG_S = 1.0
+"""How often a bag's log is read [s]."""
+PIPED_S = 10.0
+"""The least time between two lines of progress in a pipe [s]."""
 _COLUMNS_MAX = 100
 
 
@@ -100,7 +109,10 @@ class Follower:
         self._store = object_stores.open_reader(view.run_url)
         self._controller_away = False
         self._event_log = EventLog()
-        self._progress = FollowedProgress(shown=not json_ and sys.stdout.isatty() and sys.stderr.isatty())
+        shown = not json_ and sys.stdout.isatty() and sys.stderr.isatty()
+        self._progress = FollowedProgress(shown=shown)
+        self._bag: FollowedBag | None = None
+        self._piped = not json_ and not shown
 
     def close(self) -> None:
         """Remove the progress line."""
@@ -115,8 +127,17 @@ class Follower:
             self._print_output()
             if over:
                 return self._end()
-            self._progress.show(self._view, time.monotonic())
+            self._show_progress(time.monotonic())
             time.sleep(POLL_S)
+
+    def _show_progress(self, now: float) -> None:
+        if self._bag is None:
+            self._progress.show(self._view, now)
+            return
+        text = self._bag.text(self._store, now)
+        self._progress.show_text(f"{self._view.phase}: {text}; {_cost(self._view):.4f} USD")
+        if self._piped and self._bag.due(text, now):
+            self._print(text)
 
     def _poll(self) -> bool:
         """Print what is new; return whether the job has ended.  If the controller is away, wait for it."""
@@ -149,6 +170,9 @@ class Follower:
 
     def _print_row(self, row: Row, line: str) -> None:
         self._progress.read_work(row)
+        if any(isinstance(fact, JobSubmitted) and fact.job.runtime.name == BAG for fact in row.facts):
+            self._bag = FollowedBag()
+            self._event_log.counts_items = True
         sentences = list(self._event_log.of(row))
         if self._after is None or row.sequence <= self._after:
             return  # an old row: recorded, not printed
@@ -190,7 +214,10 @@ class Follower:
             print(json.dumps({"job_id": view.job_id, "phase": view.phase, "exit_code": view.exit_code}))
         else:
             self._print(f"{view.job_id} {_end_text(view)}")
-            if view.phase is JobPhase.FAILED:
+            if self._bag is not None:
+                for line in self._bag.end(self._store, view):
+                    print(f"windfall: {line}", file=sys.stderr)
+            elif view.phase is JobPhase.FAILED:
                 print(f"windfall: see why: `windfall logs {view.job_id}`", file=sys.stderr)
             print(f"windfall: see where its time and money went: `windfall cost {view.job_id}`", file=sys.stderr)
         return EXIT_FAILED if view.exit_code is None else view.exit_code
@@ -204,6 +231,58 @@ def _end_text(view: JobView) -> str:
         short = view.message.startswith("stopped ")
         return f"was {view.message}" if short else f"was stopped: {view.message}"
     return f"{view.phase}: {view.message}"
+
+
+class FollowedBag:
+    """The items of a bag that is followed, as its log in the store has them."""
+
+    def __init__(self) -> None:
+        self._log: BagLog | None = None
+        self._read_at = self._printed_at = -math.inf
+        self._printed = ""
+
+    def _read(self, store: object_stores.Reader, now: float) -> None:
+        """Read what is new; a store that does not answer is asked again later."""
+        if now - self._read_at < BAG_S:
+            return
+        self._read_at = now
+        try:
+            if self._log is None and (found := store.run(read_bag())) is not None:
+                self._log = BagLog(store.run(open_table(found.bag)))
+            if self._log is not None:
+                store.run(self._log.read())
+        except StoreError:
+            return
+
+    def text(self, store: object_stores.Reader, now: float) -> str:
+        """Return one line about the items."""
+        self._read(store, now)
+        return "no item yet" if self._log is None else bag_page.progress_text(self._log, WallTime(time.time()))
+
+    def due(self, text: str, now: float) -> bool:
+        """Return whether a pipe gets this line now: some seconds after the last one, if items have ended since."""
+        items = text.partition(" items done")[0]
+        if now - self._printed_at < PIPED_S or items == self._printed or self._log is None or not self._log.first:
+            return False
+        self._printed_at, self._printed = now, items
+        return True
+
+    def end(self, store: object_stores.Reader, view: JobView) -> Iterator[str]:
+        """Yield what became of the items, what they cost, and what to type next."""
+        self._read(store, math.inf)
+        if self._log is None:
+            return
+        yield bag_page.progress_text(self._log, WallTime(time.time()))
+        if cost := bag_page.cost_text(self._log, view.details):
+            yield cost
+        groups = bag_page.failures(self._log)
+        if groups:
+            yield f"failed: {count_text(groups[0].count, 'item', 'items')}, such as {groups[0].item}: {groups[0].problem}"
+        yield from bag_page.advice(self._log, view.job_id, groups[0].item if groups else None)
+
+
+def _cost(view: JobView) -> float:
+    return float(view.details.get("money", {}).get("due_usd", 0.0))
 
 
 class FollowedProgress:
@@ -227,9 +306,14 @@ class FollowedProgress:
         while self._steps and (step < self._steps[-1][1] or now - self._steps[0][0] > RATE_OVER_S):
             self._steps.popleft()
         self._steps.append((now, step))
+        if self._status is not None:
+            self.show_text(self.text(view, step))
+
+    def show_text(self, text: str) -> None:
+        """Redraw the line as this text."""
         if self._status is None:
             return
-        self._status.update(self.text(view, step))
+        self._status.update(text)
         if not self._running:
             self._status.start()
             self._running = True
@@ -252,5 +336,4 @@ class FollowedProgress:
             sentences += f", {speed:.3g} steps/s"
             if steps is not None and steps > step:
                 sentences += f", {duration_text((steps - step) / speed)} left"
-        cost = view.details.get("money", {}).get("due_usd", 0.0)
-        return f"{view.phase}: {sentences}; {cost:.4f} USD"
+        return f"{view.phase}: {sentences}; {_cost(view):.4f} USD"

@@ -12,7 +12,7 @@ from windfall.spelling import nearest
 
 
 def import_(file: str, /, *, json_: Json = False) -> None:
-    """Convert a SkyPilot or dstack task file to a job file.
+    """Convert a SkyPilot or dstack task file, or a bag of SciSpot's, to a job file.
 
     Keys that cannot be converted are listed on stderr, with the reason.  Values that only you know are marked for you to
     fill in; until then, the job file does not run.
@@ -20,15 +20,18 @@ def import_(file: str, /, *, json_: Json = False) -> None:
     Example: `windfall import sky.yaml > job.yaml`
 
     Args:
-        file: the task file; a file with a `type` key is read as dstack's.
+        file: the task file; a file with a `type` key is read as dstack's; SciSpot's is its parameter space or its settings.
         json_: print one JSON object: the job file, and the keys that were not converted.
     """
     with for_job_files():
-        from windfall.spec import dstack, import_draft, sky, yaml_positions  # noqa: PLC0415 - their packages are an extra
+        from windfall.spec import dstack, import_draft, scispot_files, sky, yaml_positions  # noqa: PLC0415 - their packages are an extra
 
     text = yaml_positions.read(file)
-    ours = dstack.import_dstack if "type" in import_draft.document_of(text, file).value else sky.import_sky
-    made = ours(text, file)
+    value = import_draft.document_of(text, file).value
+    if scispot_files.is_scispot(value):
+        made = scispot_files.import_scispot(text, file)
+    else:
+        made = (dstack.import_dstack if "type" in value else sky.import_sky)(text, file)
     if json_:
         dropped = [{"position": str(one.position), "key": one.key, "reason": one.reason} for one in made.dropped]
         print(json.dumps({"yaml": made.text, "dropped": dropped, "unfilled": list(made.unfilled)}))

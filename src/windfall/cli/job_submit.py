@@ -10,16 +10,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from windfall.cli import client
+from windfall.cli import bag_history, client
+from windfall.cli.bag_history import CarriedItem
 from windfall.cli.local_zone import local_time
 from windfall.cli.locations import absolute_url, local_user
 from windfall.errors import ControllerError, Misuse
 from windfall.jobs import Injection, Job
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
+from windfall.report import bag_words
 from windfall.report.plan_report import code_json, code_warnings, plan_lines
 from windfall.report.queue_report import start_text
-from windfall.spec import deadline_words, fields
+from windfall.spec import bag_rows, deadline_words, fields
+from windfall.spec.bag_rows import BagRows
 from windfall.spec.deadline_words import Deadline
 from windfall.spec.job_file import JobFile, parse_injection, to_job
 from windfall.spec.job_loader import load
@@ -27,7 +30,7 @@ from windfall.storage import bundle, object_stores
 from windfall.storage.acquire_run import clone_checkpoint
 from windfall.storage.bundle import PackedBundle
 from windfall.storage.object_stores import check_url, folder_url
-from windfall.structs import Struct
+from windfall.structs import Struct, replace
 from windfall.terms import Bundle, Seconds
 
 _RUNS = "runs"
@@ -52,19 +55,35 @@ class Draft(Struct, frozen=True):
     """A job that is not submitted yet.
 
     Attributes:
-        file: its job file.
+        file: its job file, read from `path`.
         job_id, run_url: its id, and where its run will be stored.
         injection: rehearsed preemptions.
         read_at: when the file was read, in the user's zone: a deadline such as `tomorrow 9:00` is understood as of then.
         code: what is uploaded with it.
+        rows: the items of its bag; None without one.
+        carried: those that earlier runs have done.
     """
 
     file: JobFile
+    path: Path
     job_id: str
     run_url: str
     injection: Injection | None
     read_at: datetime
     code: PackedBundle | None = None
+    rows: BagRows | None = None
+    carried: tuple[CarriedItem, ...] = ()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is a bag whose items are all done."""
+        return self.rows is not None and len(self.carried) == len(self.rows.rows)
+
+    @property
+    def items_code(self) -> str:
+        """Digest of the code that its items run: without the job file, and without the file with their parameters."""
+        rows = () if self.file.bag is None or self.file.bag.rows is None else (self.file.bag.rows,)
+        return bag_history.code_digest(self.code, (str(self.path), *rows))
 
     @property
     def deadline(self) -> Deadline | None:
@@ -81,11 +100,15 @@ class Draft(Struct, frozen=True):
         if says := start_text(plan, SystemClock().wall_time(), local_time):
             plan["start"] = {"says": says}
         plan["code"] = code_json(self.code)
-        plan["warnings"] = [*plan["warnings"], *code_warnings(self.file.run, self.file.setup, self.code)]
+        plan["warnings"] = [*plan["warnings"], *self._code_warnings()]
         plan["deadline"] = None
         if (deadline := self.deadline) is not None:
             plan["deadline"] = {"written": deadline.text, "at": deadline.at.isoformat(), "says": deadline.says}
             plan["warnings"] += [deadline.note] if deadline.note else []
+
+    def _code_warnings(self) -> Iterator[str]:
+        yield from code_warnings(self.file.run, self.file.setup, self.code, saves=self.rows is None)
+        yield from bag_words.warnings(self.job(), self.file.run, self.code)
 
     def job(self, packed: Bundle | None = None, code: str | None = None) -> Job:
         """Return the job, with its code if that is uploaded; a deadline that is a time counts from now on.
@@ -107,6 +130,8 @@ class Draft(Struct, frozen=True):
             bundle=packed,
             injection=self.injection,
             deadline_s=left_s,
+            rows=self.rows,
+            carried=len(self.carried),
         )
 
 
@@ -144,7 +169,7 @@ def read(
     found = load(
         str(file),
         overrides=overrides | {key: value for key, (_, value) in limits.items()},
-        warn=lambda message: print(f"windfall: {message}", file=sys.stderr),
+        warn=_warn,
         now=now,
         options={key: option for key, (option, _) in limits.items()},
     )
@@ -155,7 +180,48 @@ def read(
     if pack and client.uses_team_controller():
         base = _team_store(found.checkpoint.store, base, state)
     code = None if found.workdir is None or not pack else bundle.pack_for_others(found.workdir)
-    return Draft(found, job_id, f"{base}/{job_id}", None if inject is None else parse_injection(inject), now, code)
+    rows = None if found.bag is None else bag_rows.rows_of(found.bag, _warn)
+    injection = None if inject is None else parse_injection(inject)
+    return Draft(found, file, job_id, f"{base}/{job_id}", injection, now, code, rows)
+
+
+def with_history(draft: Draft, *, limit: int | None, again: bool) -> Draft:
+    """Return a draft of a bag that runs only what no earlier run of it has done; others are returned as they are.
+
+    Args:
+        draft: the job.
+        limit: the most items to run, the first ones in the order in which they would run; None for all.
+        again: run also what is done.
+
+    Raises:
+        Misuse: a limit that is none, or for a job without a bag.
+        StoreError: the store with earlier runs does not answer.
+    """
+    rows, base = draft.rows, draft.run_url.rpartition("/")[0]
+    if limit is not None and limit < 1:
+        raise Misuse(f"--limit must be at least 1, not {limit}")
+    if rows is None:
+        if limit is not None or again:
+            raise Misuse(f"{'--again' if again else '--limit'} is for a job with the block bag")
+        return draft
+    history = bag_history.BagHistory() if again else bag_history.done_before(draft.file, rows, draft.items_code, base)
+    carried = history.carried
+    if history.other_code:
+        _warn(f"the code has changed since {history.other_code}: no item is carried over")
+    if carried:
+        left = len(rows.rows) - len(carried)
+        runs = sorted({one.run for one in carried})
+        where = ", ".join(runs[:3]) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")
+        _warn(f"{len(carried)} of {len(rows.rows)} items were done by {where}; {left} to run (--again runs all)")
+        if left and limit is not None:
+            return replace(draft, rows=bag_history.first_rows(draft.file, rows, carried, limit))
+    elif limit is not None:
+        return replace(draft, rows=bag_history.first_rows(draft.file, rows, (), limit))
+    return replace(draft, carried=carried)
+
+
+def _warn(message: str) -> None:
+    print(f"windfall: {message}", file=sys.stderr)
 
 
 def _limits(options: ObjectiveOptions, now: datetime) -> Iterator[tuple[str, str, str]]:
@@ -234,6 +300,15 @@ def upload_code(draft: Draft) -> Job:
         source = object_stores.open_reader(absolute_url(draft.file.checkpoint.from_))
         target = object_stores.open_reader(draft.run_url)
         clone_checkpoint(source.store, target.store, target.clock, new_nonce)
+    if draft.rows is not None:
+        store = object_stores.open_store(draft.run_url)
+        for key, data in draft.rows.objects().items():
+            store.put(key, data)
+        place, _, run = draft.run_url.rpartition("/")
+        at = SystemClock().wall_time()
+        bag_history.store(object_stores.open_reader(draft.run_url), draft.carried, place, new_nonce(), at)
+        steps = bag_history.remember(draft.file, draft.rows, draft.items_code, run, at)
+        object_stores.open_reader(place).run(steps)
     if draft.code is None:
         return draft.job()
     reader = object_stores.open_reader(draft.run_url)

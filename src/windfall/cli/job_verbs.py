@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from windfall import codec
-from windfall.cli import run_reference
+from windfall.cli import bag_verbs, run_reference
 from windfall.control.controller_views import JobView
 from windfall.core import replay as core_replay
-from windfall.errors import Misuse
+from windfall.errors import LogDamaged, Misuse, StoreError
 from windfall.events import Row
 from windfall.fleet import TERMINAL, JobPhase
+from windfall.report import bag_page
 from windfall.report.console import console
 from windfall.spelling import plain
+from windfall.terms import WallTime
 from windfall.units import count_text, duration_text
 
 if TYPE_CHECKING:
@@ -51,10 +53,39 @@ def ps(references: tuple[str, ...], state: Path | None, *, json_: bool) -> None:
     if not references:
         _list(views, json_=json_)
     for view in views if references else ():
+        bag = _bag_of(view)
         if json_:
-            print(json.dumps(view_as_json(view)))
+            more = {} if bag is None else {"bag": bag_page.as_json(bag.log, WallTime(time.time()), view.details)}
+            print(json.dumps(view_as_json(view) | more))
+        elif bag is not None:
+            _show_bag(view, bag)
         else:
             _show(view)
+
+
+def _bag_of(view: JobView) -> bag_verbs.OpenBag | None:
+    """Return the bag of a job with items; None if it is not there, or cannot be read now."""
+    if "items" not in view.details or view.run_deleted:
+        return None
+    try:
+        return bag_verbs.find_bag(view.run_url)
+    except (StoreError, LogDamaged) as error:
+        print(f"windfall: the bag cannot be read: {error}", file=sys.stderr)
+        return None
+
+
+def _show_bag(view: JobView, bag: bag_verbs.OpenBag) -> None:
+    code = "" if view.exit_code is None else f" (exit code {view.exit_code})"
+    lines = [
+        ("bag", f"{view.job_id} (user {view.user})"),
+        ("since", _since(view)),
+        ("phase", f"{view.phase}{code}: {view.message}"),
+        ("run", view.run_url),
+    ]
+    lines += [("waiting", reason) for reason in view.details.get("reasons", ())]
+    for label, text in lines:
+        print(f"{label:<10}{plain(text)}")
+    bag_verbs.show(bag, view, json_=False)
 
 
 def view_as_json(view: JobView) -> dict[str, Any]:
@@ -94,7 +125,8 @@ def _job_row(view: JobView, *, users: bool) -> tuple[str, ...]:
     cost, rate = _usd(details.get("money", {}).get("due_usd", 0.0)), _usd(details.get("rate_usd_per_hour", 0.0))
     left = "-" if view.finish_at is None else _about(view.finish_at - now)
     who = (plain(view.job_id), *([plain(view.user)] if users else []), str(view.phase))
-    step, status = str(details.get("step", 0)), plain(view.message).removeprefix(f"{view.phase}: ")
+    of = f"/{details['items']}" if "items" in details else ""
+    step, status = f"{details.get('step', 0)}{of}", plain(view.message).removeprefix(f"{view.phase}: ")
     return (*who, _about(now - view.created), step, left, cost, rate, status)
 
 
@@ -228,6 +260,12 @@ def resume(reference: str, state: Path | None, *, detach: bool) -> int:
         if view.phase not in TERMINAL:
             print(f"windfall: {view.job_id} is already active: {view.message}", file=sys.stderr)
         else:
+            bag = _bag_of(view)
+            if view.phase is JobPhase.FAILED and bag is not None and bag.log.table.closed:
+                raise Misuse(
+                    f"{view.job_id} is over, and {bag.log.table.counts.failed:,} items have failed: run them again with "
+                    f"`windfall retry-failed {view.job_id}`"
+                )
             last = max((row.sequence for row in client.rows(view.job_id)), default=0)
             client.resume(view.job_id)
             if not detach:

@@ -61,6 +61,10 @@ def plan(
     folder = state or state_folder()
     options = job_submit.ObjectiveOptions(budget, deadline, loss)
     draft = job_submit.read(job_file, set_, inject, folder, options=options, pack=True)
+    draft = job_submit.with_history(draft, limit=None, again=False)
+    if draft.is_done:
+        _log("all items are done: nothing to plan")
+        return
     with client.planner(folder) as controller:
         planned = _planned(controller, draft)
     if plot is not None:
@@ -83,6 +87,8 @@ def run(
     deadline: str | None = None,
     loss: str | None = None,
     inject: InjectSpec = None,
+    limit: Annotated[int | None, Parameter(metavar="N")] = None,
+    again: Switch = False,
     state: StateFolder = None,
     json_: Json = False,
 ) -> int:
@@ -105,6 +111,8 @@ def run(
             "fri 9:00", "tomorrow 9:00", 18:00 or 2027-01-31T18:00; another zone behind it: "fri 9:00 Europe/Berlin".
         loss: the training loss to reach, in place of the job file's; for runtimes that predict how much work that takes.
         inject: rehearse preemptions: "mttp=90s+300s,seed=7,notice=10s".
+        limit: of a bag, run only the first N items in the order in which they would run.
+        again: of a bag, run also the items that an earlier run of the same bag has done.
         state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
         json_: print one JSON object per line.
     """
@@ -114,6 +122,10 @@ def run(
     folder = state or state_folder()
     options = job_submit.ObjectiveOptions(budget, deadline, loss)
     draft = job_submit.read(job_file, set_, inject, folder, options=options, pack=True)
+    draft = job_submit.with_history(draft, limit=limit, again=again)
+    if draft.is_done:
+        _log("all items are done: nothing to run")
+        return 0
     secrets = job_submit.secrets_of(draft.file)
     with client.connect(folder, start=True) as controller:
         planned = _planned(controller, draft)

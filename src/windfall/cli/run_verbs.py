@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from windfall import codec, wiring
-from windfall.cli import job_verbs, run_reference
+from windfall.cli import bag_verbs, job_verbs, run_reference
 from windfall.cli.locations import absolute_url
 from windfall.cli.options import Detach, Json, StateFolder, Switch
 from windfall.core import replay as core_replay
@@ -78,6 +78,9 @@ def ps(*runs: str, state: StateFolder = None, json_: Json = False) -> None:
 def _ps_urls(urls: tuple[str, ...], *, json_: bool) -> None:
     table = Table("run", "status", "last checkpoint", "checkpoints", "attempts", "lost", "lease holder", box=None)
     for url in urls:
+        if (bag := bag_verbs.find_bag(url)) is not None:
+            bag_verbs.show(bag, None, json_=json_)
+            continue
         _, state = open_run(url, may_start=True)
         newest = max((checkpoint.step for checkpoint in state.checkpoints), default=None)
         died = state.holder is not None and wiring.has_died_here(state.holder)
@@ -91,7 +94,7 @@ def _ps_urls(urls: tuple[str, ...], *, json_: bool) -> None:
             str(state.preemptions),
         )
         table.add_row(plain(url), _status(state, died=died), *counts, plain(holder))
-    if not json_:
+    if not json_ and table.row_count:
         console().print(table)
 
 
@@ -108,19 +111,30 @@ def logs(
     /,
     *,
     follow: Annotated[bool, Parameter(name=("--follow", "-f"), negative="")] = False,
+    attempt: Annotated[int | None, Parameter(metavar="N")] = None,
     state: StateFolder = None,
 ) -> int:
     """Print the script's output, from all machines as one stream.
+
+    Of a bag, `BAG/ITEM` prints what one item printed: `windfall logs lj-3f9a2c/17`.
 
     Output reaches the store within a few seconds.  For a job, -f also reports what happens to its machines.
 
     Example: `windfall logs -f gpt-3f9a2c`
 
     Args:
-        run: a job, or the URL of a run.
+        run: a job, or the URL of a run; BAG/ITEM for an item of a bag, by its number.
         follow: keep printing, across machines, until the run is done or has failed.
+        attempt: of an item: print this attempt, counted from 1 (default: the newest that is stored).
         state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
     """
+    if (named := bag_verbs.split_item(run)) is not None:
+        if follow:
+            raise Misuse("-f cannot follow one item: what it prints is stored when it has ended")
+        bag_verbs.print_item(*named, attempt, state)
+        return 0
+    if attempt is not None:
+        raise Misuse(f"--attempt is for an item of a bag: name it as {run}/0")
     if follow and not run_reference.is_url(run):
         return job_verbs.logs_following(run, state)
     url = run_reference.url_of(run, state)

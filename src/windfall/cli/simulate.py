@@ -27,6 +27,8 @@ from windfall.terms import DEFAULT_SAVING
 from windfall.units import duration_s
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from windfall.jobs import Job
     from windfall.market import Offer
     from windfall.policies.planning.estimates import PlanInputs
@@ -106,6 +108,8 @@ def simulate(
     With `--history SEED`, plays one simulated history instead, and shows it as `windfall cost` and `windfall explain` show a
     real job: its bill, its account, its timeline, its decisions.
 
+    A bag of items is simulated on each machine type; `--step` is then how long an item takes where no run measured it.
+
     Example: `windfall simulate job.yaml --policy adaptive,young-daly,every:100 --model bathtub`
 
     Args:
@@ -144,9 +148,12 @@ def simulate(
         from windfall.report import simulate_plot, simulate_report  # noqa: PLC0415 - need numpy, an extra
         from windfall.simulation import scenario_from_job  # noqa: PLC0415
 
-        given = _given(numbers)
-        folder = state or state_folder()
+        given, folder = _given(numbers), state or state_folder()
         draft = job_submit.read(job_file, set_, inject, folder)
+        if draft.rows is not None:
+            others = policy, trace, model, history, machines, plot
+            _show_bag(draft.job(), folder, numbers, others, seed=seed, json_=json_)
+            return
         job = scenario_from_job.with_work(draft.job(), given)
         policies = _policies(policy, job.options.policy)
         setup = _build(job, given, folder, _LifetimeOptions(model, trace, unit))
@@ -163,10 +170,15 @@ def simulate(
     if json_:
         print(json.dumps(simulate_report.as_json(built, answers, job.objective, seed=seed)))
         return
+    _print_drawn(plot).print(simulate_report.render(f"{head}; {_counted(trials)} each", built, answers, job.objective))
+
+
+def _print_drawn(plot: Path | None) -> Console:
+    """Say where a plot is; return what the rest is printed on."""
     screen = console()
     if plot is not None:
         screen.print(f"plot: {plot}")
-    screen.print(simulate_report.render(f"{head}; {_counted(trials)} each", built, answers, job.objective))
+    return screen
 
 
 @contextlib.contextmanager
@@ -232,6 +244,29 @@ def _show_history(
 
     found = simulate_history.play(setup, policy, seed)
     simulate_history.show(found, machines=machines, plot=plot, json_=json_)
+
+
+def _show_bag(
+    job: Job, folder: Path, numbers: _NumberOptions, others: tuple[object, ...], *, seed: int, json_: bool
+) -> None:
+    """Show a bag on each machine type; of the numbers only the length of an item and the losses apply."""
+    from windfall.cli import simulate_bag  # noqa: PLC0415 - needs numpy, an extra
+
+    names = ("--policy", "--trace", "--model", "--history", "--machines", "--plot")
+    useless: dict[str, object] = {
+        "--steps": numbers.steps,
+        "--save": numbers.save,
+        "--upload": numbers.upload,
+        "--allocate": numbers.allocate,
+        "--prepare": numbers.prepare,
+        "--notice": numbers.notice,
+        "--announced": numbers.announced,
+        "--price": numbers.price,
+    }
+    simulate_bag.refuse_options([*zip(names, others, strict=True), *useless.items()])
+    given = simulate_bag.BagNumbers(_one(numbers.step, "--step"), _one(numbers.mttp, "--mttp"), seed)
+    answers = simulate_bag.simulate_bag(job, folder, given)
+    simulate_bag.show(job, answers, json_=json_, seed=seed)
 
 
 def _given(options: _NumberOptions) -> Overrides:

@@ -28,7 +28,9 @@ class Verb(NamedTuple):
     @property
     def words(self) -> tuple[str, ...]:
         """The words of the verb: those before its options and arguments."""
-        return tuple(itertools.takewhile(lambda word: word.isalpha() and word.islower(), self.usage.split()))
+        return tuple(
+            itertools.takewhile(lambda word: word.replace("-", "").isalpha() and word.islower(), self.usage.split())
+        )
 
 
 VERBS: Mapping[str, tuple[Verb, ...]] = {
@@ -48,6 +50,11 @@ VERBS: Mapping[str, tuple[Verb, ...]] = {
             "stop [OPTIONS] JOB|URL",
             "Save and stop a job or a run, so that it can be resumed; a job's machines are released.",
         ),
+        Verb(
+            "cli.bag_verbs:retry_failed",
+            "retry-failed [OPTIONS] BAG",
+            "Run the items of a bag that have failed again, those that took too long included.",
+        ),
         Verb("cli.run_verbs:resume", "resume [OPTIONS] JOB", "Resume a stopped or failed job, and follow it."),
     ),
     "Watch": (
@@ -56,7 +63,7 @@ VERBS: Mapping[str, tuple[Verb, ...]] = {
         ),
         Verb(
             "cli.run_verbs:logs",
-            "logs [OPTIONS] JOB|URL",
+            "logs [OPTIONS] JOB|URL|BAG/ITEM",
             "Print the script's output, from all machines as one stream.",
         ),
         Verb(
@@ -77,6 +84,11 @@ VERBS: Mapping[str, tuple[Verb, ...]] = {
         ),
     ),
     "Recover": (
+        Verb(
+            "cli.bag_verbs:results",
+            "results [OPTIONS] BAG",
+            "Write the results of a bag as a table: a row for each item that is done.",
+        ),
         Verb(
             "cli.run_verbs:checkpoints",
             "checkpoints [OPTIONS] JOB|URL",
@@ -153,7 +165,7 @@ VERBS: Mapping[str, tuple[Verb, ...]] = {
         Verb(
             "cli.job_file_verbs:import_",
             "import [OPTIONS] FILE",
-            "Convert a SkyPilot or dstack task file to a job file.",
+            "Convert a SkyPilot or dstack task file, or a bag of SciSpot's, to a job file.",
         ),
         Verb(
             "cli.job_file_verbs:schema",

@@ -99,6 +99,12 @@ class StopBody(_ApiBody):
     now: bool = False
 
 
+class ResumeBody(_ApiBody):
+    """Whether the job's run was given more to do, so that it resumes though it is done."""
+
+    more: bool = False
+
+
 class PreemptBody(_ApiBody):
     """Which machine to preempt, and with how much notice [s]; null for none."""
 
@@ -313,9 +319,9 @@ def stop(job_id: _OwnJob, body: StopBody, service: _Service, user: _User) -> Jso
     return {}
 
 
-def resume(job_id: _OwnJob, service: _Service, user: _User) -> Json:
+def resume(job_id: _OwnJob, body: ResumeBody, service: _Service, user: _User) -> Json:
     """Resume a stopped or failed job."""
-    service.resume(job_id, user.name)
+    service.resume(job_id, user.name, more=body.more)
     return {}
 
 

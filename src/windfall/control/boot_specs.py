@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable
 
 from windfall.jobs import Job, settings_for
-from windfall.market import BootImage, BootSecret, BootSetup, BootSpec
+from windfall.market import BootImage, BootSecret, BootSetup, BootSpec, Offer
 from windfall.structs import replace
 from windfall.wire import boot_data
 
@@ -22,7 +22,7 @@ def on_this_host(_: str, spec: BootSpec) -> BootSpec:
 
 def make_boot(
     job: Job,
-    provider: str,
+    offer: Offer,
     *,
     argv: tuple[str, ...],
     controller: str,
@@ -34,7 +34,7 @@ def make_boot(
 
     Args:
         job: its job.
-        provider: where it is bought; the job's block for it goes along.
+        offer: what is bought; the job's block for its provider goes along.
         argv: the command that runs the node agent on this host.
         controller: URL of the controller.
         credential: the machine's one-time credential.
@@ -43,12 +43,16 @@ def make_boot(
     """
     spec = BootSpec(
         argv,
-        env=((boot_data.RUN_URL, job.run_url), (boot_data.CONTROLLER, controller)),
+        env=(
+            (boot_data.RUN_URL, job.run_url),
+            (boot_data.CONTROLLER, controller),
+            *boot_data.size_variables(offer.cpus, offer.memory_gib),
+        ),
         secrets=(BootSecret(boot_data.CREDENTIAL, credential), *(BootSecret(name, value) for name, value in lent)),
         credential=boot_data.CREDENTIAL,
-        block=settings_for(job, provider),
+        block=settings_for(job, offer.provider),
     )
-    return _with_setup(job, equip(provider, spec))
+    return _with_setup(job, equip(offer.provider, spec))
 
 
 def _with_setup(job: Job, spec: BootSpec) -> BootSpec:

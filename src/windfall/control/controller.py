@@ -191,19 +191,24 @@ class Controller:
         if entry is not None and not is_over(entry):
             self._request(entry.job, fleet.JobStopRequested(now, user))
 
-    def resume(self, job_id: str, user: str) -> None:
-        """Resume a stopped or failed job."""
+    def resume(self, job_id: str, user: str, *, more: bool = False) -> None:
+        """Resume a stopped or failed job; with `more`, one that is done too."""
         entry = self._records.job(job_id)
         if entry is None:
             raise Misuse(f"there is no job {job_id}: `windfall ps` lists them")
-        if entry.phase is fleet.JobPhase.DONE:
+        if entry.phase is fleet.JobPhase.DONE and not more:
             raise Misuse(f"{job_id} is done: there is nothing to resume")
+        if entry.phase is fleet.JobPhase.DONE and entry.job.secrets:
+            raise Misuse(
+                f"{job_id} cannot be resumed: its secrets were deleted when it was done; run its job file again, and only what "
+                "is not done runs"
+            )
         if self.job(job_id).run_deleted:
             raise Misuse(
                 f"{job_id} cannot be resumed: its run was deleted with everything in it; `windfall run` starts a new one"
             )
         refuse_unsold(self._planner.offers(entry.job), entry.job)
-        self._request(entry.job, fleet.JobResumeRequested(user))
+        self._request(entry.job, fleet.JobResumeRequested(user, more))
 
     def preempt(self, job_id: str, machine_id: str, user: str, *, notice_s: Seconds | None) -> None:
         """Ask a machine's provider to preempt it, as a rehearsal."""
@@ -400,7 +405,7 @@ class Controller:
         provider = order.offer.provider
         return boot_specs.make_boot(
             job,
-            provider,
+            order.offer,
             argv=self._dependencies.boot_argv,
             controller=self._dependencies.url,
             credential=auth.credential(self._key, job.job_id, order.token),

@@ -166,8 +166,8 @@ class Service(Protocol):
         """Stop a job after a save, or `now`; no error if it has already stopped."""
         ...
 
-    def resume(self, job_id: str, user: str) -> None:
-        """Resume a stopped or failed job."""
+    def resume(self, job_id: str, user: str, *, more: bool = False) -> None:
+        """Resume a stopped or failed job; with `more`, its run was given more to do, so one that is done resumes too."""
         ...
 
     def preempt(self, job_id: str, machine_id: str, user: str, *, notice_s: Seconds | None) -> None:

@@ -41,6 +41,7 @@ from windfall.fleet import (
 )
 from windfall.jobs import Forecast, Job, Measurement
 from windfall.market import BootSpec, MachineLifecycle, Order
+from windfall.policies.acquisition import fleet_policy_list
 from windfall.policies.checkpointing.schedule_table import ScheduleRequest
 from windfall.ports import Channel, Clock, Journal, Provider, Runtime, Snapshots
 from windfall.terms import Instant, Seconds, Term
@@ -157,13 +158,19 @@ class _Contact:
     report: Report | None = None
     preemption_at: Instant | None = None
     silence_reported_at: Instant | None = None
+    step_s: float | None = None
 
 
 class LivenessTracker:
-    """The newest report of each machine of a job, and when it was received."""
+    """The newest report of each machine of a job, and when it was received.
 
-    def __init__(self, silent_after_s: Seconds) -> None:
-        self._silent_after_s = silent_after_s
+    Args:
+        silent_after_s: a machine that was not heard of for longer is silent [s].
+        step_times: whether the driver decides by the time of a step.
+    """
+
+    def __init__(self, silent_after_s: Seconds, *, step_times: bool = False) -> None:
+        self._silent_after_s, self._step_times = silent_after_s, step_times
         self._contacts: dict[str, _Contact] = {}
         self._looked_at: Instant | None = None
 
@@ -188,9 +195,10 @@ class LivenessTracker:
             ):
                 continue  # the slower channel repeats what the faster one brought: not a sign of life
             preemption_at = None if report.preemption_in_s is None else Instant(journal_now + report.preemption_in_s)
-            if contact.silence_reported_at is not None or _is_news(contact, report, preemption_at):
+            timed = self._step_times and _is_other_time(contact.step_s, report.step_s)
+            if timed or contact.silence_reported_at is not None or _is_news(contact, report, preemption_at):
                 news.append(MachineReported(report, channel, preemption_at))
-                contact.preemption_at = preemption_at
+                contact.preemption_at, contact.step_s = preemption_at, report.step_s
             contact.received_at, contact.silence_reported_at, contact.report = now, None, report
         return news
 
@@ -242,6 +250,13 @@ def _is_news(contact: _Contact, report: Report, preemption_at: Instant | None) -
     return _substance(old) != _substance(report)
 
 
+def _is_other_time(before_s: float | None, step_s: float | None) -> bool:
+    """Return whether the time of a step is known now, or has changed by more than it varies."""
+    if before_s is None or step_s is None:
+        return step_s is not None
+    return abs(step_s - before_s) > _TIME_SHIFT * before_s
+
+
 def _substance(report: Report) -> tuple[object, ...]:
     return (
         report.incarnation,
@@ -256,6 +271,8 @@ def _substance(report: Report) -> tuple[object, ...]:
     )
 
 
+_TIME_SHIFT = 0.1
+"""A time of a step that differs by this share is another one [1]."""
 _BILL_MARGIN_S = 86400.0
 """A bill's last lines are awaited for twice the providers' stated lag plus this, then left unsettled [s]."""
 _FACTS_ROUNDS_MAX = 20
@@ -325,7 +342,8 @@ class JobLoop:
         heapq.heapify(self._timer_heap)
         self._sequence = 0 if last is None else last.sequence
         self._time = JournalClock(ports.clock, last)
-        self._liveness = LivenessTracker(ports.pace.silent_after_s)
+        step_times = fleet_policy_list.reads_step_times(job.fleet)
+        self._liveness = LivenessTracker(ports.pace.silent_after_s, step_times=step_times)
         self._executor = CommandExecutor(ports)
         self._poller = Poller(job, ports, cursors=dict(self._kept.cursors))
         self._schedule_builder = ScheduleBuilder(ports)

@@ -39,14 +39,24 @@ def view(entry: Entry, summary: dict[str, Any], now: WallTime, *, whole: bool) -
         finish_at=_finish_at(entry, summary, now),
         dead_man_s=job.dead_man_s,
         run_deleted=deleted,
-        details=summary if whole else {name: summary[name] for name in _BRIEF if name in summary},
+        details=_items(entry) | (summary if whole else {name: summary[name] for name in _BRIEF if name in summary}),
     )
+
+
+def _items(entry: Entry) -> dict[str, Any]:
+    work = entry.job.work
+    return {"items": int(work.amount)} if work is not None and work.unit is Unit.ITEM else {}
 
 
 def _finish_at(entry: Entry, summary: dict[str, Any], now: WallTime) -> WallTime | None:
     """Return when a running job is done at its pace since the submission; None if that cannot be estimated."""
     job, step = entry.job, summary.get("step", 0)
-    if summary.get("phase") != JobPhase.RUNNING or job.work is None or job.work.unit is not Unit.STEP or step <= 0:
+    if (
+        summary.get("phase") != JobPhase.RUNNING
+        or job.work is None
+        or job.work.unit not in (Unit.STEP, Unit.ITEM)
+        or step <= 0
+    ):
         return None
     return WallTime(now + max(0.0, job.work.amount - step) * (now - entry.created) / step)
 

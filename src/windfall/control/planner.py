@@ -26,7 +26,7 @@ from windfall.policies.planning import job_plan
 from windfall.policies.planning.estimates import Knowledge, PlanInputs
 from windfall.policies.planning.forecasts import ENDED_MAX, track_record
 from windfall.policies.planning.unmet_needs import unmet_need
-from windfall.policies.policy_registry import MIX, SPOTDNN, PolicyKind
+from windfall.policies.policy_registry import EXPLORE, MIX, SPOTDNN, PolicyKind
 from windfall.ports import Clock, Provider
 from windfall.structs import plain, replace
 from windfall.terms import GRACE_S, Seconds
@@ -157,9 +157,9 @@ class Planner:
         scaling = runtime_list.scaling_of(job)
         if scaling is not None:
             policy_registry.load(PolicyKind.FLEET, MIX)  # says which package is missing
-            from windfall.policies.planning import fleet_plan, training_plan  # noqa: PLC0415 - need numpy
+            from windfall.policies.planning import bag_plan, fleet_plan, training_plan  # noqa: PLC0415 - need numpy
 
-            plan_of = training_plan.plan if job.fleet == SPOTDNN else fleet_plan.plan
+            plan_of = {SPOTDNN: training_plan.plan, EXPLORE: bag_plan.plan}.get(job.fleet, fleet_plan.plan)
             found = plan_of(job, scaling, offers, measured, wall_time, quotas=offered.quotas, pooled=pooled)
         else:
             found = job_plan.plan(

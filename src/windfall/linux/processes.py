@@ -141,6 +141,37 @@ def kill_descendants(of_pid: int, spare: frozenset[int] = frozenset()) -> None:
         select.select([], [], [], _POLL_S)
 
 
+def kill_orphans(variable: str, value: str, spare: frozenset[int]) -> None:
+    """Kill what processes with this value of an environment variable have left behind, which this subreaper has inherited.
+
+    Args:
+        variable: of the environment in which they were started.
+        value: of that variable.
+        spare: children of this process that are none of them.
+    """
+    mark = f"{variable}={value}".encode()
+    while True:
+        inherited = [pid for pid in _own_children() if pid not in spare]
+        victims = [pid for pid in inherited if mark in _environment(pid) and _kill(pid)]
+        for pid in [below for victim in victims for below in descendants(victim)]:
+            _kill(pid)
+        for pid in inherited:
+            # Those that have ended by themselves were left to this process to wait for.
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0 if pid in victims else os.WNOHANG)
+        if not victims:
+            return
+
+
+def _own_children() -> list[int]:
+    try:
+        # Where the kernel lists them; those that are inherited are given to the first thread.
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:
+        return children_of(os.getpid())
+
+
 def marked(variable: str, value: str) -> list[int]:
     """Return every running process, but this one, that was started with this value of an environment variable."""
     mark = f"{variable}={value}".encode()

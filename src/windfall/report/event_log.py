@@ -51,6 +51,7 @@ class EventLog:
         ends: the reported time of its preemption; None for an injected one.
         leaving: machines whose release was reported.
         waits: reasons to wait in a queue that were reported, of each machine.
+        counts_items: the job is a bag, whose items are shown elsewhere.
     """
 
     seen: dict[str, MachineLifecycle] = field(default_factory=dict)
@@ -61,6 +62,7 @@ class EventLog:
     holder: str | None = None
     refused: str = ""
     started: bool = False
+    counts_items: bool = False
 
     def of(self, row: Row) -> Iterator[str]:
         """Yield a row's sentences, in order: what happened, then what was done about it."""
@@ -162,7 +164,8 @@ class EventLog:
         amount, unit = progress.safe.amount, progress.safe.unit
         if amount > self.stored:
             self.stored = amount
-            yield f"{unit} {amount:.0f} is stored"
+            if not self.counts_items:
+                yield f"{unit} {amount:.0f} is stored"
         holder = progress.holders[0] if progress.holders else None
         if holder is not None and holder != self.holder and progress.outcome is not Outcome.DONE:
             self.holder = holder

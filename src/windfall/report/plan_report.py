@@ -10,7 +10,6 @@ import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from windfall.jobs import DEFAULT_FLEET, DEFAULT_RUNTIME, Job
@@ -19,15 +18,14 @@ from windfall.policies.layout import runtime_list
 from windfall.policies.planning.estimates import NumberBasis, PlanNumberKey
 from windfall.policies.planning.offer_notes import fleet_text
 from windfall.policies.policy_registry import PolicyKind
-from windfall.report import fleet_report, queue_report
+from windfall.report import bag_words, fleet_report, queue_report
+from windfall.report.code_texts import code_texts
 from windfall.report.forecast_report import record_text
-from windfall.storage.bundle import CODE_SUFFIXES, PackedBundle
+from windfall.storage.bundle import PackedBundle
 from windfall.units import duration_text, share_text, size_text
 
 _SCRIPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\.(py|sh|jl|R|lua)")
 _CALLS = re.compile(rb"\bwindfall\b|\bWINDFALL_")
-_SETTINGS = (".yaml", ".yml", ".toml", ".cfg", ".ini")
-_TEXT_BYTES_MAX = 1 << 20
 
 
 def code_json(code: PackedBundle | None) -> dict[str, Any] | None:
@@ -50,19 +48,20 @@ def code_line(code: Mapping[str, Any]) -> str:
     return f"{code['folder']}: {count}, {size}, digest {code['digest'][:12]}"
 
 
-def code_warnings(run: str, setup: str | None, code: PackedBundle | None) -> Iterator[str]:
+def code_warnings(run: str, setup: str | None, code: PackedBundle | None, *, saves: bool = True) -> Iterator[str]:
     """Yield warnings about a job's code, for the user to read before approving the job.
 
     Args:
         run: the job's command, as shell text.
         setup: what each machine runs before it, which may install code too.
         code: the code that is uploaded.
+        saves: whether a lost machine costs what was not saved; not so where items run again.
     """
     missing = [path for path in _scripts(run) if code is None or path not in code.paths]
     if missing and not setup:
         where = f"which is not in {code.folder}" if code else "but no code is uploaded: set workdir in the job file"
         yield f"run names {', '.join(missing)}, {where}"
-    if code is not None and not missing and not _CALLS.search(run.encode()) and not _calls(code):
+    if saves and code is not None and not missing and not _CALLS.search(run.encode()) and not _calls(code):
         yield (
             "the code never calls Windfall: nothing is saved, and the job restarts from scratch after each lost machine; "
             "call wf.step() and wf.backup(path), or `windfall backup` from a shell"
@@ -83,13 +82,7 @@ def _scripts(run: str) -> list[str]:
 
 
 def _calls(code: PackedBundle) -> bool:
-    for path in code.paths:
-        place = Path(code.folder, path)
-        if place.suffix not in ("", *CODE_SUFFIXES) or place.suffix in _SETTINGS or place.name.startswith("."):
-            continue
-        if place.is_file() and place.stat().st_size <= _TEXT_BYTES_MAX and _CALLS.search(place.read_bytes()):
-            return True
-    return False
+    return any(_CALLS.search(text) for text in code_texts(code))
 
 
 _WIDTH = 79
@@ -114,11 +107,12 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False, starts
     expected = chosen["expected"]
     yield from _row("job", _head(job, plan))
     yield from _policies(job)
-    for label, words in (("price", _price(chosen, plan, whole=whole)), *queue_report.rows(plan)):
+    items = bag_words.rows(job, chosen["offer"] if fleets is None else None)
+    for label, words in (*items, ("price", _price(chosen, plan, whole=whole)), *queue_report.rows(plan)):
         yield from _row(label, words)
     if expected is None:
         measure = "" if job.work is None else "; `windfall drill job.yaml` measures them"
-        yield from _row("expected", f"cost and finish time are unknown{measure}")
+        yield from _row("expected", bag_words.unknown(job) or f"cost and finish time are unknown{measure}")
     else:
         odds = plan.get("odds")
         spread = "" if queue_report.is_free(plan) else _spread(odds, "cost_usd", lambda usd: f"{_usd(usd)} USD")
@@ -170,7 +164,8 @@ def _policies(job: Job) -> Iterator[str]:
         roles = Counter(slot.role for slot in runtime_list.rules(job.runtime.name).slots(job))
         needs = ", ".join(f"{count} {role}" for role, count in roles.items())
         runtime = _policy(PolicyKind.RUNTIME, job.runtime.name)
-        yield from _row("runtime", f"{runtime}; it starts with {needs or 'no machine'}")
+        start = "" if bag_words.bag_in(job) else f"; it starts with {needs or 'no machine'}"
+        yield from _row("runtime", f"{runtime}{start}")
     if job.fleet != DEFAULT_FLEET:
         yield from _row("fleet", _policy(PolicyKind.FLEET, job.fleet))
 

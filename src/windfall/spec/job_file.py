@@ -11,16 +11,20 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, create_model
+from pydantic import Field, PlainValidator, WithJsonSchema, create_model
 
 from windfall import jobs
 from windfall.errors import Misuse
-from windfall.policies.layout import runtime_list
+from windfall.policies.layout import bag_rules, runtime_list
 from windfall.policies.planning import job_checks
+from windfall.policies.policy_registry import BAG, EXPLORE
 from windfall.providers import job_blocks, provider_list
 from windfall.providers.job_blocks import BlockKey, BlockKind
-from windfall.spec import fields
+from windfall.spec import bag_rows, fields
+from windfall.spec.bag_block import BagBlock
+from windfall.spec.bag_rows import BagRows
 from windfall.spec.fields import Amount, Duration, Money
+from windfall.spec.job_block import JobFileBlock
 from windfall.spelling import nearest
 from windfall.structs import replace
 from windfall.terms import DEFAULT_SAVING, Bundle, RunOptions, Seconds, Unit, Usd
@@ -29,14 +33,6 @@ from windfall.units import duration_s
 SHELL = 'command -v bash >/dev/null && exec bash -euo pipefail -c "$0"; exec sh -eu -c "$0"'
 """Runs its first argument on any Linux; a failing command or an unset variable ends it, in bash also a failure in a
 pipe."""
-
-
-class JobFileBlock(BaseModel):
-    """A map of the job file: no other keys, no other types of values, immutable once read."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, hide_input_in_errors=True
-    )
 
 
 class MachinesBlock(JobFileBlock):
@@ -171,11 +167,13 @@ class JobFile(JobFileBlock):
     workdir: fields.Words | None = None
     """Folder with the code, relative to the job file; it is uploaded, and setup and run start in it."""
     num_nodes: Annotated[int, Field(ge=1, le=job_checks.NODES_MAX)] = 1
-    """The number of machines that train together."""
+    """The number of machines: those that train together, or that run the items of a bag."""
     runtime: fields.Runtime | None = None
     """How the job's state survives: a runtime, or {RUNTIME: {settings}} (default: checkpoint)."""
     fleet: fields.Fleet | None = None
     """The policy that decides which machines the job has: a policy, or {POLICY: {settings}} (default: fixed)."""
+    bag: BagBlock | None = None
+    """Many items that run the same command with different parameters."""
     resources: ResourcesBlock = ResourcesBlock()
     """Which machines can run the job."""
     spot_policy: Literal["spot", "on-demand", "auto"] | None = None
@@ -184,7 +182,7 @@ class JobFile(JobFileBlock):
     """The highest price of one machine [USD/h]; also the bid, if the provider takes bids."""
     max_duration: Duration | None = None
     """Time from the submission after which the job saves and stops."""
-    envs: fields.Envs = {}
+    envs: fields.Envs = {}  # noqa: RUF012 - a field of a model, which is given a copy
     """Environment variables of setup and run."""
     secrets: fields.Secrets = ()
     """Names of variables whose values are taken from your environment and never written to a file."""
@@ -293,6 +291,8 @@ def to_job(
     bundle: Bundle | None = None,
     injection: jobs.Injection | None = None,
     deadline_s: Seconds | None = None,
+    rows: BagRows | None = None,
+    carried: int = 0,
 ) -> jobs.Job:
     """Return the job that a file describes.
 
@@ -305,6 +305,8 @@ def to_job(
         bundle: the packed `workdir`; None without one.
         injection: preemptions to rehearse; None for none.
         deadline_s: how long from now the file's deadline is, if that is a time; a duration needs none.
+        rows: the items of its bag; None without one.
+        carried: how many of them an earlier run has done.
 
     Raises:
         Misuse: the runtime predicts that the job never reaches the loss of its objective.
@@ -324,7 +326,7 @@ def to_job(
         secrets=tuple(jobs.SecretRef(name) for name in jobfile.secrets),
         max_price_usd_per_hour=jobfile.max_price or jobfile.resources.max_hourly_cost,
         max_duration_s=_seconds(jobfile.max_duration),
-        work=_work(jobfile.work),
+        work=_work(jobfile.work) if rows is None else jobs.Work(float(len(rows.rows) - carried), Unit.ITEM),
         objective=_objective(jobfile.objective, deadline_s),
         checkpointing=_checkpointing(jobfile.checkpoint),
         options=_options(jobfile.checkpoint, jobfile.job_recovery or jobfile.resources.job_recovery),
@@ -333,8 +335,8 @@ def to_job(
         injection=injection,
         code=code,
         dead_man_s=Seconds(jobfile.controller.dead_man),
-        runtime=jobfile.runtime or jobs.RuntimeSpec(),
-        fleet=jobfile.fleet.name if jobfile.fleet else jobs.DEFAULT_FLEET,
+        runtime=_runtime(jobfile, rows),
+        fleet=jobfile.fleet.name if jobfile.fleet else jobs.DEFAULT_FLEET if rows is None else EXPLORE,
         fleet_settings=jobfile.fleet.settings if jobfile.fleet else {},
         blocks=_provider_blocks(jobfile),
         limits=_limits(jobfile.resources),
@@ -342,11 +344,20 @@ def to_job(
     return runtime_list.with_work_to_loss(made)
 
 
+def _runtime(jobfile: JobFile, rows: BagRows | None) -> jobs.RuntimeSpec:
+    if jobfile.bag is None or rows is None:
+        return jobfile.runtime or jobs.RuntimeSpec()
+    return jobs.RuntimeSpec(BAG, bag_rules.settings_of(bag_rows.to_bag(jobfile.bag, rows)))
+
+
 def _seconds(length_s: float | None) -> Seconds | None:
     return None if length_s is None else Seconds(length_s)
 
 
 def _wants(jobfile: JobFile) -> tuple[jobs.Resources, ...]:
+    """Return the machines that can run the job; one on which no item of its bag fits cannot."""
+    cpus = 0.0 if jobfile.bag is None else jobfile.bag.cpus
+    memory_gib = 0.0 if jobfile.bag is None else jobfile.bag.memory_per_item or 0.0
     return tuple(
         jobs.Resources(
             provider=one.infra.provider if one.infra else None,
@@ -354,8 +365,8 @@ def _wants(jobfile: JobFile) -> tuple[jobs.Resources, ...]:
             machine_type=machine_type,
             accelerator=accelerator.name if accelerator else None,
             accelerators=accelerator.count if accelerator else 0,
-            cpus_min=one.cpus or 0.0,
-            memory_gib_min=one.memory or 0.0,
+            cpus_min=max(one.cpus or 0.0, cpus),
+            memory_gib_min=max(one.memory or 0.0, memory_gib),
         )
         for one in jobfile.alternatives
         for zone in one.zones or (None,)

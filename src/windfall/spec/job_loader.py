@@ -14,11 +14,12 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from windfall.errors import InvalidFile
+from windfall.errors import InvalidFile, Misuse
 from windfall.jobs import RuntimeSpec
 from windfall.policies.layout import runtime_list
 from windfall.providers import provider_list
-from windfall.spec import deadline_words, job_file, yaml_positions
+from windfall.spec import bag_block, bag_rows, deadline_words, job_file, yaml_positions
+from windfall.spec.bag_block import BagBlock
 from windfall.spec.fields import Below, shown
 from windfall.spec.job_file import (
     CheckpointBlock,
@@ -39,7 +40,6 @@ from windfall.wire import environment
 LATER: Mapping[str, str] = {
     "file_mounts": "is not supported yet: put code under workdir, and have the script read its data by URL",
     "volumes": "is not supported yet: store what must outlast a machine in checkpoint.store",
-    "bag": "is not supported yet: a job is one training run; submit many small jobs one by one",
     "elastic": "is not supported yet: num_nodes is fixed, and lost machines are replaced",
     "service": "is not supported: a job must end, and a service does not",
     "pool": "is not supported: machines are ordered for one job and released after it",
@@ -102,6 +102,7 @@ _HOMES: Mapping[str, type[BaseModel]] = {
     "checkpoint": CheckpointBlock,
     "work": WorkBlock,
     "notify": NotifyBlock,
+    "bag": BagBlock,
     "controller": ControllerBlock,
     "exclude": ExcludeBlock,
 }
@@ -169,13 +170,24 @@ def load(
 
 
 def _from_its_folder(document: YamlDocument, path: str) -> YamlDocument:
-    """Resolve a relative `workdir` against the file's folder; one from the command line is relative to the current one."""
+    """Resolve relative paths against the file's folder; those from the command line are relative to the current one."""
     value = document.value
-    workdir = value.get("workdir") if isinstance(value, dict) else None
-    if not isinstance(workdir, str) or not workdir.strip() or not document.position(("workdir",)).line:
+    if not isinstance(value, dict):
         return document
-    folder = os.path.join(os.path.dirname(os.path.abspath(path)), os.path.expanduser(workdir))
-    return replace(document, value={**value, "workdir": os.path.normpath(folder)})
+    changed = dict(value)
+    if (workdir := _beside(document, ("workdir",), value.get("workdir"), path)) is not None:
+        changed["workdir"] = workdir
+    bag = value.get("bag")
+    if isinstance(bag, dict) and (rows := _beside(document, ("bag", "rows"), bag.get("rows"), path)) is not None:
+        changed["bag"] = {**bag, "rows": rows}
+    return replace(document, value=changed)
+
+
+def _beside(document: YamlDocument, key: YamlPath, written: object, path: str) -> str | None:
+    """Return a path as seen from the file's folder; None if the file has none there."""
+    if not isinstance(written, str) or not written.strip() or not document.position(key).line:
+        return None
+    return os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(path)), os.path.expanduser(written)))
 
 
 def checked(document: YamlDocument, *, name: str) -> JobFile:
@@ -327,6 +339,7 @@ def _contradictions(job: JobFile, *, here: bool) -> Iterable[Fault]:
             ("work",), "work must have one of steps, samples, tokens or items, for example work: {steps: 20000}"
         )
     yield from _of_loss(job)
+    yield from _of_bag(job, here=here)
     for name in job.secrets:
         if name in job.envs:
             yield Fault(("envs", name), f"envs.{name} is also listed under secrets; remove it here", key=True)
@@ -349,6 +362,20 @@ def _of_loss(job: JobFile) -> Iterable[Fault]:
         yield Fault(
             ("objective", "loss"), "objective.loss and work both say when the job is done; keep one of them", key=True
         )
+
+
+def _of_bag(job: JobFile, *, here: bool) -> Iterable[Fault]:
+    if job.bag is None:
+        return
+    try:
+        columns = bag_rows.names_of(job.bag.rows) if job.bag.rows is not None and here else ()
+    except Misuse as error:
+        yield Fault(("bag", "rows"), f"bag.rows: {str(error).removeprefix('bag.rows: ')}")
+        return
+    yield from (Fault(path, message) for path, message in bag_block.problems(job.bag, job.run, columns))
+    for key in ("work", "runtime"):
+        if getattr(job, key) is not None:
+            yield Fault((key,), f"{key} follows from bag; remove it", key=True)
 
 
 def _unfilled(job: JobFile) -> Iterable[Fault]:

@@ -1,0 +1,247 @@
+"""The dispatcher of a bag: reads what runners report, appends a record to the bag's log, and writes what runners get.
+
+It keeps nothing that it could not read again: killed at any moment, the next one folds the log and continues.  Two of them
+that do not know of each other do no harm: only one of them creates the next record, and the other one takes that record in.
+
+A turn is a step function (`ports.Steps`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from array import array
+from collections.abc import Callable, Collection, Sequence
+
+from windfall.bags import Bag, GrantedItem, ItemGrant, ItemRecord, RunnerReport, Value
+from windfall.core import item_table
+from windfall.core.item_table import DispatcherView, ItemTable
+from windfall.errors import LogDamaged
+from windfall.ports import Clock, Steps
+from windfall.storage.store_operations import create, delete_all, get_all, keys_under, put
+from windfall.structs import replace
+from windfall.terms import Instant
+from windfall.wire import bag_layout, restart_layout
+
+AGAIN_S = 5.0
+"""A grant that a runner has not read after this time is written again: an older one may have overwritten it [s]."""
+REQUESTS_S = 2.0
+"""How often requests of users are looked for [s]."""
+RECORDS_AT_ONCE = 16
+"""How many records are read together."""
+
+
+def order_of(bag: Bag) -> Sequence[int]:
+    """Return the items in the order in which they run: by chance, so that what is done by any moment is an even sample.
+
+    Source:
+        SciSpot, draft 2019, section 4.1.
+    """
+    items = list(range(bag.items))
+    if bag.shuffled:
+        random.Random(bag.seed).shuffle(items)  # noqa: S311 - an order, not a secret
+    return items
+
+
+def read_records(after: int) -> Steps[list[ItemRecord]]:
+    """Return the records of a bag's log after a number, in order.
+
+    Raises:
+        NewerFormat: one was written by a newer Windfall.
+        LogDamaged: one cannot be read.
+    """
+    found: list[ItemRecord] = []
+    while some := (yield from read_some_records(after + len(found))):
+        found += some
+    return found
+
+
+def read_some_records(after: int) -> Steps[list[ItemRecord]]:
+    """Return the next records after a number, at most `RECORDS_AT_ONCE`; raises as `read_records`."""
+    keys = [bag_layout.item_record_key(number) for number in range(after + 1, after + 1 + RECORDS_AT_ONCE)]
+    found = zip(keys, (yield from get_all(keys)), strict=True)
+    return [_record(key, data) for key, data in itertools.takewhile(lambda one: one[1] is not None, found) if data]
+
+
+def _record(key: str, data: bytes) -> ItemRecord:
+    try:
+        return bag_layout.record_from_bytes(data)
+    except ValueError as error:
+        raise LogDamaged(
+            f"{key} is not a record of a bag ({error}): check what else writes to this location"
+        ) from error
+
+
+def read_rows(keys: Sequence[str]) -> Steps[list[tuple[tuple[Value, ...], ...]]]:
+    """Return parts of the rows.
+
+    Raises:
+        NewerFormat: one was written by a newer Windfall.
+        LogDamaged: one is missing, or cannot be read.
+    """
+    found: list[tuple[tuple[Value, ...], ...]] = []
+    for key, data in zip(keys, (yield from get_all(keys)), strict=True):
+        if data is None:
+            raise LogDamaged(f"{key} is not there: the rows of the bag are incomplete")
+        try:
+            found.append(bag_layout.rows_from_bytes(data))
+        except ValueError as error:
+            raise LogDamaged(f"{key} has no rows of a bag ({error})") from error
+    return found
+
+
+def read_weights(bag: Bag) -> Steps[Sequence[float]]:
+    """Return the weight of each item, for a bag that has weights; raises as `read_rows`."""
+    assert bag.weight is not None
+    place, found = bag.parameters.index(bag.weight), array("d")
+    for key in bag.rows:
+        (rows,) = yield from read_rows([key])
+        found.extend(float(row[place]) for row in rows)
+    return found
+
+
+def open_table(bag: Bag) -> Steps[ItemTable]:
+    """Return the table of a bag before its first record; raises as `read_rows`."""
+    weights = () if bag.weight is None else (yield from read_weights(bag))
+    return ItemTable(bag, order_of(bag), weights)
+
+
+class ItemDispatcher:
+    """The dispatcher; one turn at a time.
+
+    Args:
+        clock: time.
+        bag: what is to be done.
+        new_nonce: returns a random name.
+    """
+
+    def __init__(self, clock: Clock, bag: Bag, new_nonce: Callable[[], str]) -> None:
+        self._clock, self._new_nonce = clock, new_nonce
+        self.table = ItemTable(bag, order_of(bag))
+        self._current = self._weighed = self._cleaned = False
+        self._reports: dict[str, RunnerReport] = {}
+        self._requests: list[str] = []
+        self._requests_at = Instant(-math.inf)
+        self._changed_at: dict[str, Instant] = {}
+        self._answered: dict[str, int] = {}
+        self._granted: dict[str, tuple[ItemGrant, Instant]] = {}
+        self._rows: dict[int, tuple[tuple[Value, ...], ...]] = {}
+
+    def turn(self, *, gone: Collection[str] = (), stopping: bool = False) -> Steps[None]:
+        """Do what is due; after an error, the next turn continues.
+
+        Args:
+            gone: machines that no longer exist.
+            stopping: lease nothing more, and tell runners to leave.
+
+        Raises:
+            NewerFormat, LogDamaged: the log or the rows cannot be read.
+        """
+        if self.table.bag.weight is not None and not self._weighed:
+            self.table = yield from open_table(self.table.bag)
+            self._weighed = True
+        if not self._current:
+            yield from self._take_in()
+        yield from self._read_reports()
+        if any(report.grant > self.table.number for report in self._reports.values()):
+            # Another dispatcher has written what these runners have; by this table they would have nothing.
+            yield from self._take_in()
+        yield from self._read_requests()
+        now, wall_time = self._clock.now(), self._clock.wall_time()
+        view = DispatcherView(now, wall_time, self._reports, self._changed_at, gone, stopping, self._requests)
+        record = item_table.decide(self.table, view, self._new_nonce())
+        if record is None or (yield from self._append(record)):
+            self._answered = {runner: report.sequence for runner, report in self._reports.items()}
+        yield from self._write_grants(stopping=stopping)
+        if self.table.closed and not self._cleaned:
+            yield from self._delete_saves()
+
+    def _delete_saves(self) -> Steps[None]:
+        """Delete what is left of items' saves: of those that were given up, and by runners that were lost."""
+        yield from delete_all((yield from keys_under(restart_layout.RESTART)))
+        self._cleaned = True
+
+    def _take_in(self) -> Steps[None]:
+        for record in (yield from read_records(self.table.number)):
+            self.table.apply(record)
+        self._current = True
+
+    def _read_reports(self) -> Steps[None]:
+        known = self.table.runners
+        runners = [
+            runner
+            for runner in bag_layout.runners_in((yield from keys_under(bag_layout.RUNNERS)))
+            if runner not in known or not known[runner].left or runner not in self._granted
+        ]
+        found = yield from get_all([bag_layout.runner_report_key(runner) for runner in runners])
+        now = self._clock.now()
+        for runner, data in zip(runners, found, strict=True):
+            try:
+                report = None if data is None else bag_layout.report_from_bytes(data)
+            except ValueError:
+                continue
+            before = self._reports.get(runner)
+            if report is not None and report.runner == runner and (before is None or before.sequence < report.sequence):
+                self._reports[runner], self._changed_at[runner] = report, now
+        for runner in known:
+            # One that this dispatcher never heard has its time from now on.
+            self._changed_at.setdefault(runner, now)
+
+    def _read_requests(self) -> Steps[None]:
+        now = self._clock.now()
+        if now - self._requests_at >= REQUESTS_S:
+            self._requests = bag_layout.requests_in((yield from keys_under(bag_layout.REQUESTS)))
+            self._requests_at = now
+
+    def _append(self, record: ItemRecord) -> Steps[bool]:
+        """Append a record and return True; if one is there, take that in, return False, and decide again at the next turn."""
+        key = bag_layout.item_record_key(record.number)
+        self._current = False
+        made = yield from create(key, bag_layout.record_to_bytes(record))
+        if made:
+            self.table.apply(record)
+            self._current = True
+        else:
+            # It may be this one all the same, by a call whose answer was lost.
+            yield from self._take_in()
+        return made
+
+    def _write_grants(self, *, stopping: bool) -> Steps[None]:
+        now = self._clock.now()
+        for runner, report in self._reports.items():
+            if runner not in self.table.runners:
+                continue
+            grant = yield from self._grant(runner, stopping=stopping)
+            last, at = self._granted.get(runner, (None, now))
+            unread = last is not None and report.grant < last.number and now - at >= AGAIN_S
+            if last is None or unread or _has_news(last, grant, report):
+                yield from put(bag_layout.grant_key(runner), bag_layout.grant_to_bytes(grant))
+                self._granted[runner] = grant, now
+
+    def _grant(self, runner: str, *, stopping: bool) -> Steps[ItemGrant]:
+        leave = self.table.runners[runner].left or stopping
+        leases = self.table.leases(runner)
+        bag = self.table.bag
+        yield from self._read_rows({lease.item // bag.rows_each for lease in leases if lease.item != bag.reduce_item})
+        items = tuple(
+            GrantedItem(lease, () if lease.item == bag.reduce_item else self._row(lease.item)) for lease in leases
+        )
+        return ItemGrant(runner, self.table.number, self._answered.get(runner, 0), items, self.table.closed, leave)
+
+    def _row(self, item: int) -> tuple[Value, ...]:
+        part, place = divmod(item, self.table.bag.rows_each)
+        return self._rows[part][place]
+
+    def _read_rows(self, parts: Collection[int]) -> Steps[None]:
+        missing = sorted(set(parts) - self._rows.keys())
+        keys = [self.table.bag.rows[part] for part in missing]
+        for part, rows in zip(missing, (yield from read_rows(keys)), strict=True):
+            self._rows[part] = rows
+
+
+def _has_news(last: ItemGrant, grant: ItemGrant, report: RunnerReport) -> bool:
+    """Return whether a grant says more than the last one: other items, an end, or that outcomes have arrived."""
+    if replace(last, number=grant.number, answers=grant.answers) != grant:
+        return True
+    return bool(report.outcomes) and last.answers < grant.answers
