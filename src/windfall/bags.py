@@ -25,6 +25,10 @@ Value = str | int | float | bool
 """A parameter, or a result, of an item."""
 RETRIES_MAX = 2
 """How often an item that failed is tried again, if the bag does not say."""
+STOP_ITEMS_MIN = 5
+"""How many items are done before `Bag.stop_when` may end a bag, if the bag does not say."""
+CLIENT_SILENT_S = Seconds(60.0)
+"""How long the client of a bag that grows may be silent, if the bag does not say [s]."""
 
 
 _ROUNDING = 1e-12
@@ -89,6 +93,26 @@ class RestartRule(Tagged, frozen=True):
     save_s: Seconds | None = None
 
 
+class StopWhen(Tagged, frozen=True):
+    """When a bag is over though items are left; exactly one rule is set (`policies.planning.early_stopping`).
+
+    Attributes:
+        metric: a result; an item whose result is no number does not count.
+        items_min: the bag ends at no fewer done items.
+        above, below: over once an item's metric is beyond.
+        no_gain: over once this number of items in turn did not improve the best; with `goal`, `min` or `max`.
+        standard_error: over once the mean of the metric is known so well.
+    """
+
+    metric: str
+    items_min: int = STOP_ITEMS_MIN
+    above: float | None = None
+    below: float | None = None
+    no_gain: int | None = None
+    goal: str = "min"
+    standard_error: float | None = None
+
+
 class Bag(Tagged, frozen=True):
     """A bag, as a job carries it in the settings of its runtime.
 
@@ -105,13 +129,18 @@ class Bag(Tagged, frozen=True):
         cores: what one item needs of a machine's processors.
         memory_gib: what it needs of a machine's memory [GiB]; None if that limits nothing.
         ranks: how many MPI ranks it has; None for a program without.
+        nodes: on how many machines of one allocation it runs; with more than 1 its ranks are shared equally by them.
         weight: the parameter that says how much an item counts towards `finish`; None if all count the same.
         reduce: the shell text that runs once when the items are over; None for none.
         seed: of the order of the items, and of the items themselves.
         shuffled: whether items run in random order rather than in that of the rows.
         results: what is read from the files of each item that is done.
-        collect: patterns of files that are kept of each item that is done.
         restart: what an item that is preempted continues from.
+        stop_when: when it is over though items are left; None for never.
+        collect: patterns of files that are kept of each item that is done; where the bag grows, also of one that failed.
+        grows: a client adds items while the bag runs; then `items` is 0 and `rows` is empty.
+        client_silent_s: a bag that grows is closed if its client was not heard of for so long [s].
+        inputs: names of the parameters whose values are keys of objects that a machine fetches before the item starts.
     """
 
     items: int
@@ -126,6 +155,7 @@ class Bag(Tagged, frozen=True):
     cores: float = 1.0
     memory_gib: float | None = None
     ranks: int | None = None
+    nodes: int = 1
     weight: str | None = None
     reduce: str | None = None
     seed: int = 0
@@ -133,6 +163,10 @@ class Bag(Tagged, frozen=True):
     results: tuple[ResultRule, ...] = ()
     collect: tuple[str, ...] = ()
     restart: RestartRule = RestartRule()
+    grows: bool = False
+    client_silent_s: Seconds = CLIENT_SILENT_S
+    inputs: tuple[str, ...] = ()
+    stop_when: StopWhen | None = None
 
     @property
     def must_finish(self) -> int:
@@ -142,8 +176,22 @@ class Bag(Tagged, frozen=True):
 
     @property
     def reduce_item(self) -> int:
-        """The number under which the reduce step is leased: the one after the last item's."""
-        return self.items
+        """The number under which the reduce step is leased: the one after the last item's; -1 without one."""
+        return -1 if self.reduce is None else self.items
+
+
+class AddedItems(Tagged, frozen=True):
+    """What the client of a bag that grows asks for: an object of its create-only sequence.
+
+    Attributes:
+        rows: of the items that it adds; their numbers follow those of the items before.
+        cancelled: items that it does not need any more.
+        sealed: no rows follow; the bag is over once all its items have ended.
+    """
+
+    rows: tuple[tuple[Value, ...], ...] = ()
+    cancelled: tuple[int, ...] = ()
+    sealed: bool = False
 
 
 class ItemLease(Tagged, frozen=True):
@@ -185,11 +233,13 @@ class ItemSave(Tagged, frozen=True):
         lease: under which it was made.
         place: of the saves of this lease, from 1.
         files: the newest file last.
+        work_s: of the item's work, what is in it: of this try, and of the save from which the try started [s].
     """
 
     lease: ItemLease
     place: int
     files: tuple[SavedItemFile, ...]
+    work_s: Seconds = Seconds(0.0)
 
 
 class ItemOutcome(Tagged, frozen=True):
@@ -222,7 +272,8 @@ class RunnerReport(Tagged, frozen=True):
         slots: how many items it runs at once.
         wants: how many items it would have in its hands; 0 if it is about to leave.
         grant: number of the newest grant that it has read; 0 for none.
-        holds: the leases in its hands.
+        holds: the leases in its hands, those that run first.
+        ran_s: how long those have run [s].
         outcomes: those that no grant has acknowledged.
         leaves: it will ask for nothing more.
     """
@@ -236,6 +287,7 @@ class RunnerReport(Tagged, frozen=True):
     holds: tuple[ItemLease, ...] = ()
     outcomes: tuple[ItemOutcome, ...] = ()
     leaves: bool = False
+    ran_s: tuple[Seconds, ...] = ()
 
 
 class GrantedItem(Tagged, frozen=True):
@@ -271,6 +323,55 @@ class LeaseEnd(Tagged, frozen=True):
     runner: str
 
 
+class ItemRecoveryAction(enum.StrEnum):
+    """What is done with an item that was preempted while it ran."""
+
+    AGAIN = "run again"
+    """Ahead of the items that have not run yet."""
+    LAST = "run last"
+    """After them, so that it only runs if it is needed."""
+    DISCARD = "discard"
+    """Not at all, unless others fail in such number that it is needed."""
+
+
+class RecoveryCost(Tagged, frozen=True):
+    """What an action is expected to cost.
+
+    Attributes:
+        action: as the policy names it.
+        cost: in the unit of its decision; None if it has no end.
+        done_s: expected time until the item is done, or the one in its place [s]; None if it has no end.
+        possible: whether it could be chosen.
+        reason: in words.
+    """
+
+    action: str
+    cost: float | None
+    done_s: float | None
+    possible: bool
+    reason: str
+
+
+class ItemRecovery(Tagged, frozen=True):
+    """The decision on an item that was preempted while it ran, with its numbers.
+
+    Attributes:
+        ran_s, saved_s: how long it had run, and how much of its work is saved [s].
+        item_s: how long an item takes, as measured [s]; None if none was measured yet.
+        unit: of the costs: USD, or slot-hours where the price is not known.
+        costs: of each action.
+    """
+
+    item: int
+    action: ItemRecoveryAction
+    reason: str
+    ran_s: Seconds
+    saved_s: Seconds
+    item_s: Seconds | None
+    unit: str
+    costs: tuple[RecoveryCost, ...] = ()
+
+
 class ItemLeases(Tagged, frozen=True):
     """Items that a runner gets; each has the next number of its item."""
 
@@ -295,6 +396,12 @@ class ItemRecord(Tagged, frozen=True):
         retried: requests to run the failed items again, each of which is taken in once; a bag that was over is open again.
         closed: whether the bag is over: nothing is leased after this record.
         reason: why it is over.
+        added: of a bag that grows, how many items each of the client's next objects added.
+        cancelled: queued items that the client does not need any more.
+        sealed: the client adds nothing more.
+        recovered: the decisions on items that were preempted while they ran; of `ended`, those without one run again.
+        revived: items that were discarded after a preemption and are needed after all, since others failed.
+        converged: why `Bag.stop_when` ends the bag, in the record with which it does; empty in all others.
     """
 
     number: int
@@ -310,6 +417,12 @@ class ItemRecord(Tagged, frozen=True):
     retried: tuple[str, ...] = ()
     closed: bool = False
     reason: str = ""
+    added: tuple[int, ...] = ()
+    cancelled: tuple[int, ...] = ()
+    sealed: bool = False
+    recovered: tuple[ItemRecovery, ...] = ()
+    revived: tuple[int, ...] = ()
+    converged: str = ""
 
 
 class RetryRequest(Tagged, frozen=True):
@@ -322,3 +435,62 @@ class RetryRequest(Tagged, frozen=True):
 
     user: str
     at: WallTime
+
+
+class KeptRunnerState(Tagged, frozen=True):
+    """A runner in a `TableState`.
+
+    Attributes:
+        leases: the items in its hands, oldest first, each with the number of the record by which it got it.
+    """
+
+    runner: str
+    machine_id: str
+    left: bool
+    leases: tuple[tuple[int, int], ...]
+
+
+class TableState(Tagged, frozen=True):
+    """All that the records up to a number make of the items, so that a dispatcher that starts again need not read them.
+
+    Attributes:
+        number: of the last record that is in it.
+        fresh: how many items of the order have been leased at least once.
+        returned: items that came back and wait, in their order.
+        states: of all items, a byte each, compressed by zlib.
+        numbers: of the newest lease of all items, 4 bytes each, the low one first, compressed by zlib.
+        failures: how often items failed, those that did.
+        retried: requests to run the failed items again that are in it.
+        rounds: how often the bag was over and was opened again.
+        carried: how many items an earlier run of the bag had done.
+        reducing: why the items are over, once the reduce step waits or runs.
+        starts: of a bag that grows, the first item of each of the client's objects.
+        sealed: no items are added any more.
+        last: items that run after all others, in their order.
+        dropped: items that were discarded after a preemption, in their order.
+        timed, timed_s: how many items were measured, and how long they took together [s].
+        metrics: of `Bag.stop_when`, in the order in which items ended, 8 bytes each, the low one first, compressed by zlib.
+        converged: why `Bag.stop_when` has ended the bag.
+    """
+
+    number: int
+    closed: bool
+    reason: str
+    fresh: int
+    returned: tuple[int, ...]
+    states: bytes
+    numbers: bytes
+    failures: tuple[tuple[int, int], ...]
+    runners: tuple[KeptRunnerState, ...]
+    retried: tuple[str, ...]
+    rounds: int
+    carried: int
+    reducing: str
+    starts: tuple[int, ...]
+    sealed: bool
+    last: tuple[int, ...]
+    dropped: tuple[int, ...]
+    timed: int
+    timed_s: float
+    metrics: bytes
+    converged: str

@@ -16,7 +16,7 @@ import msgspec
 from windfall.events import Command, Fact, ScheduleAssigned
 from windfall.jobs import Forecast, Job, Measurement
 from windfall.market import Charge, Machine, Offer, OfferKey, Order, Quota, Refusal
-from windfall.structs import Tagged
+from windfall.structs import Struct, Tagged
 from windfall.terms import (
     Generation,
     Instant,
@@ -296,6 +296,23 @@ class ScheduleComputed(Tagged, Fact, frozen=True):
     reason: str = ""
 
 
+class AgeWeighed(Tagged, Fact, frozen=True):
+    """What an item of a bag is expected to take on a machine of this age, and if a new machine were ordered for it.
+
+    Attributes:
+        age_s: of the machine then [s].
+        item_s: mean time of an item there [s].
+        reuse_s, fresh_s: expected time until the item is done, on this machine and on a new one [s]; 0 if no law of the
+            lifetimes is trusted.
+    """
+
+    machine_id: str
+    age_s: Seconds
+    item_s: Seconds
+    reuse_s: float = 0.0
+    fresh_s: float = 0.0
+
+
 class OrderAnswered(Tagged, Fact, frozen=True):
     """The provider answered an order."""
 
@@ -352,6 +369,32 @@ class MachineSilent(Tagged, Fact, frozen=True):
 
     machine_id: str
     silent_s: Seconds
+
+
+class MachineFacts(Struct, frozen=True):
+    """What a machine costs, and how such machines are lost.
+
+    Attributes:
+        usd_per_hour: its price.
+        mttp_s: mean time to preemption [s]; None if it is not known.
+        restart_s: from a loss to work again [s]; None if none was measured.
+    """
+
+    usd_per_hour: float
+    mttp_s: Seconds | None = None
+    restart_s: Seconds | None = None
+
+
+class FleetFacts(Struct, frozen=True):
+    """What a job's runtime may decide by.
+
+    Attributes:
+        machines: those that run, by id.
+        time_left_s: until the deadline [s]; None without one.
+    """
+
+    machines: Mapping[str, MachineFacts]
+    time_left_s: Seconds | None = None
 
 
 class ProgressObserved(Tagged, Fact, frozen=True):

@@ -9,10 +9,10 @@ time, in the simulated storms.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from windfall.events import CommitCheckpoint, UploadShard
-from windfall.fleet import Directive, ProgressObserved, Report
+from windfall.fleet import Directive, FleetFacts, ProgressObserved, Report
 from windfall.market import (
     Answer,
     Bill,
@@ -458,4 +458,13 @@ class Runtime(Protocol):
 
     def stop(self, *, now: bool, reason: str) -> None:
         """Ask the machines that work to stop, after a save or `now`; does nothing if none works."""
+        ...
+
+
+@runtime_checkable
+class FleetListener(Protocol):
+    """A runtime that decides by what machines cost and how they are lost."""
+
+    def inform(self, fleet: FleetFacts) -> None:
+        """Take in what is so now, before each look at the progress."""
         ...

@@ -8,8 +8,11 @@ from windfall.errors import Misuse
 from windfall.policies.planning.early_stopping import (
     MedianRule,
     MetricReport,
+    NoGainRule,
+    PrecisionRule,
     ReportCurve,
     ThresholdRule,
+    converged,
     judge,
     worth_restarting,
 )
@@ -96,3 +99,25 @@ def test_rules_that_make_no_sense_are_refused(rule: MedianRule) -> None:
     """One sentence."""
     with pytest.raises(Misuse, match="median rule: "):
         judge(rule, curve(1.0), DONE)
+
+
+def test_a_bag_stops_once_something_is_found() -> None:
+    """By any item so far, from a number of items on."""
+    assert converged(ThresholdRule(-5.0, stops_above=False), [1.0, -6.0, 2.0], 3).stop
+    assert not converged(ThresholdRule(-5.0, stops_above=False), [1.0, -6.0], 3).stop
+    assert not converged(ThresholdRule(-5.0, stops_above=False), [1.0, -5.0, 2.0], 3).stop
+    assert converged(ThresholdRule(5.0), [9.0, 1.0], 1).reason == "an item has 9, above 5"
+
+
+def test_a_bag_stops_without_a_gain() -> None:
+    """The best is three items old; equal values are no gain."""
+    assert converged(NoGainRule(3), [5.0, 4.0, 4.2, 4.0, 4.1], 1).stop
+    assert not converged(NoGainRule(3), [5.0, 4.0, 4.2, 4.0, 3.9], 1).stop
+    assert converged(NoGainRule(2, lower_is_better=False), [4.0, 5.0, 4.0, 5.0], 1).stop
+
+
+def test_a_bag_stops_once_its_mean_is_known() -> None:
+    """By hand: 1, 2, 3, 4 have a standard deviation of 1.291, a quarter of them 0.6455 of standard error."""
+    assert converged(PrecisionRule(0.6455), [1.0, 2.0, 3.0, 4.0], 2).stop
+    assert not converged(PrecisionRule(0.6454), [1.0, 2.0, 3.0, 4.0], 2).stop
+    assert not converged(PrecisionRule(9.0), [1.0], 1).stop

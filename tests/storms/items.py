@@ -16,9 +16,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tests.storms import planted_items
+from tests.storms.item_client import BagClient
+from tests.storms.item_scene import ROWS_EACH, draw
+from tests.storms.item_stops import StopWitness
 from tests.support.checks import Violation, demand
 from tests.support.simulated_store import Actor, Faults, World
-from windfall.bags import Bag, GrantedItem, ItemEnd, ItemGrant, ItemLease, ItemOutcome, ItemRecord
+from windfall.bags import (
+    GrantedItem,
+    ItemEnd,
+    ItemGrant,
+    ItemLease,
+    ItemOutcome,
+    ItemRecord,
+    ItemState,
+    TableState,
+)
 from windfall.core.item_runner import (
     EndAnnounced,
     GrantRead,
@@ -34,61 +46,22 @@ from windfall.core.item_runner import (
 )
 from windfall.core.item_table import ItemTable
 from windfall.errors import StoreError
-from windfall.ports import Create, SimpleOp, Steps
+from windfall.ports import Create, Put, SimpleOp, Steps
 from windfall.runtimes.item_dispatcher import ItemDispatcher, order_of
 from windfall.storage.store_operations import get, pause, put
-from windfall.structs import replace
 from windfall.terms import Instant, Seconds
 from windfall.wire import bag_layout
 
-CALM_S = 200.0
+ECHO = 0.1
+"""The chance that a grant is overwritten at once by the one before it, which a slow request carried; calm or not."""
 SPARE_S = 300.0
 """Once nothing goes wrong any more, a bag ends in the time of its items one after the other, tries included, and this."""
-LEAVE_S = 5.0
-"""Runners kill what runs within this time of the bag's end, if nothing goes wrong."""
 REDUCE_S = 20.0
-ROWS_EACH = 16
-
-
-@dataclass
-class BagScene:
-    """What a seed draws: the bag, its machines, and what its items do."""
-
-    bag: Bag
-    run_s: list[float]
-    fails: list[int]
-    """How often each item fails before it does not; 99 for always."""
-    machines: int
-    slots: list[int]
-    carried: list[int]
-    """Items that an earlier run has done."""
-
-
-def draw(seed: int) -> BagScene:
-    """Draw a scene."""
-    rng = random.Random(f"bag {seed}")
-    items = rng.choice([1, 7, 40, 120])
-    parts = tuple(bag_layout.rows_key("d", part) for part in range(-(-items // ROWS_EACH)))
-    bag = Bag(
-        items, ("x",), parts, ROWS_EACH,
-        finish=rng.choice([1.0, 1.0, 0.9, 0.5]), item_timeout_s=rng.choice([None, Seconds(60.0)]),
-        retries_max=rng.choice([0, 2]), at_once_max=rng.choice([None, None, 3]), seed=seed,
-    )  # fmt: skip
-    more = random.Random(f"more of bag {seed}")
-    if more.random() < 0.4:
-        bag = replace(bag, reduce="reduce")
-    if more.random() < 0.3 and items > 1:
-        bag = replace(bag, weight="x")
-    typical_s = rng.choice([0.5, 5.0, 20.0])
-    bad = rng.choice([0.0, 0.1])
-    return BagScene(
-        bag,
-        [rng.expovariate(1.0 / typical_s) for _ in range(items)],
-        [rng.choice([1, 2, 3, 99]) if rng.random() < bad else 0 for _ in range(items)],
-        rng.choice([1, 2, 4]),
-        [rng.choice([1, 2, 8]) for _ in range(4)],
-        sorted(more.sample(range(items), items // 3)) if more.random() < 0.3 else [],
-    )
+CLIENT_S = 1200.0
+"""A client has added its last items by then."""
+LEAVE_S = 20.0
+"""Runners kill what runs within this time of the bag's end, if nothing goes wrong: a grant that was overwritten by an older one
+is written again after `AGAIN_S`, at the next turn."""
 
 
 @dataclass
@@ -110,15 +83,21 @@ class BagStorm:
         self.scene = draw(seed)
         self.rng = random.Random(f"storm {seed}")
         self.tally: Counter[str] = Counter()
-        self.world = World(seed, Faults(calm_at=CALM_S), self._observed, lambda actor: None)
+        self.world = World(seed, Faults(calm_at=self.scene.calm_s), self._observed, lambda actor: None)
         self.names = itertools.count()
         self.machines: list[BagMachine] = []
         self.gone: set[str] = set()
         self.mirror = self._table()
         self.reduced: list[ItemLease] = []
         self.counted: dict[int, ItemLease] = {}
+        self.stops = StopWitness(self.scene.bag, self.tally)
         self.finished: set[ItemLease] = set()
         self.started: set[ItemLease] = set()
+        self.dispatchers: list[Actor] = []
+        self.reported: dict[str, dict[ItemLease, int]] = {}
+        self.grants: dict[str, bytes] = {}
+        self.losers: set[str] = set()
+        self.client = self._new_client(seed)
         for part, key in enumerate(self.scene.bag.rows):
             rows = [(float(item),) for item in range(self.scene.bag.items)][part * ROWS_EACH : (part + 1) * ROWS_EACH]
             self.world.store.put(key, bag_layout.rows_to_bytes(rows))
@@ -135,13 +114,75 @@ class BagStorm:
         outcome = ItemOutcome(ItemLease(item, 2), ItemEnd.DONE, 0, self.world_time(), Seconds(1.0))
         return "runner of an earlier run", outcome
 
+    def _new_client(self, seed: int) -> BagClient | None:
+        lives = self.scene.client_lives
+        return (
+            None
+            if lives is None
+            else BagClient(self.world, self.scene.total, seed, self.tally, self.mirror, lives=lives)
+        )
+
     # --------------------------------------------------------------------------------------------------------- the truth
 
     def _observed(self, actor: Actor, op: SimpleOp, result: object) -> None:
         """What the log says is what counts: each record as it is created."""
-        if isinstance(op, Create) and result is True:
+        if self.client is not None:
+            self.client.observed(actor, op)
+        if isinstance(op, Create) and result is True and op.key.startswith("items/log/"):
             record = bag_layout.record_from_bytes(op.data)
             self._recorded(record)
+        elif isinstance(op, Create) and op.key.startswith("items/log/") and not self.world.calm:
+            self.tally["a record was there"] += 1
+            self.losers.add(actor.name)
+        elif isinstance(op, Put) and op.key.startswith(bag_layout.STATES):
+            self._state_written(actor, op)
+        elif isinstance(op, Put) and op.key.endswith("/grant.json"):
+            self._answered(bag_layout.grant_from_bytes(op.data))
+            self._echo(op)
+            if actor.name in self.losers and self.rng.random() < 0.5:
+                self.tally["killed after it lost its record"] += 1
+                self.world.kill(actor)
+            self.losers.discard(actor.name)
+
+    def _answered(self, grant: ItemGrant) -> None:
+        """A runner forgets what was answered, so each outcome must be in the log by then, or count no more."""
+        for lease, sequence in self.reported.get(grant.runner, {}).items():
+            newest = self.mirror.lease(lease.item) == lease and self.mirror.state(lease.item) is ItemState.LEASED
+            demand(sequence > grant.answers or not newest, f"only what is in the log is answered: {lease}")
+
+    def _state_written(self, actor: Actor, op: Put) -> None:
+        """A state says what the records say; it may be lost, damaged, or the last thing that a dispatcher did."""
+        state = bag_layout.state_from_bytes(op.data)
+        demand(state.number <= self.mirror.number, "a state is written after its records")
+        demand(state == self._folded(state.number), f"a state is what its records say: {state.number}")
+        fate = self.rng.random()
+        if fate < 0.1:
+            del self.world.store.objects[op.key]
+            self.tally["a state was lost"] += 1
+        elif fate < 0.3:
+            damaged = bytearray(op.data)
+            damaged[self.rng.randrange(len(damaged))] ^= 1 << self.rng.randrange(8)
+            # One bit mostly makes it unreadable; another number of items makes it read as the state of another moment.
+            readable = op.data.replace(b'"fresh":', b'"fresh":1', 1)
+            self.world.store.objects[op.key] = self.rng.choice([bytes(damaged), readable])
+            self.tally["a state was damaged"] += 1
+        if self.rng.random() < 0.3:
+            self.world.kill(actor)
+            self.tally["killed after a state, before the next record"] += 1
+
+    def _folded(self, number: int) -> TableState:
+        """What the first records say, without any state."""
+        table = self._table()
+        for place in range(1, number + 1):
+            table.apply(bag_layout.record_from_bytes(self.world.store.objects[bag_layout.item_record_key(place)]))
+        return table.keep()
+
+    def _echo(self, op: Put) -> None:
+        """Overwrite a grant by an older one, as a request that was long under way does."""
+        before, self.grants[op.key] = self.grants.get(op.key), op.data
+        if before is not None and before != op.data and self.rng.random() < ECHO:
+            self.tally["an older grant came last"] += 1
+            self.world.at(self.rng.uniform(0.0, 0.05), lambda: self.world.store.put(op.key, before))
 
     def _recorded(self, record: ItemRecord) -> None:
         bag = self.scene.bag
@@ -163,8 +204,12 @@ class BagStorm:
             self.tally[f"lease {ended.end}"] += 1
             ran = ended.end is ItemEnd.RETURNED and ended.lease in self.finished
             demand(not ran, f"what a runner has finished is not run again while it lives: {ended}")
+        self.stops.recorded(record, self.mirror)
         self.mirror.apply(record)
+        self.stops.applied(self.mirror)
         self.counted |= {outcome.lease.item: outcome.lease for _, outcome in record.carried}
+        if self.client is not None:
+            self.client.recorded(record, self.mirror)
         held = [lease.item for runner in self.mirror.runners for lease in self.mirror.leases(runner)]
         demand(len(held) == len(set(held)), "an item is in the hands of one runner")
         counts = self.mirror.counts
@@ -182,18 +227,22 @@ class BagStorm:
 
     # ----------------------------------------------------------------------------------------------------------- dispatchers
 
-    def keep(self, actor: Actor) -> Steps[object]:
+    def keep(self, actor: Actor, turn_s: float) -> Steps[object]:
         """A dispatcher's process."""
-        dispatcher = ItemDispatcher(actor, self.scene.bag, lambda: f"n{next(self.names)}")
+        dispatcher = ItemDispatcher(
+            actor, self.scene.bag, lambda: f"n{next(self.names)}", state_every=self.scene.state_every
+        )
         while True:
             with contextlib.suppress(StoreError):
                 yield from dispatcher.turn(gone=tuple(self.gone))
-            yield from pause(0.25)
+            yield from pause(turn_s)
 
     def new_dispatcher(self) -> None:
+        turn_s = self.scene.turns_s[len(self.dispatchers) % 4]
         actor = self.world.actor(f"dispatcher-{next(self.names)}", "here")
-        self.world.start(actor, self.keep(actor))
-        self.dispatcher = actor
+        self.world.start(actor, self.keep(actor, turn_s))
+        self.dispatchers.append(actor)
+        self.tally[f"dispatcher with turns of {turn_s:g} s"] += 1
 
     # ----------------------------------------------------------------------------------------------------------- runners
 
@@ -226,6 +275,8 @@ class BagStorm:
                     case KillItem(lease, end):
                         self._kill(machine, lease, end)
                     case WriteReport(report):
+                        for outcome in report.outcomes:
+                            self.reported.setdefault(actor.name, {}).setdefault(outcome.lease, report.sequence)
                         machine_report = put(
                             bag_layout.runner_report_key(actor.name), bag_layout.report_to_bytes(report)
                         )
@@ -285,7 +336,7 @@ class BagStorm:
             if at > self.world.time:
                 continue
             del machine.running[lease]
-            fails = lease.item < self.scene.bag.items and lease.number <= self.scene.fails[lease.item]
+            fails = lease.item != self.scene.bag.reduce_item and lease.number <= self.scene.fails[lease.item]
             end = ItemEnd.TIMED_OUT if at == -1.0 else ItemEnd.FAILED if fails or at == -2.0 else ItemEnd.DONE
             values = {"y": 2.0 * lease.item} if end is ItemEnd.DONE else {}
             if at != -2.0:
@@ -309,7 +360,7 @@ class BagStorm:
             )
             alive = [one for one in self.machines if one.alive]
             if fate == "dispatcher":
-                world.kill(self.dispatcher)
+                world.kill(self.dispatchers[-1])
                 self.tally["dispatcher killed"] += 1
             elif fate == "second dispatcher":
                 self.new_dispatcher()
@@ -341,7 +392,7 @@ class BagStorm:
 
     def _tend(self) -> None:
         """What the fleet does: a machine for each that is gone, a program for each that has ended, a dispatcher."""
-        if self.dispatcher.dead:
+        while sum(not one.dead for one in self.dispatchers) < self.scene.dispatchers:
             self.new_dispatcher()
         for machine in self.machines:
             actor = machine.actor
@@ -356,10 +407,11 @@ class BagStorm:
 
     def storm(self) -> BagStorm:
         """Run it."""
-        self.new_dispatcher()
         self.world.at(0.0, self._tend)
         self.world.at(self.rng.expovariate(1.0 / 15.0), self._trouble)
-        limit_s = CALM_S + sum(map(self._at_most_s, range(self.scene.bag.items))) + SPARE_S
+        limit_s = self.scene.calm_s + sum(map(self._at_most_s, range(self.scene.total))) + SPARE_S
+        if self.client is not None:
+            limit_s += CLIENT_S
         while not self.mirror.closed and self.world.time < limit_s:
             demand(self.world.step(), "something goes on")
         self._ended_well()
@@ -374,24 +426,23 @@ class BagStorm:
         return (run_s + 2.0) * tries
 
     def _ended_well(self) -> None:
-        self.world.run(max(self.world.time, CALM_S + 60.0) + LEAVE_S)
+        self.world.run(max(self.world.time, self.scene.calm_s + 60.0) + LEAVE_S)
         # What runs below a program that has died has died with it.
         busy = [one.name for one in self.machines if one.alive and one.actor and not one.actor.dead and one.running]
         demand(not busy, f"nothing runs on for a bag that is over: {busy}")
         bag, counts = self.scene.bag, self.mirror.counts
         demand(self.mirror.closed, f"the bag ends in bounded time: {counts}")
         demand(counts.queued == 0 and counts.leased == 0, f"nothing is left open: {counts}")
-        hopeless = [item for item in range(bag.items) if self.scene.fails[item] > bag.retries_max]
-        if not self._is_enough():
+        if self.client is not None:
+            self.client.ended_well(self.mirror)
+        hopeless = [item for item in range(self.scene.total) if self.scene.fails[item] > bag.retries_max]
+        enough = self._is_enough() or bool(self.mirror.converged)
+        if not bag.grows and not enough:
             demand(counts.done + counts.failed == bag.items, f"a bag fails once every item has ended: {counts}")
-        demand(len(self.reduced) == (bag.reduce is not None and self._is_enough()), f"reduced once: {self.reduced}")
+        demand(len(self.reduced) == (bag.reduce is not None and enough), f"reduced once: {self.reduced}")
         failing = {item for item in hopeless if self.scene.fails[item] == 99} - set(self.scene.carried)
         demand(not set(self.counted) & failing, "what fails is not done")
-        records = [key for key in self.world.store.objects if key.startswith("items/log/")]
-        again = self._table()
-        for key in sorted(records):
-            again.apply(bag_layout.record_from_bytes(self.world.store.objects[key]))
-        demand(again.counts == counts, "the log alone says how it ended")
+        demand(self._folded(self.mirror.number) == self.mirror.keep(), "the log alone says how it ended")
 
     def _is_enough(self) -> bool:
         bag = self.scene.bag

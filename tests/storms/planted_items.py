@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from windfall.bags import Bag, ItemEnd, ItemGrant, ItemLease, ItemOutcome, ItemRecord
-from windfall.core import item_runner, item_table
+from windfall import codec
+from windfall.bags import VERSION, Bag, ItemEnd, ItemGrant, ItemLease, ItemOutcome, ItemRecord, TableState
+from windfall.core import item_decisions, item_runner, preempted_items
 from windfall.core.item_runner import ItemRunner
 from windfall.core.item_table import ItemTable
 from windfall.ports import Steps
 from windfall.runtimes import item_dispatcher
 from windfall.runtimes.item_dispatcher import ItemDispatcher
 from windfall.structs import replace
+from windfall.wire import bag_layout
 
 Patch = tuple[object, str, object]
 
@@ -61,12 +63,12 @@ def _answer_without_a_record() -> tuple[Patch, ...]:
 
 def _lost_keeps_its_items() -> tuple[Patch, ...]:
     """What a lost machine had is not given to another one."""
-    return ((item_table, "_lost_leases", lambda *_: iter(())),)
+    return ((item_decisions, "_lost_leases", lambda *_: iter(())),)
 
 
 def _silence_is_life() -> tuple[Patch, ...]:
     """A runner that is not heard of is never taken for lost."""
-    return ((item_table, "SILENT_S", math.inf),)
+    return ((item_decisions, "SILENT_S", math.inf),)
 
 
 def _taken_back_unread() -> tuple[Patch, ...]:
@@ -158,6 +160,96 @@ def _runs_on() -> tuple[Patch, ...]:
     return ((ItemRunner, "_kill", kill),)
 
 
+def _damage_believed() -> tuple[Patch, ...]:
+    """A state is believed whatever its digest."""
+
+    def read(data: bytes) -> TableState:
+        document = data.partition(b"\n")[2]
+        state: TableState = codec.decode_document(document, "state", TableState, version=VERSION, what="the state")
+        return state
+
+    return ((bag_layout, "state_from_bytes", read),)
+
+
+def _state_forgets_returned() -> tuple[Patch, ...]:
+    """Items that came back and wait are not in the state."""
+    real = ItemTable.restore
+
+    def restore(self: ItemTable, state: TableState) -> None:
+        real(self, replace(state, returned=()))
+
+    return ((ItemTable, "restore", restore),)
+
+
+def _state_alone() -> tuple[Patch, ...]:
+    """A dispatcher that starts from a state takes it for the present, and does not read the records after it."""
+    real = ItemDispatcher._take_in
+
+    def take_in(self: ItemDispatcher) -> Steps[None]:
+        if self._states is None:
+            yield from self._restore()
+        if self.table.number:
+            self._current = True
+        else:
+            yield from real(self)
+
+    return ((ItemDispatcher, "_take_in", take_in),)
+
+
+def _rows_twice() -> tuple[Patch, ...]:
+    """What the client has added last is taken in again."""
+    return ((ItemTable, "added", property(lambda self: max(len(self._starts) - 1, 0))),)
+
+
+def _over_before_sealed() -> tuple[Patch, ...]:
+    """A bag that grows is over once all items that it has so far have ended."""
+    real = item_decisions._why_over
+
+    def why_over(table: ItemTable, outcomes: Sequence[tuple[str, ItemOutcome]], revived: Collection[int] = ()) -> str:
+        sealed, table.sealed = table.sealed, table.sealed or table.items > 0
+        try:
+            return real(table, outcomes, revived)
+        finally:
+            table.sealed = sealed
+
+    return ((item_decisions, "_why_over", why_over),)
+
+
+def _waits_for_the_dead() -> tuple[Patch, ...]:
+    """A client that is not heard of is waited for."""
+    return ((item_dispatcher, "LOOK_S", 0.0),)
+
+
+def _cancelled_runs() -> tuple[Patch, ...]:
+    """An item that was cancelled while it waited is leased all the same."""
+
+    def waiting(self: ItemTable) -> Iterator[int]:
+        yield from self._returned
+        yield from range(self._fresh, self.items)
+
+    return ((ItemTable, "waiting", waiting),)
+
+
+def _given_up_for_good() -> tuple[Patch, ...]:
+    """What was discarded after a preemption never runs again, though others failed."""
+    return ((preempted_items, "revived", lambda *_: ()),)
+
+
+def _state_forgets_last() -> tuple[Patch, ...]:
+    """Items that run last are not in the state."""
+    real = ItemTable.restore
+
+    def restore(self: ItemTable, state: TableState) -> None:
+        real(self, replace(state, last=()))
+
+    return ((ItemTable, "restore", restore),)
+
+
+def _metric_unread() -> tuple[Patch, ...]:
+    """A metric that ends the bag is not looked at."""
+    return ((item_decisions, "_why_converged", lambda *_: ""),)
+
+
 BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
     "a result under an old lease counts": _old_lease_counts,
     "answered before it is in the log": _answer_before_the_log,
@@ -175,6 +267,16 @@ BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
     "granted once": _granted_once,
     "an older grant obeyed": _older_grant_obeyed,
     "a discarded item runs on": _runs_on,
+    "a damaged state believed": _damage_believed,
+    "given up for good": _given_up_for_good,
+    "a state forgets what runs last": _state_forgets_last,
+    "a metric that is not read": _metric_unread,
+    "a state without what came back": _state_forgets_returned,
+    "a state taken for the present": _state_alone,
+    "rows taken in twice": _rows_twice,
+    "over before it is sealed": _over_before_sealed,
+    "waits for a dead client": _waits_for_the_dead,
+    "a cancelled item is leased": _cancelled_runs,
 }
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from windfall.core import drains, job_end, ledger, machines, needs, orders, save_schedules
+from windfall.core import drains, job_end, ledger, machine_ages, machines, needs, orders, save_schedules
 from windfall.core.fleet_state import ACTIVE, FleetState, FleetTurn, SlotState, TrackedMachine
 from windfall.core.job_summary import JobSummary, lifetimes, summary
 from windfall.core.lifecycle import MachineState, OrderState
@@ -32,18 +32,21 @@ from windfall.core.orders import expect
 from windfall.events import Command, Decision, Fact, SetTimer, TimerFired
 from windfall.fleet import (
     TERMINAL,
+    AgeWeighed,
     ChargesObserved,
     ControllerStarted,
     DesiredState,
     Directive,
     EstimatesPooled,
     Event,
+    FleetFacts,
     FormGeneration,
     JobPhase,
     JobResumeRequested,
     JobStopRequested,
     JobSubmitted,
     ListingCompleted,
+    MachineFacts,
     MachineReported,
     MachineSilent,
     MachinesMissing,
@@ -180,6 +183,20 @@ def _loss_estimates(state: FleetState, machine: Machine) -> tuple[Seconds | None
     if given is not None:
         mttp_s = Seconds(math.fsum(given.mttp_s) / len(given.mttp_s) / coupled(state))
     return mttp_s, restart_s
+
+
+def fleet_facts(state: FleetState, now: Instant) -> FleetFacts:
+    """Return what the job's runtime may decide by.
+
+    Args:
+        state: the driver's.
+        now: by the journal clock.
+    """
+    found = {}
+    for machine_id, unit in state.units.items():
+        found[machine_id] = MachineFacts(unit.machine.price_usd_per_hour, *_loss_estimates(state, unit.machine))
+    deadline_s = None if state.job is None else state.job.objective.deadline_s
+    return FleetFacts(found, None if deadline_s is None else Seconds(state.submitted_at + deadline_s - now))
 
 
 def _desired_state(state: FleetState, unit: TrackedMachine, *, allowed: bool) -> DesiredState:
@@ -346,6 +363,7 @@ _HANDLERS: Mapping[type[Fact], Callable[[FleetTurn, Any], None]] = MappingProxyT
         OffersChanged: orders.offers_changed,
         EstimatesPooled: _estimates_pooled,
         ScheduleComputed: save_schedules.schedule_computed,
+        AgeWeighed: machine_ages.weighed,
         OrderAnswered: orders.answered,
         OrderUnanswered: orders.unanswered,
         ListingCompleted: orders.listed_all,

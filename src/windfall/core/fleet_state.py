@@ -18,6 +18,7 @@ from windfall.core.ledger import Ledger, copied
 from windfall.core.lifecycle import JOB, MACHINE, MachineState, OrderState, transition
 from windfall.events import Command, Decision, LogMessage
 from windfall.fleet import (
+    AgeWeighed,
     JobPhase,
     MachineReported,
     MachineStatus,
@@ -234,6 +235,7 @@ class FleetState(Struct, frozen=True):
         waiting_notified: the user was notified that nothing can be bought, and no machine has come since.
         deadline_notified: the user was notified that the deadline has passed.
         schedules: by machine, the newest save schedule, or why there is none.
+        weighed: by machine that runs items, what the next one is expected to take there and on a new one.
         pending_end: how the job is about to end; None while it continues. `ended`: how it ended last.
     """
 
@@ -279,6 +281,7 @@ class FleetState(Struct, frozen=True):
     waiting_notified: bool = False
     deadline_notified: bool = False
     schedules: Mapping[str, ScheduleComputed] = msgspec.field(default_factory=dict)
+    weighed: Mapping[str, AgeWeighed] = msgspec.field(default_factory=dict)
     pending_end: JobEnd | None = None
     ended: JobEnd | None = None
 

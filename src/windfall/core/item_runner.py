@@ -4,8 +4,8 @@ It keeps as many items as it will run until the dispatcher's next answer can be 
 answer after a seconds and items of t seconds, slots x (1 + HORIZON a / t).  An item that the newest grant no longer has is
 killed: its lease is another runner's, or the bag is over.
 
-When the machine's end is announced, the runner gives back at once what it has not started, and kills what still runs shortly
-before the end.
+When the machine's end is announced, the runner starts items for as long as one has time for twice the mean of those that ran
+here, gives back at once what it will not start, and kills what still runs shortly before the end.
 """
 
 from __future__ import annotations
@@ -23,12 +23,16 @@ ANSWER_S = Seconds(2.0)
 """How long an answer takes before the first one was timed [s]."""
 RUN_S = Seconds(5.0)
 """How long an item takes before the first one was timed [s]; a short guess would take items from other machines."""
-WANTS_MAX = 2000
-"""The most items in the hands of one runner."""
+WANTS_MAX = 16_000
+"""The most items in the hands of one runner: 64 slots with items of 50 ms need 13,000 where an answer takes 5 s."""
 REPORT_S = Seconds(0.25)
-"""The least time between two reports [s]."""
+"""The least time between two reports [s]; where an answer takes long, `REPORT_SHARE` of that: a report lists all items in
+hand, and no more than one is read before the next answer."""
+REPORT_SHARE = 1 / 8
 ALIVE_S = Seconds(10.0)
 """A report is written again after this time, to show that the runner lives [s]."""
+SPARE = 2.0
+"""An item is started before an announced end if this many times the mean of items here is left."""
 LAST_S = Seconds(2.0)
 """Items are killed so long before an announced end, so that what is done is still reported [s]."""
 _SMOOTHING = 0.2
@@ -135,6 +139,7 @@ class ItemRunner:
         self._asked_at: tuple[int, Instant] | None = None
         self._answer_s, self._run_s, self._timed = float(ANSWER_S), float(RUN_S), 0
         self._ends_at: Instant | None = None
+        self._reduce_refused = False
         self._now = now
 
     # ---------------------------------------------------------------------------------------------------------- reading
@@ -157,20 +162,37 @@ class ItemRunner:
     @property
     def wants(self) -> int:
         """How many items it would have in its hands."""
-        if self.closed or self.leaving or self._ends_at is not None:
+        if self.closed or self.leaving or self._now >= self._last_start:
             return 0
         slots = self.identity.slots
-        ahead = HORIZON * self._answer_s / max(self._run_s, 1e-3)
-        return min(slots + math.ceil(slots * ahead), WANTS_MAX)
+        ahead_s = min(HORIZON * self._answer_s, self._last_start - self._now)
+        return min(slots + math.ceil(slots * ahead_s / max(self._run_s, 1e-3)), WANTS_MAX)
 
     def next_s(self, now: Instant) -> float:
         """Return when something is due at the latest, if no fact comes before [s]."""
-        dues = [self._written_at + (REPORT_S if self._news else ALIVE_S)]
+        dues = [self._report_at]
         if self.identity.item_timeout_s is not None:
             dues += [one.since + self.identity.item_timeout_s for one in self._limited()]
         if self._ends_at is not None and self._running:
             dues.append(self._ends_at - LAST_S)
+        if self._waiting:
+            dues.append(self._last_start)
         return max(min(dues) - now, 0.0)
+
+    @property
+    def _last_start(self) -> float:
+        """Until when items are started: always, if no end is announced, and never, if it is unknown how long they take."""
+        if self._ends_at is None:
+            return math.inf
+        if not self._timed or self._reduce_refused:
+            return -math.inf
+        return self._ends_at - LAST_S - SPARE * self._run_s
+
+    @property
+    def _report_at(self) -> float:
+        """When a report is due."""
+        least_s = min(max(REPORT_S, REPORT_SHARE * self._answer_s), ALIVE_S)
+        return self._written_at + (least_s if self._news else ALIVE_S)
 
     # ---------------------------------------------------------------------------------------------------------- turning
 
@@ -188,11 +210,12 @@ class ItemRunner:
                     self._writing = False
                 case EndAnnounced(at):
                     self._ends_at = at
-                    self._give_back()
+                    self._reduce_refused = self._reduce_refused and at is not None
                 case LeaveAsked(at_once):
                     self._leave()
                     if at_once:
                         actions += self._kill_all(ItemEnd.RETURNED)
+        self._give_back()
         actions += self._overdue()
         # An item may be killed by one fact and have ended by the next one.
         actions = [one for one in actions if not isinstance(one, KillItem) or one.lease in self._running]
@@ -221,7 +244,7 @@ class ItemRunner:
         leases = {one.lease for one in grant.items}
         known = {one.lease for one in self._waiting} | self._running.keys() | self._outcomes.keys()
         self._waiting = deque(one for one in self._waiting if one.lease in leases)
-        if self.leaving or self._ends_at is not None:
+        if self.leaving:
             self._news = self._news or not leases <= known
         else:
             self._waiting += [one for one in grant.items if one.lease not in known]
@@ -243,11 +266,16 @@ class ItemRunner:
     def _leave(self) -> None:
         if not self.leaving:
             self.leaving = self._news = True
-        self._give_back()
 
     def _give_back(self) -> None:
-        if self._waiting and (self.leaving or self._ends_at is not None):
-            self._waiting.clear()
+        """Give back what will not be started, that which came last first; the reduce step, whose time is unknown, always."""
+        if not self.leaving and self._ends_at is None:
+            return
+        if any(one.lease.item == self.identity.reduce_item for one in self._waiting):
+            self._reduce_refused = True
+        room = max(self.wants - len(self._running), 0)
+        while len(self._waiting) > room:
+            self._waiting.pop()
             self._news = True
 
     def _overdue(self) -> list[RunnerAction]:
@@ -285,8 +313,7 @@ class ItemRunner:
         return actions
 
     def _report(self) -> list[RunnerAction]:
-        due = self._now >= self._written_at + (REPORT_S if self._news else ALIVE_S)
-        if self._writing or not due:
+        if self._writing or self._now < self._report_at:
             return []
         self._sequence += 1
         self._writing, self._news, self._written_at = True, False, self._now
@@ -306,5 +333,6 @@ class ItemRunner:
             (*self._running, *(one.lease for one in self._waiting)),
             tuple(outcome for outcome, _ in self._outcomes.values()),
             leaves=self.leaving and not self._running,
+            ran_s=tuple(Seconds(self._now - one.since) for one in self._running.values()),
         )
         return [WriteReport(report)]

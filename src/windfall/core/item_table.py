@@ -1,7 +1,7 @@
-"""The dispatcher's reducer: which runner has which item, and what became of it.
+"""The dispatcher's table: which runner has which item, and what became of it.
 
-The table is a fold of the dispatcher's records, and nothing else changes it: `decide` looks at it and at what runners
-report, and returns the next record; once that record is in the log, `ItemTable.apply` takes it in.  A dispatcher that
+The table is a fold of the dispatcher's records, and nothing else changes it: `item_decisions.decide` looks at it and at what
+runners report, and returns the next record; once that record is in the log, `ItemTable.apply` takes it in.  A dispatcher that
 starts again applies all records and continues; of two dispatchers only one creates the next record, so the other one stops.
 
 The reduce step of a bag is one more item, which waits only once all others are over and counts for nothing else.
@@ -12,27 +12,34 @@ An item costs some ten bytes here, so that a bag may have millions; rows and res
 from __future__ import annotations
 
 import math
+import sys
+import zlib
 from array import array
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TypeVar
 
 from windfall.bags import (
     Bag,
     ItemEnd,
     ItemLease,
-    ItemLeases,
     ItemOutcome,
     ItemRecord,
+    ItemRecoveryAction,
     ItemState,
+    KeptRunnerState,
     LeaseEnd,
-    RunnerReport,
+    TableState,
+    Value,
 )
-from windfall.structs import Struct, replace
-from windfall.terms import Instant, WallTime
+from windfall.structs import Struct
 
-SILENT_S = 60.0
-"""A runner whose report has not changed for so long is taken for lost [s]."""
+CLIENT_LOST = "its client was not heard of"
+"""Why a bag is over whose client was silent for too long."""
 _ROUNDING = 1e-12
+_Number = TypeVar("_Number", int, float)
 _STATES = tuple(ItemState)
 _CODES = {state: code for code, state in enumerate(_STATES)}
 _QUEUED, _LEASED, _DONE, _FAILED, _DISCARDED = (_CODES[state] for state in ItemState)
@@ -74,10 +81,12 @@ class ItemTable:
 
     Args:
         bag: what is to be done.
-        order: all items, in the order in which they run.
+        order: all items, in the order in which they run; those that are added later run after them.
         weights: how much each item counts towards the share that must be done; empty if all count the same.
 
     Attributes:
+        items: how many there are by now.
+        sealed: none are added any more.
         number: of the newest record.
         closed: the bag is over.
         reason: why.
@@ -86,10 +95,16 @@ class ItemTable:
         runners: by name.
         carried: how many items an earlier run of the bag had done.
         reducing: why the items are over, while the reduce step waits or runs, and after it; empty before, or without one.
+        converged: why `Bag.stop_when` has ended the bag; empty if it has not.
+        dropped: items that were discarded after a preemption, oldest first, while the bag is not over.
+        metrics: of `Bag.stop_when`, of the items that are done, in the order in which they ended.
+        timed, timed_s: items whose time is measured, those that needed one try, and how long they took together [s].
     """
 
     def __init__(self, bag: Bag, order: Sequence[int], weights: Sequence[float] = ()) -> None:
         self.bag = bag
+        self.items, self.sealed = bag.items, not bag.grows
+        self._starts: list[int] = []
         self.number = 0
         self.closed = False
         self.reason = ""
@@ -97,13 +112,18 @@ class ItemTable:
         self.rounds = 0
         self.runners: dict[str, KeptRunner] = {}
         self.carried = 0
-        self.reducing = ""
-        self._weights, self._done_weight = weights, 0.0
+        self.reducing = self.converged = ""
+        self.dropped: dict[int, None] = {}
+        self.metrics = array("d")
+        self.timed, self.timed_s = 0, 0.0
+        self._weights = weights
+        self._weight_in = [math.fsum(weights), *[0.0] * (len(_STATES) - 1)]
         self._order, self._fresh = order, 0
         self._returned: deque[int] = deque()
+        self._last: deque[int] = deque()
         length = bag.items + (bag.reduce is not None)
         self._states = bytearray(length)
-        self._numbers = array("L", bytes(array("L").itemsize * length))
+        self._numbers = array("I", bytes(4 * length))
         self._failures: dict[int, int] = {}
         self._counts = [0] * len(_STATES)
         self._counts[_QUEUED] = bag.items
@@ -121,6 +141,11 @@ class ItemTable:
         return self._counts[_FAILED]
 
     @property
+    def reduce_failed(self) -> bool:
+        """Whether the bag is over because its reduce step failed."""
+        return bool(self.reducing) and self._states[self.bag.reduce_item] == _FAILED
+
+    @property
     def queued(self) -> int:
         """How many leases could be given now: the items that wait, or the reduce step."""
         return self._counts[_QUEUED] + (bool(self.reducing) and self._states[self.bag.reduce_item] == _QUEUED)
@@ -131,18 +156,40 @@ class ItemTable:
         return not any(kept.leases for kept in self.runners.values())
 
     @property
+    def added(self) -> int:
+        """How many of the client's objects are taken in."""
+        return len(self._starts)
+
+    @property
     def succeeded(self) -> bool:
-        """Whether enough items are done, and the reduce step too if there is one."""
+        """Whether enough items are done, and the reduce step too if there is one; all that a client asked for."""
+        if self.bag.grows:
+            return self.sealed and self.reason != CLIENT_LOST
         reduced = self.bag.reduce is None or self._states[self.bag.reduce_item] == _DONE
-        return reduced and self.is_enough()
+        return reduced and (self.is_enough() or bool(self.converged))
 
     def is_enough(self, outcomes: Sequence[tuple[str, ItemOutcome]] = ()) -> bool:
         """Return whether enough items are done, with these outcomes."""
         done = [outcome.lease.item for _, outcome in outcomes if outcome.end is ItemEnd.DONE]
         if not self._weights:
             return self.counts.done + len(done) >= self.bag.must_finish
-        weight = self._done_weight + math.fsum(self._weights[item] for item in done)
+        weight = self._weight_in[_DONE] + math.fsum(self._weights[item] for item in done)
         return weight >= self.bag.finish * math.fsum(self._weights) * (1.0 - _ROUNDING)
+
+    def weight(self, item: int) -> float:
+        """Return how much an item counts towards the share that must be done."""
+        return self._weights[item] if self._weights else 1.0
+
+    def weight_in(self, *states: ItemState) -> float:
+        """Return how much the items in some states count together."""
+        return math.fsum((self._weight_in if self._weights else self._counts)[_CODES[state]] for state in states)
+
+    def place(self, item: int) -> tuple[int, int]:
+        """Return which object has an item's row, from 0, and the place of the row in it."""
+        if not self.bag.grows:
+            return divmod(item, self.bag.rows_each)
+        part = bisect_right(self._starts, item) - 1
+        return part, item - self._starts[part]
 
     def state(self, item: int) -> ItemState:
         """Return the state of an item."""
@@ -151,6 +198,12 @@ class ItemTable:
     def lease(self, item: int) -> ItemLease:
         """Return the newest lease of an item; its number is 0 if it never had one."""
         return ItemLease(item, self._numbers[item])
+
+    def is_newest(self, lease: ItemLease) -> bool:
+        """Return whether a lease is that of an item in a runner's hands, the reduce step not counted."""
+        if not 0 <= lease.item < self.items:
+            return False
+        return self._states[lease.item] == _LEASED and self._numbers[lease.item] == lease.number
 
     def holds(self, runner: str, lease: ItemLease) -> bool:
         """Return whether a lease is the newest of its item, and in this runner's hands."""
@@ -169,11 +222,13 @@ class ItemTable:
         return self.runners[runner].leases[item]
 
     def waiting(self) -> Iterator[int]:
-        """Yield the queued items in the order in which they run: those that came back first."""
-        yield from self._returned
-        for place in range(self._fresh, self.bag.items):
-            if self._states[self._order[place]] == _QUEUED:
-                yield self._order[place]
+        """Yield the queued items in the order in which they run: those that came back first, what may not be needed last."""
+        fresh = (self._in_order(place) for place in range(self._fresh, self.items))
+        # One that was cancelled, or that an earlier run has done, keeps its place in line and is passed over.
+        yield from (item for item in chain(self._returned, fresh, self._last) if self._states[item] == _QUEUED)
+
+    def _in_order(self, place: int) -> int:
+        return self._order[place] if place < self.bag.items else place
 
     def fails_for_good(self, outcome: ItemOutcome) -> bool:
         """Return whether an item that failed so is not tried again; the reduce step never is."""
@@ -182,6 +237,72 @@ class ItemTable:
         if self._is_retried_freely(outcome):
             return False
         return self._failures.get(outcome.lease.item, 0) >= self.bag.retries_max
+
+    # ------------------------------------------------------------------------------------------------- kept between starts
+
+    def keep(self) -> TableState:
+        """Return all that `restore` needs."""
+        runners = tuple(
+            KeptRunnerState(runner, kept.machine_id, kept.left, tuple(kept.leases.items()))
+            for runner, kept in self.runners.items()
+        )
+        return TableState(
+            self.number,
+            self.closed,
+            self.reason,
+            self._fresh,
+            tuple(self._returned),
+            zlib.compress(bytes(self._states), 1),
+            zlib.compress(_low_first(self._numbers).tobytes(), 1),
+            tuple(self._failures.items()),
+            runners,
+            tuple(sorted(self.retried)),
+            self.rounds,
+            self.carried,
+            self.reducing,
+            tuple(self._starts),
+            self.sealed,
+            tuple(self._last),
+            tuple(self.dropped),
+            self.timed,
+            self.timed_s,
+            zlib.compress(_low_first(self.metrics).tobytes(), 1),
+            self.converged,
+        )
+
+    def restore(self, state: TableState) -> None:
+        """Be as after the records of a state; this table must have applied none.
+
+        Raises:
+            ValueError: it is the state of another bag; the table is unchanged.
+        """
+        try:
+            states, numbers = bytearray(zlib.decompress(state.states)), array("I", zlib.decompress(state.numbers))
+            metrics = array("d", zlib.decompress(state.metrics))
+        except zlib.error as error:
+            raise ValueError(str(error)) from error
+        if len(states) != len(numbers) or (len(states) != len(self._states) and not self.bag.grows):
+            raise ValueError(f"it has {len(states)} items, not {len(self._states)}")
+        self.number, self.closed, self.reason = state.number, state.closed, state.reason
+        self._fresh, self._returned = state.fresh, deque(state.returned)
+        self._states, self._numbers, self._failures = states, _low_first(numbers), dict(state.failures)
+        if self.bag.grows:
+            self.items = len(states)
+        self._starts, self.sealed = list(state.starts), state.sealed
+        self._counts = [states[: self.items].count(code) for code in range(len(_STATES))]
+        self.retried, self.rounds = set(state.retried), state.rounds
+        self.carried, self.reducing = state.carried, state.reducing
+        self._last, self.dropped = deque(state.last), dict.fromkeys(state.dropped)
+        self.timed, self.timed_s = state.timed, state.timed_s
+        self.metrics, self.converged = _low_first(metrics), state.converged
+        if self._weights:
+            self._weight_in = [
+                math.fsum(self._weights[item] for item in range(self.bag.items) if states[item] == code)
+                for code in range(len(_STATES))
+            ]
+        for one in state.runners:
+            kept = self.runners[one.runner] = KeptRunner(one.machine_id)
+            kept.left, kept.leases = one.left, dict(one.leases)
 
     # ---------------------------------------------------------------------------------------------------------- changes
 
@@ -198,17 +319,23 @@ class ItemTable:
             self.runners[runner] = KeptRunner(machine_id)
         for _, outcome in record.carried:
             self._carry(outcome)
+        self._grow(record)
         # Leases first: they were decided before the items that come back with this record could wait.
         for leased in record.leased:
             for item in leased.items:
                 self._take(leased.runner, item)
         for runner, outcome in record.outcomes:
             self._end(runner, outcome.lease, self._after(outcome))
+        chosen = {one.item: one.action for one in record.recovered}
         for ended in record.ended:
-            after = _DISCARDED if ended.end is ItemEnd.DISCARDED else _QUEUED
-            self._end(ended.runner, ended.lease, after)
+            self._give_up(ended, chosen.get(ended.lease.item))
+        for item in record.revived:
+            del self.dropped[item]
+            self._move(item, _DISCARDED, _QUEUED)
+            self._last.append(item)
         for runner in record.left:
             self.runners[runner].left = True
+        self.converged = self.converged or record.converged
         if record.reducing:
             self.reducing = record.reducing
             self._discard_waiting()
@@ -224,16 +351,23 @@ class ItemTable:
         self._move(item, _QUEUED, _DONE)
         self._numbers[item] = outcome.lease.number
         self.carried += 1
-        self._pass_carried()
+        self._measure(outcome)
 
-    def _pass_carried(self) -> None:
-        """Let the next item that was never leased be one that is not done already."""
-        while self._fresh < self.bag.items and self._states[self._order[self._fresh]] != _QUEUED:
-            self._fresh += 1
+    def _grow(self, record: ItemRecord) -> None:
+        for count in record.added:
+            self._starts.append(self.items)
+            self.items += count
+            self._counts[_QUEUED] += count
+            self._states.extend(bytes(count))
+            self._numbers.frombytes(bytes(self._numbers.itemsize * count))
+        for item in record.cancelled:
+            self._move(item, _QUEUED, _DISCARDED)
+        self.sealed = self.sealed or record.sealed
 
     def _after(self, outcome: ItemOutcome) -> int:
         """Count a failure, and return the state after an outcome."""
         if outcome.end is ItemEnd.DONE:
+            self._measure(outcome)
             return _DONE
         if self.fails_for_good(outcome):
             return _FAILED
@@ -241,8 +375,27 @@ class ItemTable:
             self._failures[outcome.lease.item] = self._failures.get(outcome.lease.item, 0) + 1
         return _QUEUED
 
+    def _measure(self, outcome: ItemOutcome) -> None:
+        """Take in how long an item that is done took, and its metric."""
+        rule = self.bag.stop_when
+        if outcome.lease.item == self.bag.reduce_item:
+            return
+        if outcome.lease.number == 1:
+            self.timed, self.timed_s = self.timed + 1, self.timed_s + outcome.run_s
+        if rule is not None and (value := number_of(outcome.values.get(rule.metric))) is not None:
+            self.metrics.append(value)
+
     def _is_retried_freely(self, outcome: ItemOutcome) -> bool:
         return outcome.end is ItemEnd.FAILED and outcome.exit_code in self.bag.retry_codes
+
+    def _give_up(self, ended: LeaseEnd, action: ItemRecoveryAction | None) -> None:
+        """Let an item wait again, or not, whose lease ended without an outcome."""
+        drops = action is ItemRecoveryAction.DISCARD
+        self._end(ended.runner, ended.lease, _DISCARDED if drops or ended.end is ItemEnd.DISCARDED else _QUEUED)
+        if drops:
+            self.dropped[ended.lease.item] = None
+        elif action is ItemRecoveryAction.LAST:
+            self._last.append(self._returned.pop())
 
     def _end(self, runner: str, lease: ItemLease, after: int) -> None:
         if not self.holds(runner, lease):
@@ -253,28 +406,41 @@ class ItemTable:
             self._returned.append(lease.item)
 
     def _take(self, runner: str, item: int) -> None:
+        self._pass_over()
         if self._returned and self._returned[0] == item:
             self._returned.popleft()
-        elif not self._returned and self._fresh < self.bag.items and self._order[self._fresh] == item:
+        elif not self._returned and self._fresh < self.items and self._in_order(self._fresh) == item:
             self._fresh += 1
+        elif not self._returned and self._fresh == self.items and self._last and self._last[0] == item:
+            self._last.popleft()
         else:
             raise ValueError(f"item {item} is not the next one that waits")
         self._move(item, _QUEUED, _LEASED)
-        self._pass_carried()
         self._numbers[item] += 1
         self.runners[runner].leases[item] = self.number
+
+    def _pass_over(self) -> None:
+        """Let the next ones in line be items that wait."""
+        while self._returned and self._states[self._returned[0]] != _QUEUED:
+            self._returned.popleft()
+        while self._last and self._states[self._last[0]] != _QUEUED:
+            self._last.popleft()
+        while self._fresh < self.items and self._states[self._in_order(self._fresh)] != _QUEUED:
+            self._fresh += 1
 
     def _discard_waiting(self) -> None:
         for item in tuple(self.waiting()):
             self._move(item, _QUEUED, _DISCARDED)
         self._returned.clear()
-        self._fresh = self.bag.items
+        self._last.clear()
+        self.dropped.clear()
+        self._fresh = self.items
 
     def _retry(self, requests: Sequence[str]) -> None:
-        """Let the items that have failed wait again, as if they had never failed."""
+        """Let the items that have failed wait again, as if they had never failed; the reduce step runs after them."""
         self.retried.update(requests)
-        failed = [item for item in range(self.bag.items) if self._states[item] == _FAILED]
-        if not failed:
+        failed = [item for item in range(self.items) if self._states[item] == _FAILED]
+        if not failed and not self.reduce_failed:
             return
         self._unreduce()
         for item in failed:
@@ -304,178 +470,24 @@ class ItemTable:
         self._states[item] = after
         if item == self.bag.reduce_item:
             return
-        if after == _DONE and self._weights:
-            self._done_weight += self._weights[item]
+        if self._weights:
+            self._weight_in[before] -= self._weights[item]
+            self._weight_in[after] += self._weights[item]
         self._counts[before] -= 1
         self._counts[after] += 1
 
 
-class DispatcherView(Struct, frozen=True):
-    """What a dispatcher sees beside its table.
-
-    Attributes:
-        reports: the newest report of each runner.
-        changed_at: when each runner's report last changed, by the dispatcher's clock.
-        gone: machines that the provider has taken back, or that were declared gone.
-        stopping: nothing more is leased; what runners have, they finish or give back.
-        requests: to run the failed items again, taken in or not.
-    """
-
-    now: Instant
-    wall_time: WallTime
-    reports: Mapping[str, RunnerReport]
-    changed_at: Mapping[str, Instant]
-    gone: Collection[str] = ()
-    stopping: bool = False
-    requests: Collection[str] = ()
-
-
-def decide(table: ItemTable, view: DispatcherView, nonce: str) -> ItemRecord | None:
-    """Return the next record; None if nothing changes.
-
-    Args:
-        table: not changed.
-        view: what is known now.
-        nonce: random.
-    """
-    empty = ItemRecord(table.number + 1, nonce, view.wall_time)
-    if new := sorted(set(view.requests) - table.retried):
-        # A record of its own: what else is due is decided with these items in the queue.
-        return replace(empty, retried=tuple(new))
-    if table.closed:
+def number_of(value: Value | None) -> float | None:
+    """Return a result as a number; None if it is none, or not finite."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
-    lost = {runner for runner, kept in table.runners.items() if not kept.left and _is_lost(table, view, runner)}
-    lost |= _followed(table, view)
-    present = [
-        report
-        for runner, report in sorted(view.reports.items())
-        if runner not in lost and report.machine_id not in view.gone and _may_work(table, runner)
-    ]
-    outcomes, seen = _outcomes(table, present)
-    ended: list[LeaseEnd] = [*_lost_leases(table, lost, seen), *_given_back(table, present, seen)]
-    left = tuple(sorted(lost | {report.runner for report in present if report.leaves}))
-    record = replace(
-        empty,
-        joined=tuple((one.runner, one.machine_id) for one in present if one.runner not in table.runners),
-        outcomes=tuple(outcomes),
-        ended=tuple(ended),
-        left=left,
-    )
-    reason = _why_reduced(outcomes, table.reducing) if table.reducing else _why_over(table, outcomes)
-    if reason:
-        over = seen | {one.lease.item for one in ended}
-        others = tuple(one for one in _discarded(table) if one.lease.item not in over)
-        record = replace(record, ended=(*ended, *others))
-        if table.bag.reduce is not None and not table.reducing and table.is_enough(outcomes):
-            record = replace(record, reducing=reason)
-        else:
-            record = replace(record, closed=True, reason=reason)
-    elif not view.stopping:
-        record = replace(record, leased=tuple(_leases(table, present, outcomes, ended)))
-    return None if record == empty else record
+    return float(value)
 
 
-def _is_lost(table: ItemTable, view: DispatcherView, runner: str) -> bool:
-    if table.runners[runner].machine_id in view.gone:
-        return True
-    return view.now - view.changed_at.get(runner, view.now) > SILENT_S
-
-
-def _followed(table: ItemTable, view: DispatcherView) -> set[str]:
-    """Return the runners whose program has ended: their machines, which run one at a time, have started another since."""
-    # The table has runners in the order in which they joined.
-    newest = {kept.machine_id: runner for runner, kept in table.runners.items() if kept.machine_id}
-    for runner, report in view.reports.items():
-        if runner not in table.runners and report.machine_id:
-            newest[report.machine_id] = runner
-    working = ((runner, kept) for runner, kept in table.runners.items() if not kept.left and kept.machine_id)
-    return {runner for runner, kept in working if newest[kept.machine_id] != runner}
-
-
-def _may_work(table: ItemTable, runner: str) -> bool:
-    kept = table.runners.get(runner)
-    return kept is None or not kept.left
-
-
-def _outcomes(table: ItemTable, present: Sequence[RunnerReport]) -> tuple[list[tuple[str, ItemOutcome]], set[int]]:
-    """Return the outcomes that count, and their items."""
-    found: list[tuple[str, ItemOutcome]] = []
-    items: set[int] = set()
-    for report in present:
-        for outcome in report.outcomes:
-            if table.holds(report.runner, outcome.lease) and outcome.lease.item not in items:
-                found.append((report.runner, outcome))
-                items.add(outcome.lease.item)
-    return found, items
-
-
-def _lost_leases(table: ItemTable, lost: Collection[str], seen: Collection[int]) -> Iterator[LeaseEnd]:
-    for runner in sorted(lost):
-        yield from (LeaseEnd(lease, ItemEnd.LOST, runner) for lease in table.leases(runner) if lease.item not in seen)
-
-
-def _given_back(table: ItemTable, present: Sequence[RunnerReport], seen: Collection[int]) -> Iterator[LeaseEnd]:
-    """Yield what runners no longer have, though they have read the grant with it."""
-    for report in present:
-        held = set(report.holds)
-        for lease in table.leases(report.runner):
-            granted = table.leased_in(report.runner, lease.item) <= report.grant
-            if lease.item not in seen and lease not in held and (granted or report.leaves):
-                yield LeaseEnd(lease, ItemEnd.RETURNED, report.runner)
-
-
-def _discarded(table: ItemTable) -> Iterator[LeaseEnd]:
-    for runner in table.runners:
-        yield from (LeaseEnd(lease, ItemEnd.DISCARDED, runner) for lease in table.leases(runner))
-
-
-_TOO_FEW = "too many items failed"
-
-
-def _why_over(table: ItemTable, outcomes: Sequence[tuple[str, ItemOutcome]]) -> str:
-    """Return why the bag is over after these outcomes; empty if it is not."""
-    counts = table.counts
-    done = counts.done + sum(one.end is ItemEnd.DONE for _, one in outcomes)
-    failed = counts.failed + sum(one.end is not ItemEnd.DONE and table.fails_for_good(one) for _, one in outcomes)
-    # Once it was opened again, the share that must finish does not end it: a user wants what had failed.
-    is_enough = table.is_enough(outcomes)
-    if (is_enough and not table.rounds) or done + failed + counts.discarded == table.bag.items:
-        return ("all items are done" if done == table.bag.items else "enough items are done") if is_enough else _TOO_FEW
-    return ""
-
-
-def _why_reduced(outcomes: Sequence[tuple[str, ItemOutcome]], reason: str) -> str:
-    """Return why the bag is over once the reduce step has ended; empty if it has not."""
-    for _, outcome in outcomes:
-        return reason if outcome.end is ItemEnd.DONE else f"the reduce step failed: {outcome.problem}"
-    return ""
-
-
-def _leases(
-    table: ItemTable,
-    present: Sequence[RunnerReport],
-    outcomes: Sequence[tuple[str, ItemOutcome]],
-    ended: Sequence[LeaseEnd],
-) -> Iterator[ItemLeases]:
-    """Yield what runners get: as many as each wants, but no runner more than its share of what is left.
-
-    A runner that hoarded the last items would keep the others idle: of w waiting items it gets at most half of w times its
-    share of all slots, and at least what its free slots need (guided self-scheduling: Polychronopoulos and Kuck, IEEE ToC
-    C-36, 1987, with half of their share, because items do not all take the same time).
-    """
-    freed = {(runner, one.lease.item) for runner, one in outcomes} | {(one.runner, one.lease.item) for one in ended}
-    held = {
-        report.runner: sum((report.runner, lease.item) not in freed for lease in table.leases(report.runner))
-        for report in present
-    }
-    requesting = [report for report in present if not report.leaves and report.wants > held[report.runner]]
-    slots = sum(report.slots for report in present if not report.leaves)
-    waiting, left = table.waiting(), table.queued
-    room = left if table.bag.at_once_max is None else max(table.bag.at_once_max - sum(held.values()), 0)
-    for report in requesting:
-        share = -(-left * report.slots // (2 * slots))
-        most = max(share, report.slots - held[report.runner])
-        count = min(report.wants - held[report.runner], most, left, room)
-        if count > 0:
-            left, room = left - count, room - count
-            yield ItemLeases(report.runner, tuple(next(waiting) for _ in range(count)))
+def _low_first(numbers: array[_Number]) -> array[_Number]:
+    """Return numbers with their low byte first, or back."""
+    if sys.byteorder == "little":
+        return numbers
+    swapped = array(numbers.typecode, numbers)
+    swapped.byteswap()
+    return swapped

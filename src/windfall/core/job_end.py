@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from windfall.core import ledger, machines
+from windfall.core import gangs, ledger, machines
 from windfall.core.fleet_state import ACTIVE, NO_TIME, FleetTurn, JobEnd
 from windfall.core.lifecycle import OrderState
 from windfall.errors import EXIT_BUDGET, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
@@ -25,7 +25,7 @@ from windfall.fleet import (
 from windfall.market import Offer
 from windfall.policies.deadlines import limits
 from windfall.structs import replace
-from windfall.terms import Instant, Outcome
+from windfall.terms import Instant, Outcome, Unit
 from windfall.units import times_text, usd_text
 
 NOW_S = 15.0
@@ -125,7 +125,8 @@ def _consider_progress(turn: FleetTurn) -> None:
         return
     term, forgiven = turn.state.forgiven
     if progress.outcome is Outcome.FAILED and observed.term > term:
-        fail(turn, f"the script failed {times_text(progress.failures)}")
+        is_bag = progress.done.unit is Unit.ITEM
+        fail(turn, "the bag failed" if is_bag else f"the script failed {times_text(progress.failures)}")
         return
     failures = progress.failures - (forgiven if progress.failures >= forgiven else 0)
     decision = limits.crash_loop(failures, turn.job.options.failures_max, "the script")
@@ -325,7 +326,8 @@ def _advance(turn: FleetTurn) -> None:
         and not _run_released(turn, pending_end)
     )
     for unit in list(turn.units.values()):
-        if not (saving and unit.status is MachineStatus.TRAINING):
+        # A release of one machine would end its gang.
+        if not (saving and gangs.works(turn, unit)):
             turn.release(unit, pending_end.message)
     if saving and pending_end.saves_until is not None:
         turn.later.append(pending_end.saves_until)

@@ -173,6 +173,12 @@ class TurnView:
         return frozenset(slot.id for slot in self.turn.slots.values() if slot.awaits is not None)
 
     @property
+    def leaving(self) -> int:
+        """How many machines there are that fill no slot of the needs."""
+        slots = self.turn.slots
+        return sum(unit.slot is None or slots[unit.slot].retiring for unit in self.turn.units.values())
+
+    @property
     def memory(self) -> Mapping[str, float]:
         """What the policy's last target gave to be remembered."""
         return self.turn.state.policy_memory
@@ -223,5 +229,8 @@ def _price_usd_per_hour(turn: FleetTurn, unit: TrackedMachine) -> float:
 
 def _expected_times_s(turn: FleetTurn, machine_id: str) -> tuple[float, float]:
     """Return the expected time of the planned work on a machine, and on a new one [s]; zeros without a trusted schedule."""
+    weighed = turn.state.weighed.get(machine_id)
+    if weighed is not None:
+        return weighed.reuse_s, weighed.fresh_s
     found = turn.state.schedules.get(machine_id)
     return (found.basis.reuse_s, found.basis.fresh_s) if found is not None and found.trusted else (0.0, 0.0)

@@ -2,9 +2,15 @@
 
 items/rows/<digest>/00000000 ...        the rows of the parameter space, a list of lists each; written before the job
 items/log/00000001 ...                  the create-only sequence of the dispatcher's records
+items/state/00000256 ...                what the records up to this number come to; may be missing, the log says the same
 items/runners/<runner>/report.json      a runner's newest report
 items/runners/<runner>/grant.json       the dispatcher's newest grant to it
 items/requests/<nonce>                  a user's request to run the failed items again; the record that takes it in names it
+items/added/00000001 ...                of a bag that grows: the create-only sequence of what its client asks for
+items/gangs/<allocation>                where machine 0 of an allocation of several nodes listens
+items/client.json                       its client's heartbeat: other content each time
+items/functions/<digest>                a function that items call, pickled
+items/calls/00000001 ...                arguments of calls, pickled, one after the other
 items/output/<runner>/00000001 ...      what items printed, one after the other
 bags/<name>/<fingerprint>-<code>/<job>  beside the runs: a bag that was submitted, for later runs of the same bag
 items/files/<runner>/<item>-<number>/.. files that are kept of an item; they count if the item's record names them
@@ -12,13 +18,26 @@ items/files/<runner>/<item>-<number>/.. files that are kept of an item; they cou
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 from windfall import codec
-from windfall.bags import VERSION, Bag, ItemGrant, ItemRecord, RetryRequest, RunnerReport, Value
+from windfall.bags import (
+    VERSION,
+    AddedItems,
+    Bag,
+    ItemGrant,
+    ItemRecord,
+    RetryRequest,
+    RunnerReport,
+    TableState,
+    Value,
+)
 from windfall.terms import WallTime
 
 RUNNERS = "items/runners/"
+STATES = "items/state/"
+CLIENT = "items/client.json"
 ITEMS = "items/"
 REQUESTS = "items/requests/"
 _REPORT, _GRANT = "report.json", "grant.json"
@@ -32,6 +51,11 @@ def rows_key(digest: str, part: int) -> str:
 def item_record_key(number: int) -> str:
     """Return the key of the dispatcher's record `number` (from 1)."""
     return f"items/log/{number:08d}"
+
+
+def state_key(number: int) -> str:
+    """Return the key of the state after record `number`."""
+    return f"{STATES}{number:08d}"
 
 
 def runner_report_key(runner: str) -> str:
@@ -49,6 +73,11 @@ def runners_in(keys: Sequence[str]) -> list[str]:
     return [key[len(RUNNERS) : -len(_REPORT) - 1] for key in keys if key.endswith(f"/{_REPORT}")]
 
 
+def gang_key(allocation: str) -> str:
+    """Return the key of where machine 0 of an allocation listens."""
+    return f"{ITEMS}gangs/{allocation}"
+
+
 def retry_request_key(nonce: str) -> str:
     """Return the key of a request to run the failed items again."""
     return f"{REQUESTS}{nonce}"
@@ -57,6 +86,21 @@ def retry_request_key(nonce: str) -> str:
 def requests_in(keys: Sequence[str]) -> list[str]:
     """Return the requests, from the keys under `REQUESTS`."""
     return [key.removeprefix(REQUESTS) for key in keys]
+
+
+def added_items_key(number: int) -> str:
+    """Return the key of the `number`-th object (from 1) with what the client of a bag asks for."""
+    return f"items/added/{number:08d}"
+
+
+def function_key(digest: str) -> str:
+    """Return the key of a pickled function."""
+    return f"items/functions/{digest}"
+
+
+def calls_key(number: int) -> str:
+    """Return the key of the `number`-th object (from 1) with arguments of calls."""
+    return f"items/calls/{number:08d}"
 
 
 def item_output_key(runner: str, segment: int) -> str:
@@ -138,3 +182,35 @@ def grant_from_bytes(data: bytes) -> ItemGrant:
 def retry_to_bytes(request: RetryRequest) -> bytes:
     """Write a request to run the failed items again."""
     return codec.encode_document(VERSION, "request", request)
+
+
+def state_to_bytes(state: TableState) -> bytes:
+    """Write a state, with its digest before it."""
+    data = codec.encode_document(VERSION, "state", state)
+    return _digest(data) + b"\n" + data
+
+
+def state_from_bytes(data: bytes) -> TableState:
+    """Read a state; raises ValueError if it is damaged, and as `codec.decode_document`."""
+    digest, _, document = data.partition(b"\n")
+    if digest != _digest(document):
+        raise ValueError("its digest is another one")
+    state: TableState = codec.decode_document(
+        document, "state", TableState, version=VERSION, what="the state of the bag"
+    )
+    return state
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).hexdigest().encode()
+
+
+def added_to_bytes(added: AddedItems) -> bytes:
+    """Write what a client asks for."""
+    return codec.encode_document(VERSION, "added", added)
+
+
+def added_from_bytes(data: bytes) -> AddedItems:
+    """Read what a client asks for; raises as `codec.decode_document`."""
+    added: AddedItems = codec.decode_document(data, "added", AddedItems, version=VERSION, what="what a client added")
+    return added

@@ -23,6 +23,11 @@ def program(module: str, *arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-P", "-m", module, *arguments)
 
 
+def interpreter() -> str:
+    """Return the path of the Python that runs Windfall's programs, for users' commands that start one themselves."""
+    return sys.executable
+
+
 def snippet(code: str) -> tuple[str, ...]:
     """Return the command line that runs a piece of Windfall's code."""
     return (sys.executable, "-P", "-c", code)

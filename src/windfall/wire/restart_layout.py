@@ -25,6 +25,12 @@ def saves_prefix(item: int) -> str:
     return f"{item_prefix(item)}saves/"
 
 
+def item_of_save(key: str) -> int:
+    """Return the item whose save has its document under a key; -1 if the key is that of no document."""
+    item, _, rest = key.removeprefix(RESTART).partition("/")
+    return int(item) if item.isdecimal() and rest.startswith("saves/") else -1
+
+
 def save_key(lease: ItemLease, place: int) -> str:
     """Return the key of a save: the `place`-th one (from 1) under a lease."""
     return f"{saves_prefix(lease.item)}{_name(lease, place)}"

@@ -21,6 +21,7 @@ from windfall.policies.layout.runtime_list import Scaling
 from windfall.policies.planning import job_plan, nearest_limits, offer_notes
 from windfall.policies.planning.estimates import Knowledge, NumberBasis, PlanNumber, PlanNumberKey, offer_estimate
 from windfall.policies.planning.job_plan import ExpectedOutcome, JobPlan, PlanCandidate, PlanItem, RefusedOffer
+from windfall.policies.planning.unmet_needs import PLACES_MAX
 from windfall.structs import Struct, replace
 from windfall.terms import Reliability, Seconds, Unit, Usd, WallTime
 from windfall.units import time_text, usd_text
@@ -117,7 +118,7 @@ def plan(
         raise Infeasible(job_plan.no_matching_offer(job, tuple((one.offer, one.reason) for one in refused)))
     costs = _costs(case, fitting)
     if not costs:
-        raise Infeasible(_too_small(case.bag, fitting))
+        raise Infeasible(_no_quota(case, offers) or _too_small(case.bag, fitting))
     by_key = {offer.key: offer for offer in offers}
     rows = [_candidate(case, by_key[cost.key], cost) for cost in costs]
     met = [row for row in rows if _misses(job, row) is None]
@@ -142,6 +143,19 @@ def _costs(case: _BagCase, offers: Sequence[Offer]) -> list[ItemCost]:
         if cost is not None:
             found.append(cost)
     return sorted(found, key=lambda one: (one.run_s is None, one.usd, one.key))
+
+
+def _no_quota(case: _BagCase, offers: Sequence[Offer]) -> str | None:
+    """Return that an item fits only machines of which the account may have none; None if it fits none at all."""
+    large = _costs(case, [offer for offer in offers if ranking.refusal(case.job, offer) is None])
+    if not large:
+        return None
+    places = [f"{cost.key[1]} in {cost.key[2]}" for cost in large]
+    named = ", ".join(dict.fromkeys(places[:PLACES_MAX]))
+    return (
+        f"an item needs {bag_rules.needs_text(case.bag)}, and the quota is 0 for every machine with room for it ({named}): "
+        "raise the quota, or lower what an item needs under bag"
+    )
 
 
 def _too_small(bag: Bag, offers: Sequence[Offer]) -> str:

@@ -7,6 +7,12 @@ Three kinds of rule:
 - `ThresholdRule`: an item stops once its value is beyond a bound: an energy that converged, or one that ran away.
 - a callable, given the item's reports and those of the items that are done; true stops it.
 
+A bag as a whole stops by one of three (`converged`), applied to the metric of the items that are done:
+
+- `ThresholdRule`: one of them is beyond the bound: what was looked for is found.
+- `NoGainRule`: a number of them in turn did not improve the best.
+- `PrecisionRule`: their mean is known well enough; items must have run in random order, so that they are a fair sample.
+
 The rule that stops a running item also decides whether an item that lost its machine is worth another run
 (`worth_restarting`): the reports that it made before the loss are known, and it would report the same ones again.
 
@@ -16,6 +22,7 @@ SciSpot (draft 2019), section 4.6, which asks for a rule "based on the energy fu
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 
@@ -68,6 +75,25 @@ class ThresholdRule(Struct, frozen=True):
     from_progress: float = 0.0
 
 
+class NoGainRule(Struct, frozen=True):
+    """No gain.
+
+    Attributes:
+        items: how many in turn do not improve the best.
+        lower_is_better: whether the metric is minimised.
+    """
+
+    items: int
+    lower_is_better: bool = True
+
+
+class PrecisionRule(Struct, frozen=True):
+    """The standard error of the mean is at most this, in the unit of the metric."""
+
+    standard_error: float
+
+
+BagStopRule = ThresholdRule | NoGainRule | PrecisionRule
 StopRule = MedianRule | ThresholdRule | StopCallable
 
 
@@ -99,6 +125,43 @@ def judge(rule: StopRule, curve: ReportCurve, done: Sequence[ReportCurve]) -> St
     if isinstance(rule, ThresholdRule):
         return _by_bound(rule, curve)
     return _by_callable(rule, curve, done)
+
+
+def converged(rule: BagStopRule, values: Sequence[float], items_min: int) -> StopVerdict:
+    """Return whether a bag needs no more items.
+
+    Args:
+        rule: the rule.
+        values: the metric of the items that are done, in the order in which they ended.
+        items_min: it stops at no fewer items.
+
+    Example:
+        Minimised, with a gain expected in any 3 items: 5, 4, 4.2, 4, 4.1 stops, 5, 4, 4.2, 4, 3.9 does not.
+    """
+    if len(values) < max(items_min, 1):
+        return StopVerdict(False, f"too early: {len(values)} of at least {items_min} items are done")
+    match rule:
+        case ThresholdRule(bound, stops_above):
+            value = max(values) if stops_above else min(values)
+            side = "above" if stops_above else "below"
+            beyond = value > bound if stops_above else value < bound
+            return StopVerdict(beyond, f"an item has {value:.6g}, {side} {bound:.6g}" if beyond else f"none is {side}")
+        case NoGainRule(items, lower_is_better):
+            signed = values if lower_is_better else [-one for one in values]
+            best_at = min(range(len(signed)), key=signed.__getitem__)
+            since = len(values) - 1 - best_at
+            return StopVerdict(since >= items, f"the best, {values[best_at]:.6g}, is that of {since} items before")
+        case PrecisionRule(standard_error):
+            return _by_precision(standard_error, values)
+
+
+def _by_precision(wanted: float, values: Sequence[float]) -> StopVerdict:
+    count = len(values)
+    if count < 2:
+        return StopVerdict(False, "one item has no standard error")
+    mean = math.fsum(values) / count
+    error = math.sqrt(math.fsum((one - mean) ** 2 for one in values) / (count - 1) / count)
+    return StopVerdict(error <= wanted, f"the mean of {count} items is {mean:.6g} with a standard error of {error:.3g}")
 
 
 def worth_restarting(rule: StopRule, curve: ReportCurve, done: Sequence[ReportCurve]) -> StopVerdict:

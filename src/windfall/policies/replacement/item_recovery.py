@@ -26,16 +26,42 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from windfall.errors import Misuse
-from windfall.models.exact.makespan import SurvivalTable
 from windfall.structs import Struct
 
 _HOUR_S = 3600.0
 _POINTS = 48
 """Intervals of the integral of a gang's survival; its error is below 0.1 % for runs of hours."""
+
+
+_TIE = 1e-9
+"""Of options whose costs differ by no more than this share, rounding does not choose [1]."""
+
+
+class MachineLifetimes(Protocol):
+    """A law of lifetimes, such as `makespan.SurvivalTable`."""
+
+    def at(self, ages_s: NDArray[np.float64], /) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return survival and its integral [s] at ages [s]."""
+        ...
+
+
+class MemorylessLosses(Struct, frozen=True):
+    """Losses at a constant rate: a mean time to preemption [s], infinite for none."""
+
+    mttp_s: float
+
+    def at(self, ages_s: NDArray[np.float64], /) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return survival and its integral [s] at ages [s]."""
+        if math.isinf(self.mttp_s):
+            return np.ones_like(ages_s), ages_s
+        survival = np.exp(-ages_s / self.mttp_s)
+        return survival, self.mttp_s * (1.0 - survival)
 
 
 class RecoveryAction(enum.StrEnum):
@@ -71,7 +97,7 @@ class ItemLoss(Struct, frozen=True, eq=False):
     times: tuple[GangTime, ...]
     ages_s: tuple[float, ...]
     usd_per_hour: float
-    lifetimes: SurvivalTable
+    lifetimes: MachineLifetimes
     wait_s: float
     saved_s: float = 0.0
     weight: float = 1.0
@@ -156,8 +182,9 @@ def choose(loss: ItemLoss, share: BagShare) -> RecoveryChoice:
     possible = [one for one in options if one.possible]
     in_time = [one for one in possible if one.done_s <= loss.time_left_s]
     if in_time:
-        best = min(in_time, key=lambda one: one.usd)
-        cheaper = [one for one in possible if one.usd < best.usd]
+        least = min(one.usd for one in in_time)
+        best = next(one for one in in_time if one.usd <= least * (1.0 + _TIE))
+        cheaper = [one for one in possible if one.usd < best.usd * (1.0 - _TIE)]
         late = f"; {cheaper[0].action} would be cheaper, but too late" if cheaper else ""
         return RecoveryChoice(best, options, f"the least expected cost, {best.usd:.3g} USD{late}")
     # Discarding would not make it in time either, and would use up what is to spare.
@@ -259,7 +286,7 @@ def _best(loss: ItemLoss, one: GangTime) -> list[float]:
     return [float(ages_s[place]) for place in np.argsort(-lasts, kind="stable")[: one.machines]]
 
 
-def _run(lifetimes: SurvivalTable, ages_s: Sequence[float], runtime_s: float) -> tuple[float, float]:
+def _run(lifetimes: MachineLifetimes, ages_s: Sequence[float], runtime_s: float) -> tuple[float, float]:
     """Return the probability that a gang's run is cut short, and the expected time that it runs [s]."""
     steps_s = np.linspace(0.0, runtime_s, _POINTS + 1)
     kinds, counts = np.unique(np.asarray(ages_s), return_counts=True)
