@@ -14,6 +14,7 @@ from windfall.fleet import (
     DesiredState,
     DrainMachine,
     JobPhase,
+    JobStopRequested,
     MachinesObserved,
     MachineStatus,
     OffersObserved,
@@ -250,6 +251,19 @@ def test_a_retired_gang_goes_when_all_of_it_has_handed_over(wanted: Wanted) -> N
     job.happens()
     assert [command.machine_id for command in job.of(DrainMachine)] == ["m2", "m3"]
     assert job.says("m3", MachineStatus.WAITING).released == []
+    assert sorted(job.says("m2", MachineStatus.WAITING).released) == ["m2", "m3"]
+
+
+def test_a_stopped_job_keeps_a_gang_whole_while_one_of_its_machines_works(wanted: Wanted) -> None:
+    """The other one is idle, as one that only lends its cores to the first: its release would end the first."""
+    wanted.target = FleetTarget((W0, *PAIR))
+    job = Fleet()
+    for order in job.orders:
+        job.answers(order)
+    job.runs("m1", "m2", "m3", after=20.0)
+    job.happens(*(job.report(name) for name in ("m1", "m2")))
+    job.says("m1", MachineStatus.WAITING).says("m3", MachineStatus.WAITING)
+    assert job.happens(JobStopRequested(False, "ada")).released == ["m1"]
     assert sorted(job.says("m2", MachineStatus.WAITING).released) == ["m2", "m3"]
 
 

@@ -39,6 +39,7 @@ class View:
     needs: tuple[Slot, ...]
     blocked: frozenset[OfferKey] = frozenset()
     awaited: frozenset[str] = frozenset()
+    leaving: int = 0
     submitted: Instant = SUBMITTED
     quotas: tuple[Quota, ...] = ()
     job: Job = JOB

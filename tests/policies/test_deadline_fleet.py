@@ -56,6 +56,7 @@ class View:
     unready: frozenset[str] = frozenset()
     full: frozenset[OfferKey] = frozenset()
     awaited: frozenset[str] = frozenset()
+    leaving: int = 0
     done_h: float = 0.0
     elapsed_h: float = 0.0
     memory: Mapping[str, float] = field(default_factory=dict)

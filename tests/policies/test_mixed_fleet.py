@@ -58,6 +58,7 @@ class View:
     full: frozenset[OfferKey] = frozenset()
     quotas: tuple[Quota, ...] = ()
     awaited: frozenset[str] = frozenset()
+    leaving: int = 0
     progress: JobProgress | None = None
     now: Instant = NOW
     submitted: Instant = NOW

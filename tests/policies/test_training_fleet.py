@@ -59,7 +59,8 @@ class View:
     job: Job = field(default_factory=wanted)
     offers: tuple[Offer, ...] = OFFERS
     lost: frozenset[str] = frozenset()
-    leaving: frozenset[str] = frozenset()
+    ending: frozenset[str] = frozenset()
+    leaving: int = 0
     full: frozenset[OfferKey] = frozenset()
     quotas: tuple[Quota, ...] = ()
     awaited: frozenset[str] = frozenset()
@@ -73,7 +74,7 @@ class View:
 
     def machines(self) -> tuple[FleetMachine, ...]:
         filled = [slot for slot in self.needs if slot.wants and slot.id not in self.lost | self.awaited]
-        ends = {name: Instant(self.now + 60.0) for name in self.leaving}
+        ends = {name: Instant(self.now + 60.0) for name in self.ending}
         return tuple(
             FleetMachine(slot.id, slot.id, slot.wants[0], 0.1, self.now, ends.get(slot.id), True) for slot in filled
         )
@@ -158,7 +159,7 @@ def test_the_workers_that_are_left_are_joined_at_once_by_those_that_are_missing(
     begun = ask(view).needs
     lost = [slot.id for slot in begun if slot.wants][:2]
 
-    for gone in ({"lost": frozenset(lost)}, {"leaving": frozenset(lost)}):
+    for gone in ({"lost": frozenset(lost)}, {"ending": frozenset(lost)}):
         taken = ask(replace_view(view, needs=begun, now=Instant(NOW + 60.0), progress=at(0.9), **gone))
         # One large worker goes on for 10 s, at a number a second.
         loss_then = 0.1 + 1.0 / (1.0 / (0.9 - 0.1) + 10.0 / GIVEN.loss_scale)

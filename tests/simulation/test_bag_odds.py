@@ -7,8 +7,19 @@ import heapq
 import numpy as np
 import pytest
 
+from tests.policies.test_exploring_fleet import FAST, SMALL, bag_job
+from windfall.errors import Infeasible
+from windfall.fleet import JobPhase
+from windfall.jobs import ForecastBasis, Measurement
+from windfall.market import Quota
+from windfall.policies.layout import runtime_list
+from windfall.policies.planning import bag_plan, forecasts
 from windfall.policies.planning.bag_plan import BagCourse
-from windfall.simulation import bag_odds
+from windfall.policies.planning.forecasts import ForecastOutcome
+from windfall.report import forecast_report
+from windfall.simulation import bag_odds, plan_odds
+from windfall.structs import plain, replace
+from windfall.terms import Seconds, Unit, Usd, WallTime
 
 CALM = BagCourse(
     items=100, at_once=2, machines=5, item_s=60.0, mttp_s=None, allocate_s=30.0, prepare_s=10.0, usd_per_hour=0.36
@@ -74,3 +85,43 @@ def test_the_same_seed_gives_the_same_odds() -> None:
 
     assert bag_odds.odds_of(LOSSY, None, None, seed=1) == same
     assert other != same
+
+
+MEASURED = Measurement("sim", "fast", Unit.ITEM, 0.1, Seconds(40.0), Seconds(30.0), 1, item_s=Seconds(10.0))
+
+
+def test_what_the_plan_of_a_bag_foretells_is_kept_and_scored_at_its_end() -> None:
+    """1,000 items of 10 s, four at once: 42 min after the start; a bag that took 40 min was inside P90, one of 60 above."""
+    job, now = bag_job(), WallTime(5.0)
+    scaling = runtime_list.scaling_of(job)
+    assert scaling is not None
+    plan = plain(bag_plan.plan(job, scaling, (FAST,), (MEASURED,), now))
+    plan["odds"] = plan_odds.of_plan(None, job, plan, print)  # type: ignore[arg-type] - a bag's odds rest on its plan alone
+    kept = forecasts.of_plan(job, plan, now)
+
+    assert kept is not None
+    assert (kept.basis, kept.machines, kept.machine_type) == (ForecastBasis.TRIALS, 4, "fast")
+    assert kept.finish_p50_s == pytest.approx(2600.0, rel=0.1)
+    assert kept.finish_p90_s is not None
+    assert kept.finish_p50_s <= kept.finish_p90_s
+    inside = ForecastOutcome(kept, JobPhase.DONE, Usd(0.01), Seconds(2400.0), False)
+    above = replace(inside, cost_usd=Usd(9.0), finish_s=Seconds(3600.0))
+    assert [line.rpartition(": ")[2] for line in forecast_report.lines(inside)] == ["inside P90", "inside P90"]
+    assert [line.rpartition(": ")[2] for line in forecast_report.lines(above)] == ["above P90", "above P90"]
+
+
+def test_a_bag_that_fits_no_machine_or_no_quota_is_refused_in_a_sentence() -> None:
+    """An item of 4 CPUs where the largest machine has 1; and where only machines of quota 0 have room."""
+    large = replace(SMALL, machine_type="large", cpus=8.0)
+    job = bag_job(cores=4.0)
+    scaling = runtime_list.scaling_of(job)
+    assert scaling is not None
+
+    with pytest.raises(
+        Infeasible, match="an item needs 4 CPUs, and the largest machine that fits the job, small in a, has 1"
+    ):
+        bag_plan.plan(job, scaling, (SMALL,), (), WallTime(5.0))
+    with pytest.raises(
+        Infeasible, match=r"quota is 0 for every machine with room for it \(large in a\): raise the quota"
+    ):
+        bag_plan.plan(job, scaling, (SMALL, large), (), WallTime(5.0), quotas=(Quota("large", None, 0, 0),))

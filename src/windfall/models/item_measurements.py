@@ -38,23 +38,26 @@ def measure_items(job_rows: Iterable[Row], records: Iterable[ItemRecord]) -> tup
     done = _done(records)
     found = []
     for (provider, machine_type), kind in sorted(start.kinds.items()):
-        own = [
-            items
+        mine = [
+            (machine, items)
             for machine_id, items in done.items()
             if (machine := start.machines.get(machine_id)) is not None
             and (machine.provider, machine.machine_type) == (provider, machine_type)
         ]
+        own = [items for _, items in mine]
         times_s = [time_s for items in own for time_s in items.times_s]
         busy_s = math.fsum(items.last - items.first for items in own)
         if times_s and busy_s > 0.0:
             boot_s = _mean(kind.boot_s)
+            # Setup and code come after the boot; the clocks of machine and provider may differ by more than they take.
+            first_s = [items.first - machine.started for machine, items in mine if machine.started is not None]
             found.append(
                 Measurement(
                     provider=provider,
                     machine_type=machine_type,
                     unit=Unit.ITEM,
                     work_per_s=len(times_s) / busy_s,
-                    prepare_s=Seconds(boot_s),
+                    prepare_s=Seconds(max(boot_s, _mean(first_s))),
                     allocate_s=Seconds(_mean(kind.allocate_s)),
                     runs=1,
                     boot_s=Seconds(boot_s) if kind.boot_s else None,

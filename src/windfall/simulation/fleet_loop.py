@@ -159,6 +159,12 @@ class FleetLoop:
         """The slots for which an order is open: none, it is answered at once."""
         return frozenset()
 
+    @property
+    def leaving(self) -> int:
+        """How many machines drain whose slot is no longer wanted; what is released is gone at once."""
+        wanted = {slot.id for slot in self.needs}
+        return sum(slot not in wanted for filled in (self._holder, self._successor) for slot in filled)
+
     def allocations(self) -> tuple[FleetAllocation, ...]:
         """Return the machines of slots that are wanted, by order: as `fleet_policy.allocations`, without a pass over all."""
         found = []

@@ -17,13 +17,17 @@ With a deadline there are as many machines as finish by then (N E[T] / time left
 preemptions are expected), up to `machines_max`, and one until an item was measured; without one, as many as are allowed.  No
 more machines than items are left; one that has nothing to run while others can run all that is left is released.
 
+A replacement is ordered when the machine that it replaces is gone, so that there are never more than `machines_max`.  There
+are two exceptions: a machine whose end is announced, and one that is retired by its age (`replacement.retirement`), because the
+next item is expected to be done earlier on a new one.  Both run items until their successor is ready.
+
 Source: SciSpot (draft 2019), sections 4.3 and 4.4; that a change must pay for itself is ours.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from windfall.bags import Bag
@@ -46,7 +50,8 @@ from windfall.policies.layout.runtime_list import Scaling
 from windfall.policies.planning import selection
 from windfall.policies.planning.selection import MachineChoice
 from windfall.policies.policy_registry import EXPLORE
-from windfall.structs import Struct
+from windfall.policies.replacement import retirement
+from windfall.structs import Struct, replace
 from windfall.terms import Instant, Reliability, Unit
 
 VERSION: Final = 1
@@ -55,6 +60,8 @@ EXPLORED_SHARE: Final = 0.1
 """At most this share of the items runs on types that may turn out to be bad [1]."""
 MARGIN: Final = 0.05
 DECIDE_EVERY_S: Final = 60.0
+TYPES_SHOWN: Final = 6
+"""The most types in a decision."""
 ITEM_S: Final = 60.0
 """Length of an item before one was measured [s]; only the order of types by hazard depends on it."""
 _WHOLE: Final = ("machines_max", "types_max")
@@ -71,6 +78,8 @@ class ItemCost(Struct, frozen=True):
         expected_s: with what losses repeat [s].
         usd: expected cost [USD]; before it is measured, by a time that is the same for all types.
         fails: the probability that the machine is lost before an item ends [1].
+        usd_per_hour: price of a machine.
+        mttp_s: its mean time to preemption [s]; infinite if it cannot be preempted.
     """
 
     key: OfferKey
@@ -79,6 +88,8 @@ class ItemCost(Struct, frozen=True):
     expected_s: float
     usd: float
     fails: float
+    usd_per_hour: float
+    mttp_s: float
 
 
 class _Market(Struct, frozen=True):
@@ -114,11 +125,21 @@ def fleet_of(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
         wanted = _exploring(own, market, explored, machines_most(job, scaling))
     else:
         change = _Change(left, estimates.replacement.total_s, job.fleet_settings.get("margin", MARGIN))
-        wanted = _exploiting(own, market, change, _count(view, market, left, scaling))
-    slots = tuple(_slots(view, scaling, wanted))
-    if {slot.id for slot in slots} == {slot.id for slot in view.needs}:
+        count = _count(view, market, left, scaling)
+        wanted = _exploiting(own, market, change, count, machines_most(job, scaling))
+    slots = tuple(_slots(view, scaling, own, wanted))
+    if {slot.id: slot for slot in slots} != {slot.id: slot for slot in view.needs}:
+        return FleetTarget(slots, wake_at=wake_at, decision=_decision(market, explored, slots, view), memory=memory)
+    retired = None if explored else retirement.retire_one(_worked(view, machines), view.now, EXPLORE)
+    if retired is None:
         return FleetTarget(view.needs, wake_at=wake_at, memory=memory)
-    return FleetTarget(slots, wake_at=wake_at, decision=_decision(market, explored, slots, view), memory=memory)
+    return FleetTarget(view.needs, (retired[0],), wake_at, retired[1], memory)
+
+
+def _worked(view: FleetView, machines: Sequence[FleetMachine]) -> tuple[FleetMachine, ...]:
+    """Return the machines of the needs that run items: an idle one has no next item to be weighed by."""
+    wanted = {slot.id for slot in view.needs}
+    return tuple(one for one in machines if one.slot in wanted and (one.busy or one.ends_at is not None))
 
 
 _RUN = "run_s "
@@ -164,7 +185,8 @@ def item_cost(
     share_usd = offer.price_usd_per_hour / at_once
     choice = MachineChoice(offer.machine_type, bag.cores, share_usd, mttp_s, run_s if run_s is not None else guess_s)
     fails, expected_s = selection.expected(choice, 1, restart_s)
-    return ItemCost(offer.key, at_once, run_s, expected_s, share_usd * expected_s / _HOUR_S, fails)
+    usd = share_usd * expected_s / _HOUR_S
+    return ItemCost(offer.key, at_once, run_s, expected_s, usd, fails, offer.price_usd_per_hour, mttp_s)
 
 
 def _market(view: FleetView, estimates: FleetEstimates, bag: Bag, times: Mapping[str, float]) -> _Market:
@@ -174,7 +196,7 @@ def _market(view: FleetView, estimates: FleetEstimates, bag: Bag, times: Mapping
     costs: dict[OfferKey, ItemCost] = {}
     usable = []
     for offer in view.offers:
-        barred = ranking.refusal(job, offer) is not None
+        barred = ranking.refusal(job, offer) is not None or ranking.quota_limit(view.quotas, offer) == 0
         if barred and offer.key not in held:
             continue
         mttp_s = mttp_of(estimates.rates, offer)
@@ -239,33 +261,44 @@ class _RunnerSlots(Struct, frozen=True):
     """The slots of runners that there are.
 
     Attributes:
+        held: those with a machine, or with an open order, whose outcome is not known yet.
         keys: the offer of each slot's machine, or of the one that is ordered; None if neither is known.
+        ordered: slots with an open order and no machine.
         busy: slots whose machine runs items.
         idle: slots whose machine is ready and runs nothing.
-        leaving: slots whose machine is about to end.
+        announced: slots whose machine is about to end.
+        leaving: machines that the job still has and that fill none of its slots.
     """
 
-    slots: tuple[Slot, ...]
+    held: tuple[Slot, ...]
     keys: Mapping[str, OfferKey | None]
+    ordered: frozenset[str]
     busy: frozenset[str]
     idle: frozenset[str]
-    leaving: frozenset[str]
+    announced: frozenset[str]
+    leaving: int
 
     @classmethod
     def of(cls, view: FleetView, scaling: Scaling, machines: Sequence[FleetMachine]) -> _RunnerSlots:
-        slots = tuple(slot for slot in view.needs if slot.role == scaling.role)
-        keys: dict[str, OfferKey | None] = {slot.id: (slot.wants[0] if slot.wants else None) for slot in slots}
-        keys |= {one.slot: one.key for one in machines if one.slot in keys}
+        filled = {one.slot: one.key for one in machines}
+        held = tuple(slot for slot in view.needs if slot.id in filled or slot.id in view.awaited)
+        held = tuple(slot for slot in held if slot.role == scaling.role)
+        keys: dict[str, OfferKey | None] = {slot.id: (slot.wants[0] if slot.wants else None) for slot in held}
+        keys |= {slot: key for slot, key in filled.items() if slot in keys}
         busy = frozenset(one.slot for one in machines if one.busy)
-        idle = frozenset(one.slot for one in machines if one.ready) - busy
-        return cls(slots, keys, busy, idle, frozenset(one.slot for one in machines if one.ends_at is not None))
-
-    def has_machine(self, slot: str) -> bool:
-        return slot in self.busy or slot in self.idle
+        return cls(
+            held,
+            keys,
+            frozenset(keys.keys() - filled.keys()),
+            busy,
+            frozenset(one.slot for one in machines if one.ready) - busy,
+            frozenset(one.slot for one in machines if one.ends_at is not None),
+            view.leaving,
+        )
 
 
 class _Wanted(Struct, frozen=True):
-    """What a fleet is made of: slots that stay, and the offers of each new one, best first."""
+    """What a fleet is made of: slots that stay, and the offers of each other one, best first."""
 
     stay: tuple[Slot, ...]
     new: tuple[tuple[OfferKey, ...], ...]
@@ -310,21 +343,14 @@ def _count(view: FleetView, market: _Market, left: float, scaling: Scaling) -> i
 
 def _exploring(own: _RunnerSlots, market: _Market, explored: Sequence[ItemCost], most: int) -> _Wanted:
     """Return a slot for each candidate that has none; without room for one, a measured type makes place for it."""
-    kinds = {_type(*key[:2]) for slot, key in own.keys.items() if key is not None and slot not in own.leaving}
-    stay = [slot for slot in own.slots if own.keys[slot.id] is not None and _is_sold(own, market, slot)]
+    keys = [key for slot, key in own.keys.items() if key is not None and slot not in own.announced]
+    kinds = {_type(*key[:2]) for key in keys}
     missing = [one for one in explored if _type(*one.key[:2]) not in kinds]
-    new = [(one.key,) for one in missing[: max(most - len(stay), 0)]]
-    if missing and not new:
-        done = [slot for slot in stay if _is_measured(market, own.keys[slot.id])]
-        if not done:
-            return _Wanted(tuple(stay), ())
-        return _Wanted(tuple(slot for slot in stay if slot is not done[-1]), ((missing[0].key,),))
-    return _Wanted(tuple(stay), tuple(new))
-
-
-def _is_sold(own: _RunnerSlots, market: _Market, slot: Slot) -> bool:
-    """Whether a slot has a machine, or can get one of its offer."""
-    return own.has_machine(slot.id) or any(one.key == own.keys[slot.id] for one in market.open)
+    room = most - len(own.held) - own.leaving
+    if missing and room < 1 and not own.leaving:
+        done = [slot for slot in own.held if slot.id not in own.ordered and _is_measured(market, own.keys[slot.id])]
+        return _Wanted(tuple(slot for slot in own.held if slot not in done[-1:]), ())
+    return _Wanted(own.held, tuple((one.key,) for one in missing[: max(room, 0)]))
 
 
 def _is_measured(market: _Market, key: OfferKey | None) -> bool:
@@ -345,56 +371,85 @@ class _Change(Struct, frozen=True):
     margin: float
 
 
-def _exploiting(own: _RunnerSlots, market: _Market, change: _Change, count: int) -> _Wanted:
-    """Return slots of the best type; machines of others stay if their replacement does not pay."""
-    stay = [slot for slot in own.slots if _stays(own, market, change, slot)]
-    keys_busy = [key for slot in stay if slot.id in own.busy and (key := own.keys[slot.id]) is not None]
-    busy = [market.costs[key].at_once for key in keys_busy if key in market.costs]
-    if busy and change.left <= sum(busy):
+def _exploiting(own: _RunnerSlots, market: _Market, change: _Change, count: int, most: int) -> _Wanted:
+    """Return slots of the best type; machines of others stay if their replacement does not pay.
+
+    Args:
+        own: the slots that there are.
+        market: what items cost.
+        change: what a change is weighed by.
+        count: machines that are to be there, if all are of the best type.
+        most: machines that there may be; one that is dropped counts until it is gone.
+    """
+    stay = [slot for slot in own.held if _stays(own, market, change, slot)]
+    left = max(change.left, 1.0)  # a bag that grows may have none for a while
+    if left <= _at_once(own, market, (slot.id for slot in stay if slot.id in own.busy)):
         stay = [slot for slot in stay if slot.id not in own.idle]
     keys = tuple(one.key for one in market.open if one.run_s is not None) or tuple(one.key for one in market.open)
-    return _Wanted(tuple(stay), tuple(keys for _ in range(count - len(stay))))
+    lacking = left - _at_once(own, market, (slot.id for slot in stay))
+    new = min(count - len(stay), math.ceil(lacking / market.open[0].at_once), most - len(own.held) - own.leaving)
+    return _Wanted(tuple(stay), tuple(keys for _ in range(new)))
+
+
+def _at_once(own: _RunnerSlots, market: _Market, slots: Iterable[str]) -> int:
+    """Return how many items machines run at once, or will once they are there."""
+    keys = [key for slot in slots if (key := own.keys[slot]) is not None]
+    return sum(market.costs[key].at_once for key in keys if key in market.costs)
 
 
 def _stays(own: _RunnerSlots, market: _Market, change: _Change, slot: Slot) -> bool:
-    """Whether a slot stays: its items cost about as little as on the best type, or a replacement would cost more."""
+    """Whether a slot stays: its items cost about as little as on the best type, or a replacement would cost more.
+
+    An order stays until it is answered: one that is withdrawn may have bought a machine all the same.
+    """
     key, best = own.keys[slot.id], market.open[0]
-    if key is None or key not in market.costs:
-        return own.has_machine(slot.id)
-    mine, dearest_usd = market.costs[key], best.usd * (1.0 + change.margin)
-    if not own.has_machine(slot.id):
-        return any(one.key == key for one in market.open) and mine.usd <= dearest_usd
-    if best.run_s is None or mine.run_s is None or mine.usd <= dearest_usd:
+    if slot.id in own.ordered or key is None or key not in market.costs:
         return True
-    saved_usd = (mine.usd - best.usd) * change.left / max(len(own.busy), 1)
+    mine = market.costs[key]
+    if best.run_s is None or mine.run_s is None or mine.usd <= best.usd * (1.0 + change.margin):
+        return True
+    saved_usd = (mine.usd - best.usd) * change.left / max(len(own.held), 1)
     wait_usd = best.usd * best.at_once / best.expected_s * change.wait_s
-    return saved_usd <= wait_usd + mine.usd * mine.at_once
+    lost_usd = mine.usd * mine.at_once if slot.id in own.busy | own.idle else 0.0
+    return saved_usd <= wait_usd + lost_usd
 
 
-def _slots(view: FleetView, scaling: Scaling, wanted: _Wanted) -> Iterator[Slot]:
+def _slots(view: FleetView, scaling: Scaling, own: _RunnerSlots, wanted: _Wanted) -> Iterator[Slot]:
+    """Yield the slots that stay, and the new ones; a slot without machine and order is filled first."""
     yield from wanted.stay
+    empty = iter([slot for slot in view.needs if slot.role == scaling.role and slot not in own.held])
     names = new_slot_ids(scaling.role, view.now, view.needs)
     for keys in wanted.new:
-        yield Slot(next(names), scaling.role, None, keys)
+        slot = next(empty, None)
+        yield Slot(next(names), scaling.role, None, keys) if slot is None else replace(slot, wants=keys)
 
 
 def _decision(market: _Market, explored: Sequence[ItemCost], slots: Sequence[Slot], view: FleetView) -> Decision:
-    """Return what was compared: the cost of an item on each type that is measured."""
+    """Return what was compared: what an item costs on each type that is measured, and from what that follows."""
     shown = list({_type(*one.key[:2]): one for one in reversed(market.open) if one.run_s is not None}.values())[::-1]
-    rationale = []
-    for one in shown[:6]:
-        name = one.key[1]
-        rationale.append(ComparedValue(f"{name}: cost of an item", one.usd, "USD"))
-        rationale.append(ComparedValue(f"{name}: time of an item", one.run_s or 0.0, "s"))
-        rationale.append(ComparedValue(f"{name}: lost before it ends", one.fails, ""))
-    before = {slot.id for slot in view.needs}
-    new = [slot.wants[0] for slot in slots if slot.id not in before and slot.wants]
+    rationale = [number for one in shown[:TYPES_SHOWN] for number in _rationale(one)]
+    before = {slot.id: slot for slot in view.needs}
+    new = [slot.wants[0] for slot in slots if before.get(slot.id) != slot and slot.wants]
+    best = market.open[0]
     if explored and new:
-        choice = "try " + ", ".join(f"{key[1]} in {key[2]}" for key in new)
+        places = ", ".join(f"{key[1]} in {key[2]}" for key in new)
+        choice = f"try {places}: the time of an item is not measured there"
     else:
-        choice = f"{len(slots)} machine{'s' * (len(slots) != 1)}, new ones of {market.open[0].key[1]}"
-    others = tuple(one.key[1] for one in shown if one.key[1] != market.open[0].key[1])
+        why = "an item costs least there" if best.run_s is not None else "the least price by items at once"
+        choice = f"{len(slots)} machine{'s' * (len(slots) != 1)}, new ones of {best.key[1]}: {why}"
+    others = tuple(one.key[1] for one in shown if one.key[1] != best.key[1])
     return Decision(EXPLORE, VERSION, choice, tuple(rationale), others)
+
+
+def _rationale(one: ItemCost) -> Iterator[ComparedValue]:
+    name = one.key[1]
+    yield ComparedValue(f"{name}: cost of an item", one.usd, "USD")
+    yield ComparedValue(f"{name}: time of an item", one.run_s or 0.0, "s")
+    yield ComparedValue(f"{name}: items at once", one.at_once, "")
+    yield ComparedValue(f"{name}: price", one.usd_per_hour, "USD/h")
+    if math.isfinite(one.mttp_s):
+        yield ComparedValue(f"{name}: mean time to preemption", one.mttp_s, "s")
+    yield ComparedValue(f"{name}: lost before it ends", one.fails, "")
 
 
 # ------------------------------------------------------------------------------------------------------------- the policy

@@ -117,6 +117,10 @@ class FleetView(Protocol):
         """The slots for which an order is open."""
 
     @property
+    def leaving(self) -> int:
+        """How many machines the job still has that fill no slot of its needs: they drain, or are being released."""
+
+    @property
     def memory(self) -> Mapping[str, float]:
         """What the policy's last target gave to be remembered; empty before."""
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -72,6 +72,12 @@ class Ranked(Struct, frozen=True):
     def rationale(self) -> tuple[ComparedValue, ...]:
         """The numbers behind it; put together when asked for, because few offers are ever shown."""
         return _rationale(self)
+
+    @property
+    def rationale_of_start(self) -> tuple[ComparedValue, ...]:
+        """Its price, its start and its losses, without saves and redo: for a machine that the fleet policy has chosen."""
+        numbers = (number for number in self.offer_estimate.numbers if number.name in _OF_START)
+        return (ComparedValue("price", self.offer.price_usd_per_hour, "USD/h"), *_compared(numbers))
 
 
 class Ranking(Struct, frozen=True):
@@ -280,13 +286,18 @@ def _rationale(row: Ranked) -> tuple[ComparedValue, ...]:
         ComparedValue(f"allocation and preparation{guess}", expected.allocate_s + expected.prepare_s, "s"),
         ComparedValue(f"work{guess}", found.work_s or HORIZON_S, "s"),
         ComparedValue("speed relative to the slowest measured type", row.faster, ""),
-        *(
-            ComparedValue(number.name + _ASSUMED * _is_assumed(number), number.value, number.unit)
-            for number in found.numbers
-            if number.value is not None
-        ),
+        *_compared(found.numbers),
     )
     return tuple(number for number in rationale if math.isfinite(number.value))
+
+
+_OF_START = frozenset({PlanNumberKey.ALLOCATION, PlanNumberKey.PREPARATION, PlanNumberKey.MTTP})
+
+
+def _compared(numbers: Iterable[PlanNumber]) -> Iterator[ComparedValue]:
+    for number in numbers:
+        if number.value is not None:
+            yield ComparedValue(number.name + _ASSUMED * _is_assumed(number), number.value, number.unit)
 
 
 FIRST_S, FACTOR, LONGEST_S = 1.0, 2.0, 300.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -104,7 +105,27 @@ def fit_provider(
     return ProviderFit(fit, tuple(group for group in groups if group.kind is not GroupLawKind.POOLED))
 
 
-def estimate_law(request: ScheduleRequest, provider_fit: ProviderFit) -> LawEstimate | None:
+class AgingMachine(Protocol):
+    """A machine, as far as the law of its lifetime depends on it."""
+
+    @property
+    def machine_type(self) -> str:
+        """Its type."""
+
+    @property
+    def zone(self) -> str:
+        """Where it is."""
+
+    @property
+    def injected(self) -> bool:
+        """Whether the injector takes it, memoryless with the mean time `mttp_s`."""
+
+    @property
+    def mttp_s(self) -> Seconds | None:
+        """Mean time to preemption [s]; None if it is not known."""
+
+
+def estimate_law(request: AgingMachine, provider_fit: ProviderFit) -> LawEstimate | None:
     """Return the law for a machine; None if there is none."""
     if request.injected and request.mttp_s is not None:
         basis_text = f"the injector preempts machines after {request.mttp_s:.0f} s on average"

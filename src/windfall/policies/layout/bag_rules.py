@@ -66,12 +66,15 @@ def items_left(job: Job, done: float) -> float:
 def needs_text(bag: Bag) -> str:
     """Return what an item needs, for users."""
     cpus = f"{bag.cores:g} CPU{'s' * (bag.cores != 1.0)}"
-    return cpus if bag.memory_gib is None else f"{cpus} and {bag.memory_gib:.3g} GiB"
+    needs = cpus if bag.memory_gib is None else f"{cpus} and {bag.memory_gib:.3g} GiB"
+    return needs if bag.nodes == 1 else f"{needs} on each of {bag.nodes} nodes"
 
 
 def slots(job: Job) -> tuple[Slot, ...]:
-    """Return one slot for each machine."""
-    return tuple(Slot(f"{ROLE}-{number}", ROLE) for number in range(job.nodes))
+    """Return one slot for each machine; the machines of one item are a gang."""
+    each = bag_of(job.runtime.settings).nodes
+    gangs = [f"{ROLE}s-{number // each}" if each > 1 else "" for number in range(job.nodes)]
+    return tuple(Slot(f"{ROLE}-{number}", ROLE, gang=gang) for number, gang in enumerate(gangs))
 
 
 def membership(job: Job) -> Membership:
@@ -80,9 +83,15 @@ def membership(job: Job) -> Membership:
     return ALONE
 
 
-def scaling(job: Job) -> Scaling:
-    """Return how many machines a bag can use: up to one for each item."""
-    return Scaling(1, bag_of(job.runtime.settings).items, ROLE)
+def scaling(job: Job) -> Scaling | None:
+    """Return how many machines a bag can use: up to one for each item; without limit if it grows.
+
+    None if an item needs several: then it has those that it starts with.
+    """
+    bag = bag_of(job.runtime.settings)
+    if bag.nodes > 1:
+        return None
+    return Scaling(1, None if bag.grows else bag.items, ROLE)
 
 
 def settings_problem(settings: Mapping[str, Any]) -> str | None:

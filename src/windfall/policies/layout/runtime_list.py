@@ -88,7 +88,7 @@ class RuntimeRules(Struct, frozen=True):
     assign: Callable[[Job, Slot, Mapping[str, Placement]], Mapping[str, Any]] | None = None
     reliable_roles: tuple[str, ...] = ()
     check: Callable[[Mapping[str, Any]], str | None] | None = None
-    scaling: Callable[[Job], Scaling] | None = None
+    scaling: Callable[[Job], Scaling | None] | None = None
     work_to_loss: Callable[[Job], Work] | None = None
     training: Callable[[Job], AspModel] | None = None
 

@@ -2,10 +2,13 @@
 
 The rule is SciSpot's reuse policy (`reuse`), between jobs there and inside one here: a machine stays if the expected time of
 the work ahead on it is no longer than on a machine that is ordered now.  Both times belong to its save schedule, which
-the laws of the installation's lifetimes decide; so a machine without a trusted schedule stays.
+the laws of the installation's lifetimes decide; so a machine without a trusted schedule stays.  For a bag, the work ahead
+is the next item (`item_ages`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from windfall.events import ComparedValue, Decision
 from windfall.policies.acquisition.fleet_policy import (
@@ -33,22 +36,32 @@ def by_age(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
         22,474 s against 22,266 s on a new machine, which is 0.9 %, so it is released; at 8 h it stays.
     """
     del estimates
-    machines = view.machines()
+    found = retire_one(view.machines(), view.now, BY_AGE)
+    return FleetTarget(view.needs) if found is None else FleetTarget(view.needs, (found[0],), decision=found[1])
+
+
+def retire_one(machines: Sequence[FleetMachine], now: Instant, policy: str) -> tuple[MachineDrain, Decision] | None:
+    """Return the machine whose replacement saves most, and why; None if all stay, or while one leaves.
+
+    Args:
+        machines: with the expected times of the work ahead.
+        now: the journal clock.
+        policy: that asks.
+    """
     if any(one.ends_at is not None for one in machines):
-        return FleetTarget(view.needs)
+        return None
     slow = [one for one in machines if one.ready and one.fresh_s > 0.0 and _gain(one) > GAIN_MIN]
     if not slow:
-        return FleetTarget(view.needs)
+        return None
     worst = max(slow, key=lambda one: (_gain(one), one.machine_id))
     # It works on until its successor is ready; without one, until its work would be done.
-    drain = MachineDrain(worst.machine_id, Instant(view.now + worst.reuse_s), REASON)
+    drain = MachineDrain(worst.machine_id, Instant(now + worst.reuse_s), REASON)
     rationale = (
         ComparedValue("expected time on this machine", worst.reuse_s, "s"),
         ComparedValue("expected time on a new machine", worst.fresh_s, "s"),
-        ComparedValue("age", view.now - worst.started if worst.started is not None else 0.0, "s"),
+        ComparedValue("age", now - worst.started if worst.started is not None else 0.0, "s"),
     )
-    decision = Decision(BY_AGE, _VERSION, f"replace {worst.machine_id}", rationale, ("keep it",))
-    return FleetTarget(view.needs, (drain,), decision=decision)
+    return drain, Decision(policy, _VERSION, f"replace {worst.machine_id}", rationale, ("keep it",))
 
 
 def _gain(machine: FleetMachine) -> float:
