@@ -1,4 +1,4 @@
-"""The SDK for training scripts: `import windfall as wf`.
+"""The SDK for training scripts, and `Executor` for calls on machines: `import windfall as wf`.
 
 Functions are loaded on first use and then become plain attributes, so importing this package loads nothing and calls
 need no lookup.  If `WINDFALL_SESSION` is not set, every function does nothing.
@@ -20,9 +20,14 @@ __all__ = [
     "steps",
 ]
 
+_CALLS = ("Executor", "as_completed")
+"""What submits calls; the names above are for scripts, and `from windfall import *` loads only those."""
 __version__ = "0.1.0"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from concurrent.futures import as_completed as as_completed
+
+    from windfall.cli.executor import Executor as Executor
     from windfall.sdk.session import Session
 
     backup = Session({}).backup
@@ -41,12 +46,20 @@ if TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted((*__all__, *_CALLS))
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in (*__all__, *_CALLS):
         raise AttributeError(f"module 'windfall' has no attribute {name!r}")
+    if name == "Executor":
+        from windfall.cli.executor import Executor  # noqa: PLC0415 - only who submits calls needs it
+
+        return Executor
+    if name == "as_completed":
+        from concurrent.futures import as_completed  # noqa: PLC0415 - as above
+
+        return as_completed
     from windfall.sdk.session import open_session  # noqa: PLC0415 - the import of this package loads nothing
 
     session = open_session()
