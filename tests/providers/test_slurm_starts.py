@@ -50,6 +50,31 @@ def test_each_machine_of_an_order_starts(tmp_path: Path) -> None:
     assert [start(tmp_path / "own-1", index).stdout for index in range(2)] == ["I am slurm-7.0\n", "I am slurm-7.1\n"]
 
 
+def test_a_node_of_several_knows_its_allocation(tmp_path: Path) -> None:
+    """A step of its own is told nothing of the machines' step, and shares its processors."""
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text('#!/bin/sh\n[ "$*" = "show hostnames n[0-1]" ] && printf "n0\\nn1\\n"\n')
+    scontrol.chmod(0o700)
+    folder = tmp_path / "own-1"
+    folder.mkdir()
+    boot = {"argv": ["sh", "-c", "env | grep ^WINDFALL_ALLOCATION | sort"], "env": {}, "grace_s": 6.0, "limited": False}
+    told = []
+    for index in range(2):
+        (folder / f"boot-{index}.json").write_text(json.dumps(boot | {"host": socket.gethostname()}))
+        more = {"SLURM_JOB_NODELIST": "n[0-1]", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.4", "SLURM_STEP_NUM_TASKS": "2"}
+        done = start(folder, index, PATH=f"{tmp_path}:{os.environ['PATH']}", **more)
+        told.append(dict(line.split("=", 1) for line in done.stdout.splitlines()))
+    launch = [json.loads(one.pop("WINDFALL_ALLOCATION_LAUNCH")) for one in told]
+
+    assert [one.pop("WINDFALL_ALLOCATION_RANK") for one in told] == ["0", "1"]
+    assert told[0] == told[1]
+    assert told[0].pop("WINDFALL_ALLOCATION").endswith("-slurm-7")
+    assert told[0] == {"WINDFALL_ALLOCATION_HOSTS": "n0,n1", "WINDFALL_ALLOCATION_ADDRESS": "10.0.0.4"}
+    assert launch[0]["SLURM_STEP_NUM_TASKS"] is None
+    assert (launch[0]["SLURM_TASKS_PER_NODE"], launch[0]["SLURM_OVERLAP"]) == ("{ranks_each}(x{nodes})", "1")
+    assert "SLURM_JOB_ID" not in launch[0]
+
+
 def test_of_two_starts_at_once_one_is_the_first(tmp_path: Path) -> None:
     """What decides is the creation of one file, which both see."""
     assert [is_first_start(tmp_path, 3), is_first_start(tmp_path, 3), is_first_start(tmp_path, 4)] == [

@@ -30,6 +30,7 @@ class ProviderEntry(Struct, frozen=True):
         single_user: its machines run under the controller's own account, on its host or on a cluster that shares its
             disks, so it sells to a single user only, and its machines have what the controller has: its Python and its
             credentials for stores.
+        allocations: it has allocations of several machines, in which mpirun and srun start programs on all of them.
         settings: the keys that it takes in the configuration file.
         site: further keys in the configuration file, which no other provider has.
         block: the keys of its block in a job file.
@@ -41,6 +42,7 @@ class ProviderEntry(Struct, frozen=True):
     extra: str | None = None
     client: str = ""
     single_user: bool = False
+    allocations: bool = False
     settings: tuple[str, ...] = SETTINGS_KEYS
     site: tuple[BlockKey, ...] = ()
     block: tuple[BlockKey, ...] = ()
@@ -76,6 +78,7 @@ PROVIDERS = (
         "providers.slurm.slurm_provider:open_provider",
         "the jobs of a Slurm cluster",
         single_user=True,
+        allocations=True,
         settings=("limits",),
         site=slurm_settings.SITE,
         block=slurm_settings.BLOCK,

@@ -21,6 +21,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from windfall.linux import processes
 from windfall.linux.clock import SystemClock
 from windfall.linux.process_tree import SUBREAPER, MachinePlan, ProcessTree, start_tree
 from windfall.providers.slurm.machine_names import machine_name
@@ -39,6 +41,7 @@ from windfall.providers.slurm.slurm_commands import TIMES_AS_SECONDS
 from windfall.providers.slurm.slurm_states import LEAD_S, lead_s
 from windfall.structs import Struct
 from windfall.terms import Instant, Seconds, WallTime
+from windfall.wire import environment
 from windfall.wire.metadata_server import MetadataServer, serve
 
 if TYPE_CHECKING:
@@ -51,6 +54,19 @@ ASK_S = 30.0
 _DISK, _LOCK = "wf", "lock"
 _NEVER_STARTED = 69
 _TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - a new folder is made there, for this user alone
+_STEP = re.compile(
+    "SLURM_(STEP|PROCID|LOCALID|NODEID|TASK_PID|GTIDS|SRUN_COMM|CPU_BIND|LAUNCH_NODE|DISTRIBUTION|UMASK|KILL_BAD_EXIT|WAIT)|PMI"
+)
+"""Variables of the machines' own step, which a program that starts a step of its own would take for its options."""
+_LAUNCH = {
+    "SLURM_NTASKS": "{ranks}",
+    "SLURM_NPROCS": "{ranks}",
+    "SLURM_NTASKS_PER_NODE": "{ranks_each}",
+    "SLURM_TASKS_PER_NODE": "{ranks_each}(x{nodes})",
+    # The machines' own step has all CPUs.
+    "SLURM_OVERLAP": "1",
+}
+"""What `sbatch --nodes=N --ntasks-per-node=R` gives a batch script, which srun and mpirun read."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -60,10 +76,12 @@ class NodePlace(Struct, frozen=True):
     Attributes:
         machine_id: as the provider lists it.
         index: of its files in the order's folder.
+        several: whether it is one of several nodes of its job.
     """
 
     machine_id: str
     index: int
+    several: bool = False
 
 
 def place_of(environ: Mapping[str, str]) -> NodePlace:
@@ -72,7 +90,40 @@ def place_of(environ: Mapping[str, str]) -> NodePlace:
     if task is not None:
         return NodePlace(machine_name(f"{environ['SLURM_ARRAY_JOB_ID']}_{task}"), int(task))
     several = int(environ.get("SLURM_JOB_NUM_NODES", "1")) > 1
-    return NodePlace(machine_name(job, rank if several else None), rank)
+    return NodePlace(machine_name(job, rank if several else None), rank, several)
+
+
+def allocation_variables(environ: Mapping[str, str], place: NodePlace, disk: str) -> dict[str, str]:
+    """Return what a machine knows of the allocation that it is a node of.
+
+    Args:
+        environ: Slurm's variables.
+        place: of the machine.
+        disk: the name of its disk, which no machine of another order has.
+    """
+    step = dict.fromkeys(sorted(name for name in environ if _STEP.match(name)))
+    return {
+        environment.ALLOCATION: allocation_of(place, disk),
+        environment.ALLOCATION_RANK: str(place.index),
+        environment.ALLOCATION_HOSTS: ",".join(hosts_of(environ.get("SLURM_JOB_NODELIST", ""))),
+        environment.ALLOCATION_ADDRESS: environ.get("SLURM_LAUNCH_NODE_IPADDR", ""),
+        environment.ALLOCATION_LAUNCH: json.dumps(step | _LAUNCH),
+    }
+
+
+def allocation_of(place: NodePlace, disk: str) -> str:
+    """Return the name of a machine's allocation."""
+    return disk.removesuffix(f".{place.index}")
+
+
+def hosts_of(nodes: str) -> tuple[str, ...]:
+    """Return the nodes of a list such as `n[0-3,7]`, as Slurm writes them out; none if its command fails."""
+    line = ("scontrol", "show", "hostnames", nodes)
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, timeout=ASK_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return tuple(done.stdout.split())
 
 
 def is_first_start(folder: Path, index: int) -> bool:
@@ -118,6 +169,7 @@ def machine_environment(
         "TMPDIR": str(disk / "tmp"),
     }
     given = {name: str(value) for name, value in boot["env"].items()}
+    ours |= allocation_variables(environ, place, disk.name) if place.several else {}
     controller = given.get("WINDFALL_CONTROLLER", "")
     if urlsplit(controller).hostname in _LOOPBACK and boot["host"] != socket.gethostname():
         # The controller is on another host: whatever listens here is not it, and the run's store is the mailbox.
@@ -208,6 +260,9 @@ class NodeStart:
                 return self._live(tree, metadata)
         finally:
             tree.kill()
+            if self._place.several:
+                # The ranks of an item are below Slurm's daemon, not below this process.
+                processes.kill_marked(environment.ITEM_ALLOCATION, allocation_of(self._place, disk.name))
             shutil.rmtree(disk, ignore_errors=True)
 
     def _live(self, tree: ProcessTree, metadata: MetadataServer) -> int:
