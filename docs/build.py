@@ -20,6 +20,7 @@ from rich.console import Console
 import windfall
 from windfall import errors, events, fleet, results, terms
 from windfall.cli import main as command
+from windfall.cli.executor import Executor
 from windfall.cli.verb_list import help_text
 from windfall.cli.verbs import build as build_cli
 from windfall.core import lifecycle
@@ -193,6 +194,7 @@ def page_sdk() -> str:
     """The functions of `import windfall`, and what the adapters add, from their docstrings."""
     parts = [HEAD.format(source="sdk"), "# Python functions\n\n", prose(windfall.__doc__), "\n\n## windfall\n"]
     parts += [described(f"windfall.{name}", getattr(Session, name)) for name in windfall.__all__]
+    parts.append(described("windfall.Executor", Executor))
     for title, module, names in ADAPTERS:
         parts.append(f"\n## {module}\n\n{title}\n")
         nodes = {node.name: node for node in tree_of(importlib.import_module(module)).body if isinstance(node, DEFINED)}
@@ -202,7 +204,7 @@ def page_sdk() -> str:
 
 
 def described(name: str, method: Callable[..., object]) -> str:
-    """Return a function of the SDK: how it is called, and its docstring."""
+    """Return a function or class of the SDK: how it is called, and its docstring."""
     return written(name, ast.parse(textwrap.dedent(inspect.getsource(method))).body[0])
 
 

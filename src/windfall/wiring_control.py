@@ -26,7 +26,7 @@ from windfall.control.planner import NoRecords, Planner
 from windfall.control.single_user import SingleUserProvider, refusal
 from windfall.errors import Misuse
 from windfall.extras import install
-from windfall.fleet import Lifetime, ScheduleComputed
+from windfall.fleet import AgeWeighed, Lifetime, ScheduleComputed
 from windfall.jobs import Job, Measurement
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
@@ -37,6 +37,7 @@ from windfall.policies.checkpointing import schedule_table
 from windfall.policies.checkpointing.schedule_table import ScheduleRequest
 from windfall.policies.layout import runtime_list
 from windfall.policies.policy_registry import BAG
+from windfall.policies.replacement.age_requests import AgeRequest
 from windfall.ports import Clock, ObjectStore, Provider, Runtime
 from windfall.providers import job_blocks, provider_list
 from windfall.providers.provider_settings import NO_SETTINGS, ProviderSettings
@@ -48,7 +49,7 @@ from windfall.storage.database import Database, UserEntry, open_database
 from windfall.storage.object_stores import open_store
 from windfall.storage.store_operations import get, put
 from windfall.structs import replace
-from windfall.terms import Seconds, Term
+from windfall.terms import Seconds, Term, WallTime
 from windfall.wire import start_script
 from windfall.wire.environment import STORE_VARIABLES
 from windfall.wire.python_programs import program
@@ -94,6 +95,7 @@ def build_service(
             if entry.single_user:
                 log(refusal(entry.name, count))
     configured = config_file.load(config_file.config_path(os.environ))
+    schedules = Schedules(database.lifetimes, clock)
     return Controller(
         Dependencies(
             term=term,
@@ -112,7 +114,8 @@ def build_service(
             log=log,
             admit=lambda job: _refuse_place(job, state, database.users),
             inside=lambda user: webhooks_inside or any(one.admin for one in database.users() if one.name == user),
-            schedule=Schedules(database.lifetimes, clock).make_schedule,
+            schedule=schedules.make_schedule,
+            weigh=schedules.weigh,
             store=store or f"file://{(state / RUNS).absolute()}",
             equip=lambda provider, spec: equip(spec, provider, configured),
         )
@@ -146,12 +149,27 @@ class Schedules:
             )
             return None if request.answered else schedule_table.default_schedule(request, reason)
         rows, now = self._lifetimes(), self._clock.wall_time()
-        ended = sum(row.provider == request.provider and row.ended is not None for row in rows)
+        return live_schedules.make_schedule(request, self._fit(request.provider, rows, now), rows, now)
+
+    def weigh(self, request: AgeRequest) -> AgeWeighed | None:
+        """Return what a machine's next item is expected to take there and on a new one; None without the packages."""
+        try:
+            from windfall.policies.replacement import item_ages  # noqa: PLC0415 - needs numba and scipy, an extra
+        except ImportError:
+            return None
+        rows, now = self._lifetimes(), self._clock.wall_time()
+        return item_ages.weigh(request, self._fit(request.provider, rows, now))
+
+    def _fit(self, provider: str, rows: Sequence[Lifetime], now: WallTime) -> ProviderFit:
+        """Return the laws of a provider's machines, fitted again after enough others have ended."""
+        from windfall.policies.checkpointing import live_schedules  # noqa: PLC0415 - the caller has seen that it is there
+
+        ended = sum(row.provider == provider and row.ended is not None for row in rows)
         with self._lock:
-            seen = self._known.get(request.provider)
+            seen = self._known.get(provider)
             if seen is None or ended > REFIT_GROWTH * seen[0]:
-                seen = self._known[request.provider] = (ended, live_schedules.fit_provider(rows, now, request.provider))
-        return live_schedules.make_schedule(request, seen[1], rows, now)
+                seen = self._known[provider] = (ended, live_schedules.fit_provider(rows, now, provider))
+            return seen[1]
 
 
 def providers(

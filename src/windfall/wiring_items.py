@@ -6,14 +6,16 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from windfall.agent.exec_request import ExecRequest
+from windfall.agent.item_gang import GangMember, GangPorts, ItemGang
 from windfall.agent.item_loop import ItemLoop, ItemLoopPorts
 from windfall.agent.status_files import StatusFile
 from windfall.bags import Bag
 from windfall.core.item_runner import EndAnnounced, LeaveAsked, RunnerFact, RunnerIdentity
-from windfall.errors import Misuse
+from windfall.errors import EXIT_RETRY, MachineUnfit, Misuse
 from windfall.linux import machine_memory, processes
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
@@ -22,6 +24,7 @@ from windfall.policies.layout import bag_rules
 from windfall.policies.layout.bag_rules import bag_of
 from windfall.storage.object_stores import open_store
 from windfall.terms import Instant, Notice, NoticeLevel
+from windfall.wire.gang_messages import Allocation, allocation_in
 
 _SIGTERM, _SIGINT = 15, 2
 
@@ -44,19 +47,12 @@ def run_items(request: ExecRequest, signals_fd: int, reduce: Sequence[str]) -> i
     # What an item leaves behind comes to this process, which ends it with the item.
     processes.become_subreaper()
     clock, received = SystemClock(), queue.SimpleQueue[RunnerFact]()
-    name = f"{request.machine or os.uname().nodename}-{new_nonce()[:8]}"
-    cpus = request.cpus or float(len(os.sched_getaffinity(0)))
-    slots = slots_of(bag, cpus, request.memory_gib or machine_memory.usable_gib())
-    ports = ItemLoopPorts(
-        clock, open_store(request.url), lambda: _taken(received), _log, StatusFile(request.status, clock), reduce
-    )  # fmt: skip
-    loop = ItemLoop(
-        request, bag, RunnerIdentity(name, request.machine, slots, bag.item_timeout_s, bag.reduce_item), ports
-    )
+    wakes: list[Callable[[], None]] = []
 
     def post(fact: RunnerFact) -> None:
         received.put(fact)
-        loop.wake()
+        for wake in wakes:
+            wake()
 
     threading.Thread(target=_hear, args=(request, signals_fd, clock, post), name="signals", daemon=True).start()
     if request.notices is not None:
@@ -67,7 +63,38 @@ def run_items(request: ExecRequest, signals_fd: int, reduce: Sequence[str]) -> i
                 post(EndAnnounced(notice.deadline if notice.level is NoticeLevel.ANNOUNCED else None))
 
         threading.Thread(target=relay.watch, args=(deliver, lambda: False), name="notices", daemon=True).start()
+    name = f"{request.machine or os.uname().nodename}-{new_nonce()[:8]}"
+    cpus = request.cpus or float(len(os.sched_getaffinity(0)))
+    slots = slots_of(bag, cpus, request.memory_gib or machine_memory.usable_gib())
+    store, status = open_store(request.url), StatusFile(request.status, clock)
+    gang = None
+    if (allocation := _allocation(bag)) is not None:
+        gang_ports = GangPorts(clock, store, status, lambda: _taken(received), new_nonce, _log)
+        if allocation.rank > 0:
+            return GangMember(allocation, Path(request.cwd), gang_ports).run()
+        gang = ItemGang(allocation, bag, gang_ports, lambda: post(LeaveAsked(now=True)))
+        if not gang.gather():
+            return EXIT_RETRY
+    ports = ItemLoopPorts(clock, store, lambda: _taken(received), _log, status, reduce, gang)
+    identity = RunnerIdentity(name, request.machine, slots, bag.item_timeout_s, bag.reduce_item)
+    loop = ItemLoop(request, bag, identity, ports)
+    wakes.append(loop.wake)
     return loop.run()
+
+
+def _allocation(bag: Bag) -> Allocation | None:
+    """Return the allocation on which a bag's items run; None if each runs on one machine.
+
+    Raises:
+        MachineUnfit: this machine is not one of as many nodes.
+    """
+    if bag.nodes == 1:
+        return None
+    allocation = allocation_in(os.environ)
+    found = 1 if allocation is None else len(allocation.hosts)
+    if allocation is None or found != bag.nodes:
+        raise MachineUnfit(f"an item runs on {bag.nodes} nodes of one allocation, and this machine's has {found}")
+    return allocation
 
 
 def slots_of(bag: Bag, cpus: float, memory_gib: float) -> int:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from windfall.bags import Bag
+from windfall.bags import Bag, StopWhen
 from windfall.core import item_commands
 from windfall.errors import Misuse
 from windfall.linux import machine_memory
+from windfall.policies.layout import bag_rules
 from windfall.spec import bag_rows
 from windfall.spec.bag_rows import BagRows
 from windfall.spec.job_file import to_job
@@ -43,6 +45,65 @@ def test_all_combinations_of_rows_and_parameters_run(tmp_path: Path) -> None:
     assert made.bag.items == 8
 
 
+SLURM = "\nresources: {infra: slurm}"
+BAD_ALLOCATIONS = {
+    "no provider": (
+        "ranks: 4",
+        "",
+        "bag.nodes_per_item: 2 needs a provider that has allocations of several nodes, and resources",
+    ),
+    "local": (
+        "ranks: 4",
+        "\nresources: {infra: local}",
+        "and local has none: write resources: {infra: slurm}, or nodes_per_item: 1 for an item whose ranks are all on one",
+    ),
+    "no ranks": (
+        "seed: 1",
+        SLURM,
+        "bag.ranks is missing: with nodes_per_item: 2 it must be a multiple of that, for example",
+    ),
+    "odd ranks": (
+        "ranks: 5",
+        SLURM,
+        "bag.ranks is 5: with nodes_per_item: 2 it must be a multiple of that, for example",
+    ),
+    "odd machines": (
+        "ranks: 4",
+        f"{SLURM}\nnum_nodes: 3",
+        "num_nodes must be a multiple of bag.nodes_per_item, 2, not 3",
+    ),
+    "explore": ("ranks: 4", f"{SLURM}\nfleet: explore", "fleet.explore orders machines one by one"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ALLOCATIONS)
+def test_items_on_several_nodes_need_allocations(name: str, tmp_path: Path) -> None:
+    """One sentence with the place says what cannot be, before anything is ordered."""
+    key, below, said = BAD_ALLOCATIONS[name]
+    path = tmp_path / "bag.yaml"
+    path.write_text(f"run: mpirun x {{{{T}}}}\nbag: {{parameters: {{T: [1]}}, nodes_per_item: 2, {key}}}{below}\n")
+    with pytest.raises(Misuse, match=re.escape(said)) as caught:
+        load(str(path))
+
+    assert str(caught.value).startswith(f"{path}:")
+
+
+def test_an_item_on_several_nodes_asks_for_a_gang_of_equal_machines(tmp_path: Path) -> None:
+    """Each machine has its share of the cores and the memory, and machines are ordered two by two."""
+    path = tmp_path / "bag.yaml"
+    block = "{parameters: {T: [1]}, nodes_per_item: 2, ranks: 6, memory_per_item: 8GB}"
+    path.write_text(f"run: mpirun x {{{{T}}}}\nnum_nodes: 4\nresources: {{infra: slurm}}\nbag: {block}\n")
+    file = load(str(path))
+    assert file.bag is not None
+    job = to_job(file, job_id="j", user="u", run_url="file:///r", rows=bag_rows.rows_of(file.bag, print))
+    (wanted,) = job.resources
+
+    assert [slot.gang for slot in bag_rules.slots(job)] == ["runners-0", "runners-0", "runners-1", "runners-1"]
+    assert (job.fleet, wanted.cpus_min) == ("fixed", 3.0)
+    assert bag_rules.items_at_once(bag_rules.bag_of(job.runtime.settings), 6.0, 100.0) == 2
+    assert bag_rules.items_at_once(bag_rules.bag_of(job.runtime.settings), 6.0, 5.0) == 1
+
+
 BAD_BLOCKS = {
     "no item": ("parameters: {T: []}", "bag.yaml:3:19: bag.parameters.T is an empty list: no item would run"),
     "no parameter": ("parameters: {}", "bag.yaml:3:15: bag.parameters must be a map of names and values"),
@@ -57,6 +118,34 @@ BAD_BLOCKS = {
     "log of 0": ("parameters: {T: {logspace: [0, 1, 3]}}", "must be above zero at both ends of its logspace"),
     "huge": ("parameters: {T: [99999999999999999999]}", "a whole number that is too large to be exact"),
     "own name": ("parameters: {seed: [1]}", "bag.parameters.seed has a name that Windfall sets itself"),
+    "metric unknown": (
+        "parameters: {T: [1]}\nresults: {energy: {regex: x}}\nstop_when: {metric: enrgy, below: 0}",
+        "bag.yaml:5:23: bag.stop_when.metric names enrgy, which is none of bag.results; did you mean energy",
+    ),
+    "metric without results": (
+        "parameters: {T: [1]}\nstop_when: {metric: e, below: 0}",
+        "bag.stop_when needs bag.results, for example results:",
+    ),
+    "two rules": (
+        "parameters: {T: [1]}\nresults: {e: {regex: x}}\nstop_when: {metric: e, below: 0, above: 9}",
+        "bag.stop_when has above and below; keep one, for example {metric: e, below: -5}",
+    ),
+    "no rule": (
+        "parameters: {T: [1]}\nresults: {e: {regex: x}}\nstop_when: {metric: e}",
+        "bag.stop_when needs one of above, below, no_gain, standard_error",
+    ),
+    "goal alone": (
+        "parameters: {T: [1]}\nresults: {e: {regex: x}}\nstop_when: {metric: e, below: 1, goal: max}",
+        "bag.stop_when.goal needs no_gain",
+    ),
+    "uneven sample": (
+        "parameters: {T: [1]}\norder: given\nresults: {e: {regex: x}}\nstop_when: {metric: e, standard_error: 1}",
+        "bag.stop_when.standard_error needs order: random",
+    ),
+    "unknown rule": (
+        "parameters: {T: [1]}\nresults: {e: {regex: x}}\nstop_when: {metric: e, belo: 1}",
+        "bag.stop_when.belo is an unknown key; did you mean below",
+    ),
     "no samples": ("parameters: {T: {uniform: [0, 1]}}", "bag.samples is missing"),
     "repeat": ("parameters: {T: 1, repeat: 1}\nrepeats: 2", "bag.parameters.repeat is also what bag.repeats counts"),
     "no cpus": ("parameters: {T: 1}\ncpus_per_item: 0", "bag.yaml:4:18: bag.cpus_per_item must be a number above zero"),
@@ -73,6 +162,11 @@ BAD_BLOCKS = {
     "groups": ("parameters: {T: 1}\nresults: {e: {regex: '(a)(b)'}}", "bag.results.e has a regex with 2 groups"),
     "result": ("parameters: {T: 1}\nresults: {T: {regex: a}}", "bag.results.T is also a parameter"),
     "share": ("parameters: {T: 1}\nfinish: 110%", "bag.yaml:4:11: bag.finish must be a share of the items above 0"),
+    "reduce": (
+        "parameters: {T: 1}\nreduce: echo {{T}}",
+        "bag.yaml:4:11: bag.reduce uses {{T}}, but runs once for all items",
+    ),
+    "no such parameter": ("parameters: {S: 1}", "bag.yaml:1:6: run uses {{T}}, which is no parameter; choose one of S"),
     "unknown": ("parameters: {T: 1}\nretry: 3", "bag.yaml:4:3: bag.retry is an unknown key"),
 }
 
@@ -117,6 +211,14 @@ def test_a_mistake_in_the_file_with_rows_is_one_sentence_with_its_line(name: str
 
     assert expected.format(folder=tmp_path) in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_file_from_a_spreadsheet_is_read(tmp_path: Path) -> None:
+    """With a byte order mark, the line ends of Windows, spaces behind commas, quotes, and empty lines."""
+    rows = b'\xef\xbb\xbfT,b\r\n1, 2\r\n\r\n3,"x, y"\r\n'
+    made = Written(tmp_path, "rows: rows.csv", rows=rows)
+
+    assert (made.rows.names, made.rows.rows) == (("T", "b"), ((1, 2), (3, "x, y")))
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -216,3 +318,11 @@ def test_memory_is_the_least_limit_of_the_cgroups_above(tmp_path: Path) -> None:
 
     assert machine_memory.usable_gib(group) == 0.5
     assert whole_gib * (1 << 30) == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_stop_when_is_part_of_the_bag(tmp_path: Path) -> None:
+    """Its rule, its goal, and how many items it waits for."""
+    results = "parameters: {T: [1]}\nresults: {e: {regex: x}}\n"
+    made = Written(tmp_path, f"{results}stop_when: {{metric: e, no_gain: 20, goal: max, min_items: 30}}")
+
+    assert made.bag.stop_when == StopWhen("e", 30, no_gain=20, goal="max")

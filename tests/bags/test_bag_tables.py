@@ -9,14 +9,27 @@ from pathlib import Path
 
 import pytest
 
+from tests.report.market_story import machine
 from windfall import codec
-from windfall.bags import Bag, ItemEnd, ItemLease, ItemLeases, ItemOutcome, ItemRecord, ResultRule, StoredOutput
+from windfall.bags import (
+    Bag,
+    ItemEnd,
+    ItemLease,
+    ItemLeases,
+    ItemOutcome,
+    ItemRecord,
+    ResultRule,
+    StoredItemFile,
+    StoredOutput,
+)
 from windfall.linux.clock import SystemClock
 from windfall.report import bag_page, bag_table
 from windfall.report.bag_log import BagLog, outcomes_of
+from windfall.report.bag_types import TriedType, tried_types
 from windfall.runtimes.item_dispatcher import open_table
 from windfall.storage.object_stores import Reader, open_store
-from windfall.terms import Seconds, WallTime
+from windfall.structs import replace
+from windfall.terms import Seconds, Usd, WallTime
 from windfall.wire import bag_layout
 
 AT = 1_800_000_000.0
@@ -138,7 +151,11 @@ def test_the_status_page_fits_80_columns_with_ten_thousand_items(tmp_path: Path)
     bag.record(outcomes=tuple(("r", outcome(item)) for item in range(40, 6040)))
     _, log = bag.log()
 
-    lines = list(bag_page.lines(log, WallTime(AT + 30.0), "sweep-3f9a2c", {"money": {"due_usd": 1.5}}))
+    types = (
+        TriedType("standard-64-highmem", 120, 5_900, 5_900 * 2.0, Usd(0.0059)),
+        TriedType("tiny", 1, 0, 0.0, Usd(0.1)),
+    )
+    lines = list(bag_page.lines(log, WallTime(AT + 30.0), "sweep-3f9a2c", {"money": {"due_usd": 1.5}}, types))
 
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
@@ -148,6 +165,36 @@ def test_the_status_page_fits_80_columns_with_ten_thousand_items(tmp_path: Path)
     assert "1.5000 USD so far, 0.000250 USD for each item done" in text or "0.00025" in text
     assert text.count("40 items, such as 0") == 1
     assert "windfall retry-failed sweep-3f9a2c" in text
+    assert "standard-64-highmem: 5,900 done, 2 s and about 0.0000010 USD each" in text
+    assert "tiny: no item done, 0.1000 USD, 1 machine" in text
+
+
+def test_what_is_not_known_or_not_kept_is_said_in_words(tmp_path: Path) -> None:
+    """Without the controller: who knows the cost; with patterns that match nothing: how many items left no file."""
+    bag = Written(tmp_path, 3, collect=("*.dat", "log"))
+    bag.record(joined=(("r", "m-1"),), leased=(ItemLeases("r", (0, 1, 2)),))
+    file = StoredItemFile("log", "items/files/0", 3)
+    bag.record(outcomes=(("r", replace(outcome(0), files=(file,))), ("r", outcome(1)), ("r", outcome(2))))
+    _, log = bag.log()
+
+    text = "\n".join(bag_page.lines(log, WallTime(AT + 30.0), "sweep-3f9a2c", {}))
+
+    assert "the job's controller knows it: `windfall ps sweep-3f9a2c`" in text
+    assert "2 of the items that are done left no file *.dat, log" in text
+
+
+def test_the_last_line_says_why_a_bag_has_failed(tmp_path: Path) -> None:
+    """A reduce step that failed is no item that failed: all are done, and the bag is not."""
+    bag = Written(tmp_path, 1, reduce="false")
+    bag.record(joined=(("r", "m-1"),), leased=(ItemLeases("r", (0,)),))
+    bag.record(outcomes=(("r", outcome(0)),), reducing="all items are done")
+    bag.record(leased=(ItemLeases("r", (1,)),))
+    why = "the reduce step failed: it ended with exit code 1"
+    bag.record(outcomes=(("r", outcome(1, ItemEnd.FAILED)),), closed=True, reason=why)
+    _, log = bag.log()
+
+    assert bag_page.progress_text(log, WallTime(AT + 60.0)) == f"1 of 1 items done (100 %); {why}"
+    assert any("windfall retry-failed sweep" in one for one in bag_page.advice(log, "sweep", None))
 
 
 def test_items_of_an_earlier_run_are_in_the_table_and_cost_nothing_here(tmp_path: Path) -> None:
@@ -170,3 +217,24 @@ def test_items_of_an_earlier_run_are_in_the_table_and_cost_nothing_here(tmp_path
 def test_an_outcome_survives_the_log(end: ItemEnd) -> None:
     """What a verb reads is what the runner said."""
     assert codec.decode(codec.encode(outcome(1, end, "x")), ItemOutcome) == outcome(1, end, "x")
+
+
+def test_what_was_learnt_of_a_type_is_that_of_all_its_machines(tmp_path: Path) -> None:
+    """Their items, the time of those, and what all cost, the one included that did nothing; a pending machine costs nothing."""
+    bag = written(tmp_path)
+    _, log = bag.log()
+    second = {"started": WallTime(AT), "ended": WallTime(AT + 50.0)}
+    machines = [
+        machine("m-1", "t1", started=WallTime(AT)),
+        machine("m-2", "t2", **second),
+        replace(machine("m-3", "t3", **second), machine_type="large"),
+        machine("m-4", "t4"),
+    ]
+
+    found = tried_types(log, machines, WallTime(AT + 100.0))
+
+    assert [(one.name, one.machines, one.items, one.run_s) for one in found] == [
+        ("small", 2, 2, 4.0),
+        ("large", 1, 0, 0.0),
+    ]
+    assert [one.usd for one in found] == pytest.approx([0.15, 0.05])

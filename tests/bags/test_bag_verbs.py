@@ -58,7 +58,7 @@ def test_failed_items_get_a_second_chance_and_all_results_are_read(tmp_path: Pat
         page = json.loads(here.say("ps", name, "--json").stdout)["bag"]
         assert (page["done"], page["failed"], page["failures"][0]["items"]) == (16, 4, 4)
         assert here.say("logs", f"{name}/5").stdout == "no convergence at 5\n"
-        assert "0 to 19" in here.say("logs", f"{name}/20").stderr
+        assert "there is no item 20" in here.say("logs", f"{name}/20").stderr
 
         ready.touch()
         assert "4 items run again" in here.say("retry-failed", name).stdout

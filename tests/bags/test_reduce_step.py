@@ -20,8 +20,9 @@ from windfall.bags import (
     RunnerReport,
 )
 from windfall.cli import reduce_process
-from windfall.core import item_table
-from windfall.core.item_table import DispatcherView, ItemTable
+from windfall.core import item_decisions
+from windfall.core.item_decisions import DispatcherView
+from windfall.core.item_table import ItemCounts, ItemTable
 from windfall.storage.object_stores import open_reader
 from windfall.storage.store_operations import put
 from windfall.terms import Instant, Seconds, WallTime
@@ -48,7 +49,7 @@ class Dispatching:
         holds = tuple(one for one in self.table.leases(machine) if one not in [each.lease for each in outcomes])
         report = RunnerReport(machine, machine, self.sequence, 2, wants, self.table.number, holds, outcomes)
         view = DispatcherView(Instant(0.0), WallTime(0.0), {machine: report}, {machine: Instant(0.0)})
-        record = item_table.decide(self.table, view, "n")
+        record = item_decisions.decide(self.table, view, "n")
         assert record is not None
         self.table.apply(record)
         return record
@@ -72,7 +73,7 @@ def test_the_reduce_step_runs_when_the_others_are_over() -> None:
     record = made.turn(outcome(3))
 
     assert (record.closed, record.reason, made.table.succeeded) == (True, "enough items are done", True)
-    assert made.table.counts == item_table.ItemCounts(0, 0, 2, 0, 1)
+    assert made.table.counts == ItemCounts(0, 0, 2, 0, 1)
 
 
 def test_a_reduce_step_whose_machine_is_lost_runs_again() -> None:
@@ -101,6 +102,33 @@ def test_a_reduce_step_that_fails_is_a_failed_bag() -> None:
     assert (record.closed, record.reason) == (True, "the reduce step failed: the command ended with exit code 1")
     assert not made.table.succeeded
     assert made.table.state(3) is ItemState.FAILED
+
+
+@pytest.mark.parametrize("items_failed", [False, True])
+def test_a_reduce_step_that_failed_runs_again_when_asked(items_failed: bool) -> None:
+    """After the items that had failed, if there are any; those that are done stay so, and its success is the bag's."""
+    made = Dispatching(Bag(3, ("T",), ("rows",), 3, finish=0.5, shuffled=False, retries_max=0, reduce="x"))
+    made.turn()
+    made.turn(outcome(0), outcome(1, end=ItemEnd.FAILED if items_failed else ItemEnd.DONE))
+    if items_failed:
+        made.turn(outcome(2))
+    made.turn()
+    assert made.turn(outcome(3, end=ItemEnd.FAILED, problem="no")).closed
+    assert made.table.reduce_failed
+
+    made.table.apply(ItemRecord(made.table.number + 1, "n", WallTime(0.0), retried=("asked",)))
+    assert (made.table.closed, made.table.reduce_failed, made.table.reducing) == (False, False, "")
+    if items_failed:
+        assert made.turn(machine="n").leased == (ItemLeases("n", (1,)),)
+        over = made.turn(outcome(1, 2), machine="n")
+    else:
+        over = made.turn(machine="n")
+    assert (over.reducing, over.closed) == (f"{'all' if items_failed else 'enough'} items are done", False)
+    assert made.turn(machine="n").leased == (ItemLeases("n", (3,)),)
+
+    assert made.turn(outcome(3, 2), machine="n").closed
+    assert made.table.succeeded
+    assert made.table.counts == (ItemCounts(0, 0, 3, 0, 0) if items_failed else ItemCounts(0, 0, 2, 0, 1))
 
 
 def test_too_few_items_are_not_reduced() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from windfall.bags import Bag, ItemEnd, ItemLease, ItemLeases, ItemOutcome, ItemRecord, ItemState
-from windfall.core import item_table
-from windfall.core.item_table import DispatcherView, ItemTable
+from windfall.core import item_decisions
+from windfall.core.item_decisions import DispatcherView
+from windfall.core.item_table import ItemTable
 from windfall.terms import Instant, Seconds, WallTime
 
 AT = WallTime(1_800_000_000.0)
@@ -30,13 +31,13 @@ def _view(*requests: str) -> DispatcherView:
 def test_a_request_opens_an_ended_bag_for_what_failed_alone() -> None:
     """The failed item waits again, the one that is done stays done, and the request is not taken in twice."""
     table = _ended()
-    record = item_table.decide(table, _view("q"), "c")
+    record = item_decisions.decide(table, _view("q"), "c")
     assert record is not None
     table.apply(record)
 
     assert (table.closed, table.rounds) == (False, 1)
     assert [table.state(item) for item in range(2)] == [ItemState.DONE, ItemState.QUEUED]
-    assert item_table.decide(table, _view("q"), "d") is None
+    assert item_decisions.decide(table, _view("q"), "d") is None
 
 
 def test_a_request_without_failed_items_changes_nothing() -> None:
@@ -45,7 +46,7 @@ def test_a_request_without_failed_items_changes_nothing() -> None:
     table.apply(ItemRecord(1, "a", AT, joined=(("r", "m"),), leased=(ItemLeases("r", (0, 1)),)))
     outcomes = (_outcome(0, 1, ItemEnd.DONE), _outcome(1, 1, ItemEnd.DONE))
     table.apply(ItemRecord(2, "b", AT, outcomes=outcomes, closed=True, reason="all items are done"))
-    record = item_table.decide(table, _view("q"), "c")
+    record = item_decisions.decide(table, _view("q"), "c")
     assert record is not None
     table.apply(record)
 

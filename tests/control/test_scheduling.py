@@ -11,19 +11,23 @@ import pytest
 
 from tests.control.house import PACE, House
 from windfall import codec
+from windfall.bags import Bag
 from windfall.control.job_loop import JobLoop, JobLoopPorts
 from windfall.core import driver
 from windfall.core.replay import explain, replay
 from windfall.errors import StoreUnreachable
 from windfall.events import ScheduleAssigned
 from windfall.extras import install
-from windfall.fleet import Lifetime, ScheduleComputed
+from windfall.fleet import AgeWeighed, Lifetime, ScheduleComputed
+from windfall.jobs import RuntimeSpec, Work
 from windfall.policies import checkpointing
 from windfall.policies.checkpointing import live_schedules
 from windfall.policies.checkpointing.schedule_table import ScheduleRequest, default_schedule
+from windfall.policies.layout import bag_rules
+from windfall.policies.replacement.age_requests import AgeRequest
 from windfall.simulation.virtual_time import Timeline, VirtualClock
 from windfall.structs import replace
-from windfall.terms import RunOptions, SaveCosts, SaveTable, Seconds, Step, Term, WallTime
+from windfall.terms import RunOptions, SaveCosts, SaveTable, Seconds, Step, Term, Unit, WallTime
 from windfall.wiring_control import Schedules
 
 COSTS = SaveCosts(Seconds(2.0), 1000, Seconds(5.0), Seconds(0.5))
@@ -253,3 +257,38 @@ def test_lifetimes_are_refitted_when_a_twentieth_more_have_ended(monkeypatch: py
         rows[:] = lives(count)
         schedules.make_schedule(WISH)
     assert fitted == [40, 43, 46]
+
+
+class Weighed(House):
+    """A house whose bag gets the ages of its machines weighed."""
+
+    def __init__(self, fresh_s: float) -> None:
+        bag = Bag(1000, ("x",), ("rows",), 10_000)
+        runtime = RuntimeSpec("bag", bag_rules.settings_of(bag))
+        super().__init__(fleet="explore", runtime=runtime, work=Work(1000.0, Unit.ITEM))
+        self.fresh_s = fresh_s
+        self.asked: list[AgeRequest] = []
+
+    def ports(self) -> JobLoopPorts:
+        return dataclasses.replace(super().ports(), weigh=self.weigh, in_background=lambda call: call())
+
+    def weigh(self, request: AgeRequest) -> AgeWeighed:
+        self.asked.append(request)
+        return AgeWeighed(request.machine_id, request.age_s, request.item_s, 6590.0, self.fresh_s)
+
+
+@pytest.mark.parametrize(("fresh_s", "machines"), [(4038.0, 2), (7000.0, 1)])
+def test_a_machine_that_runs_long_items_is_weighed_and_replaced_if_it_is_too_old(fresh_s: float, machines: int) -> None:
+    """The answer is a fact of the journal, from which the same decision follows again; it is asked for once at first."""
+    house = Weighed(fresh_s)
+    job_loop = house.job_loop()
+    house.turns(job_loop, 10.0)
+    (machine,) = house.alive
+    house.speaks(machine.machine_id, step_s=Seconds(3600.0))
+    house.turns(job_loop, 30.0)
+
+    assert [(one.machine_id, one.item_s) for one in house.asked] == [(machine.machine_id, 3600.0)]
+    assert len(house.alive) == machines
+    rows = [codec.row_from_line(line) for line in house.journal.lines]
+    assert sum(isinstance(fact, AgeWeighed) for row in rows for fact in row.facts) == 1
+    assert replay(rows) == []

@@ -18,6 +18,7 @@ GROWS_WITH: dict[str, str] = {
     "OffersChanged": "what changed of it",
     "EstimatesPooled": "kinds of machines",
     "ScheduleComputed": "the save schedule of one machine, of bounded length",
+    "AgeWeighed": "nothing",
     "OrderAnswered": "machines of one order",
     "OrderUnanswered": "nothing",
     "ListingCompleted": "open orders",
@@ -51,6 +52,7 @@ HELD: dict[str, str] = {
     "refused": "what is for sale",
     "forgiven": "a pair",
     "schedules": "machines",
+    "weighed": "machines",
 }
 _MANY = ("tuple[", "Mapping[", "frozenset[", "list[", "dict[", "set[", "Rates")
 

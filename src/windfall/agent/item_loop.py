@@ -20,6 +20,8 @@ from pathlib import Path
 
 from windfall.agent import item_files
 from windfall.agent.exec_request import ExecRequest
+from windfall.agent.item_gang import ItemGang
+from windfall.agent.item_inputs import ItemInputs
 from windfall.agent.item_saves import ItemSaves, SavePorts
 from windfall.agent.item_schedule import ItemSchedule
 from windfall.agent.script_environment import command_folder, inherited_environment
@@ -44,6 +46,7 @@ from windfall.core.item_runner import (
     ItemEnded,
     ItemRunner,
     KillItem,
+    LeaveAsked,
     ReportWritten,
     RunnerAction,
     RunnerFact,
@@ -53,7 +56,7 @@ from windfall.core.item_runner import (
 )
 from windfall.core.node_agent_state import RunStatus
 from windfall.errors import EXIT_DONE, EXIT_RETRY, MachineUnfit, StoreError
-from windfall.linux import processes
+from windfall.linux import process_memory, processes
 from windfall.ports import Clock, ObjectStore
 from windfall.structs import Struct
 from windfall.terms import Instant, Outcome, Seconds, Step, Term, WallTime
@@ -65,6 +68,11 @@ IDLE_S = 5.0
 """A runner that has had no items for this time is shown as idle; between two items it is not [s]."""
 DISK_FULL_BYTES = 1 << 20
 """A disk with less room is full: what a command wanted to say of it may have found no room either [B]."""
+MEMORY_S = 1.0
+"""Between two looks at how much memory items use [s]."""
+MEMORY_SPARE = 1.1
+"""An item is killed that uses more than this many times its share of the memory."""
+_GIB = 1 << 30
 _TERM = Term(1)
 
 
@@ -77,6 +85,7 @@ class ItemLoopPorts(Struct, frozen=True):
         log: takes a message for the machine's output.
         status: what the node agent reads; None without one.
         reduce: the program of the reduce step.
+        gang: the other machines on which items run; None if they run on this one alone.
     """
 
     clock: Clock
@@ -85,6 +94,7 @@ class ItemLoopPorts(Struct, frozen=True):
     log: Callable[[str], None]
     status: StatusFile
     reduce: Sequence[str] = ()
+    gang: ItemGang | None = None
 
 
 class _Child(Struct):
@@ -97,6 +107,8 @@ class _Child(Struct):
     started: Instant
     started_at: WallTime
     killed: ItemEnd | None = None
+    excess: str = ""
+    """What it was killed for: it used too much memory."""
 
 
 class ItemLoop:
@@ -109,13 +121,16 @@ class ItemLoop:
         self._name = identity.runner
         self._children: dict[ItemLease, _Child] = {}
         self._done, self._busy_at = 0, ports.clock.now()
+        self._memory_at = ports.clock.now()
         self._folder = Path(request.state) / "items"
         # Of a runner that was killed: its items ran in folders that nothing else would remove.
         shutil.rmtree(self._folder, ignore_errors=True)
         self._environment = inherited_environment()
         path = self._environment.get("PATH", os.defpath)
         self._environment["PATH"] = os.pathsep.join((command_folder(request.state), path))
-        self._store = _StoreThread(ports, identity.runner)
+        self._inputs = ItemInputs(Path(request.state) / "inputs" / identity.runner, request.cwd, bag, ports.store)
+        self._environment |= self._inputs.variables()
+        self._store = _StoreThread(ports, identity.runner, self._inputs)
         self._started: list[RunnerFact] = []
         self._restoring: dict[ItemLease, tuple[GrantedItem, ItemEnd | None]] = {}
         self._restored: queue.SimpleQueue[tuple[ItemLease, Sequence[str]]] = queue.SimpleQueue()
@@ -140,8 +155,11 @@ class ItemLoop:
             if self._runner.over:
                 break
             facts = self._wait()
+            self._limit_memory()
         self._store.close()
         self._saves.close()
+        if self._ports.gang is not None:
+            self._ports.gang.close(done=self._runner.closed)
         if self._runner.closed:
             self._ports.status.release(Outcome.DONE)
             return EXIT_DONE
@@ -165,6 +183,9 @@ class ItemLoop:
                 facts.append(ItemEnded(self._ended(key.data)))
         while not self._restored.empty():
             facts += self._begin(*self._restored.get())
+        if self._ports.gang is not None and self._ports.gang.lost:
+            # Before the ends of items that it has cut off: they are given back, and have not failed.
+            facts.insert(0, LeaveAsked(now=True))
         received = self._ports.received()
         for fact in received:
             if isinstance(fact, EndAnnounced):
@@ -193,6 +214,8 @@ class ItemLoop:
             item_files.make(self._folder_of(item.lease), Path(self._request.cwd))
         except OSError as error:
             raise MachineUnfit(f"cannot make the folder of an item: {error.strerror}") from error
+        if self._ports.gang is not None:
+            self._ports.gang.begin(self._folder_of(item.lease))
         if item.lease.number == 1:
             self._started += self._start(item, ())
         else:
@@ -224,6 +247,8 @@ class ItemLoop:
             argv = item_commands.filled(self._request.argv, bag, item.values, item=lease.item, restart=restart)
             own = item_commands.variables(bag, item.values, item=lease.item, attempt=lease.number, restart=restart)
             variables = self._environment | dict(own) | {environment.ITEM_FOLDER: str(folder)}
+            if self._ports.gang is not None:
+                variables = self._ports.gang.with_launch(variables)
         try:
             with open(folder / item_files.OUTPUT, "ab", opener=_private) as output:
                 process = subprocess.Popen(
@@ -247,7 +272,22 @@ class ItemLoop:
         problem = f"the command cannot be started: {reason}"
         return ItemEnded(ItemOutcome(lease, ItemEnd.FAILED, None, self._clock.wall_time(), Seconds(0.0), problem))
 
-    def _kill(self, child: _Child, end: ItemEnd) -> None:
+    def _limit_memory(self) -> None:
+        """Kill the items that use more memory than one may, before the machine has none left."""
+        share_gib = self._bag.memory_gib
+        if share_gib is None or self._clock.now() < self._memory_at + MEMORY_S:
+            return
+        self._memory_at = self._clock.now()
+        children = {
+            one.process.pid: one for one in self._children.values() if one.item.lease.item != self._bag.reduce_item
+        }
+        used = process_memory.used_bytes(children, MEMORY_SPARE * share_gib * _GIB) if children else {}
+        for pid, used_bytes in used.items():
+            child = children[pid]
+            child.excess = f"it used {used_bytes / _GIB:.3g} GiB, more than bag.memory_per_item {share_gib:.3g} GiB"
+            self._kill(child, child.killed)
+
+    def _kill(self, child: _Child, end: ItemEnd | None) -> None:
         child.killed = end
         below = processes.descendants(child.process.pid)
         for pid in (child.process.pid, *below):
@@ -265,6 +305,8 @@ class ItemLoop:
             os.killpg(child.process.pid, signal.SIGKILL)
         others = frozenset(other.process.pid for other in self._children.values())
         processes.kill_orphans(environment.ITEM_FOLDER, str(child.folder), others)
+        if self._ports.gang is not None:
+            self._ports.gang.end(child.folder, failed=code != 0 and child.killed is None, killed=code != 0)
         run_s = Seconds(self._clock.now() - child.started)
         outcome = self._outcome(child, code if code >= 0 else 128 - code, run_s)
         self._saves.ended(lease, outcome.end)
@@ -283,21 +325,30 @@ class ItemLoop:
             return ItemOutcome(lease, ItemEnd.TIMED_OUT, None, child.started_at, run_s, problem, {}, output)
         if child.killed is not None:
             return ItemOutcome(lease, child.killed, None, child.started_at, run_s)
+        if child.excess and code != 0:
+            return ItemOutcome(lease, ItemEnd.FAILED, None, child.started_at, run_s, child.excess, {}, output)
         if code != 0:
             full = shutil.disk_usage(child.folder).free < DISK_FULL_BYTES
             problem = _failure(code, printed) + ("; the machine's disk is full" if full else "")
-            return ItemOutcome(lease, ItemEnd.FAILED, code, child.started_at, run_s, problem, {}, output)
+            # What a call raised is in a file.
+            files = self._files(child)[0] if self._bag.grows else ()
+            return ItemOutcome(lease, ItemEnd.FAILED, code, child.started_at, run_s, problem, {}, output, files)
         rules = () if lease.item == self._bag.reduce_item else self._bag.results
         values, problem = item_files.read_results(rules, child.folder)
         if problem:
             return ItemOutcome(lease, ItemEnd.FAILED, code, child.started_at, run_s, problem, {}, output)
+        files, problem = self._files(child)
+        end = ItemEnd.FAILED if problem else ItemEnd.DONE
+        return ItemOutcome(lease, end, code, child.started_at, run_s, problem, values, output, files)
+
+    def _files(self, child: _Child) -> tuple[tuple[StoredItemFile, ...], str]:
+        """Return the files that are kept of an item, and what is wrong with one of them; then none is kept."""
+        lease = child.item.lease
         try:
             kept = [(path, (child.folder / path).read_bytes()) for path in self._kept(lease.item, child.folder)]
         except OSError as error:
-            problem = f"a file that it left cannot be read: {error.filename}: {error.strerror}"
-            return ItemOutcome(lease, ItemEnd.FAILED, code, child.started_at, run_s, problem, values, output)
-        files = tuple(self._store.add_file(lease, place, *one) for place, one in enumerate(kept))
-        return ItemOutcome(lease, ItemEnd.DONE, code, child.started_at, run_s, "", values, output, files)
+            return (), f"a file that it left cannot be read: {error.filename}: {error.strerror}"
+        return tuple(self._store.add_file(lease, place, *one) for place, one in enumerate(kept)), ""
 
     def _kept(self, item: int, folder: Path) -> Iterator[Path]:
         """Yield the files that are kept: of the reduce step all that it made itself."""
@@ -325,8 +376,8 @@ def _failure(code: int, printed: bytes) -> str:
 class _StoreThread:
     """The calls to the store, in one thread: what items printed and their files before the report that names them."""
 
-    def __init__(self, ports: ItemLoopPorts, runner: str) -> None:
-        self._ports, self._runner = ports, runner
+    def __init__(self, ports: ItemLoopPorts, runner: str, inputs: ItemInputs) -> None:
+        self._ports, self._runner, self._inputs = ports, runner, inputs
         self._jobs: queue.SimpleQueue[RunnerReport | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[RunnerFact] = queue.SimpleQueue()
         self.wake_fd, self._wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -406,11 +457,15 @@ class _StoreThread:
         except StoreError:
             return 1.0
         if data is not None and data != self._seen:
-            self._seen = data
             try:
                 grant: ItemGrant = bag_layout.grant_from_bytes(data)
+                self._inputs.fetch(grant)
             except ValueError:
                 return GRANT_S
+            except StoreError as error:
+                self._ports.log(f"cannot fetch what items need, trying again: {error}")
+                return 1.0
+            self._seen = data
             self._post(GrantRead(grant))
         return max(GRANT_S, 10.0 * (self._ports.clock.now() - before))
 

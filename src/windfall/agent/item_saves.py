@@ -63,6 +63,7 @@ class _Watched:
         self.stored_at = since
         self.known: set[_FileVersion] = set()
         self.handed = 0
+        self.before_s = 0.0
         self.places = 0
 
 
@@ -88,6 +89,7 @@ class ItemSaves:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._watched: dict[ItemLease, _Watched] = {}
         self._from: dict[ItemLease, str] = {}
+        self._before_s: dict[ItemLease, float] = {}
         self._saved: set[ItemLease] = set()
         self._urgent = False
         self._thread = threading.Thread(target=self._work, name="saves", daemon=True)
@@ -100,6 +102,7 @@ class ItemSaves:
     def started(self, lease: ItemLease, folder: Path, pid: int, restored: Sequence[str]) -> None:
         """Watch an item's files; those that were restored are not new."""
         one = _Watched(lease, folder, pid, self._ports.clock.now())
+        one.before_s = self._before_s.pop(lease, 0.0)
         with contextlib.suppress(OSError):
             one.known = {_version(folder, path) for path in restored}
         self._watched[lease] = one
@@ -210,7 +213,8 @@ class ItemSaves:
             return False
         if one.lease not in self._watched:
             return False  # it has ended: what it left may be half of a file
-        save = ItemSave(one.lease, one.places, tuple(files))
+        work_s = Seconds(one.before_s + started - one.since)
+        save = ItemSave(one.lease, one.places, tuple(files), work_s)
         self._ports.store.create(restart_layout.save_key(one.lease, one.places), restart_layout.save_to_bytes(save))
         now = self._ports.clock.now()
         self._schedule.stored(now - started)
@@ -273,7 +277,7 @@ class ItemSaves:
                 self._ports.log(f"{key} is no save of an item ({error}): the one before it is used")
                 continue
             if self._fetch(save, folder):
-                self._from[lease] = key
+                self._from[lease], self._before_s[lease] = key, save.work_s
                 return [file.path for file in save.files]
             self._ports.log(f"item {lease.item}: {key} is damaged: the save before it is used")
         return ()

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -21,11 +21,14 @@ from windfall.cli.locations import absolute_url, local_user
 from windfall.cli.options import Json, StateFolder, Switch
 from windfall.control.controller_views import JobView
 from windfall.errors import ControllerError, Misuse, StoreError
+from windfall.events import Row
 from windfall.fleet import TERMINAL
 from windfall.linux.random_names import new_nonce
-from windfall.report import bag_page, bag_table
-from windfall.report.bag_log import BagLog, ItemRow, outcomes_of, read_bag
+from windfall.report import bag_page, bag_table, recovery_words
+from windfall.report.bag_log import BagLog, ItemRow, outcomes_of, read_bag, recoveries
+from windfall.report.bag_types import TriedType
 from windfall.runtimes.item_dispatcher import open_table
+from windfall.spelling import plain
 from windfall.storage import object_stores
 from windfall.storage.store_operations import get, put
 from windfall.structs import Struct
@@ -106,7 +109,7 @@ def results(
     states = frozenset(ItemState) if all_ else frozenset({ItemState.DONE})
 
     def rows() -> Iterator[ItemRow]:
-        for item in range(opened.log.bag.items):
+        for item in range(opened.log.table.items):
             if opened.log.table.state(item) in states:
                 yield opened.reader.run(opened.log.row(item))
 
@@ -146,8 +149,9 @@ def _write(opened: OpenBag, rows: Callable[[], Iterator[ItemRow]], output: Path)
     finally:
         draft.unlink(missing_ok=True)
     counts = opened.log.table.counts
-    rest = bag.items - counts.done
-    more = f"; {rest:,} of {bag.items:,} are not done" if rest else ""
+    items = opened.log.table.items
+    rest = items - counts.done
+    more = f"; {rest:,} of {items:,} are not done" if rest else ""
     print(f"windfall: wrote {output}: {sum(1 for _ in rows()):,} items{more}", file=sys.stderr)
 
 
@@ -194,10 +198,13 @@ def print_item(reference: str, item: int, attempt: int | None, state: Path | Non
         Misuse: there is no such item, or nothing that it printed.
     """
     opened = open_bag(reference, state)
-    bag, table = opened.log.bag, opened.log.table
-    if item >= bag.items:
-        raise Misuse(f"{reference} has items 0 to {bag.items - 1:,}: there is no item {item}")
+    table = opened.log.table
+    if item >= table.items:
+        raise Misuse(f"{reference} has {table.items:,} items, from 0 on: there is no item {item}")
     lease = table.lease(item)
+    for _, one in opened.reader.run(recoveries()) if opened.log.recovered else ():
+        if one.item == item:
+            print(f"windfall: item {item} was preempted: {one.action}, {one.reason}", file=sys.stderr)
     if not lease.number:
         raise Misuse(f"item {item} of {reference} has not run: it is {table.state(item)}")
     if attempt is not None and not 1 <= attempt <= lease.number:
@@ -205,6 +212,8 @@ def print_item(reference: str, item: int, attempt: int | None, state: Path | Non
     found = opened.reader.run(outcomes_of(item))
     asked = [one for one in found if attempt in (None, one.lease.number)]
     stored = [one.output for one in asked if one.output is not None]
+    if not stored and table.state(item) is ItemState.DISCARDED:
+        raise Misuse(f"item {item} of {reference} was discarded before it had ended, so it has printed nothing")
     if not stored:
         raise Misuse(_why_nothing(f"item {item} of {reference}", attempt, ended=bool(asked)))
     place = stored[-1]
@@ -224,16 +233,36 @@ def _why_nothing(what: str, attempt: int | None, *, ended: bool) -> str:
     return f"{what} has stored nothing of attempt {attempt}: it runs, or its machine was lost"
 
 
+# ------------------------------------------------------------------------------------------------------------- explain
+
+
+def decision_rows(reference: str, item: int | None, state: Path | None) -> list[Row]:
+    """Return the decisions on preempted items of a bag as rows of a journal; none if it is no bag, or was not started.
+
+    Args:
+        reference: a job or the URL of a run.
+        item: the only one that counts; None for all.
+        state: folder for Windfall's own files.
+    """
+    reader = object_stores.open_reader(absolute_url(run_reference.url_of(reference, state)))
+    if reader.run(read_bag()) is None:
+        return []
+    made = reader.run(recoveries())
+    return list(recovery_words.decision_rows(one for one in made if item in (None, one[1].item)))
+
+
 # ------------------------------------------------------------------------------------------------------------------ ps
 
 
-def show(opened: OpenBag, view: JobView | None, *, json_: bool) -> None:
-    """Print how a bag stands; `view` is its job's, None if the controller was not asked."""
+def show(opened: OpenBag, view: JobView | None, *, json_: bool, types: Sequence[TriedType] = ()) -> None:
+    """Print how a bag stands; `view` is its job's, None if the controller was not asked, as are `types`."""
     now, details = WallTime(time.time()), {} if view is None else view.details
     if json_:
         print(json.dumps({"url": opened.url, "bag": bag_page.as_json(opened.log, now, details)}))
         return
-    for line in bag_page.lines(opened.log, now, opened.name, details):
+    if view is None:
+        print(f"{'bag':<10}{plain(opened.name)}\n{'run':<10}{plain(opened.url)}")
+    for line in bag_page.lines(opened.log, now, opened.name, details, types):
         print(line)
 
 
@@ -241,9 +270,9 @@ def show(opened: OpenBag, view: JobView | None, *, json_: bool) -> None:
 
 
 def retry_failed(bag: str, /, *, state: StateFolder = None) -> int:
-    """Run the items of a bag that have failed again, those that took too long included.
+    """Run the items of a bag that have failed again, those that took too long included, and a reduce step that failed.
 
-    What is done stays done.  A bag that has ended resumes with the failed items.
+    What is done stays done.  A bag that has ended resumes with what failed; a reduce step runs once the items are over.
 
     Example: `windfall retry-failed lj-3f9a2c`
 
@@ -259,8 +288,10 @@ def retry_failed(bag: str, /, *, state: StateFolder = None) -> int:
             raise Misuse(run_reference.deleted(view))
         opened = open_bag(view.run_url, state)
         log, name = opened.log, view.job_id
-        failed = log.table.counts.failed
-        if not failed:
+        if log.bag.grows:
+            raise Misuse(f"{name} runs the calls of a wf.Executor: submit those that failed to a new one")
+        failed, reduces = log.table.counts.failed, log.table.reduce_failed
+        if not failed and not reduces:
             print(f"no item of {name} has failed: {bag_page.progress_text(log, WallTime(time.time()))}")
             return 0
         nonce = new_nonce()
@@ -282,6 +313,8 @@ def retry_failed(bag: str, /, *, state: StateFolder = None) -> int:
                 client.resume(name, more=True)
                 resumed_at = now
             time.sleep(_POLL_S)
-    again = count_text(failed, "item runs", "items run")
-    print(f"{again} again: `windfall ps {name}` shows how far, `windfall logs -f {name}` follows")
+    items = [count_text(failed, "item", "items")] if failed else []
+    again = " and ".join([*items, *(["the reduce step"] if reduces else [])])
+    verb = "runs" if failed + reduces == 1 else "run"
+    print(f"{again} {verb} again: `windfall ps {name}` shows how far, `windfall logs -f {name}` follows")
     return 0

@@ -14,6 +14,7 @@ import sys
 from windfall.agent.exec_request import ExecRequest, load
 from windfall.errors import WindfallError
 from windfall.linux import guard, processes
+from windfall.wire import environment
 from windfall.wire.python_programs import program
 from windfall.wiring_items import run_items
 
@@ -35,6 +36,7 @@ def main() -> int:
 
 def _wait(request: ExecRequest, path: str) -> int:
     processes.become_subreaper()
+    allocation = os.environ.get(environment.ALLOCATION, "")
     signals_r, signals_w = os.pipe()
     status, status_w = os.pipe()
     for number in SIGNALS:
@@ -45,7 +47,9 @@ def _wait(request: ExecRequest, path: str) -> int:
             os.close(fd)
         os.set_inheritable(signals_r, True)
         argv = program("windfall.cli.item_process", path, str(signals_r))
-        launch = guard.ScriptLaunch(argv, request.cwd, dict(os.environ), 1, 2, status_w, request.isolation)
+        # Ranks that Slurm's daemon starts on this machine are in no namespace of this process, and must be seen.
+        isolation = "subreaper" if allocation else request.isolation
+        launch = guard.ScriptLaunch(argv, request.cwd, dict(os.environ), 1, 2, status_w, isolation)
         guard.run(launch, os.getppid())
     for fd in (signals_r, status_w):
         os.close(fd)
@@ -55,6 +59,8 @@ def _wait(request: ExecRequest, path: str) -> int:
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, 0)
     processes.kill_descendants(os.getpid())
+    if allocation:
+        processes.kill_marked(environment.ITEM_ALLOCATION, allocation)
     return int(text) if text.strip().isdigit() else 128 + signal.SIGKILL
 
 

@@ -173,6 +173,11 @@ def read(
         now=now,
         options={key: option for key, (option, _) in limits.items()},
     )
+    return draft_of(found, file, inject, state, now=now, pack=pack)
+
+
+def draft_of(found: JobFile, file: Path, inject: str | None, state: Path, *, now: datetime, pack: bool) -> Draft:
+    """Give a job that was read an id; arguments and errors are those of `read`, `now` is when it was read."""
     job_id = f"{found.name}-{new_nonce()[:6]}"
     store = found.checkpoint.store or folder_url(str(state / _RUNS))
     base = absolute_url(store).rstrip("/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,14 @@ from windfall.control.controller_views import JobView
 from windfall.core import replay as core_replay
 from windfall.errors import LogDamaged, Misuse, StoreError
 from windfall.events import Row
-from windfall.fleet import TERMINAL, JobPhase
+from windfall.fleet import TERMINAL, JobPhase, MachinesObserved
+from windfall.market import Machine
+from windfall.policies.layout.bag_rules import ROLE
 from windfall.report import bag_page
+from windfall.report.bag_types import TriedType, tried_types
 from windfall.report.console import console
 from windfall.spelling import plain
+from windfall.structs import replace
 from windfall.terms import WallTime
 from windfall.units import count_text, duration_text
 
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from windfall.cli.client import Client
 
 _POLL_S = 0.3
+_ROWS_MAX = 50_000
+"""At most this many rows of a journal are read to know a bag's machines: some seconds."""
 _RESUME_S = 10.0
 _COLUMNS_MAX = 160
 _STATUS_MIN = 12
@@ -49,23 +55,41 @@ def ps(references: tuple[str, ...], state: Path | None, *, json_: bool) -> None:
         _list([], json_=json_)
         return
     with run_reference.controller(state) as client:
-        views = client.jobs() if not references else [run_reference.find(client, reference) for reference in references]
-    if not references:
-        _list(views, json_=json_)
-    for view in views if references else ():
-        bag = _bag_of(view)
-        if json_:
-            more = {} if bag is None else {"bag": bag_page.as_json(bag.log, WallTime(time.time()), view.details)}
-            print(json.dumps(view_as_json(view) | more))
-        elif bag is not None:
-            _show_bag(view, bag)
-        else:
-            _show(view)
+        if not references:
+            _list(client.jobs(), json_=json_)
+        for view in [run_reference.find(client, reference) for reference in references]:
+            now, bag = WallTime(time.time()), _bag_of(view)
+            types = () if bag is None else tried_types(bag.log, _machines_of(client, view.job_id), now)
+            if json_:
+                more = {} if bag is None else {"bag": bag_page.as_json(bag.log, now, view.details, types)}
+                print(json.dumps(view_as_json(view) | more))
+            elif bag is not None:
+                _show_bag(view, bag, types)
+            else:
+                _show(view)
+
+
+def _machines_of(client: Client, job_id: str) -> list[Machine]:
+    """Return the machines of a job as they were listed last; none if its journal is so long that a user would wait for it."""
+    found: dict[str, Machine] = {}
+    mark = f'"{MachinesObserved.__name__}"'
+    for place, row in enumerate(client.rows(job_id)):
+        if place >= _ROWS_MAX:
+            return []
+        # Most rows are about progress; to decode all of them takes much longer than to look.
+        if mark in row.line:
+            facts = (fact for fact in codec.row_from_line(row.line).facts if isinstance(fact, MachinesObserved))
+            found |= {machine.machine_id: machine for fact in facts for machine in fact.machines}
+    return list(found.values())
 
 
 def _bag_of(view: JobView) -> bag_verbs.OpenBag | None:
-    """Return the bag of a job with items; None if it is not there, or cannot be read now."""
-    if "items" not in view.details or view.run_deleted:
+    """Return the bag of a job; None if it is none, or cannot be read now."""
+    # Each machine of a bag is a runner; that of a wf.Executor has no number of items.
+    runs_items = "items" in view.details or any(
+        one["name"].startswith(f"{ROLE}-") for one in view.details.get("slots", ())
+    )
+    if not runs_items or view.run_deleted:
         return None
     try:
         return bag_verbs.find_bag(view.run_url)
@@ -74,18 +98,19 @@ def _bag_of(view: JobView) -> bag_verbs.OpenBag | None:
         return None
 
 
-def _show_bag(view: JobView, bag: bag_verbs.OpenBag) -> None:
+def _show_bag(view: JobView, bag: bag_verbs.OpenBag, types: Sequence[TriedType]) -> None:
     code = "" if view.exit_code is None else f" (exit code {view.exit_code})"
     lines = [
         ("bag", f"{view.job_id} (user {view.user})"),
-        ("since", _since(view)),
+        # Its items say better how long it takes than its pace since the submission.
+        ("since", _since(replace(view, finish_at=None))),
         ("phase", f"{view.phase}{code}: {view.message}"),
         ("run", view.run_url),
     ]
     lines += [("waiting", reason) for reason in view.details.get("reasons", ())]
     for label, text in lines:
         print(f"{label:<10}{plain(text)}")
-    bag_verbs.show(bag, view, json_=False)
+    bag_verbs.show(bag, view, json_=False, types=types)
 
 
 def view_as_json(view: JobView) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -22,7 +23,9 @@ from windfall.cli.options import Detach, Json, StateFolder, Switch
 from windfall.core import replay as core_replay
 from windfall.errors import EXIT_FAILED, Misuse, RunFailed
 from windfall.events import Row
+from windfall.fleet import JobSubmitted
 from windfall.linux.random_names import new_nonce
+from windfall.policies.policy_registry import BAG
 from windfall.report.console import console
 from windfall.spelling import nearest, plain
 from windfall.storage import object_stores, restore, run_log, spool_journal
@@ -463,19 +466,19 @@ def explain(
 ) -> None:
     """Show why each decision was made, with the numbers it compared.
 
-    For a job: what was ordered, and when to stop; `--machines` shows when its machines decided to save.
+    For a job: what was ordered, and when to stop; `--machines` shows when its machines decided to save.  For a bag also what
+    became of each item that was preempted; `BAG/ITEM` shows that of one item.
 
     Example: `windfall explain gpt-3f9a2c 3`
 
     Args:
-        run: a job, or the URL of a run.
+        run: a job, the URL of a run, or an item of a bag.
         number: show only this decision, counted from 1.
         machines: show the decisions of the job's machines instead of the controller's.
         state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
         json_: print one decision per line, as stored.
     """
-    is_run = machines or run_reference.is_url(run)
-    rows = list(read_rows(open_run(run_reference.url_of(run, state))[0])) if is_run else job_verbs.rows(run, state)
+    rows = _explained(run, state, machines=machines)
     decisions = [decision for row in rows for decision in row.decisions]
     if number is not None and not 1 <= number <= len(decisions):
         counted = "1 decision" if len(decisions) == 1 else f"{len(decisions)} decisions"
@@ -491,6 +494,21 @@ def explain(
         return
     for line in core_replay.explain(rows, number):
         print(line)
+
+
+def _explained(run: str, state: Path | None, *, machines: bool) -> Sequence[Row]:
+    """Return the rows whose decisions `explain` shows, oldest first."""
+    if (named := bag_verbs.split_item(run)) is not None:
+        return bag_verbs.decision_rows(*named, state)
+    if machines or run_reference.is_url(run):
+        items = [] if machines else bag_verbs.decision_rows(run, None, state)
+        return items or read_rows(open_run(run_reference.url_of(run, state))[0])
+    rows = job_verbs.rows(run, state)
+    bag = any(isinstance(fact, JobSubmitted) and fact.job.runtime.name == BAG for row in rows for fact in row.facts)
+    chosen: list[Row] = []
+    with contextlib.suppress(Misuse):  # its run was deleted
+        chosen = bag_verbs.decision_rows(run, None, state) if bag else []
+    return sorted((*rows, *chosen), key=lambda row: row.wall_time)
 
 
 def replay(run: str, /, *, state: StateFolder = None, json_: Json = False) -> int:

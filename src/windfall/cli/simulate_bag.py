@@ -107,7 +107,10 @@ def _knowledge(known: PlanInputs) -> Knowledge:
 
 def _answer(job: Job, offer: Offer, knowledge: Knowledge, given: BagNumbers) -> BagAnswer | None:
     bag, scaling = bag_rules.bag_of(job.runtime.settings), runtime_list.scaling_of(job)
-    assert scaling is not None, "a bag can use more or fewer machines"
+    if scaling is None:
+        raise Misuse(
+            "bags with nodes_per_item above 1 are not simulated yet: leave it out, and num_nodes is how many items run"
+        )
     kind = (offer.provider, offer.machine_type, Unit.ITEM)
     times = [row.item_s for row in knowledge.measured if (row.provider, row.machine_type, row.unit) == kind]
     item_s = next((time_s for time_s in times if time_s is not None), given.item_s)

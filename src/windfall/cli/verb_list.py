@@ -53,7 +53,7 @@ VERBS: Mapping[str, tuple[Verb, ...]] = {
         Verb(
             "cli.bag_verbs:retry_failed",
             "retry-failed [OPTIONS] BAG",
-            "Run the items of a bag that have failed again, those that took too long included.",
+            "Run the items of a bag that have failed again, those that took too long included, and a reduce step that failed.",
         ),
         Verb("cli.run_verbs:resume", "resume [OPTIONS] JOB", "Resume a stopped or failed job, and follow it."),
     ),

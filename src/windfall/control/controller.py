@@ -391,6 +391,7 @@ class Controller:
             log=lambda message: dependencies.log(f"{job.job_id}: {message}"),
             pace=pace_of(job, dependencies.providers),
             schedule=dependencies.schedule,
+            weigh=dependencies.weigh,
             snapshots=self._records.snapshots(job.job_id, dependencies.term),
         )
         handles.job_loop = JobLoop(job, ports)

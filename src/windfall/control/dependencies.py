@@ -7,7 +7,7 @@ from typing import Protocol
 
 from windfall.control import boot_specs
 from windfall.control.controller_views import Json
-from windfall.control.job_loop import Scheduler
+from windfall.control.job_loop import AgeScale, Scheduler
 from windfall.fleet import Directive, JobPhase, Lifetime, LifetimeSum, Report
 from windfall.jobs import Job, Measurement
 from windfall.ports import Channel, Clock, Journal, Provider, Runtime, Snapshots
@@ -207,6 +207,7 @@ class Dependencies(Struct, frozen=True):
         admit: refuses a job whose run may not be stored where it asks for.
         inside: returns whether a user's webhook may lead to this machine or its link.
         schedule: makes a machine's save schedule; None if no job has one.
+        weigh: weighs a machine's age for its next item; None if no machine is retired by its age.
     """
 
     term: Term
@@ -226,5 +227,6 @@ class Dependencies(Struct, frozen=True):
     admit: Callable[[Job], None] = _admit_all
     inside: Callable[[str], bool] = bool
     schedule: Scheduler | None = None
+    weigh: AgeScale | None = None
     store: str = ""
     equip: boot_specs.Equip = boot_specs.on_this_host

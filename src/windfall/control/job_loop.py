@@ -22,11 +22,12 @@ from windfall import codec
 from windfall.control.provider_calls import CommandExecutor, Poller, PollingPace
 from windfall.control.state_snapshots import ROWS as SNAPSHOT_ROWS
 from windfall.control.state_snapshots import SnapshotWriter, restore
-from windfall.core import driver, save_schedules
+from windfall.core import driver, machine_ages, save_schedules
 from windfall.core.fleet_state import FleetState
 from windfall.errors import WindfallError
 from windfall.events import Command, Fact, LogMessage, Row, SetTimer, TimerFired
 from windfall.fleet import (
+    AgeWeighed,
     ControllerStarted,
     Event,
     JobSubmitted,
@@ -43,11 +44,14 @@ from windfall.jobs import Forecast, Job, Measurement
 from windfall.market import BootSpec, MachineLifecycle, Order
 from windfall.policies.acquisition import fleet_policy_list
 from windfall.policies.checkpointing.schedule_table import ScheduleRequest
-from windfall.ports import Channel, Clock, Journal, Provider, Runtime, Snapshots
+from windfall.policies.replacement.age_requests import AgeRequest
+from windfall.ports import Channel, Clock, FleetListener, Journal, Provider, Runtime, Snapshots
 from windfall.terms import Instant, Seconds, Term
 
 Scheduler = Callable[[ScheduleRequest], ScheduleComputed | None]
 """Returns a machine's new schedule; None if its present one is good enough.  May take seconds."""
+AgeScale = Callable[[AgeRequest], AgeWeighed | None]
+"""Returns what a machine's next item is expected to take there and on a new one; None without the packages for it."""
 InBackground = Callable[[Callable[[], None]], None]
 """Runs a call later, without blocking its caller."""
 _DOUBLINGS_MAX = 16
@@ -63,7 +67,7 @@ class ScheduleBuilder:
 
     def __init__(self, ports: JobLoopPorts) -> None:
         self._ports = ports
-        self._made: queue.SimpleQueue[ScheduleComputed] = queue.SimpleQueue()
+        self._made: queue.SimpleQueue[ScheduleComputed | AgeWeighed] = queue.SimpleQueue()
         self._busy = threading.Event()
         self._first_at = self._again_at = Instant(float("-inf"))
         self._trouble = ""
@@ -83,20 +87,20 @@ class ScheduleBuilder:
         found: list[Fact] = []
         while not self._made.empty():
             found.append(self._made.get())
-        make = self._ports.schedule
-        if found or make is None or self._busy.is_set() or now < self._first_at:
+        if found or self._busy.is_set() or now < self._first_at:
             return found
         pace = self._ports.pace
-        requests = save_schedules.requests(state, reports, journal_now)
+        requests = save_schedules.requests(state, reports, journal_now) if self._ports.schedule else ()
+        ages = machine_ages.requests(state, reports, journal_now) if self._ports.weigh else ()
         # A failed build may have cost seconds of this process, so the next one starts later.
         self._first_at = Instant(now + min(pace.run_s * 2.0 ** min(self._failures, _DOUBLINGS_MAX), pace.estimates_s))
         if now < self._again_at:
             requests = tuple(request for request in requests if not request.answered)
         elif requests:
             self._again_at = Instant(now + pace.estimates_s)
-        if requests:
+        if requests or ages:
             self._busy.set()
-            self._begin(lambda: self._make(make, requests))
+            self._begin(lambda: self._make(requests, ages))
         return found
 
     def _begin(self, call: Callable[[], None]) -> None:
@@ -106,12 +110,17 @@ class ScheduleBuilder:
             self._busy.clear()
             self._failed(f"cannot build a save schedule now: {error}")
 
-    def _make(self, make: Scheduler, requests: tuple[ScheduleRequest, ...]) -> None:
+    def _make(self, requests: tuple[ScheduleRequest, ...], ages: tuple[AgeRequest, ...]) -> None:
+        make, weigh = self._ports.schedule, self._ports.weigh
         try:
             for request in requests:
-                made = make(request)
-                if made is not None:
+                assert make is not None, "without it nothing is requested"
+                if (made := make(request)) is not None:
                     self._made.put(made)
+            for age in ages:
+                assert weigh is not None, "without it nothing is requested"
+                if (found := weigh(age)) is not None:
+                    self._made.put(found)
             self._failures = 0
         except WindfallError as error:
             self._failed(f"cannot build a save schedule now: {error}")
@@ -296,7 +305,8 @@ class JobLoopPorts:
         record_lifetimes: adds machines' lifetimes to the pool behind `rates`; a machine's newer one replaces its older.
         log: writes a message to the job's log.
         schedule: makes a machine's save schedule; None if no job has one.
-        in_background: runs `schedule`, and the writing of snapshots, without blocking the job loop.
+        weigh: weighs a machine's age for its next item; None if no machine is retired by its age.
+        in_background: runs `schedule` and `weigh`, and the writing of snapshots, without blocking the job loop.
         snapshots: of this job's state; None to replay the whole journal at each start.
         snapshot_rows: rows between two of them.
     """
@@ -317,6 +327,7 @@ class JobLoopPorts:
     measured: Callable[[], tuple[Measurement, ...]] = tuple
     forecast: Callable[[], Forecast | None] = _no_forecast
     schedule: Scheduler | None = None
+    weigh: AgeScale | None = None
     in_background: InBackground = in_thread
     snapshots: Snapshots | None = None
     snapshot_rows: int = SNAPSHOT_ROWS
@@ -400,6 +411,8 @@ class JobLoop:
         now, journal_now = self._ports.clock.now(), self._time.now()
         for channel in self._ports.channels:
             facts += self._liveness.receive(channel.receive(), channel.name, now, journal_now)
+        if isinstance(self._ports.runtime, FleetListener) and self.state.job is not None:
+            self._ports.runtime.inform(driver.fleet_facts(self.state, journal_now))
         facts += self._poller.poll(self.state, now)
         # A machine that was never listed as running may have reported, so its silence counts too.
         known = driver.known_machines(self.state).values()

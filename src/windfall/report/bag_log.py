@@ -11,19 +11,18 @@ import os
 import tempfile
 import weakref
 from array import array
-from collections import deque
+from collections import Counter, deque
 
 from windfall import codec
-from windfall.bags import Bag, ItemEnd, ItemOutcome, ItemRecord, ItemState, Value
+from windfall.bags import Bag, ItemEnd, ItemOutcome, ItemRecord, ItemRecovery, ItemRecoveryAction, ItemState, Value
 from windfall.core.item_table import ItemTable
-from windfall.errors import LogDamaged
 from windfall.policies.layout import bag_rules
 from windfall.ports import Steps
-from windfall.runtimes.item_dispatcher import read_some_records
+from windfall.runtimes.item_dispatcher import read_part, read_some_records
 from windfall.storage.store_operations import get
 from windfall.structs import Struct
 from windfall.terms import WallTime
-from windfall.wire import bag_layout, boot_data
+from windfall.wire import boot_data
 from windfall.wire.run_layout import JOB
 
 RATE_OVER_S = 300.0
@@ -75,6 +74,9 @@ class BagLog:
         first, last: when its first and newest record were written, by the dispatcher's clock; None before.
         run_s: how long the items that are done ran, together [s].
         by_machine: how many items each machine has done.
+        run_s_by_machine: how long they ran there, together [s].
+        without_files: how many items are done of which no file was kept.
+        recovered: how often each action was chosen for items that were preempted while they ran.
     """
 
     def __init__(self, table: ItemTable) -> None:
@@ -84,6 +86,9 @@ class BagLog:
         self.last: WallTime | None = None
         self.run_s = 0.0
         self.by_machine: dict[str, int] = {}
+        self.run_s_by_machine: dict[str, float] = {}
+        self.without_files = 0
+        self.recovered: Counter[ItemRecoveryAction] = Counter()
         self._done: deque[tuple[float, int]] = deque()
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as this object
         weakref.finalize(self, self._file.close)
@@ -105,17 +110,26 @@ class BagLog:
         self.table.apply(record)
         self.first = record.at if self.first is None else self.first
         self.last = record.at
+        self.recovered.update(one.action for one in record.recovered)
+        self._places.frombytes(bytes(8 * sum(record.added)))
         for runner, outcome in (*record.carried, *record.outcomes):
             known = self.table.runners.get(runner)
             machine = "" if known is None else known.machine_id
             self._places[outcome.lease.item] = self._file.tell()
             self._file.write(codec.encode_document(1, "kept", (machine, outcome)) + b"\n")
-            if outcome.end is ItemEnd.DONE and known is not None and outcome.lease.item < self.bag.items:
+            if outcome.end is ItemEnd.DONE and known is not None and outcome.lease.item != self.bag.reduce_item:
                 self.run_s += outcome.run_s
                 self.by_machine[machine] = self.by_machine.get(machine, 0) + 1
+                self.run_s_by_machine[machine] = self.run_s_by_machine.get(machine, 0.0) + outcome.run_s
+                self.without_files += not outcome.files
         self._done.append((record.at, self.table.counts.done))
         while len(self._done) > 1 and self._done[1][0] < record.at - RATE_OVER_S:
             self._done.popleft()
+
+    @property
+    def must_finish(self) -> int:
+        """How many items must be done: of a bag that grows, all that it has so far."""
+        return self.table.items if self.bag.grows else self.bag.must_finish
 
     @property
     def own_done(self) -> int:
@@ -138,7 +152,7 @@ class BagLog:
         rate, counts = self.rate_per_s(now), self.table.counts
         if self.table.closed or not rate:
             return None
-        needed = counts.open if self.table.rounds else min(counts.open, self.bag.must_finish - counts.done)
+        needed = counts.open if self.table.rounds else min(counts.open, self.must_finish - counts.done)
         return needed / rate
 
     def outcome(self, item: int) -> tuple[str, ItemOutcome] | None:
@@ -157,13 +171,9 @@ class BagLog:
 
     def row(self, item: int) -> Steps[ItemRow]:
         """Return an item."""
-        part, place = divmod(item, self.bag.rows_each)
+        part, place = self.table.place(item)
         if self._rows[0] != part:
-            key = self.bag.rows[part]
-            data = yield from get(key)
-            if data is None:
-                raise LogDamaged(f"{key} is not there: the rows of the bag are incomplete")
-            self._rows = (part, bag_layout.rows_from_bytes(data))
+            self._rows = (part, (yield from read_part(self.bag, part)))
         machine, outcome = self.outcome(item) or ("", None)
         state, attempts = self.table.state(item), self.table.lease(item).number
         return ItemRow(item, self._rows[1][place], state, attempts, outcome, machine)
@@ -176,4 +186,14 @@ def outcomes_of(item: int) -> Steps[list[ItemOutcome]]:
     while records := (yield from read_some_records(number)):
         number += len(records)
         found += [one for record in records for _, one in (*record.carried, *record.outcomes) if one.lease.item == item]
+    return found
+
+
+def recoveries() -> Steps[list[tuple[WallTime, ItemRecovery]]]:
+    """Return the decisions on items that were preempted while they ran, oldest first, each with its instant."""
+    found: list[tuple[WallTime, ItemRecovery]] = []
+    number = 0
+    while records := (yield from read_some_records(number)):
+        number += len(records)
+        found += [(record.at, one) for record in records for one in record.recovered]
     return found

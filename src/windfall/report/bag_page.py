@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from windfall.bags import ItemState
+from windfall.bags import ItemRecoveryAction, ItemState
 from windfall.report.bag_log import BagLog
+from windfall.report.bag_types import TriedType
 from windfall.report.bill import usd
 from windfall.structs import Struct
 from windfall.terms import WallTime
@@ -39,7 +41,7 @@ def failures(log: BagLog) -> tuple[FailureGroup, ...]:
     """Return the failed items by their problem, the most frequent first."""
     first: dict[tuple[object, ...], tuple[int, str]] = {}
     counted: Counter[tuple[object, ...]] = Counter()
-    for item in range(log.bag.items) if log.table.failures else ():
+    for item in range(log.table.items) if log.table.failures else ():
         if log.table.state(item) is not ItemState.FAILED or (found := log.outcome(item)) is None:
             continue
         outcome = found[1]
@@ -49,20 +51,21 @@ def failures(log: BagLog) -> tuple[FailureGroup, ...]:
     return tuple(FailureGroup(first[alike][1], count, first[alike][0]) for alike, count in counted.most_common())
 
 
-def as_json(log: BagLog, now: WallTime, details: Mapping[str, Any]) -> dict[str, Any]:
+def as_json(log: BagLog, now: WallTime, details: Mapping[str, Any], types: Sequence[TriedType] = ()) -> dict[str, Any]:
     """Return a bag as data; units are in the names.
 
     Args:
         log: read up to now.
         now: by the wall clock.
         details: of the job's view; empty if the controller was not asked.
+        types: what the controller knows of the machine types.
     """
     counts, rate = log.table.counts, log.rate_per_s(now)
     cost = _cost_usd(details)
     return {
-        "items": log.bag.items,
+        "items": log.table.items,
         **{state.value: getattr(counts, state.value) for state in ItemState},
-        "must_finish": log.bag.must_finish,
+        "must_finish": log.must_finish,
         "closed": log.table.closed,
         "reason": log.table.reason,
         "items_per_hour": None if rate is None else rate * 3600.0,
@@ -71,8 +74,27 @@ def as_json(log: BagLog, now: WallTime, details: Mapping[str, Any]) -> dict[str,
         "cost_usd": cost,
         "usd_per_item": cost / log.own_done if cost is not None and log.own_done else None,
         "by_machine": log.by_machine,
+        "types": [
+            {
+                "type": one.name,
+                "machines": one.machines,
+                "items": one.items,
+                "mean_run_s": one.run_s / one.items if one.items else None,
+                "cost_usd": one.usd,
+                "usd_per_item": one.usd / one.items if one.items else None,
+            }
+            for one in types
+        ],
+        "without_files": log.without_files if log.bag.collect else None,
+        "preempted": {action.value: log.recovered[action] for action in ItemRecoveryAction},
+        "without_metric": without_metric(log),
         "failures": [{"problem": one.problem, "items": one.count, "item": one.item} for one in failures(log)],
     }
+
+
+def without_metric(log: BagLog) -> int:
+    """Return how many items are done whose result is not the number that `stop_when` decides by."""
+    return 0 if log.bag.stop_when is None else log.table.counts.done - len(log.table.metrics)
 
 
 def _cost_usd(details: Mapping[str, Any]) -> float | None:
@@ -85,24 +107,32 @@ def cost_text(log: BagLog, details: Mapping[str, Any]) -> str:
     cost, done = _cost_usd(details), log.own_done
     if cost is None:
         return ""
-    each = f", {usd(cost / done)} USD for each item done" if done else ""
+    each = f", {_small_usd(cost / done)} USD for each item done" if done else ""
     return f"{usd(cost)} USD{'' if log.table.closed else ' so far'}{each}"
+
+
+def _small_usd(amount: float) -> str:
+    """Write dollars with at least two digits that are not zero."""
+    return f"{amount:.{1 - math.floor(math.log10(amount))}f}" if 0.0 < amount < 1e-4 else usd(amount)
 
 
 def progress_text(log: BagLog, now: WallTime) -> str:
     """Return one line: `812 of 10,000 items done (8 %), 3 failed, 1,240 items/h, 7 h 24 min left`."""
-    counts, bag = log.table.counts, log.bag
-    words = [f"{counts.done:,} of {bag.items:,} items done ({100 * counts.done // bag.items} %)"]
+    counts, items = log.table.counts, log.table.items
+    words = [f"{counts.done:,} of {items:,} items done ({100 * counts.done // max(items, 1)} %)"]
     words += [f"{counts.failed:,} failed"] if counts.failed else []
     words += [f"{counts.discarded:,} not needed"] if counts.discarded else []
     if not log.table.closed:
         rate, left = log.rate_per_s(now), log.left_s(now)
         words += [f"{rate * 3600.0:,.0f} items/h"] if rate else []
         words += [f"{' '.join(duration_text(left).split()[:4])} left"] if left is not None else []
-    return ", ".join(words)
+    why = f"; {log.table.reason}" if log.table.closed and not log.table.succeeded else ""
+    return f"{', '.join(words)}{why}"
 
 
-def lines(log: BagLog, now: WallTime, name: str, details: Mapping[str, Any]) -> Iterator[str]:
+def lines(
+    log: BagLog, now: WallTime, name: str, details: Mapping[str, Any], types: Sequence[TriedType] = ()
+) -> Iterator[str]:
     """Yield the lines about a bag's items.
 
     Args:
@@ -110,22 +140,37 @@ def lines(log: BagLog, now: WallTime, name: str, details: Mapping[str, Any]) -> 
         now: by the wall clock.
         name: of the bag, as a user types it.
         details: of the job's view; empty if the controller was not asked.
+        types: what the controller knows of the machine types.
     """
-    counts, bag, rate, left = log.table.counts, log.bag, log.rate_per_s(now), log.left_s(now)
+    counts, items, rate, left = log.table.counts, log.table.items, log.rate_per_s(now), log.left_s(now)
     states = [(getattr(counts, state.value), state.value) for state in ItemState]
     shown = ", ".join(f"{count:,} {state}" for count, state in states if count)
-    yield from _labelled("items", f"{bag.items:,}: {shown}{f'; {log.table.reason}' if log.table.reason else ''}")
-    if bag.must_finish < bag.items:
-        yield from _labelled("finish", f"over once {bag.must_finish:,} are done")
+    yield from _labelled("items", f"{items:,}: {shown}{f'; {log.table.reason}' if log.table.reason else ''}")
+    if log.must_finish < items:
+        yield from _labelled("finish", f"over once {log.must_finish:,} are done")
     if rate:
         over = "over all the time" if log.table.closed else "over the last minutes"
         rest = f"; {duration_text(left)} left at this rate" if left is not None else ""
         yield from _labelled("rate", f"{rate * 3600.0:,.0f} items/h {over}{rest}")
     if log.own_done and log.run_s:
-        yield from _labelled("run time", f"{log.run_s / log.own_done:.3g} s for each item done, on average")
+        each, together = f"{log.run_s / log.own_done:.3g} s", duration_text(log.run_s)
+        yield from _labelled("run time", f"{each} for each item done, on average; {together} together")
     if cost := cost_text(log, details):
         yield from _labelled("cost", cost)
+    elif not details:
+        yield from _labelled("cost", f"the job's controller knows it: `windfall ps {name}` where that runs")
     yield from _machines(log, details)
+    for place, one in enumerate(types):
+        yield from _labelled("types" if place == 0 else "", _type_text(one))
+    if log.bag.collect and log.without_files and not log.bag.grows:
+        patterns = ", ".join(log.bag.collect)
+        yield from _labelled("files", f"{log.without_files:,} of the items that are done left no file {patterns}")
+    if log.recovered:
+        chosen = ", ".join(f"{log.recovered[one]:,} to {one}" for one in ItemRecoveryAction if log.recovered[one])
+        yield from _labelled("preempted", f"{count_text(log.recovered.total(), 'item', 'items')}: {chosen}")
+    if (count := without_metric(log)) and (rule := log.bag.stop_when) is not None:
+        many = count_text(count, "item that is done has", "items that are done have")
+        yield from _labelled("warning", f"{many} no number for {rule.metric}, by which stop_when decides")
     groups = failures(log)
     for group in groups[:GROUPS_MAX]:
         many = count_text(group.count, "item", "items")
@@ -133,6 +178,14 @@ def lines(log: BagLog, now: WallTime, name: str, details: Mapping[str, Any]) -> 
     if len(groups) > GROUPS_MAX:
         yield from _labelled("", f"{count_text(len(groups) - GROUPS_MAX, 'other problem', 'other problems')}")
     yield from _advice(log, name, groups)
+
+
+def _type_text(one: TriedType) -> str:
+    machines = count_text(one.machines, "machine", "machines")
+    if not one.items:
+        return f"{one.name}: no item done, {_small_usd(one.usd)} USD, {machines}"
+    each = f"{one.run_s / one.items:.2g} s and about {_small_usd(one.usd / one.items)} USD each"
+    return f"{one.name}: {one.items:,} done, {each}, {machines}"
 
 
 def _machines(log: BagLog, details: Mapping[str, Any]) -> Iterator[str]:
@@ -155,7 +208,8 @@ def _advice(log: BagLog, name: str, groups: Sequence[FailureGroup]) -> Iterator[
 def advice(log: BagLog, name: str, failed: int | None) -> Iterator[str]:
     """Yield what to type next; `failed` is an item that failed, None for none."""
     words = [(f"logs {name}/{failed}", f"what item {failed} printed")] if failed is not None else []
-    words += [(f"retry-failed {name}", "what failed again")] if failed is not None else []
+    again = (failed is not None or log.table.reduce_failed) and not log.bag.grows
+    words += [(f"retry-failed {name}", "what failed again")] if again else []
     words += [(f"results {name} -o results.csv", "all results")] if log.table.counts.done else []
     width = max((len(command) for command, _ in words), default=0)
     yield from (f"  windfall {command:<{width}}  {what}" for command, what in words)

@@ -31,9 +31,11 @@ def rows(job: Job, offer: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]
         return
     yield "items", _count(job, bag)
     needs = [bag_rules.needs_text(bag)]
-    needs += [] if bag.ranks is None else [f"{bag.ranks} MPI rank{'' if bag.ranks == 1 else 's'} on one machine"]
+    place = "on one machine" if bag.nodes == 1 else f"on {bag.nodes} nodes of one allocation"
+    needs += [] if bag.ranks is None else [f"{bag.ranks} MPI rank{'' if bag.ranks == 1 else 's'} {place}"]
+    where = "machine" if bag.nodes == 1 else "allocation"
     limit = "" if bag.item_timeout_s is None else f", at most {bag.item_timeout_s:g} s"
-    at_once = "" if (slots := _at_once(bag, offer)) is None else f"; {slots} at once on each machine"
+    at_once = "" if (slots := _at_once(bag, offer)) is None else f"; {slots} at once on each {where}"
     most = "" if bag.at_once_max is None else f", {bag.at_once_max} on all machines"
     yield "one item", f"{', '.join(needs)}{limit}{at_once}{most}"
 
@@ -52,6 +54,8 @@ def _count(job: Job, bag: Bag) -> str:
     if bag.finish < 1.0:
         by = f", weighed by {bag.weight}" if bag.weight is not None else ""
         words += f"; done once {100.0 * bag.finish:g} % are{by}"
+    if bag.stop_when is not None:
+        words += f", or before by {bag.stop_when.metric} (stop_when)"
     return words
 
 

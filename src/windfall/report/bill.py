@@ -20,6 +20,7 @@ from windfall.core import driver, job_summary, ledger
 from windfall.core.ledger import LedgerTotals
 from windfall.events import Row
 from windfall.fleet import (
+    SUPERSEDED,
     ChargesObserved,
     JobPhase,
     MachineReported,
@@ -222,7 +223,8 @@ class _Machines:
     def _release(self, command: ReleaseMachine, state: driver.FleetState) -> None:
         self.released.setdefault(command.machine_id, command.reason)
         unit = state.units.get(command.machine_id)
-        if unit is not None and unit.superseded_in is not None:
+        # One that the fleet policy released has left a slot, too, but its end was not announced.
+        if unit is not None and unit.superseded_in is not None and command.reason == SUPERSEDED:
             self.superseded.add(command.machine_id)
 
     def _update(self, names: set[str], state: driver.FleetState) -> None:

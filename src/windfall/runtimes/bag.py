@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from windfall import codec
 from windfall.bags import Bag
-from windfall.fleet import ProgressObserved
+from windfall.fleet import FleetFacts, MachineFacts, ProgressObserved
 from windfall.jobs import Job
 from windfall.ports import Clock, ObjectStore
 from windfall.runtimes.item_dispatcher import ItemDispatcher
@@ -22,6 +22,12 @@ class BagRuntime:
         self._gone: set[str] = set()
         self._stopping = False
         self._runners_at_stop: int | None = None
+        self._machines: dict[str, MachineFacts] = {}
+
+    def inform(self, fleet: FleetFacts) -> None:
+        """Remember what machines cost and how they are lost, those that are gone included."""
+        self._machines |= fleet.machines
+        self._dispatcher.fleet = FleetFacts(self._machines, fleet.time_left_s)
 
     def progress(self) -> ProgressObserved:
         """Let the dispatcher do what is due, and return how many items this job has done."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from windfall.bags import RETRIES_MAX
+from windfall.bags import RETRIES_MAX, STOP_ITEMS_MIN
 from windfall.core import item_commands
 from windfall.models.parameter_space import ListedParameter, RangedParameter
 from windfall.spec import fields
@@ -15,6 +15,33 @@ from windfall.spec.bag_fields import EXAMPLE, ITEMS_MAX, ItemCpus, ItemMemory, P
 from windfall.spec.fields import Duration
 from windfall.spec.job_block import JobFileBlock
 from windfall.spelling import nearest
+
+
+class StopWhenBlock(JobFileBlock):
+    """When the bag is over before `finish`, by a result of the items that are done; it has one of four rules."""
+
+    metric: fields.Words
+    """The result that decides; an item whose result is no number does not count."""
+    above: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """Over once an item has a larger value."""
+    below: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """Over once an item has a smaller value."""
+    no_gain: Annotated[int, Field(ge=1, le=ITEMS_MAX)] | None = None
+    """Over once this number of items in turn did not improve the best."""
+    goal: Literal["min", "max"] | None = None
+    """Of no_gain: whether small or large values are good (default: min)."""
+    standard_error: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Over once the standard error of the mean is no larger; needs order: random."""
+    min_items: Annotated[int, Field(ge=1, le=ITEMS_MAX)] = STOP_ITEMS_MIN
+    """The bag ends at no fewer done items (default: 5)."""
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules that are set."""
+        return tuple(name for name in _STOP_RULES if getattr(self, name) is not None)
+
+
+_STOP_RULES = ("above", "below", "no_gain", "standard_error")
 
 
 class BagBlock(JobFileBlock):
@@ -37,6 +64,8 @@ class BagBlock(JobFileBlock):
     """In which order items run: random, so that what is done is an even sample, or as given."""
     finish: Share = 1.0
     """The share of the items that must be done; then the others are given up."""
+    stop_when: StopWhenBlock | None = None
+    """When the bag is over before that, by a result of the items that are done."""
     item_timeout: Duration | None = None
     """How long an item may run before it is killed and counts as failed."""
     retries: Annotated[int, Field(ge=0, le=1000)] = RETRIES_MAX
@@ -46,11 +75,13 @@ class BagBlock(JobFileBlock):
     at_once: Annotated[int, Field(ge=1, le=ITEMS_MAX)] | None = None
     """The most items on all machines at once, for example for a licence (default: no limit)."""
     cpus_per_item: ItemCpus | None = None
-    """How many processors an item needs (default: ranks, or else 1); a machine runs as many items at once as fit."""
+    """How many processors an item needs, on all its nodes (default: ranks, or else 1); as many items run at once as fit."""
     memory_per_item: ItemMemory | None = None
-    """How much memory an item needs, such as 1.5GB or 500MB; a machine runs as many items at once as fit."""
+    """How much memory an item needs, such as 1.5GB or 500MB, on all its nodes; as many items run at once as fit."""
     ranks: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """How many MPI ranks an item has, all on one machine: mpirun -n {{ranks}}."""
+    """How many MPI ranks an item has: mpirun -n {{ranks}}; all on one machine, or the same number on each of its nodes."""
+    nodes_per_item: Annotated[int, Field(ge=1, le=1000)] = 1
+    """On how many nodes of one allocation an item's ranks run; more than 1 needs a provider with such allocations (Slurm)."""
     weights: fields.Words | None = None
     """The parameter, or column of rows, that says how much an item counts towards finish (default: all the same)."""
     results: Results = ()
@@ -71,6 +102,16 @@ class BagBlock(JobFileBlock):
     def cpus(self) -> float:
         """How many processors an item needs."""
         return self.cpus_per_item or float(self.ranks or 1)
+
+    @property
+    def cpus_each(self) -> float:
+        """How many processors an item needs of each of its machines."""
+        return self.cpus / self.nodes_per_item
+
+    @property
+    def memory_each_gib(self) -> float | None:
+        """How much memory an item needs of each of its machines [GiB]; None if that limits nothing."""
+        return None if self.memory_per_item is None else self.memory_per_item / self.nodes_per_item
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -110,13 +151,46 @@ def problems(block: BagBlock, command: str, columns: Sequence[str]) -> Iterable[
         yield ("bag",), f"bag.samples is missing: how many samples of {block.ranged[0].name}, for example samples: 64"
     if block.samples is not None and not block.ranged:
         yield ("bag", "samples"), "bag.samples: no parameter is sampled; write for example T: {uniform: [0.8, 2.0]}"
+    if block.nodes_per_item > 1 and (block.ranks is None or block.ranks % block.nodes_per_item):
+        has = "is missing" if block.ranks is None else f"is {block.ranks}"
+        example = f"for example ranks: {2 * block.nodes_per_item}"
+        yield (
+            ("bag", "nodes_per_item"),
+            f"bag.ranks {has}: with nodes_per_item: {block.nodes_per_item} it must be a multiple of that, {example}",
+        )
     if block.restart_signal is not None and not block.restart:
         yield ("bag", "restart_signal"), "bag.restart_signal needs bag.restart: which files the command writes then"
+    yield from _stops(block)
     yield from _names(block, (*block.names, *columns))
     known = (*block.names, *columns, *own_names(block))
     for name, _ in item_commands.places(command):
         if name not in known:
             yield ("run",), f"run uses {{{{{name}}}}}, which is no parameter; {nearest(name, known)}"
+    for name in (found for found, _ in item_commands.places(block.reduce or "") if found in known):
+        yield ("bag", "reduce"), f"bag.reduce uses {{{{{name}}}}}, but runs once for all items; read results.csv there"
+
+
+def _stops(block: BagBlock) -> Iterable[tuple[tuple[str, ...], str]]:
+    """Yield what is wrong with `stop_when`."""
+    rule, place = block.stop_when, ("bag", "stop_when")
+    if rule is None:
+        return
+    results = [one.name for one in block.results]
+    if not results:
+        yield place, "bag.stop_when needs bag.results, for example results: {energy: {regex: 'energy = (.*)'}}"
+    elif rule.metric not in results:
+        found = nearest(rule.metric, results)
+        yield (*place, "metric"), f"bag.stop_when.metric names {rule.metric}, which is none of bag.results; {found}"
+    if len(rule.rules) != 1:
+        has = f"has {' and '.join(rule.rules)}; keep one" if rule.rules else f"needs one of {', '.join(_STOP_RULES)}"
+        yield place, f"bag.stop_when {has}, for example {{metric: {rule.metric}, below: -5}}"
+    if rule.goal is not None and rule.no_gain is None:
+        yield (*place, "goal"), "bag.stop_when.goal needs no_gain: how many items in turn do not improve the best"
+    if rule.standard_error is not None and block.order != "random":
+        yield (
+            (*place, "standard_error"),
+            "bag.stop_when.standard_error needs order: random, so that what is done is an even sample",
+        )
 
 
 def _names(block: BagBlock, parameters: Sequence[str]) -> Iterable[tuple[tuple[str, ...], str]]:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import csv
+import functools
 import hashlib
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from windfall.bags import Bag, RestartRule, Value
+from windfall.bags import Bag, RestartRule, StopWhen, Value
 from windfall.core import item_commands
 from windfall.errors import Misuse
 from windfall.extras import install
 from windfall.models import parameter_space
 from windfall.models.parameter_space import Sampling
-from windfall.spec.bag_block import BagBlock
+from windfall.spec.bag_block import BagBlock, StopWhenBlock
 from windfall.spec.bag_fields import ITEMS_MAX, NAME
 from windfall.structs import Struct
 from windfall.terms import Seconds
@@ -23,7 +24,8 @@ from windfall.wire import bag_layout
 
 ROWS_EACH = 10_000
 """Rows in one object of the store."""
-_WHOLE_MAX = 2**63
+_DIGITS_MAX = 18
+"""Longer numbers may not fit into 64 bits."""
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
@@ -38,19 +40,20 @@ class BagRows(Struct, frozen=True):
         for start in range(0, len(self.rows), ROWS_EACH):
             yield self.rows[start : start + ROWS_EACH]
 
-    @property
-    def digest(self) -> str:
-        """Of all rows."""
-        found = hashlib.sha256(repr(self.names).encode())
-        for part in self.parts():
-            found.update(bag_layout.rows_to_bytes(part))
-        return found.hexdigest()[:32]
+    def objects(self) -> Mapping[str, bytes]:
+        """Return the objects that the rows are stored as, by key; the digest in a key is that of all rows."""
+        return _objects(self)
 
-    def objects(self) -> dict[str, bytes]:
-        """Return the objects that the rows are stored as, by key."""
-        digest = self.digest
-        parts = enumerate(self.parts())
-        return {bag_layout.rows_key(digest, number): bag_layout.rows_to_bytes(part) for number, part in parts}
+
+@functools.lru_cache(maxsize=1)
+def _objects(rows: BagRows) -> Mapping[str, bytes]:
+    # A command asks for them several times, and 100,000 rows take half a second to write.
+    parts = [bag_layout.rows_to_bytes(part) for part in rows.parts()]
+    found = hashlib.sha256(repr(rows.names).encode())
+    for part in parts:
+        found.update(part)
+    digest = found.hexdigest()[:32]
+    return {bag_layout.rows_key(digest, number): part for number, part in enumerate(parts)}
 
 
 def rows_of(block: BagBlock, warn: Callable[[str], None]) -> BagRows:
@@ -192,18 +195,24 @@ def read_rows(path: str) -> tuple[tuple[str, ...], list[tuple[Value, ...]]]:
 def _cell(cell: str) -> Value:
     """Return a number where a cell is one that is written again as it was: 007 and 1.10 stay texts."""
     text = cell.strip()
-    for kind in (int, float):
-        try:
-            value = kind(text)
-        except ValueError:
-            continue
-        fits = abs(value) < _WHOLE_MAX if isinstance(value, int) else math.isfinite(value)
-        if fits and item_commands.text_of(value) == text:
-            return value
-    return cell
+    digits = text.removeprefix("-")
+    if digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX:
+        return int(text) if digits[0] != "0" or text == "0" else cell
+    try:
+        value = float(text)
+    except ValueError:
+        return cell
+    return value if math.isfinite(value) and item_commands.text_of(value) == text else cell
 
 
 _SIGNALS = {"HUP": 1, "INT": 2, "TERM": 15, "USR1": 10, "USR2": 12}
+
+
+def _stop_when(block: StopWhenBlock | None) -> StopWhen | None:
+    if block is None:
+        return None
+    rules = {name: getattr(block, name) for name in block.rules}
+    return StopWhen(block.metric, block.min_items, goal=block.goal or "min", **rules)
 
 
 def to_bag(block: BagBlock, rows: BagRows) -> Bag:
@@ -218,9 +227,10 @@ def to_bag(block: BagBlock, rows: BagRows) -> Bag:
         retries_max=block.retries,
         retry_codes=block.retry_codes,
         at_once_max=block.at_once,
-        cores=block.cpus,
-        memory_gib=block.memory_per_item,
+        cores=block.cpus_each,
+        memory_gib=block.memory_each_gib,
         ranks=block.ranks,
+        nodes=block.nodes_per_item,
         weight=block.weights,
         reduce=block.reduce,
         seed=block.seed,
@@ -232,4 +242,5 @@ def to_bag(block: BagBlock, rows: BagRows) -> Bag:
             0 if block.restart_signal is None else _SIGNALS[block.restart_signal],
             None if block.save_time is None else Seconds(block.save_time),
         ),
+        stop_when=_stop_when(block.stop_when),
     )

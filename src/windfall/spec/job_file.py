@@ -219,6 +219,12 @@ class JobFile(JobFileBlock):
         )
 
     @property
+    def machines(self) -> int:
+        """How many machines the job has: without `num_nodes` those of one item."""
+        least = 1 if self.bag is None else self.bag.nodes_per_item
+        return self.num_nodes if "num_nodes" in self.model_fields_set else max(self.num_nodes, least)
+
+    @property
     def use(self) -> jobs.Use:
         """Which kinds of machines to order: as given, else spot."""
         if self.spot_policy is not None:
@@ -320,7 +326,7 @@ def to_job(
         resources=_wants(jobfile),
         setup=jobfile.setup,
         bundle=bundle,
-        nodes=jobfile.num_nodes,
+        nodes=jobfile.machines,
         use=jobfile.use,
         envs=tuple(jobfile.envs.items()),
         secrets=tuple(jobs.SecretRef(name) for name in jobfile.secrets),
@@ -336,7 +342,7 @@ def to_job(
         code=code,
         dead_man_s=Seconds(jobfile.controller.dead_man),
         runtime=_runtime(jobfile, rows),
-        fleet=jobfile.fleet.name if jobfile.fleet else jobs.DEFAULT_FLEET if rows is None else EXPLORE,
+        fleet=_fleet(jobfile, rows),
         fleet_settings=jobfile.fleet.settings if jobfile.fleet else {},
         blocks=_provider_blocks(jobfile),
         limits=_limits(jobfile.resources),
@@ -350,14 +356,22 @@ def _runtime(jobfile: JobFile, rows: BagRows | None) -> jobs.RuntimeSpec:
     return jobs.RuntimeSpec(BAG, bag_rules.settings_of(bag_rows.to_bag(jobfile.bag, rows)))
 
 
+def _fleet(jobfile: JobFile, rows: BagRows | None) -> str:
+    """Return the fleet policy: machines of one allocation are as many as the job says."""
+    if jobfile.fleet is not None:
+        return jobfile.fleet.name
+    single = jobfile.bag is not None and jobfile.bag.nodes_per_item == 1
+    return EXPLORE if rows is not None and single else jobs.DEFAULT_FLEET
+
+
 def _seconds(length_s: float | None) -> Seconds | None:
     return None if length_s is None else Seconds(length_s)
 
 
 def _wants(jobfile: JobFile) -> tuple[jobs.Resources, ...]:
     """Return the machines that can run the job; one on which no item of its bag fits cannot."""
-    cpus = 0.0 if jobfile.bag is None else jobfile.bag.cpus
-    memory_gib = 0.0 if jobfile.bag is None else jobfile.bag.memory_per_item or 0.0
+    cpus = 0.0 if jobfile.bag is None else jobfile.bag.cpus_each
+    memory_gib = 0.0 if jobfile.bag is None else jobfile.bag.memory_each_gib or 0.0
     return tuple(
         jobs.Resources(
             provider=one.infra.provider if one.infra else None,

@@ -19,7 +19,8 @@ from windfall.jobs import RuntimeSpec
 from windfall.policies.layout import runtime_list
 from windfall.providers import provider_list
 from windfall.spec import bag_block, bag_rows, deadline_words, job_file, yaml_positions
-from windfall.spec.bag_block import BagBlock
+from windfall.spec.allocation_problems import allocation_problems
+from windfall.spec.bag_block import BagBlock, StopWhenBlock
 from windfall.spec.fields import Below, shown
 from windfall.spec.job_file import (
     CheckpointBlock,
@@ -106,6 +107,7 @@ _HOMES: Mapping[str, type[BaseModel]] = {
     "controller": ControllerBlock,
     "exclude": ExcludeBlock,
 }
+_INNER: Mapping[str, type[BaseModel]] = {"job_recovery": job_file.JobRecoveryBlock, "stop_when": StopWhenBlock}
 _KINDS: Mapping[str, str] = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -321,7 +323,7 @@ def _model_at(path: YamlPath) -> type[BaseModel]:
         return job_file.BLOCKS[words[-1]]
     if words[-1] in ("any_of", "ordered"):
         return MachinesBlock
-    return job_file.JobRecoveryBlock if words[-1] == "job_recovery" else _HOMES[words[-1]]
+    return _INNER[words[-1]] if words[-1] in _INNER else _HOMES[words[-1]]
 
 
 def _names(model: type[BaseModel]) -> list[str]:
@@ -376,6 +378,9 @@ def _of_bag(job: JobFile, *, here: bool) -> Iterable[Fault]:
     for key in ("work", "runtime"):
         if getattr(job, key) is not None:
             yield Fault((key,), f"{key} follows from bag; remove it", key=True)
+    if job.bag.nodes_per_item > 1:
+        found = allocation_problems(job.alternatives, job.machines, job.fleet, job.bag.nodes_per_item)
+        yield from (Fault(path, message, key=True) for path, message in found)
 
 
 def _unfilled(job: JobFile) -> Iterable[Fault]:

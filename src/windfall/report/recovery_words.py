@@ -1,0 +1,33 @@
+"""Decisions on items of a bag that were preempted, as `windfall explain` shows decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from windfall.bags import ItemRecovery
+from windfall.events import ComparedValue, Decision, Row
+from windfall.terms import Instant, Term, WallTime
+
+POLICY, VERSION = "item-recovery", 1
+
+
+def decision_of(recovery: ItemRecovery) -> Decision:
+    """Return a decision on an item, with the numbers of all actions."""
+    numbers = [ComparedValue("it had run", recovery.ran_s, "s")]
+    numbers += [ComparedValue("of its work is saved", recovery.saved_s, "s")] if recovery.saved_s else []
+    numbers += [] if recovery.item_s is None else [ComparedValue("an item takes", recovery.item_s, "s")]
+    for one in recovery.costs:
+        if one.possible and one.cost is not None:
+            numbers.append(ComparedValue(f"expected cost, {one.action}", one.cost, recovery.unit))
+        if one.possible and one.done_s is not None:
+            numbers.append(ComparedValue(f"expected time, {one.action}", one.done_s, "s"))
+    choice = f"item {recovery.item}: {recovery.action}, {recovery.reason}"
+    return Decision(
+        POLICY, VERSION, choice, tuple(numbers), tuple(f"{one.action}: {one.reason}" for one in recovery.costs)
+    )
+
+
+def decision_rows(made: Iterable[tuple[WallTime, ItemRecovery]]) -> Iterator[Row]:
+    """Yield decisions as rows of a journal."""
+    for place, (at, one) in enumerate(made, 1):
+        yield Row(Term(1), place, Instant(at), at, (), (decision_of(one),))
