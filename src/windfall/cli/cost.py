@@ -63,11 +63,14 @@ def cost(run: str, /, *, plot: Plot = None, state: StateFolder = None, json_: Js
 def _cost_of_job(reference: str, state: Path | None, plot: Path | None, *, json_: bool) -> None:
     with run_reference.controller(state) as client:
         view = run_reference.find(client, reference)
-        made = bill.bill(job_verbs.rows_of(client, view.job_id), WallTime(time.time()))
+        rows = list(job_verbs.rows_of(client, view.job_id))
+    made = bill.bill(rows, WallTime(time.time()))
     if made is None:
         raise RunFailed(f"{view.job_id} has no events yet: try again in a moment")
     run, unread = None, ""
     try:
+        if job_verbs.is_bag(rows):
+            raise Misuse(f"a bag has items, which `windfall ps {view.job_id}` shows")
         if view.run_deleted:
             raise Misuse("its run was deleted, with its journal")
         run = account_of(view.run_url, made.ends())

@@ -17,13 +17,13 @@ from collections.abc import Iterable, Iterator
 from rich.status import Status
 
 from windfall import codec
+from windfall.cli import job_verbs
 from windfall.cli.client import Client
 from windfall.control.controller_views import JobView
 from windfall.errors import EXIT_DONE, EXIT_FAILED, ControllerError, StoreError
 from windfall.events import Row
 from windfall.fleet import RUN_DONE, TERMINAL, JobPhase, JobSubmitted
 from windfall.jobs import Work
-from windfall.policies.policy_registry import BAG
 from windfall.report import bag_page
 from windfall.report.bag_log import BagLog, read_bag
 from windfall.report.console import console
@@ -170,7 +170,7 @@ class Follower:
 
     def _print_row(self, row: Row, line: str) -> None:
         self._progress.read_work(row)
-        if any(isinstance(fact, JobSubmitted) and fact.job.runtime.name == BAG for fact in row.facts):
+        if job_verbs.is_bag([row]):
             self._bag = FollowedBag()
             self._event_log.counts_items = True
         sentences = list(self._event_log.of(row))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,10 @@ from windfall.control.controller_views import JobView
 from windfall.core import replay as core_replay
 from windfall.errors import LogDamaged, Misuse, StoreError
 from windfall.events import Row
-from windfall.fleet import TERMINAL, JobPhase, MachinesObserved
+from windfall.fleet import TERMINAL, JobPhase, JobSubmitted, MachinesObserved
 from windfall.market import Machine
 from windfall.policies.layout.bag_rules import ROLE
+from windfall.policies.policy_registry import BAG
 from windfall.report import bag_page
 from windfall.report.bag_types import TriedType, tried_types
 from windfall.report.console import console
@@ -44,6 +45,11 @@ def rows_of(client: Client, job_id: str) -> Iterator[Row]:
     """Yield a job's journal."""
     for row in client.rows(job_id):
         yield codec.row_from_line(row.line)
+
+
+def is_bag(rows: Iterable[Row]) -> bool:
+    """Return whether a job runs the items of a bag, by its journal."""
+    return any(isinstance(fact, JobSubmitted) and fact.job.runtime.name == BAG for row in rows for fact in row.facts)
 
 
 # ---------------------------------------------------------------------------------------------------------------- ps

@@ -23,9 +23,7 @@ from windfall.cli.options import Detach, Json, StateFolder, Switch
 from windfall.core import replay as core_replay
 from windfall.errors import EXIT_FAILED, Misuse, RunFailed
 from windfall.events import Row
-from windfall.fleet import JobSubmitted
 from windfall.linux.random_names import new_nonce
-from windfall.policies.policy_registry import BAG
 from windfall.report.console import console
 from windfall.spelling import nearest, plain
 from windfall.storage import object_stores, restore, run_log, spool_journal
@@ -504,10 +502,9 @@ def _explained(run: str, state: Path | None, *, machines: bool) -> Sequence[Row]
         items = [] if machines else bag_verbs.decision_rows(run, None, state)
         return items or read_rows(open_run(run_reference.url_of(run, state))[0])
     rows = job_verbs.rows(run, state)
-    bag = any(isinstance(fact, JobSubmitted) and fact.job.runtime.name == BAG for row in rows for fact in row.facts)
     chosen: list[Row] = []
     with contextlib.suppress(Misuse):  # its run was deleted
-        chosen = bag_verbs.decision_rows(run, None, state) if bag else []
+        chosen = bag_verbs.decision_rows(run, None, state) if job_verbs.is_bag(rows) else []
     return sorted((*rows, *chosen), key=lambda row: row.wall_time)
 
 

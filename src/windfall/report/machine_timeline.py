@@ -170,7 +170,7 @@ def _legend(run: Account | None, found: Sequence[MachineRow]) -> tuple[list[Any]
     from matplotlib.patches import Patch  # noqa: PLC0415
 
     handles: list[Any] = [Patch(facecolor=_PAID_COLOUR, edgecolor="#888888", linewidth=0.8)]
-    names = ["billed, not training"]
+    names = [_billed(run)]
     if run is not None:
         for entry, handle in attempt_timeline.legend(run):
             if entry not in _NOT_SHOWN:
@@ -180,6 +180,10 @@ def _legend(run: Account | None, found: Sequence[MachineRow]) -> tuple[list[Any]
         handles.append(Line2D([], [], marker="X", color=_RED, linestyle="none", markersize=8))
         names.append("lost")
     return handles, names
+
+
+def _billed(run: Account | None) -> str:
+    return "billed" if run is None else "billed, not training"
 
 
 def title(bill: JobBill, run: Account | None = None) -> str:
@@ -214,7 +218,7 @@ def text(bill: JobBill, run: Account | None, *, columns: int = 80) -> str:
     out = [f"{row.cost.machine.machine_id:>{label}} |{_cells(bill, row, width, span_s)}".rstrip() for row in found]
     right = duration_text(span_s)
     out.append(f"{'':>{label}} |0{right:>{width - 1}}")
-    keys = [f"{BILLED} billed, not training", *([] if run is None else attempt_timeline.letter_keys(run))]
+    keys = [f"{BILLED} {_billed(run)}", *([] if run is None else attempt_timeline.letter_keys(run))]
     keys += ["x lost"] * any(row.cost.lost for row in found)
     return "\n".join([*out, *attempt_timeline.key_lines(keys, columns)])
 
