@@ -57,7 +57,8 @@ class RunBag:
 def run_example(rig: Rig, example: Path, work: Path, inject: str | None, limit_s: float = 900.0) -> RunBag:
     """Run `bag.yaml` of an example as it is written, in a copy of its folder; wait until it is done."""
     shutil.copytree(example, work)
-    words = ("--inject", inject) if inject else ()
+    # Of the undisturbed run, nothing is carried over.
+    words = ("--again", "--inject", inject) if inject else ("--again",)
     started = time.monotonic()
     told = json.loads(rig.say("run", str(work / "bag.yaml"), "-y", "-d", "--json", *words).splitlines()[-1])
     ended = rig.ended(told["job_id"], limit_s)

@@ -176,12 +176,12 @@ class Executor(concurrent.futures.Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; with `wait`, wait for all, with `cancel_futures`, cancel those that have not started."""
-        self._calls.seal()
-        if cancel_futures:
-            self._calls.cancel_waiting()
-        if not wait:
-            return
         try:
+            self._calls.seal()
+            if cancel_futures:
+                self._calls.cancel_waiting()
+            if not wait:
+                return
             self._calls.join(None)
         except KeyboardInterrupt:
             self._stop()

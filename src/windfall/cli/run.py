@@ -64,6 +64,8 @@ def plan(
     draft = job_submit.with_history(draft, limit=None, again=False)
     if draft.is_done:
         _log("all items are done: nothing to plan")
+        if json_:
+            print(json.dumps({"items": len(draft.carried), "carried": len(draft.carried)}))
         return
     with client.planner(folder) as controller:
         planned = _planned(controller, draft)
@@ -125,6 +127,8 @@ def run(
     draft = job_submit.with_history(draft, limit=limit, again=again)
     if draft.is_done:
         _log("all items are done: nothing to run")
+        if json_:
+            print(json.dumps({"job_id": None, "items": len(draft.carried), "carried": len(draft.carried)}))
         return 0
     secrets = job_submit.secrets_of(draft.file)
     with client.connect(folder, start=True) as controller:
