@@ -54,9 +54,14 @@ class RunBag:
                 writer.writerow((*self.rows[item], *(outcome.values[name] for name in names)))
 
 
-def run_example(rig: Rig, example: Path, work: Path, inject: str | None, limit_s: float = 900.0) -> RunBag:
-    """Run `bag.yaml` of an example as it is written, in a copy of its folder; wait until it is done."""
+def run_example(
+    rig: Rig, example: Path, work: Path, inject: str | None, limit_s: float = 900.0, change: tuple[str, str] = ("", "")
+) -> RunBag:
+    """Run `bag.yaml` of an example in a copy of its folder, with a line changed if asked; wait until it is done."""
     shutil.copytree(example, work)
+    text = (work / "bag.yaml").read_text()
+    assert change[0] in text
+    (work / "bag.yaml").write_text(text.replace(*change) if change[0] else text)
     # Of the undisturbed run, nothing is carried over.
     words = ("--again", "--inject", inject) if inject else ("--again",)
     started = time.monotonic()
