@@ -237,11 +237,13 @@ class ItemRunner:
                 del self._outcomes[lease]
                 if outcome.end is ItemEnd.DONE:
                     counted.append(ForgetItem(lease))
+        leases = {one.lease for one in grant.items}
         if grant.leave:
             self._leave()
+            # Reports of a runner that was given up are not read: what it no longer has was counted, or counts no more.
+            self._outcomes = {lease: kept for lease, kept in self._outcomes.items() if lease in leases}
         if not new:
             return counted
-        leases = {one.lease for one in grant.items}
         known = {one.lease for one in self._waiting} | self._running.keys() | self._outcomes.keys()
         self._waiting = deque(one for one in self._waiting if one.lease in leases)
         if self.leaving:
