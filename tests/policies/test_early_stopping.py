@@ -1,4 +1,4 @@
-"""Early stopping: the median rule, a bound, a callable, and an item that lost its machine."""
+"""Early stopping: the median rule, a bound, and an item that lost its machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from windfall.policies.planning.early_stopping import (
     MetricReport,
     NoGainRule,
     PrecisionRule,
-    ReportCurve,
     ThresholdRule,
     converged,
     judge,
@@ -68,20 +67,6 @@ def test_a_bound_from_either_side() -> None:
     assert not judge(ThresholdRule(100.0), curve(101.0, 99.0), []).stop
     assert judge(ThresholdRule(-5.0, stops_above=False), curve(-5.1), []).stop
     assert not judge(ThresholdRule(100.0, from_progress=0.5), curve(101.0), []).stop
-
-
-def test_a_callable_decides_and_one_that_raises_stops_nothing() -> None:
-    """What it raised is in the reason."""
-
-    def broken(reports: ReportCurve, done: object) -> bool:
-        raise ZeroDivisionError("no energy")
-
-    assert judge(lambda reports, done: len(reports) > 1, curve(1.0, 2.0), DONE).stop
-    found = judge(broken, curve(1.0), DONE)
-    assert (found.stop, found.reason) == (
-        False,
-        "the rule raised ZeroDivisionError: no energy; the item runs to its end",
-    )
 
 
 def test_an_item_that_lost_its_machine_is_judged_by_all_its_reports() -> None:

@@ -73,7 +73,8 @@ def decide(table: ItemTable, view: DispatcherView, nonce: str) -> ItemRecord | N
         return replace(empty, retried=tuple(new))
     if table.closed:
         return None
-    lost, present = _lost(table, view), _present(table, view)
+    lost = _lost(table, view)
+    present = _present(table, view, lost)
     outcomes, seen = _outcomes(table, present)
     ended: list[LeaseEnd] = [*_lost_leases(table, lost, seen), *_given_back(table, present, seen)]
     left = tuple(sorted(lost | {report.runner for report in present if report.leaves}))
@@ -173,9 +174,8 @@ def _lost(table: ItemTable, view: DispatcherView) -> set[str]:
     return lost | _followed(table, view)
 
 
-def _present(table: ItemTable, view: DispatcherView) -> list[RunnerReport]:
+def _present(table: ItemTable, view: DispatcherView, lost: Collection[str]) -> list[RunnerReport]:
     """Return the newest reports of the runners that work."""
-    lost = _lost(table, view)
     return [
         report
         for runner, report in sorted(view.reports.items())

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from windfall.core.fleet_state import FleetState, FleetTurn, TrackedMachine
 from windfall.fleet import AgeWeighed, Report
 from windfall.models import lifetime_pool
-from windfall.policies.policy_registry import EXPLORE
+from windfall.policies.acquisition import fleet_policy_list
 from windfall.policies.replacement import successor
 from windfall.policies.replacement.age_requests import AgeRequest, is_due
 from windfall.structs import replace
@@ -31,7 +31,7 @@ def requests(state: FleetState, reports: Mapping[str, Report], now: Instant) -> 
         reports: the newest of each machine.
         now: on the journal clock.
     """
-    if state.job is None or state.pending_end is not None or state.the_job.fleet != EXPLORE:
+    if state.job is None or state.pending_end is not None or not fleet_policy_list.weighs_ages(state.the_job.fleet):
         return ()
     found = [_request(state, unit, reports.get(machine_id), now) for machine_id, unit in state.units.items()]
     return tuple(request for request in found if request is not None)

@@ -24,7 +24,7 @@ from windfall.fleet import (
 )
 from windfall.market import Offer, OfferKey, Order, Refusal
 from windfall.policies.acquisition import fleet_policy, ranking
-from windfall.policies.policy_registry import BUYING, EXPLORE, SUCCESSION
+from windfall.policies.policy_registry import BAG, BUYING, SUCCESSION
 from windfall.policies.replacement import successor
 from windfall.policies.replacement.successor import ReplacementTime
 from windfall.structs import Struct, replace
@@ -394,7 +394,7 @@ def _place_orders(turn: FleetTurn, chosen: ranking.OfferChoice, needs: _Needs, e
     if needs.announced:
         rationale += successor.rationale(len(needs.announced), needs.left_s, expected)
     best = chosen.orders[0][0]
-    rationale += best.rationale_of_start if turn.job.fleet == EXPLORE else best.rationale
+    rationale += best.rationale_of_start if turn.job.runtime.name == BAG else best.rationale
     if chosen.reasons:
         turn.log(f"better offers are unavailable now: {'; '.join(chosen.reasons)}")
     policy = SUCCESSION if needs.announced and not needs.open else BUYING

@@ -467,4 +467,4 @@ def job_check(job: Job) -> str | None:
     return None
 
 
-RULES = FleetPolicyRules(fleet_of, check, job_check, step_times=True)
+RULES = FleetPolicyRules(fleet_of, check, job_check, step_times=True, ages=True)

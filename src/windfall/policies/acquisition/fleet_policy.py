@@ -195,12 +195,14 @@ class FleetPolicyRules(Struct, frozen=True):
         check: returns what is wrong with settings, None if they are valid.
         job_check: returns why a job whose settings are valid cannot have this policy; None if it can.
         step_times: whether it decides by `FleetMachine.step_s`, so that it is asked again when that changes.
+        ages: whether it retires machines by what their next item is expected to take at their age.
     """
 
     policy: FleetPolicy
     check: Callable[[Mapping[str, Any]], str | None]
     job_check: Callable[[Job], str | None]
     step_times: bool = False
+    ages: bool = False
 
 
 def fixed(view: FleetView, estimates: FleetEstimates) -> FleetTarget:

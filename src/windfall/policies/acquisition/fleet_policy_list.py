@@ -35,6 +35,16 @@ def reads_step_times(name: str) -> bool:
     return isinstance(found, FleetPolicyRules) and found.step_times
 
 
+def weighs_ages(name: str) -> bool:
+    """Return whether a fleet policy retires machines by what their next item is expected to take at their age.
+
+    Raises:
+        Misuse: there is none of this name.
+    """
+    found = policy_registry.load(PolicyKind.FLEET, name)
+    return isinstance(found, FleetPolicyRules) and found.ages
+
+
 def settings_problem(name: str, settings: Mapping[str, Any]) -> str | None:
     """Return what is wrong with the settings of a fleet policy; None if they are valid.
 

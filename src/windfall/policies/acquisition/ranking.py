@@ -75,7 +75,7 @@ class Ranked(Struct, frozen=True):
 
     @property
     def rationale_of_start(self) -> tuple[ComparedValue, ...]:
-        """Its price, its start and its losses, without saves and redo: for a machine that the fleet policy has chosen."""
+        """Its price, its start and its losses, without saves and redo, which the items of a bag do not have."""
         numbers = (number for number in self.offer_estimate.numbers if number.name in _OF_START)
         return (ComparedValue("price", self.offer.price_usd_per_hour, "USD/h"), *_compared(numbers))
 

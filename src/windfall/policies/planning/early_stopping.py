@@ -1,11 +1,10 @@
 """Early stopping: which items of a bag are not worth running to their end, by a metric that they report on the way.
 
-Three kinds of rule:
+Two kinds of rule:
 
 - `MedianRule`: an item stops at a report if its best value so far is worse than the median, over the items that are done, of
   the mean of their values up to the same share of the run.  Needs no model of the curves and no bound.
 - `ThresholdRule`: an item stops once its value is beyond a bound: an energy that converged, or one that ran away.
-- a callable, given the item's reports and those of the items that are done; true stops it.
 
 A bag as a whole stops by one of three (`converged`), applied to the metric of the items that are done:
 
@@ -24,7 +23,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from windfall.errors import Misuse
 from windfall.structs import Struct
@@ -44,7 +43,6 @@ class MetricReport(Struct, frozen=True):
 
 ReportCurve = Sequence[MetricReport]
 """An item's reports, by rising progress."""
-StopCallable = Callable[[ReportCurve, Sequence[ReportCurve]], bool]
 
 
 class MedianRule(Struct, frozen=True):
@@ -94,7 +92,7 @@ class PrecisionRule(Struct, frozen=True):
 
 
 BagStopRule = ThresholdRule | NoGainRule | PrecisionRule
-StopRule = MedianRule | ThresholdRule | StopCallable
+StopRule = MedianRule | ThresholdRule
 
 
 class StopVerdict(Struct, frozen=True):
@@ -122,9 +120,7 @@ def judge(rule: StopRule, curve: ReportCurve, done: Sequence[ReportCurve]) -> St
         return StopVerdict(False, "it has not reported yet")
     if isinstance(rule, MedianRule):
         return _by_median(rule, curve, done)
-    if isinstance(rule, ThresholdRule):
-        return _by_bound(rule, curve)
-    return _by_callable(rule, curve, done)
+    return _by_bound(rule, curve)
 
 
 def converged(rule: BagStopRule, values: Sequence[float], items_min: int) -> StopVerdict:
@@ -204,11 +200,3 @@ def _by_bound(rule: ThresholdRule, curve: ReportCurve) -> StopVerdict:
     return StopVerdict(
         stop, f"its value, {newest.value:.6g}, is {'' if beyond else 'not '}{side} the bound, {rule.bound:.6g}"
     )
-
-
-def _by_callable(rule: StopCallable, curve: ReportCurve, done: Sequence[ReportCurve]) -> StopVerdict:
-    try:
-        stop = bool(rule(curve, done))
-    except Exception as error:  # a user's function may raise anything, and must not end a bag
-        return StopVerdict(False, f"the rule raised {type(error).__name__}: {error}; the item runs to its end")
-    return StopVerdict(stop, "the rule stops it" if stop else "the rule lets it run")
