@@ -13,7 +13,7 @@ from windfall.bags import Bag
 from windfall.errors import Infeasible
 from windfall.jobs import Job, Measurement
 from windfall.market import Offer, Quota
-from windfall.models import lifetime_pool
+from windfall.models import expected_runtime, lifetime_pool
 from windfall.policies.acquisition import exploring_fleet, ranking
 from windfall.policies.acquisition.exploring_fleet import ItemCost
 from windfall.policies.layout import bag_rules
@@ -59,7 +59,7 @@ class BagCourse(Struct, frozen=True):
         """E[T] of an item that starts again after each loss [s]."""
         if self.mttp_s is None:
             return self.item_s
-        return self.mttp_s * math.expm1(min(self.item_s / self.mttp_s, 700.0))
+        return expected_runtime.unsaved_s(self.item_s, self.mttp_s, 0.0)
 
     @property
     def work_s(self) -> float:

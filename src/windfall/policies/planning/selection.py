@@ -28,6 +28,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from windfall.errors import Misuse
+from windfall.models import expected_runtime
 from windfall.models.exact.makespan import SurvivalTable
 from windfall.structs import Struct
 
@@ -131,10 +132,7 @@ def _gang(choice: MachineChoice, machines: int) -> SurvivalTable | None:
 def _memoryless(runtime_s: float, mean_s: float, restart_s: float) -> tuple[float, float]:
     if math.isinf(mean_s):
         return 0.0, runtime_s
-    exponent = runtime_s / mean_s
-    if exponent > 700.0:
-        return 1.0, math.inf
-    return -math.expm1(-exponent), (mean_s + restart_s) * math.expm1(exponent)
+    return -math.expm1(-runtime_s / mean_s), expected_runtime.unsaved_s(runtime_s, mean_s, restart_s)
 
 
 def score(
