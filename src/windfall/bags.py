@@ -127,6 +127,7 @@ class Bag(Tagged, frozen=True):
         retry_codes: exit codes after which it is always tried again, without being counted.
         at_once_max: the most items in the hands of all runners together; None for no limit.
         cores: what one item needs of a machine's processors.
+        smaller: smaller numbers of processors with which an item can run too, the largest first.
         memory_gib: what it needs of a machine's memory [GiB]; None if that limits nothing.
         ranks: how many MPI ranks it has; None for a program without.
         nodes: on how many machines of one allocation it runs; with more than 1 its ranks are shared equally by them.
@@ -167,6 +168,12 @@ class Bag(Tagged, frozen=True):
     client_silent_s: Seconds = CLIENT_SILENT_S
     inputs: tuple[str, ...] = ()
     stop_when: StopWhen | None = None
+    smaller: tuple[float, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """The numbers of processors with which an item can run, the one that it wants first."""
+        return (self.cores, *self.smaller)
 
     @property
     def must_finish(self) -> int:
@@ -250,6 +257,7 @@ class ItemOutcome(Tagged, frozen=True):
         problem: one sentence about a failure; empty for none.
         started_at, run_s: when it started, by the runner's clock, and how long it ran [s].
         values: the results.
+        cpus: on how many processors it ran, where they were fewer than it wants.
     """
 
     lease: ItemLease
@@ -261,6 +269,23 @@ class ItemOutcome(Tagged, frozen=True):
     values: Mapping[str, Value] = msgspec.field(default_factory=dict)
     output: StoredOutput | None = None
     files: tuple[StoredItemFile, ...] = ()
+    cpus: float | None = None
+
+
+class RunnerRoom(Tagged, frozen=True):
+    """How many items a runner runs at once.
+
+    Attributes:
+        slots: items on the wanted number of processors.
+        cores: that number.
+        spare_cpus: processors that are left beside them, for items on fewer.
+        items_max: the most items of any kind, by memory; None for `slots`.
+    """
+
+    slots: int
+    cores: float = 1.0
+    spare_cpus: float = 0.0
+    items_max: int | None = None
 
 
 class RunnerReport(Tagged, frozen=True):
@@ -276,6 +301,7 @@ class RunnerReport(Tagged, frozen=True):
         ran_s: how long those have run [s].
         outcomes: those that no grant has acknowledged.
         leaves: it will ask for nothing more.
+        spare_cpus: processors that are too few for an item of the wanted number, and on which no smaller one runs or waits.
     """
 
     runner: str
@@ -288,13 +314,15 @@ class RunnerReport(Tagged, frozen=True):
     outcomes: tuple[ItemOutcome, ...] = ()
     leaves: bool = False
     ran_s: tuple[Seconds, ...] = ()
+    spare_cpus: float = 0.0
 
 
 class GrantedItem(Tagged, frozen=True):
-    """A lease, with the item's parameters."""
+    """A lease, with the item's parameters, and on how many processors it runs if they are fewer than it wants."""
 
     lease: ItemLease
     values: tuple[Value, ...]
+    cpus: float | None = None
 
 
 class ItemGrant(Tagged, frozen=True):
@@ -332,6 +360,8 @@ class ItemRecoveryAction(enum.StrEnum):
     """After them, so that it only runs if it is needed."""
     DISCARD = "discard"
     """Not at all, unless others fail in such number that it is needed."""
+    SMALLER = "restart smaller"
+    """Ahead of all others, on fewer processors."""
 
 
 class RecoveryCost(Tagged, frozen=True):
@@ -360,6 +390,7 @@ class ItemRecovery(Tagged, frozen=True):
         item_s: how long an item takes, as measured [s]; None if none was measured yet.
         unit: of the costs: USD, or slot-hours where the price is not known.
         costs: of each action.
+        cpus: on how many processors it runs again, if they are fewer than it wants.
     """
 
     item: int
@@ -370,6 +401,29 @@ class ItemRecovery(Tagged, frozen=True):
     item_s: Seconds | None
     unit: str
     costs: tuple[RecoveryCost, ...] = ()
+    cpus: float | None = None
+
+
+class SizedItem(Tagged, frozen=True):
+    """An item that runs on fewer processors than it wants, after a preemption, or in a trial that measures its time there."""
+
+    item: int
+    cpus: float
+    trial: bool = False
+
+
+class SizeTimes(Tagged, frozen=True):
+    """What was measured of items on a smaller number of processors.
+
+    Attributes:
+        timed, timed_s: how many items were measured, and how long they took together [s].
+        tried: how many were to run on it in a trial.
+    """
+
+    cpus: float
+    timed: int = 0
+    timed_s: float = 0.0
+    tried: int = 0
 
 
 class ItemLeases(Tagged, frozen=True):
@@ -402,6 +456,7 @@ class ItemRecord(Tagged, frozen=True):
         recovered: the decisions on items that were preempted while they ran; of `ended`, those without one run again.
         revived: items that were discarded after a preemption and are needed after all, since others failed.
         converged: why `Bag.stop_when` ends the bag, in the record with which it does; empty in all others.
+        trials: items that run next, on fewer processors, to measure their time there.
     """
 
     number: int
@@ -423,6 +478,7 @@ class ItemRecord(Tagged, frozen=True):
     recovered: tuple[ItemRecovery, ...] = ()
     revived: tuple[int, ...] = ()
     converged: str = ""
+    trials: tuple[SizedItem, ...] = ()
 
 
 class RetryRequest(Tagged, frozen=True):
@@ -471,6 +527,8 @@ class TableState(Tagged, frozen=True):
         timed, timed_s: how many items were measured, and how long they took together [s].
         metrics: of `Bag.stop_when`, in the order in which items ended, 8 bytes each, the low one first, compressed by zlib.
         converged: why `Bag.stop_when` has ended the bag.
+        sized: items that wait or run on fewer processors, in their order.
+        sizes: what was measured on each smaller number of processors.
     """
 
     number: int
@@ -494,3 +552,5 @@ class TableState(Tagged, frozen=True):
     timed_s: float
     metrics: bytes
     converged: str
+    sized: tuple[SizedItem, ...] = ()
+    sizes: tuple[SizeTimes, ...] = ()

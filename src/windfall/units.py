@@ -111,6 +111,11 @@ def count_text(count: int, one: str, several: str) -> str:
     return f"{count} {one if count == 1 else several}"
 
 
+def cpus_text(cpus: float) -> str:
+    """Format a number of processors: `1 CPU`, `0.5 CPUs`."""
+    return f"{cpus:g} CPU{'s' * (cpus != 1.0)}"
+
+
 def times_text(count: int) -> str:
     """Format how often something happened: `once`, `3 times`."""
     return "once" if count == 1 else f"{count} times"

@@ -13,7 +13,7 @@ from windfall.agent.exec_request import ExecRequest
 from windfall.agent.item_gang import GangMember, GangPorts, ItemGang
 from windfall.agent.item_loop import ItemLoop, ItemLoopPorts
 from windfall.agent.status_files import StatusFile
-from windfall.bags import Bag
+from windfall.bags import Bag, RunnerRoom
 from windfall.core.item_runner import EndAnnounced, LeaveAsked, RunnerFact, RunnerIdentity
 from windfall.errors import EXIT_RETRY, MachineUnfit, Misuse
 from windfall.linux import machine_memory, processes
@@ -65,7 +65,7 @@ def run_items(request: ExecRequest, signals_fd: int, reduce: Sequence[str]) -> i
         threading.Thread(target=relay.watch, args=(deliver, lambda: False), name="notices", daemon=True).start()
     name = f"{request.machine or os.uname().nodename}-{new_nonce()[:8]}"
     cpus = request.cpus or float(len(os.sched_getaffinity(0)))
-    slots = slots_of(bag, cpus, request.memory_gib or machine_memory.usable_gib())
+    room = room_of(bag, cpus, request.memory_gib or machine_memory.usable_gib())
     store, status = open_store(request.url), StatusFile(request.status, clock)
     gang = None
     if (allocation := _allocation(bag)) is not None:
@@ -76,7 +76,7 @@ def run_items(request: ExecRequest, signals_fd: int, reduce: Sequence[str]) -> i
         if not gang.gather():
             return EXIT_RETRY
     ports = ItemLoopPorts(clock, store, lambda: _taken(received), _log, status, reduce, gang)
-    identity = RunnerIdentity(name, request.machine, slots, bag.item_timeout_s, bag.reduce_item)
+    identity = RunnerIdentity(name, request.machine, room, bag.item_timeout_s, bag.reduce_item)
     loop = ItemLoop(request, bag, identity, ports)
     wakes.append(loop.wake)
     return loop.run()
@@ -97,7 +97,7 @@ def _allocation(bag: Bag) -> Allocation | None:
     return allocation
 
 
-def slots_of(bag: Bag, cpus: float, memory_gib: float) -> int:
+def room_of(bag: Bag, cpus: float, memory_gib: float) -> RunnerRoom:
     """Return how many items a machine runs at once.
 
     Args:
@@ -108,12 +108,12 @@ def slots_of(bag: Bag, cpus: float, memory_gib: float) -> int:
     Raises:
         Misuse: not one item fits.
     """
-    slots = bag_rules.items_at_once(bag, cpus, memory_gib)
-    if slots < 1:
+    room = bag_rules.room_of(bag, cpus, memory_gib)
+    if room.slots < 1:
         raise Misuse(
             f"an item needs {bag_rules.needs_text(bag)}, and this machine has {cpus:g} CPUs and {memory_gib:.3g} GiB"
         )
-    return slots
+    return room
 
 
 def _hear(request: ExecRequest, signals_fd: int, clock: SystemClock, post: object) -> None:

@@ -17,7 +17,7 @@ from windfall.spec import bag_rows
 from windfall.spec.bag_rows import BagRows
 from windfall.spec.job_file import to_job
 from windfall.spec.job_loader import load
-from windfall.wiring_items import slots_of
+from windfall.wiring_items import room_of
 
 
 class Written:
@@ -267,7 +267,7 @@ def test_ranks_reach_the_command_and_take_as_many_processors(tmp_path: Path) -> 
     made = Written(tmp_path, "parameters: {T: [1]}\nranks: 4", run="mpirun -n {{ranks}} x {{T}}")
 
     assert item_commands.filled([made.file.run], made.bag, (1,), item=0) == ["mpirun -n 4 x 1"]
-    assert slots_of(made.bag, 8, 1.0) == 2
+    assert room_of(made.bag, 8, 1.0).slots == 2
 
 
 def test_machines_on_which_no_item_fits_are_never_ordered(tmp_path: Path) -> None:
@@ -284,14 +284,14 @@ def test_machines_on_which_no_item_fits_are_never_ordered(tmp_path: Path) -> Non
 )
 def test_a_machine_runs_what_fits(cores: float, memory_gib: float | None, slots: int) -> None:
     """By processors and by memory, whichever is less: here 4 and 2.1 GiB."""
-    assert slots_of(Bag(1, ("T",), ("k",), 1, cores=cores, memory_gib=memory_gib), 4, 2.1) == slots
+    assert room_of(Bag(1, ("T",), ("k",), 1, cores=cores, memory_gib=memory_gib), 4, 2.1).slots == slots
 
 
 @pytest.mark.parametrize(("cores", "memory_gib"), [(5.0, None), (1.0, 3.0)])
 def test_a_machine_on_which_no_item_fits_says_so(cores: float, memory_gib: float | None) -> None:
     """Rather than to run one that has not what it needs."""
     with pytest.raises(Misuse, match=r"an item needs .*, and this machine has"):
-        slots_of(Bag(1, ("T",), ("k",), 1, cores=cores, memory_gib=memory_gib), 4, 2.0)
+        room_of(Bag(1, ("T",), ("k",), 1, cores=cores, memory_gib=memory_gib), 4, 2.0)
 
 
 @pytest.mark.parametrize(

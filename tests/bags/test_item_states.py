@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from tests.support.simulated_store import ManualClock, MemoryStore
-from windfall.bags import Bag, GrantedItem, ItemEnd, ItemGrant, ItemLease, ItemOutcome, RunnerReport
+from windfall.bags import Bag, GrantedItem, ItemEnd, ItemGrant, ItemLease, ItemOutcome, RunnerReport, RunnerRoom
 from windfall.core.item_runner import (
     ALIVE_S,
     EndAnnounced,
@@ -92,7 +92,7 @@ def test_a_state_of_a_bag_with_other_items_is_not_taken() -> None:
 
 def test_an_item_that_ends_as_it_is_given_up_is_not_killed() -> None:
     """Both facts come in one turn: there is no process to kill any more."""
-    runner = ItemRunner(RunnerIdentity("r", "m", 1), Instant(0.0))
+    runner = ItemRunner(RunnerIdentity("r", "m", RunnerRoom(1)), Instant(0.0))
     item = GrantedItem(ItemLease(0, 1), (1.0,))
     runner.react(Instant(0.0), (GrantRead(ItemGrant("r", 1, 0, (item,))),))
     facts = (GrantRead(ItemGrant("r", 2, 0, closed=True)), ItemEnded(_done(item.lease)))
@@ -110,7 +110,7 @@ def _last_report(actions: tuple[RunnerAction, ...]) -> RunnerReport:
 
 def test_short_items_start_until_the_announced_end_and_the_others_are_given_back_at_once() -> None:
     """Items of 1 s, an end in 8 s: what has not 2 s and the last 2 s is not started; 4 s before the end nothing is wanted."""
-    runner = ItemRunner(RunnerIdentity("r", "m", 1), Instant(0.0))
+    runner = ItemRunner(RunnerIdentity("r", "m", RunnerRoom(1)), Instant(0.0))
     runner.react(Instant(0.0), (_granted(1, range(20)),))
     runner.react(Instant(1.0), (ItemEnded(_done(ItemLease(0, 1), 1.0)), ReportWritten(1)))
 
@@ -136,7 +136,7 @@ def test_short_items_start_until_the_announced_end_and_the_others_are_given_back
 @pytest.mark.parametrize(("timed", "item"), [(False, 1), (True, 7)])
 def test_what_may_take_any_time_does_not_start_before_an_announced_end(timed: bool, item: int) -> None:
     """Neither an item, while none has been timed, nor the reduce step; both may if the end is taken back."""
-    runner = ItemRunner(RunnerIdentity("r", "m", 1, reduce_item=7), Instant(0.0))
+    runner = ItemRunner(RunnerIdentity("r", "m", RunnerRoom(1), reduce_item=7), Instant(0.0))
     if timed:
         runner.react(Instant(0.0), (_granted(1, range(1)),))
         runner.react(Instant(0.1), (ItemEnded(_done(ItemLease(0, 1), 0.1)),))
@@ -154,7 +154,7 @@ def test_what_may_take_any_time_does_not_start_before_an_announced_end(timed: bo
 @pytest.mark.parametrize(("slots", "run_s"), [(2, 0.05), (8, 0.5)])
 def test_short_items_do_not_wait_for_a_dispatcher_with_turns_of_five_seconds(slots: int, run_s: float) -> None:
     """Once it knows how long items and answers take, a runner has enough of them: its slots are busy without a gap."""
-    runner = ItemRunner(RunnerIdentity("r", "m", slots), Instant(0.0))
+    runner = ItemRunner(RunnerIdentity("r", "m", RunnerRoom(slots)), Instant(0.0))
     granted: dict[ItemLease, GrantedItem] = {}
     ends: list[tuple[float, ItemLease]] = []
     report = RunnerReport("r", "m", 0, slots, 0, 0)

@@ -24,7 +24,7 @@ from windfall.fleet import FleetFacts, MachineFacts
 from windfall.report import recovery_words
 from windfall.terms import Instant, Seconds, WallTime
 
-AGAIN, LAST, DISCARD = ItemRecoveryAction
+AGAIN, LAST, DISCARD, SMALLER = ItemRecoveryAction
 ITEM_S = 600.0
 FLEET = {name: MachineFacts(0.24, Seconds(7200.0), Seconds(120.0)) for name in ("m-a", "m-b", "m-c", "m-d")}
 

@@ -38,7 +38,7 @@ from windfall.bags import (
     StoredOutput,
 )
 from windfall.core import item_commands
-from windfall.core.item_commands import ItemRestart
+from windfall.core.item_commands import ItemTry
 from windfall.core.item_runner import (
     EndAnnounced,
     ForgetItem,
@@ -58,7 +58,7 @@ from windfall.core.node_agent_state import RunStatus
 from windfall.errors import EXIT_DONE, EXIT_RETRY, MachineUnfit, StoreError
 from windfall.linux import process_memory, processes
 from windfall.ports import Clock, ObjectStore
-from windfall.structs import Struct
+from windfall.structs import Struct, replace
 from windfall.terms import Instant, Outcome, Seconds, Step, Term, WallTime
 from windfall.wire import bag_layout, environment
 
@@ -240,12 +240,12 @@ class ItemLoop:
 
     def _start(self, item: GrantedItem, restored: Sequence[str]) -> list[RunnerFact]:
         lease, bag, folder = item.lease, self._bag, self._folder_of(item.lease)
-        restart = ItemRestart(restored[-1] if restored else "", self._schedule.plan().every_s)
+        this = ItemTry(restored[-1] if restored else "", self._schedule.plan().every_s, item.cpus)
         if lease.item == bag.reduce_item:
             argv, variables = list(self._ports.reduce), None
         else:
-            argv = item_commands.filled(self._request.argv, bag, item.values, item=lease.item, restart=restart)
-            own = item_commands.variables(bag, item.values, item=lease.item, attempt=lease.number, restart=restart)
+            argv = item_commands.filled(self._request.argv, bag, item.values, item=lease.item, this=this)
+            own = item_commands.variables(bag, item.values, item=lease.item, attempt=lease.number, this=this)
             variables = self._environment | dict(own) | {environment.ITEM_FOLDER: str(folder)}
             if self._ports.gang is not None:
                 variables = self._ports.gang.with_launch(variables)
@@ -309,8 +309,10 @@ class ItemLoop:
             self._ports.gang.end(child.folder, failed=code != 0 and child.killed is None, killed=code != 0)
         run_s = Seconds(self._clock.now() - child.started)
         outcome = self._outcome(child, code if code >= 0 else 128 - code, run_s)
+        if (cpus := child.item.cpus) is not None:
+            outcome = replace(outcome, cpus=cpus)
         self._saves.ended(lease, outcome.end)
-        if outcome.end is ItemEnd.DONE and lease.number == 1:
+        if outcome.end is ItemEnd.DONE and lease.number == 1 and cpus is None:
             self._schedule.item_done(run_s)
         shutil.rmtree(child.folder, ignore_errors=True)
         self._done += outcome.end is ItemEnd.DONE

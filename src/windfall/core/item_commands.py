@@ -18,8 +18,11 @@ RESTART, RESTART_FILE, SAVE_EVERY = "WINDFALL_RESTART", "WINDFALL_RESTART_FILE",
 NO_FILE = "none"
 """What {{restart_file}} is without a save."""
 OWN = ("item", "seed", "restart", "restart_file", "save_every_s")
-RANKS, REPEAT = "ranks", "repeat"
-"""Names that a command may use beside the parameters; RANKS in a bag with ranks, and the parameter that tells repeats apart."""
+CPUS = "WINDFALL_CPUS"
+"""Variable of an item: on how many processors it runs."""
+RANKS, REPEAT, SIZE = "ranks", "repeat", "cpus"
+"""Names that a command may use beside the parameters: RANKS in a bag with ranks, SIZE in one with several numbers of
+processors, and the parameter that tells repeats apart."""
 _PLACE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 _SEED_BITS = 31
 
@@ -56,16 +59,18 @@ def item_seed(seed: int, values: Sequence[Value]) -> int:
     return int.from_bytes(digest, "big") >> (64 - _SEED_BITS)
 
 
-class ItemRestart(Struct, frozen=True):
-    """What a try of an item continues from, and how often it saves.
+class ItemTry(Struct, frozen=True):
+    """What a try of an item continues from, how often it saves, and on how many processors it runs.
 
     Attributes:
         file: the newest file of the save that is in its folder; empty for none.
         save_every_s: work between two saves [s]; 0 for never.
+        cpus: its processors, if they are fewer than the item wants.
     """
 
     file: str = ""
     save_every_s: float = 0.0
+    cpus: float | None = None
 
     def texts(self) -> dict[str, str]:
         """Return the values of a command's places."""
@@ -76,12 +81,15 @@ class ItemRestart(Struct, frozen=True):
         }
 
 
-FRESH = ItemRestart()
+FIRST = ItemTry()
 
 
-def filled(
-    argv: Sequence[str], bag: Bag, values: Sequence[Value], *, item: int, restart: ItemRestart = FRESH
-) -> list[str]:
+def ranks_of(ranks: int, cores: float, cpus: float) -> float:
+    """Return how many ranks an item has on fewer processors than it wants: the same number on each of them."""
+    return ranks * cpus / cores
+
+
+def filled(argv: Sequence[str], bag: Bag, values: Sequence[Value], *, item: int, this: ItemTry = FIRST) -> list[str]:
     """Return a command with an item's parameters; each is one word for the shell, whatever characters it has.
 
     Args:
@@ -89,22 +97,25 @@ def filled(
         bag: with the names of the parameters.
         values: of the item's parameters.
         item: its number.
-        restart: what this try continues from.
+        this: how this try runs.
     """
     known = {"item": str(item), "seed": str(item_seed(bag.seed, values))}
     if bag.ranks is not None:
-        known[RANKS] = str(bag.ranks)
-    known |= {name: shlex.quote(text) for name, text in restart.texts().items()}
+        known[RANKS] = f"{ranks_of(bag.ranks, bag.cores, this.cpus or bag.cores):.0f}"
+    if bag.smaller:
+        known[SIZE] = text_of(this.cpus or bag.cores)
+    known |= {name: shlex.quote(text) for name, text in this.texts().items()}
     known |= {name: shlex.quote(text_of(value)) for name, value in zip(bag.parameters, values, strict=True)}
     return [_PLACE.sub(lambda found: known.get(found[1], found[0]), word) for word in argv]
 
 
-def variables(bag: Bag, values: Sequence[Value], *, item: int, attempt: int, restart: ItemRestart) -> Mapping[str, str]:
-    """Return the variables of an item."""
-    texts = restart.texts()
+def variables(bag: Bag, values: Sequence[Value], *, item: int, attempt: int, this: ItemTry) -> Mapping[str, str]:
+    """Return the variables of an item, whose try has the number `attempt`."""
+    texts = this.texts()
     return {
+        CPUS: text_of(this.cpus or bag.cores),
         RESTART: texts["restart"],
-        RESTART_FILE: restart.file,
+        RESTART_FILE: this.file,
         SAVE_EVERY: texts["save_every_s"],
         ITEM: str(item),
         SEED: str(item_seed(bag.seed, values)),

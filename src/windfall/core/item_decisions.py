@@ -5,6 +5,7 @@ Pure: a table and a view of the world go in, the next record of the log comes ou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
@@ -20,17 +21,20 @@ from windfall.bags import (
     ItemState,
     LeaseEnd,
     RunnerReport,
+    SizedItem,
     StopWhen,
 )
 from windfall.core.item_table import CLIENT_LOST, ItemTable, number_of
 from windfall.fleet import FleetFacts
-from windfall.policies.planning import early_stopping
+from windfall.policies.planning import early_stopping, item_sizes
 from windfall.policies.planning.early_stopping import BagStopRule, NoGainRule, PrecisionRule, ThresholdRule
+from windfall.policies.planning.item_sizes import SizeTrials
 from windfall.structs import Struct, replace
 from windfall.terms import Instant, Seconds, WallTime
 
 SILENT_S = 60.0
 """A runner whose report has not changed for so long is taken for lost [s]."""
+_ROUNDING = 1.0 + 1e-9
 
 
 class DispatcherView(Struct, frozen=True):
@@ -75,6 +79,9 @@ def decide(table: ItemTable, view: DispatcherView, nonce: str) -> ItemRecord | N
         return None
     lost = _lost(table, view)
     present = _present(table, view, lost)
+    if (trial := _trial(table, view, present)) is not None:
+        # A record of its own: who gets that item is decided with it in its line.
+        return replace(empty, trials=(trial,))
     outcomes, seen = _outcomes(table, present)
     ended: list[LeaseEnd] = [*_lost_leases(table, lost, seen), *_given_back(table, present, seen)]
     left = tuple(sorted(lost | {report.runner for report in present if report.leaves}))
@@ -135,6 +142,23 @@ def _recovers(table: ItemTable) -> bool:
     return not (table.closed or table.reducing or table.bag.grows or table.rounds)
 
 
+def _trial(table: ItemTable, view: DispatcherView, present: Sequence[RunnerReport]) -> SizedItem | None:
+    """Return the item that runs next on fewer processors, to measure its time there; None where that brings nothing."""
+    if not table.bag.smaller or view.stopping or not _recovers(table) or not _may_be_preempted(view):
+        return None
+    known = table.sized.trials() | {table.bag.cores: SizeTrials(table.timed, table.timed_s)}
+    at_once = sum(report.slots for report in present if report.wants and not report.leaves)
+    cpus = item_sizes.size_to_try(table.bag.sizes, known, table.queued, at_once)
+    item = None if cpus is None else table.next_fresh()
+    return None if cpus is None or item is None else SizedItem(item, cpus, trial=True)
+
+
+def _may_be_preempted(view: DispatcherView) -> bool:
+    return view.fleet is None or any(
+        one.mttp_s is None or one.mttp_s < math.inf for one in view.fleet.machines.values()
+    )
+
+
 def _after_preemptions(
     table: ItemTable,
     view: DispatcherView,
@@ -156,13 +180,15 @@ def _after_preemptions(
             slots[one.runner],
             view.ran_s[one.lease],
             view.saved_s.get(one.lease.item, Seconds(0.0)),
+            table.sized.cpus(one.lease.item),
         )
         for one in stopped
         if one.runner in slots
     ]
     left = sum(report.slots for report in present if report.wants and not report.leaves)
+    spare_cpus = max((_spare_cpus(table, report) for report in present if not report.leaves), default=0.0)
     outlook = preempted_items.BagOutlook(
-        [outcome for _, outcome in outcomes], [one.lease for one in ended], left, view.fleet
+        [outcome for _, outcome in outcomes], [one.lease for one in ended], left, view.fleet, spare_cpus
     )
     recovered = preempted_items.recover(table, items, outlook)
     return recovered, preempted_items.revived(table, outlook, recovered)
@@ -295,6 +321,8 @@ def _leases(
 ) -> Iterator[ItemLeases]:
     """Yield what runners get: as many as each wants, but no runner more than its share of what is left.
 
+    Before that, items that run on fewer processors go where some are spare: they take no other item's place.
+
     A runner that hoarded the last items would keep the others idle: of w waiting items it gets at most half of w times its
     share of all slots, and at least what its free slots need (guided self-scheduling: Polychronopoulos and Kuck, IEEE ToC
     C-36, 1987, with half of their share, because items do not all take the same time).
@@ -306,10 +334,14 @@ def _leases(
     }
     requesting = [report for report in present if not report.leaves and report.wants > held[report.runner]]
     slots = sum(report.slots for report in present if not report.leaves)
-    waiting, left = table.waiting(), table.queued
+    left = table.queued
     # Those of runners whose report this dispatcher has not read count too: another one may have let them join.
     leased = table.counts.leased - len(outcomes) - len(ended)
     room = left if table.bag.at_once_max is None else max(table.bag.at_once_max - leased, 0)
+    placed = dict(_on_spare_cpus(table, present, room))
+    if placed:
+        left, room = left - len(placed), room - len(placed)
+    waiting = (item for item in table.waiting() if item not in placed)
     for report in requesting:
         share = -(-left * report.slots // (2 * slots))
         most = max(share, report.slots - held[report.runner])
@@ -317,3 +349,25 @@ def _leases(
         if count > 0:
             left, room = left - count, room - count
             yield ItemLeases(report.runner, tuple(next(waiting) for _ in range(count)))
+    for runner in sorted(set(placed.values())):
+        yield ItemLeases(runner, tuple(item for item, where in placed.items() if where == runner))
+
+
+def _on_spare_cpus(table: ItemTable, present: Sequence[RunnerReport], room: int) -> Iterator[tuple[int, str]]:
+    """Yield each item that waits to run on fewer processors and has them somewhere, with its runner."""
+    spare_cpus = {report.runner: _spare_cpus(table, report) for report in present if report.wants and not report.leaves}
+    waiting = [one for one in table.sized if table.state(one.item) is ItemState.QUEUED]
+    for one in waiting[: max(room, 0)]:
+        for runner, cpus in spare_cpus.items():
+            if one.cpus <= cpus * _ROUNDING:
+                spare_cpus[runner] -= one.cpus
+                yield one.item, runner
+                break
+
+
+def _spare_cpus(table: ItemTable, report: RunnerReport) -> float:
+    """Return what a runner's spare processors are without those of items that it has got since its report."""
+    got = (
+        lease.item for lease in table.leases(report.runner) if table.leased_in(report.runner, lease.item) > report.grant
+    )
+    return report.spare_cpus - math.fsum(table.sized.cpus(item) or 0.0 for item in got)

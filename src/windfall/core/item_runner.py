@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator
 
-from windfall.bags import GrantedItem, ItemEnd, ItemGrant, ItemLease, ItemOutcome, RunnerReport
+from windfall.bags import GrantedItem, ItemEnd, ItemGrant, ItemLease, ItemOutcome, RunnerReport, RunnerRoom
 from windfall.structs import Struct
 from windfall.terms import Instant, Seconds
 
@@ -36,6 +37,7 @@ SPARE = 2.0
 LAST_S = Seconds(2.0)
 """Items are killed so long before an announced end, so that what is done is still reported [s]."""
 _SMOOTHING = 0.2
+_ROUNDING = 1.0 + 1e-9
 
 
 class RunnerIdentity(Struct, frozen=True):
@@ -43,7 +45,7 @@ class RunnerIdentity(Struct, frozen=True):
 
     runner: str
     machine_id: str
-    slots: int
+    room: RunnerRoom
     item_timeout_s: Seconds | None = None
     reduce_item: int | None = None
 
@@ -164,7 +166,7 @@ class ItemRunner:
         """How many items it would have in its hands."""
         if self.closed or self.leaving or self._now >= self._last_start:
             return 0
-        slots = self.identity.slots
+        slots = self.identity.room.slots
         ahead_s = min(HORIZON * self._answer_s, self._last_start - self._now)
         return min(slots + math.ceil(slots * ahead_s / max(self._run_s, 1e-3)), WANTS_MAX)
 
@@ -308,11 +310,30 @@ class ItemRunner:
 
     def _starts(self) -> list[RunnerAction]:
         actions: list[RunnerAction] = []
-        while self._waiting and len(self._running) < self.identity.slots:
-            item = self._waiting.popleft()
+        while (item := self._next_to_start()) is not None:
+            self._waiting.remove(item)
             self._running[item.lease] = _Running(item, self._now)
             actions.append(StartItem(item))
         return actions
+
+    def _next_to_start(self) -> GrantedItem | None:
+        """Return the first item that waits, if it fits; else the first on fewer processors for which some are spare.
+
+        Spare ones are too few for what it goes ahead of, so that this is never kept waiting by it.
+        """
+        room = self.identity.room
+        if not self._waiting or len(self._running) >= (room.slots if room.items_max is None else room.items_max):
+            return None
+        used = math.fsum(one.item.cpus or room.cores for one in self._running.values())
+        first, whole = self._waiting[0], room.slots * room.cores + room.spare_cpus
+        if used + (first.cpus or room.cores) <= whole * _ROUNDING:
+            return first
+        spare = room.spare_cpus - math.fsum(one.item.cpus or 0.0 for one in self._running.values())
+        return next((one for one in self._waiting if one.cpus is not None and one.cpus <= spare * _ROUNDING), None)
+
+    def _in_hand(self) -> Iterator[GrantedItem]:
+        yield from (one.item for one in self._running.values())
+        yield from self._waiting
 
     def _report(self) -> list[RunnerAction]:
         if self._writing or self._now < self._report_at:
@@ -329,12 +350,13 @@ class ItemRunner:
             who.runner,
             who.machine_id,
             self._sequence,
-            who.slots,
+            who.room.slots,
             self.wants,
             self._grant,
             (*self._running, *(one.lease for one in self._waiting)),
             tuple(outcome for outcome, _ in self._outcomes.values()),
             leaves=self.leaving and not self._running,
             ran_s=tuple(Seconds(self._now - one.since) for one in self._running.values()),
+            spare_cpus=max(who.room.spare_cpus - sum(one.cpus or 0.0 for one in self._in_hand()), 0.0),
         )
         return [WriteReport(report)]

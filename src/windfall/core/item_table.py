@@ -27,13 +27,16 @@ from windfall.bags import (
     ItemLease,
     ItemOutcome,
     ItemRecord,
+    ItemRecovery,
     ItemRecoveryAction,
     ItemState,
     KeptRunnerState,
     LeaseEnd,
+    SizedItem,
     TableState,
     Value,
 )
+from windfall.core.sized_items import SizedItems
 from windfall.structs import Struct
 
 CLIENT_LOST = "its client was not heard of"
@@ -98,7 +101,9 @@ class ItemTable:
         converged: why `Bag.stop_when` has ended the bag; empty if it has not.
         dropped: items that were discarded after a preemption, oldest first, while the bag is not over.
         metrics: of `Bag.stop_when`, of the items that are done, in the order in which they ended.
-        timed, timed_s: items whose time is measured, those that needed one try, and how long they took together [s].
+        timed, timed_s: items whose time is measured, those that needed one try on the processors that they want, and how
+            long they took together [s].
+        sized: items that wait or run on fewer processors.
     """
 
     def __init__(self, bag: Bag, order: Sequence[int], weights: Sequence[float] = ()) -> None:
@@ -116,6 +121,7 @@ class ItemTable:
         self.dropped: dict[int, None] = {}
         self.metrics = array("d")
         self.timed, self.timed_s = 0, 0.0
+        self.sized = SizedItems()
         self._weights = weights
         self._weight_in = [math.fsum(weights), *[0.0] * (len(_STATES) - 1)]
         self._order, self._fresh = order, 0
@@ -223,18 +229,27 @@ class ItemTable:
 
     def waiting(self) -> Iterator[int]:
         """Yield the queued items in the order in which they run: those that came back first, what may not be needed last."""
+        sized = (one.item for one in self.sized)
         fresh = (self._in_order(place) for place in range(self._fresh, self.items))
         # One that was cancelled, or that an earlier run has done, keeps its place in line and is passed over.
-        yield from (item for item in chain(self._returned, fresh, self._last) if self._states[item] == _QUEUED)
+        yield from (item for item in chain(sized, self._returned, fresh, self._last) if self._states[item] == _QUEUED)
+
+    def next_fresh(self) -> int | None:
+        """Return the next item that has not run; None if none is left, or others come before it."""
+        item = next(self.waiting(), None)
+        return None if item is None or self._numbers[item] or item in self.sized else item
 
     def _in_order(self, place: int) -> int:
         return self._order[place] if place < self.bag.items else place
 
     def fails_for_good(self, outcome: ItemOutcome) -> bool:
-        """Return whether an item that failed so is not tried again; the reduce step never is."""
+        """Return whether an item that failed so is not tried again; the reduce step never is.
+
+        One that fails on fewer processors than it wants is tried again on those, and that is not counted.
+        """
         if outcome.lease.item == self.bag.reduce_item:
             return True
-        if self._is_retried_freely(outcome):
+        if self._is_retried_freely(outcome) or outcome.cpus is not None:
             return False
         return self._failures.get(outcome.lease.item, 0) >= self.bag.retries_max
 
@@ -268,6 +283,8 @@ class ItemTable:
             self.timed_s,
             zlib.compress(_low_first(self.metrics).tobytes(), 1),
             self.converged,
+            tuple(self.sized),
+            self.sized.times(),
         )
 
     def restore(self, state: TableState) -> None:
@@ -295,6 +312,7 @@ class ItemTable:
         self._last, self.dropped = deque(state.last), dict.fromkeys(state.dropped)
         self.timed, self.timed_s = state.timed, state.timed_s
         self.metrics, self.converged = _low_first(metrics), state.converged
+        self.sized.restore(state.sized, state.sizes)
         if self._weights:
             self._weight_in = [
                 math.fsum(self._weights[item] for item in range(self.bag.items) if states[item] == code)
@@ -326,13 +344,7 @@ class ItemTable:
                 self._take(leased.runner, item)
         for runner, outcome in record.outcomes:
             self._end(runner, outcome.lease, self._after(outcome))
-        chosen = {one.item: one.action for one in record.recovered}
-        for ended in record.ended:
-            self._give_up(ended, chosen.get(ended.lease.item))
-        for item in record.revived:
-            del self.dropped[item]
-            self._move(item, _DISCARDED, _QUEUED)
-            self._last.append(item)
+        self._queue(record)
         for runner in record.left:
             self.runners[runner].left = True
         self.converged = self.converged or record.converged
@@ -345,6 +357,18 @@ class ItemTable:
         if record.closed:
             self.closed, self.reason = True, record.reason
             self._discard_waiting()
+
+    def _queue(self, record: ItemRecord) -> None:
+        """Let items wait, each in its line."""
+        for trial in record.trials:
+            self._try(trial)
+        chosen = {one.item: one for one in record.recovered}
+        for ended in record.ended:
+            self._give_up(ended, chosen.get(ended.lease.item))
+        for item in record.revived:
+            del self.dropped[item]
+            self._move(item, _DISCARDED, _QUEUED)
+            self._last.append(item)
 
     def _carry(self, outcome: ItemOutcome) -> None:
         item = outcome.lease.item
@@ -371,7 +395,8 @@ class ItemTable:
             return _DONE
         if self.fails_for_good(outcome):
             return _FAILED
-        if not self._is_retried_freely(outcome):
+        self.sized.remove(outcome.lease.item)
+        if not self._is_retried_freely(outcome) and outcome.cpus is None:
             self._failures[outcome.lease.item] = self._failures.get(outcome.lease.item, 0) + 1
         return _QUEUED
 
@@ -380,7 +405,8 @@ class ItemTable:
         rule = self.bag.stop_when
         if outcome.lease.item == self.bag.reduce_item:
             return
-        if outcome.lease.number == 1:
+        self.sized.measure(outcome)
+        if outcome.lease.number == 1 and outcome.cpus is None:
             self.timed, self.timed_s = self.timed + 1, self.timed_s + outcome.run_s
         if rule is not None and (value := number_of(outcome.values.get(rule.metric))) is not None:
             self.metrics.append(value)
@@ -388,12 +414,25 @@ class ItemTable:
     def _is_retried_freely(self, outcome: ItemOutcome) -> bool:
         return outcome.end is ItemEnd.FAILED and outcome.exit_code in self.bag.retry_codes
 
-    def _give_up(self, ended: LeaseEnd, action: ItemRecoveryAction | None) -> None:
-        """Let an item wait again, or not, whose lease ended without an outcome."""
+    def _try(self, one: SizedItem) -> None:
+        """Let the next item that has not run wait to run on fewer processors."""
+        self._pass_over()
+        if self._fresh == self.items or self._in_order(self._fresh) != one.item:
+            raise ValueError(f"item {one.item} is not the next one that has not run")
+        self._fresh += 1
+        self.sized.add(one)
+
+    def _give_up(self, ended: LeaseEnd, chosen: ItemRecovery | None) -> None:
+        """Let an item wait again, or not, whose lease ended without an outcome; one that has not run waits as before."""
+        item, action = ended.lease.item, None if chosen is None else chosen.action
+        if chosen is not None:
+            self.sized.remove(item)
+            if chosen.cpus is not None:
+                self.sized.add(SizedItem(item, chosen.cpus))
         drops = action is ItemRecoveryAction.DISCARD
         self._end(ended.runner, ended.lease, _DISCARDED if drops or ended.end is ItemEnd.DISCARDED else _QUEUED)
         if drops:
-            self.dropped[ended.lease.item] = None
+            self.dropped[item] = None
         elif action is ItemRecoveryAction.LAST:
             self._last.append(self._returned.pop())
 
@@ -402,12 +441,14 @@ class ItemTable:
             raise ValueError(f"{runner} does not have item {lease.item} under number {lease.number}")
         del self.runners[runner].leases[lease.item]
         self._move(lease.item, _LEASED, after)
-        if after == _QUEUED:
+        if after == _QUEUED and lease.item not in self.sized:
             self._returned.append(lease.item)
 
     def _take(self, runner: str, item: int) -> None:
         self._pass_over()
-        if self._returned and self._returned[0] == item:
+        if item in self.sized:
+            pass  # it has its own line
+        elif self._returned and self._returned[0] == item:
             self._returned.popleft()
         elif not self._returned and self._fresh < self.items and self._in_order(self._fresh) == item:
             self._fresh += 1
@@ -468,6 +509,8 @@ class ItemTable:
         if self._states[item] != before:
             raise ValueError(f"item {item} is {self.state(item)}")
         self._states[item] = after
+        if after not in (_QUEUED, _LEASED):
+            self.sized.remove(item)
         if item == self.bag.reduce_item:
             return
         if self._weights:

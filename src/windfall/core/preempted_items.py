@@ -5,6 +5,7 @@ next free slot, ahead of the items that have not run; to discard it while others
 it is there if they do not suffice.
 
 Its time is the mean of the items that needed one try; one that has already run for longer takes at least as long as it ran.
+On fewer processors it takes longer by the ratio of the means measured there, and so does what it had run, or saved, on them.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ from windfall.policies.replacement.item_recovery import (
     MemorylessLosses,
     RecoveryAction,
     RecoveryChoice,
+    RecoveryOption,
     choose,
 )
 from windfall.structs import Struct, replace
 from windfall.terms import Seconds
+from windfall.units import cpus_text
 
 _LEFT_SHARE = 0.01
 """Of an item of which as much is saved as others take in all, at least this share is left [1]."""
@@ -48,6 +51,7 @@ class PreemptedItem(Struct, frozen=True):
         machine_id: where it ran.
         slots: how many items that machine ran at once.
         ran_s, saved_s: how long it had run, and how much of its work is saved [s].
+        cpus: on how many processors it ran, if they were fewer than it wants.
     """
 
     lease: ItemLease
@@ -55,6 +59,7 @@ class PreemptedItem(Struct, frozen=True):
     slots: int
     ran_s: Seconds
     saved_s: Seconds = Seconds(0.0)
+    cpus: float | None = None
 
 
 class BagOutlook(Struct, frozen=True):
@@ -65,12 +70,14 @@ class BagOutlook(Struct, frozen=True):
         ended: leases that end without one.
         slots: of all machines that are left.
         fleet: what machines cost and how they are lost; None if that is not known.
+        spare_cpus: the most processors of one machine on which an item of fewer could run at once.
     """
 
     outcomes: Sequence[ItemOutcome]
     ended: Sequence[ItemLease]
     slots: int
     fleet: FleetFacts | None
+    spare_cpus: float = 0.0
 
 
 def recover(table: ItemTable, items: Sequence[PreemptedItem], outlook: BagOutlook) -> tuple[ItemRecovery, ...]:
@@ -127,46 +134,59 @@ def _recover(table: ItemTable, one: PreemptedItem, outlook: BagOutlook, share: B
         reason = "no item has been timed yet"
         return ItemRecovery(item, ItemRecoveryAction.AGAIN, reason, one.ran_s, one.saved_s, None, "")
     item_s = table.timed_s / table.timed
-    loss, unit = _loss(table.weight(item), one, item_s, outlook, share)
+    loss, unit = _loss(table, one, item_s, outlook, share)
     choice = choose(loss, replace(share, mean_runtime_s=item_s))
     action = _ACTIONS[choice.chosen.action]
     if action is ItemRecoveryAction.DISCARD and choice.chosen.usd > 0.0:
         action = ItemRecoveryAction.LAST
+    cpus = choice.chosen.machines if action is ItemRecoveryAction.SMALLER else None
     return ItemRecovery(
-        item, action, choice.reason, one.ran_s, one.saved_s, Seconds(item_s), unit, costs_of(choice)
+        item, action, choice.reason, one.ran_s, one.saved_s, Seconds(item_s), unit, costs_of(choice), cpus
     )  # fmt: skip
 
 
 _ACTIONS = {
+    RecoveryAction.SMALLER: ItemRecoveryAction.SMALLER,
     RecoveryAction.REPLENISH: ItemRecoveryAction.AGAIN,
     RecoveryAction.DISCARD: ItemRecoveryAction.DISCARD,
 }
 
 
 def _loss(
-    weight: float, one: PreemptedItem, item_s: float, outlook: BagOutlook, share: BagShare
+    table: ItemTable, one: PreemptedItem, item_s: float, outlook: BagOutlook, share: BagShare
 ) -> tuple[ItemLoss, str]:
     """Return the facts about an item for the policy, and the unit of its costs."""
+    bag, weight = table.bag, table.weight(one.lease.item)
     machine, fleet = MachineFacts(float(one.slots)), outlook.fleet
     known = None if fleet is None else fleet.machines.get(one.machine_id)
     machine = machine if known is None else known
     slots = outlook.slots or one.slots
-    runtime_s = max(item_s, one.ran_s, one.saved_s)
+    there_s = None if one.cpus is None else table.sized.mean_s(one.cpus)
+    share_of_time = 1.0 if there_s is None else item_s / there_s
+    saved_s = one.saved_s * share_of_time
+    runtime_s = max(item_s, one.ran_s * share_of_time, saved_s)
     restart_s = preemption_rates.DEFAULT_RESTART_S if machine.restart_s is None else machine.restart_s
     time_left_s = math.inf
     if fleet is not None and fleet.time_left_s is not None:
         behind = max(share.whole * share.target - share.done - share.running - weight, 0.0)
         time_left_s = fleet.time_left_s - math.ceil(behind / share.mean / slots) * item_s
+    # Where machines are left, the wait is that for a slot of theirs.
+    wait_s = item_s / slots if outlook.slots else restart_s
+    smaller = (
+        GangTime(cpus, runtime_s * mean_s / item_s, 0.0 if cpus <= outlook.spare_cpus else wait_s)
+        for cpus in bag.smaller
+        if (mean_s := table.sized.mean_s(cpus)) is not None
+    )
     loss = ItemLoss(
-        (GangTime(1, runtime_s),),
+        (GangTime(bag.cores, runtime_s), *smaller),
         (),
-        machine.usd_per_hour / one.slots,
+        machine.usd_per_hour / one.slots / bag.cores,
         MemorylessLosses(preemption_rates.PRIOR_MTTP_S if machine.mttp_s is None else machine.mttp_s),
-        # Where machines are left, the wait is that for a slot of theirs.
-        item_s / slots if outlook.slots else restart_s,
-        min(one.saved_s, runtime_s - _LEFT_SHARE * item_s),
+        wait_s,
+        min(saved_s, runtime_s - _LEFT_SHARE * item_s),
         weight,
         time_left_s,
+        on_one=True,
     )
     return loss, "slot-hours" if known is None else "USD"
 
@@ -174,9 +194,16 @@ def _loss(
 def costs_of(choice: RecoveryChoice) -> tuple[RecoveryCost, ...]:
     """Return what each action is expected to cost, for the log."""
     return tuple(
-        RecoveryCost(one.action, _finite(one.usd), _finite(one.done_s), one.possible, one.reason)
+        RecoveryCost(_name_of(one), _finite(one.usd), _finite(one.done_s), one.possible, one.reason)
         for one in choice.options
     )
+
+
+def _name_of(option: RecoveryOption) -> str:
+    """Return an action's name; there may be several smaller numbers of processors."""
+    if option.action is not RecoveryAction.SMALLER:
+        return option.action
+    return f"{option.action}, on {cpus_text(option.machines)}"
 
 
 def _finite(value: float) -> float | None:

@@ -263,7 +263,7 @@ class _Bag:
             self.result.discarded += 1
             self._next_job(place, now_s)
         elif made is not None and action is RecoveryAction.SMALLER:
-            kept = sorted(gang.machines, key=lambda one: one.start_s)[: made.chosen.machines]
+            kept = sorted(gang.machines, key=lambda one: one.start_s)[: round(made.chosen.machines)]
             self._release(gang, [one for one in gang.machines if one not in kept], now_s)
             sizes = {one.machines: one.runtime_s for one in self.scene.times}
             self._run(place, now_s, kept, sizes[made.chosen.machines])

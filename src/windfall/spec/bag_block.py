@@ -75,7 +75,8 @@ class BagBlock(JobFileBlock):
     at_once: Annotated[int, Field(ge=1, le=ITEMS_MAX)] | None = None
     """The most items on all machines at once, for example for a licence (default: no limit)."""
     cpus_per_item: ItemCpus | None = None
-    """How many processors an item needs, on all its nodes (default: ranks, or else 1); as many items run at once as fit."""
+    """How many processors an item needs, on all its nodes (default: ranks, or else 1); as many items run at once as fit. A
+    list such as [4, 2, 1]: it wants 4, and may run on 2 or 1 after a preemption; {{cpus}} says on how many."""
     memory_per_item: ItemMemory | None = None
     """How much memory an item needs, such as 1.5GB or 500MB, on all its nodes; as many items run at once as fit."""
     ranks: Annotated[int, Field(ge=1, le=10_000)] | None = None
@@ -101,7 +102,12 @@ class BagBlock(JobFileBlock):
     @property
     def cpus(self) -> float:
         """How many processors an item needs."""
-        return self.cpus_per_item or float(self.ranks or 1)
+        return self.cpus_per_item[0] if self.cpus_per_item else float(self.ranks or 1)
+
+    @property
+    def smaller(self) -> tuple[float, ...]:
+        """The smaller numbers of processors with which an item can run too."""
+        return self.cpus_per_item[1:] if self.cpus_per_item else ()
 
     @property
     def cpus_each(self) -> float:
@@ -132,7 +138,8 @@ class BagBlock(JobFileBlock):
 def own_names(block: BagBlock) -> tuple[str, ...]:
     """Return the names that a command may use beside the parameters."""
     ranks = () if block.ranks is None else (item_commands.RANKS,)
-    return (*item_commands.OWN, *ranks, *((item_commands.REPEAT,) if block.repeats > 1 else ()))
+    sizes = (item_commands.SIZE,) if block.smaller else ()
+    return (*item_commands.OWN, *ranks, *sizes, *((item_commands.REPEAT,) if block.repeats > 1 else ()))
 
 
 def problems(block: BagBlock, command: str, columns: Sequence[str]) -> Iterable[tuple[tuple[str, ...], str]]:
@@ -158,6 +165,7 @@ def problems(block: BagBlock, command: str, columns: Sequence[str]) -> Iterable[
             ("bag", "nodes_per_item"),
             f"bag.ranks {has}: with nodes_per_item: {block.nodes_per_item} it must be a multiple of that, {example}",
         )
+    yield from _sizes(block)
     if block.restart_signal is not None and not block.restart:
         yield ("bag", "restart_signal"), "bag.restart_signal needs bag.restart: which files the command writes then"
     yield from _stops(block)
@@ -168,6 +176,22 @@ def problems(block: BagBlock, command: str, columns: Sequence[str]) -> Iterable[
             yield ("run",), f"run uses {{{{{name}}}}}, which is no parameter; {nearest(name, known)}"
     for name in (found for found, _ in item_commands.places(block.reduce or "") if found in known):
         yield ("bag", "reduce"), f"bag.reduce uses {{{{{name}}}}}, but runs once for all items; read results.csv there"
+
+
+def _sizes(block: BagBlock) -> Iterable[tuple[tuple[str, ...], str]]:
+    """Yield what is wrong with smaller numbers of processors."""
+    place, listed = ("bag", "cpus_per_item"), [f"{cpus:g}" for cpus in block.cpus_per_item or ()]
+    if block.smaller and block.nodes_per_item > 1:
+        yield (
+            place,
+            f"bag.cpus_per_item lists {', '.join(listed)}; an item on several nodes has one number: write {listed[0]}",
+        )
+    for cpus in block.smaller if block.ranks is not None else ():
+        assert block.ranks is not None
+        ranks = item_commands.ranks_of(block.ranks, block.cpus, cpus)
+        if not ranks.is_integer() or ranks < 1:
+            each = f"{block.ranks} ranks on {block.cpus:g} CPUs are {ranks:.3g} on {cpus:g}"
+            yield place, f"bag.cpus_per_item: {each}; write numbers on which the ranks are whole"
 
 
 def _stops(block: BagBlock) -> Iterable[tuple[tuple[str, ...], str]]:
@@ -199,6 +223,11 @@ def _names(block: BagBlock, parameters: Sequence[str]) -> Iterable[tuple[tuple[s
         yield (
             ("bag", "parameters", item_commands.REPEAT),
             "bag.parameters.repeat is also what bag.repeats counts; choose another name",
+        )
+    if block.smaller and item_commands.SIZE in parameters:
+        yield (
+            ("bag", "cpus_per_item"),
+            "bag.cpus_per_item is {{cpus}} in run, which is also a parameter; rename the parameter",
         )
     if block.ranks is not None and item_commands.RANKS in parameters:
         yield ("bag", "ranks"), "bag.ranks is also a parameter; choose another name for the parameter"

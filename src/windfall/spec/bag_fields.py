@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -193,6 +194,15 @@ def _patterns(value: object) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _sizes(value: object) -> tuple[float, ...]:
+    found = tuple(map(_cpus, value)) if isinstance(value, list) else (_cpus(value),)
+    if not found or any(after >= before for before, after in itertools.pairwise(found)):
+        raise ValueError(
+            f"must be a number, or the wanted number and then smaller ones, such as [4, 2, 1], not {_listed(value)}"
+        )
+    return found
+
+
 def _cpus(value: object) -> float:
     if not _is_number(value) or not 0.0 < float(str(value)) <= _CPUS_MAX:
         raise ValueError(f"must be a number above zero and at most {_CPUS_MAX:,}, such as 2 or 0.5, not {shown(value)}")
@@ -249,10 +259,13 @@ Patterns = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
 """Patterns of file names."""
+_ONE_SIZE: dict[str, Any] = {"type": "number", "exclusiveMinimum": 0, "maximum": _CPUS_MAX}
 ItemCpus = Annotated[
-    float, PlainValidator(_cpus), WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": _CPUS_MAX})
+    tuple[float, ...],
+    PlainValidator(_sizes),
+    WithJsonSchema({"anyOf": [_ONE_SIZE, {"type": "array", "items": _ONE_SIZE, "minItems": 1}]}),
 ]
-"""How many processors an item needs."""
+"""How many processors an item needs, and with which smaller numbers it can run too."""
 ItemMemory = Annotated[
     float,
     PlainValidator(_memory),

@@ -243,4 +243,5 @@ def to_bag(block: BagBlock, rows: BagRows) -> Bag:
             None if block.save_time is None else Seconds(block.save_time),
         ),
         stop_when=_stop_when(block.stop_when),
+        smaller=block.smaller,
     )

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from windfall import codec
-from windfall.bags import Bag
+from windfall.bags import Bag, RunnerRoom
 from windfall.fleet import Slot
 from windfall.jobs import Job
 from windfall.policies import policy_registry
 from windfall.policies.layout.membership import ALONE, Membership
 from windfall.policies.layout.runtime_list import RuntimeRules, Scaling
 from windfall.policies.policy_registry import BAG, PolicyKind
+from windfall.units import cpus_text
 
 ROLE = "runner"
 KEY = "bag"
@@ -46,9 +47,24 @@ def items_at_once(bag: Bag, cpus: float, memory_gib: float) -> int:
     """
     # 0.1 x 30 CPUs are 3.0000000000000004.
     slots = 1 if cpus <= 0.0 else math.floor(cpus / bag.cores * _ROUNDING)
-    if bag.memory_gib is not None and memory_gib > 0.0:
-        slots = min(slots, math.floor(memory_gib / bag.memory_gib * _ROUNDING))
-    return slots
+    return min(slots, items_in_memory(bag, memory_gib, slots))
+
+
+def items_in_memory(bag: Bag, memory_gib: float, most: int) -> int:
+    """Return for how many items a machine has memory [GiB], at most so many; 0 GiB, which no provider says, is enough."""
+    if bag.memory_gib is None or memory_gib <= 0.0:
+        return most
+    return min(most, math.floor(memory_gib / bag.memory_gib * _ROUNDING))
+
+
+def room_of(bag: Bag, cpus: float, memory_gib: float) -> RunnerRoom:
+    """Return how many items a machine with so many processors and so much memory [GiB] runs at once, and what is spare."""
+    slots = items_at_once(bag, cpus, memory_gib)
+    if not bag.smaller:
+        return RunnerRoom(slots, bag.cores)
+    most = items_in_memory(bag, memory_gib, math.floor(max(cpus, bag.cores) / min(bag.smaller) * _ROUNDING))
+    spare_cpus = max(cpus - slots * bag.cores, 0.0)
+    return RunnerRoom(slots, bag.cores, spare_cpus if most > slots and spare_cpus >= min(bag.smaller) else 0.0, most)
 
 
 def items_left(job: Job, done: float) -> float:
@@ -65,7 +81,7 @@ def items_left(job: Job, done: float) -> float:
 
 def needs_text(bag: Bag) -> str:
     """Return what an item needs, for users."""
-    cpus = f"{bag.cores:g} CPU{'s' * (bag.cores != 1.0)}"
+    cpus = cpus_text(bag.cores)
     needs = cpus if bag.memory_gib is None else f"{cpus} and {bag.memory_gib:.3g} GiB"
     return needs if bag.nodes == 1 else f"{needs} on each of {bag.nodes} nodes"
 

@@ -15,6 +15,12 @@ with k machines left.  Machines that wait are paid.  A save is of use on n machi
 whereas a restart can be on fewer (section 4.5).  An item can be discarded only while the completion target stays within
 reach.  The least cost wins among the actions that end in time; if none does, the run that ends first.
 
+Processors of one machine take the place of machines where an item runs on one (`ItemLoss.on_one`): n and m count them, they
+are lost together, so that none is left to wait (k = 0, and no n - 1 or m - 1), the wait w_m is that until so many are free,
+and the program reads its save itself, whatever their number: on m of them the same share of its work is left,
+
+    smaller:        c m h + q C_0,                   w_m + h + q (w + t_0)                     r = T_m (1 - saved / T_n)
+
 First order: a gang that is replenished counts as fresh from its second loss on, and machines are not lost while they wait.
 
 Source: SciSpot (draft 2019), sections 4.4 (the three actions, the share of jobs that may fail) and 4.5, which name no rule to
@@ -73,10 +79,17 @@ class RecoveryAction(enum.StrEnum):
 
 
 class GangTime(Struct, frozen=True):
-    """How long an item runs on this number of machines without a loss, as measured [s]."""
+    """How long an item runs on some machines, or on some processors of one, as measured.
 
-    machines: int
+    Attributes:
+        machines: how many machines; processors where `ItemLoss.on_one` is set.
+        runtime_s: without a loss [s].
+        wait_s: until so many are free [s]; for the wanted number, `ItemLoss.wait_s` says it.
+    """
+
+    machines: float
     runtime_s: float
+    wait_s: float = 0.0
 
 
 class ItemLoss(Struct, frozen=True, eq=False):
@@ -92,6 +105,7 @@ class ItemLoss(Struct, frozen=True, eq=False):
         weight: of the item; the mean is in `BagShare`.
         time_left_s: until it must be done, for the bag to meet its deadline [s]; infinite: no deadline.
         pointless: why its metric makes a restart pointless (`planning.early_stopping`); empty: it does not.
+        on_one: whether its "machines" are processors of one machine, which is lost; then it has no ages.
     """
 
     times: tuple[GangTime, ...]
@@ -103,6 +117,7 @@ class ItemLoss(Struct, frozen=True, eq=False):
     weight: float = 1.0
     time_left_s: float = math.inf
     pointless: str = ""
+    on_one: bool = False
 
 
 class BagShare(Struct, frozen=True):
@@ -132,7 +147,7 @@ class RecoveryOption(Struct, frozen=True):
 
     Attributes:
         action: what is done.
-        machines: on how many the item then runs; 0: on none.
+        machines: on how many, or how many processors, the item then runs; 0: on none.
         usd: expected cost [USD].
         done_s: expected time until it is done, or until the item in its place is [s].
         possible: whether it can be chosen.
@@ -140,7 +155,7 @@ class RecoveryOption(Struct, frozen=True):
     """
 
     action: RecoveryAction
-    machines: int
+    machines: float
     usd: float
     done_s: float
     possible: bool
@@ -196,10 +211,11 @@ def _check(loss: ItemLoss, share: BagShare) -> None:
     if not loss.times:
         raise Misuse("an item that lost a machine has no measured time: give its time on the machines that it wants")
     whole, sizes = loss.times[0], [one.machines for one in loss.times]
-    if min(sizes) < 1 or any(size >= whole.machines for size in sizes[1:]) or len(loss.ages_s) >= whole.machines:
+    left = len(loss.ages_s)
+    if min(sizes) <= 0 or any(size >= whole.machines for size in sizes[1:]) or left >= (whole.machines, 1)[loss.on_one]:
         raise Misuse(
-            f"an item on {whole.machines} machines with {len(loss.ages_s)} left and times on {sizes}: the wanted number "
-            "comes first, the others are smaller, and at least one machine is lost"
+            f"an item on {whole.machines:g} machines with {left} left and times on {[f'{one:g}' for one in sizes]}: the "
+            "wanted number comes first, the others are smaller, and at least one machine is lost"
         )
     if (
         min(one.runtime_s for one in loss.times) <= 0.0
@@ -219,17 +235,18 @@ def _check(loss: ItemLoss, share: BagShare) -> None:
 def _smaller(loss: ItemLoss) -> list[RecoveryOption]:
     """Return one option for each measured size that the machines left suffice for."""
     again_usd, again_s = _from_nothing(loss, _left_s(loss))
-    found = []
+    whole, found = loss.times[0], []
     for one in loss.times[1:]:
-        if one.machines > len(loss.ages_s):
+        if not loss.on_one and one.machines > len(loss.ages_s):
             continue
-        kept = _best(loss, one)
-        cut, held_s = _run(loss.lifetimes, kept, one.runtime_s)
-        usd = _usd(loss, one.machines * held_s + cut * (one.machines - 1) * loss.wait_s) + _times(cut, again_usd)
-        done_s = held_s + _times(cut, loss.wait_s + again_s)
-        reason = (
-            f"at once on {one.machines} of {loss.times[0].machines}, from the start, {100.0 * cut:.0f} % are lost again"
-        )
+        kept = [0.0] if loss.on_one else _best(loss, one)
+        runtime_s = one.runtime_s * (_left_s(loss) / whole.runtime_s if loss.on_one else 1.0)
+        cut, held_s = _run(loss.lifetimes, kept, runtime_s)
+        usd = _usd(loss, one.machines * held_s + cut * _waiting(loss, one.machines)) + _times(cut, again_usd)
+        done_s = one.wait_s + held_s + _times(cut, loss.wait_s + again_s)
+        when = f"after {one.wait_s:.0f} s" if one.wait_s else "at once"
+        saved = _saved_text(loss) if loss.on_one else "from the start"
+        reason = f"{when} on {one.machines:g} of {whole.machines:g}, {saved}, {100.0 * cut:.0f} % are lost again"
         found.append(RecoveryOption(RecoveryAction.SMALLER, one.machines, usd, done_s, True, reason))
     return found
 
@@ -237,14 +254,25 @@ def _smaller(loss: ItemLoss) -> list[RecoveryOption]:
 def _replenish(loss: ItemLoss) -> RecoveryOption:
     whole, left = loss.times[0], len(loss.ages_s)
     again_usd, again_s = _from_nothing(loss, _left_s(loss))
-    ages_s = [*(age_s + loss.wait_s for age_s in loss.ages_s), *[0.0] * (whole.machines - left)]
+    fresh = 1 if loss.on_one else round(whole.machines) - left
+    ages_s = [*(age_s + loss.wait_s for age_s in loss.ages_s), *[0.0] * fresh]
     cut, held_s = _run(loss.lifetimes, ages_s, _left_s(loss))
-    paid_s = left * loss.wait_s + whole.machines * held_s + cut * (whole.machines - 1) * loss.wait_s
+    paid_s = left * loss.wait_s + whole.machines * held_s + cut * _waiting(loss, whole.machines)
     done_s = loss.wait_s + held_s + _times(cut, loss.wait_s + again_s)
-    saved = f"with {loss.saved_s:.0f} s saved" if loss.saved_s else "from the start"
-    reason = f"after {loss.wait_s:.0f} s on all {whole.machines}, {saved}, {100.0 * cut:.0f} % are lost again"
+    reason = (
+        f"after {loss.wait_s:.0f} s on all {whole.machines:g}, {_saved_text(loss)}, {100.0 * cut:.0f} % are lost again"
+    )
     usd = _usd(loss, paid_s) + _times(cut, again_usd)
     return RecoveryOption(RecoveryAction.REPLENISH, whole.machines, usd, done_s, True, reason)
+
+
+def _saved_text(loss: ItemLoss) -> str:
+    return f"with {loss.saved_s:.0f} s saved" if loss.saved_s else "from the start"
+
+
+def _waiting(loss: ItemLoss, machines: float) -> float:
+    """Return for how long the machines of a gang that are not lost wait, together [s]."""
+    return 0.0 if loss.on_one else (machines - 1) * loss.wait_s
 
 
 def _discard(loss: ItemLoss, share: BagShare) -> RecoveryOption:
@@ -271,10 +299,10 @@ def _left_s(loss: ItemLoss) -> float:
 def _from_nothing(loss: ItemLoss, runtime_s: float) -> tuple[float, float]:
     """Return expected cost [USD] and time [s] of a run on fresh machines, again after each loss; infinite if none lasts."""
     machines = loss.times[0].machines
-    cut, held_s = _run(loss.lifetimes, [0.0] * machines, runtime_s)
+    cut, held_s = _run(loss.lifetimes, [0.0] * (1 if loss.on_one else round(machines)), runtime_s)
     if cut >= 1.0:
         return math.inf, math.inf
-    paid_s = machines * held_s + cut * (machines - 1) * loss.wait_s
+    paid_s = machines * held_s + cut * _waiting(loss, machines)
     return _usd(loss, paid_s) / (1.0 - cut), (held_s + cut * loss.wait_s) / (1.0 - cut)
 
 
@@ -283,7 +311,7 @@ def _best(loss: ItemLoss, one: GangTime) -> list[float]:
     ages_s = np.asarray(loss.ages_s)
     now, then = loss.lifetimes.at(ages_s)[0], loss.lifetimes.at(ages_s + one.runtime_s)[0]
     lasts = np.where(now > 0.0, then / np.where(now > 0.0, now, 1.0), 0.0)
-    return [float(ages_s[place]) for place in np.argsort(-lasts, kind="stable")[: one.machines]]
+    return [float(ages_s[place]) for place in np.argsort(-lasts, kind="stable")[: round(one.machines)]]
 
 
 def _run(lifetimes: MachineLifetimes, ages_s: Sequence[float], runtime_s: float) -> tuple[float, float]:
