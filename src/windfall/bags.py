@@ -480,6 +480,11 @@ class ItemRecord(Tagged, frozen=True):
     converged: str = ""
     trials: tuple[SizedItem, ...] = ()
 
+    @property
+    def answers(self) -> bool:
+        """Whether what runners reported is taken in with it: a record that only lets items wait comes before that."""
+        return not (self.retried or self.trials)
+
 
 class RetryRequest(Tagged, frozen=True):
     """A user's request, in its own object, to run the items again that have failed when the dispatcher takes it in.

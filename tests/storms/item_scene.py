@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from windfall.bags import Bag, StopWhen
 from windfall.structs import replace
@@ -33,6 +33,10 @@ class BagScene:
     state_every: int
     turns_s: list[float]
     """Between two turns of each dispatcher: near the store, or far from it."""
+    spare_cpus: list[float] = field(default_factory=lambda: [0.0])
+    """Of each machine, too few for an item of the wanted number."""
+    slower: dict[float, float] = field(default_factory=dict)
+    """How many times as long an item takes on fewer processors."""
     client_lives: bool | None = None
     """Of a bag that grows, whether its client is spared until it has sealed the bag; None for one that does not grow."""
 
@@ -73,9 +77,26 @@ def draw(seed: int) -> BagScene:
         rng.choice([1, 1, 2]),
         rng.choice([2, 5, 40]),
         [rng.choice([0.25, 0.25, 5.0]) for _ in range(4)],
-        client_lives,
+        client_lives=client_lives,
     )
-    return scene if bag.grows else _with_ends(scene, random.Random(f"ends of bag {seed}"))
+    if not bag.grows:
+        scene = _with_ends(scene, random.Random(f"ends of bag {seed}"))
+        scene = _with_sizes(scene, random.Random(f"sizes of bag {seed}"))
+    return scene
+
+
+def _with_sizes(scene: BagScene, rng: random.Random) -> BagScene:
+    """Let the items of some bags run on fewer processors too, and mostly for less of their time together."""
+    if rng.random() < 0.35:
+        scene.bag = replace(scene.bag, cores=4.0, smaller=rng.choice([(2.0,), (2.0, 1.0), (3.0, 1.0)]))
+        scene.spare_cpus = [rng.choice([0.0, 1.0, 2.0, 3.0]) for _ in range(4)]
+        if rng.random() < 0.6:
+            # Time enough to measure, and then to lose what runs.
+            scene.run_s = [rng.uniform(4.0, 12.0) for _ in scene.run_s]
+            scene.fails = [0 if rng.random() < 0.9 else fails for fails in scene.fails]
+            scene.calm_s, scene.slots = max(CALM_S), [rng.choice([1, 1, 2]) for _ in range(4)]
+        scene.slower = {cpus: 1.0 + rng.random() * (4.0 / cpus - 1.0) for cpus in scene.bag.smaller}
+    return scene
 
 
 def _with_ends(scene: BagScene, rng: random.Random) -> BagScene:

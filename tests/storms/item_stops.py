@@ -26,7 +26,8 @@ class StopWitness:
             self.tally[f"preempted: {one.action}"] += 1
             demand(one.item in lost, f"only what was preempted is decided on: {one.item}")
             spared = self.bag.finish < 1.0 or not table.weight(one.item)
-            demand(one.action is ItemRecoveryAction.AGAIN or spared, f"what must be done is not put off: {one.item}")
+            again = one.action in (ItemRecoveryAction.AGAIN, ItemRecoveryAction.SMALLER)
+            demand(again or spared, f"what must be done is not put off: {one.item}")
         for item in record.revived:
             self.tally["revived"] += 1
             demand(table.state(item) is ItemState.DISCARDED, f"only what was discarded is revived: {item}")

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from tests.storms import planted_items
 from tests.storms.item_client import BagClient
 from tests.storms.item_scene import ROWS_EACH, draw
+from tests.storms.item_sizes import SizeWitness
 from tests.storms.item_stops import StopWitness
 from tests.support.checks import Violation, demand
 from tests.support.simulated_store import Actor, Faults, World
@@ -29,6 +30,7 @@ from windfall.bags import (
     ItemOutcome,
     ItemRecord,
     ItemState,
+    RunnerRoom,
     TableState,
 )
 from windfall.core.item_runner import (
@@ -69,11 +71,12 @@ class BagMachine:
     """A machine that is there: its name, whether its end is announced."""
 
     name: str
-    slots: int
+    room: RunnerRoom
     alive: bool = True
     ends_at: float | None = None
     actor: Actor | None = None
     running: dict[ItemLease, float] = field(default_factory=dict)
+    items: dict[ItemLease, GrantedItem] = field(default_factory=dict)
 
 
 class BagStorm:
@@ -91,6 +94,7 @@ class BagStorm:
         self.reduced: list[ItemLease] = []
         self.counted: dict[int, ItemLease] = {}
         self.stops = StopWitness(self.scene.bag, self.tally)
+        self.sizes = SizeWitness(self.scene.bag, self.tally)
         self.finished: set[ItemLease] = set()
         self.started: set[ItemLease] = set()
         self.dispatchers: list[Actor] = []
@@ -205,6 +209,7 @@ class BagStorm:
             ran = ended.end is ItemEnd.RETURNED and ended.lease in self.finished
             demand(not ran, f"what a runner has finished is not run again while it lives: {ended}")
         self.stops.recorded(record, self.mirror)
+        self.sizes.recorded(record, self.mirror)
         self.mirror.apply(record)
         self.stops.applied(self.mirror)
         self.counted |= {outcome.lease.item: outcome.lease for _, outcome in record.carried}
@@ -248,7 +253,10 @@ class BagStorm:
 
     def new_machine(self) -> None:
         number = len(self.machines)
-        machine = BagMachine(f"m-{number}", self.scene.slots[number % 4])
+        scene, slots = self.scene, self.scene.slots[number % 4]
+        spare_cpus = scene.spare_cpus[number % len(scene.spare_cpus)]
+        most = 4 * (slots + 1) if scene.bag.smaller else None
+        machine = BagMachine(f"m-{number}", RunnerRoom(slots, scene.bag.cores, spare_cpus, most))
         self.machines.append(machine)
         self._start_runner(machine)
 
@@ -260,7 +268,7 @@ class BagStorm:
     def run(self, actor: Actor, machine: BagMachine) -> Steps[object]:
         """A runner's process: turns, with its reads and writes between them."""
         who = RunnerIdentity(
-            actor.name, machine.name, machine.slots, self.scene.bag.item_timeout_s, self.scene.bag.reduce_item
+            actor.name, machine.name, machine.room, self.scene.bag.item_timeout_s, self.scene.bag.reduce_item
         )
         runner = ItemRunner(who, actor.now())
         facts: list[RunnerFact] = []
@@ -316,14 +324,17 @@ class BagStorm:
         own = () if item.lease.item == self.scene.bag.reduce_item else (float(item.lease.item),)
         demand(item.values == own, f"an item has its own parameters: {item}")
         demand(item.lease.item not in self.scene.carried, f"what an earlier run has done does not run: {item}")
-        demand(len(machine.running) < machine.slots, "no more items run than there are slots")
+        self.sizes.begins(item, [machine.items[lease] for lease in machine.running], machine.room)
         demand(item.lease not in self.started, f"a lease is started once: {item.lease}")
         self.started.add(item.lease)
-        machine.running[item.lease] = self.world.time + self._run_s(item.lease.item)
+        machine.running[item.lease] = self.world.time + self._run_s(item)
+        machine.items[item.lease] = item
         self.tally["item started"] += 1
 
-    def _run_s(self, item: int) -> float:
-        return REDUCE_S if item == self.scene.bag.reduce_item else self.scene.run_s[item]
+    def _run_s(self, item: GrantedItem) -> float:
+        if item.lease.item == self.scene.bag.reduce_item:
+            return REDUCE_S
+        return self.scene.run_s[item.lease.item] * (1.0 if item.cpus is None else self.scene.slower[item.cpus])
 
     def _kill(self, machine: BagMachine, lease: ItemLease, end: ItemEnd) -> None:
         demand(lease in machine.running, f"only what runs is killed: {lease}")
@@ -341,9 +352,10 @@ class BagStorm:
             values = {"y": 2.0 * lease.item} if end is ItemEnd.DONE else {}
             if at != -2.0:
                 self.finished.add(lease)
-            run_s = Seconds(self._run_s(lease.item))
-            code = 0 if end is ItemEnd.DONE else 1
-            facts.append(ItemEnded(ItemOutcome(lease, end, code, self.world_time(), run_s, values=values)))
+            item = machine.items.pop(lease)
+            run_s, code = Seconds(self._run_s(item)), 0 if end is ItemEnd.DONE else 1
+            outcome = ItemOutcome(lease, end, code, self.world_time(), run_s, values=values, cpus=item.cpus)
+            facts.append(ItemEnded(outcome))
         return facts
 
     def world_time(self) -> float:  # type: ignore[override]
@@ -420,6 +432,9 @@ class BagStorm:
     def _at_most_s(self, item: int) -> float:
         """How long an item takes with all its tries."""
         scene, limit_s = self.scene, self.scene.bag.item_timeout_s
+        if scene.bag.smaller:
+            # On fewer processors, and then all its tries on those that it wants.
+            return scene.run_s[item] * (max(scene.slower.values()) + 1 + scene.bag.retries_max) + 8.0
         run_s, tries = scene.run_s[item], 1 + min(scene.fails[item], scene.bag.retries_max)
         if limit_s is not None and run_s > limit_s:
             run_s, tries = limit_s, 1 + scene.bag.retries_max

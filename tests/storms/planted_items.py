@@ -8,10 +8,11 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from windfall import codec
-from windfall.bags import VERSION, Bag, ItemEnd, ItemGrant, ItemLease, ItemOutcome, ItemRecord, TableState
+from windfall.bags import VERSION, Bag, GrantedItem, ItemEnd, ItemGrant, ItemLease, ItemOutcome, ItemRecord, TableState
 from windfall.core import item_decisions, item_runner, preempted_items
 from windfall.core.item_runner import ItemRunner
 from windfall.core.item_table import ItemTable
+from windfall.core.sized_items import SizedItems
 from windfall.ports import Steps
 from windfall.runtimes import item_dispatcher
 from windfall.runtimes.item_dispatcher import ItemDispatcher
@@ -250,6 +251,49 @@ def _metric_unread() -> tuple[Patch, ...]:
     return ((item_decisions, "_why_converged", lambda *_: ""),)
 
 
+def _trial_answers() -> tuple[Patch, ...]:
+    """The record that lets an item run on fewer processors, which takes in no outcome, answers them."""
+    return ((ItemRecord, "answers", True),)
+
+
+def _state_forgets_sizes() -> tuple[Patch, ...]:
+    """Items that wait to run on fewer processors are not in the state."""
+    real = ItemTable.restore
+
+    def restore(self: ItemTable, state: TableState) -> None:
+        real(self, replace(state, sized=()))
+
+    return ((ItemTable, "restore", restore),)
+
+
+def _overfull() -> tuple[Patch, ...]:
+    """A runner counts items and not their processors."""
+
+    def next_to_start(self: ItemRunner) -> GrantedItem | None:
+        room = self.identity.room
+        full = len(self._running) >= (room.slots if room.items_max is None else room.items_max)
+        return None if full or not self._waiting else self._waiting[0]
+
+    return ((ItemRunner, "_next_to_start", next_to_start),)
+
+
+def _size_not_granted() -> tuple[Patch, ...]:
+    """A runner is not told on how many processors an item runs."""
+    return ((SizedItems, "cpus", lambda self, item: None),)
+
+
+def _failed_there_for_good() -> tuple[Patch, ...]:
+    """An item that fails on fewer processors than it wants may fail for good."""
+
+    def fails_for_good(self: ItemTable, outcome: ItemOutcome) -> bool:
+        return _FAILS(self, replace(outcome, cpus=None))
+
+    return ((ItemTable, "fails_for_good", fails_for_good),)
+
+
+_FAILS = ItemTable.fails_for_good
+
+
 BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
     "a result under an old lease counts": _old_lease_counts,
     "answered before it is in the log": _answer_before_the_log,
@@ -277,6 +321,11 @@ BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
     "over before it is sealed": _over_before_sealed,
     "waits for a dead client": _waits_for_the_dead,
     "a cancelled item is leased": _cancelled_runs,
+    "a trial answers reports": _trial_answers,
+    "a state forgets what runs on fewer": _state_forgets_sizes,
+    "more processors than there are": _overfull,
+    "a size that is not granted": _size_not_granted,
+    "failed on fewer for good": _failed_there_for_good,
 }
 
 

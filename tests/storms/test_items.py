@@ -37,6 +37,10 @@ HABITS = {
     "preempted: discard",
     "revived",
     "ended by its metric",
+    "preempted: restart smaller",
+    "tried on fewer",
+    "on fewer: failed",
+    "beside a full machine",
 }
 
 

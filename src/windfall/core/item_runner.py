@@ -264,6 +264,8 @@ class ItemRunner:
         if one.killed in (ItemEnd.DISCARDED, ItemEnd.RETURNED):
             return
         self._outcomes[outcome.lease] = (outcome, 0)
+        if outcome.cpus is not None:
+            return
         self._timed += 1
         self._run_s += (outcome.run_s - self._run_s) * max(1.0 / self._timed, _SMOOTHING)
 

@@ -15,7 +15,7 @@ from windfall.report.bag_types import TriedType
 from windfall.report.bill import usd
 from windfall.structs import Struct
 from windfall.terms import WallTime
-from windfall.units import count_text, duration_text
+from windfall.units import count_text, cpus_text, duration_text
 
 GROUPS_MAX = 8
 """How many groups of failures are shown."""
@@ -86,6 +86,7 @@ def as_json(log: BagLog, now: WallTime, details: Mapping[str, Any], types: Seque
             for one in types
         ],
         "without_files": log.without_files if log.bag.collect else None,
+        "sizes": [{"cpus": cpus, "items": items, "mean_run_s": mean_s} for cpus, items, mean_s in _sizes(log)],
         "preempted": {action.value: log.recovered[action] for action in ItemRecoveryAction},
         "without_metric": without_metric(log),
         "failures": [{"problem": one.problem, "items": one.count, "item": one.item} for one in failures(log)],
@@ -162,6 +163,9 @@ def lines(
     yield from _machines(log, details)
     for place, one in enumerate(types):
         yield from _labelled("types" if place == 0 else "", _type_text(one))
+    if sizes := _sizes(log):
+        measured = (f"{mean_s:.3g} s on {cpus_text(cpus)}" for cpus, _, mean_s in sizes if mean_s is not None)
+        yield from _labelled("sizes", f"an item takes {', '.join(measured)}" if log.table.timed else "none timed yet")
     if log.bag.collect and log.without_files and not log.bag.grows:
         patterns = ", ".join(log.bag.collect)
         yield from _labelled("files", f"{log.without_files:,} of the items that are done left no file {patterns}")
@@ -178,6 +182,16 @@ def lines(
     if len(groups) > GROUPS_MAX:
         yield from _labelled("", f"{count_text(len(groups) - GROUPS_MAX, 'other problem', 'other problems')}")
     yield from _advice(log, name, groups)
+
+
+def _sizes(log: BagLog) -> tuple[tuple[float, int, float | None], ...]:
+    """Return each number of processors, how many items were timed on it, and their mean [s]; none in a bag with one."""
+    if not log.bag.smaller:
+        return ()
+    table, wanted = log.table, log.table.timed_s / log.table.timed if log.table.timed else None
+    timed = {one.cpus: one.timed for one in table.sized.times()}
+    others = ((cpus, timed.get(cpus, 0), table.sized.mean_s(cpus)) for cpus in log.bag.smaller)
+    return ((log.bag.cores, table.timed, wanted), *others)
 
 
 def _type_text(one: TriedType) -> str:

@@ -39,6 +39,8 @@ def columns(bag: Bag) -> list[tuple[str, Callable[[ItemRow], Any]]]:
         add(rule.name, "result_", lambda row, name=rule.name: _result(row, name))  # type: ignore[misc]
     for name, value in _OWN.items():
         add(name, "item_", value)
+    if bag.smaller:
+        add("cpus", "item_", lambda row: None if row.outcome is None else row.outcome.cpus or bag.cores)
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from windfall.bags import ItemRecovery
 from windfall.events import ComparedValue, Decision, Row
 from windfall.terms import Instant, Term, WallTime
+from windfall.units import cpus_text
 
 POLICY, VERSION = "item-recovery", 1
 
@@ -21,7 +22,8 @@ def decision_of(recovery: ItemRecovery) -> Decision:
             numbers.append(ComparedValue(f"expected cost, {one.action}", one.cost, recovery.unit))
         if one.possible and one.done_s is not None:
             numbers.append(ComparedValue(f"expected time, {one.action}", one.done_s, "s"))
-    choice = f"item {recovery.item}: {recovery.action}, {recovery.reason}"
+    where = "" if recovery.cpus is None else f" on {cpus_text(recovery.cpus)}"
+    choice = f"item {recovery.item}: {recovery.action}{where}, {recovery.reason}"
     return Decision(
         POLICY, VERSION, choice, tuple(numbers), tuple(f"{one.action}: {one.reason}" for one in recovery.costs)
     )

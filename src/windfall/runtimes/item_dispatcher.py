@@ -207,7 +207,7 @@ class ItemDispatcher:
             # What is saved of an item is read only when it is decided on.
             saved_s = yield from self._saved_s({one.item for one in record.recovered})
             record = item_decisions.decide(self.table, replace(view, saved_s=saved_s), nonce)
-        if record is None or (yield from self._append(record)):
+        if record is None or ((yield from self._append(record)) and record.answers):
             self._answered = {runner: report.sequence for runner, report in self._reports.items()}
         yield from self._write_grants(stopping=stopping)
         if self.table.closed and not self._cleaned:
@@ -347,10 +347,11 @@ class ItemDispatcher:
     def _grant(self, runner: str, *, stopping: bool) -> Steps[ItemGrant]:
         leave = self.table.runners[runner].left or stopping
         leases = self.table.leases(runner)
-        bag, place = self.table.bag, self.table.place
+        bag, place, sized = self.table.bag, self.table.place, self.table.sized
         yield from self._read_rows({place(lease.item)[0] for lease in leases if lease.item != bag.reduce_item})
         items = tuple(
-            GrantedItem(lease, () if lease.item == bag.reduce_item else self._row(lease.item)) for lease in leases
+            GrantedItem(lease, () if lease.item == bag.reduce_item else self._row(lease.item), sized.cpus(lease.item))
+            for lease in leases
         )
         return ItemGrant(runner, self.table.number, self._answered.get(runner, 0), items, self.table.closed, leave)
 
