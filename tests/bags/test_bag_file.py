@@ -72,6 +72,11 @@ BAD_ALLOCATIONS = {
         f"{SLURM}\nnum_nodes: 3",
         "num_nodes must be a multiple of bag.nodes_per_item, 2, not 3",
     ),
+    "sizes": (
+        "ranks: 4, cpus_per_item: [4, 2]",
+        SLURM,
+        "bag.cpus_per_item lists 4, 2; an item on several nodes has one number: write 4",
+    ),
     "explore": ("ranks: 4", f"{SLURM}\nfleet: explore", "fleet.explore orders machines one by one"),
 }
 
@@ -149,6 +154,20 @@ BAD_BLOCKS = {
     "no samples": ("parameters: {T: {uniform: [0, 1]}}", "bag.samples is missing"),
     "repeat": ("parameters: {T: 1, repeat: 1}\nrepeats: 2", "bag.parameters.repeat is also what bag.repeats counts"),
     "no cpus": ("parameters: {T: 1}\ncpus_per_item: 0", "bag.yaml:4:18: bag.cpus_per_item must be a number above zero"),
+    "sizes that grow": (
+        "parameters: {T: 1}\ncpus_per_item: [1, 2]",
+        "bag.yaml:4:18: bag.cpus_per_item must be a number, or the wanted number and then smaller ones, such as",
+    ),
+    "no sizes": ("parameters: {T: 1}\ncpus_per_item: []", "such as [4, 2, 1], not []"),
+    "size of zero": ("parameters: {T: 1}\ncpus_per_item: [2, 0]", "bag.cpus_per_item must be a number above zero"),
+    "sizes of ranks": (
+        "parameters: {T: 1}\nranks: 3\ncpus_per_item: [6, 2, 1]",
+        "bag.yaml:5:18: bag.cpus_per_item: 3 ranks on 6 CPUs are 0.5 on 1; write numbers on which the ranks are whole",
+    ),
+    "sizes and a parameter": (
+        "parameters: {T: 1, cpus: 2}\ncpus_per_item: [2, 1]",
+        "bag.cpus_per_item is {{cpus}} in run, which is also a parameter",
+    ),
     "memory": (
         "parameters: {T: 1}\nmemory_per_item: 0GB",
         "bag.memory_per_item must be an amount of memory above zero",

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
+from tests.bags.live_bags import described, opened, shown
 from tests.live.rig import Rig
 from windfall.bags import ItemLease, ItemState
-from windfall.cli.bag_verbs import OpenBag, find_bag
+from windfall.cli.bag_verbs import OpenBag
 from windfall.core.item_runner import ALIVE_S
 from windfall.storage.store_operations import get
 from windfall.wire import bag_layout
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(240)]
-
-
-def described(name: str, run: str, machines: int, **bag: Any) -> dict[str, Any]:
-    """The job file of a bag; a machine here has one processor, and so runs one item at a time."""
-    own = {"order": "given", **bag}
-    return {"name": name, "num_nodes": machines, "resources": {"infra": "local"}, "run": run, "bag": own}
-
-
-def opened(rig: Rig, job_id: str) -> OpenBag | None:
-    """The bag, with its log."""
-    return find_bag(rig.run_url(job_id)) if (rig.state / "runs" / job_id).exists() else None
-
-
-def shown(rig: Rig, job_id: str) -> dict[str, Any]:
-    """What `windfall ps --json` says of the items."""
-    found: dict[str, Any] = json.loads(rig.say("ps", rig.run_url(job_id), "--json"))["bag"]
-    return found
 
 
 def test_a_bag_is_over_once_its_metric_says_so(new_rig: Callable[..., Rig]) -> None:

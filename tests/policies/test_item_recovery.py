@@ -85,6 +85,36 @@ def test_expected_cost_and_time_are_those_of_items_played(table: SurvivalTable, 
     assert (alone.usd, alone.done_s) == pytest.approx(played(item, [age_s], 20 * MIN, 0.0), rel=0.01)
 
 
+@pytest.mark.parametrize("saved_s", [0.0, 5 * MIN])
+def test_processors_of_one_machine_are_lost_together_and_none_waits(saved_s: float) -> None:
+    """Within 1 % of 40,000 items: four processors for 15 min, two for 20 min; a save spares the same share on both."""
+    table = memoryless(2.0)
+    item = ItemLoss(
+        (GangTime(4, 15 * MIN), GangTime(2, 20 * MIN, 60.0)), (), 0.06, table, 120.0, saved_s, on_one=True
+    )  # fmt: skip
+    left = 1.0 - saved_s / (15 * MIN)
+
+    def one_machine(processors: int, runtime_s: float, wait_s: float) -> tuple[float, float]:
+        """Of `played` on one machine the first run costs `processors`, all later ones four."""
+        first_usd, again_usd, time_s = 0.0, 0.0, 0.0
+        random, runs = np.random.default_rng(12), 40_000
+        lasts_s = random.exponential(7200.0, runs)
+        first_usd += float(np.minimum(lasts_s, runtime_s).sum()) * processors
+        time_s += runs * wait_s + float(np.minimum(lasts_s, runtime_s).sum())
+        running = int((lasts_s < runtime_s).sum())
+        while running:
+            lasts_s, whole_s = random.exponential(7200.0, running), 15 * MIN * left
+            time_s += running * 120.0 + float(np.minimum(lasts_s, whole_s).sum())
+            again_usd += float(np.minimum(lasts_s, whole_s).sum()) * 4
+            running = int((lasts_s < whole_s).sum())
+        return (first_usd + again_usd) / runs * 0.06 / H, time_s / runs
+
+    again, smaller = option(item, FAR, REPLENISH), option(item, FAR, SMALLER)
+    assert (again.usd, again.done_s) == pytest.approx(one_machine(4, 15 * MIN * left, 120.0), rel=0.01)
+    assert (smaller.usd, smaller.done_s) == pytest.approx(one_machine(2, 20 * MIN * left, 60.0), rel=0.01)
+    assert smaller.machines == 2
+
+
 def test_without_losses_the_costs_are_arithmetic() -> None:
     """0.24 USD/h: 20 machine-minutes alone are 0.08; two for 15 min after a wait of 2 min, with one paid, are 0.128."""
     item = loss(lifetimes=memoryless(1e6))

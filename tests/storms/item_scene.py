@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from windfall.bags import Bag, StopWhen
+from tests.support.simulated_store import Actor
+from windfall.bags import Bag, GrantedItem, ItemLease, RunnerRoom, StopWhen
 from windfall.structs import replace
 from windfall.terms import Seconds
 from windfall.wire import bag_layout
@@ -44,6 +45,35 @@ class BagScene:
     def total(self) -> int:
         """How many items there are in the end."""
         return len(self.run_s)
+
+    def room(self, number: int) -> RunnerRoom:
+        """How much a machine runs at once."""
+        slots, spare_cpus = self.slots[number % 4], self.spare_cpus[number % len(self.spare_cpus)]
+        return RunnerRoom(slots, self.bag.cores, spare_cpus, 4 * (slots + 1) if self.bag.smaller else None)
+
+    def at_most_s(self, item: int) -> float:
+        """How long an item takes with all its tries."""
+        limit_s, retries = self.bag.item_timeout_s, self.bag.retries_max
+        if self.bag.smaller:
+            # On fewer processors, and then all its tries on those that it wants.
+            return self.run_s[item] * (max(self.slower.values()) + 1 + retries) + 8.0
+        run_s, tries = self.run_s[item], 1 + min(self.fails[item], retries)
+        if limit_s is not None and run_s > limit_s:
+            run_s, tries = limit_s, 1 + retries
+        return (run_s + 2.0) * tries
+
+
+@dataclass
+class BagMachine:
+    """A machine that is there: its name, whether its end is announced."""
+
+    name: str
+    room: RunnerRoom
+    alive: bool = True
+    ends_at: float | None = None
+    actor: Actor | None = None
+    running: dict[ItemLease, float] = field(default_factory=dict)
+    items: dict[ItemLease, GrantedItem] = field(default_factory=dict)
 
 
 def draw(seed: int) -> BagScene:

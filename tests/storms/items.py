@@ -13,11 +13,10 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from tests.storms import planted_items
 from tests.storms.item_client import BagClient
-from tests.storms.item_scene import ROWS_EACH, draw
+from tests.storms.item_scene import ROWS_EACH, BagMachine, draw
 from tests.storms.item_sizes import SizeWitness
 from tests.storms.item_stops import StopWitness
 from tests.support.checks import Violation, demand
@@ -30,7 +29,6 @@ from windfall.bags import (
     ItemOutcome,
     ItemRecord,
     ItemState,
-    RunnerRoom,
     TableState,
 )
 from windfall.core.item_runner import (
@@ -64,19 +62,6 @@ CLIENT_S = 1200.0
 LEAVE_S = 20.0
 """Runners kill what runs within this time of the bag's end, if nothing goes wrong: a grant that was overwritten by an older one
 is written again after `AGAIN_S`, at the next turn."""
-
-
-@dataclass
-class BagMachine:
-    """A machine that is there: its name, whether its end is announced."""
-
-    name: str
-    room: RunnerRoom
-    alive: bool = True
-    ends_at: float | None = None
-    actor: Actor | None = None
-    running: dict[ItemLease, float] = field(default_factory=dict)
-    items: dict[ItemLease, GrantedItem] = field(default_factory=dict)
 
 
 class BagStorm:
@@ -253,10 +238,7 @@ class BagStorm:
 
     def new_machine(self) -> None:
         number = len(self.machines)
-        scene, slots = self.scene, self.scene.slots[number % 4]
-        spare_cpus = scene.spare_cpus[number % len(scene.spare_cpus)]
-        most = 4 * (slots + 1) if scene.bag.smaller else None
-        machine = BagMachine(f"m-{number}", RunnerRoom(slots, scene.bag.cores, spare_cpus, most))
+        machine = BagMachine(f"m-{number}", self.scene.room(number))
         self.machines.append(machine)
         self._start_runner(machine)
 
@@ -421,24 +403,13 @@ class BagStorm:
         """Run it."""
         self.world.at(0.0, self._tend)
         self.world.at(self.rng.expovariate(1.0 / 15.0), self._trouble)
-        limit_s = self.scene.calm_s + sum(map(self._at_most_s, range(self.scene.total))) + SPARE_S
+        limit_s = self.scene.calm_s + sum(map(self.scene.at_most_s, range(self.scene.total))) + SPARE_S
         if self.client is not None:
             limit_s += CLIENT_S
         while not self.mirror.closed and self.world.time < limit_s:
             demand(self.world.step(), "something goes on")
         self._ended_well()
         return self
-
-    def _at_most_s(self, item: int) -> float:
-        """How long an item takes with all its tries."""
-        scene, limit_s = self.scene, self.scene.bag.item_timeout_s
-        if scene.bag.smaller:
-            # On fewer processors, and then all its tries on those that it wants.
-            return scene.run_s[item] * (max(scene.slower.values()) + 1 + scene.bag.retries_max) + 8.0
-        run_s, tries = scene.run_s[item], 1 + min(scene.fails[item], scene.bag.retries_max)
-        if limit_s is not None and run_s > limit_s:
-            run_s, tries = limit_s, 1 + scene.bag.retries_max
-        return (run_s + 2.0) * tries
 
     def _ended_well(self) -> None:
         self.world.run(max(self.world.time, self.scene.calm_s + 60.0) + LEAVE_S)

@@ -33,7 +33,7 @@ class SizedItems:
         return tuple(self._times[cpus] for cpus in sorted(self._times, reverse=True))
 
     def mean_s(self, cpus: float) -> float | None:
-        """Return how long an item takes on so many processors [s]; None if that is not measured."""
+        """Return how long an item takes on a number of processors [s]; None if that is not measured."""
         one = self._times.get(cpus)
         return one.timed_s / one.timed if one is not None and one.timed else None
 

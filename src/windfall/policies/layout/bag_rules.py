@@ -51,14 +51,14 @@ def items_at_once(bag: Bag, cpus: float, memory_gib: float) -> int:
 
 
 def items_in_memory(bag: Bag, memory_gib: float, most: int) -> int:
-    """Return for how many items a machine has memory [GiB], at most so many; 0 GiB, which no provider says, is enough."""
+    """Return for how many items a machine has memory [GiB], `most` at most; 0 GiB, which no provider says, is enough."""
     if bag.memory_gib is None or memory_gib <= 0.0:
         return most
     return min(most, math.floor(memory_gib / bag.memory_gib * _ROUNDING))
 
 
 def room_of(bag: Bag, cpus: float, memory_gib: float) -> RunnerRoom:
-    """Return how many items a machine with so many processors and so much memory [GiB] runs at once, and what is spare."""
+    """Return how many items a machine with these processors and memory [GiB] runs at once, and what is spare."""
     slots = items_at_once(bag, cpus, memory_gib)
     if not bag.smaller:
         return RunnerRoom(slots, bag.cores)

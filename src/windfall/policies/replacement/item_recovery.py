@@ -16,7 +16,7 @@ whereas a restart can be on fewer (section 4.5).  An item can be discarded only 
 reach.  The least cost wins among the actions that end in time; if none does, the run that ends first.
 
 Processors of one machine take the place of machines where an item runs on one (`ItemLoss.on_one`): n and m count them, they
-are lost together, so that none is left to wait (k = 0, and no n - 1 or m - 1), the wait w_m is that until so many are free,
+are lost together, so that none is left to wait (k = 0, and no n - 1 or m - 1), the wait w_m is that until m are free,
 and the program reads its save itself, whatever their number: on m of them the same share of its work is left,
 
     smaller:        c m h + q C_0,                   w_m + h + q (w + t_0)                     r = T_m (1 - saved / T_n)
@@ -84,7 +84,7 @@ class GangTime(Struct, frozen=True):
     Attributes:
         machines: how many machines; processors where `ItemLoss.on_one` is set.
         runtime_s: without a loss [s].
-        wait_s: until so many are free [s]; for the wanted number, `ItemLoss.wait_s` says it.
+        wait_s: until they are free [s]; for the wanted number, `ItemLoss.wait_s` says it.
     """
 
     machines: float
