@@ -10,10 +10,21 @@ here, gives back at once what it will not start, and kills what still runs short
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
+from collections.abc import Mapping
 
-from windfall.bags import GrantedItem, ItemEnd, ItemGrant, ItemLease, ItemOutcome, RunnerReport
+from windfall.bags import (
+    GrantedItem,
+    ItemEnd,
+    ItemGrant,
+    ItemLease,
+    ItemOutcome,
+    MetricCurve,
+    RunnerReport,
+    StoppedLease,
+)
 from windfall.structs import Struct
 from windfall.terms import Instant, Seconds
 
@@ -29,6 +40,8 @@ REPORT_S = Seconds(0.25)
 """The least time between two reports [s]; where an answer takes long, `REPORT_SHARE` of that: a report lists all items in
 hand, and no more than one is read before the next answer."""
 REPORT_SHARE = 1 / 8
+CURVE_SHARE = 1 / 20
+"""What an item reports of its metric is reported again after this share of its run, at most after `ALIVE_S`."""
 ALIVE_S = Seconds(10.0)
 """A report is written again after this time, to show that the runner lives [s]."""
 SPARE = 2.0
@@ -52,6 +65,19 @@ class GrantRead(Struct, frozen=True):
     """What the dispatcher has written for this runner."""
 
     grant: ItemGrant
+
+
+class CurvesRead(Struct, frozen=True):
+    """What running items have reported of their metric by now, those with anything new."""
+
+    curves: Mapping[ItemLease, MetricCurve]
+
+
+class RuleAnswered(Struct, frozen=True):
+    """The user's function stops an item; or, without one, it cannot be asked, for a reason."""
+
+    lease: ItemLease | None
+    reason: str
 
 
 class ItemEnded(Struct, frozen=True):
@@ -78,7 +104,7 @@ class LeaveAsked(Struct, frozen=True):
     now: bool
 
 
-RunnerFact = GrantRead | ItemEnded | ReportWritten | EndAnnounced | LeaveAsked
+RunnerFact = GrantRead | CurvesRead | RuleAnswered | ItemEnded | ReportWritten | EndAnnounced | LeaveAsked
 
 
 class StartItem(Struct, frozen=True):
@@ -88,10 +114,15 @@ class StartItem(Struct, frozen=True):
 
 
 class KillItem(Struct, frozen=True):
-    """Kill an item and everything below it; its outcome follows, if it still counts."""
+    """Kill an item and everything below it; its outcome follows, if it still counts.
+
+    Attributes:
+        reason: why it is stopped; empty for other ends.
+    """
 
     lease: ItemLease
     end: ItemEnd
+    reason: str = ""
 
 
 class WriteReport(Struct, frozen=True):
@@ -110,11 +141,13 @@ RunnerAction = StartItem | KillItem | WriteReport | ForgetItem
 
 
 class _Running:
-    __slots__ = ("item", "killed", "since")
+    __slots__ = ("curve", "item", "killed", "since", "stop")
 
     def __init__(self, item: GrantedItem, since: Instant) -> None:
         self.item, self.since = item, since
         self.killed: ItemEnd | None = None
+        self.curve: MetricCurve = ()
+        self.stop = ""
 
 
 class ItemRunner:
@@ -140,6 +173,8 @@ class ItemRunner:
         self._answer_s, self._run_s, self._timed = float(ANSWER_S), float(RUN_S), 0
         self._ends_at: Instant | None = None
         self._reduce_refused = False
+        self._curves_at = math.inf
+        self._rule_problem = ""
         self._now = now
 
     # ---------------------------------------------------------------------------------------------------------- reading
@@ -192,7 +227,9 @@ class ItemRunner:
     def _report_at(self) -> float:
         """When a report is due."""
         least_s = min(max(REPORT_S, REPORT_SHARE * self._answer_s), ALIVE_S)
-        return self._written_at + (least_s if self._news else ALIVE_S)
+        return min(
+            self._written_at + (least_s if self._news else ALIVE_S), max(self._curves_at, self._written_at + least_s)
+        )
 
     # ---------------------------------------------------------------------------------------------------------- turning
 
@@ -204,6 +241,10 @@ class ItemRunner:
             match fact:
                 case GrantRead(grant):
                     actions += self._granted(grant)
+                case CurvesRead(curves):
+                    self._take_curves(curves)
+                case RuleAnswered(lease, reason):
+                    self._take_answer(lease, reason)
                 case ItemEnded(outcome):
                     self._ended(outcome)
                 case ReportWritten():
@@ -235,7 +276,7 @@ class ItemRunner:
         for lease, (outcome, reported) in tuple(self._outcomes.items()):
             if 0 < reported <= grant.answers:
                 del self._outcomes[lease]
-                if outcome.end is ItemEnd.DONE:
+                if outcome.end.is_done:
                     counted.append(ForgetItem(lease))
         leases = {one.lease for one in grant.items}
         if grant.leave:
@@ -252,7 +293,29 @@ class ItemRunner:
             self._waiting += [one for one in grant.items if one.lease not in known]
             self._news = True
         given_up = [one for lease, one in self._running.items() if lease not in leases]
-        return [*counted, *self._kill(given_up, ItemEnd.DISCARDED)]
+        stops = [self._stop(one) for one in grant.stops if one.lease in self._running]
+        return [*counted, *self._kill(given_up, ItemEnd.DISCARDED), *itertools.chain(*stops)]
+
+    def _stop(self, stopped: StoppedLease) -> list[RunnerAction]:
+        one = self._running[stopped.lease]
+        if one.killed is not None:
+            return []
+        one.killed = ItemEnd.STOPPED
+        return [KillItem(stopped.lease, ItemEnd.STOPPED, stopped.reason)]
+
+    def _take_curves(self, curves: Mapping[ItemLease, MetricCurve]) -> None:
+        """Take in what items have reported, and let it be reported soon: sooner of those that run for a shorter time."""
+        for lease, curve in curves.items():
+            if (one := self._running.get(lease)) is not None:
+                one.curve = curve
+                soon_s = min(max(CURVE_SHARE * (self._now - one.since), REPORT_S), ALIVE_S)
+                self._curves_at = min(self._curves_at, self._now + soon_s)
+
+    def _take_answer(self, lease: ItemLease | None, reason: str) -> None:
+        if lease is None:
+            self._news, self._rule_problem = self._news or not self._rule_problem, self._rule_problem or reason
+        elif (one := self._running.get(lease)) is not None:
+            one.stop, self._news = reason, True
 
     def _ended(self, outcome: ItemOutcome) -> None:
         one = self._running.pop(outcome.lease, None)
@@ -318,13 +381,13 @@ class ItemRunner:
         if self._writing or self._now < self._report_at:
             return []
         self._sequence += 1
-        self._writing, self._news, self._written_at = True, False, self._now
+        self._writing, self._news, self._written_at, self._curves_at = True, False, self._now, math.inf
         if self._asked_at is None:
             self._asked_at = (self._sequence, self._now)
         self._outcomes = {
             lease: (outcome, reported or self._sequence) for lease, (outcome, reported) in self._outcomes.items()
         }
-        who = self.identity
+        who, curves = self.identity, tuple(one.curve for one in self._running.values())
         report = RunnerReport(
             who.runner,
             who.machine_id,
@@ -336,5 +399,8 @@ class ItemRunner:
             tuple(outcome for outcome, _ in self._outcomes.values()),
             leaves=self.leaving and not self._running,
             ran_s=tuple(Seconds(self._now - one.since) for one in self._running.values()),
+            curves=curves if any(curves) else (),
+            stops=tuple(StoppedLease(lease, one.stop) for lease, one in self._running.items() if one.stop),
+            rule_problem=self._rule_problem,
         )
         return [WriteReport(report)]
