@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from windfall.bags import Bag, ItemLease, MetricCurve, RunnerReport, StoppedLease, StopItem
+from windfall.bags import Bag, ItemLease, MetricCurve, RunnerReport, StopItem, StoppedLease
 from windfall.core.item_table import ItemTable
 from windfall.policies.planning import early_stopping
 from windfall.policies.planning.early_stopping import MedianRule, MetricReport, StopRule, StopVerdict, ThresholdRule

@@ -40,8 +40,8 @@ from windfall.structs import Struct
 CLIENT_LOST = "its client was not heard of"
 """Why a bag is over whose client was silent for too long."""
 CURVES_KEPT = 64
-"""With this number of curves of done items a running one is compared: their median is known to a sixth of the spread of the items, 1.25 / sqrt(64),
-and a state, which has them all, stays below 100 kB however many items a bag has."""
+"""With this number of curves of done items a running one is compared: their median is known to a sixth of the spread of the
+items, 1.25 / sqrt(64), and a state, which has them all, stays below 100 kB however many items a bag has."""
 _ROUNDING = 1e-12
 _Number = TypeVar("_Number", int, float)
 _STATES = tuple(ItemState)
