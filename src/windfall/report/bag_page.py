@@ -86,6 +86,8 @@ def as_json(log: BagLog, now: WallTime, details: Mapping[str, Any], types: Seque
             for one in types
         ],
         "without_files": log.without_files if log.bag.collect else None,
+        "stopped": log.stopped if log.bag.stop_item is not None else None,
+        "rule_problem": log.table.rule_problem or None,
         "preempted": {action.value: log.recovered[action] for action in ItemRecoveryAction},
         "without_metric": without_metric(log),
         "failures": [{"problem": one.problem, "items": one.count, "item": one.item} for one in failures(log)],
@@ -168,6 +170,8 @@ def lines(
     if log.recovered:
         chosen = ", ".join(f"{log.recovered[one]:,} to {one}" for one in ItemRecoveryAction if log.recovered[one])
         yield from _labelled("preempted", f"{count_text(log.recovered.total(), 'item', 'items')}: {chosen}")
+    if log.bag.stop_item is not None:
+        yield from _stopped(log)
     if (count := without_metric(log)) and (rule := log.bag.stop_when) is not None:
         many = count_text(count, "item that is done has", "items that are done have")
         yield from _labelled("warning", f"{many} no number for {rule.metric}, by which stop_when decides")
@@ -178,6 +182,16 @@ def lines(
     if len(groups) > GROUPS_MAX:
         yield from _labelled("", f"{count_text(len(groups) - GROUPS_MAX, 'other problem', 'other problems')}")
     yield from _advice(log, name, groups)
+
+
+def _stopped(log: BagLog) -> Iterator[str]:
+    """Yield how many items were stopped before their end, and why no more of them can be."""
+    rule = log.bag.stop_item
+    assert rule is not None
+    if log.stopped:
+        yield from _labelled("stopped", f"{count_text(log.stopped, 'item', 'items')} stopped early, by {rule.metric}")
+    if log.table.rule_problem:
+        yield from _labelled("warning", log.table.rule_problem)
 
 
 def _type_text(one: TriedType) -> str:

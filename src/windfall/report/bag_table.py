@@ -39,6 +39,8 @@ def columns(bag: Bag) -> list[tuple[str, Callable[[ItemRow], Any]]]:
         add(rule.name, "result_", lambda row, name=rule.name: _result(row, name))  # type: ignore[misc]
     for name, value in _OWN.items():
         add(name, "item_", value)
+    if bag.stop_item is not None:
+        add("stopped", "item_", lambda row: None if row.outcome is None else row.outcome.stopped or None)
     return found
 
 

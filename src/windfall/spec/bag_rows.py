@@ -18,6 +18,7 @@ from windfall.models import parameter_space
 from windfall.models.parameter_space import Sampling
 from windfall.spec.bag_block import BagBlock, StopWhenBlock
 from windfall.spec.bag_fields import ITEMS_MAX, NAME
+from windfall.spec.stop_item_block import stop_item_of
 from windfall.structs import Struct
 from windfall.terms import Seconds
 from windfall.wire import bag_layout
@@ -243,4 +244,5 @@ def to_bag(block: BagBlock, rows: BagRows) -> Bag:
             None if block.save_time is None else Seconds(block.save_time),
         ),
         stop_when=_stop_when(block.stop_when),
+        stop_item=stop_item_of(block.stop_item),
     )

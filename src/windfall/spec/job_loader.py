@@ -33,6 +33,7 @@ from windfall.spec.job_file import (
     ResourcesBlock,
     WorkBlock,
 )
+from windfall.spec.stop_item_block import ItemStepsBlock, StopItemBlock, call_problems
 from windfall.spec.yaml_positions import YamlDocument, YamlPath, dotted
 from windfall.spelling import closest, nearest
 from windfall.structs import Struct, replace
@@ -107,7 +108,12 @@ _HOMES: Mapping[str, type[BaseModel]] = {
     "controller": ControllerBlock,
     "exclude": ExcludeBlock,
 }
-_INNER: Mapping[str, type[BaseModel]] = {"job_recovery": job_file.JobRecoveryBlock, "stop_when": StopWhenBlock}
+_INNER: Mapping[str, type[BaseModel]] = {
+    "job_recovery": job_file.JobRecoveryBlock,
+    "stop_when": StopWhenBlock,
+    "stop_item": StopItemBlock,
+    "steps": ItemStepsBlock,
+}
 _KINDS: Mapping[str, str] = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -375,6 +381,8 @@ def _of_bag(job: JobFile, *, here: bool) -> Iterable[Fault]:
         yield Fault(("bag", "rows"), f"bag.rows: {str(error).removeprefix('bag.rows: ')}")
         return
     yield from (Fault(path, message) for path, message in bag_block.problems(job.bag, job.run, columns))
+    if here:
+        yield from (Fault(path, message) for path, message in call_problems(job.bag.stop_item, job.workdir))
     for key in ("work", "runtime"):
         if getattr(job, key) is not None:
             yield Fault((key,), f"{key} follows from bag; remove it", key=True)
