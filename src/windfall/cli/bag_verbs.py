@@ -239,7 +239,7 @@ def _why_nothing(what: str, attempt: int | None, *, ended: bool) -> str:
 
 
 def decision_rows(reference: str, item: int | None, state: Path | None) -> list[Row]:
-    """Return the decisions on items of a bag that were preempted or stopped as rows of a journal; none if it is no bag, or was not started.
+    """Return the decisions on items of a bag that were preempted or stopped, as rows of a journal; none if it has not started.
 
     Args:
         reference: a job or the URL of a run.
