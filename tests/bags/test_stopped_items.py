@@ -28,6 +28,9 @@ from windfall.core.item_runner import (
     ItemEnded,
     ItemRunner,
     KillItem,
+    ReportWritten,
+    RuleAnswered,
+    RunnerFact,
     RunnerIdentity,
     WriteReport,
 )
