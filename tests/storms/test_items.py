@@ -37,6 +37,10 @@ HABITS = {
     "preempted: discard",
     "revived",
     "ended by its metric",
+    "stopped and done",
+    "done though to be stopped",
+    "lost though to be stopped",
+    "hopeless and discarded",
 }
 
 
