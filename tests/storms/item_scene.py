@@ -139,8 +139,8 @@ def _with_stops(scene: BagScene, rng: random.Random) -> BagScene:
     scene.bag = replace(scene.bag, stop_item=rule, item_timeout_s=None)
     scene.levels = [rng.uniform(60.0, 90.0) if rng.random() < 0.3 else rng.uniform(0.0, 5.0) for _ in scene.run_s]
     scene.run_s = [
-        rng.uniform(60.0, 90.0) if level > 50.0 else run_s
+        rng.uniform(45.0, 60.0) if level > 50.0 else run_s
         for level, run_s in zip(scene.levels, scene.run_s, strict=True)
     ]
-    scene.calm_s = rng.choice((60.0, 200.0))
+    scene.calm_s = rng.choice((60.0, 300.0))
     return scene

@@ -210,6 +210,7 @@ class BagStorm:
         self.mirror.apply(record)
         self.stops.applied(self.mirror)
         self.curves.applied(record, self.mirror)
+        self._lose_one_that_stops(record)
         self.counted |= {outcome.lease.item: outcome.lease for _, outcome in record.carried}
         if self.client is not None:
             self.client.recorded(record, self.mirror)
@@ -219,6 +220,12 @@ class BagStorm:
         demand(counts.done == len(self.counted), f"what is counted is done: {counts.done}, {len(self.counted)}")
         if bag.at_once_max is not None:
             demand(counts.leased <= bag.at_once_max, f"no more at once than allowed: {counts.leased}")
+
+    def _lose_one_that_stops(self, record: ItemRecord) -> None:
+        """Lose a machine before it can know what to stop, so that verdicts are left without an outcome."""
+        leases = {one.lease for one in record.stopped if not self.world.calm and self.rng.random() < 0.6}
+        for machine in [one for one in self.machines if leases & one.running.keys()]:
+            self.world.at(0.0, lambda lost=machine: self._lose(lost, told=True))  # type: ignore[misc]
 
     def _reduced(self, outcome: ItemOutcome) -> None:
         others = [lease for runner in self.mirror.runners for lease in self.mirror.leases(runner)]

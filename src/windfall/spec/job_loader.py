@@ -67,6 +67,9 @@ LATER: Mapping[str, str] = {
 """Keys of other tools, and keys that are not supported yet, with what to do instead."""
 EXAMPLES: Mapping[str, str] = {
     "run": "the command that trains, for example run: python train.py",
+    "metric": "which of bag.results decides, for example metric: energy",
+    "regex": "it finds the step in the file of the metric, for example regex: 'step (.*)'",
+    "of": "the step at the end of a run, for example of: 8000",
 }
 VARIABLES: Mapping[str, str | None] = {
     "SKYPILOT_NODE_RANK": environment.NODE_RANK,
