@@ -27,6 +27,10 @@ RETRIES_MAX = 2
 """How often an item that failed is tried again, if the bag does not say."""
 STOP_ITEMS_MIN = 5
 """How many items are done before `Bag.stop_when` may end a bag, if the bag does not say."""
+STOP_DONE_MIN = 5
+"""How many items are done before `Bag.stop_item` compares with them, if the bag does not say."""
+STOP_MEDIAN_FROM = 0.3
+"""From which share of its run an item is compared with the median of others, if the bag does not say [1]."""
 CLIENT_SILENT_S = Seconds(60.0)
 """How long the client of a bag that grows may be silent, if the bag does not say [s]."""
 
@@ -61,6 +65,13 @@ class ItemEnd(enum.StrEnum):
     """Its machine was lost, or its runner was not heard of."""
     DISCARDED = "discarded"
     """The bag ended."""
+    STOPPED = "stopped"
+    """Its metric said that the rest of its run is not worth it (`Bag.stop_item`); what it has so far are its results."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the item is done by it, and never runs again."""
+        return self in (ItemEnd.DONE, ItemEnd.STOPPED)
 
 
 class ResultRule(Tagged, frozen=True):
@@ -113,6 +124,37 @@ class StopWhen(Tagged, frozen=True):
     standard_error: float | None = None
 
 
+class StopItem(Tagged, frozen=True):
+    """When one running item is stopped; exactly one of `above`, `below`, `median` and `call` is set.
+
+    Attributes:
+        metric: a result, whose values are read while the item runs.
+        above, below: stopped once a value is beyond.
+        median: `min` or `max`, the better values: stopped if its best so far is worse than what items that are done had on
+            average by the same share of their run, in the median.
+        from_progress: not before this share of its run [1].
+        done_min: `median` needs this number of items that are done.
+        call: FILE.py:FUNCTION of the user's code, which is asked instead.
+        steps: an expression that finds the step in the file of the metric; None: progress follows from the time.
+        steps_of: the step at the end of a run.
+    """
+
+    metric: str
+    above: float | None = None
+    below: float | None = None
+    median: str | None = None
+    from_progress: float = 0.0
+    done_min: int = STOP_DONE_MIN
+    call: str | None = None
+    steps: str | None = None
+    steps_of: float = 1.0
+
+
+MetricCurve = tuple[tuple[float, float], ...]
+"""What an item reported of its metric, oldest first: each value after its progress, which is a share of the item's run [1], or
+where a running item's share is not known, for how long it had run [s]."""
+
+
 class Bag(Tagged, frozen=True):
     """A bag, as a job carries it in the settings of its runtime.
 
@@ -142,6 +184,7 @@ class Bag(Tagged, frozen=True):
         grows: a client adds items while the bag runs; then `items` is 0 and `rows` is empty.
         client_silent_s: a bag that grows is closed if its client was not heard of for so long [s].
         inputs: names of the parameters whose values are keys of objects that a machine fetches before the item starts.
+        stop_item: when one running item is stopped; None for never.
     """
 
     items: int
@@ -169,6 +212,7 @@ class Bag(Tagged, frozen=True):
     inputs: tuple[str, ...] = ()
     stop_when: StopWhen | None = None
     smaller: tuple[float, ...] = ()
+    stop_item: StopItem | None = None
 
     @property
     def sizes(self) -> tuple[float, ...]:
@@ -258,6 +302,8 @@ class ItemOutcome(Tagged, frozen=True):
         started_at, run_s: when it started, by the runner's clock, and how long it ran [s].
         values: the results.
         cpus: on how many processors it ran, where they were fewer than it wants.
+        stopped: why it was stopped; empty if it was not.
+        curve: of `Bag.stop_item`, if items that are done are compared with: by shares of its run.
     """
 
     lease: ItemLease
@@ -270,6 +316,8 @@ class ItemOutcome(Tagged, frozen=True):
     output: StoredOutput | None = None
     files: tuple[StoredItemFile, ...] = ()
     cpus: float | None = None
+    stopped: str = ""
+    curve: MetricCurve = ()
 
 
 class RunnerRoom(Tagged, frozen=True):
@@ -288,6 +336,13 @@ class RunnerRoom(Tagged, frozen=True):
     items_max: int | None = None
 
 
+class StoppedLease(Tagged, frozen=True):
+    """An item that is to be stopped while it runs, and why."""
+
+    lease: ItemLease
+    reason: str
+
+
 class RunnerReport(Tagged, frozen=True):
     """The newest state of a runner, in its own object.
 
@@ -302,6 +357,9 @@ class RunnerReport(Tagged, frozen=True):
         outcomes: those that no grant has acknowledged.
         leaves: it will ask for nothing more.
         spare_cpus: processors that are too few for an item of the wanted number, and on which no smaller one runs or waits.
+        curves: of `Bag.stop_item`, of those that run and have reported; as long as `ran_s`, unless all are empty.
+        stops: running items that the user's function stops.
+        rule_problem: why that function cannot be asked; empty if it can.
     """
 
     runner: str
@@ -315,6 +373,9 @@ class RunnerReport(Tagged, frozen=True):
     leaves: bool = False
     ran_s: tuple[Seconds, ...] = ()
     spare_cpus: float = 0.0
+    curves: tuple[MetricCurve, ...] = ()
+    stops: tuple[StoppedLease, ...] = ()
+    rule_problem: str = ""
 
 
 class GrantedItem(Tagged, frozen=True):
@@ -333,6 +394,7 @@ class ItemGrant(Tagged, frozen=True):
         answers: the newest report that the dispatcher has read; outcomes up to it need not be told again.
         closed: the bag is over.
         leave: this runner gets nothing more, and gives back what it has not started.
+        stops: of the items, those that are to be stopped.
     """
 
     runner: str
@@ -341,6 +403,7 @@ class ItemGrant(Tagged, frozen=True):
     items: tuple[GrantedItem, ...] = ()
     closed: bool = False
     leave: bool = False
+    stops: tuple[StoppedLease, ...] = ()
 
 
 class LeaseEnd(Tagged, frozen=True):
@@ -457,6 +520,8 @@ class ItemRecord(Tagged, frozen=True):
         revived: items that were discarded after a preemption and are needed after all, since others failed.
         converged: why `Bag.stop_when` ends the bag, in the record with which it does; empty in all others.
         trials: items that run next, on fewer processors, to measure their time there.
+        stopped: running items that `Bag.stop_item` stops from now on: verdicts, each of which is made once for a lease.
+        rule_problem: why the function of `Bag.stop_item` cannot be asked, in the first record that knows it.
     """
 
     number: int
@@ -479,6 +544,8 @@ class ItemRecord(Tagged, frozen=True):
     revived: tuple[int, ...] = ()
     converged: str = ""
     trials: tuple[SizedItem, ...] = ()
+    stopped: tuple[StoppedLease, ...] = ()
+    rule_problem: str = ""
 
     @property
     def answers(self) -> bool:
@@ -534,6 +601,9 @@ class TableState(Tagged, frozen=True):
         converged: why `Bag.stop_when` has ended the bag.
         sized: items that wait or run on fewer processors, in their order.
         sizes: what was measured on each smaller number of processors.
+        verdicts: why items in runners' hands are stopped.
+        curves: of the items that were done last, oldest first.
+        rule_problem: why the function of `Bag.stop_item` cannot be asked.
     """
 
     number: int
@@ -559,3 +629,6 @@ class TableState(Tagged, frozen=True):
     converged: str
     sized: tuple[SizedItem, ...] = ()
     sizes: tuple[SizeTimes, ...] = ()
+    verdicts: tuple[tuple[int, str], ...] = ()
+    curves: tuple[MetricCurve, ...] = ()
+    rule_problem: str = ""

@@ -25,6 +25,7 @@ from windfall.policies.layout.bag_rules import bag_of
 from windfall.storage.object_stores import open_store
 from windfall.terms import Instant, Notice, NoticeLevel
 from windfall.wire.gang_messages import Allocation, allocation_in
+from windfall.wire.python_programs import program
 
 _SIGTERM, _SIGINT = 15, 2
 
@@ -75,7 +76,9 @@ def run_items(request: ExecRequest, signals_fd: int, reduce: Sequence[str]) -> i
         gang = ItemGang(allocation, bag, gang_ports, lambda: post(LeaveAsked(now=True)))
         if not gang.gather():
             return EXIT_RETRY
-    ports = ItemLoopPorts(clock, store, lambda: _taken(received), _log, status, reduce, gang)
+    rule = None if bag.stop_item is None else bag.stop_item.call
+    stop_rule = () if rule is None else program("windfall.cli.stop_rule_process", rule)
+    ports = ItemLoopPorts(clock, store, lambda: _taken(received), _log, status, reduce, gang, stop_rule)
     identity = RunnerIdentity(name, request.machine, room, bag.item_timeout_s, bag.reduce_item)
     loop = ItemLoop(request, bag, identity, ports)
     wakes.append(loop.wake)

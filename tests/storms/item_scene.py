@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tests.support.simulated_store import Actor
-from windfall.bags import Bag, GrantedItem, ItemLease, RunnerRoom, StopWhen
+from windfall.bags import Bag, GrantedItem, ItemLease, RunnerRoom, StopItem, StopWhen
 from windfall.structs import replace
 from windfall.terms import Seconds
 from windfall.wire import bag_layout
@@ -34,6 +36,8 @@ class BagScene:
     state_every: int
     turns_s: list[float]
     """Between two turns of each dispatcher: near the store, or far from it."""
+    levels: list[float]
+    """Where the values of each item's metric end: those of a good one below 5, those of a bad one above 60."""
     spare_cpus: list[float] = field(default_factory=lambda: [0.0])
     """Of each machine, too few for an item of the wanted number."""
     slower: dict[float, float] = field(default_factory=dict)
@@ -61,6 +65,13 @@ class BagScene:
         if limit_s is not None and run_s > limit_s:
             run_s, tries = limit_s, 1 + retries
         return (run_s + 2.0) * tries
+
+    def is_enough(self, done: Collection[int]) -> bool:
+        """Whether these items are the share that must be done."""
+        bag = self.bag
+        if bag.weight is None:
+            return len(done) >= math.ceil(bag.finish * bag.items)
+        return sum(done) >= bag.finish * sum(range(bag.items))
 
 
 @dataclass
@@ -107,11 +118,13 @@ def draw(seed: int) -> BagScene:
         rng.choice([1, 1, 2]),
         rng.choice([2, 5, 40]),
         [rng.choice([0.25, 0.25, 5.0]) for _ in range(4)],
+        [0.0] * items,
         client_lives=client_lives,
     )
     if not bag.grows:
         scene = _with_ends(scene, random.Random(f"ends of bag {seed}"))
         scene = _with_sizes(scene, random.Random(f"sizes of bag {seed}"))
+        scene = _with_stops(scene, random.Random(f"stops of bag {seed}"))
     return scene
 
 
@@ -148,4 +161,25 @@ def _with_ends(scene: BagScene, rng: random.Random) -> BagScene:
         # Equal times, so that one that has run for long is not put off instead.
         scene.run_s = [rng.uniform(25.0, 30.0) for _ in scene.run_s]
         scene.calm_s = max(CALM_S)
+    return scene
+
+
+def _with_stops(scene: BagScene, rng: random.Random) -> BagScene:
+    """Let some bags stop running items: their bad ones run for long, so that what is not stopped is seen."""
+    if scene.bag.stop_when is not None or rng.random() < 0.5:
+        return scene
+    rule = rng.choice(
+        [
+            StopItem("y", above=40.0, from_progress=rng.choice([0.0, 0.0, 0.5])),
+            StopItem("y", median="min", from_progress=rng.choice([0.0, 0.05]), done_min=rng.choice([1, 3])),
+            StopItem("y", call="rules.py:worse"),
+        ]
+    )
+    scene.bag = replace(scene.bag, stop_item=rule, item_timeout_s=None)
+    scene.levels = [rng.uniform(60.0, 90.0) if rng.random() < 0.3 else rng.uniform(0.0, 5.0) for _ in scene.run_s]
+    scene.run_s = [
+        rng.uniform(45.0, 60.0) if level > 50.0 else run_s
+        for level, run_s in zip(scene.levels, scene.run_s, strict=True)
+    ]
+    scene.calm_s = rng.choice((60.0, 300.0))
     return scene

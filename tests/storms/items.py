@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import math
 import random
 from collections import Counter
 from collections.abc import Iterator
 
 from tests.storms import planted_items
 from tests.storms.item_client import BagClient
+from tests.storms.item_curves import CurveWitness
 from tests.storms.item_scene import ROWS_EACH, BagMachine, draw
 from tests.storms.item_sizes import SizeWitness
 from tests.storms.item_stops import StopWitness
@@ -80,6 +80,7 @@ class BagStorm:
         self.counted: dict[int, ItemLease] = {}
         self.stops = StopWitness(self.scene.bag, self.tally)
         self.sizes = SizeWitness(self.scene.bag, self.tally)
+        self.curves = CurveWitness(self.scene, self.tally)
         self.finished: set[ItemLease] = set()
         self.started: set[ItemLease] = set()
         self.dispatchers: list[Actor] = []
@@ -184,7 +185,7 @@ class BagStorm:
             demand(outcome.lease in self.finished, f"what counts was run to its end: {outcome.lease}")
             newest = self.mirror.lease(item).number
             demand(outcome.lease.number == newest, f"only the newest lease counts: {outcome.lease}, not {newest}")
-            if outcome.end is ItemEnd.DONE:
+            if outcome.end.is_done:
                 demand(outcome.values == {"y": 2.0 * item}, f"an item's result is its own: {item}")
                 self.counted[item] = outcome.lease
             self.tally[f"outcome {outcome.end}"] += 1
@@ -195,8 +196,11 @@ class BagStorm:
             demand(not ran, f"what a runner has finished is not run again while it lives: {ended}")
         self.stops.recorded(record, self.mirror)
         self.sizes.recorded(record, self.mirror)
+        self.curves.recorded(record, self.mirror, self.world.time)
         self.mirror.apply(record)
         self.stops.applied(self.mirror)
+        self.curves.applied(record, self.mirror)
+        self._lose_one_that_stops(record)
         self.counted |= {outcome.lease.item: outcome.lease for _, outcome in record.carried}
         if self.client is not None:
             self.client.recorded(record, self.mirror)
@@ -206,6 +210,12 @@ class BagStorm:
         demand(counts.done == len(self.counted), f"what is counted is done: {counts.done}, {len(self.counted)}")
         if bag.at_once_max is not None:
             demand(counts.leased <= bag.at_once_max, f"no more at once than allowed: {counts.leased}")
+
+    def _lose_one_that_stops(self, record: ItemRecord) -> None:
+        """Lose a machine before it can know what to stop, so that verdicts are left without an outcome."""
+        leases = {one.lease for one in record.stopped if not self.world.calm and self.rng.random() < 0.6}
+        for machine in [one for one in self.machines if leases & one.running.keys()]:
+            self.world.at(0.0, lambda lost=machine: self._lose(lost, told=True))  # type: ignore[misc]
 
     def _reduced(self, outcome: ItemOutcome) -> None:
         others = [lease for runner in self.mirror.runners for lease in self.mirror.leases(runner)]
@@ -255,7 +265,7 @@ class BagStorm:
         runner = ItemRunner(who, actor.now())
         facts: list[RunnerFact] = []
         while not runner.over:
-            facts += self._ended(machine)
+            facts += [*self.curves.facts(actor.name, machine.running, self.world.time), *self._ended(machine)]
             if machine.ends_at is not None:
                 facts.append(EndAnnounced(Instant(actor.now() + machine.ends_at - self.world.time)))
             for action in runner.react(actor.now(), tuple(facts)):
@@ -320,7 +330,8 @@ class BagStorm:
 
     def _kill(self, machine: BagMachine, lease: ItemLease, end: ItemEnd) -> None:
         demand(lease in machine.running, f"only what runs is killed: {lease}")
-        machine.running[lease] = -1.0 if end is ItemEnd.TIMED_OUT else -2.0
+        self.curves.killed(lease, end)
+        machine.running[lease] = {ItemEnd.TIMED_OUT: -1.0, ItemEnd.STOPPED: -3.0}.get(end, -2.0)
         self.tally[f"killed {end}"] += 1
 
     def _ended(self, machine: BagMachine) -> list[RunnerFact]:
@@ -330,14 +341,16 @@ class BagStorm:
                 continue
             del machine.running[lease]
             fails = lease.item != self.scene.bag.reduce_item and lease.number <= self.scene.fails[lease.item]
-            end = ItemEnd.TIMED_OUT if at == -1.0 else ItemEnd.FAILED if fails or at == -2.0 else ItemEnd.DONE
-            values = {"y": 2.0 * lease.item} if end is ItemEnd.DONE else {}
+            own = ItemEnd.FAILED if fails else ItemEnd.DONE
+            end = {-1.0: ItemEnd.TIMED_OUT, -2.0: ItemEnd.FAILED, -3.0: ItemEnd.STOPPED}.get(at, own)
+            self.curves.ended(lease, end, self.world.time)
+            values = {"y": 2.0 * lease.item} if end.is_done else {}
             if at != -2.0:
                 self.finished.add(lease)
             item = machine.items.pop(lease)
             run_s, code = Seconds(self._run_s(item)), 0 if end is ItemEnd.DONE else 1
             outcome = ItemOutcome(lease, end, code, self.world_time(), run_s, values=values, cpus=item.cpus)
-            facts.append(ItemEnded(outcome))
+            facts.append(ItemEnded(self.curves.outcome(outcome)))
         return facts
 
     def world_time(self) -> float:  # type: ignore[override]
@@ -422,19 +435,13 @@ class BagStorm:
         if self.client is not None:
             self.client.ended_well(self.mirror)
         hopeless = [item for item in range(self.scene.total) if self.scene.fails[item] > bag.retries_max]
-        enough = self._is_enough() or bool(self.mirror.converged)
+        enough = self.scene.is_enough(self.counted) or bool(self.mirror.converged)
         if not bag.grows and not enough:
             demand(counts.done + counts.failed == bag.items, f"a bag fails once every item has ended: {counts}")
         demand(len(self.reduced) == (bag.reduce is not None and enough), f"reduced once: {self.reduced}")
         failing = {item for item in hopeless if self.scene.fails[item] == 99} - set(self.scene.carried)
-        demand(not set(self.counted) & failing, "what fails is not done")
+        demand(not set(self.counted) & failing - self.curves.stopped, "what fails is not done")
         demand(self._folded(self.mirror.number) == self.mirror.keep(), "the log alone says how it ended")
-
-    def _is_enough(self) -> bool:
-        bag = self.scene.bag
-        if bag.weight is None:
-            return len(self.counted) >= math.ceil(bag.finish * bag.items)
-        return sum(self.counted) >= bag.finish * sum(range(bag.items))
 
 
 @contextlib.contextmanager

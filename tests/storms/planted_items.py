@@ -8,11 +8,24 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from windfall import codec
-from windfall.bags import VERSION, Bag, GrantedItem, ItemEnd, ItemGrant, ItemLease, ItemOutcome, ItemRecord, TableState
-from windfall.core import item_decisions, item_runner, preempted_items
+from windfall.bags import (
+    VERSION,
+    Bag,
+    GrantedItem,
+    ItemEnd,
+    ItemGrant,
+    ItemLease,
+    ItemOutcome,
+    ItemRecord,
+    StopItem,
+    TableState,
+)
+from windfall.core import item_decisions, item_runner, item_stops, preempted_items
 from windfall.core.item_runner import ItemRunner
 from windfall.core.item_table import ItemTable
 from windfall.core.sized_items import SizedItems
+from windfall.policies.planning import early_stopping
+from windfall.policies.planning.early_stopping import MedianRule, ReportCurve, StopRule, StopVerdict
 from windfall.ports import Steps
 from windfall.runtimes import item_dispatcher
 from windfall.runtimes.item_dispatcher import ItemDispatcher
@@ -266,6 +279,64 @@ def _state_forgets_sizes() -> tuple[Patch, ...]:
     return ((ItemTable, "restore", restore),)
 
 
+def _verdict_before_the_log() -> tuple[Patch, ...]:
+    """A runner is told what to stop before that is in the log."""
+
+    def append(self: ItemDispatcher, record: ItemRecord) -> Steps[bool]:
+        self.table.verdicts |= {one.lease.item: one.reason for one in record.stopped}
+        yield from self._write_grants(stopping=False)
+        return (yield from _APPEND(self, record))
+
+    return ((ItemDispatcher, "_append", append),)
+
+
+def _verdict_unsent() -> tuple[Patch, ...]:
+    """What is to be stopped is not in the grant."""
+    real = ItemDispatcher._grant
+
+    def grant(self: ItemDispatcher, runner: str, *, stopping: bool) -> Steps[ItemGrant]:
+        return replace((yield from real(self, runner, stopping=stopping)), stops=())
+
+    return ((ItemDispatcher, "_grant", grant),)
+
+
+def _verdict_of_the_item() -> tuple[Patch, ...]:
+    """A verdict is on the item, whatever its lease."""
+
+    def end(self: ItemTable, runner: str, lease: ItemLease, after: int) -> None:
+        known = self.verdicts.get(lease.item)
+        _END(self, runner, lease, after)
+        if known is not None:
+            self.verdicts[lease.item] = known
+
+    return ((ItemTable, "_end", end),)
+
+
+def _stopped_is_failed() -> tuple[Patch, ...]:
+    """An item that was stopped waits again, as one that failed."""
+    real = ItemTable._after
+
+    def after(self: ItemTable, outcome: ItemOutcome) -> int:
+        return 0 if outcome.end is ItemEnd.STOPPED else real(self, outcome)
+
+    return ((ItemTable, "_after", after),)
+
+
+def _hopeless_again() -> tuple[Patch, ...]:
+    """An item that was to be stopped and lost its machine is recovered as any other."""
+    return ((item_stops, "hopeless", lambda *_: ""),)
+
+
+def _state_forgets_verdicts() -> tuple[Patch, ...]:
+    """Verdicts are not in the state."""
+    real = ItemTable.restore
+
+    def restore(self: ItemTable, state: TableState) -> None:
+        real(self, replace(state, verdicts=()))
+
+    return ((ItemTable, "restore", restore),)
+
+
 def _overfull() -> tuple[Patch, ...]:
     """A runner counts items and not their processors."""
 
@@ -292,6 +363,37 @@ def _failed_there_for_good() -> tuple[Patch, ...]:
 
 
 _FAILS = ItemTable.fails_for_good
+
+
+def _state_forgets_curves() -> tuple[Patch, ...]:
+    """Curves of items that are done are not in the state."""
+    real = ItemTable.restore
+
+    def restore(self: ItemTable, state: TableState) -> None:
+        real(self, replace(state, curves=()))
+
+    return ((ItemTable, "restore", restore),)
+
+
+def _better_is_stopped() -> tuple[Patch, ...]:
+    """An item is stopped if it is no worse than the median of others."""
+    real = early_stopping._by_median
+
+    def by_median(rule: MedianRule, curve: ReportCurve, done: Sequence[ReportCurve]) -> StopVerdict:
+        found = real(rule, curve, done)
+        return replace(found, stop=not found.stop and "median of" in found.reason)
+
+    return ((early_stopping, "_by_median", by_median),)
+
+
+def _stopped_too_early() -> tuple[Patch, ...]:
+    """An item is compared with others before enough are done."""
+    real = item_stops.rule_of
+
+    def rule_of(stop: StopItem) -> StopRule | None:
+        return real(replace(stop, done_min=1))
+
+    return ((item_stops, "rule_of", rule_of),)
 
 
 BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
@@ -326,6 +428,15 @@ BUGS: dict[str, Callable[[], tuple[Patch, ...]]] = {
     "more processors than there are": _overfull,
     "a size that is not granted": _size_not_granted,
     "failed on fewer for good": _failed_there_for_good,
+    "a verdict before it is in the log": _verdict_before_the_log,
+    "a verdict that is not sent": _verdict_unsent,
+    "a verdict on the next lease": _verdict_of_the_item,
+    "a stopped item runs again": _stopped_is_failed,
+    "a hopeless item runs again": _hopeless_again,
+    "a state forgets verdicts": _state_forgets_verdicts,
+    "a state forgets curves": _state_forgets_curves,
+    "a better item is stopped": _better_is_stopped,
+    "stopped before enough are done": _stopped_too_early,
 }
 
 

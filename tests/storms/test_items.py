@@ -41,6 +41,10 @@ HABITS = {
     "tried on fewer",
     "on fewer: failed",
     "beside a full machine",
+    "stopped and done",
+    "done though to be stopped",
+    "lost though to be stopped",
+    "hopeless and discarded",
 }
 
 

@@ -53,7 +53,7 @@ def read_results(rules: Sequence[ResultRule], folder: Path) -> tuple[dict[str, V
     for rule in rules:
         if rule.file not in texts:
             texts[rule.file] = _text(folder, rule.file)
-        value = _value(rule, texts[rule.file])
+        value = value_of(rule, texts[rule.file])
         if isinstance(value, _Missing):
             return found, f"result {rule.name}: {value}"
         found[rule.name] = value
@@ -81,7 +81,8 @@ def _tail(path: Path, size_bytes: int) -> bytes:
         return b""
 
 
-def _value(rule: ResultRule, text: str | None) -> Value | _Missing:
+def value_of(rule: ResultRule, text: str | None) -> Value | _Missing:
+    """Return a result in the text of its file, which is None if there is none; or why it is missing."""
     where = "what it printed" if rule.file == PRINTED else rule.file
     if text is None:
         return _Missing(f"the command left no file {rule.file}")
@@ -91,7 +92,7 @@ def _value(rule: ResultRule, text: str | None) -> Value | _Missing:
 def _matched(regex: str, text: str, where: str) -> Value | _Missing:
     *_, last = (None, *re.finditer(regex, text, re.MULTILINE))
     return (
-        _Missing(f"nothing in {where} matches {regex}") if last is None else _number(last[min(last.re.groups, 1)] or "")
+        _Missing(f"nothing in {where} matches {regex}") if last is None else parsed(last[min(last.re.groups, 1)] or "")
     )
 
 
@@ -109,7 +110,7 @@ def _in_json(keys: str, text: str, where: str) -> Value | _Missing:
     return value
 
 
-def _number(text: str) -> Value:
+def parsed(text: str) -> Value:
     """Return a number where a text is one."""
     for kind in (int, float):
         try:

@@ -14,40 +14,38 @@ import selectors
 import shutil
 import signal
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from windfall.agent import item_files
+from windfall.agent import item_files, item_saves
 from windfall.agent.exec_request import ExecRequest
 from windfall.agent.item_gang import ItemGang
 from windfall.agent.item_inputs import ItemInputs
+from windfall.agent.item_metrics import ItemMetrics
+from windfall.agent.item_rule_call import RuleCall, RuleProgram
 from windfall.agent.item_saves import ItemSaves, SavePorts
 from windfall.agent.item_schedule import ItemSchedule
+from windfall.agent.item_store_thread import ItemStoreThread, StorePorts
 from windfall.agent.script_environment import command_folder, inherited_environment
 from windfall.agent.status_files import StatusFile
 from windfall.bags import (
     Bag,
     GrantedItem,
     ItemEnd,
-    ItemGrant,
     ItemLease,
     ItemOutcome,
-    RunnerReport,
     StoredItemFile,
-    StoredOutput,
+    Value,
 )
 from windfall.core import item_commands
 from windfall.core.item_commands import ItemTry
 from windfall.core.item_runner import (
     EndAnnounced,
     ForgetItem,
-    GrantRead,
     ItemEnded,
     ItemRunner,
     KillItem,
     LeaveAsked,
-    ReportWritten,
     RunnerAction,
     RunnerFact,
     RunnerIdentity,
@@ -55,15 +53,13 @@ from windfall.core.item_runner import (
     WriteReport,
 )
 from windfall.core.node_agent_state import RunStatus
-from windfall.errors import EXIT_DONE, EXIT_RETRY, MachineUnfit, StoreError
+from windfall.errors import EXIT_DONE, EXIT_RETRY, MachineUnfit
 from windfall.linux import process_memory, processes
 from windfall.ports import Clock, ObjectStore
 from windfall.structs import Struct, replace
 from windfall.terms import Instant, Outcome, Seconds, Step, Term, WallTime
-from windfall.wire import bag_layout, environment
+from windfall.wire import environment
 
-GRANT_S = 0.1
-"""The least time between two looks for a grant; as long as the last look took, times ten, where the store is slow [s]."""
 IDLE_S = 5.0
 """A runner that has had no items for this time is shown as idle; between two items it is not [s]."""
 DISK_FULL_BYTES = 1 << 20
@@ -72,6 +68,10 @@ MEMORY_S = 1.0
 """Between two looks at how much memory items use [s]."""
 MEMORY_SPARE = 1.1
 """An item is killed that uses more than this many times its share of the memory."""
+STOP_S = Seconds(2.0)
+"""How long an item that is stopped has to end by itself, if it handles SIGTERM [s]."""
+ENDING_S = 0.1
+"""While one has, it is looked for this often [s]."""
 _GIB = 1 << 30
 _TERM = Term(1)
 
@@ -86,6 +86,7 @@ class ItemLoopPorts(Struct, frozen=True):
         status: what the node agent reads; None without one.
         reduce: the program of the reduce step.
         gang: the other machines on which items run; None if they run on this one alone.
+        stop_rule: the program that asks the user's function which items to stop; none without one.
     """
 
     clock: Clock
@@ -95,6 +96,7 @@ class ItemLoopPorts(Struct, frozen=True):
     status: StatusFile
     reduce: Sequence[str] = ()
     gang: ItemGang | None = None
+    stop_rule: Sequence[str] = ()
 
 
 class _Child(Struct):
@@ -109,6 +111,10 @@ class _Child(Struct):
     killed: ItemEnd | None = None
     excess: str = ""
     """What it was killed for: it used too much memory."""
+    stopped: str = ""
+    """Why it is stopped."""
+    kill_at: float | None = None
+    """Until when it may end by itself, as it was asked to."""
 
 
 class ItemLoop:
@@ -130,7 +136,7 @@ class ItemLoop:
         self._environment["PATH"] = os.pathsep.join((command_folder(request.state), path))
         self._inputs = ItemInputs(Path(request.state) / "inputs" / identity.runner, request.cwd, bag, ports.store)
         self._environment |= self._inputs.variables()
-        self._store = _StoreThread(ports, identity.runner, self._inputs)
+        self._store = ItemStoreThread(StorePorts(ports.clock, ports.store, ports.log), identity.runner, self._inputs)
         self._started: list[RunnerFact] = []
         self._restoring: dict[ItemLease, tuple[GrantedItem, ItemEnd | None]] = {}
         self._restored: queue.SimpleQueue[tuple[ItemLease, Sequence[str]]] = queue.SimpleQueue()
@@ -138,8 +144,17 @@ class ItemLoop:
         self._saves = ItemSaves(
             bag.restart, self._schedule, SavePorts(ports.clock, ports.store, ports.log, self._is_restored)
         )
+        self._metrics = ItemMetrics(bag, ports.clock, self._rule_call())
         self._select = selectors.DefaultSelector()
         self._select.register(self._store.wake_fd, selectors.EVENT_READ, None)
+
+    def _rule_call(self) -> RuleCall | None:
+        rule = self._bag.stop_item
+        if rule is None or rule.call is None:
+            return None
+        return RuleCall(
+            RuleProgram(rule.call, self._ports.stop_rule, self._request.cwd, self._store.wake, self._ports.log)
+        )
 
     def wake(self) -> None:
         """Let the loop look at once; safe in a signal handler."""
@@ -156,6 +171,8 @@ class ItemLoop:
                 break
             facts = self._wait()
             self._limit_memory()
+            self._limit_stopped()
+        self._metrics.close()
         self._store.close()
         self._saves.close()
         if self._ports.gang is not None:
@@ -174,7 +191,8 @@ class ItemLoop:
 
     def _wait(self) -> list[RunnerFact]:
         """Wait until an item ends, the store has answered or a signal came; return what happened."""
-        pause_s = 0.0 if self._started else min(self._runner.next_s(self._clock.now()), 1.0)
+        ending = any(one.kill_at is not None for one in self._children.values())
+        pause_s = 0.0 if self._started else min(self._runner.next_s(self._clock.now()), ENDING_S if ending else 1.0)
         facts: list[RunnerFact] = []
         for key, _ in self._select.select(pause_s):
             if key.data is None:
@@ -191,7 +209,7 @@ class ItemLoop:
             if isinstance(fact, EndAnnounced):
                 self._saves.announce(ends=fact.at is not None)
         facts, self._started = [*self._started, *facts], []
-        return [*facts, *self._store.results(), *received]
+        return [*self._metrics.facts(), *facts, *self._store.results(), *received]
 
     def _execute(self, action: RunnerAction) -> None:
         match action:
@@ -199,6 +217,8 @@ class ItemLoop:
                 self._prepare(item)
             case KillItem(lease, end) if lease in self._restoring:
                 self._restoring[lease] = (self._restoring[lease][0], end)
+            case KillItem(lease, ItemEnd.STOPPED, reason):
+                self._stop(self._children[lease], reason)
             case KillItem(lease, end):
                 self._kill(self._children[lease], end)
             case ForgetItem(lease):
@@ -260,7 +280,7 @@ class ItemLoop:
         child = _Child(item, process, os.pidfd_open(process.pid), folder, self._clock.now(), self._clock.wall_time())
         self._children[lease] = child
         self._select.register(child.fd, selectors.EVENT_READ, child)
-        self._saves.started(lease, folder, process.pid, restored)
+        self._metrics.started(item, folder, self._saves.started(lease, folder, process.pid, restored))
         return []
 
     def _not_started(self, lease: ItemLease, error: OSError | ValueError) -> RunnerFact:
@@ -294,12 +314,30 @@ class ItemLoop:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
+    def _stop(self, child: _Child, reason: str) -> None:
+        """End an item for its metric: what handles SIGTERM may write its results, the rest is killed."""
+        if child.process.poll() is not None:
+            return  # it has just ended by itself
+        child.stopped = reason
+        if item_saves.send_signal(child.process.pid, signal.SIGTERM):
+            child.killed, child.kill_at = ItemEnd.STOPPED, self._clock.now() + STOP_S
+        else:
+            self._kill(child, ItemEnd.STOPPED)
+
+    def _limit_stopped(self) -> None:
+        """Kill what was asked to end and has not."""
+        for child in self._children.values():
+            if child.kill_at is not None and self._clock.now() >= child.kill_at:
+                self._kill(child, ItemEnd.STOPPED)
+
     def _ended(self, child: _Child) -> ItemOutcome:
         self._select.unregister(child.fd)
         os.close(child.fd)
         lease = child.item.lease
         del self._children[lease]
         code = child.process.wait()
+        if child.killed is ItemEnd.STOPPED and child.kill_at is None and code != -signal.SIGKILL:
+            child.killed = None  # it had ended by itself before it was killed
         # What it left in the background ends with it, also what has left its session.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.process.pid, signal.SIGKILL)
@@ -308,15 +346,32 @@ class ItemLoop:
         if self._ports.gang is not None:
             self._ports.gang.end(child.folder, failed=code != 0 and child.killed is None, killed=code != 0)
         run_s = Seconds(self._clock.now() - child.started)
-        outcome = self._outcome(child, code if code >= 0 else 128 - code, run_s)
+        curve = self._metrics.ended(lease, run_s)
+        if child.killed is ItemEnd.STOPPED:
+            outcome = self._stopped(child, run_s)
+        else:
+            outcome = self._outcome(child, code if code >= 0 else 128 - code, run_s)
+        if outcome.end is ItemEnd.DONE:
+            outcome = replace(outcome, curve=curve)
         if (cpus := child.item.cpus) is not None:
             outcome = replace(outcome, cpus=cpus)
         self._saves.ended(lease, outcome.end)
         if outcome.end is ItemEnd.DONE and lease.number == 1 and cpus is None:
             self._schedule.item_done(run_s)
         shutil.rmtree(child.folder, ignore_errors=True)
-        self._done += outcome.end is ItemEnd.DONE
+        self._done += outcome.end.is_done
         return outcome
+
+    def _stopped(self, child: _Child, run_s: Seconds) -> ItemOutcome:
+        """Return the outcome of an item that was stopped: what it has by now are its results, and none need be there."""
+        printed, values = item_files.printed(child.folder), dict[str, Value]()
+        for rule in self._bag.results:
+            values |= item_files.read_results((rule,), child.folder)[0]
+        output, files = self._store.add_output(printed) if printed else None, self._files(child)[0]
+        lease, end = child.item.lease, ItemEnd.STOPPED
+        return ItemOutcome(
+            lease, end, None, child.started_at, run_s, "", values, output, files, stopped=child.stopped
+        )  # fmt: skip
 
     def _outcome(self, child: _Child, code: int, run_s: Seconds) -> ItemOutcome:
         lease = child.item.lease
@@ -373,104 +428,3 @@ def _failure(code: int, printed: bytes) -> str:
     last = f": {lines[-1][:200]}" if lines else ""
     how = f"was ended by {_SIGNALS[code - 128]}" if code - 128 in _SIGNALS else f"ended with exit code {code}"
     return f"the command {how}{last}"
-
-
-class _StoreThread:
-    """The calls to the store, in one thread: what items printed and their files before the report that names them."""
-
-    def __init__(self, ports: ItemLoopPorts, runner: str, inputs: ItemInputs) -> None:
-        self._ports, self._runner, self._inputs = ports, runner, inputs
-        self._jobs: queue.SimpleQueue[RunnerReport | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[RunnerFact] = queue.SimpleQueue()
-        self.wake_fd, self._wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._segment = 1
-        self._output = bytearray()
-        self._unsent: dict[str, bytes] = {}
-        self._seen = b""
-        self._thread = threading.Thread(target=self._work, name="store", daemon=True)
-        self._thread.start()
-
-    def wake(self) -> None:
-        """Wake the loop."""
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._wake_end, b".")
-
-    def add_output(self, printed: bytes) -> StoredOutput:
-        """Add what an item printed to the segment that goes with the next report."""
-        key = bag_layout.item_output_key(self._runner, self._segment)
-        stored = StoredOutput(key, len(self._output), len(printed))
-        self._output += printed
-        return stored
-
-    def add_file(self, lease: ItemLease, place: int, path: Path, data: bytes) -> StoredItemFile:
-        """Add a file that goes with the next report."""
-        key = bag_layout.item_file_key(self._runner, lease.item, lease.number, place)
-        self._unsent[key] = data
-        return StoredItemFile(str(path), key, len(data))
-
-    def write(self, report: RunnerReport) -> None:
-        """Write a report, after what it names."""
-        if self._output:
-            self._unsent[bag_layout.item_output_key(self._runner, self._segment)] = bytes(self._output)
-            self._segment += 1
-            self._output = bytearray()
-        self._jobs.put(report)
-
-    def results(self) -> list[RunnerFact]:
-        """Return what has happened since the last call."""
-        found: list[RunnerFact] = []
-        while not self._results.empty():
-            found.append(self._results.get())
-        return found
-
-    def close(self) -> None:
-        """End the thread once it has done what it was given."""
-        self._jobs.put(None)
-        self._thread.join()
-
-    def _work(self) -> None:
-        pause_s = GRANT_S
-        while True:
-            try:
-                report = self._jobs.get(timeout=pause_s)
-            except queue.Empty:
-                pause_s = self._look()
-                continue
-            if report is None:
-                return
-            self._send(report)
-            self._post(ReportWritten(report.sequence))
-
-    def _send(self, report: RunnerReport) -> None:
-        try:
-            for key, data in tuple(self._unsent.items()):
-                self._ports.store.put(key, data)
-                del self._unsent[key]
-            data = bag_layout.report_to_bytes(report)
-            self._ports.store.put(bag_layout.runner_report_key(self._runner), data)
-        except StoreError as error:
-            self._ports.log(f"cannot report, trying again: {error}")
-
-    def _look(self) -> float:
-        """Look for a newer grant; return how long to wait until the next look [s]."""
-        before = self._ports.clock.now()
-        try:
-            data = self._ports.store.get(bag_layout.grant_key(self._runner))
-        except StoreError:
-            return 1.0
-        if data is not None and data != self._seen:
-            try:
-                grant: ItemGrant = bag_layout.grant_from_bytes(data)
-                self._inputs.fetch(grant)
-            except ValueError:
-                return GRANT_S
-            except StoreError as error:
-                self._ports.log(f"cannot fetch what items need, trying again: {error}")
-                return 1.0
-            self._seen = data
-            self._post(GrantRead(grant))
-        return max(GRANT_S, 10.0 * (self._ports.clock.now() - before))
-
-    def _post(self, fact: RunnerFact) -> None:
-        self._results.put(fact)
-        self.wake()

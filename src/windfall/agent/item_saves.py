@@ -99,13 +99,14 @@ class ItemSaves:
         """Put an item's newest save into its folder; `SavePorts.restored` is called in any case."""
         self._jobs.put(lambda: self._restore(lease, folder))
 
-    def started(self, lease: ItemLease, folder: Path, pid: int, restored: Sequence[str]) -> None:
-        """Watch an item's files; those that were restored are not new."""
+    def started(self, lease: ItemLease, folder: Path, pid: int, restored: Sequence[str]) -> float:
+        """Watch an item's files, those that were restored are not new; return how much of its work these are [s]."""
         one = _Watched(lease, folder, pid, self._ports.clock.now())
         one.before_s = self._before_s.pop(lease, 0.0)
         with contextlib.suppress(OSError):
             one.known = {_version(folder, path) for path in restored}
         self._watched[lease] = one
+        return one.before_s
 
     def ended(self, lease: ItemLease, end: ItemEnd) -> None:
         """Watch it no longer; its folder may go."""
@@ -122,7 +123,7 @@ class ItemSaves:
         """Store each new save at once while the machine's end is announced, and make items save."""
         if ends and not self._urgent and self._rule.signal:
             for one in tuple(self._watched.values()):
-                _signal(one.pid, self._rule.signal)
+                send_signal(one.pid, self._rule.signal)
         self._urgent = ends
 
     def close(self) -> None:
@@ -307,12 +308,19 @@ def _age(version: _FileVersion) -> tuple[int, str]:
     return version.modified_ns, version.path
 
 
-def _signal(pid: int, number: int) -> None:
-    """Send a signal to those processes of an item that have a handler for it: others would die of it, shells first."""
+def send_signal(pid: int, number: int) -> bool:
+    """Send a signal to those processes of an item that have a handler for it: others would die of it, shells first.
+
+    Returns:
+        Whether there is one.
+    """
+    sent = False
     for each in _running((pid, *processes.descendants(pid))):
         if open_files.catches(each, number):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(each, signal.Signals(number))
+                sent = True
+    return sent
 
 
 def _running(pids: Sequence[int]) -> Iterator[int]:

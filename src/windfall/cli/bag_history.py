@@ -22,6 +22,7 @@ from windfall.runtimes.item_dispatcher import order_of, read_records, read_rows
 from windfall.spec import bag_rows
 from windfall.spec.bag_rows import BagRows
 from windfall.spec.job_file import JobFile
+from windfall.spec.stop_item_block import stop_item_of
 from windfall.storage.bundle import PackedBundle
 from windfall.storage.object_stores import Reader, open_reader
 from windfall.storage.store_operations import get, keys_under, put
@@ -109,6 +110,7 @@ def done_before(file: JobFile, rows: BagRows, code: str, base: str) -> BagHistor
     """
     reader = open_reader(base)
     same = bag_layout.submitted_prefix(file.name, fingerprint(file, rows.names))
+    assert file.bag is not None
     index = f"{same}{code}/"
     keys = reader.run(keys_under(same))
     found = {key.removeprefix(index): reader.run(get(key)) for key in keys if key.startswith(index)}
@@ -116,10 +118,12 @@ def done_before(file: JobFile, rows: BagRows, code: str, base: str) -> BagHistor
         return BagHistory(other_code=max(keys).rpartition("/")[2] if keys else "")
     known = {run: bag_layout.submitted_from_bytes(data) for run, data in found.items() if data is not None}
     places = {_identity(row): item for item, row in enumerate(rows.rows)}
-    by_number = _uses_number(file.run)
+    by_number, stop_item = _uses_number(file.run), stop_item_of(file.bag.stop_item)
     carried: dict[int, CarriedItem] = {}
     for run, (bag, _) in sorted(known.items(), key=lambda one: one[1][1], reverse=True)[:RUNS_MAX]:
         for row, before, runner, outcome in _done_items(open_reader(f"{base}/{run}"), bag):
+            if outcome.end is ItemEnd.STOPPED and bag.stop_item != stop_item:
+                continue  # another rule might have let it run
             item = places.get(_identity(row))
             if item is None or item in carried or (by_number and item != before):
                 continue
@@ -141,7 +145,7 @@ def _done_items(reader: Reader, bag: Bag) -> Iterator[tuple[Sequence[Value], int
     done: dict[int, tuple[str, ItemOutcome]] = {}
     for record in reader.run(read_records(0)):
         for runner, outcome in (*record.carried, *record.outcomes):
-            if outcome.end is ItemEnd.DONE and outcome.lease.item != bag.reduce_item:
+            if outcome.end.is_done and outcome.lease.item != bag.reduce_item:
                 done[outcome.lease.item] = runner, outcome
     parts: dict[int, Sequence[Sequence[Value]]] = {}
     for item, (runner, outcome) in done.items():

@@ -15,7 +15,7 @@ from typing import Annotated, TextIO
 
 from cyclopts import Parameter
 
-from windfall.bags import ItemState, RetryRequest
+from windfall.bags import ItemRecovery, ItemState, RetryRequest, StoppedLease
 from windfall.cli import run_reference
 from windfall.cli.locations import absolute_url, local_user
 from windfall.cli.options import Json, StateFolder, Switch
@@ -25,7 +25,7 @@ from windfall.events import Row
 from windfall.fleet import TERMINAL
 from windfall.linux.random_names import new_nonce
 from windfall.report import bag_page, bag_table, recovery_words
-from windfall.report.bag_log import BagLog, ItemRow, outcomes_of, read_bag, recoveries
+from windfall.report.bag_log import BagLog, ItemDecision, ItemRow, item_decisions_in_log, outcomes_of, read_bag
 from windfall.report.bag_types import TriedType
 from windfall.runtimes.item_dispatcher import open_table
 from windfall.spelling import plain
@@ -202,9 +202,11 @@ def print_item(reference: str, item: int, attempt: int | None, state: Path | Non
     if item >= table.items:
         raise Misuse(f"{reference} has {table.items:,} items, from 0 on: there is no item {item}")
     lease = table.lease(item)
-    for _, one in opened.reader.run(recoveries()) if opened.log.recovered else ():
-        if one.item == item:
+    for _, one in opened.reader.run(item_decisions_in_log()) if opened.log.recovered or opened.log.stopped else ():
+        if isinstance(one, ItemRecovery) and one.item == item:
             print(f"windfall: item {item} was preempted: {one.action}, {one.reason}", file=sys.stderr)
+        elif isinstance(one, StoppedLease) and one.lease.item == item:
+            print(f"windfall: item {item} was stopped: {one.reason}", file=sys.stderr)
     if not lease.number:
         raise Misuse(f"item {item} of {reference} has not run: it is {table.state(item)}")
     if attempt is not None and not 1 <= attempt <= lease.number:
@@ -237,7 +239,7 @@ def _why_nothing(what: str, attempt: int | None, *, ended: bool) -> str:
 
 
 def decision_rows(reference: str, item: int | None, state: Path | None) -> list[Row]:
-    """Return the decisions on preempted items of a bag as rows of a journal; none if it is no bag, or was not started.
+    """Return the decisions on items of a bag that were preempted or stopped, as rows of a journal; none if it has not started.
 
     Args:
         reference: a job or the URL of a run.
@@ -247,8 +249,14 @@ def decision_rows(reference: str, item: int | None, state: Path | None) -> list[
     reader = object_stores.open_reader(absolute_url(run_reference.url_of(reference, state)))
     if reader.run(read_bag()) is None:
         return []
-    made = reader.run(recoveries())
-    return list(recovery_words.decision_rows(one for one in made if item in (None, one[1].item)))
+    made = reader.run(item_decisions_in_log())
+    return list(recovery_words.decision_rows(one for one in made if item in (None, _item_of(one[1]))))
+
+
+def _item_of(decision: ItemDecision) -> int | None:
+    if isinstance(decision, str):
+        return None
+    return decision.item if isinstance(decision, ItemRecovery) else decision.lease.item
 
 
 # ------------------------------------------------------------------------------------------------------------------ ps

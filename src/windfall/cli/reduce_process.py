@@ -15,7 +15,7 @@ from pathlib import Path
 
 from windfall.agent import item_files, script_environment
 from windfall.agent.exec_request import load
-from windfall.bags import Bag, ItemEnd, ItemOutcome
+from windfall.bags import Bag, ItemOutcome
 from windfall.core import item_commands
 from windfall.errors import Misuse, StoreError, WindfallError
 from windfall.policies.layout.bag_rules import bag_of
@@ -47,24 +47,26 @@ def done_items(reader: Reader) -> Mapping[int, ItemOutcome]:
     found: dict[int, ItemOutcome] = {}
     for record in reader.run(read_records(0)):
         for _, outcome in (*record.carried, *record.outcomes):
-            if outcome.end is ItemEnd.DONE:
+            if outcome.end.is_done:
                 found[outcome.lease.item] = outcome
     return dict(sorted(found.items()))
 
 
 def write_table(reader: Reader, bag: Bag, done: Mapping[int, ItemOutcome], path: Path) -> None:
-    """Write a row for each item that is done: its number, its parameters, its results."""
+    """Write a row for each item that is done: its number, its parameters, its results, and why it was stopped."""
+    stops = bag.stop_item is not None
     names = [rule.name for rule in bag.results]
     # A link of this name leads to the user's own file.
     path.unlink(missing_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(["item", *bag.parameters, *names])
+        table.writerow(["item", *bag.parameters, *names, *(["stopped"] if stops else [])])
         for part, key in enumerate(bag.rows):
             (rows,) = reader.run(read_rows([key]))
             for item, row in enumerate(rows, part * bag.rows_each):
                 if (outcome := done.get(item)) is not None:
-                    values = [outcome.values[name] for name in names]
+                    # One that was stopped may lack results.
+                    values = [outcome.values.get(name, "") for name in names] + ([outcome.stopped] if stops else [])
                     table.writerow([item, *map(item_commands.text_of, (*row, *values))])
 
 

@@ -165,7 +165,8 @@ def _output(reader: object_stores.Reader, seen: set[str]) -> Iterator[bytes]:
 def events(run: str, /, *, machines: Switch = False, state: StateFolder = None, json_: Json = False) -> None:
     """Print the journal: facts, decisions, commands.
 
-    For a job, this is the controller's journal; `--machines` merges in the journals of its machines, by time.
+    For a job, this is the controller's journal; `--machines` merges in the journals of its machines, by time.  For a bag also
+    the decisions on items that were preempted, or stopped by their metric.
 
     Times are in UTC.  A terminal cuts lines at its width; files, pipes and --json get them whole.
 
@@ -194,14 +195,15 @@ def events(run: str, /, *, machines: Switch = False, state: StateFolder = None, 
 
 
 def _journals(run: str, state: Path | None, *, machines: bool) -> list[tuple[str, Row]]:
-    """Return rows, each with its source: `c` for the controller, `m` for machines, empty if there is only one."""
+    """Return rows, each with its source: `c` for the controller, `m` for machines, `i` for items of a bag; else empty."""
     if run_reference.is_url(run):
         return [("", row) for row in read_rows(open_run(run)[0])]
-    found = [("c" if machines else "", row) for row in job_verbs.rows(run, state)]
+    rows = job_verbs.rows(run, state)
+    found = [("c" if machines else "", row) for row in rows]
+    found += [("i", row) for row in _of_items(run, rows, state)]
     if machines:
         found += [("m", row) for row in read_rows(open_run(run_reference.url_of(run, state))[0])]
-        found.sort(key=lambda one: one[1].wall_time)
-    return found
+    return sorted(found, key=lambda one: one[1].wall_time)
 
 
 def _one_line(word: object) -> str:
@@ -465,7 +467,7 @@ def explain(
     """Show why each decision was made, with the numbers it compared.
 
     For a job: what was ordered, and when to stop; `--machines` shows when its machines decided to save.  For a bag also what
-    became of each item that was preempted; `BAG/ITEM` shows that of one item.
+    became of each item that was preempted, or stopped by its metric; `BAG/ITEM` shows that of one item.
 
     Example: `windfall explain gpt-3f9a2c 3`
 
@@ -502,10 +504,14 @@ def _explained(run: str, state: Path | None, *, machines: bool) -> Sequence[Row]
         items = [] if machines else bag_verbs.decision_rows(run, None, state)
         return items or read_rows(open_run(run_reference.url_of(run, state))[0])
     rows = job_verbs.rows(run, state)
-    chosen: list[Row] = []
-    with contextlib.suppress(Misuse):  # its run was deleted
-        chosen = bag_verbs.decision_rows(run, None, state) if job_verbs.is_bag(rows) else []
-    return sorted((*rows, *chosen), key=lambda row: row.wall_time)
+    return sorted((*rows, *_of_items(run, rows, state)), key=lambda row: row.wall_time)
+
+
+def _of_items(run: str, rows: Sequence[Row], state: Path | None) -> list[Row]:
+    """Return the decisions on items of a bag; none of another job, or if its run was deleted."""
+    with contextlib.suppress(Misuse):
+        return bag_verbs.decision_rows(run, None, state) if job_verbs.is_bag(rows) else []
+    return []
 
 
 def replay(run: str, /, *, state: StateFolder = None, json_: Json = False) -> int:

@@ -20,10 +20,12 @@ from windfall.bags import (
     ItemRecovery,
     ItemState,
     LeaseEnd,
+    MetricCurve,
     RunnerReport,
     SizedItem,
     StopWhen,
 )
+from windfall.core import item_stops
 from windfall.core.item_table import CLIENT_LOST, ItemTable, number_of
 from windfall.fleet import FleetFacts
 from windfall.policies.planning import early_stopping, item_sizes
@@ -49,6 +51,8 @@ class DispatcherView(Struct, frozen=True):
         ran_s: how long leased items had run when their runner last reported, those that did [s].
         saved_s: of items that were preempted, how much of their work is saved, where some is [s].
         fleet: what machines cost and how they are lost; None if that is not known.
+        curves: what leased items had reported of the metric of `Bag.stop_item`, those that did.
+        judged: the report of each runner by which its items were judged already.
     """
 
     now: Instant
@@ -61,6 +65,8 @@ class DispatcherView(Struct, frozen=True):
     ran_s: Mapping[ItemLease, Seconds] = msgspec.field(default_factory=dict)
     saved_s: Mapping[int, Seconds] = msgspec.field(default_factory=dict)
     fleet: FleetFacts | None = None
+    curves: Mapping[ItemLease, MetricCurve] = msgspec.field(default_factory=dict)
+    judged: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
 def decide(table: ItemTable, view: DispatcherView, nonce: str) -> ItemRecord | None:
@@ -104,7 +110,10 @@ def decide(table: ItemTable, view: DispatcherView, nonce: str) -> ItemRecord | N
         else:
             record = replace(record, closed=True, reason=reason or converged)
     else:
-        record = replace(record, recovered=recovered, revived=revived)
+        over = seen | {one.lease.item for one in ended}
+        stopped = tuple(item_stops.verdicts(table, present, view.judged, over))
+        problem = "" if table.rule_problem else next((one.rule_problem for one in present if one.rule_problem), "")
+        record = replace(record, recovered=recovered, revived=revived, stopped=stopped, rule_problem=problem)
         if not view.stopping:
             record = replace(record, leased=tuple(_leases(table, present, outcomes, ended)))
     return None if record == empty else record
@@ -167,8 +176,8 @@ def _after_preemptions(
     present: Sequence[RunnerReport],
 ) -> tuple[tuple[ItemRecovery, ...], tuple[int, ...]]:
     """Return the decisions on preempted items, and which that were discarded are needed after all."""
-    stopped = [] if view.stopping else [one for one in ended if one.lease in view.ran_s]
-    if not _recovers(table) or not (stopped or table.dropped):
+    cut = [] if view.stopping else [one for one in ended if one.lease in view.ran_s or one.lease.item in table.verdicts]
+    if not _recovers(table) or not (cut or table.dropped):
         return (), ()
     from windfall.core import preempted_items  # noqa: PLC0415 - numpy, which those who only read a bag's log do without
 
@@ -178,11 +187,12 @@ def _after_preemptions(
             one.lease,
             table.runners[one.runner].machine_id,
             slots[one.runner],
-            view.ran_s[one.lease],
-            view.saved_s.get(one.lease.item, Seconds(0.0)),
+            view.ran_s.get(one.lease, Seconds(0.0)),
+            saved_s := view.saved_s.get(one.lease.item, Seconds(0.0)),
             table.sized.cpus(one.lease.item),
+            item_stops.hopeless(table, one.lease, view.curves.get(one.lease, ()), saved_s),
         )
-        for one in stopped
+        for one in cut
         if one.runner in slots
     ]
     left = sum(report.slots for report in present if report.wants and not report.leaves)
@@ -271,8 +281,8 @@ def _why_over(table: ItemTable, outcomes: Sequence[tuple[str, ItemOutcome]], rev
     if revived or not table.sealed:
         return ""
     counts = table.counts
-    done = counts.done + sum(one.end is ItemEnd.DONE for _, one in outcomes)
-    failed = counts.failed + sum(one.end is not ItemEnd.DONE and table.fails_for_good(one) for _, one in outcomes)
+    done = counts.done + sum(one.end.is_done for _, one in outcomes)
+    failed = counts.failed + sum(not one.end.is_done and table.fails_for_good(one) for _, one in outcomes)
     if table.bag.grows:
         return "all items have ended" if done + failed + counts.discarded == table.items else ""
     # Once it was opened again, the share that must finish does not end it: a user wants what had failed.
@@ -290,7 +300,7 @@ def _why_converged(table: ItemTable, outcomes: Sequence[tuple[str, ItemOutcome]]
     rule = table.bag.stop_when
     if rule is None or table.rounds or (table.runners and not outcomes):
         return ""
-    values = [number_of(one.values.get(rule.metric)) for _, one in outcomes if one.end is ItemEnd.DONE]
+    values = [number_of(one.values.get(rule.metric)) for _, one in outcomes if one.end.is_done]
     known = [*table.metrics, *(value for value in values if value is not None)]
     verdict = early_stopping.converged(_rule_of(rule), known, rule.items_min)
     return f"stop_when: {rule.metric}: {verdict.reason}" if verdict.stop else ""

@@ -10,11 +10,22 @@ here, gives back at once what it will not start, and kills what still runs short
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from windfall.bags import GrantedItem, ItemEnd, ItemGrant, ItemLease, ItemOutcome, RunnerReport, RunnerRoom
+from windfall.bags import (
+    GrantedItem,
+    ItemEnd,
+    ItemGrant,
+    ItemLease,
+    ItemOutcome,
+    MetricCurve,
+    RunnerReport,
+    RunnerRoom,
+    StoppedLease,
+)
 from windfall.structs import Struct
 from windfall.terms import Instant, Seconds
 
@@ -30,6 +41,8 @@ REPORT_S = Seconds(0.25)
 """The least time between two reports [s]; where an answer takes long, `REPORT_SHARE` of that: a report lists all items in
 hand, and no more than one is read before the next answer."""
 REPORT_SHARE = 1 / 8
+CURVE_SHARE = 1 / 20
+"""What an item reports of its metric is reported again after this share of its run, at most after `ALIVE_S`."""
 ALIVE_S = Seconds(10.0)
 """A report is written again after this time, to show that the runner lives [s]."""
 SPARE = 2.0
@@ -56,6 +69,19 @@ class GrantRead(Struct, frozen=True):
     grant: ItemGrant
 
 
+class CurvesRead(Struct, frozen=True):
+    """What running items have reported of their metric by now, those with anything new."""
+
+    curves: Mapping[ItemLease, MetricCurve]
+
+
+class RuleAnswered(Struct, frozen=True):
+    """The user's function stops an item; or, without one, it cannot be asked, for a reason."""
+
+    lease: ItemLease | None
+    reason: str
+
+
 class ItemEnded(Struct, frozen=True):
     """An item's command has ended, and its results are read and stored."""
 
@@ -80,7 +106,7 @@ class LeaveAsked(Struct, frozen=True):
     now: bool
 
 
-RunnerFact = GrantRead | ItemEnded | ReportWritten | EndAnnounced | LeaveAsked
+RunnerFact = GrantRead | CurvesRead | RuleAnswered | ItemEnded | ReportWritten | EndAnnounced | LeaveAsked
 
 
 class StartItem(Struct, frozen=True):
@@ -90,10 +116,15 @@ class StartItem(Struct, frozen=True):
 
 
 class KillItem(Struct, frozen=True):
-    """Kill an item and everything below it; its outcome follows, if it still counts."""
+    """Kill an item and everything below it; its outcome follows, if it still counts.
+
+    Attributes:
+        reason: why it is stopped; empty for other ends.
+    """
 
     lease: ItemLease
     end: ItemEnd
+    reason: str = ""
 
 
 class WriteReport(Struct, frozen=True):
@@ -112,11 +143,13 @@ RunnerAction = StartItem | KillItem | WriteReport | ForgetItem
 
 
 class _Running:
-    __slots__ = ("item", "killed", "since")
+    __slots__ = ("curve", "item", "killed", "since", "stop")
 
     def __init__(self, item: GrantedItem, since: Instant) -> None:
         self.item, self.since = item, since
         self.killed: ItemEnd | None = None
+        self.curve: MetricCurve = ()
+        self.stop = ""
 
 
 class ItemRunner:
@@ -142,6 +175,8 @@ class ItemRunner:
         self._answer_s, self._run_s, self._timed = float(ANSWER_S), float(RUN_S), 0
         self._ends_at: Instant | None = None
         self._reduce_refused = False
+        self._curves_at = math.inf
+        self._rule_problem = ""
         self._now = now
 
     # ---------------------------------------------------------------------------------------------------------- reading
@@ -194,7 +229,9 @@ class ItemRunner:
     def _report_at(self) -> float:
         """When a report is due."""
         least_s = min(max(REPORT_S, REPORT_SHARE * self._answer_s), ALIVE_S)
-        return self._written_at + (least_s if self._news else ALIVE_S)
+        return min(
+            self._written_at + (least_s if self._news else ALIVE_S), max(self._curves_at, self._written_at + least_s)
+        )
 
     # ---------------------------------------------------------------------------------------------------------- turning
 
@@ -206,6 +243,10 @@ class ItemRunner:
             match fact:
                 case GrantRead(grant):
                     actions += self._granted(grant)
+                case CurvesRead(curves):
+                    self._take_curves(curves)
+                case RuleAnswered(lease, reason):
+                    self._take_answer(lease, reason)
                 case ItemEnded(outcome):
                     self._ended(outcome)
                 case ReportWritten():
@@ -237,7 +278,7 @@ class ItemRunner:
         for lease, (outcome, reported) in tuple(self._outcomes.items()):
             if 0 < reported <= grant.answers:
                 del self._outcomes[lease]
-                if outcome.end is ItemEnd.DONE:
+                if outcome.end.is_done:
                     counted.append(ForgetItem(lease))
         leases = {one.lease for one in grant.items}
         if grant.leave:
@@ -254,7 +295,29 @@ class ItemRunner:
             self._waiting += [one for one in grant.items if one.lease not in known]
             self._news = True
         given_up = [one for lease, one in self._running.items() if lease not in leases]
-        return [*counted, *self._kill(given_up, ItemEnd.DISCARDED)]
+        stops = [self._stop(one) for one in grant.stops if one.lease in self._running]
+        return [*counted, *self._kill(given_up, ItemEnd.DISCARDED), *itertools.chain(*stops)]
+
+    def _stop(self, stopped: StoppedLease) -> list[RunnerAction]:
+        one = self._running[stopped.lease]
+        if one.killed is not None:
+            return []
+        one.killed = ItemEnd.STOPPED
+        return [KillItem(stopped.lease, ItemEnd.STOPPED, stopped.reason)]
+
+    def _take_curves(self, curves: Mapping[ItemLease, MetricCurve]) -> None:
+        """Take in what items have reported, and let it be reported soon: sooner of those that run for a shorter time."""
+        for lease, curve in curves.items():
+            if (one := self._running.get(lease)) is not None:
+                one.curve = curve
+                soon_s = min(max(CURVE_SHARE * (self._now - one.since), REPORT_S), ALIVE_S)
+                self._curves_at = min(self._curves_at, self._now + soon_s)
+
+    def _take_answer(self, lease: ItemLease | None, reason: str) -> None:
+        if lease is None:
+            self._news, self._rule_problem = self._news or not self._rule_problem, self._rule_problem or reason
+        elif (one := self._running.get(lease)) is not None:
+            one.stop, self._news = reason, True
 
     def _ended(self, outcome: ItemOutcome) -> None:
         one = self._running.pop(outcome.lease, None)
@@ -341,13 +404,13 @@ class ItemRunner:
         if self._writing or self._now < self._report_at:
             return []
         self._sequence += 1
-        self._writing, self._news, self._written_at = True, False, self._now
+        self._writing, self._news, self._written_at, self._curves_at = True, False, self._now, math.inf
         if self._asked_at is None:
             self._asked_at = (self._sequence, self._now)
         self._outcomes = {
             lease: (outcome, reported or self._sequence) for lease, (outcome, reported) in self._outcomes.items()
         }
-        who = self.identity
+        who, curves = self.identity, tuple(one.curve for one in self._running.values())
         report = RunnerReport(
             who.runner,
             who.machine_id,
@@ -360,5 +423,8 @@ class ItemRunner:
             leaves=self.leaving and not self._running,
             ran_s=tuple(Seconds(self._now - one.since) for one in self._running.values()),
             spare_cpus=max(who.room.spare_cpus - sum(one.cpus or 0.0 for one in self._in_hand()), 0.0),
+            curves=curves if any(curves) else (),
+            stops=tuple(StoppedLease(lease, one.stop) for lease, one in self._running.items() if one.stop),
+            rule_problem=self._rule_problem,
         )
         return [WriteReport(report)]

@@ -14,7 +14,6 @@ import math
 from collections.abc import Sequence
 
 from windfall.bags import (
-    ItemEnd,
     ItemLease,
     ItemOutcome,
     ItemRecovery,
@@ -52,6 +51,7 @@ class PreemptedItem(Struct, frozen=True):
         slots: how many items that machine ran at once.
         ran_s, saved_s: how long it had run, and how much of its work is saved [s].
         cpus: on how many processors it ran, if they were fewer than it wants.
+        pointless: why its metric makes another run pointless; empty if it does not.
     """
 
     lease: ItemLease
@@ -60,6 +60,7 @@ class PreemptedItem(Struct, frozen=True):
     ran_s: Seconds
     saved_s: Seconds = Seconds(0.0)
     cpus: float | None = None
+    pointless: str = ""
 
 
 class BagOutlook(Struct, frozen=True):
@@ -102,8 +103,8 @@ def share_of(table: ItemTable, outlook: BagOutlook, dropped: float = 0.0) -> Bag
     def weight(outcomes: Sequence[ItemOutcome]) -> float:
         return math.fsum(table.weight(one.lease.item) for one in outcomes)
 
-    done = [one for one in outlook.outcomes if one.end is ItemEnd.DONE]
-    failed = [one for one in outlook.outcomes if one.end is not ItemEnd.DONE and table.fails_for_good(one)]
+    done = [one for one in outlook.outcomes if one.end.is_done]
+    failed = [one for one in outlook.outcomes if not one.end.is_done and table.fails_for_good(one)]
     returned = math.fsum(table.weight(lease.item) for lease in outlook.ended)
     return BagShare(
         whole,
@@ -130,19 +131,29 @@ def revived(table: ItemTable, outlook: BagOutlook, recovered: Sequence[ItemRecov
 
 def _recover(table: ItemTable, one: PreemptedItem, outlook: BagOutlook, share: BagShare) -> ItemRecovery:
     item = one.lease.item
-    if not table.timed:
+    if not table.timed and not one.pointless:
         reason = "no item has been timed yet"
         return ItemRecovery(item, ItemRecoveryAction.AGAIN, reason, one.ran_s, one.saved_s, None, "")
-    item_s = table.timed_s / table.timed
+    # Where items were stopped before any was timed, the time that this one had run stands for theirs.
+    item_s = table.timed_s / table.timed if table.timed else max(one.ran_s, 1.0)
     loss, unit = _loss(table, one, item_s, outlook, share)
-    choice = choose(loss, replace(share, mean_runtime_s=item_s))
+    choice, why = _chosen(loss, replace(share, mean_runtime_s=item_s))
     action = _ACTIONS[choice.chosen.action]
-    if action is ItemRecoveryAction.DISCARD and choice.chosen.usd > 0.0:
+    if action is ItemRecoveryAction.DISCARD and choice.chosen.usd > 0.0 and not one.pointless:
         action = ItemRecoveryAction.LAST
     cpus = choice.chosen.machines if action is ItemRecoveryAction.SMALLER else None
     return ItemRecovery(
-        item, action, choice.reason, one.ran_s, one.saved_s, Seconds(item_s), unit, costs_of(choice), cpus
+        item, action, why, one.ran_s, one.saved_s, Seconds(item_s), unit, costs_of(choice), cpus
     )  # fmt: skip
+
+
+def _chosen(loss: ItemLoss, share: BagShare) -> tuple[RecoveryChoice, str]:
+    """Return the choice and its reason: an item whose metric would stop it runs again where it cannot be spared."""
+    choice = choose(loss, share)
+    if not loss.pointless or choice.chosen.possible:
+        return choice, choice.reason
+    again = choose(replace(loss, pointless=""), share)
+    return again, f"{choice.chosen.reason}, so it runs again, though its metric would stop it: {loss.pointless}"
 
 
 _ACTIONS = {
@@ -186,6 +197,7 @@ def _loss(
         min(saved_s, runtime_s - _LEFT_SHARE * item_s),
         weight,
         time_left_s,
+        one.pointless,
         on_one=True,
     )
     return loss, "slot-hours" if known is None else "USD"

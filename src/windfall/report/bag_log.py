@@ -14,7 +14,17 @@ from array import array
 from collections import Counter, deque
 
 from windfall import codec
-from windfall.bags import Bag, ItemEnd, ItemOutcome, ItemRecord, ItemRecovery, ItemRecoveryAction, ItemState, Value
+from windfall.bags import (
+    Bag,
+    ItemEnd,
+    ItemOutcome,
+    ItemRecord,
+    ItemRecovery,
+    ItemRecoveryAction,
+    ItemState,
+    StoppedLease,
+    Value,
+)
 from windfall.core.item_table import ItemTable
 from windfall.policies.layout import bag_rules
 from windfall.ports import Steps
@@ -77,6 +87,7 @@ class BagLog:
         run_s_by_machine: how long they ran there, together [s].
         without_files: how many items are done of which no file was kept.
         recovered: how often each action was chosen for items that were preempted while they ran.
+        stopped: how many items are done that were stopped before their end, in this run.
     """
 
     def __init__(self, table: ItemTable) -> None:
@@ -87,7 +98,7 @@ class BagLog:
         self.run_s = 0.0
         self.by_machine: dict[str, int] = {}
         self.run_s_by_machine: dict[str, float] = {}
-        self.without_files = 0
+        self.without_files = self.stopped = 0
         self.recovered: Counter[ItemRecoveryAction] = Counter()
         self._done: deque[tuple[float, int]] = deque()
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as this object
@@ -117,7 +128,8 @@ class BagLog:
             machine = "" if known is None else known.machine_id
             self._places[outcome.lease.item] = self._file.tell()
             self._file.write(codec.encode_document(1, "kept", (machine, outcome)) + b"\n")
-            if outcome.end is ItemEnd.DONE and known is not None and outcome.lease.item != self.bag.reduce_item:
+            self.stopped += outcome.end is ItemEnd.STOPPED and known is not None
+            if outcome.end.is_done and known is not None and outcome.lease.item != self.bag.reduce_item:
                 self.run_s += outcome.run_s
                 self.by_machine[machine] = self.by_machine.get(machine, 0) + 1
                 self.run_s_by_machine[machine] = self.run_s_by_machine.get(machine, 0.0) + outcome.run_s
@@ -189,11 +201,17 @@ def outcomes_of(item: int) -> Steps[list[ItemOutcome]]:
     return found
 
 
-def recoveries() -> Steps[list[tuple[WallTime, ItemRecovery]]]:
-    """Return the decisions on items that were preempted while they ran, oldest first, each with its instant."""
-    found: list[tuple[WallTime, ItemRecovery]] = []
+ItemDecision = ItemRecovery | StoppedLease | str
+"""A decision on an item that was preempted, or is stopped by its metric; or why the rule of the bag cannot be asked."""
+
+
+def item_decisions_in_log() -> Steps[list[tuple[WallTime, ItemDecision]]]:
+    """Return the decisions on items while they ran, oldest first, each with its instant."""
+    found: list[tuple[WallTime, ItemDecision]] = []
     number = 0
     while records := (yield from read_some_records(number)):
         number += len(records)
-        found += [(record.at, one) for record in records for one in record.recovered]
+        for record in records:
+            problem = (record.rule_problem,) if record.rule_problem else ()
+            found += [(record.at, one) for one in (*record.recovered, *record.stopped, *problem)]
     return found

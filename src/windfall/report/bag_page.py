@@ -87,6 +87,8 @@ def as_json(log: BagLog, now: WallTime, details: Mapping[str, Any], types: Seque
         ],
         "without_files": log.without_files if log.bag.collect else None,
         "sizes": [{"cpus": cpus, "items": items, "mean_run_s": mean_s} for cpus, items, mean_s in _sizes(log)],
+        "stopped": log.stopped if log.bag.stop_item is not None else None,
+        "rule_problem": log.table.rule_problem or None,
         "preempted": {action.value: log.recovered[action] for action in ItemRecoveryAction},
         "without_metric": without_metric(log),
         "failures": [{"problem": one.problem, "items": one.count, "item": one.item} for one in failures(log)],
@@ -163,15 +165,15 @@ def lines(
     yield from _machines(log, details)
     for place, one in enumerate(types):
         yield from _labelled("types" if place == 0 else "", _type_text(one))
-    if sizes := _sizes(log):
-        measured = (f"{mean_s:.3g} s on {cpus_text(cpus)}" for cpus, _, mean_s in sizes if mean_s is not None)
-        yield from _labelled("sizes", f"an item takes {', '.join(measured)}" if log.table.timed else "none timed yet")
+    yield from _sizes_lines(log)
     if log.bag.collect and log.without_files and not log.bag.grows:
         patterns = ", ".join(log.bag.collect)
         yield from _labelled("files", f"{log.without_files:,} of the items that are done left no file {patterns}")
     if log.recovered:
         chosen = ", ".join(f"{log.recovered[one]:,} to {one}" for one in ItemRecoveryAction if log.recovered[one])
         yield from _labelled("preempted", f"{count_text(log.recovered.total(), 'item', 'items')}: {chosen}")
+    if log.bag.stop_item is not None:
+        yield from _stopped(log)
     if (count := without_metric(log)) and (rule := log.bag.stop_when) is not None:
         many = count_text(count, "item that is done has", "items that are done have")
         yield from _labelled("warning", f"{many} no number for {rule.metric}, by which stop_when decides")
@@ -192,6 +194,23 @@ def _sizes(log: BagLog) -> tuple[tuple[float, int, float | None], ...]:
     timed = {one.cpus: one.timed for one in table.sized.times()}
     others = ((cpus, timed.get(cpus, 0), table.sized.mean_s(cpus)) for cpus in log.bag.smaller)
     return ((log.bag.cores, table.timed, wanted), *others)
+
+
+def _sizes_lines(log: BagLog) -> Iterator[str]:
+    """Yield how long an item takes on each number of processors, once that is measured."""
+    measured = [f"{mean_s:.3g} s on {cpus_text(cpus)}" for cpus, _, mean_s in _sizes(log) if mean_s is not None]
+    if measured:
+        yield from _labelled("sizes", f"an item takes {', '.join(measured)}")
+
+
+def _stopped(log: BagLog) -> Iterator[str]:
+    """Yield how many items were stopped before their end, and why no more of them can be."""
+    rule = log.bag.stop_item
+    assert rule is not None
+    if log.stopped:
+        yield from _labelled("stopped", f"{count_text(log.stopped, 'item', 'items')} stopped early, by {rule.metric}")
+    if log.table.rule_problem:
+        yield from _labelled("warning", log.table.rule_problem)
 
 
 def _type_text(one: TriedType) -> str:

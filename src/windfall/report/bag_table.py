@@ -41,6 +41,8 @@ def columns(bag: Bag) -> list[tuple[str, Callable[[ItemRow], Any]]]:
         add(name, "item_", value)
     if bag.smaller:
         add("cpus", "item_", lambda row: None if row.outcome is None else row.outcome.cpus or bag.cores)
+    if bag.stop_item is not None:
+        add("stopped", "item_", lambda row: None if row.outcome is None else row.outcome.stopped or None)
     return found
 
 

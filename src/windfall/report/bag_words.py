@@ -56,6 +56,8 @@ def _count(job: Job, bag: Bag) -> str:
         words += f"; done once {100.0 * bag.finish:g} % are{by}"
     if bag.stop_when is not None:
         words += f", or before by {bag.stop_when.metric} (stop_when)"
+    if bag.stop_item is not None:
+        words += f"; each may be stopped early by {bag.stop_item.metric} (stop_item)"
     return words
 
 

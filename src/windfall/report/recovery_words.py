@@ -1,15 +1,15 @@
-"""Decisions on items of a bag that were preempted, as `windfall explain` shows decisions."""
+"""Decisions on items of a bag that were preempted, or stopped by their metric, as `windfall explain` shows decisions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from windfall.bags import ItemRecovery
+from windfall.bags import ItemRecovery, StoppedLease
 from windfall.events import ComparedValue, Decision, Row
 from windfall.terms import Instant, Term, WallTime
 from windfall.units import cpus_text
 
-POLICY, VERSION = "item-recovery", 1
+POLICY, STOP_POLICY, VERSION = "item-recovery", "item-stop", 1
 
 
 def decision_of(recovery: ItemRecovery) -> Decision:
@@ -29,7 +29,12 @@ def decision_of(recovery: ItemRecovery) -> Decision:
     )
 
 
-def decision_rows(made: Iterable[tuple[WallTime, ItemRecovery]]) -> Iterator[Row]:
-    """Yield decisions as rows of a journal."""
+def decision_rows(made: Iterable[tuple[WallTime, ItemRecovery | StoppedLease | str]]) -> Iterator[Row]:
+    """Yield decisions as rows of a journal; a text is why the bag's rule cannot be asked."""
     for place, (at, one) in enumerate(made, 1):
-        yield Row(Term(1), place, Instant(at), at, (), (decision_of(one),))
+        if isinstance(one, ItemRecovery):
+            decision = decision_of(one)
+        else:
+            choice = one if isinstance(one, str) else f"item {one.lease.item}: stop, {one.reason}"
+            decision = Decision(STOP_POLICY, VERSION, choice, (), ())
+        yield Row(Term(1), place, Instant(at), at, (), (decision,))

@@ -17,7 +17,18 @@ import random
 from array import array
 from collections.abc import Callable, Collection, Sequence
 
-from windfall.bags import AddedItems, Bag, GrantedItem, ItemGrant, ItemLease, ItemRecord, RunnerReport, Value
+from windfall.bags import (
+    AddedItems,
+    Bag,
+    GrantedItem,
+    ItemGrant,
+    ItemLease,
+    ItemRecord,
+    MetricCurve,
+    RunnerReport,
+    StoppedLease,
+    Value,
+)
 from windfall.core import item_decisions
 from windfall.core.item_decisions import DispatcherView
 from windfall.core.item_table import ItemTable
@@ -165,6 +176,7 @@ class ItemDispatcher:
         self._heartbeat: bytes | None = None
         self._silent_s, self._looked_at = 0.0, clock.now()
         self._ran_s: dict[ItemLease, Seconds] = {}
+        self._curves: dict[ItemLease, MetricCurve] = {}
         self.fleet: FleetFacts | None = None
 
     def turn(self, *, gone: Collection[str] = (), stopping: bool = False) -> Steps[None]:
@@ -200,6 +212,8 @@ class ItemDispatcher:
             self._requests,
             self._ran_s,
             fleet=self.fleet,
+            curves=self._curves,
+            judged=self._answered,
         )
         nonce = self._new_nonce()
         record = item_decisions.decide(self.table, view, nonce)
@@ -308,6 +322,8 @@ class ItemDispatcher:
             if report is not None and report.runner == runner and (before is None or before.sequence < report.sequence):
                 self._reports[runner], self._changed_at[runner] = report, now
                 self._ran_s |= zip(report.holds, report.ran_s, strict=False)
+                self._curves |= zip(report.holds, report.curves, strict=False)
+        self._curves = {lease: curve for lease, curve in self._curves.items() if self.table.is_newest(lease)}
         self._ran_s = {lease: ran_s for lease, ran_s in self._ran_s.items() if self.table.is_newest(lease)}
         for runner in known:
             # One that this dispatcher never heard has its time from now on.
@@ -353,7 +369,11 @@ class ItemDispatcher:
             GrantedItem(lease, () if lease.item == bag.reduce_item else self._row(lease.item), sized.cpus(lease.item))
             for lease in leases
         )
-        return ItemGrant(runner, self.table.number, self._answered.get(runner, 0), items, self.table.closed, leave)
+        held = [lease for lease in leases if lease.item in self.table.verdicts]
+        stops = tuple(StoppedLease(lease, self.table.verdicts[lease.item]) for lease in held)
+        return ItemGrant(
+            runner, self.table.number, self._answered.get(runner, 0), items, self.table.closed, leave, stops
+        )
 
     def _row(self, item: int) -> tuple[Value, ...]:
         part, place = self.table.place(item)

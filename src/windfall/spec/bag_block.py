@@ -14,6 +14,7 @@ from windfall.spec import fields
 from windfall.spec.bag_fields import EXAMPLE, ITEMS_MAX, ItemCpus, ItemMemory, Parameters, Patterns, Results, Share
 from windfall.spec.fields import Duration
 from windfall.spec.job_block import JobFileBlock
+from windfall.spec.stop_item_block import StopItemBlock, stop_item_problems
 from windfall.spelling import nearest
 
 
@@ -66,6 +67,8 @@ class BagBlock(JobFileBlock):
     """The share of the items that must be done; then the others are given up."""
     stop_when: StopWhenBlock | None = None
     """When the bag is over before that, by a result of the items that are done."""
+    stop_item: StopItemBlock | None = None
+    """When one running item is stopped, by a result that it reports on the way; what it has by then are its results."""
     item_timeout: Duration | None = None
     """How long an item may run before it is killed and counts as failed."""
     retries: Annotated[int, Field(ge=0, le=1000)] = RETRIES_MAX
@@ -169,6 +172,7 @@ def problems(block: BagBlock, command: str, columns: Sequence[str]) -> Iterable[
     if block.restart_signal is not None and not block.restart:
         yield ("bag", "restart_signal"), "bag.restart_signal needs bag.restart: which files the command writes then"
     yield from _stops(block)
+    yield from stop_item_problems(block.stop_item, block.results)
     yield from _names(block, (*block.names, *columns))
     known = (*block.names, *columns, *own_names(block))
     for name, _ in item_commands.places(command):

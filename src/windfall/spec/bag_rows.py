@@ -18,6 +18,7 @@ from windfall.models import parameter_space
 from windfall.models.parameter_space import Sampling
 from windfall.spec.bag_block import BagBlock, StopWhenBlock
 from windfall.spec.bag_fields import ITEMS_MAX, NAME
+from windfall.spec.stop_item_block import stop_item_of
 from windfall.structs import Struct
 from windfall.terms import Seconds
 from windfall.wire import bag_layout
@@ -244,4 +245,5 @@ def to_bag(block: BagBlock, rows: BagRows) -> Bag:
         ),
         stop_when=_stop_when(block.stop_when),
         smaller=block.smaller,
+        stop_item=stop_item_of(block.stop_item),
     )

@@ -33,6 +33,7 @@ from windfall.spec.job_file import (
     ResourcesBlock,
     WorkBlock,
 )
+from windfall.spec.stop_item_block import ItemStepsBlock, StopItemBlock, call_problems
 from windfall.spec.yaml_positions import YamlDocument, YamlPath, dotted
 from windfall.spelling import closest, nearest
 from windfall.structs import Struct, replace
@@ -66,6 +67,9 @@ LATER: Mapping[str, str] = {
 """Keys of other tools, and keys that are not supported yet, with what to do instead."""
 EXAMPLES: Mapping[str, str] = {
     "run": "the command that trains, for example run: python train.py",
+    "metric": "which of bag.results decides, for example metric: energy",
+    "regex": "it finds the step in the file of the metric, for example regex: 'step (.*)'",
+    "of": "the step at the end of a run, for example of: 8000",
 }
 VARIABLES: Mapping[str, str | None] = {
     "SKYPILOT_NODE_RANK": environment.NODE_RANK,
@@ -107,7 +111,12 @@ _HOMES: Mapping[str, type[BaseModel]] = {
     "controller": ControllerBlock,
     "exclude": ExcludeBlock,
 }
-_INNER: Mapping[str, type[BaseModel]] = {"job_recovery": job_file.JobRecoveryBlock, "stop_when": StopWhenBlock}
+_INNER: Mapping[str, type[BaseModel]] = {
+    "job_recovery": job_file.JobRecoveryBlock,
+    "stop_when": StopWhenBlock,
+    "stop_item": StopItemBlock,
+    "steps": ItemStepsBlock,
+}
 _KINDS: Mapping[str, str] = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -375,6 +384,8 @@ def _of_bag(job: JobFile, *, here: bool) -> Iterable[Fault]:
         yield Fault(("bag", "rows"), f"bag.rows: {str(error).removeprefix('bag.rows: ')}")
         return
     yield from (Fault(path, message) for path, message in bag_block.problems(job.bag, job.run, columns))
+    if here:
+        yield from (Fault(path, message) for path, message in call_problems(job.bag.stop_item, job.workdir))
     for key in ("work", "runtime"):
         if getattr(job, key) is not None:
             yield Fault((key,), f"{key} follows from bag; remove it", key=True)
