@@ -133,8 +133,8 @@ def _with_sizes(scene: BagScene, rng: random.Random) -> BagScene:
     if rng.random() < 0.35:
         scene.bag = replace(scene.bag, cores=4.0, smaller=rng.choice([(2.0,), (2.0, 1.0), (3.0, 1.0)]))
         scene.spare_cpus = [rng.choice([0.0, 1.0, 2.0, 3.0]) for _ in range(4)]
-        if rng.random() < 0.6:
-            # Time enough to measure, and then to lose what runs.
+        if rng.random() < 0.6 and scene.bag.finish >= 0.9:
+            # Time enough to measure, and then to lose what runs; other ends need the times that they have.
             scene.run_s = [rng.uniform(4.0, 12.0) for _ in scene.run_s]
             scene.fails = [0 if rng.random() < 0.9 else fails for fails in scene.fails]
             scene.calm_s, scene.slots = max(CALM_S), [rng.choice([1, 1, 2]) for _ in range(4)]
