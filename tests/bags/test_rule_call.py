@@ -16,6 +16,7 @@ from tests.bags.machines import below
 from windfall.agent.item_rule_call import RuleCall, RuleProgram
 from windfall.bags import ItemLease
 from windfall.core.item_runner import RuleAnswered
+from windfall.linux.clock import SystemClock
 
 RULES = """
 import os, sys, time
@@ -43,7 +44,7 @@ def asked(folder: Path, name: str = "rules.py:worse", **limits: float) -> Iterat
     (folder / "limits.py").write_text("WORST = 5\n")
     logged: list[str] = []
     argv = (sys.executable, "-P", "-m", "windfall.cli.stop_rule_process", name)
-    call = RuleCall(RuleProgram(name, argv, str(folder), lambda: None, logged.append, **limits))
+    call = RuleCall(RuleProgram(SystemClock(), name, argv, str(folder), lambda: None, logged.append, **limits))
     try:
         yield call, logged
     finally:
