@@ -119,6 +119,20 @@ def test_a_function_that_cannot_be_loaded_stops_nothing(name: str, problem: str,
         assert call.answers() == []
 
 
+def test_a_file_that_cannot_be_loaded_is_loaded_once(tmp_path: Path) -> None:
+    """Not again for each item, each second."""
+    (tmp_path / "broken.py").write_text("open('tries', 'a').write('x')\nraise RuntimeError('no licence')\n")
+    with asked(tmp_path, "broken.py:worse") as (call, _):
+        for number in range(3):
+            call.ask(ItemLease(number, 1), {"x": "a"}, [9.0])
+        (found,) = answer(call)
+        # A second try would take a tenth of that.
+        time.sleep(0.5)
+
+    assert "broken.py cannot be loaded: RuntimeError: no licence" in found.reason
+    assert (tmp_path / "tries").read_text() == "x"
+
+
 def test_its_process_ends_with_the_runner(tmp_path: Path) -> None:
     """Also while a call runs that would take a minute."""
     before = set(below(os.getpid()))
