@@ -18,6 +18,7 @@ from windfall.bags import (
     LeaseEnd,
     ResultRule,
     RunnerReport,
+    StopItem,
 )
 from windfall.cli import reduce_process
 from windfall.core import item_decisions
@@ -25,6 +26,7 @@ from windfall.core.item_decisions import DispatcherView
 from windfall.core.item_table import ItemCounts, ItemTable
 from windfall.storage.object_stores import open_reader
 from windfall.storage.store_operations import put
+from windfall.structs import replace
 from windfall.terms import Instant, Seconds, WallTime
 from windfall.wire import bag_layout
 
@@ -152,6 +154,25 @@ def test_weights_decide_when_enough_is_done(done: list[int], closed: bool) -> No
     assert table.is_enough(outcomes) is closed
     table.apply(ItemRecord(2, "n", WallTime(0.0), outcomes=outcomes))
     assert table.is_enough() is closed
+
+
+def test_the_table_says_which_items_were_stopped_early(tmp_path: Path) -> None:
+    """Also of those that lack a result."""
+    reader = open_reader(f"file://{tmp_path}/run")
+    bag = Bag(
+        2, ("T",), ("items/rows/d/0",), 2, results=(ResultRule("y", "-", "y"), ResultRule("z", "-", "z")), reduce="x",
+        stop_item=StopItem("y", above=1.0),
+    )  # fmt: skip
+    reader.run(put("items/rows/d/0", bag_layout.rows_to_bytes([(0.5,), (1.0,)])))
+    whole, cut = outcome(0), outcome(1, end=ItemEnd.STOPPED)
+    outcomes = (("m", replace(whole, values={"y": 1, "z": 2})), ("m", replace(cut, values={"y": 3}, stopped="y: 3")))
+    record = ItemRecord(1, "n", WallTime(0.0), outcomes=outcomes)
+    reader.run(put(bag_layout.item_record_key(1), bag_layout.record_to_bytes(record)))
+    reduce_process.write_table(reader, bag, reduce_process.done_items(reader), tmp_path / "results.csv")
+
+    with (tmp_path / "results.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows == [["item", "T", "y", "z", "stopped"], ["0", "0.5", "1", "2", ""], ["1", "1", "3", "", "y: 3"]]
 
 
 def test_the_table_has_a_row_for_each_item_that_is_done(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tests.bags.machines import below
 from windfall.agent.item_rule_call import RuleCall, RuleProgram
 from windfall.bags import ItemLease
 from windfall.core.item_runner import RuleAnswered
+from windfall.linux.clock import SystemClock
 
 RULES = """
 import os, sys, time
@@ -43,7 +44,7 @@ def asked(folder: Path, name: str = "rules.py:worse", **limits: float) -> Iterat
     (folder / "limits.py").write_text("WORST = 5\n")
     logged: list[str] = []
     argv = (sys.executable, "-P", "-m", "windfall.cli.stop_rule_process", name)
-    call = RuleCall(RuleProgram(name, argv, str(folder), lambda: None, logged.append, **limits))
+    call = RuleCall(RuleProgram(SystemClock(), name, argv, str(folder), lambda: None, logged.append, **limits))
     try:
         yield call, logged
     finally:
@@ -116,6 +117,20 @@ def test_a_function_that_cannot_be_loaded_stops_nothing(name: str, problem: str,
         assert found.reason.endswith("no item is stopped by it here")
         assert logged == [found.reason]
         assert call.answers() == []
+
+
+def test_a_file_that_cannot_be_loaded_is_loaded_once(tmp_path: Path) -> None:
+    """Not again for each item, each second."""
+    (tmp_path / "broken.py").write_text("open('tries', 'a').write('x')\nraise RuntimeError('no licence')\n")
+    with asked(tmp_path, "broken.py:worse") as (call, _):
+        for number in range(3):
+            call.ask(ItemLease(number, 1), {"x": "a"}, [9.0])
+        (found,) = answer(call)
+        # A second try would take a tenth of that.
+        time.sleep(0.5)
+
+    assert "broken.py cannot be loaded: RuntimeError: no licence" in found.reason
+    assert (tmp_path / "tries").read_text() == "x"
 
 
 def test_its_process_ends_with_the_runner(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.bags.test_recovered_items import AGAIN, DISCARD, PlayedBag
+from tests.support.simulated_store import ManualClock, MemoryStore
 from windfall.bags import (
     Bag,
     GrantedItem,
@@ -21,7 +22,7 @@ from windfall.bags import (
     StopItem,
     StoppedLease,
 )
-from windfall.core import item_decisions
+from windfall.core import item_decisions, item_stops
 from windfall.core.item_decisions import DispatcherView
 from windfall.core.item_runner import (
     CurvesRead,
@@ -37,6 +38,8 @@ from windfall.core.item_runner import (
 )
 from windfall.core.item_table import CURVES_KEPT, ItemTable
 from windfall.policies.planning import early_stopping
+from windfall.runtimes.item_dispatcher import ItemDispatcher, read_records
+from windfall.storage import store_operations
 from windfall.terms import Instant, Seconds, WallTime
 from windfall.wire import bag_layout
 
@@ -199,6 +202,7 @@ def test_a_verdict_whose_runner_is_lost_is_a_reason_not_to_run_the_item_again() 
     played = with_three_done(finish=0.9)
     played.report("b", curves=(BAD, ()))
     first = played.table.leases("b")[0].item
+    assert item_stops.hopeless(played.table, ItemLease(first, 1), ((300.0, 0.1),), Seconds(0.0)), "it stands"
     state = bag_layout.state_from_bytes(bag_layout.state_to_bytes(played.table.keep()))
     played.table = ItemTable(played.table.bag, range(40))
     played.table.restore(state)
@@ -253,6 +257,81 @@ def test_a_report_that_was_judged_is_not_judged_again(monkeypatch: pytest.Monkey
 
     assert item_decisions.decide(played.table, view, "nonce") is None
     assert calls == []
+
+
+class PlayedDispatcher:
+    """A dispatcher, and two runners with two items each that report by hand."""
+
+    def __init__(self, rule: StopItem) -> None:
+        self.store, self.clock = MemoryStore(), ManualClock()
+        self.bag = Bag(4, ("x",), ("rows",), 4, 0.5, shuffled=False, stop_item=rule)
+        self.store.put("rows", bag_layout.rows_to_bytes([(1,), (2,), (3,), (4,)]))
+        self.sequences = {"r": 0, "s": 0}
+        self.new()
+        for runner in self.sequences:
+            self.report(runner)
+            self.turn()
+
+    def new(self) -> None:
+        """Start the dispatcher again: it knows what is in the store."""
+        self.dispatcher = ItemDispatcher(self.clock, self.bag, lambda: "n")
+
+    def report(self, runner: str, **more: Any) -> None:
+        self.sequences[runner] += 1
+        table = self.dispatcher.table
+        report = RunnerReport(
+            runner, f"m-{runner}", self.sequences[runner], 2, 2, table.number, table.leases(runner), **more
+        )
+        self.store.put(bag_layout.runner_report_key(runner), bag_layout.report_to_bytes(report))
+
+    def turn(self, *gone: str) -> None:
+        store_operations.run(self.dispatcher.turn(gone=gone), self.store, self.clock)
+
+    def grant(self, runner: str) -> ItemGrant:
+        return bag_layout.grant_from_bytes(self.store.get(bag_layout.grant_key(runner)) or b"")
+
+
+def test_a_verdict_is_in_the_grant_also_of_a_dispatcher_that_starts_again() -> None:
+    """As long as the lease is the runner's."""
+    played = PlayedDispatcher(StopItem("y", above=10.0))
+    (lease, other) = played.dispatcher.table.leases("s")
+    played.report("s", curves=(((1.0, 12.0),), ()))
+    played.turn()
+    stops = (StoppedLease(lease, "y: its value, 12, is above the bound, 10"),)
+    assert played.grant("s").stops == stops
+    assert played.grant("r").stops == ()
+    played.new()
+    played.turn()
+    assert played.grant("s").stops == stops
+    outcome = ItemOutcome(lease, ItemEnd.STOPPED, None, WallTime(0.0), Seconds(2.0), stopped=stops[0].reason)
+    played.report("s", outcomes=(outcome,))
+    played.turn()
+
+    assert played.grant("s").stops == ()
+    assert other in {one.lease for one in played.grant("s").items}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["the same dispatcher", "one that starts again"])
+def test_what_a_lost_runner_had_reported_decides_on_its_items(again: bool) -> None:
+    """When it reported, no item had been timed; once one was, its value is known to be too high so late in its run."""
+    played = PlayedDispatcher(StopItem("y", above=10.0, from_progress=0.5))
+    first, second = played.dispatcher.table.leases("s")
+    curves, ran_s = (((500.0, 12.0),), ((500.0, 3.0),)), (Seconds(510.0), Seconds(510.0))
+    played.report("s", curves=curves, ran_s=ran_s)
+    played.turn()
+    done = ItemOutcome(played.dispatcher.table.leases("r")[0], ItemEnd.DONE, 0, WallTime(0.0), Seconds(600.0))
+    played.report("r", outcomes=(done,))
+    played.turn()
+    assert played.dispatcher.table.verdicts == {}
+    if again:
+        played.new()
+    played.turn("m-s")
+    records = store_operations.run(read_records(0), played.store, played.clock)
+    made = {one.item: one for record in records for one in record.recovered}
+
+    assert made[first.item].action is DISCARD
+    assert made[first.item].reason == "it is not run again: y: its value, 12, is above the bound, 10"
+    assert made[second.item].reason.startswith("the least expected cost")
 
 
 # ----------------------------------------------------------------------------------------------------------- the runner

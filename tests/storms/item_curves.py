@@ -86,7 +86,12 @@ class CurveWitness:
         self.tally["killed by its metric"] += end is ItemEnd.STOPPED
 
     def ended(self, lease: ItemLease, end: ItemEnd, now: float) -> None:
-        """A verdict reaches the runner, once nothing goes wrong."""
+        """Once nothing goes wrong, a verdict reaches the runner, and a bad item has one long before its end."""
+        rule = self.bag.stop_item
+        if rule is not None and rule.median is None and rule.from_progress == 0.0 and end is ItemEnd.DONE:
+            fresh = now - self.scene.run_s[lease.item] > self.scene.calm_s if lease.item < self.bag.items else False
+            missed = fresh and self.is_bad(lease.item) and lease not in self.verdicts
+            demand(not missed, f"what is beyond the bound is to be stopped: {lease}")
         since = max(self.verdicts.get(lease, math.inf), self.scene.calm_s)
         demand(
             end is not ItemEnd.DONE or now < since + HEARD_S, f"what is to be stopped does not run to its end: {lease}"

@@ -166,16 +166,17 @@ def _with_ends(scene: BagScene, rng: random.Random) -> BagScene:
 
 def _with_stops(scene: BagScene, rng: random.Random) -> BagScene:
     """Let some bags stop running items: their bad ones run for long, so that what is not stopped is seen."""
-    if scene.bag.stop_when is not None or rng.random() < 0.5:
+    if scene.bag.stop_when is not None or rng.random() < 0.35:
         return scene
     rule = rng.choice(
         [
             StopItem("y", above=40.0, from_progress=rng.choice([0.0, 0.0, 0.5])),
-            StopItem("y", median="min", from_progress=rng.choice([0.0, 0.05]), done_min=rng.choice([1, 3])),
+            StopItem("y", median="min", from_progress=rng.choice([0.0, 0.05]), done_min=rng.choice([3, 10])),
             StopItem("y", call="rules.py:worse"),
         ]
     )
-    scene.bag = replace(scene.bag, stop_item=rule, item_timeout_s=None)
+    finish = 1.0 if rng.random() < 0.4 else scene.bag.finish
+    scene.bag = replace(scene.bag, stop_item=rule, item_timeout_s=None, finish=finish)
     scene.levels = [rng.uniform(60.0, 90.0) if rng.random() < 0.3 else rng.uniform(0.0, 5.0) for _ in scene.run_s]
     scene.run_s = [
         rng.uniform(45.0, 60.0) if level > 50.0 else run_s

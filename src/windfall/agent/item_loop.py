@@ -70,7 +70,7 @@ MEMORY_SPARE = 1.1
 """An item is killed that uses more than this many times its share of the memory."""
 STOP_S = Seconds(2.0)
 """How long an item that is stopped has to end by itself, if it handles SIGTERM [s]."""
-ENDING_S = 0.1
+STOP_LOOK_S = 0.1
 """While one has, it is looked for this often [s]."""
 _GIB = 1 << 30
 _TERM = Term(1)
@@ -153,7 +153,9 @@ class ItemLoop:
         if rule is None or rule.call is None:
             return None
         return RuleCall(
-            RuleProgram(rule.call, self._ports.stop_rule, self._request.cwd, self._store.wake, self._ports.log)
+            RuleProgram(
+                self._clock, rule.call, self._ports.stop_rule, self._request.cwd, self._store.wake, self._ports.log
+            )
         )
 
     def wake(self) -> None:
@@ -191,8 +193,10 @@ class ItemLoop:
 
     def _wait(self) -> list[RunnerFact]:
         """Wait until an item ends, the store has answered or a signal came; return what happened."""
-        ending = any(one.kill_at is not None for one in self._children.values())
-        pause_s = 0.0 if self._started else min(self._runner.next_s(self._clock.now()), ENDING_S if ending else 1.0)
+        has_grace = any(one.kill_at is not None for one in self._children.values())
+        pause_s = (
+            0.0 if self._started else min(self._runner.next_s(self._clock.now()), STOP_LOOK_S if has_grace else 1.0)
+        )
         facts: list[RunnerFact] = []
         for key, _ in self._select.select(pause_s):
             if key.data is None:

@@ -14,12 +14,12 @@ import select
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from windfall.bags import ItemLease, Value
 from windfall.core.item_runner import RuleAnswered
+from windfall.ports import Clock
 from windfall.structs import Struct
 
 START_S = 60.0
@@ -33,6 +33,7 @@ class RuleProgram(Struct, frozen=True):
     """What runs the function.
 
     Attributes:
+        clock: for the limits.
         name: of the function, as the job file has it.
         argv: the command of the process.
         folder: with the job's code.
@@ -41,6 +42,7 @@ class RuleProgram(Struct, frozen=True):
         start_s, call_s: limits [s].
     """
 
+    clock: Clock
     name: str
     argv: Sequence[str]
     folder: str
@@ -143,9 +145,9 @@ class RuleCall:
         process = self._process
         assert process is not None
         assert process.stdout is not None
-        until = time.monotonic() + limit_s
+        until = self._program.clock.now() + limit_s
         while b"\n" not in self._read:
-            ready, _, _ = select.select([process.stdout], [], [], max(until - time.monotonic(), 0.0))
+            ready, _, _ = select.select([process.stdout], [], [], max(until - self._program.clock.now(), 0.0))
             if not ready:
                 self._end()
                 raise _Failed(f"{what} took longer than {limit_s:g} s")

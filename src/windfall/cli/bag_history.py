@@ -124,6 +124,8 @@ def done_before(file: JobFile, rows: BagRows, code: str, base: str) -> BagHistor
         for row, before, runner, outcome in _done_items(open_reader(f"{base}/{run}"), bag):
             if outcome.end is ItemEnd.STOPPED and bag.stop_item != stop_item:
                 continue  # another rule might have let it run
+            if bag.stop_item != stop_item:
+                outcome = replace(outcome, curve=())  # noqa: PLW2901 - it may be of another metric
             item = places.get(_identity(row))
             if item is None or item in carried or (by_number and item != before):
                 continue

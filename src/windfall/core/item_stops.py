@@ -54,11 +54,12 @@ def verdicts(
     """
     if table.bag.stop_item is None:
         return
+    fresh = [report for report in present if report.sequence > judged.get(report.runner, 0)]
     rule = rule_of(table.bag.stop_item)
-    done = [_reports(curve) for curve in table.curves]
-    for report in present:
-        if report.sequence <= judged.get(report.runner, 0):
-            continue
+    # A thousand values, which only a look at curves needs.
+    needed = isinstance(rule, MedianRule) and any(report.curves for report in fresh)
+    done = [_reports(curve) for curve in table.curves] if needed else []
+    for report in fresh:
         found = {one.lease: one.reason for one in report.stops}
         for lease, curve in curves_in(report).items() if rule is not None else ():
             verdict = _judge(table, rule, lease.item, curve, done) if curve and rule is not None else None
