@@ -10,9 +10,9 @@ import pytest
 from tests.policies.test_exploring_fleet import FAST, SMALL, bag_job
 from windfall.errors import Infeasible
 from windfall.fleet import JobPhase
-from windfall.jobs import ForecastBasis, Measurement
+from windfall.jobs import ForecastBasis, Measurement, Objective, RuntimeSpec
 from windfall.market import Quota
-from windfall.policies.layout import runtime_list
+from windfall.policies.layout import bag_rules, runtime_list
 from windfall.policies.planning import bag_plan, forecasts
 from windfall.policies.planning.bag_plan import BagCourse
 from windfall.policies.planning.forecasts import ForecastOutcome
@@ -70,6 +70,45 @@ def test_with_losses_it_is_as_machines_played_one_by_one() -> None:
 
     assert found.finish_s == pytest.approx(np.quantile(finish_s, (0.5, 0.9)), rel=0.03)
     assert found.cost_usd == pytest.approx(np.quantile(cost_usd, (0.5, 0.9)), rel=0.03)
+
+
+@pytest.mark.parametrize("gang", [2, 5])
+def test_a_gang_is_as_one_machine_that_is_lost_with_any_of_its_own(gang: int) -> None:
+    """Ten machines in gangs: within 3 % of machines played one by one, each a gang of n times the rate and the price."""
+    course = replace(LOSSY, machines=10, gang=gang, mttp_s=18_000.0)
+    alone = replace(
+        LOSSY, machines=10 // gang, mttp_s=18_000.0 / gang, usd_per_hour=gang * LOSSY.usd_per_hour
+    )  # fmt: skip
+    found = bag_odds.odds_of(course, None, None)
+    finish_s, cost_usd = np.array([played(alone, seed) for seed in range(1500)]).T
+
+    assert found.finish_s == pytest.approx(np.quantile(finish_s, (0.5, 0.9)), rel=0.03)
+    assert found.cost_usd == pytest.approx(np.quantile(cost_usd, (0.5, 0.9)), rel=0.03)
+    # E[T] = (exp(n t / mttp) - 1) mttp / n of an item that starts again after the loss of any of n machines.
+    assert course.expected_item_s == pytest.approx((np.exp(600.0 * gang / 18_000.0) - 1.0) * 18_000.0 / gang)
+
+
+def test_a_bag_with_a_fixed_number_of_machines_is_planned_as_a_bag() -> None:
+    """With all its machines, also where the deadline needs fewer, and in gangs of two."""
+    scaling = runtime_list.scaling_of(bag_job())
+    fixed = replace(bag_job(objective=Objective(deadline_s=Seconds(9e4))), fleet="fixed")
+    bag = replace(bag_rules.bag_of(fixed.runtime.settings), nodes=2, ranks=2)
+    gangs = replace(fixed, runtime=RuntimeSpec("bag", bag_rules.settings_of(bag)))
+    one, two, explored = (
+        bag_plan.plan(job, scaling, (FAST,), (MEASURED,), WallTime(5.0))
+        for job in (fixed, gangs, replace(fixed, fleet="explore"))
+    )
+
+    assert (bag_plan.suits(fixed), bag_plan.suits(replace(fixed, fleet="mix"))) == (True, False)
+    assert one.bag is not None
+    assert two.bag is not None
+    assert (one.bag.machines, one.bag.gang, one.bag.slots) == (4, 1, 4 * one.bag.at_once)
+    assert (two.bag.machines, two.bag.gang, two.bag.slots) == (4, 2, 2 * two.bag.at_once)
+    assert explored.bag is not None
+    assert explored.bag.machines == 1
+    assert one.chosen.expected is not None
+    assert two.chosen.expected is not None
+    assert two.chosen.expected.wall_s > 1.9 * one.chosen.expected.wall_s - 200.0
 
 
 def test_the_expected_course_is_near_the_median() -> None:

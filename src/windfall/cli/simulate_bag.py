@@ -27,6 +27,9 @@ from windfall.structs import Struct, plain, replace
 from windfall.terms import Reliability, Unit
 from windfall.units import duration_text, share_text
 
+SPREAD_S = 1e-3
+"""P50 and P90 that differ by less are the same [s]."""
+
 
 class BagAnswer(Struct, frozen=True):
     """A bag on one offer.
@@ -107,10 +110,6 @@ def _knowledge(known: PlanInputs) -> Knowledge:
 
 def _answer(job: Job, offer: Offer, knowledge: Knowledge, given: BagNumbers) -> BagAnswer | None:
     bag, scaling = bag_rules.bag_of(job.runtime.settings), runtime_list.scaling_of(job)
-    if scaling is None:
-        raise Misuse(
-            "bags with nodes_per_item above 1 are not simulated yet: leave it out, and num_nodes is how many items run"
-        )
     kind = (offer.provider, offer.machine_type, Unit.ITEM)
     times = [row.item_s for row in knowledge.measured if (row.provider, row.machine_type, row.unit) == kind]
     item_s = next((time_s for time_s in times if time_s is not None), given.item_s)
@@ -120,7 +119,7 @@ def _answer(job: Job, offer: Offer, knowledge: Knowledge, given: BagNumbers) -> 
     cost = exploring_fleet.item_cost(offer, bag, item_s, lost_s)
     if cost is None:
         return None
-    most = exploring_fleet.machines_most(job, scaling)
+    most = bag_plan.machines_most(job, scaling)
     course = bag_plan.course_of(job, offer, cost, knowledge, most)
     if course is None:
         return None
@@ -157,6 +156,8 @@ def show(job: Job, answers: list[BagAnswer], *, json_: bool, seed: int) -> None:
     for one in answers:
         table.add_row(_name(one), *_cells(one))
     screen.print(table)
+    if best.odds.finish_s[1] - best.odds.finish_s[0] < SPREAD_S:
+        screen.print("P50 and P90 are the same where no machine is lost: all items take the mean time here")
     for name, share in (("done by the deadline", best.odds.in_time), ("within the budget", best.odds.in_budget)):
         if share is not None:
             screen.print(f"{name}: {share_text(share)} of bags on the best of these")

@@ -25,8 +25,9 @@ from windfall.policies.layout import runtime_list
 from windfall.policies.planning import job_plan
 from windfall.policies.planning.estimates import Knowledge, PlanInputs
 from windfall.policies.planning.forecasts import ENDED_MAX, track_record
+from windfall.policies.planning.job_plan import JobPlan
 from windfall.policies.planning.unmet_needs import unmet_need
-from windfall.policies.policy_registry import EXPLORE, MIX, SPOTDNN, PolicyKind
+from windfall.policies.policy_registry import BAG, MIX, SPOTDNN, PolicyKind
 from windfall.ports import Clock, Provider
 from windfall.structs import plain, replace
 from windfall.terms import GRACE_S, Seconds
@@ -155,11 +156,8 @@ class Planner:
         )
         offers = previews.found.offers
         scaling = runtime_list.scaling_of(job)
-        if scaling is not None:
-            policy_registry.load(PolicyKind.FLEET, MIX)  # says which package is missing
-            from windfall.policies.planning import bag_plan, fleet_plan, training_plan  # noqa: PLC0415 - need numpy
-
-            plan_of = {SPOTDNN: training_plan.plan, EXPLORE: bag_plan.plan}.get(job.fleet, fleet_plan.plan)
+        plan_of = _fleet_planner(job)
+        if plan_of is not None:
             found = plan_of(job, scaling, offers, measured, wall_time, quotas=offered.quotas, pooled=pooled)
         else:
             found = job_plan.plan(
@@ -198,3 +196,22 @@ class Planner:
             except ProviderError as error:
                 provider_errors.append(views.ProviderErrorView(name, "unreachable", str(error)))
         return views.OffersView(tuple(offers), tuple(quotas), tuple(provider_errors))
+
+
+def _fleet_planner(job: Job) -> Callable[..., JobPlan] | None:
+    """Return what plans a job whose machines do not all stand for its whole work; None for one whose machines do.
+
+    Raises:
+        Misuse: a package that plans need is missing.
+    """
+    scaling = runtime_list.scaling_of(job)
+    if job.runtime.name != BAG and scaling is None:
+        return None
+    policy_registry.load(PolicyKind.FLEET, MIX)  # says which package is missing
+    from windfall.policies.planning import bag_plan, fleet_plan, training_plan  # noqa: PLC0415 - need numpy
+
+    if bag_plan.suits(job):
+        return bag_plan.plan
+    if scaling is None:
+        return None
+    return training_plan.plan if job.fleet == SPOTDNN else fleet_plan.plan

@@ -73,7 +73,7 @@ def _done(records: Iterable[ItemRecord]) -> dict[str, _MachineItems]:
     for record in records:
         machine_of |= dict(record.joined)
         for runner, outcome in record.outcomes:
-            if outcome.end is ItemEnd.DONE:
+            if outcome.end is ItemEnd.DONE and outcome.cpus is None:
                 found.setdefault(machine_of.get(runner, ""), _MachineItems()).add(outcome)
     return found
 

@@ -2,6 +2,7 @@
 
 Each machine lives an exponential time, is replaced after an allocation and a preparation, and finishes `at_once` items in each
 `item_s` that it lives to the end of; what a loss cuts off is done again.  The bag is over as soon as enough items are done.
+A gang counts as one machine here: it lives until its first machine is lost, and costs as much as all of them.
 Items all take the same time here.  Items that are handed out one by one, with different lengths, end within one item's time of
 this.
 """
@@ -61,16 +62,17 @@ def play(course: BagCourse, *, trials: int = TRIALS, seed: int = 0) -> tuple[Arr
         enough = _done(course, lives_s, starts_s, middle) >= course.items
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     billed_s = np.clip(high[:, None, None] - starts_s, 0.0, lives_s).sum(axis=(1, 2))
-    return high, billed_s * course.usd_per_hour / _HOUR_S
+    return high, billed_s * course.gang * course.usd_per_hour / _HOUR_S
 
 
 def _lifetimes_s(course: BagCourse, trials: int, rng: np.random.Generator) -> Array:
     """Return lifetimes of the machines that follow each other, shape (trials, machines, lives); the last one has no end."""
-    if course.mttp_s is None:
-        return np.full((trials, course.machines, 1), np.inf)
-    expected = course.losses / course.machines
+    gangs, mttp_s = course.machines // course.gang, course.gang_mttp_s
+    if mttp_s is None:
+        return np.full((trials, gangs, 1), np.inf)
+    expected = course.losses / gangs
     lives = int(min(np.ceil(2.0 * expected + 8.0 * np.sqrt(expected + 1.0)) + 2.0, _LIVES_MAX))
-    found = rng.exponential(course.mttp_s, (trials, course.machines, lives))
+    found = rng.exponential(mttp_s, (trials, gangs, lives))
     found[:, :, -1] = np.inf
     return found
 

@@ -1,7 +1,11 @@
-"""The plan of a bag with `fleet: explore`: the type that its items cost least on, how many machines, and what they need.
+"""The plan of a bag on machines of one type: which type, how many machines, and what they need.
 
-It rests on the time of an item in earlier runs of the bag.  Without one, cost and finish are unknown until the first
-items measure it.
+With `fleet: explore` it is the type on which an item costs least, and as many machines as the deadline needs; else the offer
+that ranks best, and `num_nodes` machines.  It rests on the time of an item in earlier runs of the bag.  Without one, cost and
+finish are unknown until the first items measure it.
+
+Where an item runs on several machines of one allocation, these are a gang: lost with the first of them, at n times the rate of
+one, and replaced together (SciSpot, draft 2019, section 4.3, equations 4 to 6).
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from windfall.bags import Bag
 from windfall.errors import Infeasible
-from windfall.jobs import Job, Measurement
+from windfall.jobs import DEFAULT_FLEET, Job, Measurement
 from windfall.market import Offer, Quota
 from windfall.models import expected_runtime, lifetime_pool
 from windfall.policies.acquisition import exploring_fleet, ranking
@@ -22,10 +26,13 @@ from windfall.policies.planning import job_plan, nearest_limits, offer_notes
 from windfall.policies.planning.estimates import Knowledge, NumberBasis, PlanNumber, PlanNumberKey, offer_estimate
 from windfall.policies.planning.job_plan import ExpectedOutcome, JobPlan, PlanCandidate, PlanItem, RefusedOffer
 from windfall.policies.planning.unmet_needs import PLACES_MAX
+from windfall.policies.policy_registry import BAG, BY_AGE, EXPLORE
 from windfall.structs import Struct, replace
 from windfall.terms import Reliability, Seconds, Unit, Usd, WallTime
 from windfall.units import time_text, usd_text
 
+ONE_TYPE = (DEFAULT_FLEET, BY_AGE, EXPLORE)
+"""Fleet policies that keep machines of one type for a bag, or end up with them."""
 _HOUR_S = 3600.0
 _SHOWN = frozenset(
     {PlanNumberKey.ALLOCATION, PlanNumberKey.PREPARATION, PlanNumberKey.MTTP, PlanNumberKey.SILENT_SHARE}
@@ -38,11 +45,12 @@ class BagCourse(Struct, frozen=True):
     Attributes:
         items: that must be done.
         at_once: items that a machine runs at once.
-        machines: how many.
+        machines: how many, those of all gangs together.
         item_s: time of an item [s].
         mttp_s: mean time to preemption of a machine [s]; None if it cannot be preempted.
         allocate_s, prepare_s: from an order to the machine's start, and from there to the first item [s].
         usd_per_hour: of a machine.
+        gang: on how many machines an item runs; `at_once` is of a gang.
     """
 
     items: int
@@ -53,20 +61,30 @@ class BagCourse(Struct, frozen=True):
     allocate_s: float
     prepare_s: float
     usd_per_hour: float
+    gang: int = 1
+
+    @property
+    def slots(self) -> int:
+        """How many items run at once on all machines."""
+        return self.at_once * (self.machines // self.gang)
+
+    @property
+    def gang_mttp_s(self) -> float | None:
+        """Mean time until the first machine of a gang is lost [s]; None if none is."""
+        return None if self.mttp_s is None else self.mttp_s / self.gang
 
     @property
     def expected_item_s(self) -> float:
         """E[T] of an item that starts again after each loss [s]."""
-        if self.mttp_s is None:
+        if self.gang_mttp_s is None:
             return self.item_s
-        return expected_runtime.unsaved_s(self.item_s, self.mttp_s, 0.0)
+        return expected_runtime.unsaved_s(self.item_s, self.gang_mttp_s, 0.0)
 
     @property
     def work_s(self) -> float:
         """How long all machines run items, losses included [s]."""
-        each_s = self.expected_item_s
-        rounds = math.ceil(self.items / (self.at_once * self.machines))
-        return max(self.items * each_s / (self.at_once * self.machines), rounds * self.item_s)
+        rounds = math.ceil(self.items / self.slots)
+        return max(self.items * self.expected_item_s / self.slots, rounds * self.item_s)
 
     @property
     def losses(self) -> float:
@@ -79,14 +97,19 @@ class _BagCase(Struct, frozen=True):
 
     job: Job
     bag: Bag
-    scaling: Scaling
+    scaling: Scaling | None
     knowledge: Knowledge
     now: WallTime
 
 
+def suits(job: Job) -> bool:
+    """Return whether a job is planned here: a bag of known items, on machines of one type."""
+    return job.runtime.name == BAG and job.fleet in ONE_TYPE and not bag_rules.bag_of(job.runtime.settings).grows
+
+
 def plan(
     job: Job,
-    scaling: Scaling,
+    scaling: Scaling | None,
     offers: Iterable[Offer],
     measured: tuple[Measurement, ...],
     now: WallTime,
@@ -98,7 +121,7 @@ def plan(
 
     Args:
         job: with a bag, checked.
-        scaling: of its runtime.
+        scaling: of its runtime; None if its items run on gangs.
         offers: the providers' current offers.
         measured: measurements from earlier runs of this bag.
         now: the current time, from which finish and deadline count.
@@ -142,7 +165,16 @@ def _costs(case: _BagCase, offers: Sequence[Offer]) -> list[ItemCost]:
         cost = exploring_fleet.item_cost(offer, case.bag, time_s, mttp_s, guess_s=guess_s)
         if cost is not None:
             found.append(cost)
+    if case.job.fleet != EXPLORE:
+        ranked = ranking.rank_with(case.job, offers, case.knowledge).ranked
+        places = {row.offer.key: place for place, row in enumerate(ranked)}
+        return sorted((one for one in found if one.key in places), key=lambda one: places[one.key])
     return sorted(found, key=lambda one: (one.run_s is None, one.usd, one.key))
+
+
+def machines_most(job: Job, scaling: Scaling | None) -> int:
+    """Return the most machines that a bag has at once: of gangs, and where the number is fixed, what the job says."""
+    return job.nodes if scaling is None or job.fleet != EXPLORE else exploring_fleet.machines_most(job, scaling)
 
 
 def _no_quota(case: _BagCase, offers: Sequence[Offer]) -> str | None:
@@ -185,22 +217,25 @@ def course_of(job: Job, offer: Offer, cost: ItemCost, knowledge: Knowledge, mach
         None if job.objective.deadline_s is None else job.objective.deadline_s - restart.allocate_s - restart.prepare_s
     )
     items = max(math.ceil(bag_rules.items_left(job, 0.0)), 1)
+    explores = job.fleet == EXPLORE
     return BagCourse(
         items,
         cost.at_once,
-        exploring_fleet.machines_for(job, cost, float(items), left_s, machines_max),
+        exploring_fleet.machines_for(job, cost, float(items), left_s, machines_max) if explores else machines_max,
         cost.run_s,
         mttp_s,
         restart.allocate_s,
         restart.prepare_s,
         offer.price_usd_per_hour,
+        bag_rules.bag_of(job.runtime.settings).nodes,
     )
 
 
 def _candidate(case: _BagCase, offer: Offer, cost: ItemCost) -> tuple[PlanCandidate, BagCourse | None]:
-    most = exploring_fleet.machines_most(case.job, case.scaling)
+    most = machines_most(case.job, case.scaling)
     course = course_of(case.job, offer, cost, case.knowledge, most)
-    machines = min(most, case.bag.items) if course is None else course.machines
+    explores = case.job.fleet == EXPLORE
+    machines = course.machines if course is not None else min(most, case.bag.items) if explores else most
     expected = None if course is None else _expected(course, case.now)
     candidate = PlanCandidate(offer, machines, machines * offer.price_usd_per_hour, None, expected, case.now)
     return candidate, course
@@ -209,8 +244,8 @@ def _candidate(case: _BagCase, offer: Offer, cost: ItemCost) -> tuple[PlanCandid
 def _expected(course: BagCourse, now: WallTime) -> ExpectedOutcome:
     """Return the expected course: the first machines start, items run, and each loss costs its items and a new start."""
     usd_per_s = course.machines * course.usd_per_hour / _HOUR_S
-    redo_s = course.items * (course.expected_item_s - course.item_s) / (course.at_once * course.machines)
-    again = course.losses / course.machines
+    redo_s = course.items * (course.expected_item_s - course.item_s) / course.slots
+    again = course.losses / (course.machines // course.gang)
     allocate_s, prepare_s = course.allocate_s * (1.0 + again), course.prepare_s * (1.0 + again)
     work_s = course.work_s - redo_s
     parts = (
