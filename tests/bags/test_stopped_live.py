@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from tests.bags.machines import bag_rig
 from tests.live.rig import Rig
 from windfall.bags import ItemEnd, ResultRule, StopItem
+from windfall.cli.bag_verbs import find_bag
 
 SIMULATION = """
 import signal, sys, time
@@ -187,4 +189,40 @@ def test_a_users_function_that_raises_stops_nothing(new_rig: Callable[..., Rig])
     assert shown.count(problem) == 1
     assert "stopped early" not in shown
     assert rig.say("explain", job_id).count(problem) == 1
+    rig.check(job_id, told)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_verdict_outlives_the_controller_that_made_it(new_rig: Callable[..., Rig]) -> None:
+    """Killed as soon as the verdict is in the log: the next one stops the item, which has run once and counts once."""
+    rig = new_rig()
+    rig.start_controller()
+    code = simulation(rig.folder)
+    job = {
+        "name": "killed", "num_nodes": 1, "resources": {"infra": "local"}, "workdir": str(code),
+        "run": f"{sys.executable} sim.py {{{{x}}}} 1200 0.1 stays",
+        "bag": {
+            "order": "given", "parameters": {"x": [80]}, "results": {"energy": {"regex": r"energy = (\S+)"}},
+            "stop_item": {"metric": "energy", "above": 50},
+        },
+    }  # fmt: skip
+    job_id = rig.submit(job, None)
+
+    def is_judged() -> bool:
+        bag = find_bag(rig.run_url(job_id)) if (rig.state / "runs" / job_id).exists() else None
+        return bag is not None and bool(bag.log.table.verdicts)
+
+    rig.until(is_judged, "a verdict is in the log")
+    assert rig.kill("controller", random.Random(0))
+    rig.start_controller()
+    told = rig.ended(job_id)
+    (row,) = rows_of_bag(rig, job_id)
+
+    assert told["phase"] == "done", f"{told['message']}\n{rig.log()}"
+    assert (row["state"], row["attempts"]) == ("done", 1)
+    assert row["stopped"].startswith("energy: its value, 9")
+    assert row["run_s"] < 110.0
+    assert "1 item stopped early, by energy" in rig.say("ps", job_id)
     rig.check(job_id, told)
