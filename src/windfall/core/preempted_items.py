@@ -191,8 +191,9 @@ def _loss(
     loss = ItemLoss(
         (GangTime(bag.cores, runtime_s), *smaller),
         (),
-        machine.usd_per_hour / one.slots / bag.cores,
-        MemorylessLosses(preemption_rates.PRIOR_MTTP_S if machine.mttp_s is None else machine.mttp_s),
+        bag.nodes * machine.usd_per_hour / one.slots / bag.cores,
+        # On several nodes it ends with the first that is lost.
+        MemorylessLosses((preemption_rates.PRIOR_MTTP_S if machine.mttp_s is None else machine.mttp_s) / bag.nodes),
         wait_s,
         min(saved_s, runtime_s - _LEFT_SHARE * item_s),
         weight,
