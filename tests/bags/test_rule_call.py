@@ -44,7 +44,9 @@ def asked(folder: Path, name: str = "rules.py:worse", **limits: float) -> Iterat
     (folder / "limits.py").write_text("WORST = 5\n")
     logged: list[str] = []
     argv = (sys.executable, "-P", "-m", "windfall.cli.stop_rule_process", name)
-    call = RuleCall(RuleProgram(SystemClock(), name, argv, str(folder), lambda: None, logged.append, **limits))
+    call = RuleCall(
+        RuleProgram(SystemClock(), name, argv, str(folder), dict(os.environ), lambda: None, logged.append, **limits)
+    )
     try:
         yield call, logged
     finally:

@@ -152,11 +152,11 @@ class ItemLoop:
         rule = self._bag.stop_item
         if rule is None or rule.call is None:
             return None
-        return RuleCall(
-            RuleProgram(
-                self._clock, rule.call, self._ports.stop_rule, self._request.cwd, self._store.wake, self._ports.log
-            )
-        )
+        ports, folder = self._ports, self._request.cwd
+        found = RuleProgram(
+            self._clock, rule.call, ports.stop_rule, folder, self._environment, self._store.wake, ports.log
+        )  # fmt: skip
+        return RuleCall(found)
 
     def wake(self) -> None:
         """Let the loop look at once; safe in a signal handler."""

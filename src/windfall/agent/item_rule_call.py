@@ -37,6 +37,7 @@ class RuleProgram(Struct, frozen=True):
         name: of the function, as the job file has it.
         argv: the command of the process.
         folder: with the job's code.
+        env: its environment, without what opens the store.
         wake: called when there is an answer.
         log: takes a message for the machine's output.
         start_s, call_s: limits [s].
@@ -46,6 +47,7 @@ class RuleProgram(Struct, frozen=True):
     name: str
     argv: Sequence[str]
     folder: str
+    env: Mapping[str, str]
     wake: Callable[[], None]
     log: Callable[[str], None]
     start_s: float = START_S
@@ -128,7 +130,7 @@ class RuleCall:
             try:
                 self._process = subprocess.Popen(
                     self._program.argv, cwd=self._program.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                    start_new_session=True,
+                    env=self._program.env, start_new_session=True,
                 )  # fmt: skip
             except OSError as error:
                 raise _Failed(f"cannot be started: {error.strerror}", for_all=True) from error
