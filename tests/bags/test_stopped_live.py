@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,7 @@ for step in range(1, steps + 1):
     print(f"step {step} energy = {x + 10.0 / step:.4f}", flush=True)
 open("final.txt", "w").write("whole\\n")
 """
+PYTHON = shlex.quote(sys.executable)
 ENERGY = ResultRule("energy", "-", r"energy = (\S+)")
 FINAL = ResultRule("final", "final.txt", r"(\w+)")
 
@@ -50,7 +52,7 @@ def simulation(folder: Path) -> Path:
 def test_an_item_beyond_a_bound_ends_with_what_it_has(how: str, final: str | None, tmp_path: Path) -> None:
     """One that handles SIGTERM may write its results, one that does not end is killed; it counts as done, and runs once."""
     settings = {"results": (ENERGY, FINAL), "stop_item": StopItem("energy", above=50.0)}
-    command = f"{sys.executable} sim.py {{{{x}}}} 100 0.05 {how}; echo after"
+    command = f"{PYTHON} sim.py {{{{x}}}} 100 0.05 {how}; echo after"
     with bag_rig(tmp_path / "bag", [(90.0,)], ("x",), command, settings=settings, code=simulation(tmp_path)) as rig:
         rig.machine()
         rig.until_over(20.0)
@@ -72,7 +74,7 @@ def test_a_verdict_outlives_the_machine_that_should_have_heard_it(tmp_path: Path
     settings = {
         "results": (ENERGY,), "stop_item": StopItem("energy", above=50.0), "finish": 0.5,
     }  # fmt: skip
-    command = f"{sys.executable} sim.py {{{{x}}}} 400 0.05 stays"
+    command = f"{PYTHON} sim.py {{{{x}}}} 400 0.05 stays"
     with bag_rig(
         tmp_path / "bag", [(90.0,), (0.0,)], ("x",), command, settings=settings, code=simulation(tmp_path)
     ) as rig:
@@ -101,7 +103,7 @@ def test_the_worse_item_is_stopped_and_the_others_are_not(new_rig: Callable[...,
     code = simulation(rig.folder)
     job = {
         "name": "worse", "num_nodes": 2, "resources": {"infra": "local"}, "workdir": str(code),
-        "run": f"{sys.executable} sim.py {{{{x}}}} 40 0.1 plain",
+        "run": f"{PYTHON} sim.py {{{{x}}}} 40 0.1 plain",
         "bag": {
             "order": "given", "parameters": {"x": [0.1, 0.2, 0.3, 0.4, 0.5, 80, 0.6, 0.7]},
             "results": {"energy": {"regex": r"energy = (\S+)"}},
@@ -139,7 +141,7 @@ def with_rule(rig: Rig, rule: str, name: str) -> str:
     (code / "rules.py").write_text(rule)
     job = {
         "name": name, "num_nodes": 1, "resources": {"infra": "local"}, "workdir": str(code),
-        "run": f"{sys.executable} sim.py {{{{x}}}} 30 0.1 plain",
+        "run": f"{PYTHON} sim.py {{{{x}}}} 30 0.1 plain",
         "bag": {
             "order": "given", "parameters": {"x": [0, 80, 2, 90]}, "results": {"energy": {"regex": r"energy = (\S+)"}},
             "stop_item": {"metric": "energy", "call": "rules.py:worse"},
@@ -202,7 +204,7 @@ def test_a_verdict_outlives_the_controller_that_made_it(new_rig: Callable[..., R
     code = simulation(rig.folder)
     job = {
         "name": "killed", "num_nodes": 1, "resources": {"infra": "local"}, "workdir": str(code),
-        "run": f"{sys.executable} sim.py {{{{x}}}} 1200 0.1 stays",
+        "run": f"{PYTHON} sim.py {{{{x}}}} 1200 0.1 stays",
         "bag": {
             "order": "given", "parameters": {"x": [80]}, "results": {"energy": {"regex": r"energy = (\S+)"}},
             "stop_item": {"metric": "energy", "above": 50},
