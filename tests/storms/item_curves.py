@@ -15,6 +15,7 @@ from tests.support.checks import demand
 from windfall.bags import ItemEnd, ItemLease, ItemOutcome, ItemRecord, ItemState, MetricCurve
 from windfall.core.item_runner import CurvesRead, RuleAnswered, RunnerFact
 from windfall.core.item_table import CURVES_KEPT, ItemTable
+from windfall.structs import replace
 
 HEARD_S = 30.0
 """Where nothing goes wrong, an item is stopped by then: a grant that was overwritten is written again meanwhile [s]."""
@@ -73,10 +74,7 @@ class CurveWitness:
         rule, item = self.bag.stop_item, outcome.lease.item
         if rule is None or rule.median is None or outcome.end is not ItemEnd.DONE or item == self.bag.reduce_item:
             return outcome
-        return ItemOutcome(
-            outcome.lease, outcome.end, outcome.exit_code, outcome.started_at, outcome.run_s, values=outcome.values,
-            curve=self.curve(item, self.scene.run_s[item], shares=True),
-        )  # fmt: skip
+        return replace(outcome, curve=self.curve(item, self.scene.run_s[item], shares=True))
 
     # --------------------------------------------------------------------------------------------------------- promises
 
