@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from windfall.structs import Tagged
+from windfall.structs import Struct, Tagged
 from windfall.terms import Seconds, WallTime
 
 VERSION = 1
@@ -320,7 +320,7 @@ class ItemOutcome(Tagged, frozen=True):
     curve: MetricCurve = ()
 
 
-class RunnerRoom(Tagged, frozen=True):
+class RunnerRoom(Struct, frozen=True):
     """How many items a runner runs at once.
 
     Attributes:

@@ -173,7 +173,7 @@ def test_nothing_is_tried_on_machines_that_are_never_lost() -> None:
 
 def test_trials_end_though_all_of_them_fail() -> None:
     """Six items are tried on a number, one after the other fails there, and the bag runs on what it wants."""
-    known = {4.0: SizeTrials(9, 90.0), 2.0: SizeTrials(tried=5), 1.0: SizeTrials(2, 60.0, 2)}
+    known = {4.0: SizeTrials(9), 2.0: SizeTrials(tried=5), 1.0: SizeTrials(2, 2)}
     assert size_to_try((4.0, 2.0, 1.0), known, 10, 2) == 2.0
     assert size_to_try((4.0, 2.0, 1.0), known | {2.0: SizeTrials(tried=6)}, 10, 2) is None
     assert size_to_try((4.0, 2.0, 1.0), known, 2, 2) is None

@@ -153,11 +153,14 @@ def test_discard_follows_target_and_weight() -> None:
 
 
 def test_an_item_that_its_metric_gave_up_is_not_run_again() -> None:
-    """Whatever it costs, and though nothing is to spare: it counts as stopped."""
-    found = choose(loss(pointless="its best is worse than the median"), replace(FAR, given_up=10.0))
+    """Whatever it costs; but where nothing is to spare it runs again like any other, and the reason says why."""
+    bad = loss(pointless="its best is worse than the median")
+    spared, needed = choose(bad, FAR), choose(bad, replace(FAR, given_up=10.0))
 
-    assert found.chosen.action is DISCARD
-    assert "worse than the median" in found.reason
+    assert (spared.chosen.action, needed.chosen) == (DISCARD, choose(loss(), replace(FAR, given_up=10.0)).chosen)
+    assert spared.reason == "it is not run again: its best is worse than the median"
+    assert "leaves 0 to spare" in needed.reason
+    assert "it runs again, though its metric would stop it" in needed.reason
 
 
 def test_where_nothing_ends_in_time_the_first_to_end_is_chosen() -> None:

@@ -20,6 +20,7 @@ class SizeWitness:
         self.next: dict[int, float] = {}
         self.of_lease: dict[ItemLease, float | None] = {}
         self.tried: Counter[float] = Counter()
+        self.times_s: dict[float, list[float]] = {}
 
     def recorded(self, record: ItemRecord, table: ItemTable) -> None:
         """Follow a record that the table has not taken in: first what it leases, then what waits after it."""
@@ -40,9 +41,21 @@ class SizeWitness:
         for _, outcome in record.outcomes:
             demand(outcome.cpus == self.of_lease.get(outcome.lease), f"it ran as it was to: {outcome.lease}")
             self.next.pop(outcome.lease.item, None)
+            if outcome.end is ItemEnd.DONE and outcome.cpus is not None and outcome.lease.number == 1:
+                self.times_s.setdefault(outcome.cpus, []).append(outcome.run_s)
             self.tally[f"on fewer: {outcome.end}"] += outcome.cpus is not None
             failed = outcome.end is not ItemEnd.DONE and outcome.cpus is not None
             demand(not (failed and table.fails_for_good(outcome)), "what fails on fewer runs again on all")
+
+    def applied(self, table: ItemTable) -> None:
+        """Compare what the table says an item takes with the outcomes that this witness saw."""
+        for cpus in self.bag.smaller:
+            times_s, mean_s = self.times_s.get(cpus, []), table.sized.mean_s(cpus)
+            demand((mean_s is None) == (not times_s), f"a time is known once an item was timed on {cpus:g}: {mean_s}")
+            demand(
+                mean_s is None or math.isclose(mean_s, math.fsum(times_s) / len(times_s)),
+                f"an item takes the mean of those that were timed on {cpus:g}: {mean_s}, of {times_s}",
+            )
 
     def begins(self, item: GrantedItem, others: Iterable[GrantedItem], room: RunnerRoom) -> None:
         """Check that an item is started as the log says, and that it fits."""

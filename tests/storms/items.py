@@ -12,6 +12,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 from tests.storms import planted_items
 from tests.storms.item_client import BagClient
@@ -199,6 +200,7 @@ class BagStorm:
         self.curves.recorded(record, self.mirror, self.world.time)
         self.mirror.apply(record)
         self.stops.applied(self.mirror)
+        self.sizes.applied(self.mirror)
         self.curves.applied(record, self.mirror)
         self._lose_one_that_stops(record)
         self.counted |= {outcome.lease.item: outcome.lease for _, outcome in record.carried}
@@ -215,7 +217,7 @@ class BagStorm:
         """Lose a machine before it can know what to stop, so that verdicts are left without an outcome."""
         leases = {one.lease for one in record.stopped if not self.world.calm and self.rng.random() < 0.6}
         for machine in [one for one in self.machines if leases & one.running.keys()]:
-            self.world.at(0.0, lambda lost=machine: self._lose(lost, told=True))  # type: ignore[misc]
+            self.world.at(0.0, partial(self._lose, machine, told=True))
 
     def _reduced(self, outcome: ItemOutcome) -> None:
         others = [lease for runner in self.mirror.runners for lease in self.mirror.leases(runner)]

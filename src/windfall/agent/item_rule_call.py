@@ -26,7 +26,6 @@ START_S = 60.0
 """How long it may take until the function is loaded [s]."""
 CALL_S = 10.0
 """How long a call may take [s]."""
-REASON_CHARACTERS_MAX = 200
 
 
 class RuleProgram(Struct, frozen=True):

@@ -19,15 +19,12 @@ from windfall.fleet import JobPhase, Lifetime
 from windfall.jobs import Job, Measurement, settings_for
 from windfall.market import Offer, Quota, Refusal
 from windfall.models import lifetime_pool
-from windfall.policies import policy_registry
 from windfall.policies.acquisition import fleet_policy_list
 from windfall.policies.layout import runtime_list
-from windfall.policies.planning import job_plan
+from windfall.policies.planning import fleet_planners, job_plan
 from windfall.policies.planning.estimates import Knowledge, PlanInputs
 from windfall.policies.planning.forecasts import ENDED_MAX, track_record
-from windfall.policies.planning.job_plan import JobPlan
 from windfall.policies.planning.unmet_needs import unmet_need
-from windfall.policies.policy_registry import BAG, MIX, SPOTDNN, PolicyKind
 from windfall.ports import Clock, Provider
 from windfall.structs import plain, replace
 from windfall.terms import GRACE_S, Seconds
@@ -156,7 +153,7 @@ class Planner:
         )
         offers = previews.found.offers
         scaling = runtime_list.scaling_of(job)
-        plan_of = _fleet_planner(job)
+        plan_of = fleet_planners.planner_of(job)
         if plan_of is not None:
             found = plan_of(job, scaling, offers, measured, wall_time, quotas=offered.quotas, pooled=pooled)
         else:
@@ -196,22 +193,3 @@ class Planner:
             except ProviderError as error:
                 provider_errors.append(views.ProviderErrorView(name, "unreachable", str(error)))
         return views.OffersView(tuple(offers), tuple(quotas), tuple(provider_errors))
-
-
-def _fleet_planner(job: Job) -> Callable[..., JobPlan] | None:
-    """Return what plans a job whose machines do not all stand for its whole work; None for one whose machines do.
-
-    Raises:
-        Misuse: a package that plans need is missing.
-    """
-    scaling = runtime_list.scaling_of(job)
-    if job.runtime.name != BAG and scaling is None:
-        return None
-    policy_registry.load(PolicyKind.FLEET, MIX)  # says which package is missing
-    from windfall.policies.planning import bag_plan, fleet_plan, training_plan  # noqa: PLC0415 - need numpy
-
-    if bag_plan.suits(job):
-        return bag_plan.plan
-    if scaling is None:
-        return None
-    return training_plan.plan if job.fleet == SPOTDNN else fleet_plan.plan

@@ -153,19 +153,13 @@ def _recovers(table: ItemTable) -> bool:
 
 def _trial(table: ItemTable, view: DispatcherView, present: Sequence[RunnerReport]) -> SizedItem | None:
     """Return the item that runs next on fewer processors, to measure its time there; None where that brings nothing."""
-    if not table.bag.smaller or view.stopping or not _recovers(table) or not _may_be_preempted(view):
+    if not table.bag.smaller or view.stopping or not _recovers(table):
         return None
-    known = table.sized.trials() | {table.bag.cores: SizeTrials(table.timed, table.timed_s)}
+    known = table.sized.trials() | {table.bag.cores: SizeTrials(table.timed)}
     at_once = sum(report.slots for report in present if report.wants and not report.leaves)
-    cpus = item_sizes.size_to_try(table.bag.sizes, known, table.queued, at_once)
+    cpus = item_sizes.size_to_try(table.bag.sizes, known, table.queued, at_once, view.fleet)
     item = None if cpus is None else table.next_fresh()
     return None if cpus is None or item is None else SizedItem(item, cpus, trial=True)
-
-
-def _may_be_preempted(view: DispatcherView) -> bool:
-    return view.fleet is None or any(
-        one.mttp_s is None or one.mttp_s < math.inf for one in view.fleet.machines.values()
-    )
 
 
 def _after_preemptions(

@@ -26,11 +26,6 @@ def rule_of(stop: StopItem) -> StopRule | None:
     return ThresholdRule(bound, stop.above is not None, stop.from_progress)
 
 
-def judged_by_dispatcher(bag: Bag) -> bool:
-    """Whether runners report the curves of running items."""
-    return bag.stop_item is not None and bag.stop_item.call is None
-
-
 def compares(bag: Bag) -> bool:
     """Whether items are compared with those that are done, whose curves are then kept."""
     return bag.stop_item is not None and bag.stop_item.median is not None

@@ -137,23 +137,14 @@ def _recover(table: ItemTable, one: PreemptedItem, outlook: BagOutlook, share: B
     # Where items were stopped before any was timed, the time that this one had run stands for theirs.
     item_s = table.timed_s / table.timed if table.timed else max(one.ran_s, 1.0)
     loss, unit = _loss(table, one, item_s, outlook, share)
-    choice, why = _chosen(loss, replace(share, mean_runtime_s=item_s))
+    choice = choose(loss, replace(share, mean_runtime_s=item_s))
     action = _ACTIONS[choice.chosen.action]
     if action is ItemRecoveryAction.DISCARD and choice.chosen.usd > 0.0 and not one.pointless:
         action = ItemRecoveryAction.LAST
     cpus = choice.chosen.machines if action is ItemRecoveryAction.SMALLER else None
     return ItemRecovery(
-        item, action, why, one.ran_s, one.saved_s, Seconds(item_s), unit, costs_of(choice), cpus
+        item, action, choice.reason, one.ran_s, one.saved_s, Seconds(item_s), unit, costs_of(choice), cpus
     )  # fmt: skip
-
-
-def _chosen(loss: ItemLoss, share: BagShare) -> tuple[RecoveryChoice, str]:
-    """Return the choice and its reason: an item whose metric would stop it runs again where it cannot be spared."""
-    choice = choose(loss, share)
-    if not loss.pointless or choice.chosen.possible:
-        return choice, choice.reason
-    again = choose(replace(loss, pointless=""), share)
-    return again, f"{choice.chosen.reason}, so it runs again, though its metric would stop it: {loss.pointless}"
 
 
 _ACTIONS = {

@@ -41,7 +41,7 @@ class SizedItems:
         """Return what the policy knows of each smaller number of processors."""
         trying = [one.cpus for one in self._items.values() if one.trial]
         return {
-            cpus: SizeTrials(one.timed, one.timed_s, one.tried, trying.count(cpus))
+            cpus: SizeTrials(one.timed, one.tried, trying.count(cpus))
             for cpus, one in self._times.items()
         }  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TextIO
 
 from windfall.bags import Bag
@@ -34,9 +35,9 @@ def columns(bag: Bag) -> list[tuple[str, Callable[[ItemRow], Any]]]:
         found.append((name, value))
 
     for place, name in enumerate(bag.parameters):
-        add(name, "parameter_", lambda row, place=place: row.values[place])  # type: ignore[misc]
+        add(name, "parameter_", partial(_parameter, place=place))
     for rule in bag.results:
-        add(rule.name, "result_", lambda row, name=rule.name: _result(row, name))  # type: ignore[misc]
+        add(rule.name, "result_", partial(_result, name=rule.name))
     for name, value in _OWN.items():
         add(name, "item_", value)
     if bag.smaller:
@@ -44,6 +45,10 @@ def columns(bag: Bag) -> list[tuple[str, Callable[[ItemRow], Any]]]:
     if bag.stop_item is not None:
         add("stopped", "item_", lambda row: None if row.outcome is None else row.outcome.stopped or None)
     return found
+
+
+def _parameter(row: ItemRow, place: int) -> Any:
+    return row.values[place]
 
 
 def _result(row: ItemRow, name: str) -> Any:

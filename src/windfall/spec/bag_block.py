@@ -15,6 +15,7 @@ from windfall.spec.bag_fields import EXAMPLE, ITEMS_MAX, ItemCpus, ItemMemory, P
 from windfall.spec.fields import Duration
 from windfall.spec.job_block import JobFileBlock
 from windfall.spec.stop_item_block import StopItemBlock, stop_item_problems
+from windfall.spec.stop_rules import metric_problems, one_rule
 from windfall.spelling import nearest
 
 
@@ -203,15 +204,8 @@ def _stops(block: BagBlock) -> Iterable[tuple[tuple[str, ...], str]]:
     rule, place = block.stop_when, ("bag", "stop_when")
     if rule is None:
         return
-    results = [one.name for one in block.results]
-    if not results:
-        yield place, "bag.stop_when needs bag.results, for example results: {energy: {regex: 'energy = (.*)'}}"
-    elif rule.metric not in results:
-        found = nearest(rule.metric, results)
-        yield (*place, "metric"), f"bag.stop_when.metric names {rule.metric}, which is none of bag.results; {found}"
-    if len(rule.rules) != 1:
-        has = f"has {' and '.join(rule.rules)}; keep one" if rule.rules else f"needs one of {', '.join(_STOP_RULES)}"
-        yield place, f"bag.stop_when {has}, for example {{metric: {rule.metric}, below: -5}}"
+    yield from metric_problems(place, rule.metric, block.results)
+    yield from one_rule(place, rule.rules, _STOP_RULES, f"{{metric: {rule.metric}, below: -5}}")
     if rule.goal is not None and rule.no_gain is None:
         yield (*place, "goal"), "bag.stop_when.goal needs no_gain: how many items in turn do not improve the best"
     if rule.standard_error is not None and block.order != "random":

@@ -14,6 +14,7 @@ from windfall.bags import STOP_DONE_MIN, STOP_MEDIAN_FROM, ResultRule, StopItem
 from windfall.spec import fields
 from windfall.spec.bag_fields import ITEMS_MAX
 from windfall.spec.job_block import JobFileBlock
+from windfall.spec.stop_rules import metric_problems, one_rule
 from windfall.spelling import nearest
 
 _CALL = re.compile(r"[^:]+\.py:[A-Za-z_][A-Za-z0-9_]*")
@@ -82,15 +83,9 @@ def stop_item_problems(
     """Yield what is wrong with a block, each with its path below the job file, and a sentence."""
     if rule is None:
         return
-    names = [one.name for one in results]
-    if not names:
-        yield _PLACE, "bag.stop_item needs bag.results, for example results: {energy: {regex: 'energy = (.*)'}}"
-    elif rule.metric not in names:
-        found = nearest(rule.metric, names)
-        yield (*_PLACE, "metric"), f"bag.stop_item.metric names {rule.metric}, which is none of bag.results; {found}"
+    yield from metric_problems(_PLACE, rule.metric, results)
     if len(rule.rules) != 1:
-        has = f"has {' and '.join(rule.rules)}; keep one" if rule.rules else f"needs one of {', '.join(_RULES)}"
-        yield _PLACE, f"bag.stop_item {has}, for example {{metric: {rule.metric}, median: min}}"
+        yield from one_rule(_PLACE, rule.rules, _RULES, f"{{metric: {rule.metric}, median: min}}")
         return
     if rule.min_done is not None and rule.median is None:
         yield (*_PLACE, "min_done"), "bag.stop_item.min_done needs median: with how many items it compares"

@@ -10,8 +10,10 @@ performance at smaller cluster sizes, which helps in the job-group policies".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
+from windfall.fleet import FleetFacts
 from windfall.structs import Struct
 
 TRIALS = 2
@@ -25,18 +27,22 @@ class SizeTrials(Struct, frozen=True):
 
     Attributes:
         timed: items whose time is measured.
-        timed_s: how long they took together [s].
         tried: items that were to run on it in a trial.
         trying: of those, items that have not ended.
     """
 
     timed: int = 0
-    timed_s: float = 0.0
     tried: int = 0
     trying: int = 0
 
 
-def size_to_try(sizes: Sequence[float], known: Mapping[float, SizeTrials], waiting: int, at_once: int) -> float | None:
+def size_to_try(
+    sizes: Sequence[float],
+    known: Mapping[float, SizeTrials],
+    waiting: int,
+    at_once: int,
+    fleet: FleetFacts | None = None,
+) -> float | None:
     """Return on how many processors the next item runs in a trial; None: on those that it wants.
 
     Args:
@@ -44,10 +50,13 @@ def size_to_try(sizes: Sequence[float], known: Mapping[float, SizeTrials], waiti
         known: of each of them; none where nothing is.
         waiting: items that wait.
         at_once: items that run at once.  Once they take all that wait, a trial would come too late to be of use.
+        fleet: the machines; None if nothing is known of them.  Where none can be preempted, a trial brings nothing.
 
     Example:
         Of [4, 2, 1], with two items timed on 4 and none on 2 and 1: 2; with two under way there: 1.
     """
+    if fleet is not None and not any(one.mttp_s is None or one.mttp_s < math.inf for one in fleet.machines.values()):
+        return None
     if waiting <= at_once or known.get(sizes[0], SizeTrials()).timed < TRIALS:
         return None
     for size in sizes[1:]:

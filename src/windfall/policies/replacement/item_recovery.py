@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from windfall.errors import Misuse
-from windfall.structs import Struct
+from windfall.structs import Struct, replace
 
 _HOUR_S = 3600.0
 _POINTS = 48
@@ -104,7 +104,8 @@ class ItemLoss(Struct, frozen=True, eq=False):
         saved_s: what of its time on the wanted number of machines is saved [s].
         weight: of the item; the mean is in `BagShare`.
         time_left_s: until it must be done, for the bag to meet its deadline [s]; infinite: no deadline.
-        pointless: why its metric makes a restart pointless (`planning.early_stopping`); empty: it does not.
+        pointless: why its metric makes a restart pointless (`planning.early_stopping`); empty: it does not.  It is run again
+            all the same where it cannot be spared.
         on_one: whether its "machines" are processors of one machine, which is lost; then it has no ages.
     """
 
@@ -192,10 +193,19 @@ def choose(loss: ItemLoss, share: BagShare) -> RecoveryChoice:
     """
     _check(loss, share)
     options = (*_smaller(loss), _replenish(loss), _discard(loss, share))
-    if loss.pointless:
+    if loss.pointless and options[-1].possible:
         return RecoveryChoice(options[-1], options, f"it is not run again: {loss.pointless}")
+    found = _cheapest(options, loss.time_left_s)
+    if not loss.pointless:
+        return found
+    why = f"{options[-1].reason}, so it runs again, though its metric would stop it: {loss.pointless}"
+    return replace(found, reason=why)
+
+
+def _cheapest(options: tuple[RecoveryOption, ...], time_left_s: float) -> RecoveryChoice:
+    """Return the option that costs least of those that end in time; where none does, the one that ends first."""
     possible = [one for one in options if one.possible]
-    in_time = [one for one in possible if one.done_s <= loss.time_left_s]
+    in_time = [one for one in possible if one.done_s <= time_left_s]
     if in_time:
         least = min(one.usd for one in in_time)
         best = next(one for one in in_time if one.usd <= least * (1.0 + _TIE))
