@@ -1,5 +1,7 @@
 """Proteus' cost analysis, replayed over prices of 2016 that are public: Figures 1, 8, 9 and 10, and what the text claims.
 
+The figures of the other half of the paper, 11 to 14 and 16, are in `agileml`.
+
 The claims are judged by their sign and by the order of the arms.  Sizes are printed beside the paper's, neither passed nor
 failed: the paper's prices of c4 are not published, and m3, m4, r3 and g2 moved otherwise.
 
@@ -20,6 +22,7 @@ from typing import Final
 import numpy as np
 
 from windfall.errors import Misuse
+from windfall.lab import agileml
 from windfall.lab import proteus_arms as arms
 from windfall.lab import proteus_choices as choices
 from windfall.lab import proteus_published as paper
@@ -413,5 +416,6 @@ PARTS: Mapping[str, PaperPart] = {
     "figure-9": PaperPart(_bars(PaperFigure.PROTEUS_9, LONG_H), simulated=True),
     "figure-10": PaperPart(_figure_10, simulated=True),
     "claims": PaperPart(_claims, simulated=True),
+    **agileml.PARTS,
     "sensitivity": PaperPart(_sensitivity, simulated=True, by_name_only=True),
 }

@@ -81,3 +81,23 @@ def core_hours(axes: Axes, rows: Sequence[PublishedRow], colours: dict[str, str]
         below = [low + high for low, high in zip(below, heights, strict=True)]
     axes.set_xticks(range(len(items)), [item.replace(", ", "\n").replace("+", "+\n") for item in items], fontsize=7)
     axes.set_xlabel("the paper: 32 % free")
+
+
+def tiers(axes: Axes, rows: Sequence[PublishedRow], colours: dict[str, str]) -> None:
+    """Draw Figures 11 to 14 and 16: for each shape a bar by each reading, and a line where the text prints a number."""
+    names = list(dict.fromkeys(str(row.x) for row in rows))
+    printed_is_named = False
+    for shift, series, colour in ((-0.2, FigureSeries.TIMES_1_85, "ours"), (0.2, FigureSeries.TIMES_6_7, "other")):
+        for row in (row for row in rows if row.series is series):
+            x, high = names.index(str(row.x)) + shift, row.ours or 0.0
+            axes.bar(
+                x, high, 0.36, color=colours[colour], label=f"read as {series}" if str(row.x) == names[0] else None
+            )
+            axes.annotate(f"{high:.3g}", (x, high), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=8,
+                          color=colours["ink"])  # fmt: skip
+            if row.published is not None:
+                label = "_" if printed_is_named else "printed"
+                axes.hlines(row.published, x - 0.18, x + 0.18, color=colours["ink"], linewidth=2.0, label=label)
+                printed_is_named = True
+    axes.set_xticks(range(len(names)), names)
+    axes.margins(y=0.12)

@@ -46,6 +46,11 @@ class PaperFigure(enum.StrEnum):
     PROTEUS_8 = "proteus-figure-8"
     PROTEUS_9 = "proteus-figure-9"
     PROTEUS_10 = "proteus-figure-10"
+    PROTEUS_11 = "proteus-figure-11"
+    PROTEUS_12 = "proteus-figure-12"
+    PROTEUS_13 = "proteus-figure-13"
+    PROTEUS_14 = "proteus-figure-14"
+    PROTEUS_16 = "proteus-figure-16"
     DEADLINES_HOURS = "deadlines-table-3"
     DEADLINES_COST = "deadlines-cost"
     SPOTDNN_6 = "spotdnn-figure-6"
@@ -72,6 +77,8 @@ class FigureSeries(enum.StrEnum):
     FREE = "spot, free"
     AS_PUBLISHED = "lifetimes as published"
     CENSORED = "lifetimes, censored"
+    TIMES_1_85 = "x1.85"
+    TIMES_6_7 = "x6.7"
 
 
 @dataclass(frozen=True, slots=True)

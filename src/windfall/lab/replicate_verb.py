@@ -54,7 +54,8 @@ def replicate(
     the arithmetic if the paper is wrong), or `cannot` (the necessary data are not published, or were not passed).
 
     Papers: `thesis` (adaptive checkpointing: Tables 6.1 to 6.3, Figures 6.1 to 6.3, its rule, its slips), `scispot`
-    (lifetimes, checkpoint program, reuse policy, evaluation), `proteus` (purchase at moving prices: Figures 1, 8 to 10),
+    (lifetimes, checkpoint program, reuse policy, evaluation), `proteus` (purchase at moving prices: Figures 1, 8 to 10;
+    servers in tiers: 11 to 14, 16),
     `spotdnn` (time and loss on mixed machines, and which to buy: Tables I, V, VI, Figures 2, 3, 5 to 9),
     `deadlines` (Can't Be Late: Uniform Progress, greedy and Windfall's own policy on traces of spot availability).
 
