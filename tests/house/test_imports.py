@@ -67,6 +67,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         WORDS | {"wire", "storage", "runtimes", "core.item_table", "core.item_decisions"},
         NONE,
     ),
+    "runtimes.parameter_partition": (WORDS, frozenset({"numpy"})),
     "core": (TO_CORE - {"wire"} | {"units"}, NONE),
     "linux": (WORDS | {"wire", "linux"}, NONE),
     "storage": (
