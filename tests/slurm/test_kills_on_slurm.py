@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import sys
@@ -237,7 +238,7 @@ def test_kills_on_slurm_lose_nothing(seed: int, start_slurm: StartSlurm, tmp_pat
         "resources": {"infra": "slurm/low"},
         "envs": {"STEPS": str(STEPS), "STEP_S": str(STEP_S), "NOTES": str(notes)},
         "checkpoint": {"insure": "20 steps"},
-        "run": f"{sys.executable} noted_steps.py",
+        "run": f"{shlex.quote(sys.executable)} noted_steps.py",
         "work": {"steps": STEPS},
     }
     began = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -99,7 +100,7 @@ def test_the_hours_of_a_bill_are_those_of_the_accounts(start_slurm: StartSlurm, 
         "resources": {"infra": "slurm/low"},
         "envs": {"STEPS": "300", "STEP_S": "0.1", "NOTES": str(notes)},
         "checkpoint": {"insure": "10 steps"},
-        "run": f"{sys.executable} noted_steps.py",
+        "run": f"{shlex.quote(sys.executable)} noted_steps.py",
         "work": {"steps": 300},
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -49,7 +50,7 @@ def test_the_demo_loses_three_machines_and_ends_the_same(start_slurm: StartSlurm
         "name": "on-slurm",
         "workdir": str(lab / "demo"),
         "resources": {"infra": "slurm/low"},
-        "run": f"{sys.executable} train.py --steps {STEPS} --print-every 20",
+        "run": f"{shlex.quote(sys.executable)} train.py --steps {STEPS} --print-every 20",
         "work": {"steps": STEPS},
         "checkpoint": {"insure": "5s"},
     }
@@ -144,7 +145,7 @@ def test_two_nodes_lose_one_and_end_the_same(
         "resources": {"infra": "slurm/low"},
         "envs": {"STEP_S": "0.1", "GLOO_SOCKET_IFNAME": "lo"},
         "checkpoint": {"insure": "5s"},
-        "run": f"{sys.executable} two_nodes.py",
+        "run": f"{shlex.quote(sys.executable)} two_nodes.py",
         "work": {"steps": two_nodes.STEPS},
     }
     expected = losses(alone_on_two(tmp_path / "alone"))
