@@ -19,7 +19,7 @@ from tests.storage.databases import no_postgres, postgres_server
 from tests.strangers import pages
 from tests.strangers.reader import Reader, a_reader, until_it_works
 from tests.strangers.support import wait_until
-from windfall.errors import EXIT_RETRY, EXIT_STOPPED
+from windfall.errors import EXIT_FAILED, EXIT_RETRY, EXIT_STOPPED
 
 HOWTOS = {page.stem: page for page in pages.PAGES if page.parent.name == "howto" and pages.commands(page)}
 WITH_A_STORE = {"emergency-saves", "s3-gcs-azure", "several-machines", "slurm"}
@@ -37,6 +37,8 @@ NOT_HERE = {
 """Beginnings of lines that are not typed as they are, with the reason."""
 PUBLIC_DATA = ("aws_spot_prices", "skypilot_spot_traces")
 """What papers are replayed on; lines with one of them are typed where it lies beside this checkout."""
+EXAMPLE_JOB = ("sweep-3f9a2c", "sweep")
+"""A job's identity on a page, and the name under which the job is found here."""
 REPLAY_S = 1200.0
 """How long a replay of months may take at load [s]."""
 
@@ -59,6 +61,33 @@ def reader(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Reader]:
 
 
 # --------------------------------------------------------------------------------------------- what a page takes for given
+
+
+def bags(reader: Reader) -> None:
+    """The page's bag, each combination twice, of which two items fail the first time; and settings of SciSpot."""
+    text = next(block for block in pages.blocks(HOWTOS["bags"].read_text("utf-8")) if block.startswith("name: sweep"))
+    text += "  repeats: 2\n  retries: 0\n  collect: [out.txt]\n"
+    (reader.folder / "sweep.yaml").write_text(text)
+    (reader.folder / "code").mkdir()
+    (reader.folder / "code" / "simulate.py").write_text(SIMULATE.format(folder=str(reader.folder)))
+    (reader.folder / "config.json").write_text('{"p": {"type": "set", "values": [1, 2, 3]}}')
+    reader.own(reader.folder)
+    reader.types("windfall run -y sweep.yaml", EXIT_FAILED)
+
+
+SIMULATE = """\
+import os, pathlib, sys, time
+
+first = pathlib.Path("{folder}") / ("failed-" + os.environ["WINDFALL_ITEM"])
+if os.environ["WINDFALL_ITEM"] in ("3", "5"):
+    if not first.exists():
+        first.touch()
+        sys.exit("no energy is found")
+time.sleep(0.5)
+pathlib.Path("out.txt").write_text("done\\n")
+print("energy =", float(sys.argv[1]) * float(sys.argv[2]))
+"""
+"""Items 3 and 5 fail once; each takes long enough for a bag to be stopped in between."""
 
 
 def bill(reader: Reader) -> None:
@@ -139,7 +168,7 @@ def other_languages(reader: Reader) -> None:
 
 
 STAGES: dict[str, Callable[[Reader], None]] = {
-    "bill": bill, "drill": drill, "emergency-saves": emergency_saves, "job-file": job_file, "lifetimes": lives,
+    "bags": bags, "bill": bill, "drill": drill, "emergency-saves": emergency_saves, "job-file": job_file, "lifetimes": lives,
     "other-languages": other_languages, "papers": papers, "simulate": simulate, "traces": traces,
 }  # fmt: skip
 
@@ -155,7 +184,7 @@ def test_a_page_can_be_typed_from_its_first_line_to_its_last(page: str, reader: 
     """Each line ends with 0; one that stays (`&`, or a run that is taken away meanwhile) ends as the page says."""
     STAGES.get(page, lambda _: None)(reader)
     lines = [line for line in pages.commands(HOWTOS[page]) if not line.startswith(tuple(NOT_HERE))]
-    for line in lines:
+    for line in (line.replace(*EXAMPLE_JOB) for line in lines):
         print(f"$ {line}", flush=True)
         public = [name for name in PUBLIC_DATA if f" {name} " in f"{line} "]
         if line.startswith("export"):
@@ -164,6 +193,9 @@ def test_a_page_can_be_typed_from_its_first_line_to_its_last(page: str, reader: 
         elif line.startswith("windfall inject"):
             until_it_works(reader, line)
             assert reader.ends() in (EXIT_RETRY, 128 + signal.SIGKILL, -signal.SIGKILL)
+        elif line == "windfall stop sweep":
+            reader.types("windfall run -y -d --again sweep.yaml")
+            reader.types(line)
         elif public:
             if (reader.folder / public[0]).exists():
                 reader.types(line, patience_s=REPLAY_S)
