@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +45,8 @@ MANY, FEW = 100_000, 10
 LATER_MAX_S, MORE_MAX_MB = 2.0, 300.0
 RECORDS, RESTART_MAX_S = 10_000, 2.0
 LOOK_S = 0.25
+ANSWER_S = 0.05
+"""How soon the API is to answer [s]."""
 ITEM = [
     sys.executable, "-I", "-S", "-c", f"import time\nwhile time.process_time() < {ITEM_CPU_S}: pass",
 ]  # fmt: skip
@@ -175,6 +177,7 @@ class BagRun:
         controller_mb, runner_mb: what they had in memory, in order [MB].
         peak_mb: the most that command, controller and runner had, together [MB].
         answers_s, idle_answers_s: how long the API took to show the job, while it ran and after its end [s].
+        pings_s: how long the same server took for an empty answer just before each, while it ran [s].
         cpu_s: what each of Windfall's processes used, the runner with its items [s].
         busy: the share of the time in which slots had an item.
     """
@@ -186,6 +189,7 @@ class BagRun:
     command_mb: float = 0.0
     answers_s: list[float] = field(default_factory=list)
     idle_answers_s: list[float] = field(default_factory=list)
+    pings_s: list[float] = field(default_factory=list)
     cpu_s: dict[int, float] = field(default_factory=dict)
     busy: float = 0.0
     items: int = 1
@@ -202,12 +206,20 @@ class BagRun:
             quarter = max(len(memory) // 4, 1)
             first, last = statistics.median(memory[:quarter]), statistics.median(memory[-quarter:])
             yield f"{who}: {first:.1f} MB in the first quarter, {last:.1f} MB in the last one, at most {max(memory):.1f} MB"
-        for when, answers in (("while it runs", self.answers_s), ("once it is over", self.idle_answers_s)):
-            late = sorted(answers)
-            yield (
-                f"API {when}: {len(late)} answers, median {statistics.median(late) * 1e3:.1f} ms, "
-                f"95 % within {late[int(len(late) * 0.95)] * 1e3:.1f} ms, the last within {late[-1] * 1e3:.1f} ms"
-            )
+        yield _late("API while it runs", self.answers_s)
+        yield _late("an empty answer of the same server, just before each", self.pings_s)
+        yield _late("API once it is over", self.idle_answers_s)
+        over = sum(answer > ANSWER_S for answer in self.answers_s) / max(len(self.answers_s), 1)
+        over_empty = sum(ping > ANSWER_S for ping in self.pings_s) / max(len(self.pings_s), 1)
+        yield f"over {ANSWER_S * 1e3:.0f} ms: {over:.2%} of its answers, {over_empty:.2%} of the empty ones"
+
+
+def _late(what: str, answers_s: Sequence[float]) -> str:
+    late = sorted(answers_s)
+    return (
+        f"{what}: {len(late)} answers, median {statistics.median(late) * 1e3:.1f} ms, "
+        f"95 % within {late[int(len(late) * 0.95)] * 1e3:.1f} ms, the last within {late[-1] * 1e3:.1f} ms"
+    )
 
 
 def bag_run(items: int, *, to_end: bool = True) -> BagRun:
@@ -272,15 +284,18 @@ def _records(state: Path) -> list[ItemRecord]:
 def _watch_api(state: Path, over: threading.Event, found: BagRun) -> None:
     while not over.wait(LOOK_S):
         with contextlib.suppress(WindfallError):
-            _ask(state, found.answers_s)
+            _ask(state, found.answers_s, found.pings_s)
     for _ in range(40 if found.answers_s else 0):
-        _ask(state, found.idle_answers_s)
+        _ask(state, found.idle_answers_s, [])
 
 
-def _ask(state: Path, answers_s: list[float]) -> None:
+def _ask(state: Path, answers_s: list[float], pings_s: list[float]) -> None:
     with client.connect(state, start=False) as controller:
         # The first call makes the connection; what counts is how soon the controller answers.
         for job in controller.jobs():
+            begin = time.perf_counter()
+            controller._get("/v1/ping")
+            pings_s.append(time.perf_counter() - begin)
             begin = time.perf_counter()
             controller.job(job.job_id)
             answers_s.append(time.perf_counter() - begin)
