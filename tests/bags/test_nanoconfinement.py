@@ -22,8 +22,11 @@ pytestmark = pytest.mark.slow
 
 
 def test_an_item_that_was_preempted_has_the_same_result_to_the_last_digit(tmp_path: Path) -> None:
-    """Its machine is lost after a save; positions and random numbers continue from there."""
-    parameters = {"h": 3.0, "molar": 0.4, "diameter": 0.5, "valency": 1, "sweeps": 1000}
+    """Its machine is lost after a save; positions and random numbers continue from there.
+
+    Its sweeps take some seconds, so that it is not done before it has saved.
+    """
+    parameters = {"h": 3.0, "molar": 0.4, "diameter": 0.5, "valency": 1, "sweeps": 6000}
     results = []
     for name, mttp_s in (("calm", None), ("disturbed", 0.3)):
         with example_rig(tmp_path / name, EXAMPLE / "bag.yaml", parameters, mttp_s=mttp_s) as rig:
