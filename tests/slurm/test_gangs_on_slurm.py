@@ -128,7 +128,9 @@ def kill_launcher(cluster: SlurmCluster, run: Training) -> None:
     lines = cluster.processes()
     found = [pid for pid in marked(mark_of(ranks(run.lab, 3)[0][0])) if lines.get(pid, "").startswith(LAUNCHERS)]
     for pid in found:
-        os.kill(pid, signal.SIGKILL)
+        # `srun` is two processes, of which the second may follow the first by itself.
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     assert found
 
 
