@@ -9,6 +9,7 @@ import pytest
 
 from tests.storms.partitions import storm
 from tests.storms.planted_partitions import BUGS, planted
+from tests.support.checks import Violation
 
 QUICK, ALL, CAUGHT_WITHIN = 150, 10_000, 100
 HABITS = {
@@ -50,7 +51,8 @@ def test_a_planted_bug_of_a_parameter_server_is_caught(name: str) -> None:
     def caught(seed: int) -> bool:
         try:
             storm(seed)
-        except Exception:
+        except (Violation, KeyError):
+            # A key error: a part is asked for a clock that the bug has lost.
             return True
         return False
 

@@ -49,8 +49,11 @@ STAGE_2_AT_63_SLOWER_PCT: Final = 100.0
 """Stage 2 at 63:1: "loses to an all-reliable baseline by 2x" (section 3.2)."""
 BLIP_PCT: Final = 13.0
 """The iteration in which 60 machines are evicted, over those on the 4 that are left (section 6.6)."""
-STAGES_ABOVE: Final = {Stage.SERVERS_ON_TRANSIENT: 1.0, Stage.RELIABLE_ONLY_BACK_UP: 15.0}
-"""Above which ratios the paper uses stages 2 and 3 (section 6.4)."""
+STAGES_ABOVE: Final = {
+    Stage.SERVERS_ON_TRANSIENT: StageRatios().stage_2_above,
+    Stage.RELIABLE_ONLY_BACK_UP: StageRatios().stage_3_above,
+}
+"""Above which ratios the paper uses stages 2 and 3 (section 6.4): the defaults of the policy."""
 TOLERANCE_PCT: Final = 10.0
 """Of a predicted number that the text prints [%]."""
 _METHOD: Final = "time of computing and moving in an iteration, models.tier_costs"
