@@ -104,7 +104,9 @@ def decide(table: ItemTable, view: DispatcherView, nonce: str) -> ItemRecord | N
     if reason or converged:
         over = seen | {one.lease.item for one in ended}
         others = tuple(one for one in _discarded(table) if one.lease.item not in over)
-        record = replace(record, ended=(*ended, *others), converged="" if reason else converged)
+        if converged and table.is_enough(outcomes):
+            converged = ""
+        record = replace(record, ended=(*ended, *others), converged=converged)
         if table.bag.reduce is not None and not table.reducing and (table.is_enough(outcomes) or converged):
             record = replace(record, reducing=reason or converged)
         else:
