@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -18,11 +19,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from benchmarks.harness import Benchmark
@@ -246,10 +247,12 @@ def _observed(folder: Path, items: int, *, to_end: bool) -> BagRun:
     found, state = BagRun(), folder / "state"
     line = [sys.executable, "-m", "windfall.cli.main", "run", "--yes", "--state", str(state), str(folder / "bag.yaml")]
     begin = time.time()
-    over = threading.Event()
+    processes = multiprocessing.get_context("spawn")
+    here, there = processes.Pipe()
+    # A process of its own, as a user's is: a thread of this one would wait for those below, which read /proc.
+    watch = processes.Process(target=_watch_api, args=(state, there), daemon=True)
+    watch.start()
     with open(folder / "log", "wb") as log, subprocess.Popen(line, stdout=log, stderr=log) as command:
-        watch = threading.Thread(target=_watch_api, args=(state, over, found))
-        watch.start()
         try:
             while command.poll() is None:
                 time.sleep(LOOK_S)
@@ -258,7 +261,8 @@ def _observed(folder: Path, items: int, *, to_end: bool) -> BagRun:
                 if not to_end and any(record.outcomes for record in _records(state)):
                     break
         finally:
-            over.set()
+            here.send("over")
+            found.answers_s, found.pings_s, found.idle_answers_s = here.recv()
             watch.join()
             if command.poll() is None:
                 command.send_signal(signal.SIGINT)
@@ -281,12 +285,17 @@ def _records(state: Path) -> list[ItemRecord]:
     return [bag_layout.record_from_bytes(path.read_bytes()) for path in paths]
 
 
-def _watch_api(state: Path, over: threading.Event, found: BagRun) -> None:
-    while not over.wait(LOOK_S):
+def _watch_api(state: Path, pipe: Connection) -> None:
+    """Ask until the other side sends something; then send what the answers took."""
+    answers_s: list[float] = []
+    pings_s: list[float] = []
+    idle_answers_s: list[float] = []
+    while not pipe.poll(LOOK_S):
         with contextlib.suppress(WindfallError):
-            _ask(state, found.answers_s, found.pings_s)
-    for _ in range(40 if found.answers_s else 0):
-        _ask(state, found.idle_answers_s, [])
+            _ask(state, answers_s, pings_s)
+    for _ in range(40 if answers_s else 0):
+        _ask(state, idle_answers_s, [])
+    pipe.send((answers_s, pings_s, idle_answers_s))
 
 
 def _ask(state: Path, answers_s: list[float], pings_s: list[float]) -> None:

@@ -19,6 +19,7 @@ from windfall.bags import (
     ResultRule,
     RunnerReport,
     StopItem,
+    StopWhen,
 )
 from windfall.cli import reduce_process
 from windfall.core import item_decisions
@@ -76,6 +77,27 @@ def test_the_reduce_step_runs_when_the_others_are_over() -> None:
 
     assert (record.closed, record.reason, made.table.succeeded) == (True, "enough items are done", True)
     assert made.table.counts == ItemCounts(0, 0, 2, 0, 1)
+
+
+@pytest.mark.parametrize("reduce", ["sort results.csv", None])
+def test_a_bag_that_its_metric_ends_as_its_last_item_fails_is_done(reduce: str | None) -> None:
+    """Both come in one report: the metric's verdict counts, and it is the reason, though too few items are done."""
+    rule = StopWhen("y", items_min=1, above=0.4)
+    made = Dispatching(
+        Bag(2, ("T",), ("rows",), 2, finish=1.0, shuffled=False, retries_max=0, reduce=reduce, stop_when=rule)
+    )
+    made.turn()
+    reason = "stop_when: y: an item has 0.5, above 0.4"
+
+    record = made.turn(outcome(1), outcome(0, end=ItemEnd.FAILED))
+
+    assert record.converged == reason
+    if reduce is None:
+        assert (record.closed, record.reason) == (True, reason)
+    else:
+        assert (record.reducing, made.turn().leased) == (reason, (ItemLeases("m", (2,)),))
+        assert made.turn(outcome(2)).reason == reason
+    assert made.table.succeeded
 
 
 def test_a_reduce_step_whose_machine_is_lost_runs_again() -> None:

@@ -105,7 +105,7 @@ def test_users_see_and_stop_only_their_own_jobs(
         eve.get("/v1/jobs/gpt-1"),
         eve.get("/v1/jobs/gpt-1/rows"),
         eve.post("/v1/jobs/gpt-1/stop", json={"now": True}),
-        eve.post("/v1/jobs/gpt-1/resume"),
+        eve.post("/v1/jobs/gpt-1/resume", json={}),
         eve.post("/v1/jobs/gpt-1/preempt", json={"machine_id": "m1", "notice_s": 5}),
     ):
         theirs = error_of(answer, 404, 2)

@@ -1,7 +1,8 @@
 """The controller's HTTP API: routes under /v1, JSON in and out, errors as `{"error": sentence, "exit_code": n}`.
 
 Another user's job looks like one that does not exist.  An error repeats nothing of the request, which may hold secrets.
-Routes are plain functions, which the server runs in threads.
+Routes are plain functions, which the server runs in threads.  What they depend on blocks for nothing, so it is async: each
+change of thread waits for a busy machine's processors.
 """
 
 from __future__ import annotations
@@ -229,37 +230,53 @@ def _described(route: Callable[..., Any]) -> dict[int | str, dict[str, Any]]:
 # ------------------------------------------------------------------------------------------------------- the caller
 
 
-def _service(request: Request) -> Service:
+class _PathJob:
+    """The job in a request's path, whose id a route gets by `own` alone."""
+
+    def __init__(self, service: Service, user: User, job_id: str) -> None:
+        self._service, self._user, self._job_id = service, user, job_id
+
+    def own(self) -> str:
+        """Return its id; blocks.
+
+        Raises:
+            HTTPException: the user has no such job.
+        """
+        user, job_id = self._user, self._job_id
+        owner = None if job_checks.id_problem(job_id) else self._service.owner_of(job_id)
+        if owner is None or not (user.admin or owner == user.name):
+            raise HTTPException(404, f"{user.name} has no job {job_id!r}: `windfall ps` lists your jobs")
+        return job_id
+
+
+async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-def _user(request: Request) -> User:
+async def _user(request: Request) -> User:
     who = request.scope["windfall"]
     if not isinstance(who, User):
         raise HTTPException(403, "a machine may only report for itself")
     return who
 
 
-def _admin(request: Request) -> User:
-    user = _user(request)
+_Service = Annotated[Service, Depends(_service)]
+_User = Annotated[User, Depends(_user)]
+
+
+async def _admin(user: _User) -> User:
     if not user.admin:
         raise HTTPException(403, f"{user.name} is not an admin: only admins may list and release unneeded machines")
     return user
 
 
-def _own_job(request: Request, job_id: str) -> str:
-    user = _user(request)
-    owner = None if job_checks.id_problem(job_id) else _service(request).owner_of(job_id)
-    if owner is None or not (user.admin or owner == user.name):
-        raise HTTPException(404, f"{user.name} has no job {job_id!r}: `windfall ps` lists your jobs")
-    return job_id
+async def _path_job(job_id: str, service: _Service, user: _User) -> _PathJob:
+    return _PathJob(service, user, job_id)
 
 
-_Service = Annotated[Service, Depends(_service)]
-_User = Annotated[User, Depends(_user)]
 _Admin = Annotated[User, Depends(_admin)]
-_OwnJob = Annotated[str, Depends(_own_job)]
+_Job = Annotated[_PathJob, Depends(_path_job)]
 
 
 # ------------------------------------------------------------------------------------------------------------- jobs
@@ -298,37 +315,37 @@ def list_jobs(service: _Service, user: _User) -> list[JobView]:
     return list(service.jobs(None if user.admin else user.name))
 
 
-def get_job(job_id: _OwnJob, service: _Service) -> JobView:
+def get_job(job: _Job, service: _Service) -> JobView:
     """Return a job's status."""
-    return service.job(job_id)
+    return service.job(job.own())
 
 
 def get_rows(
-    job_id: _OwnJob,
+    job: _Job,
     service: _Service,
     after: Annotated[int, Query(ge=0, le=_NUMBER_MAX)] = 0,
     limit: Annotated[int, Query(ge=1, le=ROWS_MAX)] = ROWS_MAX,
 ) -> list[RowView]:
     """Return rows of a job's journal."""
-    return list(service.rows(job_id, after, limit))
+    return list(service.rows(job.own(), after, limit))
 
 
-def stop(job_id: _OwnJob, body: StopBody, service: _Service, user: _User) -> Json:
+def stop(job: _Job, body: StopBody, service: _Service, user: _User) -> Json:
     """Stop a job."""
-    service.stop(job_id, user.name, now=body.now)
+    service.stop(job.own(), user.name, now=body.now)
     return {}
 
 
-def resume(job_id: _OwnJob, body: ResumeBody, service: _Service, user: _User) -> Json:
+def resume(job: _Job, body: ResumeBody, service: _Service, user: _User) -> Json:
     """Resume a stopped or failed job."""
-    service.resume(job_id, user.name, more=body.more)
+    service.resume(job.own(), user.name, more=body.more)
     return {}
 
 
-def preempt(job_id: _OwnJob, body: PreemptBody, service: _Service, user: _User) -> Json:
+def preempt(job: _Job, body: PreemptBody, service: _Service, user: _User) -> Json:
     """Preempt a machine, as a rehearsal."""
     notice_s = None if body.notice_s is None else Seconds(body.notice_s)
-    service.preempt(job_id, body.machine_id, user.name, notice_s=notice_s)
+    service.preempt(job.own(), body.machine_id, user.name, notice_s=notice_s)
     return {}
 
 

@@ -159,10 +159,7 @@ class Controller:
 
     def owner_of(self, job_id: str) -> str | None:
         """Return the user who submitted a job; None if there is no such job."""
-        entry = self._records.job(job_id)
-        if entry is not None:
-            return entry.job.user
-        return next((unreadable.user for unreadable in self._records.unreadable() if unreadable.job_id == job_id), None)
+        return self._records.owner_of(job_id)
 
     def jobs(self, user: str | None) -> Sequence[views.JobView]:
         """Return a user's jobs, None for all users', oldest first."""

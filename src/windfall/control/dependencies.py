@@ -92,6 +92,10 @@ class Records(Protocol):
         """Return phase and summary of a user's newest jobs that have ended, newest first."""
         ...
 
+    def owner_of(self, job_id: str) -> str | None:
+        """Return a job's user, also of one that cannot be read; None if there is no such job."""
+        ...
+
     def job(self, job_id: str) -> Entry | None:
         """Return one job."""
         ...

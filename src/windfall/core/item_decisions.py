@@ -101,16 +101,17 @@ def decide(table: ItemTable, view: DispatcherView, nonce: str) -> ItemRecord | N
     converged = "" if table.reducing else _why_converged(table, outcomes)
     recovered, revived = _after_preemptions(table, view, outcomes, ended, present)
     reason = _why_reduced(outcomes, table.reducing) if table.reducing else _why_over(table, outcomes, revived)
-    if reason or converged:
+    if reason and table.is_enough(outcomes):
+        converged = ""
+    reason = converged or reason
+    if reason:
         over = seen | {one.lease.item for one in ended}
         others = tuple(one for one in _discarded(table) if one.lease.item not in over)
-        if converged and table.is_enough(outcomes):
-            converged = ""
         record = replace(record, ended=(*ended, *others), converged=converged)
         if table.bag.reduce is not None and not table.reducing and (table.is_enough(outcomes) or converged):
-            record = replace(record, reducing=reason or converged)
+            record = replace(record, reducing=reason)
         else:
-            record = replace(record, closed=True, reason=reason or converged)
+            record = replace(record, closed=True, reason=reason)
     else:
         over = seen | {one.lease.item for one in ended}
         stopped = tuple(item_stops.verdicts(table, present, view.judged, over))

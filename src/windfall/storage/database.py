@@ -275,6 +275,14 @@ class Database:
         with reading(self._engine) as connection:
             return tuple((JobPhase(row.phase), row.summary) for row in connection.execute(query))
 
+    def owner_of(self, job_id: str) -> str | None:
+        """Return a job's user, also of one that cannot be read; None if there is no such job."""
+        with reading(self._engine) as connection:
+            owner: str | None = connection.execute(
+                sa.select(JOBS.c.user).where(JOBS.c.job_id == job_id)
+            ).scalar_one_or_none()
+        return owner
+
     def job(self, job_id: str) -> JobEntry | None:
         """Return one job, None if it does not exist or cannot be read."""
         with reading(self._engine) as connection:
