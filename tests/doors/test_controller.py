@@ -31,6 +31,9 @@ def test_a_row_that_cannot_be_read_is_set_aside_at_the_start_and_the_others_go_o
         assert shown.keys() == {"good-1", "bad-1"}
         assert shown["good-1"]["phase"] == "done"
         assert "dead_man_s" in shown["bad-1"]["message"]
+        assert controller.ask("/v1/jobs/bad-1").json()["message"] == shown["bad-1"]["message"], (
+            "one may ask for it alone, too"
+        )
         assert "bad-1" in controller.log.read_text()
 
 

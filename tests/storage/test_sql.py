@@ -102,6 +102,7 @@ def test_a_job_is_kept_as_it_was_submitted(database: Database) -> None:
     with pytest.raises(Misuse, match="gpt-1"):
         database.add_job(term, job(user="eve"), {})
     assert database.job("other") is None
+    assert (database.owner_of("gpt-1"), database.owner_of("other")) == ("ada", None)
 
 
 def test_a_users_jobs_are_listed_oldest_first(database: Database) -> None:
