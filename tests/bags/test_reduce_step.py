@@ -42,8 +42,8 @@ def outcome(item: int, number: int = 1, end: ItemEnd = ItemEnd.DONE, problem: st
 class Dispatching:
     """A table and one runner with two slots, whose reports are made up."""
 
-    def __init__(self, bag: Bag = BAG) -> None:
-        self.table = ItemTable(bag, range(bag.items))
+    def __init__(self, bag: Bag = BAG, weights: tuple[float, ...] = ()) -> None:
+        self.table = ItemTable(bag, range(bag.items), weights)
         self.sequence = 0
 
     def turn(self, *outcomes: ItemOutcome, wants: int = 2, machine: str = "m") -> ItemRecord:
@@ -176,6 +176,17 @@ def test_weights_decide_when_enough_is_done(done: list[int], closed: bool) -> No
     assert table.is_enough(outcomes) is closed
     table.apply(ItemRecord(2, "n", WallTime(0.0), outcomes=outcomes))
     assert table.is_enough() is closed
+
+
+def test_the_reduce_step_of_a_bag_with_weights_has_none() -> None:
+    """It ends the bag, and counts for nothing."""
+    made = Dispatching(Bag(2, ("T",), ("rows",), 2, finish=1.0, shuffled=False, weight="T", reduce="x"), (1.0, 2.0))
+    made.turn()
+    made.turn(outcome(0), outcome(1))
+    made.turn()
+
+    assert made.turn(outcome(2)).closed
+    assert made.table.succeeded
 
 
 def test_the_table_says_which_items_were_stopped_early(tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ def test_short_items_never_save_when_that_costs_more_than_it_brings(tmp_path: Pa
     names, code = ("steps", "step_s", "per_save"), with_program(tmp_path)
     settings = {"restart": RestartRule(("state.*",)), "at_once_max": 1}
     with bag_rig(
-        tmp_path, [(20, 0.02, 2), (20, 0.02, 2)], names, f"echo every {{{{save_every_s}}}}; {COMMAND}",
+        tmp_path, [(40, 0.05, 2), (40, 0.05, 2)], names, f"echo every {{{{save_every_s}}}}; {COMMAND}",
         settings=settings, mttp_s=mttp_s, code=code,
     ) as rig:  # fmt: skip
         rig.machine()

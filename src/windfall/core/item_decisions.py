@@ -101,7 +101,7 @@ def decide(table: ItemTable, view: DispatcherView, nonce: str) -> ItemRecord | N
     converged = "" if table.reducing else _why_converged(table, outcomes)
     recovered, revived = _after_preemptions(table, view, outcomes, ended, present)
     reason = _why_reduced(outcomes, table.reducing) if table.reducing else _why_over(table, outcomes, revived)
-    if reason and table.is_enough(outcomes):
+    if converged and reason and table.is_enough(outcomes):
         converged = ""
     reason = converged or reason
     if reason:
