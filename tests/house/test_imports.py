@@ -24,6 +24,7 @@ WORDS = frozenset(
         "results",
         "stored_forms",
         "bags",
+        "tier_layout",
     }
 )
 NUMERIC = frozenset({"numpy", "scipy", "numba"})
@@ -45,6 +46,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "events": (frozenset({"terms", "structs", "stored_forms"}), NONE),
     "jobs": (frozenset({"terms", "structs"}), NONE),
     "bags": (frozenset({"terms", "structs"}), NONE),
+    "tier_layout": (frozenset({"structs"}), NONE),
     "market": (frozenset({"terms", "structs"}), NONE),
     "fleet": (frozenset({"terms", "events", "jobs", "market", "structs"}), NONE),
     "results": (frozenset({"terms", "events", "structs"}), NONE),

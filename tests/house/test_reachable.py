@@ -15,7 +15,19 @@ COMMANDS = frozenset({"windfall.cli.main", "windfall.wire.metadata_server", "win
 
 # Module -> why no verb reaches it.
 UNREACHED: dict[str, str] = {
-    "windfall.runtimes.parameter_partition": "the parameter server, whose runtime is being built from it",
+    **dict.fromkeys(
+        (
+            "windfall.tier_layout",
+            "windfall.core.tier_coordinator",
+            "windfall.core.tier_decisions",
+            "windfall.runtimes.parameter_partition",
+            "windfall.runtimes.tier_member",
+            "windfall.runtimes.tier_messages",
+            "windfall.runtimes.tier_server",
+            "windfall.runtimes.tier_worker",
+        ),
+        "the parameter server, whose runtime is being built from it",
+    ),
 }
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.support.checks import Violation, demand
+from windfall.core.tier_decisions import newest_common
 from windfall.runtimes.parameter_partition import (
     BackupPartition,
     ClockChanges,
@@ -26,7 +27,6 @@ from windfall.runtimes.parameter_partition import (
     PushId,
     RowValues,
     Values,
-    common_clock,
 )
 
 ROWS, WIDTH = 5, 2
@@ -185,7 +185,7 @@ class PartitionStorm:
             raise Violation("changes of an older term are refused")
 
     def _go_to_common(self) -> None:
-        self.common = common_clock(self.backups)
+        self.common = newest_common([backup.clocks for backup in self.backups])
         for backup, active in zip(self.backups, self.active, strict=True):
             backup.go_to(self.common)
             active.forget(self.common)
@@ -212,7 +212,7 @@ class PartitionStorm:
         """Lose some machines at once, or all: back to the newest clock that all backups can go to."""
         lost = [part for part in range(self.parts) if self.rng.random() < 0.5] or [0]
         self.term += 1
-        clock = self.common = common_clock(self.backups)
+        clock = self.common = newest_common([backup.clocks for backup in self.backups])
         self.tally["clocks were done again"] += any(part.clock > clock for part in self.active)
         for number, backup in enumerate(self.backups):
             backup.roll_back(clock, self.term)

@@ -112,8 +112,8 @@ def _no_drift_repaired(self: ParameterPartition, rows: Rows) -> None:
     del self, rows
 
 
-def _newest_of_each(backups: Sequence[BackupPartition]) -> int:
-    return min(backup.newest for backup in backups)
+def _newest_of_each(clocks: Sequence[frozenset[int]]) -> int:
+    return min(max(one) for one in clocks)
 
 
 BUGS: Mapping[str, tuple[object, str, Callable[..., object]]] = {
@@ -133,7 +133,7 @@ BUGS: Mapping[str, tuple[object, str, Callable[..., object]]] = {
     "a part moves without its incomplete clocks": (ParameterPartition, "hand_over", _without_waiting),
     "a part moves without what its roll-back needs": (ParameterPartition, "hand_over", _without_before),
     "what reads see drifts": (ParameterPartition, "_refresh", _no_drift_repaired),
-    "backups go to clocks that not all have": (partitions, "common_clock", _newest_of_each),
+    "backups go to clocks that not all have": (partitions, "newest_common", _newest_of_each),
 }
 
 

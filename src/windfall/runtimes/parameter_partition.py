@@ -95,10 +95,12 @@ class PartHandOver(Struct, frozen=True, eq=False):
 
     Attributes:
         changes: since the copy.
+        oldest: clock to which it can go back.
         fresh_reads, term, sealed, holders, opened, waiting, before: the state of the old owner.
     """
 
     changes: ClockChanges
+    oldest: int
     fresh_reads: bool
     term: int
     sealed: tuple[int, ...]
@@ -116,12 +118,17 @@ class ParameterPartition:
         holders: how often each data partition has changed hands.
         fresh_reads: whether reads see sealed pushes of clocks that are not complete; with bound 0 they must not.
         clock, term: of the values.
+
+    Attributes:
+        clock: the newest that is complete.
+        term: of the last roll-back.
+        oldest: clock to which it can go back.
     """
 
     def __init__(
         self, values: Values, holders: Sequence[int], *, fresh_reads: bool, clock: int = 0, term: int = 0
     ) -> None:
-        self.clock, self.term = clock, term
+        self.clock, self.term, self.oldest = clock, term, clock
         self._values = values.copy()
         self._fresh = values.copy() if fresh_reads else None
         self._sealed = [clock] * len(holders)
@@ -186,7 +193,12 @@ class ParameterPartition:
 
     def forget(self, clock: int) -> None:
         """Keep nothing for a roll-back to before this clock."""
-        self._before = {one: kept for one, kept in self._before.items() if one > clock}
+        self.oldest = max(self.oldest, clock)
+        self._before = {one: kept for one, kept in self._before.items() if one > self.oldest}
+
+    def holder(self, data: int) -> int:
+        """Return how often a data partition has changed hands, as far as this part has heard."""
+        return self._holders[data]
 
     def roll_back(self, clock: int, term: int) -> None:
         """Go back to a clock that is not forgotten; pushes of an older term are refused from now on."""
@@ -204,6 +216,7 @@ class ParameterPartition:
         """Return what a new owner needs beside a copy at `since`, a clock that is not forgotten."""
         return PartHandOver(
             self.changes(since, self.clock),
+            self.oldest,
             self._fresh is not None,
             self.term,
             tuple(self._sealed),
@@ -217,7 +230,7 @@ class ParameterPartition:
     def taken_over(cls, copy: Values, hand_over: PartHandOver) -> ParameterPartition:
         """Return a part as its old owner had it, from a copy at `hand_over.changes.since`."""
         part = cls(copy, hand_over.holders, fresh_reads=hand_over.fresh_reads)
-        part.clock, part.term = hand_over.changes.clock, hand_over.term
+        part.clock, part.term, part.oldest = hand_over.changes.clock, hand_over.term, hand_over.oldest
         part._values[hand_over.changes.changed.rows] = hand_over.changes.changed.values
         part._sealed = list(hand_over.sealed)
         part._opened, part._before = dict(hand_over.opened), dict(hand_over.before)
@@ -342,11 +355,6 @@ class BackupPartition:
     def copy(self) -> Values:
         """Return the values at `clock`."""
         return self._values.copy()
-
-
-def common_clock(backups: Sequence[BackupPartition]) -> int:
-    """Return the newest clock that all backups can go to: the latest common iteration of footnote 6."""
-    return max(frozenset.intersection(*(backup.clocks for backup in backups)))
 
 
 def _union(rows: Sequence[Rows]) -> Rows:

@@ -11,9 +11,11 @@ sections 3.2, 3.3 ("Stage Transitions") and 6.4.
 from __future__ import annotations
 
 import enum
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from windfall.errors import Misuse
-from windfall.structs import Struct
+from windfall.structs import Struct, replace
 
 
 class Stage(enum.IntEnum):
@@ -64,3 +66,91 @@ def stage_of(reliable: int, transient: int, ratios: StageRatios) -> Stage:
 def active_servers(transient: int) -> int:
     """Return how many transient machines serve in stages 2 and 3: half of them (section 6.4), and at least one."""
     return max(1, transient // 2)
+
+
+class TierMachine(Struct, frozen=True):
+    """A machine that can serve, back up and compute.
+
+    Attributes:
+        name: of the machine.
+        reliable: it cannot be preempted.
+        started_s: instant at which it joined [s]; the longest-running transient machines serve.
+        leaving: its end is announced, or it is to be released; all that is on it moves away.
+        speed: how much it computes in a second, relative to the others.
+        loaded: data partitions whose data it has.
+    """
+
+    name: str
+    reliable: bool
+    started_s: float = 0.0
+    leaving: bool = False
+    speed: float = 1.0
+    loaded: frozenset[int] = frozenset()
+
+
+class TierPlacement(Struct, frozen=True):
+    """Where parts and data partitions should be.
+
+    Attributes:
+        servers, backups: of each part, the machine that should serve it and the one that should back it up.
+        holders: of each data partition, the machine that should compute on it.
+    """
+
+    servers: tuple[str, ...]
+    backups: tuple[str, ...]
+    holders: tuple[str, ...]
+
+
+def place_tiers(machines: Sequence[TierMachine], now: TierPlacement, ratios: StageRatios) -> TierPlacement:
+    """Return where parts and data partitions should be, with few moves from where they are.
+
+    Servers are the reliable machines in stage 1; later the longest-running half of the transient ones, those that serve first.
+    In stage 3 the reliable machines compute nothing.  Data partitions are shared out by speed; one whose holder is gone returns
+    to a machine that has its data, where there is one.
+
+    Args:
+        machines: all that are there.
+        now: where they are; machines that are not there any more are named too.
+        ratios: above which the later stages begin.
+
+    Raises:
+        Misuse: no reliable machine stays.
+
+    Source: Proteus (EuroSys 2017), sections 3.2, 3.3 and 6.4.
+    """
+    staying = [machine for machine in machines if not machine.leaving]
+    reliable = [machine for machine in staying if machine.reliable]
+    transient = [machine for machine in staying if not machine.reliable]
+    stage = stage_of(len(reliable), len(transient), ratios)
+    servers = reliable
+    if stage > Stage.SERVERS_ON_RELIABLE:
+        serving = frozenset(now.servers)
+        eldest = sorted(transient, key=lambda one: (one.name not in serving, one.started_s, one.name))
+        servers = eldest[: active_servers(len(transient))]
+    workers = transient if stage is Stage.RELIABLE_ONLY_BACK_UP else staying
+    alike = [replace(server, speed=1.0, loaded=frozenset()) for server in servers]
+    homes = [replace(machine, speed=1.0, loaded=frozenset()) for machine in reliable]
+    return TierPlacement(_shared(now.servers, alike), _shared(now.backups, homes), _shared(now.holders, workers))
+
+
+def _shared(now: Sequence[str], machines: Sequence[TierMachine]) -> tuple[str, ...]:
+    """Return a machine for each piece: in number by speed, where it is if that machine has not too many."""
+    held = Counter(now)
+    exact = {machine.name: len(now) * machine.speed / sum(one.speed for one in machines) for machine in machines}
+    free = {name: int(share) for name, share in exact.items()}
+    spare = sorted(exact, key=lambda name: (held[name] <= free[name], free[name] - exact[name], name))
+    for name in spare[: len(now) - sum(free.values())]:
+        free[name] += 1
+    placed: dict[int, str] = {}
+    fits: tuple[Callable[[int, TierMachine], bool], ...] = (
+        lambda piece, machine: now[piece] == machine.name,
+        lambda piece, machine: piece in machine.loaded,
+        lambda *_: True,
+    )
+    for fit in fits:
+        for piece in sorted(set(range(len(now))) - placed.keys()):
+            found = [machine.name for machine in machines if free[machine.name] and fit(piece, machine)]
+            if found:
+                placed[piece] = max(found, key=lambda name: free[name])
+                free[placed[piece]] -= 1
+    return tuple(placed[piece] for piece in range(len(now)))

@@ -1,0 +1,91 @@
+"""The coordinator of a parameter server in tiers: it hears what machines report, and says which layout and clock count.
+
+It has nothing but the newest layout, which is in the run's log, and what it is told: one that starts again writes the next
+layout, and waits for reports that are addressed to it.  Training does not wait for it, but for what a loss has taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from windfall.core.tier_decisions import common_clock, next_layout
+from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
+from windfall.structs import replace
+from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierReport
+
+
+class TierCoordinator:
+    """What one coordinator knows.
+
+    Args:
+        layout: the newest, which this coordinator has written.
+        ratios: above which the later stages begin.
+        save_every: clocks from one checkpoint in the store to the next.
+
+    Attributes:
+        layout: the newest.
+    """
+
+    def __init__(self, layout: ServerLayout, ratios: StageRatios, save_every: int) -> None:
+        self.layout, self.ratios, self.save_every = layout, ratios, save_every
+        self._reports: dict[str, TierReport] = {}
+        self._committed = layout.base
+        self._saving: int | None = None
+
+    def take(self, report: TierReport) -> None:
+        """Take in a report; one that is addressed to another coordinator, or older than another, changes nothing."""
+        known = self._reports.get(report.machine)
+        if report.coordinator == self.layout.coordinator and (known is None or report.number > known.number):
+            self._reports[report.machine] = report
+            self._commit()
+
+    def committed(self) -> CommittedClock:
+        """Return the clock that all backups have."""
+        saves = self._saving == self._committed
+        return CommittedClock(self.layout.term, self._committed, saves)
+
+    def next(self, machines: Sequence[TierMachine]) -> ServerLayout | None:
+        """Return the layout to be written next; None: this one stands, or a report or a machine is needed first.
+
+        Args:
+            machines: all that are there; those of the layout that are not among them are lost.
+        """
+        if not any(machine.reliable and not machine.leaving for machine in machines):
+            return None
+        layout = self.layout
+        named = {one for place in layout.parts for one in (place.active, place.backup, place.next_active)}
+        named |= {one for place in layout.data for one in (place.holder, place.next_holder)}
+        lost = frozenset(one for one in named if one is not None) - {machine.name for machine in machines}
+        known = [self._with_data(machine) for machine in machines]
+        return next_layout(layout, self._reports, lost, place_tiers(known, _placement(layout), self.ratios))
+
+    def written(self, layout: ServerLayout) -> None:
+        """Take in that a layout is in the log."""
+        if layout.term > self.layout.term:
+            self._committed, self._saving = layout.base, None
+        self.layout = layout
+        self._commit()
+
+    def _with_data(self, machine: TierMachine) -> TierMachine:
+        report = self._reports.get(machine.name)
+        return machine if report is None else replace(machine, loaded=report.loaded)
+
+    def _commit(self) -> None:
+        """Go to the newest clock that all backups have; but stay at one that is being saved until all have stored it."""
+        layout = self.layout
+        if self._saving is not None and layout.checkpoint >= StoredClock(layout.term, self._saving):
+            self._saving = None
+        if self._saving is not None:
+            return
+        self._committed = max(self._committed, common_clock(layout, self._reports))
+        if self._committed - layout.checkpoint.clock >= self.save_every:
+            self._saving = self._committed
+
+
+def _placement(layout: ServerLayout) -> TierPlacement:
+    """Return where all is, or is on its way to."""
+    return TierPlacement(
+        tuple(place.next_active or place.active for place in layout.parts),
+        tuple(place.backup for place in layout.parts),
+        tuple(place.next_holder or place.holder for place in layout.data),
+    )

@@ -1,0 +1,124 @@
+"""Words of a parameter server in tiers: which machine serves, backs up and computes what, and what machines report.
+
+A layout is one record of the run's log, whole.  `core.tier_decisions` writes the next one; a machine that sees one makes itself
+so, whichever it saw last.
+"""
+
+from __future__ import annotations
+
+from windfall.structs import Struct
+
+
+class PartPlace(Struct, frozen=True):
+    """Where a part of the state is.
+
+    Attributes:
+        active: machine that serves it.
+        backup: machine that backs it up.
+        next_active: machine that it moves to.
+        move: version of the layout in which its newest move began; what an earlier move brought is not taken for it.
+    """
+
+    active: str
+    backup: str
+    next_active: str | None = None
+    move: int = 0
+
+
+class DataPlace(Struct, frozen=True):
+    """Which machine computes on a data partition.
+
+    Attributes:
+        holder: the machine.
+        number: how often the data partition has changed hands, was fenced, or was begun again.
+        start: clock in which this holder began.
+        fenced: its holder is lost, and servers are asked what it had sealed.
+        next_holder: machine that loads it, to hold it next.
+        releasing: the next holder has loaded it, and the holder stops at the end of its clock.
+    """
+
+    holder: str
+    number: int = 0
+    start: int = 1
+    fenced: bool = False
+    next_holder: str | None = None
+    releasing: bool = False
+
+
+class StoredClock(Struct, frozen=True, order=True):
+    """A checkpoint in the store.
+
+    Attributes:
+        term: in which it was written.
+        clock: that it is of.
+    """
+
+    term: int = 0
+    clock: int = 0
+
+
+class ServerLayout(Struct, frozen=True):
+    """A layout.
+
+    Attributes:
+        version: from 1; the number of the record.
+        coordinator: how many coordinators there have been; machines obey the newest that they have heard of.
+        term: how often the state was rolled back or restored.
+        base: clock at which the term begins.
+        restored: the newest term that began from the store.
+        checkpoint: the newest checkpoint that is whole; of term 0 and clock 0 are the first values.
+        parts, data: by number.
+        because: what has changed, and why.
+    """
+
+    version: int
+    coordinator: int
+    term: int
+    base: int
+    restored: int
+    checkpoint: StoredClock
+    parts: tuple[PartPlace, ...]
+    data: tuple[DataPlace, ...]
+    because: str
+
+
+class CommittedClock(Struct, frozen=True):
+    """The newest clock that all backups have: none goes back before it, and a coordinator that has a successor may say so too.
+
+    Attributes:
+        term: of the clock.
+        clock: from 0.
+        save: all backups write it to the store.
+    """
+
+    term: int
+    clock: int
+    save: bool = False
+
+
+class TierReport(Struct, frozen=True):
+    """What a machine says of itself, all of it, each time.
+
+    Attributes:
+        machine: its name.
+        number: of its reports, from 1.
+        coordinator: the newest that it has heard of.
+        term: of the newest layout that it has seen.
+        backups: of each part backed up here in that term, the clocks that it can go to.
+        taken_over: of each part that it has taken over from its server, the version of the layout in which the move began.
+        sealed: of each (part, data partition) that is fenced here, its number, and the clock up to which it is sealed.
+        loaded: data partitions whose data are here.
+        released: of each data partition that it has released, its number, and the last clock that is sealed.
+        saved: of each part backed up here, its newest checkpoint in the store.
+    """
+
+    machine: str
+    number: int
+    coordinator: int
+    term: int
+    backups: dict[int, frozenset[int]]
+    taken_over: dict[int, int]
+    sealed: dict[tuple[int, int], tuple[int, int]]
+    loaded: frozenset[int]
+    released: dict[int, tuple[int, int]]
+    saved: dict[int, StoredClock]
