@@ -6,10 +6,12 @@ so, whichever it saw last.
 
 from __future__ import annotations
 
-from windfall.structs import Struct
+from windfall.structs import Struct, Tagged
+
+VERSION = 1
 
 
-class PartPlace(Struct, frozen=True):
+class PartPlace(Tagged, frozen=True):
     """Where a part of the state is.
 
     Attributes:
@@ -25,7 +27,7 @@ class PartPlace(Struct, frozen=True):
     move: int = 0
 
 
-class DataPlace(Struct, frozen=True):
+class DataPlace(Tagged, frozen=True):
     """Which machine computes on a data partition.
 
     Attributes:
@@ -45,7 +47,7 @@ class DataPlace(Struct, frozen=True):
     releasing: bool = False
 
 
-class StoredClock(Struct, frozen=True, order=True):
+class StoredClock(Tagged, frozen=True, order=True):
     """A checkpoint in the store.
 
     Attributes:
@@ -57,7 +59,7 @@ class StoredClock(Struct, frozen=True, order=True):
     clock: int = 0
 
 
-class ServerLayout(Struct, frozen=True):
+class ServerLayout(Tagged, frozen=True):
     """A layout.
 
     Attributes:
@@ -69,6 +71,7 @@ class ServerLayout(Struct, frozen=True):
         checkpoint: the newest checkpoint that is whole; of term 0 and clock 0 are the first values.
         parts, data: by number.
         because: what has changed, and why.
+        nonce: random; tells whose record it is if an answer was lost.
     """
 
     version: int
@@ -80,6 +83,7 @@ class ServerLayout(Struct, frozen=True):
     parts: tuple[PartPlace, ...]
     data: tuple[DataPlace, ...]
     because: str
+    nonce: str = ""
 
 
 class CommittedClock(Struct, frozen=True):
@@ -89,11 +93,13 @@ class CommittedClock(Struct, frozen=True):
         term: of the clock.
         clock: from 0.
         save: all backups write it to the store.
+        over: it is the last one, and in the store.
     """
 
     term: int
     clock: int
     save: bool = False
+    over: bool = False
 
 
 class TierReport(Struct, frozen=True):

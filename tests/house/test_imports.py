@@ -69,7 +69,24 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         WORDS | {"wire", "storage", "runtimes", "core.item_table", "core.item_decisions"},
         NONE,
     ),
-    "runtimes.parameter_partition": (WORDS, frozenset({"numpy"})),
+    **dict.fromkeys(
+        ("runtimes.parameter_partition", "runtimes.table_rows", "runtimes.tier_loop", "runtimes.tier_program"),
+        (WORDS | {"runtimes"}, frozenset({"numpy"})),
+    ),
+    "runtimes.tier_store": (WORDS | {"wire", "runtimes"}, frozenset({"numpy"})),
+    "runtimes.tier_actors": (
+        WORDS
+        | {
+            "storage",
+            "linux.random_names",
+            "runtimes",
+            "core.tier_coordinator",
+            "core.tier_decisions",
+            "policies.layout.tiers",
+        },
+        frozenset({"ray"}),
+    ),
+    "runtimes.tier_coordinator_loop": (WORDS | {"runtimes", "core.tier_coordinator", "policies.layout.tiers"}, NONE),
     "core": (TO_CORE - {"wire"} | {"units"}, NONE),
     "linux": (WORDS | {"wire", "linux"}, NONE),
     "storage": (

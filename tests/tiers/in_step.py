@@ -37,7 +37,7 @@ class InStep:
         first = first_layout(place_tiers(list(self.machines.values()), nowhere, self.ratios))
         self.layouts: list[ServerLayout] = [first]
         self.members = {name: TierMember(name, first, self.settings) for name in names}
-        self.coordinator = TierCoordinator(first, self.ratios, save_every)
+        self.coordinator = TierCoordinator(first, self.ratios, save_every, clocks)
         self.store: dict[tuple[int, StoredClock], np.ndarray] = {
             (part, StoredClock()): np.zeros((ROWS, 1)) for part in range(parts)
         }

@@ -112,7 +112,7 @@ class TierStorm:
         nowhere = TierPlacement(("",) * self.parts, ("",) * self.parts, ("",) * self.data)
         self.log = [first_layout(place_tiers(machines, nowhere, RATIOS))]
         self.hosts = {one.name: Host(one, TierMember(one.name, self.log[0], self.settings)) for one in machines}
-        self.coordinators = [TierCoordinator(self.log[0], RATIOS, self.save_every)]
+        self.coordinators = [TierCoordinator(self.log[0], RATIOS, self.save_every, CLOCKS)]
         self.announced = StoredClock()
 
     def _machine(self, reliable: bool) -> TierMachine:
@@ -135,8 +135,7 @@ class TierStorm:
         raise Violation(f"once nothing goes wrong any more, training ends: {self.log[-1]}")
 
     def _over(self) -> bool:
-        committed = self.coordinators[-1].committed() if self.coordinators else None
-        return committed is not None and committed.clock == CLOCKS and self._settled()
+        return bool(self.coordinators) and self.coordinators[-1].committed().over and self._settled()
 
     def _settled(self) -> bool:
         """Whether the end is backed up, and nothing is on its way any more."""
@@ -251,7 +250,7 @@ class TierStorm:
     def _start_coordinator(self) -> None:
         layout = taken_by_next_coordinator(self.log[-1])
         self.log.append(layout)
-        self.coordinators.append(TierCoordinator(layout, RATIOS, self.save_every))
+        self.coordinators.append(TierCoordinator(layout, RATIOS, self.save_every, CLOCKS))
         self.tally["a coordinator followed"] += 1
 
     # ------------------------------------------------------------------------------------------------------- work and the store

@@ -21,13 +21,14 @@ class TierCoordinator:
         layout: the newest, which this coordinator has written.
         ratios: above which the later stages begin.
         save_every: clocks from one checkpoint in the store to the next.
+        clocks: training ends with this one, which is stored too.
 
     Attributes:
         layout: the newest.
     """
 
-    def __init__(self, layout: ServerLayout, ratios: StageRatios, save_every: int) -> None:
-        self.layout, self.ratios, self.save_every = layout, ratios, save_every
+    def __init__(self, layout: ServerLayout, ratios: StageRatios, save_every: int, clocks: int) -> None:
+        self.layout, self.ratios, self.save_every, self.clocks = layout, ratios, save_every, clocks
         self._reports: dict[str, TierReport] = {}
         self._committed = layout.base
         self._saving: int | None = None
@@ -42,7 +43,7 @@ class TierCoordinator:
     def committed(self) -> CommittedClock:
         """Return the clock that all backups have."""
         saves = self._saving == self._committed
-        return CommittedClock(self.layout.term, self._committed, saves)
+        return CommittedClock(self.layout.term, self._committed, saves, self.layout.checkpoint.clock >= self.clocks)
 
     def next(self, machines: Sequence[TierMachine]) -> ServerLayout | None:
         """Return the layout to be written next; None: this one stands, or a report or a machine is needed first.
@@ -78,7 +79,8 @@ class TierCoordinator:
         if self._saving is not None:
             return
         self._committed = max(self._committed, common_clock(layout, self._reports))
-        if self._committed - layout.checkpoint.clock >= self.save_every:
+        unsaved = self._committed - layout.checkpoint.clock
+        if unsaved >= self.save_every or (unsaved and self._committed >= self.clocks):
             self._saving = self._committed
 
 

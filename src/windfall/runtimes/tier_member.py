@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from windfall.runtimes.tier_messages import Answer, PushRows, Question, ReadRows, SealPush
 from windfall.runtimes.tier_server import ServerSettings, TierServer
 from windfall.runtimes.tier_worker import TierWorker
@@ -33,9 +35,9 @@ class TierMember:
         self.worker.conform(layout)
         self.server.commit(committed)
 
-    def questions(self) -> list[tuple[str, Question]]:
-        """Return what it asks, and which machine."""
-        return self.server.questions() + self.worker.questions()
+    def questions(self, backing_up: Collection[int] = ()) -> list[tuple[str, Question]]:
+        """Return what it asks, and which machine; `backing_up` as in `TierServer.questions`."""
+        return self.server.questions(backing_up) + self.worker.questions()
 
     def take(self, question: Question, answer: Answer) -> None:
         """Take in the answer to a question that it asked."""

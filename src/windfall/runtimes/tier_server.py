@@ -9,6 +9,8 @@ Source: Proteus (EuroSys 2017), section 3.3.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from windfall.runtimes.parameter_partition import (
     BackupPartition,
     ParameterPartition,
@@ -126,12 +128,18 @@ class TierServer:
 
     # ------------------------------------------------------------------------------------------------------ what it asks others
 
-    def questions(self) -> list[tuple[str, Question]]:
-        """Return what it asks, and which machine."""
+    def questions(self, backing_up: Collection[int] = ()) -> list[tuple[str, Question]]:
+        """Return what it asks, and which machine.
+
+        Args:
+            backing_up: parts whose changes are on their way to their backups, so that none need be gathered.
+        """
         asked: list[tuple[str, Question]] = []
         for number, place in enumerate(self.layout.parts):
             part = self._parts.get(number)
             if part is not None and number not in self._handed_over:
+                if number in backing_up:
+                    continue
                 asked += [(place.backup, question) for question in self._changes_to_send(number, part)]
             elif part is None and self.machine == place.active:
                 asked.append((place.backup, CopyPart(number, self.layout.term)))

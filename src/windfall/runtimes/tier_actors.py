@@ -1,0 +1,195 @@
+"""The machines and the coordinator of a parameter server in tiers as Ray actors: Ray places them and carries what they say.
+
+Who is in, who is lost and what counts is not Ray's to say, but that of the coordinator and the layouts that it writes.
+Actors have names within the run's Ray namespace; a machine that calls one that is not there has no answer, and asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from windfall.core.tier_coordinator import TierCoordinator
+from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
+from windfall.linux import random_names
+from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
+from windfall.runtimes.tier_coordinator_loop import TierCoordinatorLoop
+from windfall.runtimes.tier_loop import HELD_S, TierLoop, Unreachable
+from windfall.runtimes.tier_member import TierMember
+from windfall.runtimes.tier_messages import Answer, Question
+from windfall.runtimes.tier_program import TierProgram
+from windfall.runtimes.tier_server import ServerSettings
+from windfall.runtimes.tier_store import ObjectTierStore
+from windfall.storage.object_stores import open_store
+from windfall.structs import Struct, replace
+from windfall.tier_layout import CommittedClock, ServerLayout, TierReport
+
+COORDINATOR = "coordinator"
+ANSWER_MAX_S = HELD_S + 5.0
+"""How long an answer may take."""
+CALLS_MAX = 10_000
+"""Calls that an actor may hold at once; each machine has a few under way."""
+
+
+class TierTraining(Struct, frozen=True):
+    """What all actors of a training are told.
+
+    Attributes:
+        store: URL of the run.
+        settings: of the servers.
+        parts, data: how many parts of the state and data partitions there are.
+        ratios: above which the later stages begin.
+        save_every: clocks from one checkpoint in the store to the next.
+    """
+
+    store: str
+    settings: ServerSettings
+    parts: int
+    data: int
+    ratios: StageRatios
+    save_every: int
+
+
+class CoordinatorActor:
+    """The coordinator: it takes over the run's log, and decides until training is over.
+
+    Args:
+        training: what is trained.
+        machines: those that are there.
+    """
+
+    def __init__(self, training: TierTraining, machines: Sequence[TierMachine]) -> None:
+        self._training = training
+        self._store = ObjectTierStore(open_store(training.store))
+        layout = self._taken_over(machines)
+        self._loop = TierCoordinatorLoop(
+            TierCoordinator(layout, training.ratios, training.save_every, training.settings.clocks),
+            self._write,
+            lambda: asyncio.get_running_loop().time(),
+            random_names.new_nonce,
+        )
+        self._joining = machines
+
+    def _taken_over(self, machines: Sequence[TierMachine]) -> ServerLayout:
+        """Write the first layout, or the one that says that this coordinator has started."""
+        training, newest = self._training, None
+        while True:
+            newest = self._store.newest_layout(newest)
+            if newest is None:
+                nowhere = TierPlacement(("",) * training.parts, ("",) * training.parts, ("",) * training.data)
+                layout = first_layout(place_tiers(machines, nowhere, training.ratios))
+            else:
+                layout = taken_by_next_coordinator(newest)
+            layout = replace(layout, nonce=random_names.new_nonce())
+            if self._store.write_layout(layout):
+                return layout
+
+    async def _write(self, layout: ServerLayout) -> bool:
+        return await asyncio.to_thread(self._store.write_layout, layout)
+
+    async def run(self) -> None:
+        """Decide until training is over.
+
+        Raises:
+            Superseded: another coordinator has started.
+        """
+        for machine in self._joining:
+            self._loop.join(machine)
+        await self._loop.run()
+
+    async def layout(self) -> ServerLayout:
+        """Return the newest layout."""
+        return self._loop.coordinator.layout
+
+    async def committed(self) -> CommittedClock:
+        """Return the clock that all backups have."""
+        return self._loop.coordinator.committed()
+
+    async def join(self, machine: TierMachine) -> ServerLayout:
+        """Let a machine join, and return the newest layout."""
+        self._loop.join(machine)
+        return self._loop.coordinator.layout
+
+    async def leave(self, machine: str) -> None:
+        """Take in that a machine's end is announced, or that it is to be released."""
+        self._loop.leave(machine)
+
+    async def lose(self, machine: str) -> None:
+        """Take in that a machine is lost."""
+        self._loop.lose(machine)
+
+    async def hear(self, report: TierReport) -> tuple[ServerLayout, CommittedClock]:
+        """Take in a report and return what counts; raises as `TierCoordinatorLoop.hear`."""
+        return self._loop.hear(report)
+
+
+class RayLinks:
+    """`TierLinks` of a machine, over Ray."""
+
+    def __init__(self, machine: str) -> None:
+        self._machine = machine
+        self._actors: dict[str, Any] = {}
+
+    async def ask(self, machine: str, question: Question) -> Answer:
+        """Ask a machine's actor."""
+        answer: Answer = await self._call(machine, "answer", question, self._machine)
+        return answer
+
+    async def report(self, report: TierReport) -> tuple[ServerLayout, CommittedClock]:
+        """Report to the coordinator's actor."""
+        answer: tuple[ServerLayout, CommittedClock] = await self._call(COORDINATOR, "hear", report)
+        return answer
+
+    async def _call(self, name: str, method: str, *arguments: object) -> Any:
+        try:
+            actor = self._actors.get(name)
+            if actor is None:
+                actor = self._actors[name] = await asyncio.to_thread(ray.get_actor, name)
+            return await asyncio.wait_for(getattr(actor, method).remote(*arguments), ANSWER_MAX_S)
+        except (RayError, ValueError, TimeoutError) as error:
+            if _is_answer(error):
+                raise
+            # One of the same name may have started since.
+            self._actors.pop(name, None)
+            raise Unreachable(f"{name}: {error}") from None
+
+
+class MachineActor:
+    """A machine: servers, backups and workers.
+
+    Args:
+        machine: its name.
+        training: what is trained.
+        layout: the newest.
+        program: what computes.
+        slots: data partitions that compute at once.
+    """
+
+    def __init__(
+        self, machine: str, training: TierTraining, layout: ServerLayout, program: TierProgram, slots: int
+    ) -> None:
+        member = TierMember(machine, layout, training.settings)
+        store = ObjectTierStore(open_store(training.store))
+        self._loop = TierLoop(member, RayLinks(machine), program, store, slots)
+
+    async def run(self) -> None:
+        """Serve and compute until training is over; raises as `TierLoop.run`."""
+        await self._loop.run()
+
+    async def answer(self, question: Question, sender: str) -> Answer:
+        """Return the answer to another machine's question; raises as `TierLoop.answer`."""
+        return await self._loop.answer(question, sender)
+
+    async def pid(self) -> int:
+        """Return the number of its process."""
+        return os.getpid()
+
+
+def _is_answer(error: Exception) -> bool:
+    """Whether the actor itself raised it, and is there."""
+    return isinstance(error, ray.exceptions.RayTaskError)

@@ -1,0 +1,112 @@
+"""The loop of the coordinator of a parameter server in tiers: it hears machines, and writes the next layout to the run's log.
+
+A machine that has not reported for `LOST_AFTER_S` is lost for ever: it is told so if it reports again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from windfall.core.tier_coordinator import TierCoordinator
+from windfall.errors import WindfallError
+from windfall.policies.layout.tiers import TierMachine
+from windfall.structs import replace
+from windfall.tier_layout import CommittedClock, ServerLayout, TierReport
+
+TURN_S = 0.05
+"""Between two looks at what has changed."""
+LOST_AFTER_S = 1.5
+"""Without a report; a loss is known within two seconds."""
+JOIN_WITHIN_S = 60.0
+"""How long a machine that joins may take to report for the first time."""
+
+
+class LostMachine(WindfallError):
+    """A machine that its coordinator takes for lost reports: it must stop."""
+
+
+class Superseded(WindfallError):
+    """Another coordinator has written a layout."""
+
+
+class TierCoordinatorLoop:
+    """A coordinator.
+
+    Args:
+        coordinator: what it knows; its layout is in the log.
+        write: appends a layout to the log; returns whether it could: not if that record exists.
+        time_s: a monotonic clock [s].
+        new_nonce: returns a random name.
+    """
+
+    def __init__(
+        self,
+        coordinator: TierCoordinator,
+        write: Callable[[ServerLayout], Awaitable[bool]],
+        time_s: Callable[[], float],
+        new_nonce: Callable[[], str],
+    ) -> None:
+        self.coordinator, self._write, self._time_s, self._new_nonce = coordinator, write, time_s, new_nonce
+        self._machines: dict[str, TierMachine] = {}
+        self._lost_at: dict[str, float] = {}
+        self._lost: set[str] = set()
+
+    @property
+    def machines(self) -> tuple[TierMachine, ...]:
+        """All that are there."""
+        return tuple(self._machines.values())
+
+    def join(self, machine: TierMachine) -> None:
+        """Let a machine join, which may take a while to start."""
+        self._machines[machine.name] = machine
+        self._lost_at[machine.name] = self._time_s() + JOIN_WITHIN_S
+
+    def leave(self, machine: str) -> None:
+        """Take in that a machine's end is announced, or that it is to be released."""
+        if machine in self._machines:
+            self._machines[machine] = replace(self._machines[machine], leaving=True)
+
+    def lose(self, machine: str) -> None:
+        """Take in that a machine is lost."""
+        self._lost.add(machine)
+        self._machines.pop(machine, None)
+
+    def hear(self, report: TierReport) -> tuple[ServerLayout, CommittedClock]:
+        """Take in a report and return what counts.
+
+        Raises:
+            LostMachine: it was taken for lost before.
+        """
+        if report.machine in self._lost:
+            raise LostMachine(f"machine {report.machine} was silent for too long: others do its work")
+        self._lost_at[report.machine] = self._time_s() + LOST_AFTER_S
+        self.coordinator.take(report)
+        return self.coordinator.layout, self.coordinator.committed()
+
+    async def run(self) -> None:
+        """Write layouts until training is over.
+
+        Raises:
+            Superseded: another coordinator has written one.
+        """
+        while not self.coordinator.committed().over:
+            await self.turn()
+            await asyncio.sleep(TURN_S)
+
+    async def turn(self) -> None:
+        """Write the next layout if there is one.
+
+        Raises:
+            Superseded: another coordinator has written it.
+        """
+        now_s = self._time_s()
+        for name in [name for name, lost_at in self._lost_at.items() if lost_at < now_s and name in self._machines]:
+            self.lose(name)
+        layout = self.coordinator.next(self.machines)
+        if layout is None:
+            return
+        layout = replace(layout, nonce=self._new_nonce())
+        if not await self._write(layout):
+            raise Superseded(f"another coordinator has written layout {layout.version}")
+        self.coordinator.written(layout)

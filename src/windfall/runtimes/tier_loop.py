@@ -1,0 +1,301 @@
+"""The loop of one machine of a parameter server in tiers: it carries questions, lets programs compute, and reports.
+
+All of the machine's state is in the step functions of `tier_member`, and only this loop's thread calls them; programs compute
+in threads of their own.  A question that must wait is held where it is answered, so that a worker that is ahead asks once for
+each wait, not over and over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+
+from windfall.errors import WindfallError
+from windfall.runtimes.parameter_partition import PushAnswer, PushId, Rows, Values
+from windfall.runtimes.table_rows import TableRows
+from windfall.runtimes.tier_member import TierMember
+from windfall.runtimes.tier_messages import (
+    Answer,
+    BackUpChanges,
+    CopyPart,
+    PushRows,
+    PushTaken,
+    Question,
+    ReadRows,
+    RefusalReason,
+    Refused,
+    SealPush,
+    TakeOverPart,
+)
+from windfall.runtimes.tier_program import PushedRows, TierProgram, TurnGivenUp
+from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierReport
+
+HELD_S = 0.5
+"""How long a question is held for an answer that would be "later"."""
+REPORT_S = 0.1
+"""Between two reports; a machine is lost to its coordinator after some of them."""
+RETRY_S = 0.02
+"""Before a question is asked again that found no machine, or no answer but "later"."""
+
+
+class Unreachable(WindfallError):
+    """No answer came."""
+
+
+class TierLinks(Protocol):
+    """How a machine reaches the others."""
+
+    async def ask(self, machine: str, question: Question) -> Answer:
+        """Return a machine's answer.
+
+        Raises:
+            Unreachable: none came.
+            Misuse: the question is one that no machine may answer, for example a push that is not finite.
+        """
+        ...
+
+    async def report(self, report: TierReport) -> tuple[ServerLayout, CommittedClock]:
+        """Return what the coordinator says to a report.
+
+        Raises:
+            Unreachable: it said nothing.
+        """
+        ...
+
+
+class TierStore(Protocol):
+    """The store, as backups need it."""
+
+    def load(self, part: int, stored: StoredClock) -> Values:
+        """Return a part of a checkpoint."""
+        ...
+
+    def save(self, part: int, stored: StoredClock, values: Values) -> None:
+        """Write a part of a checkpoint."""
+        ...
+
+
+class TierLoop:
+    """A machine.
+
+    Args:
+        member: its step functions.
+        links: how it reaches the others.
+        program: what it trains.
+        store: where checkpoints are.
+        slots: data partitions that compute at once.
+    """
+
+    def __init__(
+        self, member: TierMember, links: TierLinks, program: TierProgram, store: TierStore, slots: int = 1
+    ) -> None:
+        self.member, self.links, self.program, self.store = member, links, program, store
+        self.table = TableRows(program.rows, len(member.server.layout.parts))
+        self.over = False
+        self._failure: Exception | None = None
+        self._loaded: dict[int, Any] = {}
+        self._busy: set[tuple[object, ...]] = set()
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._computing = ThreadPoolExecutor(slots, thread_name_prefix="windfall-compute")
+        self._storing = ThreadPoolExecutor(1, thread_name_prefix="windfall-store")
+
+    async def run(self) -> None:
+        """Do all that is due until training is over.
+
+        Raises:
+            Exception: what the program raised.
+        """
+        self._begin(("report",), self._report)
+        try:
+            while not self.over:
+                if self._failure is not None:
+                    raise self._failure
+                self._do_what_is_due()
+                await self._change(REPORT_S)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            self._computing.shutdown(wait=False, cancel_futures=True)
+            self._storing.shutdown(wait=False, cancel_futures=True)
+
+    async def answer(self, question: Question, sender: str) -> Answer:
+        """Return the answer to another machine's question, once there is one, or after a while "later".
+
+        Raises:
+            Misuse: a push that no part may keep.
+        """
+        held_until = asyncio.get_running_loop().time() + HELD_S
+        while True:
+            answer = self.member.server.answer(question, sender)
+            left_s = held_until - asyncio.get_running_loop().time()
+            if not _is_later(answer) or left_s <= 0:
+                if not isinstance(question, ReadRows):
+                    self._changed()
+                return answer
+            await self._change(left_s)
+
+    # ------------------------------------------------------------------------------------------------------ changes wake all
+
+    def _changed(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def _change(self, timeout_s: float) -> None:
+        """Return once something has changed, or after a while."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        await asyncio.wait((future,), timeout=timeout_s)
+        self._waiting.discard(future)
+
+    def _begin(self, key: tuple[object, ...], work: Callable[[], Any]) -> None:
+        """Begin what is not under way yet."""
+        if key in self._busy:
+            return
+        self._busy.add(key)
+        task = asyncio.get_running_loop().create_task(self._finish(key, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _finish(self, key: tuple[object, ...], work: Callable[[], Any]) -> None:
+        try:
+            await work()
+        except Exception as error:
+            self._failure = self._failure or error
+        finally:
+            self._busy.discard(key)
+            self._changed()
+
+    # --------------------------------------------------------------------------------------------------------- what is due
+
+    def _do_what_is_due(self) -> None:
+        member = self.member
+        backing_up = [part for part in range(self.table.parts) if ("back up", part) in self._busy]
+        for target, question in member.questions(backing_up):
+            self._begin(_name(question), lambda target=target, question=question: self._ask(target, question))  # type: ignore[misc]
+        for push in member.worker.turns():
+            if push.data in self._loaded:
+                self._begin(("compute", push), lambda push=push: self._compute(push))  # type: ignore[misc]
+        for data in member.worker.to_load():
+            self._begin(("load", data), lambda data=data: self._load_data(data))  # type: ignore[misc]
+        for part, stored in member.server.to_load().items():
+            self._begin(("read", part), lambda part=part, stored=stored: self._read(part, stored))  # type: ignore[misc]
+        for part, (stored, values) in member.server.to_save().items():
+            self._begin(
+                ("save", part),
+                lambda part=part, stored=stored, values=values: self._save(part, stored, values),  # type: ignore[misc]
+            )
+
+    async def _ask(self, target: str, question: Question) -> None:
+        try:
+            answer = await self.links.ask(target, question)
+        except Unreachable:
+            await asyncio.sleep(RETRY_S)
+            return
+        self.member.take(question, answer)
+        if isinstance(answer, Refused) or (isinstance(answer, PushTaken) and answer.answer is PushAnswer.EARLY):
+            await asyncio.sleep(RETRY_S)
+
+    async def _report(self) -> None:
+        while True:
+            try:
+                layout, committed = await self.links.report(self.member.report())
+            except Unreachable:
+                await asyncio.sleep(REPORT_S)
+                continue
+            self.member.hear(layout, committed)
+            self.over = committed.over
+            self._changed()
+            await asyncio.sleep(REPORT_S)
+
+    async def _load_data(self, data: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._loaded[data] = await loop.run_in_executor(self._storing, self.program.load, data)
+        self.member.worker.loaded(data)
+
+    async def _read(self, part: int, stored: StoredClock) -> None:
+        loop = asyncio.get_running_loop()
+        if stored == StoredClock():
+            rows = self.table.of_part(part)
+            values = await loop.run_in_executor(self._storing, self.program.first, rows)
+        else:
+            values = await loop.run_in_executor(self._storing, self.store.load, part, stored)
+        self.member.server.loaded(part, stored, values)
+
+    async def _save(self, part: int, stored: StoredClock, values: Values) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._storing, self.store.save, part, stored, values)
+        self.member.server.saved(part, stored)
+
+    # -------------------------------------------------------------------------------------------------------- programs
+
+    async def _compute(self, push: PushId) -> None:
+        loop = asyncio.get_running_loop()
+        view = TurnTable(self, loop, push)
+        try:
+            await loop.run_in_executor(self._computing, self.program.compute, self._loaded[push.data], push.clock, view)
+        except TurnGivenUp:
+            return
+        self.member.worker.computed(push, self.table.split_changes(view.changes()))
+
+    async def pull(self, push: PushId, rows: Rows) -> Values:
+        """Return the values of rows for a turn."""
+        worker, split = self.member.worker, self.table.split(rows)
+        while push in worker.turns():
+            found = worker.read(push, split)
+            if found is not None:
+                return self.table.joined(rows, found)
+            self._changed()
+            await self._change(HELD_S)
+        raise TurnGivenUp
+
+
+class TurnTable:
+    """`Table` of one turn: its calls come from the thread that computes."""
+
+    def __init__(self, machine: TierLoop, loop: asyncio.AbstractEventLoop, push: PushId) -> None:
+        self._machine, self._loop, self._push = machine, loop, push
+        self._pushed = PushedRows()
+        self._width = 0
+        self._dtype: np.dtype[Any] = np.dtype(np.float64)
+
+    def pull(self, rows: Rows) -> Values:
+        """Return the values of rows."""
+        found = asyncio.run_coroutine_threadsafe(self._machine.pull(self._push, rows), self._loop).result()
+        self._width, self._dtype = found.shape[1], found.dtype
+        return found
+
+    def push(self, rows: Rows, changes: Values) -> None:
+        """Add to rows once the turn ends."""
+        self._machine.table.split(rows)
+        self._pushed.add(rows, changes)
+
+    def changes(self) -> Any:
+        """Return what was pushed."""
+        return self._pushed.sum(self._width, self._dtype)
+
+
+def _is_later(answer: Answer) -> bool:
+    if isinstance(answer, PushTaken):
+        return answer.answer is PushAnswer.EARLY
+    return isinstance(answer, Refused) and answer.reason is RefusalReason.LATER
+
+
+def _name(question: Question) -> tuple[object, ...]:
+    """Return what makes a question the same as another one."""
+    if isinstance(question, ReadRows):
+        return "read", question.part, question.reading
+    if isinstance(question, (PushRows, SealPush)):
+        return type(question).__name__, question.part, question.push
+    if isinstance(question, BackUpChanges):
+        return "back up", question.part
+    if isinstance(question, CopyPart):
+        return "copy", question.part, question.term
+    assert isinstance(question, TakeOverPart)
+    return "take over", question.part, question.move, question.since

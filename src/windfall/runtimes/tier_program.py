@@ -1,0 +1,82 @@
+"""What trains on a parameter server: a program computes one clock of one data partition at a time."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from windfall.runtimes.parameter_partition import Rows, RowValues, Values
+
+
+class TurnGivenUp(Exception):
+    """The data partition or the whole state went elsewhere, or back; what the turn computed counts nowhere."""
+
+
+class Table(Protocol):
+    """What a program does with the shared parameters in a turn."""
+
+    def pull(self, rows: Rows) -> Values:
+        """Return the values of rows, which ascend; what this turn has pushed is not in them.
+
+        Raises:
+            TurnGivenUp: let it pass.
+            Misuse: a row is outside the table.
+        """
+        ...
+
+    def push(self, rows: Rows, changes: Values) -> None:
+        """Add to rows, which ascend, once the turn ends.
+
+        Raises:
+            Misuse: a row is outside the table.
+        """
+        ...
+
+
+class TierProgram(Protocol):
+    """A program; calls of `compute` come from several threads at once, for different data partitions."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows the table has."""
+        ...
+
+    def first(self, rows: Rows) -> Values:
+        """Return the first values of rows, shape (rows, width)."""
+        ...
+
+    def load(self, data: int) -> Any:
+        """Return the data of a data partition."""
+        ...
+
+    def compute(self, loaded: Any, clock: int, table: Table) -> None:
+        """Compute one clock, from 1, of a data partition."""
+        ...
+
+
+class PushedRows:
+    """The changes of one turn, gathered until it ends.
+
+    Args:
+        width: of a row.
+    """
+
+    def __init__(self) -> None:
+        self._pushed: list[RowValues] = []
+
+    def add(self, rows: Rows, changes: Values) -> None:
+        """Take in changes."""
+        self._pushed.append(RowValues(rows, changes))
+
+    def sum(self, width: int, dtype: np.dtype[Any]) -> RowValues:
+        """Return all changes, added up row by row."""
+        if len(self._pushed) == 1:
+            return self._pushed[0]
+        if not self._pushed:
+            return RowValues(np.empty(0, np.int64), np.empty((0, width), dtype))
+        rows = np.unique(np.concatenate([one.rows for one in self._pushed]))
+        total = np.zeros((len(rows), width), dtype)
+        for one in self._pushed:
+            total[np.searchsorted(rows, one.rows)] += one.values
+        return RowValues(rows, total)

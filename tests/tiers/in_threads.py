@@ -1,0 +1,142 @@
+"""A parameter server in tiers whose machines run their real loops in one process, and reach one another by function calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+
+from windfall.core.tier_coordinator import TierCoordinator
+from windfall.core.tier_decisions import first_layout
+from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
+from windfall.runtimes.parameter_partition import Values
+from windfall.runtimes.tier_coordinator_loop import TierCoordinatorLoop
+from windfall.runtimes.tier_loop import TierLoop, Unreachable
+from windfall.runtimes.tier_member import TierMember
+from windfall.runtimes.tier_messages import Answer, Question
+from windfall.runtimes.tier_program import TierProgram
+from windfall.runtimes.tier_server import ServerSettings
+from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierReport
+
+PARTS, DATA = 3, 4
+
+
+class Links:
+    """`TierLinks` of one machine."""
+
+    def __init__(self, cluster: ThreadCluster, machine: str) -> None:
+        self.cluster, self.machine = cluster, machine
+
+    async def ask(self, machine: str, question: Question) -> Answer:
+        """Ask a machine that is there."""
+        asked = self.cluster.machines.get(machine)
+        if asked is None or self.machine not in self.cluster.machines:
+            raise Unreachable(machine)
+        self.cluster.asked += 1
+        return await asked.answer(question, self.machine)
+
+    async def report(self, report: TierReport) -> tuple[ServerLayout, CommittedClock]:
+        """Report, as long as the machine is there."""
+        if self.machine not in self.cluster.machines:
+            raise Unreachable("the coordinator")
+        return self.cluster.coordinator.hear(report)
+
+
+class ThreadCluster:
+    """Machines by name, as in `InStep`; it is its own store, and keeps all layouts.
+
+    Attributes:
+        asked: questions so far.
+    """
+
+    def __init__(self, names: list[str], program: TierProgram, *, clocks: int, staleness: int | None = 0) -> None:
+        self.program, self.settings = program, ServerSettings(staleness, 1, clocks)
+        self.machines: dict[str, TierLoop] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.saved: dict[tuple[int, StoredClock], Values] = {}
+        self.asked = self.joined = 0
+        first = [_machine(name, order) for order, name in enumerate(names)]
+        nowhere = TierPlacement(("",) * PARTS, ("",) * PARTS, ("",) * DATA)
+        self.layouts = [first_layout(place_tiers(first, nowhere, StageRatios()))]
+        self.coordinator = TierCoordinatorLoop(
+            TierCoordinator(self.layouts[0], StageRatios(), 10_000, clocks),
+            self._write,
+            asyncio.get_running_loop().time,
+            lambda: str(len(self.layouts)),
+        )
+        for name in names:
+            self.add(name)
+
+    async def _write(self, layout: ServerLayout) -> bool:
+        self.layouts.append(layout)
+        return True
+
+    def add(self, name: str) -> None:
+        """Let a machine join."""
+        self.joined += 1
+        self.coordinator.join(_machine(name, self.joined))
+        member = TierMember(name, self.layouts[-1], self.settings)
+        self.machines[name] = TierLoop(member, Links(self, name), self.program, self, slots=2)
+        self.tasks[name] = asyncio.get_running_loop().create_task(self.machines[name].run())
+
+    def lose(self, name: str) -> None:
+        """Let a machine vanish."""
+        self.tasks.pop(name).cancel()
+        del self.machines[name]
+
+    def load(self, part: int, stored: StoredClock) -> Values:
+        """Return a part of a checkpoint."""
+        return self.saved[part, stored]
+
+    def save(self, part: int, stored: StoredClock, values: Values) -> None:
+        """Keep a part of a checkpoint."""
+        self.saved[part, stored] = values
+
+    def values(self) -> Values:
+        """Return the table as its backups have it."""
+        table = next(iter(self.machines.values())).table
+        parts = [
+            self.machines[place.backup].member.server._backups[part].copy()
+            for part, place in enumerate(self.layouts[-1].parts)
+        ]
+        return table.joined(np.arange(table.rows), parts)
+
+    def committed(self) -> int:
+        """Return the newest clock that all backups have."""
+        return self.coordinator.coordinator.committed().clock
+
+    async def until(self, clock: int, limit_s: float = 30.0) -> None:
+        """Return once a clock is committed."""
+        async with asyncio.timeout(limit_s):
+            while self.committed() < clock:
+                failed = [task for task in self.tasks.values() if task.done() and task.exception()]
+                if failed:
+                    await failed[0]
+                await asyncio.sleep(0.01)
+
+
+def played(
+    names: list[str],
+    program: TierProgram,
+    story: Callable[[ThreadCluster], Awaitable[None]],
+    *,
+    clocks: int,
+    staleness: int | None = 0,
+) -> ThreadCluster:
+    """Run a cluster to its end, with a story meanwhile."""
+
+    async def play() -> ThreadCluster:
+        cluster = ThreadCluster(names, program, clocks=clocks, staleness=staleness)
+        deciding = asyncio.get_running_loop().create_task(cluster.coordinator.run())
+        await story(cluster)
+        await cluster.until(clocks)
+        await deciding
+        await asyncio.gather(*cluster.tasks.values())
+        return cluster
+
+    return asyncio.run(play())
+
+
+def _machine(name: str, order: int) -> TierMachine:
+    return TierMachine(name, name.startswith("r"), float(order))

@@ -1,0 +1,140 @@
+"""The loops of a parameter server in tiers, with threads that compute: what is lost, moves or raises while they run."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.tiers.in_threads import DATA, ThreadCluster, played
+from tests.tiers.least_squares import LeastSquares
+from windfall.errors import Misuse
+from windfall.runtimes.parameter_partition import Rows
+from windfall.runtimes.tier_program import Table
+
+CLOCKS = 60
+
+
+async def undisturbed(cluster: ThreadCluster) -> None:
+    """Nothing happens."""
+    del cluster
+
+
+def test_with_bound_0_any_number_of_machines_computes_what_one_process_does_bit_for_bit() -> None:
+    """On three machines in stage 2."""
+    program = LeastSquares(DATA)
+
+    cluster = played(["r1", "t1", "t2"], program, undisturbed, clocks=CLOCKS)
+
+    assert {place.active for place in cluster.layouts[-1].parts} == {"t1"}
+    assert np.array_equal(cluster.values(), program.alone(CLOCKS))
+
+
+def test_losing_all_transient_machines_at_once_changes_no_bit() -> None:
+    """The coordinator sees it within two seconds, and clocks since the newest common one are done again."""
+    program = LeastSquares(DATA, seconds=0.005)
+
+    async def story(cluster: ThreadCluster) -> None:
+        await cluster.until(10)
+        for name in ("t1", "t2", "t3"):
+            cluster.lose(name)
+
+    cluster = played(["r1", "t1", "t2", "t3"], program, story, clocks=CLOCKS)
+
+    assert cluster.layouts[-1].term == 1
+    assert 10 <= cluster.layouts[-1].base < CLOCKS
+    assert np.array_equal(cluster.values(), program.alone(CLOCKS))
+
+
+def test_machines_that_join_and_leave_with_notice_change_no_bit_and_no_clock_is_done_again() -> None:
+    """Three join, and leave again."""
+    program = LeastSquares(DATA, seconds=0.005)
+
+    async def story(cluster: ThreadCluster) -> None:
+        await cluster.until(5)
+        for name in ("t1", "t2", "t3"):
+            cluster.add(name)
+        await cluster.until(25)
+        for name in ("t1", "t2", "t3"):
+            cluster.coordinator.leave(name)
+
+    cluster = played(["r1"], program, story, clocks=CLOCKS)
+
+    served = {place.active for layout in cluster.layouts for place in layout.parts}
+    assert served > {"r1"}
+    assert {place.active for place in cluster.layouts[-1].parts} == {"r1"}
+    assert cluster.layouts[-1].term == 0
+    assert np.array_equal(cluster.values(), program.alone(CLOCKS))
+
+
+@pytest.mark.parametrize("staleness", [1, None])
+def test_with_a_bound_training_ends_near_what_one_process_finds(staleness: int | None) -> None:
+    """The steps are small, so that stale ones do no harm."""
+    program = LeastSquares(DATA)
+
+    cluster = played(["r1", "t1", "t2"], program, undisturbed, clocks=200, staleness=staleness)
+
+    assert np.abs(cluster.values() - program.wanted).max() < 0.05
+
+
+def test_a_worker_that_waits_asks_a_few_times_not_over_and_over() -> None:
+    """A read that must wait is held where it is answered."""
+    program = LeastSquares(DATA, seconds=0.1)
+
+    cluster = played(["r1", "t1", "t2"], program, undisturbed, clocks=10)
+
+    # Each clock: of each data partition, a read, a push and a seal for each part; backups and copies beside.
+    assert cluster.asked < 2 * 10 * DATA * 3 * 3
+
+
+class Raises(LeastSquares):
+    """Its third clock fails."""
+
+    def compute(self, loaded: Any, clock: int, table: Table) -> None:
+        """Fail in clock 3."""
+        if clock == 3:
+            raise RuntimeError("a bad day")
+        super().compute(loaded, clock, table)
+
+
+class Diverges(LeastSquares):
+    """Its third clock pushes what is not finite."""
+
+    def compute(self, loaded: Any, clock: int, table: Table) -> None:
+        """Push NaN in clock 3."""
+        super().compute(loaded, clock, table)
+        if clock == 3:
+            table.push(np.array([4]), np.array([[np.nan]]))
+
+
+class LooksOutside(LeastSquares):
+    """It reads a row that does not exist."""
+
+    def compute(self, loaded: Any, clock: int, table: Table) -> None:
+        """Read it."""
+        rows: Rows = np.array([2, 12])
+        table.pull(rows)
+
+
+@pytest.mark.parametrize(
+    ("program", "error", "words"),
+    [
+        (Raises(DATA), RuntimeError, "a bad day"),
+        (Diverges(DATA), Misuse, "a change of row .* that is not finite"),
+        (LooksOutside(DATA), Misuse, "row 12 is not in the table: its rows are 0 to 11"),
+    ],
+)
+def test_a_program_that_fails_ends_its_machine_with_its_error(
+    program: LeastSquares, error: type[Exception], words: str
+) -> None:
+    """On the machine on which it failed."""
+
+    async def story(cluster: ThreadCluster) -> None:
+        with pytest.raises(error, match=words):
+            await cluster.until(CLOCKS)
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        played(["r1"], program, story, clocks=CLOCKS)
