@@ -17,6 +17,9 @@ COMMANDS = frozenset({"windfall.cli.main", "windfall.wire.metadata_server", "win
 UNREACHED: dict[str, str] = {
     **dict.fromkeys(
         (
+            "windfall.apps.lda",
+            "windfall.apps.mf",
+            "windfall.apps.mlr",
             "windfall.tier_layout",
             "windfall.core.tier_coordinator",
             "windfall.core.tier_decisions",

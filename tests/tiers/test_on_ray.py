@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -35,13 +36,14 @@ def on_ray() -> Iterator[None]:
 class Training:
     """A training on Ray, of machines as in `InStep`."""
 
-    def __init__(self, folder: Path, names: list[str], program: LeastSquares) -> None:
+    def __init__(self, folder: Path, names: list[str], program: LeastSquares, save_every: int = 1000) -> None:
         from windfall.runtimes.tier_actors import TierTraining
 
         self.program, self.url = program, folder_url(str(folder))
         self.store = ObjectTierStore(open_store(self.url))
-        self.training = TierTraining(self.url, ServerSettings(0, 1, CLOCKS), PARTS, DATA, StageRatios(), 1000)
+        self.training = TierTraining(self.url, ServerSettings(0, 1, CLOCKS), PARTS, DATA, StageRatios(), save_every)
         self.machines: dict[str, Any] = {}
+        self.running: dict[str, Any] = {}
         self.order = 0
         self.first = [self._machine(name) for name in names]
         self.start_coordinator()
@@ -67,7 +69,7 @@ class Training:
         options: dict[str, Any] = {"name": name, "num_cpus": 0, "max_concurrency": 1000}
         actor = ray.remote(tier_actors.MachineActor).options(**options)
         self.machines[name] = actor.remote(name, self.training, layout, self.program, 2)
-        self.machines[name].run.remote()
+        self.running[name] = self.machines[name].run.remote()
 
     def add(self, name: str) -> None:
         """Let a machine join."""
@@ -80,7 +82,7 @@ class Training:
         pids = [ray.get(self.machines[name].pid.remote()) for name in names]
         for name, pid in zip(names, pids, strict=True):
             os.kill(pid, signal.SIGKILL)
-            del self.machines[name]
+            del self.machines[name], self.running[name]
         self.first = [machine for machine in self.first if machine.name not in names]
 
     def committed(self) -> CommittedClock:
@@ -95,23 +97,137 @@ class Training:
             assert time.monotonic() < deadline, f"clock {clock} is not committed; {self.store.newest_layout()}"
             time.sleep(0.02)
 
+    def watch(self, awaited: Any, limit_s: float = 60.0) -> None:
+        """Wait for a call; a machine that fails meanwhile fails the test."""
+        deadline = time.monotonic() + limit_s
+        while not ray.wait([awaited], timeout=0.2)[0]:
+            for failed in ray.wait(list(self.running.values()), timeout=0.0)[0]:
+                ray.get(failed)
+            assert time.monotonic() < deadline, f"{self.committed()} {self.store.newest_layout()}"
+        ray.get(awaited)
+
     def result(self) -> np.ndarray:
         """Wait for the end, and return the table as it is in the store."""
-        ray.get(self.deciding, timeout=90)
+        self.watch(self.deciding)
         layout = self.store.newest_layout()
         assert layout is not None
         parts = [self.store.load(part, layout.checkpoint) for part in range(PARTS)]
         return TableRows(self.program.rows, PARTS).joined(np.arange(self.program.rows), parts)
 
+    def end(self) -> None:
+        """Kill what is left."""
+        for actor in (*self.machines.values(), self.coordinator):
+            ray.kill(actor)
 
-@pytest.mark.usefixtures("on_ray")
-def test_killing_all_transient_machines_on_ray_changes_no_bit(tmp_path: Path) -> None:
+
+@pytest.fixture
+def training(on_ray: None, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Training]:
+    """A training on these machines."""
+    del on_ray
+    names, save_every = request.param
+    made = Training(tmp_path, names, LeastSquares(DATA, seconds=0.02), save_every)
+    yield made
+    made.end()
+
+
+def machines(*names: str, save_every: int = 1000) -> pytest.MarkDecorator:
+    """Train on these machines."""
+    return pytest.mark.parametrize("training", [(list(names), save_every)], indirect=True, ids=["-".join(names)])
+
+
+@machines("r1", "t1", "t2", "t3")
+def test_killing_all_transient_machines_on_ray_changes_no_bit(training: Training) -> None:
     """Two of them serve; training continues from the newest common clock, and nothing is read from the store."""
-    training = Training(tmp_path, ["r1", "t1", "t2", "t3"], LeastSquares(DATA, seconds=0.02))
     training.until(15)
     training.kill("t1", "t2", "t3")
 
     assert np.array_equal(training.result(), training.program.alone(CLOCKS))
     layout = training.store.newest_layout()
     assert layout is not None
-    assert (layout.term, layout.restored) == (1, 0)
+    assert layout.term in {1, 2, 3}, "a loss is seen when a report is missing, one machine after the other"
+    assert layout.restored == 0
+
+
+@pytest.mark.slow
+@machines("r1", "t1", "t2", "t3", "t4")
+def test_a_worker_that_is_killed_costs_no_other_a_clock(training: Training) -> None:
+    """Of four transient machines two serve; one of the others is killed: no roll-back."""
+    training.until(15)
+    layout = training.store.newest_layout()
+    assert layout is not None
+    serving = {place.active for place in layout.parts}
+    training.kill(next(name for name in training.machines if name not in serving | {"r1"}))
+
+    assert np.array_equal(training.result(), training.program.alone(CLOCKS))
+    layout = training.store.newest_layout()
+    assert layout is not None
+    assert layout.term == 0
+
+
+@pytest.mark.slow
+@machines("r1", "r2", "t1", save_every=10)
+def test_a_reliable_machine_that_is_killed_costs_the_clocks_since_the_checkpoint(training: Training) -> None:
+    """With the other one all is restored from the store."""
+    training.until(25)
+    training.kill("r2")
+
+    assert np.array_equal(training.result(), training.program.alone(CLOCKS))
+    layout = training.store.newest_layout()
+    assert layout is not None
+    assert layout.restored == 1
+    assert layout.base % 10 == 0 or layout.base >= 10
+
+
+@pytest.mark.slow
+@machines("r1", "t1", "t2", "t3")
+def test_without_its_coordinator_training_continues_and_the_next_one_decides_on(training: Training) -> None:
+    """Killed, and started again some clocks later; then machines are lost."""
+    training.until(15)
+    os.kill(ray.get(training.coordinator.pid.remote()), signal.SIGKILL)
+    time.sleep(1.0)
+    training.start_coordinator()
+    training.until(30)
+    training.kill("t1", "t3")
+
+    assert np.array_equal(training.result(), training.program.alone(CLOCKS))
+    layout = training.store.newest_layout()
+    assert layout is not None
+    assert (layout.coordinator, layout.restored) == (2, 0)
+
+
+@pytest.mark.slow
+@machines("r1", "t1", "t2", "t3")
+def test_a_machine_that_stood_still_and_is_taken_for_lost_changes_nothing_when_it_continues(training: Training) -> None:
+    """It is stopped by a signal for longer than a machine may be silent, and continued."""
+    training.until(15)
+    pid = ray.get(training.machines["t1"].pid.remote())
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(3.0)
+    os.kill(pid, signal.SIGCONT)
+
+    assert np.array_equal(training.result(), training.program.alone(CLOCKS))
+    layout = training.store.newest_layout()
+    assert layout is not None
+    assert "t1" not in {place.active for place in layout.parts}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+@machines("r1", "t1", "t2", "t3")
+def test_random_kills_on_ray_change_no_bit(training: Training, seed: int) -> None:
+    """Some machines at once, three times; others join; the coordinator dies once."""
+    rng = random.Random(seed)
+    for wave in range(3):
+        training.until(rng.randint(12, 18) * (wave + 1))
+        transient = [name for name in training.machines if name != "r1"]
+        training.kill(*rng.sample(transient, rng.randint(1, len(transient))))
+        if wave == 1:
+            os.kill(ray.get(training.coordinator.pid.remote()), signal.SIGKILL)
+            training.start_coordinator()
+        for number in range(rng.randint(1, 2)):
+            training.add(f"t{wave}{number}")
+
+    assert np.array_equal(training.result(), training.program.alone(CLOCKS))
+    layout = training.store.newest_layout()
+    assert layout is not None
+    assert layout.restored == 0

@@ -16,6 +16,7 @@ from ray.exceptions import RayError
 
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
+from windfall.errors import WindfallError
 from windfall.linux import random_names
 from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
 from windfall.runtimes.tier_coordinator_loop import TierCoordinatorLoop
@@ -123,6 +124,10 @@ class CoordinatorActor:
         """Take in that a machine is lost."""
         self._loop.lose(machine)
 
+    async def pid(self) -> int:
+        """Return the number of its process."""
+        return os.getpid()
+
     async def hear(self, report: TierReport) -> tuple[ServerLayout, CommittedClock]:
         """Take in a report and return what counts; raises as `TierCoordinatorLoop.hear`."""
         return self._loop.hear(report)
@@ -152,7 +157,8 @@ class RayLinks:
                 actor = self._actors[name] = await asyncio.to_thread(ray.get_actor, name)
             return await asyncio.wait_for(getattr(actor, method).remote(*arguments), ANSWER_MAX_S)
         except (RayError, ValueError, TimeoutError) as error:
-            if _is_answer(error):
+            # What the actor itself raised is an answer.
+            if isinstance(error, WindfallError):
                 raise
             # One of the same name may have started since.
             self._actors.pop(name, None)
@@ -188,8 +194,3 @@ class MachineActor:
     async def pid(self) -> int:
         """Return the number of its process."""
         return os.getpid()
-
-
-def _is_answer(error: Exception) -> bool:
-    """Whether the actor itself raised it, and is there."""
-    return isinstance(error, ray.exceptions.RayTaskError)

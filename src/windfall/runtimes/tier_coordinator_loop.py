@@ -1,6 +1,6 @@
 """The loop of the coordinator of a parameter server in tiers: it hears machines, and writes the next layout to the run's log.
 
-A machine that has not reported for `LOST_AFTER_S` is lost for ever: it is told so if it reports again.
+A machine that has not reported for a while is lost for ever: it is told so if it reports again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from windfall.tier_layout import CommittedClock, ServerLayout, TierReport
 TURN_S = 0.05
 """Between two looks at what has changed."""
 LOST_AFTER_S = 1.5
-"""Without a report; a loss is known within two seconds."""
+"""A transient machine is lost that has not reported for so long: a loss is known within two seconds."""
+RELIABLE_LOST_AFTER_S = 10.0
+"""A reliable one is: it hardly ever is, and all would be restored from the store for one that was only slow."""
 JOIN_WITHIN_S = 60.0
 """How long a machine that joins may take to report for the first time."""
 
@@ -80,7 +82,9 @@ class TierCoordinatorLoop:
         """
         if report.machine in self._lost:
             raise LostMachine(f"machine {report.machine} was silent for too long: others do its work")
-        self._lost_at[report.machine] = self._time_s() + LOST_AFTER_S
+        machine = self._machines.get(report.machine)
+        reliable = machine is not None and machine.reliable
+        self._lost_at[report.machine] = self._time_s() + (RELIABLE_LOST_AFTER_S if reliable else LOST_AFTER_S)
         self.coordinator.take(report)
         return self.coordinator.layout, self.coordinator.committed()
 
