@@ -50,7 +50,10 @@ class ThreadCluster:
         asked: questions so far.
     """
 
-    def __init__(self, names: list[str], program: TierProgram, *, clocks: int, staleness: int | None = 0) -> None:
+    def __init__(
+        self, names: list[str], program: TierProgram, *, clocks: int, staleness: int | None = 0, slots: int = 2
+    ) -> None:
+        self.slots = slots
         self.program, self.settings = program, ServerSettings(staleness, 1, clocks)
         self.machines: dict[str, TierLoop] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -65,6 +68,7 @@ class ThreadCluster:
             asyncio.get_running_loop().time,
             lambda: str(len(self.layouts)),
         )
+        self.coordinator.start(first, 10.0)
         for name in names:
             self.add(name)
 
@@ -77,7 +81,7 @@ class ThreadCluster:
         self.joined += 1
         self.coordinator.join(_machine(name, self.joined))
         member = TierMember(name, self.layouts[-1], self.settings)
-        self.machines[name] = TierLoop(member, Links(self, name), self.program, self, slots=2)
+        self.machines[name] = TierLoop(member, Links(self, name), self.program, self, self.slots)
         self.tasks[name] = asyncio.get_running_loop().create_task(self.machines[name].run())
 
     def lose(self, name: str) -> None:
@@ -123,11 +127,12 @@ def played(
     *,
     clocks: int,
     staleness: int | None = 0,
+    slots: int = 2,
 ) -> ThreadCluster:
     """Run a cluster to its end, with a story meanwhile."""
 
     async def play() -> ThreadCluster:
-        cluster = ThreadCluster(names, program, clocks=clocks, staleness=staleness)
+        cluster = ThreadCluster(names, program, clocks=clocks, staleness=staleness, slots=slots)
         deciding = asyncio.get_running_loop().create_task(cluster.coordinator.run())
         await story(cluster)
         await cluster.until(clocks)

@@ -89,6 +89,20 @@ def test_a_worker_that_waits_asks_a_few_times_not_over_and_over() -> None:
     assert cluster.asked < 2 * 10 * DATA * 3 * 3
 
 
+def test_a_data_partition_that_waits_for_others_leaves_its_slot_to_them() -> None:
+    """The machine with one slot waits with its own for those of a lost worker, which then come to it."""
+    program = LeastSquares(DATA, seconds=0.005)
+
+    async def story(cluster: ThreadCluster) -> None:
+        await cluster.until(5)
+        cluster.lose("t1")
+
+    cluster = played(["r1", "t1"], program, story, clocks=CLOCKS, slots=1)
+
+    assert cluster.layouts[-1].term == 0
+    assert np.array_equal(cluster.values(), program.alone(CLOCKS))
+
+
 class Raises(LeastSquares):
     """Its third clock fails."""
 

@@ -19,7 +19,7 @@ from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
 from windfall.errors import WindfallError
 from windfall.linux import random_names
 from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
-from windfall.runtimes.tier_coordinator_loop import TierCoordinatorLoop
+from windfall.runtimes.tier_coordinator_loop import RUNNING_REPORT_WITHIN_S, START_WITHIN_S, TierCoordinatorLoop
 from windfall.runtimes.tier_loop import HELD_S, TierLoop, Unreachable
 from windfall.runtimes.tier_member import TierMember
 from windfall.runtimes.tier_messages import Answer, Question
@@ -68,13 +68,14 @@ class CoordinatorActor:
         self._training = training
         self._store = ObjectTierStore(open_store(training.store))
         layout = self._taken_over(machines)
+        self._report_within_s = START_WITHIN_S if layout.version == 1 else RUNNING_REPORT_WITHIN_S
         self._loop = TierCoordinatorLoop(
             TierCoordinator(layout, training.ratios, training.save_every, training.settings.clocks),
             self._write,
             lambda: asyncio.get_running_loop().time(),
             random_names.new_nonce,
         )
-        self._joining = machines
+        self._first = machines
 
     def _taken_over(self, machines: Sequence[TierMachine]) -> ServerLayout:
         """Write the first layout, or the one that says that this coordinator has started."""
@@ -99,8 +100,7 @@ class CoordinatorActor:
         Raises:
             Superseded: another coordinator has started.
         """
-        for machine in self._joining:
-            self._loop.join(machine)
+        self._loop.start(self._first, self._report_within_s)
         await self._loop.run()
 
     async def layout(self) -> ServerLayout:
@@ -112,7 +112,7 @@ class CoordinatorActor:
         return self._loop.coordinator.committed()
 
     async def join(self, machine: TierMachine) -> ServerLayout:
-        """Let a machine join, and return the newest layout."""
+        """Let a machine join once it reports, and return the newest layout."""
         self._loop.join(machine)
         return self._loop.coordinator.layout
 
@@ -160,7 +160,7 @@ class RayLinks:
             # What the actor itself raised is an answer.
             if isinstance(error, WindfallError):
                 raise
-            # One of the same name may have started since.
+            # One of the same name may have started since, or waits for the name, which a handle holds.
             self._actors.pop(name, None)
             raise Unreachable(f"{name}: {error}") from None
 

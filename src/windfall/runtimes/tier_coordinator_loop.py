@@ -6,7 +6,7 @@ A machine that has not reported for a while is lost for ever: it is told so if i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.errors import WindfallError
@@ -20,8 +20,10 @@ LOST_AFTER_S = 1.5
 """A transient machine is lost that has not reported for so long: a loss is known within two seconds."""
 RELIABLE_LOST_AFTER_S = 10.0
 """A reliable one is: it hardly ever is, and all would be restored from the store for one that was only slow."""
-JOIN_WITHIN_S = 60.0
-"""How long a machine that joins may take to report for the first time."""
+START_WITHIN_S = 60.0
+"""How long the machines of the first layout may take to report for the first time."""
+RUNNING_REPORT_WITHIN_S = 5.0
+"""How long machines that run may take to find a coordinator that has started."""
 
 
 class LostMachine(WindfallError):
@@ -51,6 +53,7 @@ class TierCoordinatorLoop:
     ) -> None:
         self.coordinator, self._write, self._time_s, self._new_nonce = coordinator, write, time_s, new_nonce
         self._machines: dict[str, TierMachine] = {}
+        self._joining: dict[str, TierMachine] = {}
         self._lost_at: dict[str, float] = {}
         self._lost: set[str] = set()
 
@@ -59,10 +62,16 @@ class TierCoordinatorLoop:
         """All that are there."""
         return tuple(self._machines.values())
 
+    def start(self, machines: Sequence[TierMachine], report_within_s: float) -> None:
+        """Begin with machines that are there, or were when the last coordinator saw them."""
+        for machine in machines:
+            self._machines[machine.name] = machine
+            self._lost_at[machine.name] = self._time_s() + report_within_s
+
     def join(self, machine: TierMachine) -> None:
-        """Let a machine join, which may take a while to start."""
-        self._machines[machine.name] = machine
-        self._lost_at[machine.name] = self._time_s() + JOIN_WITHIN_S
+        """Let a machine join once it reports: nothing is given to one that may not start."""
+        if machine.name not in self._machines:
+            self._joining[machine.name] = machine
 
     def leave(self, machine: str) -> None:
         """Take in that a machine's end is announced, or that it is to be released."""
@@ -73,6 +82,7 @@ class TierCoordinatorLoop:
         """Take in that a machine is lost."""
         self._lost.add(machine)
         self._machines.pop(machine, None)
+        self._joining.pop(machine, None)
 
     def hear(self, report: TierReport) -> tuple[ServerLayout, CommittedClock]:
         """Take in a report and return what counts.
@@ -82,6 +92,8 @@ class TierCoordinatorLoop:
         """
         if report.machine in self._lost:
             raise LostMachine(f"machine {report.machine} was silent for too long: others do its work")
+        if report.machine in self._joining:
+            self._machines[report.machine] = self._joining.pop(report.machine)
         machine = self._machines.get(report.machine)
         reliable = machine is not None and machine.reliable
         self._lost_at[report.machine] = self._time_s() + (RELIABLE_LOST_AFTER_S if reliable else LOST_AFTER_S)

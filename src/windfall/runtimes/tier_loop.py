@@ -8,6 +8,7 @@ each wait, not over and over.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -101,7 +102,10 @@ class TierLoop:
         self._busy: set[tuple[object, ...]] = set()
         self._waiting: set[asyncio.Future[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._computing = ThreadPoolExecutor(slots, thread_name_prefix="windfall-compute")
+        # One for each data partition: one that waits for others must not keep these from a thread.
+        threads = len(member.server.layout.data)
+        self._computing = ThreadPoolExecutor(threads, thread_name_prefix="windfall-compute")
+        self.slots = threading.Semaphore(slots)
         self._storing = ThreadPoolExecutor(1, thread_name_prefix="windfall-store")
 
     async def run(self) -> None:
@@ -244,6 +248,10 @@ class TierLoop:
             return
         self.member.worker.computed(push, self.table.split_changes(view.changes()))
 
+    def _compute_in_a_slot(self, view: TurnTable) -> None:
+        with self.slots:
+            self.program.compute(self._loaded[view.turn.data], view.turn.clock, view)
+
     async def pull(self, push: PushId, rows: Rows) -> Values:
         """Return the values of rows for a turn."""
         worker, split = self.member.worker, self.table.split(rows)
@@ -257,17 +265,22 @@ class TierLoop:
 
 
 class TurnTable:
-    """`Table` of one turn: its calls come from the thread that computes."""
+    """`Table` of one turn: its calls come from the thread that computes, which leaves its slot to others while it waits."""
 
-    def __init__(self, machine: TierLoop, loop: asyncio.AbstractEventLoop, push: PushId) -> None:
-        self._machine, self._loop, self._push = machine, loop, push
+    def __init__(self, machine: TierLoop, loop: asyncio.AbstractEventLoop, turn: PushId) -> None:
+        self._machine, self._loop, self.turn = machine, loop, turn
         self._pushed = PushedRows()
         self._width = 0
         self._dtype: np.dtype[Any] = np.dtype(np.float64)
 
     def pull(self, rows: Rows) -> Values:
         """Return the values of rows."""
-        found = asyncio.run_coroutine_threadsafe(self._machine.pull(self._push, rows), self._loop).result()
+        waiting = asyncio.run_coroutine_threadsafe(self._machine.pull(self.turn, rows), self._loop)
+        self._machine.slots.release()
+        try:
+            found = waiting.result()
+        finally:
+            self._machine.slots.acquire()
         self._width, self._dtype = found.shape[1], found.dtype
         return found
 
