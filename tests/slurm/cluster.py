@@ -277,7 +277,13 @@ class SlurmCluster:
             path.write_text(slurmdbd_conf(place), "utf-8")
 
     def _database_command(self, program: str, *options: str) -> list[str]:
-        root = [f"--basedir={self.slurm.root}/usr"] if self.slurm.root else []
+        root = []
+        if self.slurm.root:
+            # MariaDB's own script takes no path with a space, which a user's cache may have.
+            base = self.folder / "mariadb"
+            if not base.is_symlink():
+                base.symlink_to(self.slurm.root / "usr")
+            root = [f"--basedir={base}"]
         user = [f"--user={_user()}"] if os.geteuid() == 0 else []
         return [self._program(program), "--no-defaults", *root, *user, f"--datadir={self.folder}/db", *options]
 

@@ -61,6 +61,10 @@ def queue(cluster: SlurmCluster) -> str:
     return cluster.run("squeue", "--noheader", "--format=%j %T")
 
 
+ACCOUNTS = "one of lab, root" if os.geteuid() == 0 else "lab"
+"""The tests' user has the first one; Slurm gives its root the other."""
+
+
 @pytest.fixture(scope="module")
 def small() -> Iterator[SlurmCluster]:
     """One node, jobs of ten minutes at most, no accounting."""
@@ -238,7 +242,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     [
         (
             {"account": "nope"},
-            "the account nope does not exist, or is not yours: set slurm.account to one of lab, root",
+            f"the account nope does not exist, or is not yours: set slurm.account to {ACCOUNTS}",
         ),
         ({"qos": "nope"}, "the QOS nope does not exist, or is not yours: set slurm.qos to one of normal, short"),
     ],
