@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from windfall.errors import Misuse
-from windfall.policies.layout.tiers import Stage, StageRatios, active_servers, stage_of
+from windfall.policies.layout.tiers import (
+    Stage,
+    StageRatios,
+    TierMachine,
+    TierPlacement,
+    active_servers,
+    place_tiers,
+    stage_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,3 +53,71 @@ def test_other_ratios_move_the_stages() -> None:
 def test_half_of_the_transient_machines_serve() -> None:
     """Section 6.4; one alone serves too."""
     assert [active_servers(transient) for transient in (1, 2, 3, 60)] == [1, 1, 1, 30]
+
+
+NAMES = ("r1", "t1", "t2", "t3", "t4")
+
+
+def machines(*names: str, **other: TierMachine) -> list[TierMachine]:
+    """Return machines: `r...` are reliable, `t...` are not; those named later have joined later."""
+    return [other.get(name, TierMachine(name, name.startswith("r"), float(order))) for order, name in enumerate(names)]
+
+
+def anywhere(parts: int, data: int) -> TierPlacement:
+    """Return a placement before anything is placed."""
+    return TierPlacement(("",) * parts, ("",) * parts, ("",) * data)
+
+
+def test_the_longest_running_half_of_the_transient_machines_serves() -> None:
+    """Those that serve already come first."""
+    placed = place_tiers(machines(*NAMES), anywhere(4, 10), StageRatios())
+    assert set(placed.servers) == {"t1", "t2"}
+
+    again = place_tiers(machines("r1", "t0", *NAMES[1:]), placed, StageRatios())
+    assert set(again.servers) == {"t1", "t2"}
+
+
+def test_a_faster_machine_computes_on_more_data_partitions() -> None:
+    """In proportion to its speed."""
+    fast = TierMachine("t1", False, speed=3.0)
+    placed = place_tiers(machines("r1", "t1", t1=fast), anywhere(2, 8), StageRatios())
+
+    assert Counter(placed.holders) == {"t1": 6, "r1": 2}
+
+
+def test_data_return_to_a_machine_that_has_them() -> None:
+    """Where it has room for them."""
+    now = TierPlacement(("r1",), ("r1",), ("t1", "t1", "t2", "t2"))
+    loaded = TierMachine("t3", False, 3.0, loaded=frozenset({2}))
+    placed = place_tiers(machines("r1", "t2", "t3", t3=loaded), now, StageRatios(5.0, 9.0))
+
+    assert placed.holders[2] == "t2"
+    assert set(placed.holders) == {"r1", "t2", "t3"}
+    gone = place_tiers(machines("r1", "t3", t3=loaded), now, StageRatios(5.0, 9.0))
+    assert gone.holders[2] == "t3"
+
+
+def test_a_machine_that_leaves_has_nothing() -> None:
+    """It is as if it were gone already."""
+    leaving = TierMachine("t1", False, leaving=True)
+    placed = place_tiers(machines(*NAMES, t1=leaving), anywhere(4, 10), StageRatios())
+
+    assert "t1" not in {*placed.servers, *placed.holders}
+
+
+@given(some.integers(1, 3), some.integers(0, 9), some.integers(1, 12), some.integers(1, 20), some.integers(0, 3))
+def test_all_is_shared_evenly_and_what_fits_stays_where_it_is(
+    reliable: int, transient: int, parts: int, data: int, more: int
+) -> None:
+    """Nothing moves if no machine comes or goes; if some come, all that moves goes to them, unless the stage changes."""
+    names = [f"r{number}" for number in range(reliable)] + [f"t{number}" for number in range(transient)]
+    placed = place_tiers(machines(*names), anywhere(parts, data), StageRatios(0.0, 1e9))
+    for pieces in (placed.servers, placed.backups, placed.holders):
+        counts = Counter(pieces)
+        assert max(counts.values()) - min(counts.values(), default=0) <= 1
+
+    assert place_tiers(machines(*names), placed, StageRatios(0.0, 1e9)) == placed
+    new = [f"t{transient + number}" for number in range(more)]
+    later = place_tiers(machines(*names, *new), placed, StageRatios(0.0, 1e9))
+    moved = {to for before, to in zip(placed.holders, later.holders, strict=True) if before != to}
+    assert moved <= set(new)

@@ -35,11 +35,11 @@ class TableRows(Struct, frozen=True):
         Raises:
             Misuse: a row is outside the table, or they do not ascend.
         """
+        if np.any(np.diff(rows) <= 0):
+            raise Misuse("rows do not ascend, or come twice: sort them, and add up the changes of a row")
         if len(rows) and not 0 <= rows[0] <= rows[-1] < self.rows:
             outside = rows[0] if rows[0] < 0 else rows[-1]
             raise Misuse(f"row {outside} is not in the table: its rows are 0 to {self.rows - 1}")
-        if np.any(np.diff(rows) <= 0):
-            raise Misuse("rows do not ascend, or come twice: sort them, and add up the changes of a row")
         return [rows[rows % self.parts == part] // self.parts for part in range(self.parts)]
 
     def joined(self, rows: Rows, found: Sequence[Values]) -> Values:

@@ -1,0 +1,139 @@
+"""The loop of the coordinator: who is there, who is lost and when, and who may write the next layout."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from windfall.core.tier_coordinator import TierCoordinator
+from windfall.core.tier_decisions import first_layout
+from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
+from windfall.runtimes.tier_coordinator_loop import LostMachine, Superseded, TierCoordinatorLoop
+from windfall.tier_layout import ServerLayout, TierReport
+
+RELIABLE, FIRST, SECOND = TierMachine("r1", True), TierMachine("t1", False, 1.0), TierMachine("t2", False, 2.0)
+
+
+class Deciding:
+    """A coordinator of one part and two data partitions whose clock stands until the test moves it.
+
+    Attributes:
+        now_s: its clock.
+        written: the layouts so far.
+        refused: another coordinator has written the next one.
+    """
+
+    def __init__(self, machines: Sequence[TierMachine]) -> None:
+        self.now_s, self.refused = 0.0, False
+        first = first_layout(place_tiers(machines, TierPlacement(("",), ("",), ("", "")), StageRatios()))
+        self.written = [first]
+        self.loop = TierCoordinatorLoop(
+            TierCoordinator(first, StageRatios(), 100, 1000), self._write, lambda: self.now_s, lambda: "n"
+        )
+        self.loop.start(machines, 60.0)
+        self.numbers = 0
+
+    async def _write(self, layout: ServerLayout) -> bool:
+        if not self.refused:
+            self.written.append(layout)
+        return not self.refused
+
+    def hear(self, *machines: str) -> None:
+        """Let machines report."""
+        for machine in machines:
+            self.numbers += 1
+            newest = self.written[-1]
+            backups = {0: frozenset({newest.base})} if machine == "r1" else {}
+            self.loop.hear(
+                TierReport(machine, self.numbers, newest.coordinator, newest.term, backups, {}, {}, frozenset(), {}, {})
+            )
+
+    def turn(self, at_s: float) -> ServerLayout:
+        """Let the coordinator decide, and return the newest layout."""
+        self.now_s = at_s
+        asyncio.run(self.loop.turn())
+        return self.written[-1]
+
+    @property
+    def names(self) -> set[str]:
+        """Machines that are there."""
+        return {machine.name for machine in self.loop.machines}
+
+
+def test_a_transient_machine_is_lost_a_second_and_a_half_after_its_last_report() -> None:
+    """Its data partition is fenced; until then nothing changes."""
+    made = Deciding([RELIABLE, FIRST])
+    made.hear("r1", "t1")
+
+    assert made.turn(1.4).version == 1
+    made.hear("r1")
+    assert [place.fenced for place in made.turn(1.6).data].count(True) == 1
+    assert made.names == {"r1"}
+
+
+def test_a_reliable_machine_may_be_silent_for_longer() -> None:
+    """For ten seconds: all would have to be restored from the store."""
+    made = Deciding([RELIABLE])
+    made.hear("r1")
+    made.turn(9.9)
+    assert made.names == {"r1"}
+
+    made.turn(10.1)
+    assert made.names == set()
+
+
+def test_machines_of_the_first_layout_have_a_minute_to_start() -> None:
+    """They are not lost before their first report."""
+    made = Deciding([RELIABLE, FIRST])
+    made.turn(59.0)
+    assert made.names == {"r1", "t1"}
+
+    made.turn(61.0)
+    assert made.names == set()
+
+
+def test_nothing_is_given_to_a_machine_that_joins_before_it_reports() -> None:
+    """It may never start."""
+    made = Deciding([RELIABLE])
+    made.hear("r1")
+    made.loop.join(FIRST)
+    assert made.turn(1.0).version == 1
+
+    made.hear("r1", "t1")
+    assert {place.next_holder for place in made.turn(1.1).data} == {None, "t1"}
+
+
+def test_a_machine_that_is_told_to_leave_is_given_nothing() -> None:
+    """What it has moves away."""
+    made = Deciding([RELIABLE, FIRST, SECOND])
+    made.hear("r1", "t1", "t2")
+    (server,) = {place.active for place in made.written[0].parts}
+    made.loop.leave(server)
+    other = made.turn(1.0)
+
+    assert {place.next_active for place in other.parts} == {({"t1", "t2"} - {server}).pop()} or {
+        place.next_active for place in other.parts
+    } == {"r1"}
+    assert server not in {place.next_holder for place in other.data}
+
+
+def test_a_machine_that_was_taken_for_lost_is_told_so() -> None:
+    """It must stop."""
+    made = Deciding([RELIABLE, FIRST])
+    made.loop.lose("t1")
+
+    with pytest.raises(LostMachine, match="machine t1 was silent for too long: others do its work"):
+        made.hear("t1")
+
+
+def test_a_coordinator_that_another_one_has_followed_stops() -> None:
+    """The record that it would write exists."""
+    made = Deciding([RELIABLE, FIRST])
+    made.hear("r1", "t1")
+    made.loop.lose("t1")
+    made.refused = True
+
+    with pytest.raises(Superseded, match="another coordinator has written layout 2"):
+        made.turn(1.0)

@@ -1,0 +1,70 @@
+"""The log of layouts and the checkpoints of a parameter server, in a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
+from windfall.errors import LogDamaged
+from windfall.policies.layout.tiers import TierPlacement
+from windfall.runtimes.tier_store import ObjectTierStore
+from windfall.storage.object_stores import folder_url, open_store
+from windfall.structs import replace
+from windfall.tier_layout import StoredClock
+
+FIRST = replace(first_layout(TierPlacement(("r1",), ("r1",), ("r1", "t1"))), nonce="a")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectTierStore:
+    """An empty store."""
+    return ObjectTierStore(open_store(folder_url(str(tmp_path))))
+
+
+def test_the_newest_layout_is_read_as_it_was_written(store: ObjectTierStore) -> None:
+    """Without any, there is none."""
+    assert store.newest_layout() is None
+    second = taken_by_next_coordinator(FIRST)
+
+    assert store.write_layout(FIRST)
+    assert store.newest_layout() == FIRST
+    assert store.write_layout(second)
+    assert store.newest_layout() == second
+    assert store.newest_layout(FIRST) == second
+
+
+def test_of_two_coordinators_one_writes_the_next_layout(store: ObjectTierStore) -> None:
+    """The other one learns that it exists; one whose answer was lost finds its own."""
+    store.write_layout(FIRST)
+    one, other = (replace(taken_by_next_coordinator(FIRST), nonce=nonce) for nonce in "bc")
+
+    assert store.write_layout(one)
+    assert not store.write_layout(other)
+    assert store.write_layout(one)
+    assert store.newest_layout() == one
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_part_of_a_checkpoint_is_read_as_it_was_written(store: ObjectTierStore, dtype: type) -> None:
+    """Bit for bit, in its own precision."""
+    values = np.random.default_rng(1).standard_normal((5, 3)).astype(dtype)
+    store.save(2, StoredClock(1, 40), values)
+    found = store.load(2, StoredClock(1, 40))
+
+    assert found.dtype == dtype
+    assert np.array_equal(found, values)
+
+
+def test_a_checkpoint_that_is_gone_or_damaged_says_which_object_it_is(store: ObjectTierStore, tmp_path: Path) -> None:
+    """And that the log names it."""
+    with pytest.raises(LogDamaged, match="a checkpoint at clock 40, and tiers/checkpoints/1-40/0002 is not there"):
+        store.load(2, StoredClock(1, 40))
+
+    store.save(2, StoredClock(1, 40), np.zeros((1, 1)))
+    (file,) = tmp_path.rglob("0002")
+    file.write_bytes(b"no array")
+    with pytest.raises(LogDamaged, match="tiers/checkpoints/1-40/0002 cannot be read"):
+        store.load(2, StoredClock(1, 40))
