@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -101,6 +103,38 @@ def test_a_data_partition_that_waits_for_others_leaves_its_slot_to_them() -> Non
 
     assert cluster.layouts[-1].term == 0
     assert np.array_equal(cluster.values(), program.alone(CLOCKS))
+
+
+class Counting(LeastSquares):
+    """It notes how many data partitions compute at once.
+
+    Attributes:
+        at_once: the most so far.
+    """
+
+    def __init__(self, data: int) -> None:
+        super().__init__(data)
+        self.at_once, self._now, self._lock = 0, 0, threading.Lock()
+
+    def compute(self, loaded: Any, clock: int, table: Table) -> None:
+        """Note it while it computes; while it waits for what it reads, others may."""
+        table.pull(np.arange(self.rows))
+        with self._lock:
+            self._now += 1
+            self.at_once = max(self.at_once, self._now)
+        time.sleep(0.005)
+        with self._lock:
+            self._now -= 1
+        super().compute(loaded, clock, table)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_no_more_data_partitions_compute_at_once_than_a_machine_has_slots(slots: int) -> None:
+    """Of four that it holds."""
+    program = Counting(DATA)
+    played(["r1"], program, undisturbed, clocks=10, slots=slots)
+
+    assert program.at_once == slots
 
 
 class Raises(LeastSquares):

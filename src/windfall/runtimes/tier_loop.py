@@ -96,7 +96,7 @@ class TierLoop:
     ) -> None:
         self.member, self.links, self.program, self.store = member, links, program, store
         self.table = TableRows(program.rows, len(member.server.layout.parts))
-        self.over = False
+        self.over = self._ended = False
         self._failure: Exception | None = None
         self._loaded: dict[int, Any] = {}
         self._busy: set[tuple[object, ...]] = set()
@@ -122,6 +122,7 @@ class TierLoop:
                 self._do_what_is_due()
                 await self._change(REPORT_S)
         finally:
+            self._ended = True
             for task in self._tasks:
                 task.cancel()
             self._computing.shutdown(wait=False, cancel_futures=True)
@@ -243,7 +244,7 @@ class TierLoop:
         loop = asyncio.get_running_loop()
         view = TurnTable(self, loop, push)
         try:
-            await loop.run_in_executor(self._computing, self.program.compute, self._loaded[push.data], push.clock, view)
+            await loop.run_in_executor(self._computing, self._compute_in_a_slot, view)
         except TurnGivenUp:
             return
         self.member.worker.computed(push, self.table.split_changes(view.changes()))
@@ -255,7 +256,7 @@ class TierLoop:
     async def pull(self, push: PushId, rows: Rows) -> Values:
         """Return the values of rows for a turn."""
         worker, split = self.member.worker, self.table.split(rows)
-        while push in worker.turns():
+        while push in worker.turns() and not self._ended:
             found = worker.read(push, split)
             if found is not None:
                 return self.table.joined(rows, found)
