@@ -105,6 +105,14 @@ def test_a_machine_that_leaves_has_nothing() -> None:
     assert "t1" not in {*placed.servers, *placed.holders}
 
 
+def test_the_last_reliable_machine_keeps_the_state_though_it_leaves() -> None:
+    """Until it is gone, or another one is there."""
+    leaving = TierMachine("r1", True, leaving=True)
+
+    assert set(place_tiers(machines("r1", "t1", r1=leaving), anywhere(2, 4), StageRatios()).backups) == {"r1"}
+    assert set(place_tiers(machines("r1", "r2", r1=leaving), anywhere(2, 4), StageRatios()).backups) == {"r2"}
+
+
 @given(some.integers(1, 3), some.integers(0, 9), some.integers(1, 12), some.integers(1, 20), some.integers(0, 3))
 def test_all_is_shared_evenly_and_what_fits_stays_where_it_is(
     reliable: int, transient: int, parts: int, data: int, more: int

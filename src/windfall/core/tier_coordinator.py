@@ -51,7 +51,7 @@ class TierCoordinator:
         Args:
             machines: all that are there; those of the layout that are not among them are lost.
         """
-        if not any(machine.reliable and not machine.leaving for machine in machines):
+        if not any(machine.reliable for machine in machines):
             return None
         layout = self.layout
         named = {one for place in layout.parts for one in (place.active, place.backup, place.next_active)}

@@ -114,20 +114,21 @@ def place_tiers(machines: Sequence[TierMachine], now: TierPlacement, ratios: Sta
         ratios: above which the later stages begin.
 
     Raises:
-        Misuse: no reliable machine stays.
+        Misuse: there is no reliable machine.
 
     Source: Proteus (EuroSys 2017), sections 3.2, 3.3 and 6.4.
     """
-    staying = [machine for machine in machines if not machine.leaving]
-    reliable = [machine for machine in staying if machine.reliable]
-    transient = [machine for machine in staying if not machine.reliable]
+    reliable = [machine for machine in machines if machine.reliable]
+    # The last ones keep the state until they are gone.
+    reliable = [machine for machine in reliable if not machine.leaving] or reliable
+    transient = [machine for machine in machines if not machine.reliable and not machine.leaving]
     stage = stage_of(len(reliable), len(transient), ratios)
     servers = reliable
     if stage > Stage.SERVERS_ON_RELIABLE:
         serving = frozenset(now.servers)
         eldest = sorted(transient, key=lambda one: (one.name not in serving, one.started_s, one.name))
         servers = eldest[: active_servers(len(transient))]
-    workers = transient if stage is Stage.RELIABLE_ONLY_BACK_UP else staying
+    workers = transient if stage is Stage.RELIABLE_ONLY_BACK_UP else [*reliable, *transient]
     alike = [replace(server, speed=1.0, loaded=frozenset()) for server in servers]
     homes = [replace(machine, speed=1.0, loaded=frozenset()) for machine in reliable]
     return TierPlacement(_shared(now.servers, alike), _shared(now.backups, homes), _shared(now.holders, workers))
