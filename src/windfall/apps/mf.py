@@ -111,7 +111,9 @@ class MatrixFactorization:
 
     def loss(self, factors: Factors) -> float:
         """Return the root mean square error over all ratings."""
-        return float(np.sqrt(mean_square(factors, self._ratings, self._ratings.users_all)))
+        ratings = self._ratings
+        users, items = factors[ratings.users], factors[ratings.users_all + ratings.items]
+        return float(np.sqrt(np.mean((ratings.values - np.einsum("ij,ij->i", users, items)) ** 2)))
 
 
 @numba.njit(cache=True, fastmath=True, nogil=True)
@@ -145,12 +147,6 @@ def descend(  # noqa: PLR0917 - a compiled function takes flat arguments
             old = user[place]
             user[place] = shrink * old + error * item[place]
             item[place] = shrink * item[place] + error * old
-
-
-def mean_square(factors: Factors, ratings: Ratings, users_all: int) -> float:
-    """Return the mean square error of the products of factors."""
-    predicted = np.einsum("ij,ij->i", factors[ratings.users], factors[users_all + ratings.items])
-    return float(np.mean((ratings.values - predicted) ** 2))
 
 
 def generated(users: int, items: int, each: int, *, rank: int = 8, noise: float = 0.1, seed: int = 0) -> Ratings:

@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -183,19 +184,16 @@ class TierLoop:
         member = self.member
         backing_up = [part for part in range(self.table.parts) if ("back up", part) in self._busy]
         for target, question in member.questions(backing_up):
-            self._begin(_name(question), lambda target=target, question=question: self._ask(target, question))  # type: ignore[misc]
+            self._begin(_name(question), partial(self._ask, target, question))
         for push in member.worker.turns():
             if push.data in self._loaded:
-                self._begin(("compute", push), lambda push=push: self._compute(push))  # type: ignore[misc]
+                self._begin(("compute", push), partial(self._compute, push))
         for data in member.worker.to_load():
-            self._begin(("load", data), lambda data=data: self._load_data(data))  # type: ignore[misc]
+            self._begin(("load", data), partial(self._load_data, data))
         for part, stored in member.server.to_load().items():
-            self._begin(("read", part), lambda part=part, stored=stored: self._read(part, stored))  # type: ignore[misc]
+            self._begin(("read", part), partial(self._read, part, stored))
         for part, (stored, values) in member.server.to_save().items():
-            self._begin(
-                ("save", part),
-                lambda part=part, stored=stored, values=values: self._save(part, stored, values),  # type: ignore[misc]
-            )
+            self._begin(("save", part), partial(self._save, part, stored, values))
 
     async def _ask(self, target: str, question: Question) -> None:
         try:
