@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from tests.support.live import living
 from windfall.codec import row_from_line
 from windfall.core.replay import replay
 from windfall.events import CheckpointCommitted, Decision, Fact, Row
@@ -23,6 +25,7 @@ from windfall.wire.metadata_server import MetadataServer, serve
 
 WINDFALL = str(Path(sys.executable).with_name("windfall"))
 TRAINER = str(Path(__file__).with_name("trainer.py"))
+JOURNAL = re.compile(r"journal-.*\.jsonl")
 PATIENCE_S = 60.0
 """How long any condition is waited for [s]."""
 POLL_S = 0.005
@@ -151,8 +154,8 @@ class Machine:
     @property
     def spool(self) -> list[Row]:
         """The journal as this machine's disk has it; empty once `windfall exec` has tidied up."""
-        files = sorted(self.folder.glob("state/**/journal-*.jsonl"))
-        lines = [line for file in files for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        files = sorted(item for item in living(self.folder / "state").items() if JOURNAL.fullmatch(item[0].name))
+        lines = [line for _, text in files for line in text.decode().splitlines(keepends=True) if line.endswith("\n")]
         return [row_from_line(line[:-1]) for line in lines]
 
 

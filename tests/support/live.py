@@ -209,6 +209,20 @@ def undisturbed(folder: Path, steps: int) -> str:
     return done.stdout.decode().splitlines()[-1]
 
 
+def living(root: Path) -> dict[Path, bytes]:
+    """Every file below a folder that others write in meanwhile: what vanishes during the look is left out.
+
+    `Path.glob` raises where a folder goes between its listing and its visit.
+    """
+    found: dict[Path, bytes] = {}
+    for folder, _, names in os.walk(root):
+        for path in (Path(folder) / name for name in names):
+            with suppress(FileNotFoundError):
+                if path.is_file():
+                    found[path] = path.read_bytes()
+    return found
+
+
 def contents(root: Path) -> dict[str, bytes]:
     """Every file below a folder with its bytes; workshops of writers left out."""
     files = (path for path in sorted(root.rglob("*")) if path.is_file() and ".tmp" not in path.parts)
