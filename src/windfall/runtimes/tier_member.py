@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from windfall.runtimes.tier_counts import TierCounts
 from windfall.runtimes.tier_messages import Answer, PushRows, Question, ReadRows, SealPush
 from windfall.runtimes.tier_server import ServerSettings, TierServer
 from windfall.runtimes.tier_worker import TierWorker
@@ -21,12 +22,14 @@ class TierMember:
     Attributes:
         server: parts that it serves and backs up.
         worker: data partitions that it computes on.
+        counts: what it has counted.
     """
 
     def __init__(self, machine: str, layout: ServerLayout, settings: ServerSettings) -> None:
         self.machine = machine
         self.server = TierServer(machine, layout, settings)
-        self.worker = TierWorker(machine, layout, settings.clocks)
+        self.counts = TierCounts()
+        self.worker = TierWorker(machine, layout, settings.clocks, self.counts)
         self._reports = 0
 
     def hear(self, layout: ServerLayout, committed: CommittedClock) -> None:
@@ -58,4 +61,6 @@ class TierMember:
             self.worker.loaded_data(),
             self.worker.released(),
             self.server.saved_clocks(),
+            self.worker.done(),
+            self.counts.now,
         )

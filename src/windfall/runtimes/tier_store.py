@@ -10,6 +10,7 @@ from windfall.errors import LogDamaged
 from windfall.ports import ObjectStore
 from windfall.runtimes.parameter_partition import Values
 from windfall.tier_layout import ServerLayout, StoredClock
+from windfall.tier_status import TierStatus
 from windfall.wire import tier_files
 
 
@@ -41,6 +42,24 @@ class ObjectTierStore:
         key, data = tier_files.layout_key(layout.version), tier_files.layout_to_bytes(layout)
         # If an answer is lost, the record is there already, with the nonce of the one that wrote it.
         return self._store.create(key, data) or self._store.get(key) == data
+
+    def write_status(self, status: TierStatus) -> None:
+        """Write the status over the last one."""
+        self._store.put(tier_files.STATUS_KEY, tier_files.status_to_bytes(status))
+
+    def status(self) -> TierStatus | None:
+        """Return the newest status; None if there is none yet.
+
+        Raises:
+            NewerFormat, LogDamaged: it cannot be read.
+        """
+        data = self._store.get(tier_files.STATUS_KEY)
+        if data is None:
+            return None
+        try:
+            return tier_files.status_from_bytes(data)
+        except ValueError as error:
+            raise LogDamaged(f"{tier_files.STATUS_KEY} cannot be read: {error}") from None
 
     def load(self, part: int, stored: StoredClock) -> Values:
         """Return a part of a checkpoint.
