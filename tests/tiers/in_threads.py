@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import numpy as np
 
@@ -36,11 +37,8 @@ class Links:
         asked = self.cluster.machines.get(machine)
         if asked is None or self.machine not in self.cluster.machines:
             raise Unreachable(machine)
-        self.cluster.asked += 1
-        answer = await asked.answer(question, self.machine)
-        self.cluster.question_bytes[self.machine, machine] += _bytes(question)
-        self.cluster.answer_bytes[self.machine, machine] += _bytes(answer)
-        return answer
+        self.cluster.over_links[self.machine, machine] += 1
+        return await asked.answer(question, self.machine)
 
     async def report(self, report: TierReport) -> tuple[ServerLayout, CommittedClock]:
         """Report, as long as the machine is there."""
@@ -49,11 +47,33 @@ class Links:
         return self.cluster.coordinator.hear(report)
 
 
+class WatchedLoop(TierLoop):
+    """A machine of which the cluster sees what it answers.
+
+    Args:
+        cluster: that sees it.
+        loop: arguments of `TierLoop`.
+    """
+
+    def __init__(self, cluster: ThreadCluster, *loop: Any) -> None:
+        super().__init__(*loop)
+        self.cluster = cluster
+
+    async def answer(self, question: Question, sender: str) -> Answer:
+        """Answer, and count it."""
+        self.cluster.asked += 1
+        answer = await super().answer(question, sender)
+        self.cluster.question_bytes[sender, self.member.machine] += _bytes(question)
+        self.cluster.answer_bytes[sender, self.member.machine] += _bytes(answer)
+        return answer
+
+
 class ThreadCluster:
     """Machines by name, as in `InStep`; it is its own store, and keeps all layouts.
 
     Attributes:
-        asked: questions so far.
+        asked: questions so far, each machine's to itself too.
+        over_links: questions that went over links, by the machine that asks and the one that is asked.
         question_bytes, answer_bytes: rows and values in them, by the machine that asks and the one that is asked, so far.
         statuses: all that were written.
     """
@@ -75,6 +95,7 @@ class ThreadCluster:
         self.saved: dict[tuple[int, StoredClock], Values] = {}
         self.asked = self.joined = 0
         self.statuses: list[TierStatus] = []
+        self.over_links: Counter[tuple[str, str]] = Counter()
         self.question_bytes: Counter[tuple[str, str]] = Counter()
         self.answer_bytes: Counter[tuple[str, str]] = Counter()
         first = [_machine(name, order) for order, name in enumerate(names)]
@@ -108,7 +129,7 @@ class ThreadCluster:
         self.joined += 1
         self.coordinator.join(_machine(name, self.joined))
         member = TierMember(name, self.layouts[-1], self.settings)
-        self.machines[name] = TierLoop(member, Links(self, name), self.program, self, self.slots)
+        self.machines[name] = WatchedLoop(self, member, Links(self, name), self.program, self, self.slots)
         self.tasks[name] = asyncio.get_running_loop().create_task(self.machines[name].run())
 
     def lose(self, name: str) -> None:

@@ -54,7 +54,7 @@ class TierLinks(Protocol):
     """How a machine reaches the others."""
 
     async def ask(self, machine: str, question: Question) -> Answer:
-        """Return a machine's answer.
+        """Return another machine's answer; a machine answers its own questions itself.
 
         Raises:
             Unreachable: none came.
@@ -198,12 +198,12 @@ class TierLoop:
             self._begin(("save", part), partial(self._save, part, stored, values))
 
     async def _ask(self, target: str, question: Question) -> None:
+        here = target == self.member.machine
         try:
-            answer = await self.links.ask(target, question)
+            answer = await (self.answer(question, target) if here else self.links.ask(target, question))
         except Unreachable:
             await asyncio.sleep(RETRY_S)
             return
-        here = target == self.member.machine
         self.member.counts.message(payload_bytes(answer), payload_bytes(question), here=here)
         self.member.take(question, answer)
         if isinstance(answer, Refused) or (isinstance(answer, PushTaken) and answer.answer is PushAnswer.EARLY):
