@@ -20,15 +20,11 @@ from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
 from windfall.errors import WindfallError
 from windfall.linux import random_names
 from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
-from windfall.runtimes.tier_coordinator_loop import (
-    RUNNING_REPORT_WITHIN_S,
-    START_WITHIN_S,
-    Superseded,
-    TierCoordinatorLoop,
-)
-from windfall.runtimes.tier_loop import HELD_S, TierLoop, Unreachable
+from windfall.runtimes.tier_coordinator_loop import Superseded, TierCoordinatorLoop
+from windfall.runtimes.tier_loop import TierLoop, Unreachable
 from windfall.runtimes.tier_member import TierMember
 from windfall.runtimes.tier_messages import Answer, Question
+from windfall.runtimes.tier_pace import USUAL, TierPace
 from windfall.runtimes.tier_program import TierProgram
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore
@@ -39,8 +35,6 @@ from windfall.tier_layout import CommittedClock, ServerLayout, TierReport
 from windfall.tier_status import TierStatus
 
 COORDINATOR = "coordinator"
-ANSWER_MAX_S = HELD_S + 5.0
-"""How long an answer may take."""
 CALLS_MAX = 10_000
 """Calls that an actor may hold at once; each machine has a few under way."""
 
@@ -53,15 +47,15 @@ class TierTraining(Struct, frozen=True):
         settings: of the servers.
         parts, data: how many parts of the state and data partitions there are.
         ratios: above which the later stages begin.
-        save_every: clocks from one checkpoint in the store to the next.
+        pace: how often all do what.
     """
 
     store: str
     settings: ServerSettings
     parts: int
     data: int
-    ratios: StageRatios
-    save_every: int
+    ratios: StageRatios = StageRatios()
+    pace: TierPace = USUAL
 
 
 class StoredLog:
@@ -108,13 +102,13 @@ class CoordinatorActor:
         self._training = training
         self._store = ObjectTierStore(open_store(training.store))
         layout = self._taken_over(machines)
-        self._report_within_s = START_WITHIN_S if layout.version == 1 else RUNNING_REPORT_WITHIN_S
         self._loop = TierCoordinatorLoop(
-            TierCoordinator(layout, training.ratios, training.save_every, training.settings.clocks),
+            TierCoordinator(layout, training.ratios, training.pace.save_every, training.settings.clocks),
             StoredLog(self._store, layout.coordinator),
             lambda: asyncio.get_running_loop().time(),
             random_names.new_nonce,
-            self._store.status(),
+            pace=training.pace,
+            status=self._store.status(),
         )
         self._first = machines
 
@@ -138,7 +132,7 @@ class CoordinatorActor:
         Raises:
             Superseded: another coordinator has started.
         """
-        self._loop.start(self._first, self._report_within_s)
+        self._loop.start(self._first)
         await self._loop.run()
 
     async def layout(self) -> ServerLayout:
@@ -174,8 +168,8 @@ class CoordinatorActor:
 class RayLinks:
     """`TierLinks` of a machine, over Ray."""
 
-    def __init__(self, machine: str) -> None:
-        self._machine = machine
+    def __init__(self, machine: str, pace: TierPace) -> None:
+        self._machine, self._answered_within_s = machine, pace.held_s + pace.answered_within_s
         self._actors: dict[str, Any] = {}
 
     async def ask(self, machine: str, question: Question) -> Answer:
@@ -193,7 +187,7 @@ class RayLinks:
             actor = self._actors.get(name)
             if actor is None:
                 actor = self._actors[name] = await asyncio.to_thread(ray.get_actor, name)
-            return await asyncio.wait_for(getattr(actor, method).remote(*arguments), ANSWER_MAX_S)
+            return await asyncio.wait_for(getattr(actor, method).remote(*arguments), self._answered_within_s)
         except (RayError, ValueError, TimeoutError) as error:
             # What the actor itself raised is an answer.
             if isinstance(error, WindfallError):
@@ -219,7 +213,7 @@ class MachineActor:
     ) -> None:
         member = TierMember(machine, layout, training.settings)
         store = ObjectTierStore(open_store(training.store))
-        self._loop = TierLoop(member, RayLinks(machine), program, store, slots)
+        self._loop = TierLoop(member, RayLinks(machine, training.pace), program, store, slots=slots, pace=training.pace)
 
     async def run(self) -> None:
         """Serve and compute until training is over; raises as `TierLoop.run`."""
