@@ -78,6 +78,9 @@ class ThreadCluster:
         over_links: questions that went over links, by the machine that asks and the one that is asked.
         question_bytes, answer_bytes: rows and values in them, by the machine that asks and the one that is asked, so far.
         statuses: all that were written.
+        outage: what calls of the store for checkpoints raise; None: they succeed.
+        failed: calls that raised it so far.
+        read: parts of checkpoints that were read.
     """
 
     def __init__(
@@ -96,7 +99,9 @@ class ThreadCluster:
         self.machines: dict[str, TierLoop] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.saved: dict[tuple[int, StoredClock], Values] = {}
-        self.asked = self.joined = 0
+        self.asked = self.joined = self.failed = 0
+        self.outage: Exception | None = None
+        self.read: list[tuple[int, StoredClock]] = []
         self.statuses: list[TierStatus] = []
         self.over_links: Counter[tuple[str, str]] = Counter()
         self.question_bytes: Counter[tuple[str, str]] = Counter()
@@ -143,11 +148,19 @@ class ThreadCluster:
 
     def load(self, part: int, stored: StoredClock) -> Values:
         """Return a part of a checkpoint."""
+        self.read.append((part, stored))
+        self._call()
         return self.saved[part, stored]
 
     def save(self, part: int, stored: StoredClock, values: Values) -> None:
         """Keep a part of a checkpoint."""
+        self._call()
         self.saved[part, stored] = values
+
+    def _call(self) -> None:
+        if self.outage is not None:
+            self.failed += 1
+            raise self.outage
 
     def values(self) -> Values:
         """Return the table as its backups have it."""

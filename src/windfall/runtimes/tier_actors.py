@@ -24,7 +24,7 @@ from windfall.runtimes.tier_coordinator_loop import Superseded, TierCoordinatorL
 from windfall.runtimes.tier_loop import TierLoop, Unreachable
 from windfall.runtimes.tier_member import TierMember
 from windfall.runtimes.tier_messages import Answer, Question
-from windfall.runtimes.tier_pace import USUAL, TierPace
+from windfall.runtimes.tier_pace import USUAL, TierPace, through_outages
 from windfall.runtimes.tier_program import TierProgram
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore
@@ -64,15 +64,17 @@ class StoredLog:
     Args:
         store: of the run.
         coordinator: how many coordinators there have been.
+        pace: of calls that fail.
     """
 
-    def __init__(self, store: ObjectTierStore, coordinator: int) -> None:
-        self._store, self._coordinator = store, coordinator
+    def __init__(self, store: ObjectTierStore, coordinator: int, pace: TierPace) -> None:
+        self._store, self._coordinator, self._pace = store, coordinator, pace
         self._newest: ServerLayout | None = None
 
     async def write(self, layout: ServerLayout) -> bool:
         """Append a layout."""
-        return await asyncio.to_thread(self._store.write_layout, layout)
+        # What was written though its answer was lost is found again, so the same layout is written until it is known.
+        return await through_outages(lambda: asyncio.to_thread(self._store.write_layout, layout), self._pace)
 
     async def write_status(self, status: TierStatus) -> None:
         """Write the status."""
@@ -104,7 +106,7 @@ class CoordinatorActor:
         layout = self._taken_over(machines)
         self._loop = TierCoordinatorLoop(
             TierCoordinator(layout, training.ratios, training.pace.save_every, training.settings.clocks),
-            StoredLog(self._store, layout.coordinator),
+            StoredLog(self._store, layout.coordinator, training.pace),
             lambda: asyncio.get_running_loop().time(),
             random_names.new_nonce,
             pace=training.pace,

@@ -35,7 +35,7 @@ from windfall.runtimes.tier_messages import (
     SealPush,
     TakeOverPart,
 )
-from windfall.runtimes.tier_pace import USUAL, TierPace
+from windfall.runtimes.tier_pace import USUAL, TierPace, through_outages
 from windfall.runtimes.tier_program import PushedRows, TierProgram, TurnGivenUp
 from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierReport
 
@@ -223,23 +223,29 @@ class TierLoop:
             self._changed()
             await asyncio.sleep(self.pace.report_s)
 
+    async def _stored(self, call: Callable[..., Any], *arguments: object) -> Any:
+        """Return what a call of the store returns, in the store's own thread; an outage of the store may last."""
+
+        async def once() -> Any:
+            return await asyncio.get_running_loop().run_in_executor(self._storing, call, *arguments)
+
+        return await through_outages(once, self.pace, partial(self.member.counts.add, store_failures=1))
+
     async def _load_data(self, data: int) -> None:
-        loop = asyncio.get_running_loop()
-        self._loaded[data] = await loop.run_in_executor(self._storing, self.program.load, data)
+        self._loaded[data] = await self._stored(self.program.load, data)
         self.member.worker.loaded(data)
 
     async def _read(self, part: int, stored: StoredClock) -> None:
-        loop = asyncio.get_running_loop()
-        if stored == StoredClock():
-            rows = self.table.of_part(part)
-            values = await loop.run_in_executor(self._storing, self.program.first, rows)
-        else:
-            values = await loop.run_in_executor(self._storing, self.store.load, part, stored)
+        first = stored == StoredClock()
+        values = await (
+            self._stored(self.program.first, self.table.of_part(part))
+            if first
+            else self._stored(self.store.load, part, stored)
+        )
         self.member.server.loaded(part, stored, values)
 
     async def _save(self, part: int, stored: StoredClock, values: Values) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._storing, self.store.save, part, stored, values)
+        await self._stored(self.store.save, part, stored, values)
         self.member.server.saved(part, stored)
 
     # -------------------------------------------------------------------------------------------------------- programs

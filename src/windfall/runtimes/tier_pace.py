@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from windfall.errors import Misuse
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from windfall.errors import Misuse, StoreError
 from windfall.structs import Struct
 
 
@@ -59,3 +63,24 @@ class TierPace(Struct, frozen=True):
 
 
 USUAL = TierPace()
+T = TypeVar("T")
+
+
+async def through_outages(
+    call: Callable[[], Awaitable[T]], pace: TierPace, failed: Callable[[], None] = lambda: None
+) -> T:
+    """Call the store until it does not fail, with growing pauses, and return what it returns; any other error is raised.
+
+    Args:
+        call: a call that may be repeated.
+        pace: of the pauses.
+        failed: is called after each failure.
+    """
+    pause_s = pace.store_retry_s
+    while True:
+        try:
+            return await call()
+        except StoreError:
+            failed()
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, pace.store_retry_max_s)
