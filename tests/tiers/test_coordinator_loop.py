@@ -70,7 +70,7 @@ class Deciding:
             newest = self.written[-1]
             backups = {0: frozenset({newest.base})} if machine == "r1" else {}
             number, coordinator, term = self.numbers, newest.coordinator, newest.term
-            self.loop.hear(TierReport(machine, number, coordinator, term, backups, {}, {}, frozenset(), {}, {}, {}))
+            self.loop.hear(TierReport(machine, number, coordinator, term, backups, {}, {}, frozenset(), {}, {}, {}, {}))
 
     def turn(self, at_s: float) -> ServerLayout:
         """Let the coordinator decide, and return the newest layout."""
