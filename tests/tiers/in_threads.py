@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable
 
 import numpy as np
 
+from tests.support.simulated_store import MemoryStore
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout
+from windfall.errors import StoreUnreachable
 from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
 from windfall.runtimes.parameter_partition import Values
 from windfall.runtimes.tier_coordinator_loop import TierCoordinatorLoop
@@ -19,8 +21,9 @@ from windfall.runtimes.tier_messages import Answer, BackUpChanges, PartCopy, Pus
 from windfall.runtimes.tier_pace import TierPace
 from windfall.runtimes.tier_program import TierProgram
 from windfall.runtimes.tier_server import ServerSettings
-from windfall.terms import WallTime
-from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierReport
+from windfall.runtimes.tier_store import ObjectTierStore, StoredLog
+from windfall.terms import Bytes, WallTime
+from windfall.tier_layout import CommittedClock, ServerLayout, TierReport
 from windfall.tier_status import TierStatus
 
 PARTS, DATA = 3, 4
@@ -48,6 +51,56 @@ class Links:
         return self.cluster.coordinator.hear(report)
 
 
+class WatchedStore(MemoryStore):
+    """A store that notes what is read, and may be away.
+
+    Attributes:
+        away: it cannot be reached for objects whose keys begin so; None: it can.
+        failed: calls that it refused for that.
+        damaged: objects whose keys begin so are read as garbage; None: none is.
+        read: keys of what was read, or looked for.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away: str | None = None
+        self.damaged: str | None = None
+        self.failed: Counter[str] = Counter()
+        self.read: list[str] = []
+
+    def _call(self, key: str) -> None:
+        if self.away is not None and key.startswith(self.away):
+            self.failed[key] += 1
+            raise StoreUnreachable(f"no answer for {key}")
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Create an object."""
+        self._call(key)
+        return super().create(key, data)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write an object."""
+        self._call(key)
+        super().put(key, data)
+
+    def get(self, key: str) -> bytes | None:
+        """Read an object, and note it."""
+        self.read.append(key)
+        self._call(key)
+        damaged = self.damaged is not None and key.startswith(self.damaged)
+        return b"no document" if damaged else super().get(key)
+
+    def size(self, key: str) -> Bytes | None:
+        """Look for an object, and note it."""
+        self.read.append(key)
+        return super().size(key)
+
+    def list(self, prefix: str) -> list[str]:
+        """Look for objects, and note it."""
+        self.read.append(prefix)
+        return super().list(prefix)
+
+
 class WatchedLoop(TierLoop):
     """A machine of which the cluster sees what it answers.
 
@@ -70,7 +123,7 @@ class WatchedLoop(TierLoop):
         return answer
 
 
-class ThreadCluster:
+class ThreadCluster(ObjectTierStore):
     """Machines by name, as in `InStep`; it is its own store, and keeps all layouts.
 
     Attributes:
@@ -78,9 +131,7 @@ class ThreadCluster:
         over_links: questions that went over links, by the machine that asks and the one that is asked.
         question_bytes, answer_bytes: rows and values in them, by the machine that asks and the one that is asked, so far.
         statuses: all that were written.
-        outage: what calls of the store for checkpoints raise; None: they succeed.
-        failed: calls that raised it so far.
-        read: parts of checkpoints that were read.
+        objects: in the store.
     """
 
     def __init__(
@@ -98,10 +149,9 @@ class ThreadCluster:
         self.program, self.settings = program, ServerSettings(staleness, back_up_every, clocks)
         self.machines: dict[str, TierLoop] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
-        self.saved: dict[tuple[int, StoredClock], Values] = {}
-        self.asked = self.joined = self.failed = 0
-        self.outage: Exception | None = None
-        self.read: list[tuple[int, StoredClock]] = []
+        self.objects = WatchedStore()
+        super().__init__(self.objects)
+        self.asked = self.joined = 0
         self.statuses: list[TierStatus] = []
         self.over_links: Counter[tuple[str, str]] = Counter()
         self.question_bytes: Counter[tuple[str, str]] = Counter()
@@ -111,27 +161,27 @@ class ThreadCluster:
         self.layouts = [first_layout(place_tiers(first, nowhere, StageRatios()))]
         self.coordinator = TierCoordinatorLoop(
             TierCoordinator(self.layouts[0], StageRatios(), pace.save_every, clocks),
-            self,
+            StoredLog(self, pace, lambda: WallTime(0.0)),
             asyncio.get_running_loop().time,
             lambda: str(len(self.layouts)),
             pace=pace,
         )
+        super().write_layout(self.layouts[0])
         self.coordinator.start(first)
         for name in names:
             self.add(name)
 
-    async def write(self, layout: ServerLayout) -> bool:
-        """Keep a layout."""
-        self.layouts.append(layout)
-        return True
+    def write_layout(self, layout: ServerLayout) -> bool:
+        """Append a layout, and keep it."""
+        written = super().write_layout(layout)
+        if written and layout != self.layouts[-1]:
+            self.layouts.append(layout)
+        return written
 
-    async def write_status(self, status: TierStatus) -> None:
-        """Keep a status."""
+    def write_status(self, status: TierStatus) -> None:
+        """Write a status, and keep it."""
+        super().write_status(status)
         self.statuses.append(status)
-
-    def now(self) -> WallTime:
-        """Return the time of the loop."""
-        return WallTime(asyncio.get_running_loop().time())
 
     def add(self, name: str) -> None:
         """Let a machine join."""
@@ -145,22 +195,6 @@ class ThreadCluster:
         """Let a machine vanish."""
         self.tasks.pop(name).cancel()
         del self.machines[name]
-
-    def load(self, part: int, stored: StoredClock) -> Values:
-        """Return a part of a checkpoint."""
-        self.read.append((part, stored))
-        self._call()
-        return self.saved[part, stored]
-
-    def save(self, part: int, stored: StoredClock, values: Values) -> None:
-        """Keep a part of a checkpoint."""
-        self._call()
-        self.saved[part, stored] = values
-
-    def _call(self) -> None:
-        if self.outage is not None:
-            self.failed += 1
-            raise self.outage
 
     def values(self) -> Values:
         """Return the table as its backups have it."""

@@ -27,14 +27,13 @@ class Deciding:
     Attributes:
         now_s: its clock.
         written: the layouts so far.
-        refused, superseded: another coordinator has written the next one; the log, or the status, tells it so.
+        refused: another coordinator has written the next one.
         outages: how many writes of the status fail from now on.
         statuses: that were written.
     """
 
     def __init__(self, machines: Sequence[TierMachine], clocks: int = 1000, pace: TierPace = USUAL) -> None:
-        self.now_s, self.outages = 0.0, 0
-        self.refused = self.superseded = False
+        self.now_s, self.refused, self.outages = 0.0, False, 0
         self.statuses: list[TierStatus] = []
         first = first_layout(place_tiers(machines, TierPlacement(("",), ("",), ("", "")), StageRatios()))
         self.written = [first]
@@ -52,8 +51,6 @@ class Deciding:
 
     async def write_status(self, status: TierStatus) -> None:
         """Keep a status, if the store is there."""
-        if self.superseded:
-            raise Superseded("another coordinator has written layout 2")
         if self.outages:
             self.outages -= 1
             raise StoreUnreachable("no answer")
@@ -168,12 +165,13 @@ def test_a_coordinator_writes_the_status_also_when_training_is_over() -> None:
     assert [status.over for status in made.statuses] == [True]
 
 
-def test_a_coordinator_whose_status_finds_a_successor_stops() -> None:
+def test_a_coordinator_to_which_a_machine_reports_that_obeys_another_one_stops() -> None:
     """It may have nothing to write to the log, by which it would know."""
     made = Deciding([RELIABLE])
-    made.superseded = True
+    made.hear("r1")
+    made.loop.hear(TierReport("r1", 2, 2, 0, {}, {}, {}, frozenset(), {}, {}, {}, {}))
 
-    with pytest.raises(Superseded, match="another coordinator has written"):
+    with pytest.raises(Superseded, match="another coordinator has started"):
         asyncio.run(made.loop.run())
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.tiers.in_threads import DATA, ThreadCluster, played
 from tests.tiers.least_squares import LeastSquares
 from windfall.core.tier_summary import summed
-from windfall.errors import LogDamaged, Misuse, StoreUnreachable
+from windfall.errors import LogDamaged, Misuse
 from windfall.runtimes.parameter_partition import Rows
 from windfall.runtimes.tier_pace import TierPace
 from windfall.runtimes.tier_program import Table
@@ -208,21 +208,25 @@ def test_a_store_that_fails_for_a_while_delays_checkpoints_and_ends_no_machine()
 
     async def story(cluster: ThreadCluster) -> None:
         await cluster.until(10)
-        cluster.outage = StoreUnreachable("no answer")
+        cluster.objects.away = "tiers/checkpoints/"
         async with asyncio.timeout(30.0):
-            while cluster.failed < 8:
+            while cluster.objects.failed.total() < 8:
                 await asyncio.sleep(0.01)
             stored = cluster.layouts[-1].checkpoint
             while cluster.committed() < stored.clock + 15:
                 await asyncio.sleep(0.01)
         assert cluster.layouts[-1].checkpoint == stored
-        cluster.outage = None
+        cluster.objects.away = None
 
     cluster = played(["r1", "t1"], program, story, clocks=CLOCKS, pace=QUICK)
 
     assert cluster.layouts[-1].checkpoint.clock == CLOCKS
     assert np.array_equal(cluster.values(), program.alone(CLOCKS))
-    assert summed(one.counters for one in cluster.statuses[-1].machines).store_failures == cluster.failed >= 8
+    assert (
+        summed(one.counters for one in cluster.statuses[-1].machines).store_failures
+        == cluster.objects.failed.total()
+        >= 8
+    )
 
 
 def test_a_restore_waits_for_a_store_that_fails() -> None:
@@ -234,12 +238,12 @@ def test_a_restore_waits_for_a_store_that_fails() -> None:
         async with asyncio.timeout(30.0):
             while cluster.layouts[-1].checkpoint.clock == 0:
                 await asyncio.sleep(0.01)
-        cluster.outage = StoreUnreachable("no answer")
+        cluster.objects.away = "tiers/checkpoints/"
         cluster.lose("r2")
         async with asyncio.timeout(30.0):
-            while len(cluster.read) < 8:
+            while len(cluster.objects.read) < 8:
                 await asyncio.sleep(0.01)
-        cluster.outage = None
+        cluster.objects.away = None
 
     cluster = played(["r1", "r2", "t1"], program, story, clocks=CLOCKS, pace=QUICK)
 
@@ -247,16 +251,118 @@ def test_a_restore_waits_for_a_store_that_fails() -> None:
     assert np.array_equal(cluster.values(), program.alone(CLOCKS))
 
 
+def test_a_layout_that_cannot_be_written_is_written_once_the_store_is_back() -> None:
+    """A server is lost while the store is away: the others wait for the layout that says so, then training continues."""
+    program = LeastSquares(DATA, seconds=0.002)
+
+    async def story(cluster: ThreadCluster) -> None:
+        await cluster.until(10)
+        cluster.objects.away = "tiers/"
+        cluster.lose("t1")
+        async with asyncio.timeout(30.0):
+            while sum(times for key, times in cluster.objects.failed.items() if key.startswith("tiers/log/")) < 5:
+                await asyncio.sleep(0.01)
+        assert cluster.layouts[-1].term == 0
+        cluster.objects.away = None
+
+    cluster = played(["r1", "t1", "t2"], program, story, clocks=CLOCKS, pace=QUICK)
+
+    assert (cluster.layouts[-1].term, cluster.layouts[-1].restored) == (1, 0)
+    assert np.array_equal(cluster.values(), program.alone(CLOCKS))
+    assert cluster.newest_layout() == cluster.layouts[-1]
+
+
 def test_a_checkpoint_that_is_damaged_ends_the_machine_that_needs_it() -> None:
     """Waiting would not mend it."""
     program = LeastSquares(DATA, seconds=0.002)
 
     async def story(cluster: ThreadCluster) -> None:
-        await cluster.until(20)
-        cluster.outage = LogDamaged("tiers/checkpoints/0-5/0000 cannot be read")
-        with pytest.raises(LogDamaged, match="0-5/0000 cannot be read"):
+        async with asyncio.timeout(30.0):
+            while cluster.layouts[-1].checkpoint.clock == 0:
+                await asyncio.sleep(0.01)
+        cluster.objects.damaged = "tiers/checkpoints/"
+        cluster.lose("r2")
+        with pytest.raises(LogDamaged, match=r"tiers/checkpoints/0-.* cannot be read"):
             await cluster.until(CLOCKS)
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        played(["r1", "t1"], program, story, clocks=CLOCKS, pace=QUICK)
+        played(["r1", "r2", "t1"], program, story, clocks=CLOCKS, pace=QUICK)
+
+
+@pytest.mark.parametrize("save_every", [5, 10_000])
+def test_after_all_transient_machines_are_lost_nothing_is_read_from_the_store(save_every: int) -> None:
+    """Neither until the next clock is committed nor later: the backups have all, whatever checkpoints there are."""
+    program = LeastSquares(DATA, seconds=0.005)
+
+    async def story(cluster: ThreadCluster) -> None:
+        await cluster.until(12)
+        lost_at = cluster.committed()
+        for name in ("t1", "t2", "t3"):
+            cluster.lose(name)
+        reads_before = list(cluster.objects.read)
+        async with asyncio.timeout(30.0):
+            while cluster.layouts[-1].term == 0:
+                await asyncio.sleep(0.01)
+        await cluster.until(max(lost_at, cluster.layouts[-1].base) + 1)
+        assert cluster.objects.read == reads_before
+
+    pace = TierPace(save_every=save_every)
+    cluster = played(["r1", "t1", "t2", "t3"], program, story, clocks=CLOCKS, pace=pace)
+
+    assert (cluster.layouts[-1].restored, cluster.objects.read) == (0, [])
+    assert np.array_equal(cluster.values(), program.alone(CLOCKS))
+
+
+class OneSlow(LeastSquares):
+    """Turns take ten times as long on one machine; it notes how far the slowest was when another one had read.
+
+    Args:
+        slow: the machine.
+
+    Attributes:
+        ahead: of each turn of the other machines, by how many clocks the slowest data partition was behind what the turn
+            could at most have needed: all pushes of the clock before it.
+    """
+
+    def __init__(self, data: int, slow: str) -> None:
+        super().__init__(data)
+        self.slow = slow
+        self.ahead: list[int] = []
+        self._ended: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def load(self, data: int) -> Any:
+        """Return a data partition's equations, with its number."""
+        return data, super().load(data)
+
+    def compute(self, loaded: Any, clock: int, table: Table) -> None:
+        """Note how far the slow ones are once the table is read."""
+        data, equations = loaded
+        slow = f"-{self.slow}_" in threading.current_thread().name
+        table.pull(np.arange(self.rows))
+        with self._lock:
+            if slow:
+                self._ended.setdefault(data, 0)
+            elif self._ended:
+                self.ahead.append(clock - 1 - min(self._ended.values()))
+        time.sleep(0.03 if slow else 0.003)
+        super().compute(equations, clock, table)
+        if slow:
+            with self._lock:
+                self._ended[data] = clock
+
+
+@pytest.mark.parametrize("bound", [0, 1, 3])
+def test_a_worker_slowed_tenfold_makes_the_others_wait_at_exactly_the_bound(bound: int) -> None:
+    """By the program's own notes of what was read and what had ended: no turn is further ahead, and most come to the bound."""
+    program = OneSlow(DATA, "t2")
+    cluster = played(["r1", "t1", "t2"], program, undisturbed, clocks=25, staleness=bound)
+
+    counters = {machine.name: machine.counters for machine in cluster.statuses[-1].machines}
+    assert max(program.ahead) == bound
+    assert program.ahead.count(bound) > len(program.ahead) / 2
+    assert max(one.staleness_max for one in counters.values()) == bound
+    assert counters["t2"].waited_s < counters["t2"].computed_s
+    for name in ("r1", "t1"):
+        assert counters[name].waited_s > counters[name].computed_s

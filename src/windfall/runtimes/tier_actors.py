@@ -20,19 +20,18 @@ from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
 from windfall.errors import WindfallError
 from windfall.linux import random_names
 from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
-from windfall.runtimes.tier_coordinator_loop import Superseded, TierCoordinatorLoop
+from windfall.runtimes.tier_coordinator_loop import TierCoordinatorLoop
 from windfall.runtimes.tier_loop import TierLoop, Unreachable
 from windfall.runtimes.tier_member import TierMember
 from windfall.runtimes.tier_messages import Answer, Question
-from windfall.runtimes.tier_pace import USUAL, TierPace, through_outages
+from windfall.runtimes.tier_pace import USUAL, TierPace
 from windfall.runtimes.tier_program import TierProgram
 from windfall.runtimes.tier_server import ServerSettings
-from windfall.runtimes.tier_store import ObjectTierStore
+from windfall.runtimes.tier_store import ObjectTierStore, StoredLog
 from windfall.storage.object_stores import open_store
 from windfall.structs import Struct, replace
 from windfall.terms import WallTime
 from windfall.tier_layout import CommittedClock, ServerLayout, TierReport
-from windfall.tier_status import TierStatus
 
 COORDINATOR = "coordinator"
 CALLS_MAX = 10_000
@@ -58,40 +57,6 @@ class TierTraining(Struct, frozen=True):
     pace: TierPace = USUAL
 
 
-class StoredLog:
-    """`CoordinatorLog` in a run's store.
-
-    Args:
-        store: of the run.
-        coordinator: how many coordinators there have been.
-        pace: of calls that fail.
-    """
-
-    def __init__(self, store: ObjectTierStore, coordinator: int, pace: TierPace) -> None:
-        self._store, self._coordinator, self._pace = store, coordinator, pace
-        self._newest: ServerLayout | None = None
-
-    async def write(self, layout: ServerLayout) -> bool:
-        """Append a layout."""
-        # What was written though its answer was lost is found again, so the same layout is written until it is known.
-        return await through_outages(lambda: asyncio.to_thread(self._store.write_layout, layout), self._pace)
-
-    async def write_status(self, status: TierStatus) -> None:
-        """Write the status."""
-        await asyncio.to_thread(self._write_status, status)
-
-    def _write_status(self, status: TierStatus) -> None:
-        # One that has a successor may have nothing to write to the log, by which it would know.
-        self._newest = self._store.newest_layout(self._newest)
-        if self._newest is not None and self._newest.coordinator > self._coordinator:
-            raise Superseded(f"another coordinator has written layout {self._newest.version}")
-        self._store.write_status(status)
-
-    def now(self) -> WallTime:
-        """Return the time."""
-        return WallTime(time.time())
-
-
 class CoordinatorActor:
     """The coordinator: it takes over the run's log, and decides until training is over.
 
@@ -106,7 +71,7 @@ class CoordinatorActor:
         layout = self._taken_over(machines)
         self._loop = TierCoordinatorLoop(
             TierCoordinator(layout, training.ratios, training.pace.save_every, training.settings.clocks),
-            StoredLog(self._store, layout.coordinator, training.pace),
+            StoredLog(self._store, training.pace, lambda: WallTime(time.time())),
             lambda: asyncio.get_running_loop().time(),
             random_names.new_nonce,
             pace=training.pace,

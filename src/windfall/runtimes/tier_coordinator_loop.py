@@ -44,7 +44,6 @@ class CoordinatorLog(Protocol):
 
         Raises:
             StoreError: it was not written.
-            Superseded: another coordinator has written a layout.
         """
         ...
 
@@ -79,6 +78,7 @@ class TierCoordinatorLoop:
         self.coordinator, self._log, self._time_s, self._new_nonce = coordinator, log, time_s, new_nonce
         self._status, self._rate = status, ClockRate(pace.rate_over_s)
         self._ends = asyncio.Event()
+        self._followed = False
         self._machines: dict[str, TierMachine] = {}
         self._joining: dict[str, TierMachine] = {}
         self._lost_at: dict[str, float] = {}
@@ -127,6 +127,8 @@ class TierCoordinatorLoop:
         reliable = machine is not None and machine.reliable
         may_be_silent_s = self._pace.reliable_lost_after_s if reliable else self._pace.lost_after_s
         self._lost_at[report.machine] = self._time_s() + may_be_silent_s
+        # A coordinator with nothing to write to the log learns of its successor by those who obey it.
+        self._followed = self._followed or report.coordinator > self.coordinator.layout.coordinator
         self.coordinator.take(report)
         return self.coordinator.layout, self.coordinator.committed()
 
@@ -138,7 +140,7 @@ class TierCoordinatorLoop:
         """
         reporting = asyncio.get_running_loop().create_task(self._report_status())
         try:
-            while not (self.coordinator.committed().over or reporting.done()):
+            while not self.coordinator.committed().over:
                 await self.turn()
                 await asyncio.sleep(self._pace.decide_s)
             self._ends.set()
@@ -175,8 +177,10 @@ class TierCoordinatorLoop:
         """Write the next layout if there is one.
 
         Raises:
-            Superseded: another coordinator has written it.
+            Superseded: another coordinator has written it, or has started.
         """
+        if self._followed:
+            raise Superseded("another coordinator has started")
         now_s = self._time_s()
         for name in [name for name, lost_at in self._lost_at.items() if lost_at < now_s and name in self._machines]:
             self.lose(name)

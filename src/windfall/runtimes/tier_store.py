@@ -1,14 +1,18 @@
-"""The log of layouts and the checkpoints of a parameter server in tiers, in the run's store."""
+"""The log of layouts, the status and the checkpoints of a parameter server in tiers, in the run's store."""
 
 from __future__ import annotations
 
+import asyncio
 import io
+from collections.abc import Callable
 
 import numpy as np
 
 from windfall.errors import LogDamaged
 from windfall.ports import ObjectStore
 from windfall.runtimes.parameter_partition import Values
+from windfall.runtimes.tier_pace import TierPace, through_outages
+from windfall.terms import WallTime
 from windfall.tier_layout import ServerLayout, StoredClock
 from windfall.tier_status import TierStatus
 from windfall.wire import tier_files
@@ -82,3 +86,25 @@ class ObjectTierStore:
         file = io.BytesIO()
         np.save(file, values, allow_pickle=False)
         self._store.put(tier_files.checkpoint_part_key(part, stored), file.getvalue())
+
+
+class StoredLog:
+    """`CoordinatorLog` in a run's store.
+
+    Args:
+        store: of the run.
+        pace: of calls that fail.
+        now: returns the time.
+    """
+
+    def __init__(self, store: ObjectTierStore, pace: TierPace, now: Callable[[], WallTime]) -> None:
+        self._store, self._pace, self.now = store, pace, now
+
+    async def write(self, layout: ServerLayout) -> bool:
+        """Append a layout, once the store can be reached."""
+        # What was written though its answer was lost is found again, so the same layout is written until it is known.
+        return await through_outages(lambda: asyncio.to_thread(self._store.write_layout, layout), self._pace)
+
+    async def write_status(self, status: TierStatus) -> None:
+        """Write the status."""
+        await asyncio.to_thread(self._store.write_status, status)
