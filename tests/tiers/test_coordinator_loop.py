@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from windfall.core.tier_coordinator import TierCoordinator
-from windfall.core.tier_decisions import first_layout
+from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
 from windfall.errors import Misuse, StoreUnreachable
 from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
 from windfall.runtimes.tier_coordinator_loop import LostMachine, Superseded, TierCoordinatorLoop
@@ -28,12 +28,14 @@ class Deciding:
         now_s: its clock.
         written: the layouts so far.
         refused: another coordinator has written the next one.
+        successor: the next coordinator has started.
         outages: how many writes of the status fail from now on.
         statuses: that were written.
     """
 
     def __init__(self, machines: Sequence[TierMachine], clocks: int = 1000, pace: TierPace = USUAL) -> None:
         self.now_s, self.refused, self.outages = 0.0, False, 0
+        self.successor = False
         self.statuses: list[TierStatus] = []
         first = first_layout(place_tiers(machines, TierPlacement(("",), ("",), ("", "")), StageRatios()))
         self.written = [first]
@@ -48,6 +50,10 @@ class Deciding:
         if not self.refused:
             self.written.append(layout)
         return not self.refused
+
+    async def newest(self, since: ServerLayout) -> ServerLayout | None:
+        """Return the newest layout; that of a successor, if there is one."""
+        return taken_by_next_coordinator(since) if self.successor else since
 
     async def write_status(self, status: TierStatus) -> None:
         """Keep a status, if the store is there."""
@@ -173,6 +179,23 @@ def test_a_coordinator_to_which_a_machine_reports_that_obeys_another_one_stops()
 
     with pytest.raises(Superseded, match="another coordinator has started"):
         asyncio.run(made.loop.run())
+
+
+def test_a_coordinator_that_hears_nothing_and_has_a_successor_does_not_write_over_its_status() -> None:
+    """It looks into the log, and stops; without a successor it writes on."""
+
+    async def silent(made: Deciding) -> None:
+        running = asyncio.get_running_loop().create_task(made.loop.run())
+        while len(made.statuses) < 3:
+            await asyncio.sleep(0.001)
+        made.successor = True
+        with pytest.raises(Superseded, match="another coordinator has started"):
+            await running
+
+    made = Deciding([RELIABLE], pace=TierPace(status_s=0.01, decide_s=0.01))
+    asyncio.run(asyncio.wait_for(silent(made), 30.0))
+    # One may have been on its way.
+    assert len(made.statuses) in {3, 4}
 
 
 def test_limits_on_silence_are_settings() -> None:

@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
-from windfall.errors import WindfallError
+from windfall.errors import LogDamaged, WindfallError
 from windfall.linux import random_names
 from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
 from windfall.runtimes.tier_coordinator_loop import TierCoordinatorLoop
@@ -32,6 +32,7 @@ from windfall.storage.object_stores import open_store
 from windfall.structs import Struct, replace
 from windfall.terms import WallTime
 from windfall.tier_layout import CommittedClock, ServerLayout, TierReport
+from windfall.tier_status import TierStatus
 
 COORDINATOR = "coordinator"
 CALLS_MAX = 10_000
@@ -75,9 +76,16 @@ class CoordinatorActor:
             lambda: asyncio.get_running_loop().time(),
             random_names.new_nonce,
             pace=training.pace,
-            status=self._store.status(),
+            status=self._last_status(),
         )
         self._first = machines
+
+    def _last_status(self) -> TierStatus | None:
+        try:
+            return self._store.status()
+        except LogDamaged:
+            # Only counts are lost with it, and the next one takes its place.
+            return None
 
     def _taken_over(self, machines: Sequence[TierMachine]) -> ServerLayout:
         """Write the first layout, or the one that says that this coordinator has started."""

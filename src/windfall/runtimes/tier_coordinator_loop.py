@@ -39,6 +39,14 @@ class CoordinatorLog(Protocol):
         """Append a layout to the log; return whether it could: not if that record exists."""
         ...
 
+    async def newest(self, since: ServerLayout) -> ServerLayout | None:
+        """Return the newest layout, from one that is known on.
+
+        Raises:
+            StoreError: it was not found.
+        """
+        ...
+
     async def write_status(self, status: TierStatus) -> None:
         """Write the status over the last one.
 
@@ -78,7 +86,7 @@ class TierCoordinatorLoop:
         self.coordinator, self._log, self._time_s, self._new_nonce = coordinator, log, time_s, new_nonce
         self._status, self._rate = status, ClockRate(pace.rate_over_s)
         self._ends = asyncio.Event()
-        self._followed = False
+        self._reported, self._followed = True, False
         self._machines: dict[str, TierMachine] = {}
         self._joining: dict[str, TierMachine] = {}
         self._lost_at: dict[str, float] = {}
@@ -127,6 +135,7 @@ class TierCoordinatorLoop:
         reliable = machine is not None and machine.reliable
         may_be_silent_s = self._pace.reliable_lost_after_s if reliable else self._pace.lost_after_s
         self._lost_at[report.machine] = self._time_s() + may_be_silent_s
+        self._reported = True
         # A coordinator with nothing to write to the log learns of its successor by those who obey it.
         self._followed = self._followed or report.coordinator > self.coordinator.layout.coordinator
         self.coordinator.take(report)
@@ -141,6 +150,8 @@ class TierCoordinatorLoop:
         reporting = asyncio.get_running_loop().create_task(self._report_status())
         try:
             while not self.coordinator.committed().over:
+                if reporting.done():
+                    reporting.result()
                 await self.turn()
                 await asyncio.sleep(self._pace.decide_s)
             self._ends.set()
@@ -161,6 +172,12 @@ class TierCoordinatorLoop:
         while failures < LAST_STATUS_TRIES:
             last = self._ends.is_set()
             try:
+                # One that hears nothing may have a successor, which all report to; it must not write over its status.
+                if not self._reported:
+                    await self._look_for_successor()
+                if self._followed:
+                    return
+                self._reported = False
                 await self._log.write_status(self.status())
             except StoreError:
                 failures += last
@@ -172,6 +189,10 @@ class TierCoordinatorLoop:
                 continue
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._ends.wait(), self._pace.status_s)
+
+    async def _look_for_successor(self) -> None:
+        newest, layout = await self._log.newest(self.coordinator.layout), self.coordinator.layout
+        self._followed = newest is not None and newest.coordinator > layout.coordinator
 
     async def turn(self) -> None:
         """Write the next layout if there is one.

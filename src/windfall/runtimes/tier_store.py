@@ -105,6 +105,10 @@ class StoredLog:
         # What was written though its answer was lost is found again, so the same layout is written until it is known.
         return await through_outages(lambda: asyncio.to_thread(self._store.write_layout, layout), self._pace)
 
+    async def newest(self, since: ServerLayout) -> ServerLayout | None:
+        """Return the newest layout."""
+        return await asyncio.to_thread(self._store.newest_layout, since)
+
     async def write_status(self, status: TierStatus) -> None:
         """Write the status."""
         await asyncio.to_thread(self._store.write_status, status)
