@@ -26,6 +26,9 @@ from windfall.structs import Struct
 WORDS_SHOWN = 20
 """Most frequent words of a topic that are written."""
 
+BLOCK_TOPICS = 8
+"""Topics whose weights are added up before they are searched one by one: sums of blocks do not wait for each other."""
+
 
 class Documents(Struct, frozen=True, eq=False):
     """Documents as tokens, one document after the other.
@@ -44,8 +47,8 @@ class Documents(Struct, frozen=True, eq=False):
     origin: dict[str, object]
 
 
-class TokensOfData(Struct, frozen=True, eq=False):
-    """Where the tokens of a data partition are.
+class Tokens(Struct, frozen=True, eq=False):
+    """The tokens of a range of documents, which one clock of a data partition goes through.
 
     Attributes:
         documents: of each token, from 0.
@@ -63,21 +66,21 @@ class TokensOfData(Struct, frozen=True, eq=False):
 
 
 class TokenBlock(Struct, frozen=True, eq=False):
-    """The tokens of a data partition.
+    """The same with the rows of the table that they need.
 
     Attributes:
-        data: its number.
-        rows: of the table that it needs: its words, the sums, its tokens' topics.
+        rows: the words', the sums', those of the tokens' topics.
         documents: of each token, from 0.
         words: of each token, places in `rows`.
-        words_here: how many words it has; the row of the sums is behind them.
+        words_here: how many words there are; the row of the sums is behind them.
+        data: number of the data partition.
     """
 
-    data: int
     rows: Rows
     documents: NDArray[np.int64]
     words: NDArray[np.int64]
     words_here: int
+    data: int
 
 
 class TopicModel:
@@ -87,7 +90,7 @@ class TopicModel:
         documents: all of them.
         topics: how many.
         data: how many data partitions there are.
-        clocks_per_sweep: a clock goes through that part of the tokens.
+        clocks_per_sweep: a clock goes through the tokens of that part of the documents.
         alpha, beta: of the Dirichlet priors of documents' topics, and of topics' words.
         seed: of chance.
 
@@ -111,8 +114,9 @@ class TopicModel:
         self.topics, self.alpha, self.beta = topics, alpha, beta
         self._documents, self._data, self._seed = documents, data, seed
         self._clocks_per_sweep, self._words = clocks_per_sweep, len(documents.vocabulary)
+        ranges = data * clocks_per_sweep
         self._bounds = np.searchsorted(
-            documents.documents, [number * documents.documents_all // data for number in range(data + 1)]
+            documents.documents, [number * documents.documents_all // ranges for number in range(ranges + 1)]
         )
         rows_of_topics = -(-np.diff(self._bounds) // topics)
         self._topic_rows = self._words + 1 + np.concatenate(([0], np.cumsum(rows_of_topics)))
@@ -122,32 +126,27 @@ class TopicModel:
         """Return zeros: no token has a topic yet."""
         return np.zeros((len(rows), self.topics))
 
-    def load(self, data: int) -> TokenBlock:
-        """Return the tokens of a range of documents."""
-        part = self._tokens_of(data)
-        words, places = np.unique(part.words, return_inverse=True)
-        topic_rows = np.arange(part.topic_rows.start, part.topic_rows.stop)
-        rows = np.concatenate((words, [self._words], topic_rows))
-        return TokenBlock(data, rows, part.documents, places, len(words))
+    def load(self, data: int) -> tuple[TokenBlock, ...]:
+        """Return the tokens of a range of documents, in the parts that clocks go through."""
+        first = data * self._clocks_per_sweep
+        return tuple(self._block(number, data) for number in range(first, first + self._clocks_per_sweep))
 
-    def compute(self, loaded: TokenBlock, clock: int, table: Table) -> None:
+    def compute(self, loaded: tuple[TokenBlock, ...], clock: int, table: Table) -> None:
         """Draw the topics of a part of the tokens again."""
-        before = table.pull(loaded.rows)
+        block = loaded[(clock - 1) % len(loaded)]
+        before = table.pull(block.rows)
         after = before.astype(np.float64, copy=True)
-        words, tokens = loaded.words_here, len(loaded.words)
+        words, tokens = block.words_here, len(block.words)
         topics = after[words + 1 :].ravel()[:tokens].astype(np.int64)
-        each = -(-tokens // self._clocks_per_sweep)
-        start = (clock - 1) % self._clocks_per_sweep * each
-        end = min(tokens, start + each)
-        drawn = np.random.default_rng([self._seed, loaded.data, clock]).random(max(0, end - start))
-        draw_topics(after[: words + 1], topics, loaded.documents, loaded.words, start, drawn, self._priors)
+        drawn = np.random.default_rng([self._seed, block.data, clock]).random(tokens)
+        draw_topics(after[: words + 1], topics, block.documents, block.words, drawn, self._priors)
         after[words + 1 :].ravel()[:tokens] = topics
-        table.push(loaded.rows, after - before)
+        table.push(block.rows, np.subtract(after, before, out=after))
 
     def recount(self, values: Values) -> Values:
         """Return the counts of words, and their sums, that follow from the topics of tokens in a table."""
         counts = np.zeros((self._words + 1, self.topics))
-        for part in self._parts():
+        for part in self._ranges():
             topics = part.topics(values)
             drawn = topics > 0
             np.add.at(counts, (part.words[drawn], topics[drawn] - 1), 1.0)
@@ -158,7 +157,7 @@ class TopicModel:
         """Return minus the logarithm of the likelihood of a token, on average, by its document's and the topics' counts."""
         words, total = self._words, 0.0
         by_word = (values[:words] + self.beta) / (values[words] + words * self.beta)
-        for part in self._parts():
+        for part in self._ranges():
             if not len(part.words):
                 continue
             topics = part.topics(values)
@@ -184,17 +183,24 @@ class TopicModel:
     def _priors(self) -> NDArray[np.float64]:
         return np.array([self.alpha, self.beta, self._words * self.beta])
 
-    def _parts(self) -> Iterator[TokensOfData]:
-        return (self._tokens_of(data) for data in range(self._data))
+    def _ranges(self) -> Iterator[Tokens]:
+        return (self._tokens(number) for number in range(self._data * self._clocks_per_sweep))
 
-    def _tokens_of(self, data: int) -> TokensOfData:
-        tokens = slice(int(self._bounds[data]), int(self._bounds[data + 1]))
+    def _tokens(self, number: int) -> Tokens:
+        """Return the tokens of a range of documents, by its number among those of all data partitions and clocks."""
+        tokens = slice(int(self._bounds[number]), int(self._bounds[number + 1]))
         documents = self._documents.documents[tokens]
-        return TokensOfData(
+        return Tokens(
             documents - documents[:1],
             self._documents.words[tokens],
-            slice(int(self._topic_rows[data]), int(self._topic_rows[data + 1])),
+            slice(int(self._topic_rows[number]), int(self._topic_rows[number + 1])),
         )
+
+    def _block(self, number: int, data: int) -> TokenBlock:
+        part = self._tokens(number)
+        words, places = np.unique(part.words, return_inverse=True)
+        topic_rows = np.arange(part.topic_rows.start, part.topic_rows.stop)
+        return TokenBlock(np.concatenate((words, [self._words], topic_rows)), part.documents, places, len(words), data)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -227,44 +233,58 @@ def draw_topics(  # noqa: PLR0917 - a compiled function takes flat arguments
     topics: NDArray[np.int64],
     documents: NDArray[np.int64],
     words: NDArray[np.int64],
-    start: int,
     drawn: NDArray[np.float64],
     priors: NDArray[np.float64],
 ) -> None:
-    """Draw the topics of tokens from `start` on, in place.
+    """Draw the topics of tokens, in place.
 
     Args:
         counts: of each word, shape (words + 1, topics); the sums last.
-        topics: of all tokens, from 1, 0 for none.
-        documents: of all tokens.
-        words: of all tokens.
-        start: first token.
-        drawn: a random number in [0, 1) for each token that is drawn.
+        topics: of the tokens, from 1, 0 for none.
+        documents: of the tokens.
+        words: of the tokens.
+        drawn: a random number in [0, 1) for each token.
         priors: alpha, beta, and beta times the number of all words.
     """
     number_of_topics, sums = counts.shape[1], counts[counts.shape[0] - 1]
     weights, of_document = np.empty(number_of_topics), np.zeros(number_of_topics)
-    for place in range(len(drawn)):
-        token = start + place
-        if place == 0 or documents[token] != documents[token - 1]:
+    of_blocks = np.empty((number_of_topics + BLOCK_TOPICS - 1) // BLOCK_TOPICS)
+    # A division costs more than the rest of a weight, and only two of the sums change with a token.
+    inverse = 1.0 / (sums + priors[2])
+    for token in range(len(words)):
+        if token == 0 or documents[token] != documents[token - 1]:
             of_document[:] = 0.0
-            first = np.searchsorted(documents, documents[token])
-            while first < len(topics) and documents[first] == documents[token]:
-                if topics[first] > 0:
-                    of_document[topics[first] - 1] += 1.0
-                first += 1
+            other = token
+            while other < len(topics) and documents[other] == documents[token]:
+                if topics[other] > 0:
+                    of_document[topics[other] - 1] += 1.0
+                other += 1
         row, old = counts[words[token]], topics[token] - 1
         if old >= 0:
             row[old] -= 1.0
             sums[old] -= 1.0
+            inverse[old] = 1.0 / (sums[old] + priors[2])
             of_document[old] -= 1.0
-        total = 0.0
         for topic in range(number_of_topics):
-            total += (of_document[topic] + priors[0]) * (row[topic] + priors[1]) / (sums[topic] + priors[2])
-            weights[topic] = total
-        new = min(np.searchsorted(weights, drawn[place] * total, "right"), number_of_topics - 1)
+            weights[topic] = (of_document[topic] + priors[0]) * (row[topic] + priors[1]) * inverse[topic]
+        total = 0.0
+        for block in range(len(of_blocks)):
+            of_block = 0.0
+            for topic in range(block * BLOCK_TOPICS, min(number_of_topics, (block + 1) * BLOCK_TOPICS)):
+                of_block += weights[topic]
+            of_blocks[block] = of_block
+            total += of_block
+        left, block = drawn[token] * total, 0
+        while left >= of_blocks[block] and block < len(of_blocks) - 1:
+            left -= of_blocks[block]
+            block += 1
+        new, last = block * BLOCK_TOPICS, min(number_of_topics, (block + 1) * BLOCK_TOPICS) - 1
+        while left >= weights[new] and new < last:
+            left -= weights[new]
+            new += 1
         row[new] += 1.0
         sums[new] += 1.0
+        inverse[new] = 1.0 / (sums[new] + priors[2])
         of_document[new] += 1.0
         topics[token] = new + 1
 
