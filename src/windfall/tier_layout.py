@@ -102,11 +102,31 @@ class CommittedClock(Struct, frozen=True):
     over: bool = False
 
 
+class TierMachine(Struct, frozen=True):
+    """A machine that can serve, back up and compute.
+
+    Attributes:
+        name: of the machine.
+        reliable: it cannot be preempted.
+        started_s: instant at which it joined [s]; the longest-running transient machines serve.
+        leaving: its end is announced, or it is to be released; all that is on it moves away.
+        speed: how much it computes in a second, relative to the others.
+        loaded: data partitions whose data it has.
+    """
+
+    name: str
+    reliable: bool
+    started_s: float = 0.0
+    leaving: bool = False
+    speed: float = 1.0
+    loaded: frozenset[int] = frozenset()
+
+
 class TierReport(Struct, frozen=True):
     """What a machine says of itself, all of it, each time.
 
     Attributes:
-        machine: its name.
+        about: the machine, without its data.
         number: of its reports, from 1.
         coordinator: the newest that it has heard of.
         term: of the newest layout that it has seen.
@@ -118,7 +138,7 @@ class TierReport(Struct, frozen=True):
         saved: of each part backed up here, its newest checkpoint in the store.
     """
 
-    machine: str
+    about: TierMachine
     number: int
     coordinator: int
     term: int
@@ -128,3 +148,8 @@ class TierReport(Struct, frozen=True):
     loaded: frozenset[int]
     released: dict[int, tuple[int, int]]
     saved: dict[int, StoredClock]
+
+    @property
+    def machine(self) -> str:
+        """The machine's name."""
+        return self.about.name

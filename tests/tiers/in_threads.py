@@ -9,7 +9,7 @@ import numpy as np
 
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout
-from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
+from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.runtimes.parameter_partition import Values
 from windfall.runtimes.tier_coordinator_loop import TierCoordinatorLoop
 from windfall.runtimes.tier_loop import TierLoop, Unreachable
@@ -17,7 +17,7 @@ from windfall.runtimes.tier_member import TierMember
 from windfall.runtimes.tier_messages import Answer, Question
 from windfall.runtimes.tier_program import TierProgram
 from windfall.runtimes.tier_server import ServerSettings
-from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierReport
+from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierMachine, TierReport
 
 PARTS, DATA = 3, 4
 
@@ -68,7 +68,7 @@ class ThreadCluster:
             asyncio.get_running_loop().time,
             lambda: str(len(self.layouts)),
         )
-        self.coordinator.start(first, 10.0)
+        self.coordinator.start(10.0)
         for name in names:
             self.add(name)
 
@@ -79,8 +79,7 @@ class ThreadCluster:
     def add(self, name: str) -> None:
         """Let a machine join."""
         self.joined += 1
-        self.coordinator.join(_machine(name, self.joined))
-        member = TierMember(name, self.layouts[-1], self.settings)
+        member = TierMember(_machine(name, self.joined), self.layouts[-1], self.settings)
         self.machines[name] = TierLoop(member, Links(self, name), self.program, self, self.slots)
         self.tasks[name] = asyncio.get_running_loop().create_task(self.machines[name].run())
 

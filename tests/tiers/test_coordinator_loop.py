@@ -9,11 +9,13 @@ import pytest
 
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout
-from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
+from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.runtimes.tier_coordinator_loop import LostMachine, Superseded, TierCoordinatorLoop
-from windfall.tier_layout import ServerLayout, TierReport
+from windfall.structs import replace
+from windfall.tier_layout import ServerLayout, TierMachine, TierReport
 
 RELIABLE, FIRST, SECOND = TierMachine("r1", True), TierMachine("t1", False, 1.0), TierMachine("t2", False, 2.0)
+MACHINES = {machine.name: machine for machine in (RELIABLE, FIRST, SECOND)}
 
 
 class Deciding:
@@ -32,8 +34,9 @@ class Deciding:
         self.loop = TierCoordinatorLoop(
             TierCoordinator(first, StageRatios(), 100, 1000), self._write, lambda: self.now_s, lambda: "n"
         )
-        self.loop.start(machines, 60.0)
+        self.loop.start(60.0)
         self.numbers = 0
+        self.leaving: set[str] = set()
 
     async def _write(self, layout: ServerLayout) -> bool:
         if not self.refused:
@@ -46,8 +49,9 @@ class Deciding:
             self.numbers += 1
             newest = self.written[-1]
             backups = {0: frozenset({newest.base})} if machine == "r1" else {}
+            about = replace(MACHINES[machine], leaving=machine in self.leaving)
             self.loop.hear(
-                TierReport(machine, self.numbers, newest.coordinator, newest.term, backups, {}, {}, frozenset(), {}, {})
+                TierReport(about, self.numbers, newest.coordinator, newest.term, backups, {}, {}, frozenset(), {}, {})
             )
 
     def turn(self, at_s: float) -> ServerLayout:
@@ -84,33 +88,37 @@ def test_a_reliable_machine_may_be_silent_for_longer() -> None:
     assert made.names == set()
 
 
-def test_machines_of_the_first_layout_have_a_minute_to_start() -> None:
-    """They are not lost before their first report."""
+def test_nothing_is_decided_before_each_machine_of_the_layout_has_reported_or_had_the_time_to() -> None:
+    """A coordinator that has just started knows nothing of them; after a minute one is lost that is still silent."""
     made = Deciding([RELIABLE, FIRST])
-    made.turn(59.0)
-    assert made.names == {"r1", "t1"}
+    for at_s in range(59):
+        made.now_s = float(at_s)
+        made.hear("r1")
+    assert made.turn(59.0).version == 1
 
-    made.turn(61.0)
-    assert made.names == set()
+    made.hear("r1")
+    assert [place.fenced for place in made.turn(60.1).data].count(True) == 1
+    with pytest.raises(LostMachine):
+        made.hear("t1")
 
 
-def test_nothing_is_given_to_a_machine_that_joins_before_it_reports() -> None:
-    """It may never start."""
+def test_a_machine_joins_with_its_first_report() -> None:
+    """It gets a data partition, once it has loaded it."""
     made = Deciding([RELIABLE])
     made.hear("r1")
-    made.loop.join(FIRST)
     assert made.turn(1.0).version == 1
 
     made.hear("r1", "t1")
     assert {place.next_holder for place in made.turn(1.1).data} == {None, "t1"}
 
 
-def test_a_machine_that_is_told_to_leave_is_given_nothing() -> None:
+def test_a_machine_that_leaves_is_given_nothing() -> None:
     """What it has moves away."""
     made = Deciding([RELIABLE, FIRST, SECOND])
     made.hear("r1", "t1", "t2")
     (server,) = {place.active for place in made.written[0].parts}
-    made.loop.leave(server)
+    made.leaving.add(server)
+    made.hear(server)
     other = made.turn(1.0)
 
     assert {place.next_active for place in other.parts} == {"r1"}, "with one transient machine, the reliable one serves"

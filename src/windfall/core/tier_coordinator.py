@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from windfall.core.tier_decisions import common_clock, next_layout
-from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
+from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.structs import replace
-from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierReport
+from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierMachine, TierReport
 
 
 class TierCoordinator:
@@ -45,6 +45,12 @@ class TierCoordinator:
         saves = self._saving == self._committed
         return CommittedClock(self.layout.term, self._committed, saves, self.layout.checkpoint.clock >= self.clocks)
 
+    def machines_named(self) -> frozenset[str]:
+        """Return the machines that the layout names."""
+        named = {one for place in self.layout.parts for one in (place.active, place.backup, place.next_active)}
+        named |= {one for place in self.layout.data for one in (place.holder, place.next_holder)}
+        return frozenset(one for one in named if one is not None)
+
     def next(self, machines: Sequence[TierMachine]) -> ServerLayout | None:
         """Return the layout to be written next; None: this one stands, or a report or a machine is needed first.
 
@@ -54,9 +60,7 @@ class TierCoordinator:
         if not any(machine.reliable for machine in machines):
             return None
         layout = self.layout
-        named = {one for place in layout.parts for one in (place.active, place.backup, place.next_active)}
-        named |= {one for place in layout.data for one in (place.holder, place.next_holder)}
-        lost = frozenset(one for one in named if one is not None) - {machine.name for machine in machines}
+        lost = self.machines_named() - {machine.name for machine in machines}
         known = [self._with_data(machine) for machine in machines]
         return next_layout(layout, self._reports, lost, place_tiers(known, _placement(layout), self.ratios))
 

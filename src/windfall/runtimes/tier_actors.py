@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -18,7 +18,7 @@ from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
 from windfall.errors import WindfallError
 from windfall.linux import random_names
-from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
+from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.runtimes.tier_coordinator_loop import RUNNING_REPORT_WITHIN_S, START_WITHIN_S, TierCoordinatorLoop
 from windfall.runtimes.tier_loop import HELD_S, TierLoop, Unreachable
 from windfall.runtimes.tier_member import TierMember
@@ -28,7 +28,7 @@ from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore
 from windfall.storage.object_stores import open_store
 from windfall.structs import Struct, replace
-from windfall.tier_layout import CommittedClock, ServerLayout, TierReport
+from windfall.tier_layout import CommittedClock, ServerLayout, TierMachine, TierReport
 
 COORDINATOR = "coordinator"
 ANSWER_MAX_S = HELD_S + 5.0
@@ -61,7 +61,7 @@ class CoordinatorActor:
 
     Args:
         training: what is trained.
-        machines: those that are there.
+        machines: that the first layout names; others join with their first report.
     """
 
     def __init__(self, training: TierTraining, machines: Sequence[TierMachine]) -> None:
@@ -75,7 +75,6 @@ class CoordinatorActor:
             lambda: asyncio.get_running_loop().time(),
             random_names.new_nonce,
         )
-        self._first = machines
 
     def _taken_over(self, machines: Sequence[TierMachine]) -> ServerLayout:
         """Write the first layout, or the one that says that this coordinator has started."""
@@ -100,7 +99,7 @@ class CoordinatorActor:
         Raises:
             Superseded: another coordinator has started.
         """
-        self._loop.start(self._first, self._report_within_s)
+        self._loop.start(self._report_within_s)
         await self._loop.run()
 
     async def layout(self) -> ServerLayout:
@@ -110,19 +109,6 @@ class CoordinatorActor:
     async def committed(self) -> CommittedClock:
         """Return the clock that all backups have."""
         return self._loop.coordinator.committed()
-
-    async def join(self, machine: TierMachine) -> ServerLayout:
-        """Let a machine join once it reports, and return the newest layout."""
-        self._loop.join(machine)
-        return self._loop.coordinator.layout
-
-    async def leave(self, machine: str) -> None:
-        """Take in that a machine's end is announced, or that it is to be released."""
-        self._loop.leave(machine)
-
-    async def lose(self, machine: str) -> None:
-        """Take in that a machine is lost."""
-        self._loop.lose(machine)
 
     async def pid(self) -> int:
         """Return the number of its process."""
@@ -169,23 +155,33 @@ class MachineActor:
     """A machine: servers, backups and workers.
 
     Args:
-        machine: its name.
+        machine: what the coordinator should know of it.
         training: what is trained.
         layout: the newest.
-        program: what computes.
+        program: returns what computes.
         slots: data partitions that compute at once.
     """
 
     def __init__(
-        self, machine: str, training: TierTraining, layout: ServerLayout, program: TierProgram, slots: int
+        self,
+        machine: TierMachine,
+        training: TierTraining,
+        layout: ServerLayout,
+        program: Callable[[], TierProgram],
+        slots: int,
     ) -> None:
         member = TierMember(machine, layout, training.settings)
         store = ObjectTierStore(open_store(training.store))
-        self._loop = TierLoop(member, RayLinks(machine), program, store, slots)
+        self._loop = TierLoop(member, RayLinks(machine.name), program(), store, slots)
 
     async def run(self) -> None:
         """Serve and compute until training is over; raises as `TierLoop.run`."""
         await self._loop.run()
+
+    async def leave(self) -> bool:
+        """Take in that this machine's end is announced, or that it is to be released; return whether it may go."""
+        self._loop.member.leave()
+        return not self._loop.member.needed
 
     async def answer(self, question: Question, sender: str) -> Answer:
         """Return the answer to another machine's question; raises as `TierLoop.answer`."""

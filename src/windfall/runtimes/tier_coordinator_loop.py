@@ -6,13 +6,12 @@ A machine that has not reported for a while is lost for ever: it is told so if i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.errors import WindfallError
-from windfall.policies.layout.tiers import TierMachine
 from windfall.structs import replace
-from windfall.tier_layout import CommittedClock, ServerLayout, TierReport
+from windfall.tier_layout import CommittedClock, ServerLayout, TierMachine, TierReport
 
 TURN_S = 0.05
 """Between two looks at what has changed."""
@@ -53,7 +52,7 @@ class TierCoordinatorLoop:
     ) -> None:
         self.coordinator, self._write, self._time_s, self._new_nonce = coordinator, write, time_s, new_nonce
         self._machines: dict[str, TierMachine] = {}
-        self._joining: dict[str, TierMachine] = {}
+        self._awaited: set[str] = set()
         self._lost_at: dict[str, float] = {}
         self._lost: set[str] = set()
 
@@ -62,41 +61,31 @@ class TierCoordinatorLoop:
         """All that are there."""
         return tuple(self._machines.values())
 
-    def start(self, machines: Sequence[TierMachine], report_within_s: float) -> None:
-        """Begin with machines that are there, or were when the last coordinator saw them."""
-        for machine in machines:
-            self._machines[machine.name] = machine
-            self._lost_at[machine.name] = self._time_s() + report_within_s
-
-    def join(self, machine: TierMachine) -> None:
-        """Let a machine join once it reports: nothing is given to one that may not start."""
-        if machine.name not in self._machines:
-            self._joining[machine.name] = machine
-
-    def leave(self, machine: str) -> None:
-        """Take in that a machine's end is announced, or that it is to be released."""
-        if machine in self._machines:
-            self._machines[machine] = replace(self._machines[machine], leaving=True)
+    def start(self, report_within_s: float) -> None:
+        """Await the machines that the layout names: nothing is decided before each has reported, or had the time to [s]."""
+        for machine in self.coordinator.machines_named():
+            self._awaited.add(machine)
+            self._lost_at[machine] = self._time_s() + report_within_s
 
     def lose(self, machine: str) -> None:
         """Take in that a machine is lost."""
         self._lost.add(machine)
+        self._awaited.discard(machine)
         self._machines.pop(machine, None)
-        self._joining.pop(machine, None)
+        self._lost_at.pop(machine, None)
 
     def hear(self, report: TierReport) -> tuple[ServerLayout, CommittedClock]:
-        """Take in a report and return what counts.
+        """Take in a report and return what counts; a machine joins with its first one.
 
         Raises:
             LostMachine: it was taken for lost before.
         """
         if report.machine in self._lost:
             raise LostMachine(f"machine {report.machine} was silent for too long: others do its work")
-        if report.machine in self._joining:
-            self._machines[report.machine] = self._joining.pop(report.machine)
-        machine = self._machines.get(report.machine)
-        reliable = machine is not None and machine.reliable
-        self._lost_at[report.machine] = self._time_s() + (RELIABLE_LOST_AFTER_S if reliable else LOST_AFTER_S)
+        self._awaited.discard(report.machine)
+        self._machines[report.machine] = report.about
+        silence_max_s = RELIABLE_LOST_AFTER_S if report.about.reliable else LOST_AFTER_S
+        self._lost_at[report.machine] = self._time_s() + silence_max_s
         self.coordinator.take(report)
         return self.coordinator.layout, self.coordinator.committed()
 
@@ -117,8 +106,10 @@ class TierCoordinatorLoop:
             Superseded: another coordinator has written it.
         """
         now_s = self._time_s()
-        for name in [name for name, lost_at in self._lost_at.items() if lost_at < now_s and name in self._machines]:
+        for name in [name for name, lost_at in self._lost_at.items() if lost_at < now_s]:
             self.lose(name)
+        if self._awaited:
+            return
         layout = self.coordinator.next(self.machines)
         if layout is None:
             return
