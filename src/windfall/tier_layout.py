@@ -86,6 +86,18 @@ class ServerLayout(Tagged, frozen=True):
     nonce: str = ""
 
 
+class TierProduct(Tagged, frozen=True):
+    """What training was for.
+
+    Attributes:
+        files: size of each file, by name [B].
+        loss: of the whole table at the end.
+    """
+
+    files: dict[str, int]
+    loss: float
+
+
 class CommittedClock(Struct, frozen=True):
     """The newest clock that all backups have: none goes back before it, and a coordinator that has a successor may say so too.
 

@@ -40,6 +40,11 @@ class TierCoordinator:
             self._reports[report.machine] = report
             self._commit()
 
+    def stop(self) -> None:
+        """End training with the newest clock that all backups have, which is stored."""
+        self.clocks = min(self.clocks, self._committed)
+        self._commit()
+
     def committed(self) -> CommittedClock:
         """Return the clock that all backups have."""
         saves = self._saving == self._committed

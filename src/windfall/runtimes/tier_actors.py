@@ -7,6 +7,7 @@ Actors have names within the run's Ray namespace; a machine that calls one that 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from ray.exceptions import RayError
 
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
-from windfall.errors import WindfallError
+from windfall.errors import StoreError, WindfallError
 from windfall.linux import random_names
 from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.runtimes.tier_coordinator_loop import RUNNING_REPORT_WITHIN_S, START_WITHIN_S, TierCoordinatorLoop
@@ -33,6 +34,8 @@ from windfall.tier_layout import CommittedClock, ServerLayout, TierMachine, Tier
 COORDINATOR = "coordinator"
 ANSWER_MAX_S = HELD_S + 5.0
 """How long an answer may take."""
+STOP_LOOK_S = 1.0
+"""Between two looks at whether training is to rest."""
 CALLS_MAX = 10_000
 """Calls that an actor may hold at once; each machine has a few under way."""
 
@@ -100,7 +103,21 @@ class CoordinatorActor:
             Superseded: another coordinator has started.
         """
         self._loop.start(self._report_within_s)
-        await self._loop.run()
+        watching = asyncio.create_task(self._watch_for_stop())
+        try:
+            await self._loop.run()
+        finally:
+            watching.cancel()
+        coordinator = self._loop.coordinator
+        if coordinator.layout.checkpoint.clock < self._training.settings.clocks:
+            await asyncio.to_thread(self._store.write_stopped, coordinator.layout.coordinator)
+
+    async def _watch_for_stop(self) -> None:
+        while True:
+            with contextlib.suppress(StoreError):
+                if await asyncio.to_thread(self._store.stop_asked) >= self._loop.coordinator.layout.coordinator:
+                    self._loop.coordinator.stop()
+            await asyncio.sleep(STOP_LOOK_S)
 
     async def layout(self) -> ServerLayout:
         """Return the newest layout."""
@@ -178,10 +195,14 @@ class MachineActor:
         """Serve and compute until training is over; raises as `TierLoop.run`."""
         await self._loop.run()
 
-    async def leave(self) -> bool:
-        """Take in that this machine's end is announced, or that it is to be released; return whether it may go."""
-        self._loop.member.leave()
+    async def leave(self, leaving: bool) -> bool:
+        """Take in whether this machine is to leave; return whether nothing on it is needed."""
+        self._loop.member.leave(leaving)
         return not self._loop.member.needed
+
+    async def state(self) -> tuple[ServerLayout, CommittedClock]:
+        """Return the newest layout and clock that it has heard of."""
+        return self._loop.member.server.layout, self._loop.member.committed
 
     async def answer(self, question: Question, sender: str) -> Answer:
         """Return the answer to another machine's question; raises as `TierLoop.answer`."""

@@ -22,17 +22,19 @@ class TierMember:
     Attributes:
         server: parts that it serves and backs up.
         worker: data partitions that it computes on.
+        committed: the newest clock that it has heard of.
     """
 
     def __init__(self, about: TierMachine, layout: ServerLayout, settings: ServerSettings) -> None:
         self.about = about
         self.server = TierServer(about.name, layout, settings)
         self.worker = TierWorker(about.name, layout, settings.clocks)
+        self.committed = CommittedClock(layout.term, layout.base)
         self._reports = 0
 
-    def leave(self) -> None:
-        """Take in that this machine's end is announced, or that it is to be released."""
-        self.about = replace(self.about, leaving=True)
+    def leave(self, leaving: bool = True) -> None:
+        """Take in that this machine's end is announced, or that it is to be released, or after all is not."""
+        self.about = replace(self.about, leaving=leaving)
 
     @property
     def needed(self) -> bool:
@@ -48,6 +50,7 @@ class TierMember:
         self.server.conform(layout)
         self.worker.conform(layout)
         self.server.commit(committed)
+        self.committed = committed
 
     def questions(self, backing_up: Collection[int] = ()) -> list[tuple[str, Question]]:
         """Return what it asks, and which machine; `backing_up` as in `TierServer.questions`."""

@@ -2,12 +2,18 @@
 
 tiers/log/00000001 ...                 the create-only sequence of layouts
 tiers/checkpoints/<term>-<clock>/<part>  a part of a checkpoint: values, as a NumPy array file; it counts if a layout names it
+tiers/stop                             the newest coordinator that is asked to stop; overwritten
+tiers/stopped                          the newest one that has; overwritten
+tiers/product/files/<name>             what training was for
+tiers/product/done                     their names, written once all are there
 """
 
 from __future__ import annotations
 
 from windfall import codec
-from windfall.tier_layout import VERSION, ServerLayout, StoredClock
+from windfall.tier_layout import VERSION, ServerLayout, StoredClock, TierProduct
+
+STOP, STOPPED, PRODUCT = "tiers/stop", "tiers/stopped", "tiers/product/done"
 
 
 def layout_key(version: int) -> str:
@@ -18,6 +24,35 @@ def layout_key(version: int) -> str:
 def checkpoint_part_key(part: int, stored: StoredClock) -> str:
     """Return the key of a part of a checkpoint."""
     return f"tiers/checkpoints/{stored.term}-{stored.clock}/{part:04d}"
+
+
+def product_file_key(name: str) -> str:
+    """Return the key of a file of the product."""
+    return f"tiers/product/files/{name}"
+
+
+def coordinator_to_bytes(number: int) -> bytes:
+    """Write the number of a coordinator."""
+    return codec.encode_document(VERSION, "coordinator", number)
+
+
+def coordinator_from_bytes(data: bytes) -> int:
+    """Read the number of a coordinator; raises as `codec.decode_document`."""
+    number: int = codec.decode_document(data, "coordinator", int, version=VERSION, what="a request to stop training")
+    return number
+
+
+def product_to_bytes(product: TierProduct) -> bytes:
+    """Write a product."""
+    return codec.encode_document(VERSION, "product", product)
+
+
+def product_from_bytes(data: bytes) -> TierProduct:
+    """Read a product; raises as `codec.decode_document`."""
+    product: TierProduct = codec.decode_document(
+        data, "product", TierProduct, version=VERSION, what="a parameter server's product"
+    )
+    return product
 
 
 def layout_to_bytes(layout: ServerLayout) -> bytes:
