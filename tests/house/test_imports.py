@@ -87,7 +87,10 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"ray"}),
     ),
     "runtimes.tier_coordinator_loop": (WORDS | {"runtimes", "core.tier_coordinator", "policies.layout.tiers"}, NONE),
-    "apps": (WORDS | {"runtimes.parameter_partition", "runtimes.tier_program"}, frozenset({"numpy", "numba"})),
+    "apps": (
+        WORDS | {"runtimes.parameter_partition", "runtimes.tier_program", "spelling", "apps"},
+        frozenset({"numpy", "numba"}),
+    ),
     "core": (TO_CORE - {"wire"} | {"units"}, NONE),
     "linux": (WORDS | {"wire", "linux"}, NONE),
     "storage": (

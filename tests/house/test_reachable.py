@@ -17,6 +17,8 @@ COMMANDS = frozenset({"windfall.cli.main", "windfall.wire.metadata_server", "win
 UNREACHED: dict[str, str] = {
     **dict.fromkeys(
         (
+            "windfall.apps.app_settings",
+            "windfall.apps.data_files",
             "windfall.apps.lda",
             "windfall.apps.mf",
             "windfall.apps.mlr",
