@@ -37,7 +37,6 @@ from windfall.storage.object_stores import open_store
 from windfall.structs import Struct
 from windfall.terms import Notice, NoticeLevel, Outcome, Step, Term
 from windfall.tier_layout import CommittedClock, ServerLayout, TierMachine
-from windfall.wire.environment import PEERS_TOKEN
 
 _STORE_SHARE = 0.2
 """Share of a machine's memory for messages that are on their way."""
@@ -146,11 +145,13 @@ def _trained(machine: _Machine, folder: str) -> int:
             if node.leave(leaving=machine.wishes.leaving) and machine.wishes.leaving:
                 return EXIT_RETRY
             _show(machine, *node.state())
-        layout, committed = node.state()
-        _show(machine, layout, committed)
+        store = ObjectTierStore(open_store(request.url))
+        layout = store.newest_layout()
+        assert layout is not None, "training that is over has a layout"
+        _show(machine, layout, CommittedClock(layout.term, layout.checkpoint.clock))
         done = layout.checkpoint.clock >= job.clocks
         if done and leads:
-            _store_product(machine, layout)
+            _store_product(machine, store, layout)
     except NodeLost as error:
         _log(str(error))
         return EXIT_RETRY
@@ -207,14 +208,9 @@ def _check_program(job: TierJob) -> None:
 def _place(request: ExecRequest, body: Mapping[str, Any], folder: str) -> TierNodePlace:
     head_host, own_host = (_host(str(body[key])) for key in (tier_rules.HEAD, tier_rules.ADDRESS))
     head = f"{head_host}:{str(body[tier_rules.HEAD]).rpartition(':')[2]}"
-    secret = os.environ.get(PEERS_TOKEN, "")
-    if not secret:
-        raise Misuse(f"{PEERS_TOKEN} is not set: only a controller can start a machine of a parameter server")
     memory_bytes = int((request.memory_gib or 4.0) * (1 << 30) * _STORE_SHARE)
     store_bytes = min(max(memory_bytes, _STORE_BYTES_MIN), _STORE_BYTES_MAX)
-    return TierNodePlace(
-        head, bool(body[tier_rules.LEADS]), own_host, secret, folder, store_bytes, max(1, int(_cpus(request)))
-    )
+    return TierNodePlace(head, bool(body[tier_rules.LEADS]), own_host, folder, store_bytes, max(1, int(_cpus(request))))
 
 
 def _host(address: str) -> str:
@@ -230,9 +226,8 @@ def _host(address: str) -> str:
     return f"127.1.{int(port) >> 8}.{int(port) & 255}" if loopback else host
 
 
-def _store_product(machine: _Machine, layout: ServerLayout) -> None:
+def _store_product(machine: _Machine, store: ObjectTierStore, layout: ServerLayout) -> None:
     """Write what training was for, unless it is there."""
-    store = ObjectTierStore(open_store(machine.request.url))
     if store.product() is not None:
         return
     job = machine.job

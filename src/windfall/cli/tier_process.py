@@ -18,7 +18,9 @@ from windfall.agent.contained_program import run_contained
 from windfall.agent.exec_request import load
 from windfall.errors import EXIT_FAILED, EXIT_RETRY, Misuse, WindfallError
 from windfall.linux import processes
+from windfall.wire.environment import PEERS_TOKEN
 from windfall.wire.python_programs import program
+from windfall.wire.ray_environment import ray_environment
 
 RAY_MIN = (2, 50)
 """The oldest version of Ray with which this is tested."""
@@ -35,6 +37,10 @@ def main() -> int:
             _check_ray()
             machine = importlib.import_module("windfall.wiring_tiers")
             return int(machine.run_machine(request, int(sys.argv[2]), sys.argv[3]))
+        secret = os.environ.pop(PEERS_TOKEN, "")
+        if not secret:
+            raise Misuse(f"{PEERS_TOKEN} is not set: only a controller can start a machine of a parameter server")
+        os.environ.update(ray_environment(secret))
         _clean_up()
         # Ray's sockets are in it, and their paths must be short: the machine's own folder may have a long name.
         folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-{processes.started_at(os.getpid())}-")

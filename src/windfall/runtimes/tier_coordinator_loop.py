@@ -55,6 +55,7 @@ class TierCoordinatorLoop:
         self._awaited: set[str] = set()
         self._lost_at: dict[str, float] = {}
         self._lost: set[str] = set()
+        self._dismissed: set[str] = set()
 
     @property
     def machines(self) -> tuple[TierMachine, ...]:
@@ -87,15 +88,18 @@ class TierCoordinatorLoop:
         silence_max_s = RELIABLE_LOST_AFTER_S if report.about.reliable else LOST_AFTER_S
         self._lost_at[report.machine] = self._time_s() + silence_max_s
         self.coordinator.take(report)
-        return self.coordinator.layout, self.coordinator.committed()
+        committed = self.coordinator.committed()
+        if committed.over:
+            self._dismissed.add(report.machine)
+        return self.coordinator.layout, committed
 
     async def run(self) -> None:
-        """Write layouts until training is over.
+        """Write layouts until training is over, and each machine that is there has heard of it.
 
         Raises:
             Superseded: another coordinator has written one.
         """
-        while not self.coordinator.committed().over:
+        while not self.coordinator.committed().over or self._machines.keys() - self._dismissed:
             await self.turn()
             await asyncio.sleep(TURN_S)
 
@@ -108,7 +112,7 @@ class TierCoordinatorLoop:
         now_s = self._time_s()
         for name in [name for name, lost_at in self._lost_at.items() if lost_at < now_s]:
             self.lose(name)
-        if self._awaited:
+        if self._awaited or self.coordinator.committed().over:
             return
         layout = self.coordinator.next(self.machines)
         if layout is None:

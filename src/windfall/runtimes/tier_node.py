@@ -6,7 +6,6 @@ one; the coordinator alone is started again in its place, since machines compute
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import subprocess
@@ -33,16 +32,6 @@ CONNECT_MAX_S = 60.0
 LOOK_S = 0.2
 """Between two looks at whether all is well."""
 _RETRY_S = 0.1
-_CLUSTER = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "token",
-    # A node that is lost is known within two seconds, and one whose head is lost ends.
-    "RAY_health_check_initial_delay_ms": "0",
-    "RAY_health_check_period_ms": "500",
-    "RAY_health_check_timeout_ms": "1000",
-    "RAY_health_check_failure_threshold": "3",
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
-}
 
 
 class NodeLost(WindfallError):
@@ -50,13 +39,12 @@ class NodeLost(WindfallError):
 
 
 class TierNodePlace(Struct, frozen=True):
-    """Where a machine is in the cluster.
+    """Where a machine is in the cluster; Ray finds the cluster's token in the environment (`wire.ray_environment`).
 
     Attributes:
         head: host:port of Ray's head.
         leads: the head is here.
         host: this machine's own, by which the cluster knows it.
-        secret: that all machines of the job share.
         folder: Ray's own; its path is short, since sockets are in it.
         store_bytes: memory for messages that are on their way [B].
         slots: data partitions that compute at once.
@@ -65,15 +53,9 @@ class TierNodePlace(Struct, frozen=True):
     head: str
     leads: bool
     host: str
-    secret: str
     folder: str
     store_bytes: int
     slots: int
-
-    def environment(self) -> dict[str, str]:
-        """Return Ray's variables; the token is on no command line."""
-        token = hashlib.sha256(f"ray {self.secret}".encode()).hexdigest()
-        return {**_CLUSTER, "RAY_AUTH_TOKEN": token}
 
 
 class TierNode:
@@ -109,7 +91,6 @@ class TierNode:
         Raises:
             NodeLost: the head does not answer.
         """
-        os.environ.update(self._place.environment())
         self._node = _start_ray(self._place)
         deadline = time.monotonic() + CONNECT_MAX_S
         while True:
