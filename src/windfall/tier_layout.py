@@ -86,6 +86,18 @@ class ServerLayout(Tagged, frozen=True):
     nonce: str = ""
 
 
+class TierFailure(Tagged, frozen=True):
+    """A failure of the user's program.
+
+    Attributes:
+        machine: on which it ran.
+        message: what it raised.
+    """
+
+    machine: str
+    message: str
+
+
 class TierProduct(Tagged, frozen=True):
     """What training was for.
 

@@ -19,7 +19,7 @@ import numpy as np
 from windfall.agent.exec_request import ExecRequest
 from windfall.agent.status_files import EstimatesFile, StatusFile
 from windfall.core.node_agent_state import RunStatus
-from windfall.errors import EXIT_DONE, EXIT_RETRY, EXIT_STOPPED, Misuse
+from windfall.errors import EXIT_DONE, EXIT_RETRY, EXIT_STOPPED, Misuse, WindfallError
 from windfall.events import AssignmentChanged
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
@@ -36,13 +36,22 @@ from windfall.runtimes.tier_store import ObjectTierStore
 from windfall.storage.object_stores import open_store
 from windfall.structs import Struct
 from windfall.terms import Notice, NoticeLevel, Outcome, Step, Term
-from windfall.tier_layout import CommittedClock, ServerLayout, TierMachine
+from windfall.tier_layout import CommittedClock, ServerLayout, TierFailure, TierMachine
 
 _STORE_SHARE = 0.2
 """Share of a machine's memory for messages that are on their way."""
 _STORE_BYTES_MIN, _STORE_BYTES_MAX = 128 << 20, 8 << 30
 _ASK_AGAIN_S = 0.25
 _SIGTERM, _SIGINT = 15, 2
+
+
+class ProgramFailed(WindfallError):
+    """The user's program did what it must not."""
+
+
+def failure_text(error: Exception) -> str:
+    """Return a failure in words."""
+    return str(error) if isinstance(error, WindfallError) else f"the program raised {type(error).__name__}: {error}"
 
 
 class _Wishes:
@@ -137,6 +146,7 @@ def _trained(machine: _Machine, folder: str) -> int:
     )
     program = partial(open_program, job.app, dict(job.settings), job.partitions, request.cwd)
     node = TierNode(place, about, training, program, _log)
+    store = ObjectTierStore(open_store(request.url))
     try:
         node.start()
         while not node.turn():
@@ -145,7 +155,6 @@ def _trained(machine: _Machine, folder: str) -> int:
             if node.leave(leaving=machine.wishes.leaving) and machine.wishes.leaving:
                 return EXIT_RETRY
             _show(machine, *node.state())
-        store = ObjectTierStore(open_store(request.url))
         layout = store.newest_layout()
         assert layout is not None, "training that is over has a layout"
         _show(machine, layout, CommittedClock(layout.term, layout.checkpoint.clock))
@@ -155,6 +164,12 @@ def _trained(machine: _Machine, folder: str) -> int:
     except NodeLost as error:
         _log(str(error))
         return EXIT_RETRY
+    except Exception as error:
+        store.write_failure(TierFailure(request.machine, failure_text(error)))
+        if isinstance(error, Misuse):
+            # On this machine nothing is wrong: a push was refused.
+            raise ProgramFailed(str(error)) from error
+        raise
     finally:
         node.end()
     machine.status.release(Outcome.DONE if done else Outcome.WAITING)

@@ -10,7 +10,7 @@ import numpy as np
 from windfall.errors import LogDamaged
 from windfall.ports import ObjectStore
 from windfall.runtimes.parameter_partition import Values
-from windfall.tier_layout import ServerLayout, StoredClock, TierProduct
+from windfall.tier_layout import ServerLayout, StoredClock, TierFailure, TierProduct
 from windfall.wire import tier_files
 
 
@@ -60,6 +60,23 @@ class ObjectTierStore:
         """Return the newest coordinator that has stopped; 0 if none has."""
         data = self._store.get(tier_files.STOPPED)
         return 0 if data is None else tier_files.coordinator_from_bytes(data)
+
+    def write_failure(self, failure: TierFailure) -> None:
+        """Append a failure of the user's program."""
+        number = self.failures() + 1
+        while not self._store.create(tier_files.failure_key(number), tier_files.failure_to_bytes(failure)):
+            number += 1
+
+    def failures(self, since: int = 0) -> int:
+        """Return how many failures there have been, at least `since`."""
+        while self._store.get(tier_files.failure_key(since + 1)) is not None:
+            since += 1
+        return since
+
+    def failure(self, number: int) -> TierFailure | None:
+        """Return a failure, from 1; None if there have not been so many."""
+        data = self._store.get(tier_files.failure_key(number))
+        return None if data is None else tier_files.failure_from_bytes(data)
 
     def write_product(self, files: Mapping[str, bytes], loss: float) -> None:
         """Write what training was for; it counts once this has returned."""

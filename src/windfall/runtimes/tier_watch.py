@@ -21,6 +21,7 @@ class TierWatch:
     def __init__(self, store: ObjectTierStore) -> None:
         self._store = store
         self._layout: ServerLayout | None = None
+        self._failures = 0
 
     def progress(self) -> ProgressObserved | None:
         """Return the newest committed clock, and that of the newest checkpoint."""
@@ -33,7 +34,8 @@ class TierWatch:
             outcome = Outcome.DONE
         elif self._store.stopped() == self._layout.coordinator:
             outcome = Outcome.WAITING
-        return ProgressObserved(Term(self._layout.coordinator), JobProgress(safe, safe, 0, outcome))
+        self._failures = self._store.failures(self._failures)
+        return ProgressObserved(Term(self._layout.coordinator), JobProgress(safe, safe, self._failures, outcome))
 
     def declare_gone(self, machine_id: str) -> None:
         """Do nothing: the coordinator knows within two seconds that a machine is silent."""

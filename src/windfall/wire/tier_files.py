@@ -4,6 +4,7 @@ tiers/log/00000001 ...                 the create-only sequence of layouts
 tiers/checkpoints/<term>-<clock>/<part>  a part of a checkpoint: values, as a NumPy array file; it counts if a layout names it
 tiers/stop                             the newest coordinator that is asked to stop; overwritten
 tiers/stopped                          the newest one that has; overwritten
+tiers/failures/00000001 ...            a failure of the user's program, each
 tiers/product/files/<name>             what training was for
 tiers/product/done                     their names, written once all are there
 """
@@ -11,7 +12,7 @@ tiers/product/done                     their names, written once all are there
 from __future__ import annotations
 
 from windfall import codec
-from windfall.tier_layout import VERSION, ServerLayout, StoredClock, TierProduct
+from windfall.tier_layout import VERSION, ServerLayout, StoredClock, TierFailure, TierProduct
 
 STOP, STOPPED, PRODUCT = "tiers/stop", "tiers/stopped", "tiers/product/done"
 
@@ -40,6 +41,24 @@ def coordinator_from_bytes(data: bytes) -> int:
     """Read the number of a coordinator; raises as `codec.decode_document`."""
     number: int = codec.decode_document(data, "coordinator", int, version=VERSION, what="a request to stop training")
     return number
+
+
+def failure_key(number: int) -> str:
+    """Return the key of a failure, from 1."""
+    return f"tiers/failures/{number:08d}"
+
+
+def failure_to_bytes(failure: TierFailure) -> bytes:
+    """Write a failure."""
+    return codec.encode_document(VERSION, "failure", failure)
+
+
+def failure_from_bytes(data: bytes) -> TierFailure:
+    """Read a failure; raises as `codec.decode_document`."""
+    failure: TierFailure = codec.decode_document(
+        data, "failure", TierFailure, version=VERSION, what="a failure of a parameter server's program"
+    )
+    return failure
 
 
 def product_to_bytes(product: TierProduct) -> bytes:
