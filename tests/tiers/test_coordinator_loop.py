@@ -9,10 +9,13 @@ import pytest
 
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout
+from windfall.errors import StoreUnreachable
 from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.runtimes.tier_coordinator_loop import LostMachine, Superseded, TierCoordinatorLoop
 from windfall.structs import replace
+from windfall.terms import WallTime
 from windfall.tier_layout import ServerLayout, TierMachine, TierReport
+from windfall.tier_status import TierStatus
 
 RELIABLE, FIRST, SECOND = TierMachine("r1", True), TierMachine("t1", False, 1.0), TierMachine("t2", False, 2.0)
 MACHINES = {machine.name: machine for machine in (RELIABLE, FIRST, SECOND)}
@@ -24,24 +27,42 @@ class Deciding:
     Attributes:
         now_s: its clock.
         written: the layouts so far.
-        refused: another coordinator has written the next one.
+        refused, superseded: another coordinator has written the next one; the log, or the status, tells it so.
+        outages: how many writes of the status fail from now on.
+        statuses: that were written.
     """
 
-    def __init__(self, machines: Sequence[TierMachine]) -> None:
-        self.now_s, self.refused = 0.0, False
+    def __init__(self, machines: Sequence[TierMachine], clocks: int = 1000) -> None:
+        self.now_s, self.outages = 0.0, 0
+        self.refused = self.superseded = False
+        self.statuses: list[TierStatus] = []
         first = first_layout(place_tiers(machines, TierPlacement(("",), ("",), ("", "")), StageRatios()))
         self.written = [first]
         self.loop = TierCoordinatorLoop(
-            TierCoordinator(first, StageRatios(), 100, 1000), self._write, lambda: self.now_s, lambda: "n"
+            TierCoordinator(first, StageRatios(), 100, clocks), self, lambda: self.now_s, lambda: "n"
         )
         self.loop.start(60.0)
         self.numbers = 0
         self.leaving: set[str] = set()
 
-    async def _write(self, layout: ServerLayout) -> bool:
+    async def write(self, layout: ServerLayout) -> bool:
+        """Keep a layout."""
         if not self.refused:
             self.written.append(layout)
         return not self.refused
+
+    async def write_status(self, status: TierStatus) -> None:
+        """Keep a status, if the store is there."""
+        if self.superseded:
+            raise Superseded("another coordinator has written layout 2")
+        if self.outages:
+            self.outages -= 1
+            raise StoreUnreachable("no answer")
+        self.statuses.append(status)
+
+    def now(self) -> WallTime:
+        """Return its clock."""
+        return WallTime(self.now_s)
 
     def hear(self, *machines: str) -> None:
         """Let machines report."""
@@ -49,10 +70,9 @@ class Deciding:
             self.numbers += 1
             newest = self.written[-1]
             backups = {0: frozenset({newest.base})} if machine == "r1" else {}
+            number, coordinator, term = self.numbers, newest.coordinator, newest.term
             about = replace(MACHINES[machine], leaving=machine in self.leaving)
-            self.loop.hear(
-                TierReport(about, self.numbers, newest.coordinator, newest.term, backups, {}, {}, frozenset(), {}, {})
-            )
+            self.loop.hear(TierReport(about, number, coordinator, term, backups, {}, {}, frozenset(), {}, {}, {}))
 
     def turn(self, at_s: float) -> ServerLayout:
         """Let the coordinator decide, and return the newest layout."""
@@ -143,3 +163,21 @@ def test_a_coordinator_that_another_one_has_followed_stops() -> None:
 
     with pytest.raises(Superseded, match="another coordinator has written layout 2"):
         made.turn(1.0)
+
+
+def test_a_coordinator_writes_the_status_also_when_training_is_over() -> None:
+    """Though the store fails at first."""
+    made = Deciding([RELIABLE], clocks=0)
+    made.outages = 2
+    asyncio.run(made.loop.run())
+
+    assert [status.over for status in made.statuses] == [True]
+
+
+def test_a_coordinator_whose_status_finds_a_successor_stops() -> None:
+    """It may have nothing to write to the log, by which it would know."""
+    made = Deciding([RELIABLE])
+    made.superseded = True
+
+    with pytest.raises(Superseded, match="another coordinator has written"):
+        asyncio.run(made.loop.run())

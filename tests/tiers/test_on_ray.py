@@ -164,6 +164,11 @@ def test_killing_all_transient_machines_on_ray_changes_no_bit(training: Training
     assert layout is not None
     assert layout.term in {1, 2, 3}, "a loss is seen when a report is missing, one machine after the other"
     assert layout.restored == 0
+    status = training.store.status()
+    assert status is not None
+    assert (status.over, status.clock, status.stage, status.rollbacks) == (True, CLOCKS, 1, layout.term)
+    assert (status.restores, status.lost, [machine.name for machine in status.machines]) == (0, 3, ["r1"])
+    assert status.machines[0].counters.turns + status.gone.turns >= CLOCKS * DATA
 
 
 @pytest.mark.slow

@@ -91,6 +91,15 @@ def test_a_worker_that_waits_asks_a_few_times_not_over_and_over() -> None:
     assert cluster.asked < 2 * 10 * DATA * 3 * 3
 
 
+def test_no_question_of_a_machine_to_itself_leaves_it() -> None:
+    """Its own parts and backups answer at once; those of others are asked over the links."""
+    cluster = played(["r1", "t1", "t2"], LeastSquares(DATA), undisturbed, clocks=10)
+
+    assert cluster.question_bytes["t1", "t1"] > 0, "it computes and serves"
+    assert {("t2", "t1"), ("t1", "r1")} <= cluster.over_links.keys()
+    assert not [asker for asker, asked in cluster.over_links if asker == asked]
+
+
 def test_a_data_partition_that_waits_for_others_leaves_its_slot_to_them() -> None:
     """The machine with one slot waits with its own for those of a lost worker, which then come to it."""
     program = LeastSquares(DATA, seconds=0.005)

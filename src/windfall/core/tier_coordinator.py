@@ -6,7 +6,7 @@ layout, and waits for reports that are addressed to it.  Training does not wait 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from windfall.core.tier_decisions import common_clock, next_layout
 from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
@@ -32,6 +32,11 @@ class TierCoordinator:
         self._reports: dict[str, TierReport] = {}
         self._committed = layout.base
         self._saving: int | None = None
+
+    @property
+    def reports(self) -> Mapping[str, TierReport]:
+        """The newest report of each machine, of those addressed to this coordinator."""
+        return self._reports
 
     def take(self, report: TierReport) -> None:
         """Take in a report; one that is addressed to another coordinator, or older than another, changes nothing."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +21,12 @@ from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
 from windfall.errors import StoreError, WindfallError
 from windfall.linux import random_names
 from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
-from windfall.runtimes.tier_coordinator_loop import RUNNING_REPORT_WITHIN_S, START_WITHIN_S, TierCoordinatorLoop
+from windfall.runtimes.tier_coordinator_loop import (
+    RUNNING_REPORT_WITHIN_S,
+    START_WITHIN_S,
+    Superseded,
+    TierCoordinatorLoop,
+)
 from windfall.runtimes.tier_loop import HELD_S, TierLoop, Unreachable
 from windfall.runtimes.tier_member import TierMember
 from windfall.runtimes.tier_messages import Answer, Question
@@ -29,7 +35,9 @@ from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore
 from windfall.storage.object_stores import open_store
 from windfall.structs import Struct, replace
+from windfall.terms import WallTime
 from windfall.tier_layout import CommittedClock, ServerLayout, TierMachine, TierReport
+from windfall.tier_status import TierStatus
 
 COORDINATOR = "coordinator"
 ANSWER_MAX_S = HELD_S + 5.0
@@ -59,6 +67,38 @@ class TierTraining(Struct, frozen=True):
     save_every: int
 
 
+class StoredLog:
+    """`CoordinatorLog` in a run's store.
+
+    Args:
+        store: of the run.
+        coordinator: how many coordinators there have been.
+    """
+
+    def __init__(self, store: ObjectTierStore, coordinator: int) -> None:
+        self._store, self._coordinator = store, coordinator
+        self._newest: ServerLayout | None = None
+
+    async def write(self, layout: ServerLayout) -> bool:
+        """Append a layout."""
+        return await asyncio.to_thread(self._store.write_layout, layout)
+
+    async def write_status(self, status: TierStatus) -> None:
+        """Write the status."""
+        await asyncio.to_thread(self._write_status, status)
+
+    def _write_status(self, status: TierStatus) -> None:
+        # One that has a successor may have nothing to write to the log, by which it would know.
+        self._newest = self._store.newest_layout(self._newest)
+        if self._newest is not None and self._newest.coordinator > self._coordinator:
+            raise Superseded(f"another coordinator has written layout {self._newest.version}")
+        self._store.write_status(status)
+
+    def now(self) -> WallTime:
+        """Return the time."""
+        return WallTime(time.time())
+
+
 class CoordinatorActor:
     """The coordinator: it takes over the run's log, and decides until training is over.
 
@@ -74,9 +114,10 @@ class CoordinatorActor:
         self._report_within_s = START_WITHIN_S if layout.version == 1 else RUNNING_REPORT_WITHIN_S
         self._loop = TierCoordinatorLoop(
             TierCoordinator(layout, training.ratios, training.save_every, training.settings.clocks),
-            self._write,
+            StoredLog(self._store, layout.coordinator),
             lambda: asyncio.get_running_loop().time(),
             random_names.new_nonce,
+            self._store.status(),
         )
 
     def _taken_over(self, machines: Sequence[TierMachine]) -> ServerLayout:
@@ -92,9 +133,6 @@ class CoordinatorActor:
             layout = replace(layout, nonce=random_names.new_nonce())
             if self._store.write_layout(layout):
                 return layout
-
-    async def _write(self, layout: ServerLayout) -> bool:
-        return await asyncio.to_thread(self._store.write_layout, layout)
 
     async def run(self) -> None:
         """Decide until training is over.

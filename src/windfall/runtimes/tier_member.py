@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from windfall.runtimes.tier_counts import TierCounts
 from windfall.runtimes.tier_messages import Answer, PushRows, Question, ReadRows, SealPush
 from windfall.runtimes.tier_server import ServerSettings, TierServer
 from windfall.runtimes.tier_worker import TierWorker
@@ -23,12 +24,14 @@ class TierMember:
         server: parts that it serves and backs up.
         worker: data partitions that it computes on.
         committed: the newest clock that it has heard of.
+        counts: what it has counted.
     """
 
     def __init__(self, about: TierMachine, layout: ServerLayout, settings: ServerSettings) -> None:
         self.about = about
         self.server = TierServer(about.name, layout, settings)
-        self.worker = TierWorker(about.name, layout, settings.clocks)
+        self.counts = TierCounts()
+        self.worker = TierWorker(about.name, layout, settings.clocks, self.counts)
         self.committed = CommittedClock(layout.term, layout.base)
         self._reports = 0
 
@@ -75,4 +78,6 @@ class TierMember:
             self.worker.loaded_data(),
             self.worker.released(),
             self.server.saved_clocks(),
+            self.worker.done(),
+            self.counts.now,
         )

@@ -11,6 +11,7 @@ from windfall.errors import LogDamaged
 from windfall.ports import ObjectStore
 from windfall.runtimes.parameter_partition import Values
 from windfall.tier_layout import ServerLayout, StoredClock, TierFailure, TierProduct
+from windfall.tier_status import TierStatus
 from windfall.wire import tier_files
 
 
@@ -101,6 +102,24 @@ class ObjectTierStore:
         if data is None:
             raise LogDamaged(f"{tier_files.PRODUCT} names {name}, and {key} is not there")
         return data
+
+    def write_status(self, status: TierStatus) -> None:
+        """Write the status over the last one."""
+        self._store.put(tier_files.STATUS_KEY, tier_files.status_to_bytes(status))
+
+    def status(self) -> TierStatus | None:
+        """Return the newest status; None if there is none yet.
+
+        Raises:
+            NewerFormat, LogDamaged: it cannot be read.
+        """
+        data = self._store.get(tier_files.STATUS_KEY)
+        if data is None:
+            return None
+        try:
+            return tier_files.status_from_bytes(data)
+        except ValueError as error:
+            raise LogDamaged(f"{tier_files.STATUS_KEY} cannot be read: {error}") from None
 
     def load(self, part: int, stored: StoredClock) -> Values:
         """Return a part of a checkpoint.

@@ -1,6 +1,7 @@
 """Keys of all objects of a parameter server in tiers, relative to the URL of its run, and their documents.
 
 tiers/log/00000001 ...                 the create-only sequence of layouts
+tiers/status                           what training is doing; each takes the place of the last
 tiers/checkpoints/<term>-<clock>/<part>  a part of a checkpoint: values, as a NumPy array file; it counts if a layout names it
 tiers/stop                             the newest coordinator that is asked to stop; overwritten
 tiers/stopped                          the newest one that has; overwritten
@@ -11,9 +12,11 @@ tiers/product/done                     their names, written once all are there
 
 from __future__ import annotations
 
-from windfall import codec
+from windfall import codec, tier_status
 from windfall.tier_layout import VERSION, ServerLayout, StoredClock, TierFailure, TierProduct
+from windfall.tier_status import TierStatus
 
+STATUS_KEY = "tiers/status"
 STOP, STOPPED, PRODUCT = "tiers/stop", "tiers/stopped", "tiers/product/done"
 
 
@@ -85,3 +88,16 @@ def layout_from_bytes(data: bytes) -> ServerLayout:
         data, "layout", ServerLayout, version=VERSION, what="a parameter server's log"
     )
     return layout
+
+
+def status_to_bytes(status: TierStatus) -> bytes:
+    """Write a status."""
+    return codec.encode_document(tier_status.VERSION, "status", status)
+
+
+def status_from_bytes(data: bytes) -> TierStatus:
+    """Read a status; raises as `codec.decode_document`."""
+    status: TierStatus = codec.decode_document(
+        data, "status", TierStatus, version=tier_status.VERSION, what="a parameter server's status"
+    )
+    return status

@@ -99,11 +99,8 @@ def place_tiers(machines: Sequence[TierMachine], now: TierPlacement, ratios: Sta
 
     Source: Proteus (EuroSys 2017), sections 3.2, 3.3 and 6.4.
     """
-    reliable = [machine for machine in machines if machine.reliable]
-    # The last ones keep the state until they are gone.
-    reliable = [machine for machine in reliable if not machine.leaving] or reliable
-    transient = [machine for machine in machines if not machine.reliable and not machine.leaving]
-    stage = stage_of(len(reliable), len(transient), ratios)
+    reliable, transient = _staying(machines)
+    stage = stage_for(machines, ratios)
     servers = reliable
     if stage > Stage.SERVERS_ON_RELIABLE:
         serving = frozenset(now.servers)
@@ -113,6 +110,20 @@ def place_tiers(machines: Sequence[TierMachine], now: TierPlacement, ratios: Sta
     alike = [replace(server, speed=1.0, loaded=frozenset()) for server in servers]
     homes = [replace(machine, speed=1.0, loaded=frozenset()) for machine in reliable]
     return TierPlacement(_shared(now.servers, alike), _shared(now.backups, homes), _shared(now.holders, workers))
+
+
+def stage_for(machines: Sequence[TierMachine], ratios: StageRatios) -> Stage:
+    """Return the stage for machines; those that leave count for nothing, but the last reliable ones; raises as `stage_of`."""
+    reliable, transient = _staying(machines)
+    return stage_of(len(reliable), len(transient), ratios)
+
+
+def _staying(machines: Sequence[TierMachine]) -> tuple[list[TierMachine], list[TierMachine]]:
+    """Return the reliable and the transient machines that do not leave."""
+    reliable = [machine for machine in machines if machine.reliable]
+    # The last ones keep the state until they are gone.
+    reliable = [machine for machine in reliable if not machine.leaving] or reliable
+    return reliable, [machine for machine in machines if not machine.reliable and not machine.leaving]
 
 
 def _shared(now: Sequence[str], machines: Sequence[TierMachine]) -> tuple[str, ...]:
