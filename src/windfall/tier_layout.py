@@ -7,6 +7,7 @@ so, whichever it saw last.
 from __future__ import annotations
 
 from windfall.structs import Struct, Tagged
+from windfall.tier_status import TierCounters
 
 VERSION = 1
 
@@ -37,6 +38,7 @@ class DataPlace(Tagged, frozen=True):
         fenced: its holder is lost, and servers are asked what it had sealed.
         next_holder: machine that loads it, to hold it next.
         releasing: the next holder has loaded it, and the holder stops at the end of its clock.
+        done_before: the newest clock that some holder had reported as sealed before all went back: it is done again.
     """
 
     holder: str
@@ -45,6 +47,7 @@ class DataPlace(Tagged, frozen=True):
     fenced: bool = False
     next_holder: str | None = None
     releasing: bool = False
+    done_before: int = 0
 
 
 class StoredClock(Tagged, frozen=True, order=True):
@@ -70,6 +73,8 @@ class ServerLayout(Tagged, frozen=True):
         restored: the newest term that began from the store.
         checkpoint: the newest checkpoint that is whole; of term 0 and clock 0 are the first values.
         parts, data: by number.
+        restores: how many terms began from the store.
+        redone: clocks to which some data partition had come that were taken back, in all terms, as far as reported.
         because: what has changed, and why.
         nonce: random; tells whose record it is if an answer was lost.
     """
@@ -84,6 +89,32 @@ class ServerLayout(Tagged, frozen=True):
     data: tuple[DataPlace, ...]
     because: str
     nonce: str = ""
+    restores: int = 0
+    redone: int = 0
+
+
+class TierFailure(Tagged, frozen=True):
+    """A failure of the user's program.
+
+    Attributes:
+        machine: on which it ran.
+        message: what it raised.
+    """
+
+    machine: str
+    message: str
+
+
+class TierProduct(Tagged, frozen=True):
+    """What training was for.
+
+    Attributes:
+        files: size of each file, by name [B].
+        loss: of the whole table at the end.
+    """
+
+    files: dict[str, int]
+    loss: float
 
 
 class CommittedClock(Struct, frozen=True):
@@ -102,11 +133,31 @@ class CommittedClock(Struct, frozen=True):
     over: bool = False
 
 
+class TierMachine(Struct, frozen=True):
+    """A machine that can serve, back up and compute.
+
+    Attributes:
+        name: of the machine.
+        reliable: it cannot be preempted.
+        started_s: instant at which it joined [s]; the longest-running transient machines serve.
+        leaving: its end is announced, or it is to be released; all that is on it moves away.
+        speed: how much it computes in a second, relative to the others.
+        loaded: data partitions whose data it has.
+    """
+
+    name: str
+    reliable: bool
+    started_s: float = 0.0
+    leaving: bool = False
+    speed: float = 1.0
+    loaded: frozenset[int] = frozenset()
+
+
 class TierReport(Struct, frozen=True):
     """What a machine says of itself, all of it, each time.
 
     Attributes:
-        machine: its name.
+        about: the machine, without its data.
         number: of its reports, from 1.
         coordinator: the newest that it has heard of.
         term: of the newest layout that it has seen.
@@ -116,9 +167,11 @@ class TierReport(Struct, frozen=True):
         loaded: data partitions whose data are here.
         released: of each data partition that it has released, its number, and the last clock that is sealed.
         saved: of each part backed up here, its newest checkpoint in the store.
+        done: of each data partition that it has computed on in that term, the newest clock that is sealed.
+        counters: what it has counted; nothing is decided by them.
     """
 
-    machine: str
+    about: TierMachine
     number: int
     coordinator: int
     term: int
@@ -128,3 +181,10 @@ class TierReport(Struct, frozen=True):
     loaded: frozenset[int]
     released: dict[int, tuple[int, int]]
     saved: dict[int, StoredClock]
+    done: dict[int, int]
+    counters: TierCounters = TierCounters()
+
+    @property
+    def machine(self) -> str:
+        """The machine's name."""
+        return self.about.name

@@ -90,6 +90,7 @@ ALLOWED: dict[tuple[str, str], str] = {
         "os.environ",
     ): "the site's commands are found where the user's shell finds them",
     ("providers/local/market_daemon.py", "secrets.token_hex"): "the token by which the market knows its callers",
+    ("runtimes/tier_actors.py", "time.time"): "stamps a parameter server's status, for people",
     ("sdk/attachment.py", "time.monotonic_ns"): "stamps the page; the script has no clock to hand in",
     ("drill/watch.py", "os.environ*"): "the environment is the interface between drill and script",
     ("drill/watch.py", "time.monotonic"): "runs inside the script, which has no clock to hand in",

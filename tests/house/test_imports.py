@@ -25,6 +25,7 @@ WORDS = frozenset(
         "stored_forms",
         "bags",
         "tier_layout",
+        "tier_status",
     }
 )
 NUMERIC = frozenset({"numpy", "scipy", "numba"})
@@ -46,7 +47,8 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "events": (frozenset({"terms", "structs", "stored_forms"}), NONE),
     "jobs": (frozenset({"terms", "structs"}), NONE),
     "bags": (frozenset({"terms", "structs"}), NONE),
-    "tier_layout": (frozenset({"structs"}), NONE),
+    "tier_layout": (frozenset({"structs", "tier_status"}), NONE),
+    "tier_status": (frozenset({"structs", "terms"}), NONE),
     "market": (frozenset({"terms", "structs"}), NONE),
     "fleet": (frozenset({"terms", "events", "jobs", "market", "structs"}), NONE),
     "results": (frozenset({"terms", "events", "structs"}), NONE),
@@ -70,7 +72,13 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         NONE,
     ),
     **dict.fromkeys(
-        ("runtimes.parameter_partition", "runtimes.table_rows", "runtimes.tier_loop", "runtimes.tier_program"),
+        (
+            "runtimes.parameter_partition",
+            "runtimes.table_rows",
+            "runtimes.tier_loop",
+            "runtimes.tier_program",
+            "runtimes.tier_counts",
+        ),
         (WORDS | {"runtimes"}, frozenset({"numpy"})),
     ),
     "runtimes.tier_store": (WORDS | {"wire", "runtimes"}, frozenset({"numpy"})),
@@ -86,7 +94,10 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         },
         frozenset({"ray"}),
     ),
-    "runtimes.tier_coordinator_loop": (WORDS | {"runtimes", "core.tier_coordinator", "policies.layout.tiers"}, NONE),
+    "runtimes.tier_coordinator_loop": (
+        WORDS | {"runtimes", "core.tier_coordinator", "core.tier_summary", "policies.layout.tiers"},
+        NONE,
+    ),
     "apps": (
         WORDS | {"runtimes.parameter_partition", "runtimes.tier_program", "spelling", "apps"},
         frozenset({"numpy", "numba"}),

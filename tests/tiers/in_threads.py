@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import numpy as np
 
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout
-from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
+from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.runtimes.parameter_partition import Values
 from windfall.runtimes.tier_coordinator_loop import TierCoordinatorLoop
 from windfall.runtimes.tier_loop import TierLoop, Unreachable
 from windfall.runtimes.tier_member import TierMember
-from windfall.runtimes.tier_messages import Answer, Question
+from windfall.runtimes.tier_messages import Answer, BackUpChanges, PartCopy, PushRows, Question, ReadRows, RowsRead
 from windfall.runtimes.tier_program import TierProgram
 from windfall.runtimes.tier_server import ServerSettings
-from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierReport
+from windfall.terms import WallTime
+from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierMachine, TierReport
+from windfall.tier_status import TierStatus
 
 PARTS, DATA = 3, 4
 
@@ -33,7 +37,7 @@ class Links:
         asked = self.cluster.machines.get(machine)
         if asked is None or self.machine not in self.cluster.machines:
             raise Unreachable(machine)
-        self.cluster.asked += 1
+        self.cluster.over_links[self.machine, machine] += 1
         return await asked.answer(question, self.machine)
 
     async def report(self, report: TierReport) -> tuple[ServerLayout, CommittedClock]:
@@ -43,45 +47,88 @@ class Links:
         return self.cluster.coordinator.hear(report)
 
 
+class WatchedLoop(TierLoop):
+    """A machine of which the cluster sees what it answers.
+
+    Args:
+        cluster: that sees it.
+        loop: arguments of `TierLoop`.
+    """
+
+    def __init__(self, cluster: ThreadCluster, *loop: Any) -> None:
+        super().__init__(*loop)
+        self.cluster = cluster
+
+    async def answer(self, question: Question, sender: str) -> Answer:
+        """Answer, and count it."""
+        self.cluster.asked += 1
+        answer = await super().answer(question, sender)
+        self.cluster.question_bytes[sender, self.member.about.name] += _bytes(question)
+        self.cluster.answer_bytes[sender, self.member.about.name] += _bytes(answer)
+        return answer
+
+
 class ThreadCluster:
     """Machines by name, as in `InStep`; it is its own store, and keeps all layouts.
 
     Attributes:
-        asked: questions so far.
+        asked: questions so far, each machine's to itself too.
+        over_links: questions that went over links, by the machine that asks and the one that is asked.
+        question_bytes, answer_bytes: rows and values in them, by the machine that asks and the one that is asked, so far.
+        statuses: all that were written.
     """
 
     def __init__(
-        self, names: list[str], program: TierProgram, *, clocks: int, staleness: int | None = 0, slots: int = 2
+        self,
+        names: list[str],
+        program: TierProgram,
+        *,
+        clocks: int,
+        staleness: int | None = 0,
+        slots: int = 2,
+        back_up_every: int = 1,
     ) -> None:
         self.slots = slots
-        self.program, self.settings = program, ServerSettings(staleness, 1, clocks)
+        self.program, self.settings = program, ServerSettings(staleness, back_up_every, clocks)
         self.machines: dict[str, TierLoop] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.saved: dict[tuple[int, StoredClock], Values] = {}
         self.asked = self.joined = 0
+        self.statuses: list[TierStatus] = []
+        self.over_links: Counter[tuple[str, str]] = Counter()
+        self.question_bytes: Counter[tuple[str, str]] = Counter()
+        self.answer_bytes: Counter[tuple[str, str]] = Counter()
         first = [_machine(name, order) for order, name in enumerate(names)]
         nowhere = TierPlacement(("",) * PARTS, ("",) * PARTS, ("",) * DATA)
         self.layouts = [first_layout(place_tiers(first, nowhere, StageRatios()))]
         self.coordinator = TierCoordinatorLoop(
             TierCoordinator(self.layouts[0], StageRatios(), 10_000, clocks),
-            self._write,
+            self,
             asyncio.get_running_loop().time,
             lambda: str(len(self.layouts)),
         )
-        self.coordinator.start(first, 10.0)
+        self.coordinator.start(10.0)
         for name in names:
             self.add(name)
 
-    async def _write(self, layout: ServerLayout) -> bool:
+    async def write(self, layout: ServerLayout) -> bool:
+        """Keep a layout."""
         self.layouts.append(layout)
         return True
+
+    async def write_status(self, status: TierStatus) -> None:
+        """Keep a status."""
+        self.statuses.append(status)
+
+    def now(self) -> WallTime:
+        """Return the time of the loop."""
+        return WallTime(asyncio.get_running_loop().time())
 
     def add(self, name: str) -> None:
         """Let a machine join."""
         self.joined += 1
-        self.coordinator.join(_machine(name, self.joined))
-        member = TierMember(name, self.layouts[-1], self.settings)
-        self.machines[name] = TierLoop(member, Links(self, name), self.program, self, self.slots)
+        member = TierMember(_machine(name, self.joined), self.layouts[-1], self.settings)
+        self.machines[name] = WatchedLoop(self, member, Links(self, name), self.program, self, self.slots)
         self.tasks[name] = asyncio.get_running_loop().create_task(self.machines[name].run())
 
     def lose(self, name: str) -> None:
@@ -128,11 +175,14 @@ def played(
     clocks: int,
     staleness: int | None = 0,
     slots: int = 2,
+    back_up_every: int = 1,
 ) -> ThreadCluster:
     """Run a cluster to its end, with a story meanwhile."""
 
     async def play() -> ThreadCluster:
-        cluster = ThreadCluster(names, program, clocks=clocks, staleness=staleness, slots=slots)
+        cluster = ThreadCluster(
+            names, program, clocks=clocks, staleness=staleness, slots=slots, back_up_every=back_up_every
+        )
         deciding = asyncio.get_running_loop().create_task(cluster.coordinator.run())
         await story(cluster)
         await cluster.until(clocks)
@@ -145,3 +195,16 @@ def played(
 
 def _machine(name: str, order: int) -> TierMachine:
     return TierMachine(name, name.startswith("r"), float(order))
+
+
+def _bytes(message: Question | Answer) -> int:
+    """Return the bytes of what a message is made for; parts that move have more."""
+    if isinstance(message, ReadRows):
+        return message.rows.nbytes
+    if isinstance(message, (RowsRead, PartCopy)):
+        return message.values.nbytes
+    if isinstance(message, PushRows):
+        return message.changes.rows.nbytes + message.changes.values.nbytes
+    if isinstance(message, BackUpChanges):
+        return message.changes.changed.rows.nbytes + message.changes.changed.values.nbytes
+    return 0

@@ -9,11 +9,16 @@ import pytest
 
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout
-from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
+from windfall.errors import StoreUnreachable
+from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.runtimes.tier_coordinator_loop import LostMachine, Superseded, TierCoordinatorLoop
-from windfall.tier_layout import ServerLayout, TierReport
+from windfall.structs import replace
+from windfall.terms import WallTime
+from windfall.tier_layout import ServerLayout, TierMachine, TierReport
+from windfall.tier_status import TierStatus
 
 RELIABLE, FIRST, SECOND = TierMachine("r1", True), TierMachine("t1", False, 1.0), TierMachine("t2", False, 2.0)
+MACHINES = {machine.name: machine for machine in (RELIABLE, FIRST, SECOND)}
 
 
 class Deciding:
@@ -22,23 +27,42 @@ class Deciding:
     Attributes:
         now_s: its clock.
         written: the layouts so far.
-        refused: another coordinator has written the next one.
+        refused, superseded: another coordinator has written the next one; the log, or the status, tells it so.
+        outages: how many writes of the status fail from now on.
+        statuses: that were written.
     """
 
-    def __init__(self, machines: Sequence[TierMachine]) -> None:
-        self.now_s, self.refused = 0.0, False
+    def __init__(self, machines: Sequence[TierMachine], clocks: int = 1000) -> None:
+        self.now_s, self.outages = 0.0, 0
+        self.refused = self.superseded = False
+        self.statuses: list[TierStatus] = []
         first = first_layout(place_tiers(machines, TierPlacement(("",), ("",), ("", "")), StageRatios()))
         self.written = [first]
         self.loop = TierCoordinatorLoop(
-            TierCoordinator(first, StageRatios(), 100, 1000), self._write, lambda: self.now_s, lambda: "n"
+            TierCoordinator(first, StageRatios(), 100, clocks), self, lambda: self.now_s, lambda: "n"
         )
-        self.loop.start(machines, 60.0)
+        self.loop.start(60.0)
         self.numbers = 0
+        self.leaving: set[str] = set()
 
-    async def _write(self, layout: ServerLayout) -> bool:
+    async def write(self, layout: ServerLayout) -> bool:
+        """Keep a layout."""
         if not self.refused:
             self.written.append(layout)
         return not self.refused
+
+    async def write_status(self, status: TierStatus) -> None:
+        """Keep a status, if the store is there."""
+        if self.superseded:
+            raise Superseded("another coordinator has written layout 2")
+        if self.outages:
+            self.outages -= 1
+            raise StoreUnreachable("no answer")
+        self.statuses.append(status)
+
+    def now(self) -> WallTime:
+        """Return its clock."""
+        return WallTime(self.now_s)
 
     def hear(self, *machines: str) -> None:
         """Let machines report."""
@@ -46,9 +70,9 @@ class Deciding:
             self.numbers += 1
             newest = self.written[-1]
             backups = {0: frozenset({newest.base})} if machine == "r1" else {}
-            self.loop.hear(
-                TierReport(machine, self.numbers, newest.coordinator, newest.term, backups, {}, {}, frozenset(), {}, {})
-            )
+            number, coordinator, term = self.numbers, newest.coordinator, newest.term
+            about = replace(MACHINES[machine], leaving=machine in self.leaving)
+            self.loop.hear(TierReport(about, number, coordinator, term, backups, {}, {}, frozenset(), {}, {}, {}))
 
     def turn(self, at_s: float) -> ServerLayout:
         """Let the coordinator decide, and return the newest layout."""
@@ -84,33 +108,37 @@ def test_a_reliable_machine_may_be_silent_for_longer() -> None:
     assert made.names == set()
 
 
-def test_machines_of_the_first_layout_have_a_minute_to_start() -> None:
-    """They are not lost before their first report."""
+def test_nothing_is_decided_before_each_machine_of_the_layout_has_reported_or_had_the_time_to() -> None:
+    """A coordinator that has just started knows nothing of them; after a minute one is lost that is still silent."""
     made = Deciding([RELIABLE, FIRST])
-    made.turn(59.0)
-    assert made.names == {"r1", "t1"}
+    for at_s in range(59):
+        made.now_s = float(at_s)
+        made.hear("r1")
+    assert made.turn(59.0).version == 1
 
-    made.turn(61.0)
-    assert made.names == set()
+    made.hear("r1")
+    assert [place.fenced for place in made.turn(60.1).data].count(True) == 1
+    with pytest.raises(LostMachine):
+        made.hear("t1")
 
 
-def test_nothing_is_given_to_a_machine_that_joins_before_it_reports() -> None:
-    """It may never start."""
+def test_a_machine_joins_with_its_first_report() -> None:
+    """It gets a data partition, once it has loaded it."""
     made = Deciding([RELIABLE])
     made.hear("r1")
-    made.loop.join(FIRST)
     assert made.turn(1.0).version == 1
 
     made.hear("r1", "t1")
     assert {place.next_holder for place in made.turn(1.1).data} == {None, "t1"}
 
 
-def test_a_machine_that_is_told_to_leave_is_given_nothing() -> None:
+def test_a_machine_that_leaves_is_given_nothing() -> None:
     """What it has moves away."""
     made = Deciding([RELIABLE, FIRST, SECOND])
     made.hear("r1", "t1", "t2")
     (server,) = {place.active for place in made.written[0].parts}
-    made.loop.leave(server)
+    made.leaving.add(server)
+    made.hear(server)
     other = made.turn(1.0)
 
     assert {place.next_active for place in other.parts} == {"r1"}, "with one transient machine, the reliable one serves"
@@ -135,3 +163,21 @@ def test_a_coordinator_that_another_one_has_followed_stops() -> None:
 
     with pytest.raises(Superseded, match="another coordinator has written layout 2"):
         made.turn(1.0)
+
+
+def test_a_coordinator_writes_the_status_also_when_training_is_over() -> None:
+    """Though the store fails at first."""
+    made = Deciding([RELIABLE], clocks=0)
+    made.outages = 2
+    asyncio.run(made.loop.run())
+
+    assert [status.over for status in made.statuses] == [True]
+
+
+def test_a_coordinator_whose_status_finds_a_successor_stops() -> None:
+    """It may have nothing to write to the log, by which it would know."""
+    made = Deciding([RELIABLE])
+    made.superseded = True
+
+    with pytest.raises(Superseded, match="another coordinator has written"):
+        asyncio.run(made.loop.run())

@@ -60,7 +60,7 @@ def test_machines_that_join_and_leave_with_notice_change_no_bit_and_no_clock_is_
             cluster.add(name)
         await cluster.until(25)
         for name in ("t1", "t2", "t3"):
-            cluster.coordinator.leave(name)
+            cluster.machines[name].member.leave()
 
     cluster = played(["r1"], program, story, clocks=CLOCKS)
 
@@ -89,6 +89,15 @@ def test_a_worker_that_waits_asks_a_few_times_not_over_and_over() -> None:
 
     # Each clock: of each data partition, a read, a push and a seal for each part; backups and copies beside.
     assert cluster.asked < 2 * 10 * DATA * 3 * 3
+
+
+def test_no_question_of_a_machine_to_itself_leaves_it() -> None:
+    """Its own parts and backups answer at once; those of others are asked over the links."""
+    cluster = played(["r1", "t1", "t2"], LeastSquares(DATA), undisturbed, clocks=10)
+
+    assert cluster.question_bytes["t1", "t1"] > 0, "it computes and serves"
+    assert {("t2", "t1"), ("t1", "r1")} <= cluster.over_links.keys()
+    assert not [asker for asker, asked in cluster.over_links if asker == asked]
 
 
 def test_a_data_partition_that_waits_for_others_leaves_its_slot_to_them() -> None:

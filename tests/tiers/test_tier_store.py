@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
-from windfall.errors import LogDamaged
+from windfall.errors import LogDamaged, NewerFormat
 from windfall.policies.layout.tiers import TierPlacement
 from windfall.runtimes.tier_store import ObjectTierStore
 from windfall.storage.object_stores import folder_url, open_store
 from windfall.structs import replace
+from windfall.terms import WallTime
 from windfall.tier_layout import StoredClock
+from windfall.tier_status import TierCounters, TierMachineStatus, TierStatus
 
 FIRST = replace(first_layout(TierPlacement(("r1",), ("r1",), ("r1", "t1"))), nonce="a")
 
@@ -68,3 +70,26 @@ def test_a_checkpoint_that_is_gone_or_damaged_says_which_object_it_is(store: Obj
     file.write_bytes(b"no array")
     with pytest.raises(LogDamaged, match="tiers/checkpoints/1-40/0002 cannot be read"):
         store.load(2, StoredClock(1, 40))
+
+
+def test_a_status_is_read_as_it_was_written_and_takes_the_place_of_the_last_one(
+    store: ObjectTierStore, tmp_path: Path
+) -> None:
+    """Without any, there is none; one that is damaged, or of a newer version, is not taken for one."""
+    counters = TierCounters(turns=3, staleness_max=1, waited_s=0.25)
+    machine = TierMachineStatus("r1", True, False, (0, 1), (0, 1), (2,), counters)
+    status = TierStatus(WallTime(5.0), 1, 2, 1, 40, 100, 1.5, (machine,), TierCounters(), 0, 0, 0, 0, 0, False)
+    assert store.status() is None
+
+    store.write_status(status)
+    assert store.status() == status
+    store.write_status(replace(status, stage=None, over=True))
+    assert store.status() == replace(status, stage=None, over=True)
+    (file,) = tmp_path.rglob("status*")
+    text = file.read_text()
+    file.write_text(text.replace('"version":1', '"version":2', 1))
+    with pytest.raises(NewerFormat, match="a parameter server's status has version 2"):
+        store.status()
+    file.write_text(text[:-9])
+    with pytest.raises(LogDamaged, match="tiers/status cannot be read"):
+        store.status()

@@ -6,12 +6,12 @@ layout, and waits for reports that are addressed to it.  Training does not wait 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from windfall.core.tier_decisions import common_clock, next_layout
-from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
+from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.structs import replace
-from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierReport
+from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierMachine, TierReport
 
 
 class TierCoordinator:
@@ -33,6 +33,11 @@ class TierCoordinator:
         self._committed = layout.base
         self._saving: int | None = None
 
+    @property
+    def reports(self) -> Mapping[str, TierReport]:
+        """The newest report of each machine, of those addressed to this coordinator."""
+        return self._reports
+
     def take(self, report: TierReport) -> None:
         """Take in a report; one that is addressed to another coordinator, or older than another, changes nothing."""
         known = self._reports.get(report.machine)
@@ -40,10 +45,21 @@ class TierCoordinator:
             self._reports[report.machine] = report
             self._commit()
 
+    def stop(self) -> None:
+        """End training with the newest clock that all backups have, which is stored."""
+        self.clocks = min(self.clocks, self._committed)
+        self._commit()
+
     def committed(self) -> CommittedClock:
         """Return the clock that all backups have."""
         saves = self._saving == self._committed
         return CommittedClock(self.layout.term, self._committed, saves, self.layout.checkpoint.clock >= self.clocks)
+
+    def machines_named(self) -> frozenset[str]:
+        """Return the machines that the layout names."""
+        named = {one for place in self.layout.parts for one in (place.active, place.backup, place.next_active)}
+        named |= {one for place in self.layout.data for one in (place.holder, place.next_holder)}
+        return frozenset(one for one in named if one is not None)
 
     def next(self, machines: Sequence[TierMachine]) -> ServerLayout | None:
         """Return the layout to be written next; None: this one stands, or a report or a machine is needed first.
@@ -54,9 +70,7 @@ class TierCoordinator:
         if not any(machine.reliable for machine in machines):
             return None
         layout = self.layout
-        named = {one for place in layout.parts for one in (place.active, place.backup, place.next_active)}
-        named |= {one for place in layout.data for one in (place.holder, place.next_holder)}
-        lost = frozenset(one for one in named if one is not None) - {machine.name for machine in machines}
+        lost = self.machines_named() - {machine.name for machine in machines}
         known = [self._with_data(machine) for machine in machines]
         return next_layout(layout, self._reports, lost, place_tiers(known, _placement(layout), self.ratios))
 

@@ -83,13 +83,15 @@ def next_layout(
     if not {place.backup for place in layout.parts} <= reports.keys() | lost:
         return None
     if any(place.backup in lost for place in layout.parts):
-        return _restored(layout, lost, wanted)
+        return _restored(layout, reports, lost, wanted)
     if any({place.active, place.next_active} & lost for place in layout.parts):
         return _rolled_back(layout, reports, lost, wanted)
     return _moved_on(layout, reports, lost, wanted)
 
 
-def _restored(layout: ServerLayout, lost: frozenset[str], wanted: TierPlacement) -> ServerLayout:
+def _restored(
+    layout: ServerLayout, reports: Mapping[str, TierReport], lost: frozenset[str], wanted: TierPlacement
+) -> ServerLayout:
     clock = layout.checkpoint.clock
     parts = tuple(
         PartPlace(server, backup, None, place.move)
@@ -100,9 +102,11 @@ def _restored(layout: ServerLayout, lost: frozenset[str], wanted: TierPlacement)
         version=layout.version + 1,
         term=layout.term + 1,
         restored=layout.term + 1,
+        restores=layout.restores + 1,
+        redone=layout.redone + max([0, *(done - clock for done in _done(layout, reports))]),
         base=clock,
         parts=parts,
-        data=_begun(layout, clock, lost, wanted),
+        data=_begun(layout, clock, reports, lost, wanted),
         because=f"a machine with backups is lost: all is restored from the checkpoint at clock {clock}",
     )
 
@@ -119,19 +123,37 @@ def _rolled_back(
         layout,
         version=layout.version + 1,
         term=layout.term + 1,
+        redone=layout.redone + max([0, *(done - clock for done in _done(layout, reports))]),
         base=clock,
         parts=parts,
-        data=_begun(layout, clock, lost, wanted),
+        data=_begun(layout, clock, reports, lost, wanted),
         because=f"a server is lost: all go back to clock {clock}",
     )
 
 
-def _begun(layout: ServerLayout, clock: int, lost: frozenset[str], wanted: TierPlacement) -> tuple[DataPlace, ...]:
+def _begun(
+    layout: ServerLayout,
+    clock: int,
+    reports: Mapping[str, TierReport],
+    lost: frozenset[str],
+    wanted: TierPlacement,
+) -> tuple[DataPlace, ...]:
     """Return the data partitions as they begin after a clock: with the holders that they had, where those are there."""
     return tuple(
-        DataPlace(place.holder if place.holder not in lost else holder, place.number + 1, clock + 1)
-        for place, holder in zip(layout.data, wanted.holders, strict=True)
+        DataPlace(
+            place.holder if place.holder not in lost else holder,
+            place.number + 1,
+            clock + 1,
+            done_before=max(place.done_before, done),
+        )
+        for place, holder, done in zip(layout.data, wanted.holders, _done(layout, reports), strict=True)
     )
+
+
+def _done(layout: ServerLayout, reports: Mapping[str, TierReport]) -> list[int]:
+    """Return the newest clock of each data partition that is sealed in this term, as far as reported, by lost machines too."""
+    this_term = [report.done for report in reports.values() if report.term == layout.term]
+    return [max((done.get(data, 0) for done in this_term), default=0) for data in range(len(layout.data))]
 
 
 def _moved_on(
@@ -167,7 +189,7 @@ def _next_data(
     place = layout.data[number]
     if place.fenced:
         clock = _sealed(layout, number, reports)
-        return place if clock is None else DataPlace(wanted, place.number + 1, clock + 1)
+        return place if clock is None else _held_next(place, wanted, clock)
     if place.holder in lost:
         return replace(place, number=place.number + 1, fenced=True, next_holder=None, releasing=False)
     if place.next_holder is None:
@@ -185,7 +207,12 @@ def _released(place: DataPlace, number: int, reports: Mapping[str, TierReport]) 
         return replace(place, releasing=True) if report is not None and number in report.loaded else place
     report = reports.get(place.holder)
     of, clock = report.released.get(number, (-1, 0)) if report is not None else (-1, 0)
-    return place if of != place.number else DataPlace(place.next_holder, place.number + 1, clock + 1)
+    return place if of != place.number else _held_next(place, place.next_holder, clock)
+
+
+def _held_next(place: DataPlace, holder: str, clock: int) -> DataPlace:
+    """Return a data partition with its next holder, which begins after a clock."""
+    return DataPlace(holder, place.number + 1, clock + 1, done_before=place.done_before)
 
 
 def _sealed(layout: ServerLayout, number: int, reports: Mapping[str, TierReport]) -> int | None:

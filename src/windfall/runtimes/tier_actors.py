@@ -7,8 +7,10 @@ Actors have names within the run's Ray namespace; a machine that calls one that 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -16,10 +18,15 @@ from ray.exceptions import RayError
 
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
-from windfall.errors import WindfallError
+from windfall.errors import StoreError, WindfallError
 from windfall.linux import random_names
-from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
-from windfall.runtimes.tier_coordinator_loop import RUNNING_REPORT_WITHIN_S, START_WITHIN_S, TierCoordinatorLoop
+from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
+from windfall.runtimes.tier_coordinator_loop import (
+    RUNNING_REPORT_WITHIN_S,
+    START_WITHIN_S,
+    Superseded,
+    TierCoordinatorLoop,
+)
 from windfall.runtimes.tier_loop import HELD_S, TierLoop, Unreachable
 from windfall.runtimes.tier_member import TierMember
 from windfall.runtimes.tier_messages import Answer, Question
@@ -28,11 +35,15 @@ from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore
 from windfall.storage.object_stores import open_store
 from windfall.structs import Struct, replace
-from windfall.tier_layout import CommittedClock, ServerLayout, TierReport
+from windfall.terms import WallTime
+from windfall.tier_layout import CommittedClock, ServerLayout, TierMachine, TierReport
+from windfall.tier_status import TierStatus
 
 COORDINATOR = "coordinator"
 ANSWER_MAX_S = HELD_S + 5.0
 """How long an answer may take."""
+STOP_LOOK_S = 1.0
+"""Between two looks at whether training is to rest."""
 CALLS_MAX = 10_000
 """Calls that an actor may hold at once; each machine has a few under way."""
 
@@ -56,12 +67,44 @@ class TierTraining(Struct, frozen=True):
     save_every: int
 
 
+class StoredLog:
+    """`CoordinatorLog` in a run's store.
+
+    Args:
+        store: of the run.
+        coordinator: how many coordinators there have been.
+    """
+
+    def __init__(self, store: ObjectTierStore, coordinator: int) -> None:
+        self._store, self._coordinator = store, coordinator
+        self._newest: ServerLayout | None = None
+
+    async def write(self, layout: ServerLayout) -> bool:
+        """Append a layout."""
+        return await asyncio.to_thread(self._store.write_layout, layout)
+
+    async def write_status(self, status: TierStatus) -> None:
+        """Write the status."""
+        await asyncio.to_thread(self._write_status, status)
+
+    def _write_status(self, status: TierStatus) -> None:
+        # One that has a successor may have nothing to write to the log, by which it would know.
+        self._newest = self._store.newest_layout(self._newest)
+        if self._newest is not None and self._newest.coordinator > self._coordinator:
+            raise Superseded(f"another coordinator has written layout {self._newest.version}")
+        self._store.write_status(status)
+
+    def now(self) -> WallTime:
+        """Return the time."""
+        return WallTime(time.time())
+
+
 class CoordinatorActor:
     """The coordinator: it takes over the run's log, and decides until training is over.
 
     Args:
         training: what is trained.
-        machines: those that are there.
+        machines: that the first layout names; others join with their first report.
     """
 
     def __init__(self, training: TierTraining, machines: Sequence[TierMachine]) -> None:
@@ -71,11 +114,11 @@ class CoordinatorActor:
         self._report_within_s = START_WITHIN_S if layout.version == 1 else RUNNING_REPORT_WITHIN_S
         self._loop = TierCoordinatorLoop(
             TierCoordinator(layout, training.ratios, training.save_every, training.settings.clocks),
-            self._write,
+            StoredLog(self._store, layout.coordinator),
             lambda: asyncio.get_running_loop().time(),
             random_names.new_nonce,
+            self._store.status(),
         )
-        self._first = machines
 
     def _taken_over(self, machines: Sequence[TierMachine]) -> ServerLayout:
         """Write the first layout, or the one that says that this coordinator has started."""
@@ -91,17 +134,28 @@ class CoordinatorActor:
             if self._store.write_layout(layout):
                 return layout
 
-    async def _write(self, layout: ServerLayout) -> bool:
-        return await asyncio.to_thread(self._store.write_layout, layout)
-
     async def run(self) -> None:
         """Decide until training is over.
 
         Raises:
             Superseded: another coordinator has started.
         """
-        self._loop.start(self._first, self._report_within_s)
-        await self._loop.run()
+        self._loop.start(self._report_within_s)
+        watching = asyncio.create_task(self._watch_for_stop())
+        try:
+            await self._loop.run()
+        finally:
+            watching.cancel()
+        coordinator = self._loop.coordinator
+        if coordinator.layout.checkpoint.clock < self._training.settings.clocks:
+            await asyncio.to_thread(self._store.write_stopped, coordinator.layout.coordinator)
+
+    async def _watch_for_stop(self) -> None:
+        while True:
+            with contextlib.suppress(StoreError):
+                if await asyncio.to_thread(self._store.stop_asked) >= self._loop.coordinator.layout.coordinator:
+                    self._loop.coordinator.stop()
+            await asyncio.sleep(STOP_LOOK_S)
 
     async def layout(self) -> ServerLayout:
         """Return the newest layout."""
@@ -110,19 +164,6 @@ class CoordinatorActor:
     async def committed(self) -> CommittedClock:
         """Return the clock that all backups have."""
         return self._loop.coordinator.committed()
-
-    async def join(self, machine: TierMachine) -> ServerLayout:
-        """Let a machine join once it reports, and return the newest layout."""
-        self._loop.join(machine)
-        return self._loop.coordinator.layout
-
-    async def leave(self, machine: str) -> None:
-        """Take in that a machine's end is announced, or that it is to be released."""
-        self._loop.leave(machine)
-
-    async def lose(self, machine: str) -> None:
-        """Take in that a machine is lost."""
-        self._loop.lose(machine)
 
     async def pid(self) -> int:
         """Return the number of its process."""
@@ -169,23 +210,37 @@ class MachineActor:
     """A machine: servers, backups and workers.
 
     Args:
-        machine: its name.
+        machine: what the coordinator should know of it.
         training: what is trained.
         layout: the newest.
-        program: what computes.
+        program: returns what computes.
         slots: data partitions that compute at once.
     """
 
     def __init__(
-        self, machine: str, training: TierTraining, layout: ServerLayout, program: TierProgram, slots: int
+        self,
+        machine: TierMachine,
+        training: TierTraining,
+        layout: ServerLayout,
+        program: Callable[[], TierProgram],
+        slots: int,
     ) -> None:
         member = TierMember(machine, layout, training.settings)
         store = ObjectTierStore(open_store(training.store))
-        self._loop = TierLoop(member, RayLinks(machine), program, store, slots)
+        self._loop = TierLoop(member, RayLinks(machine.name), program(), store, slots)
 
     async def run(self) -> None:
         """Serve and compute until training is over; raises as `TierLoop.run`."""
         await self._loop.run()
+
+    async def leave(self, leaving: bool) -> bool:
+        """Take in whether this machine is to leave; return whether nothing on it is needed."""
+        self._loop.member.leave(leaving)
+        return not self._loop.member.needed
+
+    async def state(self) -> tuple[ServerLayout, CommittedClock]:
+        """Return the newest layout and clock that it has heard of."""
+        return self._loop.member.server.layout, self._loop.member.committed
 
     async def answer(self, question: Question, sender: str) -> Answer:
         """Return the answer to another machine's question; raises as `TierLoop.answer`."""

@@ -6,13 +6,17 @@ A machine that has not reported for a while is lost for ever: it is told so if i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
 
 from windfall.core.tier_coordinator import TierCoordinator
-from windfall.errors import WindfallError
-from windfall.policies.layout.tiers import TierMachine
+from windfall.core.tier_summary import ClockRate, tier_status
+from windfall.errors import StoreError, WindfallError
 from windfall.structs import replace
-from windfall.tier_layout import CommittedClock, ServerLayout, TierReport
+from windfall.terms import WallTime
+from windfall.tier_layout import CommittedClock, ServerLayout, TierMachine, TierReport
+from windfall.tier_status import TierStatus
 
 TURN_S = 0.05
 """Between two looks at what has changed."""
@@ -20,6 +24,12 @@ LOST_AFTER_S = 1.5
 """A transient machine is lost that has not reported for so long: a loss is known within two seconds."""
 RELIABLE_LOST_AFTER_S = 10.0
 """A reliable one is: it hardly ever is, and all would be restored from the store for one that was only slow."""
+STATUS_S = 1.0
+"""Between two writes of the status."""
+RATE_OVER_S = 10.0
+"""Over which clocks in a second are counted."""
+LAST_STATUS_TRIES = 10
+"""How often the last status is tried."""
 START_WITHIN_S = 60.0
 """How long the machines of the first layout may take to report for the first time."""
 RUNNING_REPORT_WITHIN_S = 5.0
@@ -34,81 +44,134 @@ class Superseded(WindfallError):
     """Another coordinator has written a layout."""
 
 
+class CoordinatorLog(Protocol):
+    """Where a coordinator writes."""
+
+    async def write(self, layout: ServerLayout) -> bool:
+        """Append a layout to the log; return whether it could: not if that record exists."""
+        ...
+
+    async def write_status(self, status: TierStatus) -> None:
+        """Write the status over the last one.
+
+        Raises:
+            StoreError: it was not written.
+            Superseded: another coordinator has written a layout.
+        """
+        ...
+
+    def now(self) -> WallTime:
+        """Return the time that a status bears."""
+        ...
+
+
 class TierCoordinatorLoop:
     """A coordinator.
 
     Args:
         coordinator: what it knows; its layout is in the log.
-        write: appends a layout to the log; returns whether it could: not if that record exists.
+        log: where it writes.
         time_s: a monotonic clock [s].
         new_nonce: returns a random name.
+        status: the last one that was written.
     """
 
     def __init__(
         self,
         coordinator: TierCoordinator,
-        write: Callable[[ServerLayout], Awaitable[bool]],
+        log: CoordinatorLog,
         time_s: Callable[[], float],
         new_nonce: Callable[[], str],
+        status: TierStatus | None = None,
     ) -> None:
-        self.coordinator, self._write, self._time_s, self._new_nonce = coordinator, write, time_s, new_nonce
+        self.coordinator, self._log, self._time_s, self._new_nonce = coordinator, log, time_s, new_nonce
+        self._status, self._rate = status, ClockRate(RATE_OVER_S)
+        self._ends = asyncio.Event()
         self._machines: dict[str, TierMachine] = {}
-        self._joining: dict[str, TierMachine] = {}
+        self._awaited: set[str] = set()
         self._lost_at: dict[str, float] = {}
         self._lost: set[str] = set()
+        self._dismissed: set[str] = set()
 
     @property
     def machines(self) -> tuple[TierMachine, ...]:
         """All that are there."""
         return tuple(self._machines.values())
 
-    def start(self, machines: Sequence[TierMachine], report_within_s: float) -> None:
-        """Begin with machines that are there, or were when the last coordinator saw them."""
-        for machine in machines:
-            self._machines[machine.name] = machine
-            self._lost_at[machine.name] = self._time_s() + report_within_s
-
-    def join(self, machine: TierMachine) -> None:
-        """Let a machine join once it reports: nothing is given to one that may not start."""
-        if machine.name not in self._machines:
-            self._joining[machine.name] = machine
-
-    def leave(self, machine: str) -> None:
-        """Take in that a machine's end is announced, or that it is to be released."""
-        if machine in self._machines:
-            self._machines[machine] = replace(self._machines[machine], leaving=True)
+    def start(self, report_within_s: float) -> None:
+        """Await the machines that the layout names: nothing is decided before each has reported, or had the time to [s]."""
+        for machine in self.coordinator.machines_named():
+            self._awaited.add(machine)
+            self._lost_at[machine] = self._time_s() + report_within_s
 
     def lose(self, machine: str) -> None:
         """Take in that a machine is lost."""
         self._lost.add(machine)
+        self._awaited.discard(machine)
         self._machines.pop(machine, None)
-        self._joining.pop(machine, None)
+        self._lost_at.pop(machine, None)
 
     def hear(self, report: TierReport) -> tuple[ServerLayout, CommittedClock]:
-        """Take in a report and return what counts.
+        """Take in a report and return what counts; a machine joins with its first one.
 
         Raises:
             LostMachine: it was taken for lost before.
         """
         if report.machine in self._lost:
             raise LostMachine(f"machine {report.machine} was silent for too long: others do its work")
-        if report.machine in self._joining:
-            self._machines[report.machine] = self._joining.pop(report.machine)
-        machine = self._machines.get(report.machine)
-        reliable = machine is not None and machine.reliable
-        self._lost_at[report.machine] = self._time_s() + (RELIABLE_LOST_AFTER_S if reliable else LOST_AFTER_S)
+        self._awaited.discard(report.machine)
+        self._machines[report.machine] = report.about
+        silence_max_s = RELIABLE_LOST_AFTER_S if report.about.reliable else LOST_AFTER_S
+        self._lost_at[report.machine] = self._time_s() + silence_max_s
         self.coordinator.take(report)
-        return self.coordinator.layout, self.coordinator.committed()
+        committed = self.coordinator.committed()
+        if committed.over:
+            self._dismissed.add(report.machine)
+        return self.coordinator.layout, committed
 
     async def run(self) -> None:
-        """Write layouts until training is over.
+        """Write layouts until training is over, and each machine that is there has heard of it.
 
         Raises:
             Superseded: another coordinator has written one.
         """
-        while not self.coordinator.committed().over:
-            await self.turn()
-            await asyncio.sleep(TURN_S)
+        reporting = asyncio.get_running_loop().create_task(self._report_status())
+        try:
+            while not (self._all_know_the_end() or reporting.done()):
+                await self.turn()
+                await asyncio.sleep(TURN_S)
+            self._ends.set()
+            await reporting
+        finally:
+            reporting.cancel()
+
+    def _all_know_the_end(self) -> bool:
+        return self.coordinator.committed().over and self._machines.keys() <= self._dismissed
+
+    def status(self) -> TierStatus:
+        """Return what training is doing."""
+        committed = self.coordinator.committed()
+        rate = self._rate.at(self._time_s(), committed.clock)
+        self._status = tier_status(self.coordinator, self.machines, self._status, self._log.now(), rate)
+        return self._status
+
+    async def _report_status(self) -> None:
+        """Write the status now and then, and at the end; a store that fails then is tried a few times more."""
+        failures = 0
+        while failures < LAST_STATUS_TRIES:
+            last = self._ends.is_set()
+            try:
+                await self._log.write_status(self.status())
+            except StoreError:
+                failures += last
+            else:
+                if last:
+                    return
+            if last:
+                await asyncio.sleep(STATUS_S)
+                continue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ends.wait(), STATUS_S)
 
     async def turn(self) -> None:
         """Write the next layout if there is one.
@@ -117,12 +180,14 @@ class TierCoordinatorLoop:
             Superseded: another coordinator has written it.
         """
         now_s = self._time_s()
-        for name in [name for name, lost_at in self._lost_at.items() if lost_at < now_s and name in self._machines]:
+        for name in [name for name, lost_at in self._lost_at.items() if lost_at < now_s]:
             self.lose(name)
+        if self._awaited or self.coordinator.committed().over:
+            return
         layout = self.coordinator.next(self.machines)
         if layout is None:
             return
         layout = replace(layout, nonce=self._new_nonce())
-        if not await self._write(layout):
+        if not await self._log.write(layout):
             raise Superseded(f"another coordinator has written layout {layout.version}")
         self.coordinator.written(layout)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ import numpy as np
 from windfall.errors import WindfallError
 from windfall.runtimes.parameter_partition import PushAnswer, PushId, Rows, Values
 from windfall.runtimes.table_rows import TableRows
+from windfall.runtimes.tier_counts import payload_bytes
 from windfall.runtimes.tier_member import TierMember
 from windfall.runtimes.tier_messages import (
     Answer,
@@ -52,7 +54,7 @@ class TierLinks(Protocol):
     """How a machine reaches the others."""
 
     async def ask(self, machine: str, question: Question) -> Answer:
-        """Return a machine's answer.
+        """Return another machine's answer; a machine answers its own questions itself.
 
         Raises:
             Unreachable: none came.
@@ -105,7 +107,7 @@ class TierLoop:
         self._tasks: set[asyncio.Task[None]] = set()
         # One for each data partition: one that waits for others must not keep these from a thread.
         threads = len(member.server.layout.data)
-        self._computing = ThreadPoolExecutor(threads, thread_name_prefix="windfall-compute")
+        self._computing = ThreadPoolExecutor(threads, thread_name_prefix=f"windfall-compute-{member.about.name}")
         self.slots = threading.Semaphore(slots)
         self._storing = ThreadPoolExecutor(1, thread_name_prefix="windfall-store")
 
@@ -196,11 +198,13 @@ class TierLoop:
             self._begin(("save", part), partial(self._save, part, stored, values))
 
     async def _ask(self, target: str, question: Question) -> None:
+        here = target == self.member.about.name
         try:
-            answer = await self.links.ask(target, question)
+            answer = await (self.answer(question, target) if here else self.links.ask(target, question))
         except Unreachable:
             await asyncio.sleep(RETRY_S)
             return
+        self.member.counts.message(payload_bytes(answer), payload_bytes(question), here=here)
         self.member.take(question, answer)
         if isinstance(answer, Refused) or (isinstance(answer, PushTaken) and answer.answer is PushAnswer.EARLY):
             await asyncio.sleep(RETRY_S)
@@ -245,10 +249,12 @@ class TierLoop:
             await loop.run_in_executor(self._computing, self._compute_in_a_slot, view)
         except TurnGivenUp:
             return
+        finally:
+            self.member.counts.add(waited_s=view.waited_s, computed_s=view.computed_s)
         self.member.worker.computed(push, self.table.split_changes(view.changes()))
 
     def _compute_in_a_slot(self, view: TurnTable) -> None:
-        with self.slots:
+        with self.slots, view.timed():
             self.program.compute(self._loaded[view.turn.data], view.turn.clock, view)
 
     async def pull(self, push: PushId, rows: Rows) -> Values:
@@ -264,10 +270,17 @@ class TierLoop:
 
 
 class TurnTable:
-    """`Table` of one turn: its calls come from the thread that computes, which leaves its slot to others while it waits."""
+    """`Table` of one turn: its calls come from the thread that computes, which leaves its slot to others while it waits.
+
+    Attributes:
+        turn: which.
+        waited_s: how long it waited for what it reads [s].
+        computed_s: how long it computed [s], once it has ended.
+    """
 
     def __init__(self, machine: TierLoop, loop: asyncio.AbstractEventLoop, turn: PushId) -> None:
         self._machine, self._loop, self.turn = machine, loop, turn
+        self.waited_s = self.computed_s = self._away_s = 0.0
         self._pushed = PushedRows()
         self._width = 0
         self._dtype: np.dtype[Any] = np.dtype(np.float64)
@@ -275,11 +288,14 @@ class TurnTable:
     def pull(self, rows: Rows) -> Values:
         """Return the values of rows."""
         waiting = asyncio.run_coroutine_threadsafe(self._machine.pull(self.turn, rows), self._loop)
+        began_s = self._loop.time()
         self._machine.slots.release()
         try:
             found = waiting.result()
         finally:
+            self.waited_s += self._loop.time() - began_s
             self._machine.slots.acquire()
+            self._away_s += self._loop.time() - began_s
         self._width, self._dtype = found.shape[1], found.dtype
         return found
 
@@ -287,6 +303,15 @@ class TurnTable:
         """Add to rows once the turn ends."""
         self._machine.table.split(rows)
         self._pushed.add(rows, changes)
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Measure how long it computes."""
+        began_s = self._loop.time()
+        try:
+            yield
+        finally:
+            self.computed_s = self._loop.time() - began_s - self._away_s
 
     def changes(self) -> Any:
         """Return what was pushed."""

@@ -37,9 +37,10 @@ class ReadRows(Struct, frozen=True, eq=False):
 
 
 class RowsRead(Struct, frozen=True, eq=False):
-    """Values, one line for each row."""
+    """Values, one line for each row, and the newest clock of which they have all pushes."""
 
     values: Values
+    clock: int
 
 
 class PushRows(Struct, frozen=True, eq=False):

@@ -274,7 +274,7 @@ class TierServer:
             return Refused(RefusalReason.MOVED, serves, self.layout.version)
         if isinstance(question, ReadRows):
             may = question.term == part.term and part.may_read(question.clock, self.settings.staleness)
-            return RowsRead(part.read(question.rows)) if may else LATER
+            return RowsRead(part.read(question.rows), part.clock) if may else LATER
         return PushTaken(_taken(part, question))
 
     def _back_up(self, question: BackUpChanges) -> Answer:

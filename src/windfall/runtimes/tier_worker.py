@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from windfall.runtimes.parameter_partition import PushAnswer, PushId, Rows, RowValues, Values
+from windfall.runtimes.tier_counts import TierCounts
 from windfall.runtimes.tier_messages import (
     Answer,
     PushRows,
@@ -36,6 +37,7 @@ class _ClockTurn:
         reading: number of the newest read, so that a late answer to an earlier one is not taken for it.
         wanted: rows that are being read, by part.
         found: their values.
+        oldest: clock of the oldest of them.
         changes: what is pushed, by part; None while it computes.
         kept, sealed: parts that have the push, and its seal.
     """
@@ -46,6 +48,7 @@ class _ClockTurn:
         self.reading = 0
         self.wanted: dict[int, Rows] = {}
         self.found: dict[int, Values] = {}
+        self.oldest = push.clock
         self.changes: Sequence[RowValues] | None = None
         self.kept: set[int] = set()
         self.sealed: set[int] = set()
@@ -58,17 +61,20 @@ class TierWorker:
         machine: its name.
         layout: the newest that it has seen.
         clocks: training ends with this one.
+        counts: where turns and reads are counted.
 
     Attributes:
         layout: the newest that it has seen.
     """
 
-    def __init__(self, machine: str, layout: ServerLayout, clocks: int) -> None:
-        self.machine, self.layout, self.clocks = machine, layout, clocks
+    def __init__(self, machine: str, layout: ServerLayout, clocks: int, counts: TierCounts) -> None:
+        self.machine, self.layout, self.clocks, self.counts = machine, layout, clocks, counts
         self._turns: dict[int, _ClockTurn] = {}
         self._released: dict[int, tuple[int, int]] = {}
         self._serves: dict[int, str] = {}
         self._loaded: set[int] = set()
+        self._done: dict[int, int] = {}
+        self._pushed: dict[int, int] = {}
         self._reads = 0
         self._conform_turns()
 
@@ -77,6 +83,8 @@ class TierWorker:
     def conform(self, layout: ServerLayout) -> None:
         """Begin and give up turns as a layout wants it; one that is not newer changes nothing."""
         if layout.version > self.layout.version:
+            if layout.term > self.layout.term:
+                self._done.clear()
             self.layout = layout
             self._serves.clear()
             self._conform_turns()
@@ -101,6 +109,10 @@ class TierWorker:
         """Return each data partition that it has released: its number, and the last clock that is sealed."""
         return dict(self._released)
 
+    def done(self) -> dict[int, int]:
+        """Return, of each data partition that it has computed on in this term, the newest clock that is sealed."""
+        return dict(self._done)
+
     # --------------------------------------------------------------------------------------------------- what the program does
 
     def turns(self) -> list[PushId]:
@@ -115,11 +127,12 @@ class TierWorker:
         if not turn.wanted:
             self._reads += 1
             turn.started, turn.reading = True, self._reads
-            turn.wanted, turn.found = dict(enumerate(rows)), {}
+            turn.wanted, turn.found, turn.oldest = dict(enumerate(rows)), {}, push.clock
         if turn.wanted.keys() > turn.found.keys():
             return None
         found = [turn.found[part] for part in range(len(rows))]
         turn.wanted, turn.found = {}, {}
+        self.counts.read(push.clock - 1 - turn.oldest)
         return found
 
     def computed(self, push: PushId, changes: Sequence[RowValues]) -> None:
@@ -127,6 +140,9 @@ class TierWorker:
         turn = self._turn(push)
         if turn is not None and turn.changes is None:
             turn.changes = changes
+            before = max(self._pushed.get(push.data, 0), self.layout.data[push.data].done_before)
+            self.counts.add(redone=push.clock <= before)
+            self._pushed[push.data] = max(push.clock, before)
 
     # ----------------------------------------------------------------------------------------------------- what it asks servers
 
@@ -160,14 +176,18 @@ class TierWorker:
             turn = self._turns.get(data)
             stands = turn is not None and (turn.push.holder, turn.push.term) == (place.number, self.layout.term)
             if place.holder != self.machine or place.fenced:
-                self._turns.pop(data, None)
+                self._give_up(data)
             elif not stands and self._released.get(data, (-1, 0))[0] != place.number:
+                self._give_up(data)
                 self._begin(data, place.start)
             if place.releasing and data in self._turns and not self._turns[data].started:
                 self._release(self._turns[data])
 
+    def _give_up(self, data: int) -> None:
+        turn = self._turns.pop(data, None)
+        self.counts.add(given_up=turn is not None and turn.started)
+
     def _begin(self, data: int, clock: int) -> None:
-        self._turns.pop(data, None)
         number = self.layout.data[data].number
         if clock <= self.clocks:
             self._turns[data] = _ClockTurn(PushId(data, clock, number, self.layout.term))
@@ -191,14 +211,17 @@ class TierWorker:
         for turn in self._turns.values():
             if turn.reading == question.reading and question.part in turn.wanted:
                 turn.found.setdefault(question.part, answer.values)
+                turn.oldest = min(turn.oldest, answer.clock)
 
     def _end(self, turn: _ClockTurn) -> None:
         """Begin the next clock if all parts have sealed this one, or release the data partition."""
         if len(turn.sealed) < len(self.layout.parts):
             return
         data, clock = turn.push.data, turn.push.clock
+        del self._turns[data]
+        self._done[data] = clock
+        self.counts.add(turns=1)
         if self.layout.data[data].releasing:
-            del self._turns[data]
             self._released[data] = (turn.push.holder, clock)
         else:
             self._begin(data, clock + 1)

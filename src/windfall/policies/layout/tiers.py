@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 from windfall.errors import Misuse
 from windfall.structs import Struct, replace
+from windfall.tier_layout import TierMachine
 
 
 class Stage(enum.IntEnum):
@@ -68,26 +69,6 @@ def active_servers(transient: int) -> int:
     return max(1, transient // 2)
 
 
-class TierMachine(Struct, frozen=True):
-    """A machine that can serve, back up and compute.
-
-    Attributes:
-        name: of the machine.
-        reliable: it cannot be preempted.
-        started_s: instant at which it joined [s]; the longest-running transient machines serve.
-        leaving: its end is announced, or it is to be released; all that is on it moves away.
-        speed: how much it computes in a second, relative to the others.
-        loaded: data partitions whose data it has.
-    """
-
-    name: str
-    reliable: bool
-    started_s: float = 0.0
-    leaving: bool = False
-    speed: float = 1.0
-    loaded: frozenset[int] = frozenset()
-
-
 class TierPlacement(Struct, frozen=True):
     """Where parts and data partitions should be.
 
@@ -118,11 +99,8 @@ def place_tiers(machines: Sequence[TierMachine], now: TierPlacement, ratios: Sta
 
     Source: Proteus (EuroSys 2017), sections 3.2, 3.3 and 6.4.
     """
-    reliable = [machine for machine in machines if machine.reliable]
-    # The last ones keep the state until they are gone.
-    reliable = [machine for machine in reliable if not machine.leaving] or reliable
-    transient = [machine for machine in machines if not machine.reliable and not machine.leaving]
-    stage = stage_of(len(reliable), len(transient), ratios)
+    reliable, transient = _staying(machines)
+    stage = stage_for(machines, ratios)
     servers = reliable
     if stage > Stage.SERVERS_ON_RELIABLE:
         serving = frozenset(now.servers)
@@ -132,6 +110,20 @@ def place_tiers(machines: Sequence[TierMachine], now: TierPlacement, ratios: Sta
     alike = [replace(server, speed=1.0, loaded=frozenset()) for server in servers]
     homes = [replace(machine, speed=1.0, loaded=frozenset()) for machine in reliable]
     return TierPlacement(_shared(now.servers, alike), _shared(now.backups, homes), _shared(now.holders, workers))
+
+
+def stage_for(machines: Sequence[TierMachine], ratios: StageRatios) -> Stage:
+    """Return the stage for machines; those that leave count for nothing, but the last reliable ones; raises as `stage_of`."""
+    reliable, transient = _staying(machines)
+    return stage_of(len(reliable), len(transient), ratios)
+
+
+def _staying(machines: Sequence[TierMachine]) -> tuple[list[TierMachine], list[TierMachine]]:
+    """Return the reliable and the transient machines that do not leave."""
+    reliable = [machine for machine in machines if machine.reliable]
+    # The last ones keep the state until they are gone.
+    reliable = [machine for machine in reliable if not machine.leaving] or reliable
+    return reliable, [machine for machine in machines if not machine.reliable and not machine.leaving]
 
 
 def _shared(now: Sequence[str], machines: Sequence[TierMachine]) -> tuple[str, ...]:
