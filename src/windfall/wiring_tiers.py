@@ -26,10 +26,10 @@ from windfall.linux.random_names import new_nonce
 from windfall.notices.relay import RelayedNotices
 from windfall.policies.layout import tier_rules
 from windfall.policies.layout.tier_rules import TierJob
-from windfall.policies.layout.tiers import StageRatios
 from windfall.runtimes.table_rows import TableRows
 from windfall.runtimes.tier_actors import TierTraining
 from windfall.runtimes.tier_node import NodeLost, TierNode, TierNodePlace
+from windfall.runtimes.tier_pace import TierPace
 from windfall.runtimes.tier_program import TierProgram
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore
@@ -136,14 +136,8 @@ def _trained(machine: _Machine, folder: str) -> int:
     place = _place(request, body, folder)
     name = f"{request.machine or os.uname().nodename}-{new_nonce()[:8]}"
     about = TierMachine(name, request.role == tier_rules.RELIABLE, time.time(), speed=_cpus(request))
-    training = TierTraining(
-        request.url,
-        ServerSettings(job.staleness, 1, job.clocks),
-        job.parts,
-        job.partitions,
-        StageRatios(),
-        job.save_every,
-    )
+    settings, pace = ServerSettings(job.staleness, 1, job.clocks), TierPace(save_every=job.save_every)
+    training = TierTraining(request.url, settings, job.parts, job.partitions, pace=pace)
     program = partial(open_program, job.app, dict(job.settings), job.partitions, request.cwd)
     node = TierNode(place, about, training, program, _log)
     store = ObjectTierStore(open_store(request.url))

@@ -33,6 +33,7 @@ UNREACHED: dict[str, str] = {
             "windfall.runtimes.tier_actors",
             "windfall.runtimes.tier_coordinator_loop",
             "windfall.runtimes.tier_loop",
+            "windfall.runtimes.tier_pace",
             "windfall.runtimes.tier_program",
             "windfall.runtimes.tier_member",
             "windfall.runtimes.tier_messages",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout
-from windfall.errors import StoreUnreachable
+from windfall.errors import Misuse, StoreUnreachable
 from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.runtimes.tier_coordinator_loop import LostMachine, Superseded, TierCoordinatorLoop
+from windfall.runtimes.tier_pace import USUAL, TierPace
 from windfall.structs import replace
 from windfall.terms import WallTime
 from windfall.tier_layout import ServerLayout, TierMachine, TierReport
@@ -32,16 +34,16 @@ class Deciding:
         statuses: that were written.
     """
 
-    def __init__(self, machines: Sequence[TierMachine], clocks: int = 1000) -> None:
+    def __init__(self, machines: Sequence[TierMachine], clocks: int = 1000, pace: TierPace = USUAL) -> None:
         self.now_s, self.outages = 0.0, 0
         self.refused = self.superseded = False
         self.statuses: list[TierStatus] = []
         first = first_layout(place_tiers(machines, TierPlacement(("",), ("",), ("", "")), StageRatios()))
         self.written = [first]
         self.loop = TierCoordinatorLoop(
-            TierCoordinator(first, StageRatios(), 100, clocks), self, lambda: self.now_s, lambda: "n"
+            TierCoordinator(first, StageRatios(), 100, clocks), self, lambda: self.now_s, lambda: "n", pace=pace
         )
-        self.loop.start(60.0)
+        self.loop.start()
         self.numbers = 0
         self.leaving: set[str] = set()
 
@@ -181,3 +183,33 @@ def test_a_coordinator_whose_status_finds_a_successor_stops() -> None:
 
     with pytest.raises(Superseded, match="another coordinator has written"):
         asyncio.run(made.loop.run())
+
+
+def test_limits_on_silence_are_settings() -> None:
+    """A transient machine, a reliable one, and one that has yet to start, with limits of their own."""
+    pace = TierPace(lost_after_s=3.0, reliable_lost_after_s=4.0, start_within_s=5.0)
+    made = Deciding([RELIABLE, FIRST, SECOND], pace=pace)
+    made.hear("r1", "t1")
+
+    seen = []
+    for at_s in (2.9, 3.1, 4.1, 5.1):
+        made.turn(at_s)
+        seen.append(made.names)
+    assert seen == [{"r1", "t1", "t2"}, {"r1", "t2"}, {"t2"}, set()]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (
+            {"lost_after_s": 0.15},
+            "lost_after_s is 0.15, and machines report every 0.1 s: one that is well .* 0.2 or more",
+        ),
+        ({"save_every": 0}, "save_every is 0: it must be above 0"),
+        ({"held_s": -1.0}, "held_s is -1.0: it must be above 0"),
+    ],
+)
+def test_times_that_cannot_work_are_refused(wrong: dict[str, Any], words: str) -> None:
+    """Each is named."""
+    with pytest.raises(Misuse, match=words):
+        TierPace(**wrong)

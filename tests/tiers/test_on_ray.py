@@ -18,6 +18,7 @@ from tests.tiers.least_squares import LeastSquares
 from windfall.policies.layout.tiers import StageRatios
 from windfall.runtimes.table_rows import TableRows
 from windfall.runtimes.tier_coordinator_loop import LostMachine
+from windfall.runtimes.tier_pace import TierPace
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore
 from windfall.storage.object_stores import folder_url, open_store
@@ -43,7 +44,8 @@ class Training:
 
         self.program, self.url = program, folder_url(str(folder))
         self.store = ObjectTierStore(open_store(self.url))
-        self.training = TierTraining(self.url, ServerSettings(0, 1, CLOCKS), PARTS, DATA, StageRatios(), save_every)
+        pace = TierPace(save_every=save_every)
+        self.training = TierTraining(self.url, ServerSettings(0, 1, CLOCKS), PARTS, DATA, StageRatios(), pace)
         self.machines: dict[str, Any] = {}
         self.running: dict[str, Any] = {}
         self.order = 0
@@ -169,6 +171,7 @@ def test_killing_all_transient_machines_on_ray_changes_no_bit(training: Training
     assert (status.over, status.clock, status.stage, status.rollbacks) == (True, CLOCKS, 1, layout.term)
     assert (status.restores, status.lost, [machine.name for machine in status.machines]) == (0, 3, ["r1"])
     # What a machine has done since its last report is lost with it.
+    assert status.machines[0].counters.turns >= (CLOCKS - layout.base) * DATA
     assert status.gone.turns > 0
 
 
